@@ -1,0 +1,1 @@
+//! The embedded software device, which runs PTX on the CPU.

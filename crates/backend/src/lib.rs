@@ -1,0 +1,1 @@
+//! The device trait and its conformance suite.

@@ -1,0 +1,2 @@
+//! The `dormouse` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Fatbinaries and cubins: finding, bounding and decompressing device code.

@@ -1,0 +1,1 @@
+//! Namespaces, init, stdio, freezing and CRIU: the host half of a job.

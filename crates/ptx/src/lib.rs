@@ -1,0 +1,1 @@
+//! PTX: parse, analyse, rewrite, print.

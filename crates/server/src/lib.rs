@@ -1,0 +1,1 @@
+//! The GPU server: session, object table, allocator.

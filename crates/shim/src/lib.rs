@@ -1,0 +1,1 @@
+//! The libcuda.so.1 that applications load.

@@ -1,0 +1,1 @@
+//! Running guests under every device, transport and fault.

@@ -1,0 +1,1 @@
+//! Shared-memory rings, the control page and staging slots of a session.

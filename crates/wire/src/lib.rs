@@ -1,0 +1,1 @@
+//! Messages between application and GPU server, and their codec.

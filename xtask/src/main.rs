@@ -1,0 +1,2 @@
+//! Set-up, demo, tests, bundle and CI.
+fn main() {}
