@@ -1,1 +1,5 @@
 //! PTX: parse, analyse, rewrite, print.
+
+#![forbid(unsafe_code)]
+
+pub mod ast;
