@@ -1,1 +1,176 @@
-//! The device trait and its conformance suite.
+//! What a GPU server asks of a device, real or software. One trait, two implementations (`backend-driver`, `backend-soft`),
+//! one [`conformance`] suite for both.
+//!
+//! The trait speaks the driver's language one level below the application's: contexts, mapped blocks of device memory at
+//! fixed addresses, modules, streams. Virtual handles, the object table, sub-allocation and ordering between threads belong
+//! to the server. Every call may come from any thread. Handles are the backend's own and mean nothing to anybody else.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod types;
+
+pub use types::*;
+use wire::{CuError, DeviceFacts, FunctionFacts};
+
+/// What a backend call gives.
+pub type Result<T> = std::result::Result<T, CuError>;
+
+/// A device library: the real driver or the software device.
+pub trait Backend: Send + Sync + 'static {
+    // --- the machine
+
+    /// What this is, for people: `CUDA driver 580.159.04`, `software device`.
+    fn describe(&self) -> String;
+    /// As `cuDriverGetVersion`.
+    fn driver_version(&self) -> i32;
+    /// Every device, in order.
+    fn devices(&self) -> &[DeviceFacts];
+    /// As `cuDeviceCanAccessPeer`.
+    fn can_access_peer(&self, device: usize, peer: usize) -> Result<bool>;
+
+    // --- memory
+
+    /// Claims an address range for device memory; nothing is behind it yet. `base` and `bytes` are multiples of
+    /// [`BLOCK_GRANULARITY`]. Fails when the range cannot be had exactly there.
+    fn reserve(&self, range: Range) -> Result<()>;
+    /// Puts fresh zeroed or undefined device memory behind a part of a reserved range, readable and writable by `device`.
+    fn map_block(&self, device: usize, range: Range) -> Result<RawBlock>;
+    /// Takes it away again. The caller has made sure that no work uses it.
+    fn unmap_block(&self, block: RawBlock) -> Result<()>;
+    /// Free and total bytes, as `cuMemGetInfo`.
+    fn memory_info(&self, ctx: RawContext) -> Result<(u64, u64)>;
+    /// Makes host memory of this process usable by kernels at its own address and for copies at full speed.
+    fn register_host(&self, range: Range) -> Result<()>;
+    /// Ends that. The caller has made sure that no work uses it.
+    fn unregister_host(&self, range: Range) -> Result<()>;
+
+    // --- contexts
+
+    /// The primary context of a device, or one of the application's own.
+    fn context_create(&self, device: usize, flags: u32, primary: bool) -> Result<RawContext>;
+    /// Ends a context and all that belongs to it.
+    fn context_destroy(&self, ctx: RawContext) -> Result<()>;
+    /// Waits for all work of the context; tells an execution error.
+    fn context_synchronize(&self, ctx: RawContext) -> Result<()>;
+    /// As `cuCtxGetLimit`; `limit` is a `CUlimit`.
+    fn context_limit(&self, ctx: RawContext, limit: u32) -> Result<u64>;
+    /// As `cuCtxSetLimit`.
+    fn context_set_limit(&self, ctx: RawContext, limit: u32, value: u64) -> Result<()>;
+    /// As `cuCtxSetCacheConfig`.
+    fn context_set_cache_config(&self, ctx: RawContext, config: u32) -> Result<()>;
+    /// As `cuCtxEnablePeerAccess` and its opposite.
+    fn peer_access(&self, ctx: RawContext, peer: RawContext, enable: bool) -> Result<()>;
+
+    // --- code
+
+    /// Runs `make`, which creates one object whose addresses the device library itself chooses (a module, a stream, a
+    /// context), and tells which ranges it took. With `replay` it is given exactly those ranges again. One at a time.
+    fn place(&self, replay: Option<&[Range]>, make: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Range>>;
+    /// Loads a fatbin, cubin or PTX image (whole, bounded, checked by `fatbin`); `options` are JIT options.
+    fn module_load(
+        &self,
+        ctx: RawContext,
+        image: &[u8],
+        options: &[(u32, u64)],
+    ) -> std::result::Result<RawModule, LoadError>;
+    /// As `cuModuleUnload`.
+    fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()>;
+    /// Names of its kernels.
+    fn module_functions(&self, ctx: RawContext, module: RawModule) -> Result<Vec<String>>;
+    /// As `cuModuleGetFunction`.
+    fn function(&self, ctx: RawContext, module: RawModule, name: &str) -> Result<RawFunction>;
+    /// Parameters and attributes.
+    fn function_facts(&self, ctx: RawContext, function: RawFunction) -> Result<FunctionFacts>;
+    /// As `cuFuncGetAttribute`.
+    fn function_attribute(&self, ctx: RawContext, function: RawFunction, attribute: i32) -> Result<i32>;
+    /// As `cuFuncSetAttribute`.
+    fn function_set_attribute(
+        &self,
+        ctx: RawContext,
+        function: RawFunction,
+        attribute: i32,
+        value: i32,
+    ) -> Result<()>;
+    /// As `cuFuncSetCacheConfig`.
+    fn function_set_cache_config(&self, ctx: RawContext, function: RawFunction, config: u32) -> Result<()>;
+    /// As `cuModuleGetGlobal`: where the variable lies.
+    fn global(&self, ctx: RawContext, module: RawModule, name: &str) -> Result<Range>;
+    /// As `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`.
+    fn occupancy_blocks(
+        &self,
+        ctx: RawContext,
+        function: RawFunction,
+        block: u32,
+        shared: u64,
+        flags: u32,
+    ) -> Result<i32>;
+    /// As `cuOccupancyAvailableDynamicSMemPerBlock`.
+    fn occupancy_shared(
+        &self,
+        ctx: RawContext,
+        function: RawFunction,
+        blocks: i32,
+        block: i32,
+    ) -> Result<u64>;
+    /// As `cuOccupancyMaxActiveClusters` (`active`) or `cuOccupancyMaxPotentialClusterSize`.
+    fn occupancy_clusters(&self, ctx: RawContext, active: bool, launch: &Launch<'_>) -> Result<i32>;
+
+    // --- streams and events
+
+    /// As `cuStreamCreateWithPriority`.
+    fn stream_create(&self, ctx: RawContext, flags: u32, priority: i32) -> Result<RawStream>;
+    /// As `cuStreamDestroy`: what is in it still completes.
+    fn stream_destroy(&self, ctx: RawContext, stream: RawStream) -> Result<()>;
+    /// Whether all its work is complete; an execution error otherwise.
+    fn stream_query(&self, ctx: RawContext, stream: StreamArg) -> Result<bool>;
+    /// Waits for it.
+    fn stream_synchronize(&self, ctx: RawContext, stream: StreamArg) -> Result<()>;
+    /// As `cuStreamWaitEvent`.
+    fn stream_wait_event(
+        &self,
+        ctx: RawContext,
+        stream: StreamArg,
+        event: RawEvent,
+        flags: u32,
+    ) -> Result<()>;
+    /// As `cuEventCreate`.
+    fn event_create(&self, ctx: RawContext, flags: u32) -> Result<RawEvent>;
+    /// As `cuEventDestroy`.
+    fn event_destroy(&self, ctx: RawContext, event: RawEvent) -> Result<()>;
+    /// As `cuEventRecordWithFlags`.
+    fn event_record(&self, ctx: RawContext, event: RawEvent, stream: StreamArg, flags: u32) -> Result<()>;
+    /// Whether the last record is complete (an event never recorded is).
+    fn event_query(&self, ctx: RawContext, event: RawEvent) -> Result<bool>;
+    /// Waits for it.
+    fn event_synchronize(&self, ctx: RawContext, event: RawEvent) -> Result<()>;
+    /// As `cuEventElapsedTime`, milliseconds.
+    fn event_elapsed(&self, start: RawEvent, end: RawEvent) -> Result<f32>;
+
+    // --- work, ordered in a stream; returns when it is submitted
+
+    /// As `cuLaunchKernelEx`.
+    fn launch(&self, ctx: RawContext, launch: &Launch<'_>) -> Result<()>;
+    /// Copies between any two addresses of this process: device, registered host, or plain host memory, which the call has
+    /// read when it returns (to plain host memory: has written).
+    fn copy(&self, ctx: RawContext, stream: StreamArg, dst: u64, src: u64, bytes: u64) -> Result<()>;
+    /// The same with pitches.
+    fn copy_3d(&self, ctx: RawContext, stream: StreamArg, copy: &Copy3D) -> Result<()>;
+    /// The same between two contexts' devices.
+    fn copy_peer(
+        &self,
+        stream: StreamArg,
+        dst: (RawContext, u64),
+        src: (RawContext, u64),
+        bytes: u64,
+    ) -> Result<()>;
+    /// As `cuMemsetD{8,16,32}Async` and `cuMemsetD2D*Async`.
+    fn fill(&self, ctx: RawContext, stream: StreamArg, fill: &Fill) -> Result<()>;
+    /// Runs `function` when the stream gets there, with the error the stream is in, if any; the stream goes on when it
+    /// returns. It must call no backend function.
+    fn host_function(&self, ctx: RawContext, stream: StreamArg, function: HostFunction) -> Result<()>;
+
+    // --- what comes out
+
+    /// Takes what kernels have printed so far; complete for work that has been waited for.
+    fn take_output(&self) -> Vec<u8>;
+}

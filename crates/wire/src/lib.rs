@@ -1,1 +1,21 @@
-//! Messages between application and GPU server, and their codec.
+//! What the application and its GPU server say to each other: the vocabulary (ids, facts, errors), the messages, and their
+//! codec. The bytes are described in `docs/wire-protocol.md`. This crate does no I/O and trusts nothing it decodes: every
+//! length is checked against what is there before anything is allocated.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod error;
+mod facts;
+mod ids;
+mod messages;
+mod reply;
+
+pub use codec::{DecodeError, Decoder, Encoder, MAX_LIST, Wire};
+pub use error::CuError;
+pub use facts::{DeviceFacts, FunctionFacts, Param, SessionFacts};
+pub use ids::*;
+pub use messages::*;
+pub use reply::Reply;
+
+/// Version of the protocol; both sides refuse any other.
+pub const PROTOCOL_VERSION: u32 = 1;

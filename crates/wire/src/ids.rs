@@ -1,0 +1,124 @@
+//! Virtual handles: what the application holds in place of the driver's pointers. Ids are given out by the client from one
+//! counter of the session, so a creation whose success is known in advance need not wait; the server refuses an id in use.
+
+use crate::codec::{DecodeError, Decoder, Encoder, Wire};
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident = $tag:literal),* $(,)?) => {
+        $($(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The value the application sees as a pointer: the kind in bits 32 to 39, so that a handle of the wrong kind is told.
+            #[must_use]
+            pub const fn handle(self) -> u64 {
+                ($tag << 32) | self.0 as u64
+            }
+
+            /// The id behind a handle of this kind; `None` for any other value.
+            #[must_use]
+            pub const fn from_handle(handle: u64) -> Option<Self> {
+                if handle >> 32 == $tag && handle as u32 != 0 { Some(Self(handle as u32)) } else { None }
+            }
+        }
+
+        impl Wire for $name {
+            fn encode(&self, to: &mut Encoder<'_>) {
+                self.0.encode(to);
+            }
+            fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+                Ok(Self(u32::decode(from)?))
+            }
+        })*
+    };
+}
+
+ids! {
+    /// A context (`CUcontext`).
+    ContextId = 0xd1,
+    /// A stream (`CUstream`) that the application created.
+    StreamId = 0xd2,
+    /// An event (`CUevent`).
+    EventId = 0xd3,
+    /// A module (`CUmodule`).
+    ModuleId = 0xd4,
+    /// A function of a module (`CUfunction`).
+    FunctionId = 0xd5,
+    /// A library (`CUlibrary`): a module not yet tied to a context.
+    LibraryId = 0xd6,
+    /// A kernel of a library (`CUkernel`).
+    KernelId = 0xd7,
+    /// A host callback that is waiting for its turn in a stream.
+    CallbackId = 0xd8,
+    /// A file the client filled for the server in the session's folder (a module image).
+    UploadId = 0xd9,
+    /// One `cuMemHostAlloc` allocation, and the file behind it.
+    PinnedId = 0xda,
+}
+
+/// Index of a GPU as the application counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Device(pub u32);
+
+impl Wire for Device {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        self.0.encode(to);
+    }
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(Self(u32::decode(from)?))
+    }
+}
+
+/// The stream argument of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stream {
+    /// `NULL` or `CU_STREAM_LEGACY`: ordered with every blocking stream of its context.
+    Legacy,
+    /// `CU_STREAM_PER_THREAD`: the calling thread's own.
+    PerThread,
+    /// One the application created.
+    Created(StreamId),
+}
+
+impl Wire for Stream {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        match self {
+            Self::Legacy => 0u32.encode(to),
+            Self::PerThread => u32::MAX.encode(to),
+            Self::Created(id) => id.encode(to),
+        }
+    }
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(match u32::decode(from)? {
+            0 => Self::Legacy,
+            u32::MAX => Self::PerThread,
+            id => Self::Created(StreamId(id)),
+        })
+    }
+}
+
+/// What a launch or an attribute call names: CUDA takes a `CUkernel` wherever it takes a `CUfunction`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Callee {
+    /// A function of a module.
+    Function(FunctionId),
+    /// A kernel of a library, in the call's context.
+    Kernel(KernelId),
+}
+
+impl Wire for Callee {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        match self {
+            Self::Function(id) => id.handle().encode(to),
+            Self::Kernel(id) => id.handle().encode(to),
+        }
+    }
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let handle = u64::decode(from)?;
+        FunctionId::from_handle(handle)
+            .map(Self::Function)
+            .or_else(|| KernelId::from_handle(handle).map(Self::Kernel))
+            .ok_or(DecodeError::Invalid { what: "callee", value: handle })
+    }
+}

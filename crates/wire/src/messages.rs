@@ -1,0 +1,274 @@
+//! Every message, defined once. `messages!` makes from it the struct, its opcode, its codec, its reply type, and the
+//! [`Request`] that a server matches on.
+
+pub use crate::codec::Bytes;
+use crate::codec::{DecodeError, Decoder, Encoder, Wire};
+use crate::facts::{FunctionFacts, SessionFacts};
+use crate::ids::*;
+
+/// A message from the application's side and the type of its answer.
+pub trait Message: Wire {
+    /// Number of the message in the ring.
+    const OPCODE: u16;
+    /// Name, for traces and errors.
+    const NAME: &'static str;
+    /// Whether the client goes on without an answer. A pipelined message has the reply `()`, and its failure is reported by
+    /// a later call.
+    const PIPELINED: bool;
+    /// What the server answers.
+    type Reply: Wire;
+}
+
+macro_rules! mode {
+    (pipelined) => {
+        true
+    };
+    (round_trip) => {
+        false
+    };
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $op:literal $mode:ident $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? } -> $reply:ty;)*) => {
+        $($(#[$doc])*
+        // Fields are named as the driver's own parameters are.
+        #[allow(missing_docs)]
+        #[derive(Clone, PartialEq, Debug)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
+        impl Wire for $name {
+            #[allow(unused_variables)]
+            fn encode(&self, to: &mut Encoder<'_>) {
+                $(self.$field.encode(to);)*
+            }
+            #[allow(unused_variables)]
+            fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+                Ok(Self { $($field: Wire::decode(from)?),* })
+            }
+        }
+        impl Message for $name {
+            const OPCODE: u16 = $op;
+            const NAME: &'static str = stringify!($name);
+            const PIPELINED: bool = mode!($mode);
+            type Reply = $reply;
+        })*
+
+        /// Any message, decoded.
+        #[derive(Clone, PartialEq, Debug)]
+        pub enum Request { $($(#[$doc])* $name($name)),* }
+
+        impl Request {
+            /// Decodes the body of message number `opcode`.
+            ///
+            /// # Errors
+            /// [`DecodeError`] when there is no such message or the bytes are not one.
+            pub fn decode(opcode: u16, body: &[u8]) -> Result<Self, DecodeError> {
+                let mut from = Decoder::new(body);
+                let request = match opcode {
+                    $($op => Self::$name(Wire::decode(&mut from)?),)*
+                    other => return Err(DecodeError::Invalid { what: "opcode", value: other.into() }),
+                };
+                from.finish()?;
+                Ok(request)
+            }
+
+            /// The message's name.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$name(_) => $name::NAME),* }
+            }
+
+            /// Whether the client went on without an answer.
+            #[must_use]
+            pub fn is_pipelined(&self) -> bool {
+                match self { $(Self::$name(_) => $name::PIPELINED),* }
+            }
+        }
+    };
+}
+
+messages! {
+    // --- session, devices, contexts
+    /// First message of a session.
+    1 round_trip GetFacts {} -> SessionFacts;
+    /// `cuDevicePrimaryCtxRetain` (first retain) and `cuCtxCreate`.
+    2 round_trip ContextCreate { ctx: ContextId, device: Device, flags: u32, primary: bool } -> ();
+    /// Last release or reset of a primary context, `cuCtxDestroy`: takes everything the context owns with it.
+    3 round_trip ContextDestroy { ctx: ContextId } -> ();
+    /// `cuCtxSynchronize`.
+    4 round_trip ContextSynchronize { ctx: ContextId } -> ();
+    /// `cuCtxGetLimit`.
+    5 round_trip ContextGetLimit { ctx: ContextId, limit: u32 } -> u64;
+    /// `cuCtxSetLimit`.
+    6 round_trip ContextSetLimit { ctx: ContextId, limit: u32, value: u64 } -> ();
+    /// `cuCtxSetCacheConfig`.
+    7 pipelined ContextSetCacheConfig { ctx: ContextId, config: u32 } -> ();
+    /// `cuCtxEnablePeerAccess`.
+    8 round_trip PeerAccess { ctx: ContextId, peer: ContextId, enable: bool } -> ();
+    /// `cuDeviceCanAccessPeer`.
+    9 round_trip CanAccessPeer { device: Device, peer: Device } -> bool;
+
+    // --- memory
+    /// `cuMemAlloc`; answers the address.
+    20 round_trip MemAlloc { ctx: ContextId, bytes: u64 } -> u64;
+    /// `cuMemFree`; the client has checked the address against its table.
+    21 pipelined MemFree { address: u64 } -> ();
+    /// `cuMemGetInfo`; answers free and total bytes.
+    22 round_trip MemInfo { ctx: ContextId } -> (u64, u64);
+    /// `cuMemHostAlloc`: the server makes the file `pinned-<id>` in the session's folder, maps it and registers it; answers
+    /// the address, where the client maps the same file.
+    23 round_trip PinnedAlloc { ctx: ContextId, pinned: PinnedId, bytes: u64, flags: u32 } -> u64;
+    /// `cuMemFreeHost`.
+    24 round_trip PinnedFree { pinned: PinnedId } -> ();
+
+    // --- copies; addresses are device memory or pinned memory, the same in both processes
+    /// A copy from bytes in the message (at most [`INLINE_MAX`]).
+    30 pipelined CopyFromInline { ctx: ContextId, stream: Stream, dst: u64, data: Bytes } -> ();
+    /// A copy from a staging slot of this thread's ring, which the client must not reuse before [`SlotWait`] answers.
+    31 pipelined CopyFromSlot { ctx: ContextId, stream: Stream, dst: u64, slot: u32, bytes: u32 } -> ();
+    /// Answers when nothing reads from the slot any more.
+    32 round_trip SlotWait { slot: u32 } -> ();
+    /// A copy of at most [`INLINE_MAX`] bytes to the host; answers the bytes when they are there.
+    33 round_trip CopyToInline { ctx: ContextId, stream: Stream, src: u64, bytes: u32 } -> Bytes;
+    /// A copy into a staging slot; [`CopyToSlotWait`] answers when it is there.
+    34 pipelined CopyToSlot { ctx: ContextId, stream: Stream, src: u64, slot: u32, bytes: u32 } -> ();
+    /// Answers when the last [`CopyToSlot`] into the slot is complete.
+    35 round_trip CopyToSlotWait { slot: u32 } -> ();
+    /// An asynchronous copy between device and pinned memory.
+    36 pipelined Copy { ctx: ContextId, stream: Stream, dst: u64, src: u64, bytes: u64 } -> ();
+    /// The same, answered when complete.
+    37 round_trip CopyWait { ctx: ContextId, stream: Stream, dst: u64, src: u64, bytes: u64 } -> ();
+    /// A pitched copy (`cuMemcpy2D`, `cuMemcpy3D`) between device and pinned memory.
+    38 pipelined Copy3D { ctx: ContextId, stream: Stream, dst: Pitched, src: Pitched, width: u64, height: u64, depth: u64 } -> ();
+    /// `cuMemset*`: `height` rows of `width` elements of `element` bytes (1, 2 or 4), `pitch` bytes apart.
+    39 pipelined Fill { ctx: ContextId, stream: Stream, dst: u64, pitch: u64, element: u8, value: u32, width: u64, height: u64 } -> ();
+    /// `cuMemcpyPeer*`: a copy between two contexts' devices.
+    40 pipelined CopyPeer { dst_ctx: ContextId, src_ctx: ContextId, stream: Stream, dst: u64, src: u64, bytes: u64 } -> ();
+
+    // --- streams and events
+    /// `cuStreamCreate(WithPriority)`.
+    50 pipelined StreamCreate { ctx: ContextId, stream: StreamId, flags: u32, priority: i32 } -> ();
+    /// `cuStreamDestroy`: what is in the stream still completes.
+    51 pipelined StreamDestroy { stream: StreamId } -> ();
+    /// `cuStreamSynchronize`.
+    52 round_trip StreamSynchronize { ctx: ContextId, stream: Stream } -> ();
+    /// `cuStreamQuery`; answers whether the stream is idle.
+    53 round_trip StreamQuery { ctx: ContextId, stream: Stream } -> bool;
+    /// `cuStreamWaitEvent`.
+    54 pipelined StreamWaitEvent { ctx: ContextId, stream: Stream, event: EventId, flags: u32 } -> ();
+    /// `cuEventCreate`.
+    55 pipelined EventCreate { ctx: ContextId, event: EventId, flags: u32 } -> ();
+    /// `cuEventDestroy`.
+    56 pipelined EventDestroy { event: EventId } -> ();
+    /// `cuEventRecord(WithFlags)`.
+    57 pipelined EventRecord { ctx: ContextId, stream: Stream, event: EventId, flags: u32 } -> ();
+    /// `cuEventQuery`; answers whether the event is complete.
+    58 round_trip EventQuery { event: EventId } -> bool;
+    /// `cuEventSynchronize`.
+    59 round_trip EventSynchronize { event: EventId } -> ();
+    /// `cuEventElapsedTime`, milliseconds.
+    60 round_trip EventElapsed { start: EventId, end: EventId } -> f32;
+
+    // --- code
+    /// `cuModuleLoadData(Ex)`, from an uploaded image; `options` are JIT options and their values.
+    70 round_trip ModuleLoad { ctx: ContextId, module: ModuleId, upload: UploadId, options: Vec<(u32, u64)> } -> ();
+    /// `cuModuleUnload`.
+    71 round_trip ModuleUnload { module: ModuleId } -> ();
+    /// `cuModuleGetFunction`.
+    72 round_trip ModuleGetFunction { module: ModuleId, function: FunctionId, name: String } -> FunctionFacts;
+    /// `cuModuleGetGlobal`; answers address and bytes.
+    73 round_trip ModuleGetGlobal { module: ModuleId, name: String } -> (u64, u64);
+    /// `cuModuleEnumerateFunctions`: the names.
+    74 round_trip ModuleListFunctions { module: ModuleId } -> Vec<String>;
+    /// `cuLibraryLoadData`.
+    75 round_trip LibraryLoad { library: LibraryId, upload: UploadId, options: Vec<(u32, u64)> } -> ();
+    /// `cuLibraryUnload`.
+    76 round_trip LibraryUnload { library: LibraryId } -> ();
+    /// `cuLibraryGetKernel`. `ctx` is the context to take attributes from.
+    77 round_trip LibraryGetKernel { ctx: ContextId, library: LibraryId, kernel: KernelId, name: String } -> FunctionFacts;
+    /// `cuLibraryGetGlobal`; answers address and bytes.
+    78 round_trip LibraryGetGlobal { ctx: ContextId, library: LibraryId, name: String } -> (u64, u64);
+    /// `cuLibraryEnumerateKernels`: the names.
+    79 round_trip LibraryListKernels { library: LibraryId } -> Vec<String>;
+    /// `cuLibraryGetModule`.
+    80 round_trip LibraryGetModule { ctx: ContextId, library: LibraryId, module: ModuleId } -> ();
+    /// `cuKernelGetFunction`.
+    81 round_trip KernelGetFunction { ctx: ContextId, kernel: KernelId, function: FunctionId } -> FunctionFacts;
+    /// `cuFuncGetAttribute`, `cuKernelGetAttribute`.
+    82 round_trip FunctionGetAttribute { ctx: ContextId, callee: Callee, attribute: i32 } -> i32;
+    /// `cuFuncSetAttribute`, `cuKernelSetAttribute`.
+    83 round_trip FunctionSetAttribute { ctx: ContextId, callee: Callee, attribute: i32, value: i32 } -> ();
+    /// `cuFuncSetCacheConfig`, `cuKernelSetCacheConfig`.
+    84 pipelined FunctionSetCacheConfig { ctx: ContextId, callee: Callee, config: u32 } -> ();
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor(WithFlags)`.
+    85 round_trip OccupancyBlocks { ctx: ContextId, callee: Callee, block: u32, shared: u64, flags: u32 } -> i32;
+    /// `cuOccupancyAvailableDynamicSMemPerBlock`.
+    86 round_trip OccupancyShared { ctx: ContextId, callee: Callee, blocks: i32, block: i32 } -> u64;
+    /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`, by `active`.
+    87 round_trip OccupancyClusters { callee: Callee, active: bool, config: Launch } -> i32;
+
+    // --- execution
+    /// `cuLaunchKernel`, `cuLaunchKernelEx`, `cuLaunchCooperativeKernel`.
+    90 pipelined Launch {
+        ctx: ContextId,
+        stream: Stream,
+        callee: Callee,
+        /// Blocks.
+        grid: [u32; 3],
+        /// Threads.
+        block: [u32; 3],
+        /// Dynamic shared memory, bytes.
+        shared: u32,
+        /// Launch attributes other than those the client answers: id and the 64 bytes of its value.
+        attributes: Vec<(u32, LaunchValue)>,
+        /// The parameters, laid out as [`FunctionFacts::params`] says.
+        params: Bytes,
+    } -> ();
+    /// `cuLaunchHostFunc`, `cuStreamAddCallback`: when the stream gets there, the server sends the id back and waits.
+    91 pipelined HostFunction { ctx: ContextId, stream: Stream, callback: CallbackId } -> ();
+}
+
+/// The most bytes a copy message carries itself.
+pub const INLINE_MAX: usize = 64 << 10;
+
+/// One side of a pitched copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pitched {
+    /// Where the first byte to be copied lies.
+    pub address: u64,
+    /// Bytes from a row to the next.
+    pub pitch: u64,
+    /// Rows from a slice to the next.
+    pub rows: u64,
+}
+
+impl Wire for Pitched {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        (self.address, (self.pitch, self.rows)).encode(to);
+    }
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let (address, (pitch, rows)) = Wire::decode(from)?;
+        Ok(Self { address, pitch, rows })
+    }
+}
+
+/// The value of a launch attribute, as in `CUlaunchAttribute`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchValue(pub [u8; 64]);
+
+impl Wire for LaunchValue {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        to.put(&self.0);
+    }
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let mut value = [0; 64];
+        value.copy_from_slice(from.take(64)?);
+        Ok(Self(value))
+    }
+}
+
+impl Wire for () {
+    fn encode(&self, _: &mut Encoder<'_>) {}
+    fn decode(_: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        Ok(())
+    }
+}
