@@ -31,7 +31,8 @@ pub trait Backend: Send + Sync + 'static {
     // --- memory
 
     /// Claims an address range for device memory; nothing is behind it yet. `base` and `bytes` are multiples of
-    /// [`BLOCK_GRANULARITY`]. Fails when the range cannot be had exactly there.
+    /// [`BLOCK_GRANULARITY`]. Fails with `OUT_OF_MEMORY` when the range cannot be had exactly there. Given back when the
+    /// backend is dropped.
     fn reserve(&self, range: Range) -> Result<()>;
     /// Puts fresh zeroed or undefined device memory behind a part of a reserved range, readable and writable by `device`.
     fn map_block(&self, device: usize, range: Range) -> Result<RawBlock>;
@@ -39,7 +40,8 @@ pub trait Backend: Send + Sync + 'static {
     fn unmap_block(&self, block: RawBlock) -> Result<()>;
     /// Free and total bytes, as `cuMemGetInfo`.
     fn memory_info(&self, ctx: RawContext) -> Result<(u64, u64)>;
-    /// Makes host memory of this process usable by kernels at its own address and for copies at full speed.
+    /// Makes host memory of this process usable by kernels at its own address and for copies at full speed, in every
+    /// context, also in ones created later, until [`Backend::unregister_host`]: it outlives any context.
     fn register_host(&self, range: Range) -> Result<()>;
     /// Ends that. The caller has made sure that no work uses it.
     fn unregister_host(&self, range: Range) -> Result<()>;
@@ -50,7 +52,8 @@ pub trait Backend: Send + Sync + 'static {
     fn context_create(&self, device: usize, flags: u32, primary: bool) -> Result<RawContext>;
     /// Ends a context and all that belongs to it.
     fn context_destroy(&self, ctx: RawContext) -> Result<()>;
-    /// Waits for all work of the context; tells an execution error.
+    /// Waits for all work of the context; tells an execution error. What its kernels have printed is then complete in
+    /// [`Backend::take_output`].
     fn context_synchronize(&self, ctx: RawContext) -> Result<()>;
     /// As `cuCtxGetLimit`; `limit` is a `CUlimit`.
     fn context_limit(&self, ctx: RawContext, limit: u32) -> Result<u64>;
@@ -64,8 +67,14 @@ pub trait Backend: Send + Sync + 'static {
     // --- code
 
     /// Runs `make`, which creates one object whose addresses the device library itself chooses (a module, a stream, a
-    /// context), and tells which ranges it took. With `replay` it is given exactly those ranges again. One at a time.
+    /// context), and tells which ranges it took, in the order it asked. With `replay` it is given exactly those ranges again,
+    /// in order; what it asks for beyond them, or with other sizes, comes from fresh addresses, and the ranges told say so.
+    /// What the library takes outside `place` (for instance at a first launch) never lies in a range told by it. One at a
+    /// time: a second caller waits.
     fn place(&self, replay: Option<&[Range]>, make: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Range>>;
+    /// Whether the device library still holds a range that [`Backend::place`] told of, or has given it back since (for
+    /// instance because all modules in it were unloaded).
+    fn holds(&self, range: Range) -> bool;
     /// Loads a fatbin, cubin or PTX image (whole, bounded, checked by `fatbin`); `options` are JIT options.
     fn module_load(
         &self,
@@ -123,7 +132,7 @@ pub trait Backend: Send + Sync + 'static {
     fn stream_destroy(&self, ctx: RawContext, stream: RawStream) -> Result<()>;
     /// Whether all its work is complete; an execution error otherwise.
     fn stream_query(&self, ctx: RawContext, stream: StreamArg) -> Result<bool>;
-    /// Waits for it.
+    /// Waits for it; its kernels' output is then complete in [`Backend::take_output`].
     fn stream_synchronize(&self, ctx: RawContext, stream: StreamArg) -> Result<()>;
     /// As `cuStreamWaitEvent`.
     fn stream_wait_event(
@@ -143,12 +152,15 @@ pub trait Backend: Send + Sync + 'static {
     fn event_query(&self, ctx: RawContext, event: RawEvent) -> Result<bool>;
     /// Waits for it.
     fn event_synchronize(&self, ctx: RawContext, event: RawEvent) -> Result<()>;
-    /// As `cuEventElapsedTime`, milliseconds.
+    /// As `cuEventElapsedTime`, milliseconds; both complete (`NOT_READY` otherwise), recorded and made for timing
+    /// (`INVALID_HANDLE` otherwise).
     fn event_elapsed(&self, start: RawEvent, end: RawEvent) -> Result<f32>;
 
     // --- work, ordered in a stream; returns when it is submitted
 
-    /// As `cuLaunchKernelEx`.
+    /// As `cuLaunchKernelEx`: wrong dimensions, sizes or attributes are told here, execution errors later, by
+    /// [`Backend::stream_query`] and all that wait. An execution error is sticky: from then on every call of the context that
+    /// submits or waits answers it.
     fn launch(&self, ctx: RawContext, launch: &Launch<'_>) -> Result<()>;
     /// Copies between any two addresses of this process: device, registered host, or plain host memory, which the call has
     /// read when it returns (to plain host memory: has written).

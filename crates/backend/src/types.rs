@@ -58,13 +58,12 @@ impl std::fmt::Display for Range {
     }
 }
 
-/// The stream argument of a call.
+/// The stream argument of a call. There is no `CU_STREAM_PER_THREAD` here: the server makes an ordinary blocking stream for
+/// each application thread that uses one, so that any of its threads can ask for its state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StreamArg {
     /// `CU_STREAM_LEGACY` of the context.
     Legacy,
-    /// `CU_STREAM_PER_THREAD` of the context and the calling thread.
-    PerThread,
     /// One made by `stream_create`.
     Created(RawStream),
 }
