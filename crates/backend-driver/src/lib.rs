@@ -1,1 +1,15 @@
-//! The real CUDA driver as a backend.
+//! The real CUDA driver as a [`Backend`](backend::Backend).
+//!
+//! `libcuda.so.1` is found with `dlopen`. Device memory is mapped with the driver's virtual memory management at addresses
+//! that the server chooses; what the driver places by itself is steered ([`steer`]) so that it can be had again.
+
+mod api;
+mod code;
+mod device;
+mod driver;
+mod output;
+pub mod steer;
+mod work;
+
+pub use api::{DriverUnavailable, SHIM_MARKER};
+pub use driver::Driver;

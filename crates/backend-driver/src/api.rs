@@ -1,0 +1,192 @@
+//! The driver's functions, found at run time so that one binary works with and without a GPU.
+//!
+//! Each signature is checked at compile time against the bindings in `cudarc::driver::sys`. Results are taken as plain numbers:
+//! a newer driver may answer with a code that today's enum does not have.
+
+use cudarc::driver::sys;
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use wire::CuError;
+
+/// Why the driver cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverUnavailable {
+    /// There is no driver library.
+    #[error("no CUDA driver: {0}")]
+    NoLibrary(libloading::Error),
+    /// The library that was found is Dormouse's own.
+    #[error(
+        "the libcuda.so.1 that the loader finds is Dormouse's own; take its folder out of LD_LIBRARY_PATH"
+    )]
+    Shim,
+    /// The driver is older than what Dormouse needs.
+    #[error("the CUDA driver has no {name}; a driver of version 550 or newer is needed")]
+    TooOld {
+        /// The function it lacks.
+        name: &'static str,
+    },
+    /// `cuInit` failed: no device, or one that cannot be used.
+    #[error("{call}: {error}")]
+    Init {
+        /// The call that failed.
+        call: &'static str,
+        /// What it answered.
+        error: CuError,
+    },
+}
+
+/// The type a parameter has in the bindings, where it differs from the one it is passed as.
+macro_rules! bound {
+    ($ty:ty) => {
+        $ty
+    };
+    ($ty:ty, $bound:ty) => {
+        $bound
+    };
+}
+
+/// # Safety
+/// `F` is the function's type.
+unsafe fn find<F: Copy>(library: &libloading::Library, name: &'static str) -> Result<F, DriverUnavailable> {
+    // SAFETY: the caller's promise.
+    unsafe { library.get::<F>(name) }.map(|found| *found).map_err(|_| DriverUnavailable::TooOld { name })
+}
+
+macro_rules! functions {
+    ($($name:ident($($ty:ty $(as $bound:ty)?),* $(,)?);)* ; older { $($old:ident($($oldty:ty),*);)* }) => {
+        /// The driver's functions.
+        #[allow(non_snake_case)]
+        pub struct Api {
+            _library: libloading::Library,
+            $(pub $name: unsafe extern "C" fn($($ty),*) -> c_uint,)*
+            $(pub $old: unsafe extern "C" fn($($oldty),*) -> c_uint,)*
+        }
+
+        $(const _: unsafe fn($(bound!($ty $(, $bound)?)),*) -> sys::CUresult = sys::$name;)*
+
+        impl Api {
+            fn bind(library: libloading::Library) -> Result<Self, DriverUnavailable> {
+                Ok(Self {
+                    // SAFETY: the signatures are those of cuda.h, as the constants above check; the library outlives the
+                    // pointers because `Self` owns both.
+                    $($name: unsafe { find(&library, stringify!($name))? },)*
+                    // SAFETY: the same, but for the check.
+                    $($old: unsafe { find(&library, stringify!($old))? },)*
+                    _library: library,
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    cuInit(c_uint);
+    cuDriverGetVersion(*mut c_int);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut sys::CUdevice, c_int);
+    cuDeviceGetName(*mut c_char, c_int, sys::CUdevice);
+    cuDeviceGetUuid_v2(*mut sys::CUuuid, sys::CUdevice);
+    cuDeviceTotalMem_v2(*mut usize, sys::CUdevice);
+    cuDeviceGetAttribute(*mut c_int, c_uint as sys::CUdevice_attribute, sys::CUdevice);
+    cuDeviceGetPCIBusId(*mut c_char, c_int, sys::CUdevice);
+    cuDeviceCanAccessPeer(*mut c_int, sys::CUdevice, sys::CUdevice);
+    cuDevicePrimaryCtxRetain(*mut sys::CUcontext, sys::CUdevice);
+    cuDevicePrimaryCtxSetFlags_v2(sys::CUdevice, c_uint);
+    cuDevicePrimaryCtxReset_v2(sys::CUdevice);
+    cuCtxDestroy_v2(sys::CUcontext);
+    cuCtxSetCurrent(sys::CUcontext);
+    cuCtxSynchronize();
+    cuCtxGetLimit(*mut usize, c_uint as sys::CUlimit);
+    cuCtxSetLimit(c_uint as sys::CUlimit, usize);
+    cuCtxSetCacheConfig(c_uint as sys::CUfunc_cache);
+    cuCtxEnablePeerAccess(sys::CUcontext, c_uint);
+    cuCtxDisablePeerAccess(sys::CUcontext);
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemAddressReserve(*mut sys::CUdeviceptr, usize, usize, sys::CUdeviceptr, c_ulonglong);
+    cuMemAddressFree(sys::CUdeviceptr, usize);
+    cuMemCreate(*mut sys::CUmemGenericAllocationHandle, usize, *const sys::CUmemAllocationProp, c_ulonglong);
+    cuMemRelease(sys::CUmemGenericAllocationHandle);
+    cuMemMap(sys::CUdeviceptr, usize, usize, sys::CUmemGenericAllocationHandle, c_ulonglong);
+    cuMemUnmap(sys::CUdeviceptr, usize);
+    cuMemSetAccess(sys::CUdeviceptr, usize, *const sys::CUmemAccessDesc, usize);
+    cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    cuMemHostUnregister(*mut c_void);
+    cuModuleLoadDataEx(*mut sys::CUmodule, *const c_void, c_uint, *mut c_uint as *mut sys::CUjit_option, *mut *mut c_void);
+    cuModuleUnload(sys::CUmodule);
+    cuModuleGetFunctionCount(*mut c_uint, sys::CUmodule);
+    cuModuleEnumerateFunctions(*mut sys::CUfunction, c_uint, sys::CUmodule);
+    cuModuleGetFunction(*mut sys::CUfunction, sys::CUmodule, *const c_char);
+    cuModuleGetGlobal_v2(*mut sys::CUdeviceptr, *mut usize, sys::CUmodule, *const c_char);
+    cuFuncGetName(*mut *const c_char, sys::CUfunction);
+    cuFuncGetParamInfo(sys::CUfunction, usize, *mut usize, *mut usize);
+    cuFuncGetAttribute(*mut c_int, c_uint as sys::CUfunction_attribute, sys::CUfunction);
+    cuFuncSetAttribute(sys::CUfunction, c_uint as sys::CUfunction_attribute, c_int);
+    cuFuncSetCacheConfig(sys::CUfunction, c_uint as sys::CUfunc_cache);
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(*mut c_int, sys::CUfunction, c_int, usize, c_uint);
+    cuOccupancyAvailableDynamicSMemPerBlock(*mut usize, sys::CUfunction, c_int, c_int);
+    cuOccupancyMaxActiveClusters(*mut c_int, sys::CUfunction, *const sys::CUlaunchConfig);
+    cuOccupancyMaxPotentialClusterSize(*mut c_int, sys::CUfunction, *const sys::CUlaunchConfig);
+    cuStreamCreateWithPriority(*mut sys::CUstream, c_uint, c_int);
+    cuStreamDestroy_v2(sys::CUstream);
+    cuStreamQuery(sys::CUstream);
+    cuStreamSynchronize(sys::CUstream);
+    cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
+    cuEventCreate(*mut sys::CUevent, c_uint);
+    cuEventDestroy_v2(sys::CUevent);
+    cuEventRecordWithFlags(sys::CUevent, sys::CUstream, c_uint);
+    cuEventQuery(sys::CUevent);
+    cuEventSynchronize(sys::CUevent);
+    cuLaunchKernelEx(*const sys::CUlaunchConfig, sys::CUfunction, *mut *mut c_void, *mut *mut c_void);
+    cuMemcpyAsync(sys::CUdeviceptr, sys::CUdeviceptr, usize, sys::CUstream);
+    cuMemcpy3DAsync_v2(*const sys::CUDA_MEMCPY3D, sys::CUstream);
+    cuMemcpyPeerAsync(sys::CUdeviceptr, sys::CUcontext, sys::CUdeviceptr, sys::CUcontext, usize, sys::CUstream);
+    cuMemsetD2D8Async(sys::CUdeviceptr, usize, u8, usize, usize, sys::CUstream);
+    cuMemsetD2D16Async(sys::CUdeviceptr, usize, u16, usize, usize, sys::CUstream);
+    cuMemsetD2D32Async(sys::CUdeviceptr, usize, c_uint, usize, usize, sys::CUstream);
+    cuMemsetD8Async(sys::CUdeviceptr, u8, usize, sys::CUstream);
+    cuMemsetD16Async(sys::CUdeviceptr, u16, usize, sys::CUstream);
+    cuMemsetD32Async(sys::CUdeviceptr, c_uint, usize, sys::CUstream);
+    cuLaunchHostFunc(sys::CUstream, sys::CUhostFn, *mut c_void);
+    ;
+    // Their successors came with drivers newer than the oldest supported; the bindings have only those.
+    older {
+        cuCtxCreate_v2(*mut sys::CUcontext, c_uint, sys::CUdevice);
+        cuEventElapsedTime(*mut f32, sys::CUevent, sys::CUevent);
+    }
+}
+
+/// A symbol that only Dormouse's own `libcuda.so.1` has.
+pub const SHIM_MARKER: &[u8] = b"dormouse_shim\0";
+
+impl Api {
+    /// Loads `libcuda.so.1`.
+    ///
+    /// # Errors
+    /// [`DriverUnavailable`] when there is none, it is the shim, or it is too old.
+    pub fn load() -> Result<Self, DriverUnavailable> {
+        // SAFETY: the driver's initialisers are the vendor's; nothing else of this process depends on their order.
+        let library =
+            unsafe { libloading::Library::new("libcuda.so.1") }.map_err(DriverUnavailable::NoLibrary)?;
+        // SAFETY: only the symbol's presence is asked for; it is never read or called.
+        if unsafe { library.get::<*const c_void>(SHIM_MARKER) }.is_ok() {
+            return Err(DriverUnavailable::Shim);
+        }
+        Self::bind(library)
+    }
+}
+
+/// A driver's answer as a `Result`.
+pub fn check(code: c_uint) -> Result<(), CuError> {
+    match CuError::from_code(code) {
+        None => Ok(()),
+        Some(error) => Err(error),
+    }
+}
+
+/// A driver's answer to a query: complete, not yet, or an error.
+pub fn ready(code: c_uint) -> Result<bool, CuError> {
+    match check(code) {
+        Ok(()) => Ok(true),
+        Err(CuError::NOT_READY) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,588 @@
+//! The driver and its contexts.
+
+use crate::api::{Api, DriverUnavailable, check, ready};
+use crate::output::Output;
+use crate::steer::{self, Steering};
+use crate::{code, device, work};
+use backend::{
+    BLOCK_GRANULARITY, Backend, Copy3D, Fill, HostFunction, Launch, LoadError, Range, RawBlock, RawContext,
+    RawEvent, RawFunction, RawModule, RawStream, Result, StreamArg,
+};
+use cudarc::driver::sys;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::{CuError, DeviceFacts, FunctionFacts};
+
+/// The real driver. One for the process: the driver itself keeps one state for it.
+pub struct Driver {
+    pub(crate) api: Api,
+    version: i32,
+    facts: Vec<DeviceFacts>,
+    devices: Vec<sys::CUdevice>,
+    contexts: Mutex<HashMap<RawContext, Owner>>,
+    blocks: Mutex<HashMap<RawBlock, Range>>,
+    reserved: Mutex<Vec<Range>>,
+    host: Mutex<HostMemory>,
+    /// Held while an object is made whose addresses the driver chooses.
+    placing: Mutex<()>,
+    output: Output,
+}
+
+/// How a context ends.
+#[derive(Clone, Copy)]
+enum Owner {
+    /// The device's primary context.
+    Primary(sys::CUdevice),
+    /// One of our own making.
+    Created,
+}
+
+/// Registered host memory. The driver ties a registration to a context, though every context can use it.
+#[derive(Default)]
+struct HostMemory {
+    home: Option<RawContext>,
+    ranges: Vec<Range>,
+}
+
+thread_local! {
+    /// The context that the driver has current on this thread.
+    static CURRENT: Cell<Option<RawContext>> = const { Cell::new(None) };
+}
+
+impl Driver {
+    /// Loads and initialises the driver.
+    ///
+    /// # Errors
+    /// [`DriverUnavailable`] when there is no usable driver or no device.
+    pub fn open() -> std::result::Result<Self, DriverUnavailable> {
+        // Lazily loaded kernels would place their code and data at times of the driver's choosing.
+        // SAFETY: the server calls this before it starts threads.
+        unsafe { std::env::set_var("CUDA_MODULE_LOADING", "EAGER") };
+        let api = Api::load()?;
+        Steering::start(api.cuInit as *const c_void);
+        let output = Output::capture();
+        let step = |call, code| check(code).map_err(|error| DriverUnavailable::Init { call, error });
+        // SAFETY: plain initialisation.
+        step("cuInit", unsafe { (api.cuInit)(0) })?;
+        let mut version = 0;
+        // SAFETY: writes the version.
+        step("cuDriverGetVersion", unsafe { (api.cuDriverGetVersion)(&raw mut version) })?;
+        let (devices, facts) =
+            device::all(&api).map_err(|error| DriverUnavailable::Init { call: "cuDeviceGet", error })?;
+        if devices.is_empty() {
+            return Err(DriverUnavailable::Init { call: "cuDeviceGetCount", error: CuError::NO_DEVICE });
+        }
+        Ok(Self {
+            api,
+            version,
+            facts,
+            devices,
+            contexts: Mutex::default(),
+            blocks: Mutex::default(),
+            reserved: Mutex::default(),
+            host: Mutex::default(),
+            placing: Mutex::default(),
+            output,
+        })
+    }
+
+    /// Makes `ctx` current on this thread.
+    pub(crate) fn enter(&self, ctx: RawContext) -> Result<()> {
+        if CURRENT.get() != Some(ctx) {
+            // SAFETY: the server only passes contexts that `context_create` gave it.
+            check(unsafe { (self.api.cuCtxSetCurrent)(ctx.0 as sys::CUcontext) })?;
+            CURRENT.set(Some(ctx));
+        }
+        Ok(())
+    }
+
+    fn device(&self, ordinal: usize) -> Result<sys::CUdevice> {
+        self.devices.get(ordinal).copied().ok_or(CuError::INVALID_DEVICE)
+    }
+
+    /// Registers `range` in the context that is current.
+    fn register_here(&self, range: Range) -> Result<()> {
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the server has mapped the range and keeps it mapped while it is registered.
+        check(unsafe {
+            (self.api.cuMemHostRegister_v2)(range.base as *mut c_void, range.bytes as usize, flags)
+        })
+    }
+
+    fn unregister_here(&self, range: Range) -> Result<()> {
+        // SAFETY: see above; the caller has made sure that no work uses it.
+        check(unsafe { (self.api.cuMemHostUnregister)(range.base as *mut c_void) })
+    }
+
+    /// Gives the registrations a context to live in, if there is one.
+    fn house(&self, host: &mut HostMemory, home: Option<RawContext>) -> Result<()> {
+        host.home = home;
+        if let Some(home) = home {
+            self.enter(home)?;
+            host.ranges.iter().try_for_each(|range| self.register_here(*range))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        for range in lock(&self.reserved).drain(..) {
+            // SAFETY: a reservation of ours. One that still holds blocks is refused, and goes with the process.
+            let _ = unsafe { (self.api.cuMemAddressFree)(range.base, range.bytes as usize) };
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream argument in the driver's own form.
+pub(crate) fn stream(arg: StreamArg) -> sys::CUstream {
+    match arg {
+        StreamArg::Legacy => 1 as sys::CUstream,
+        StreamArg::Created(raw) => raw.0 as sys::CUstream,
+    }
+}
+
+pub(crate) fn event(raw: RawEvent) -> sys::CUevent {
+    raw.0 as sys::CUevent
+}
+
+// SAFETY of the calls below: every handle came from the driver through this trait and is live, which the server's object
+// table sees to; every out-pointer is a local of the type that cuda.h names.
+impl Backend for Driver {
+    fn describe(&self) -> String {
+        format!("CUDA driver {}.{}", self.version / 1000, self.version % 1000 / 10)
+    }
+
+    fn driver_version(&self) -> i32 {
+        self.version
+    }
+
+    fn devices(&self) -> &[DeviceFacts] {
+        &self.facts
+    }
+
+    fn can_access_peer(&self, device: usize, peer: usize) -> Result<bool> {
+        let mut can = 0;
+        // SAFETY: see above.
+        check(unsafe {
+            (self.api.cuDeviceCanAccessPeer)(&raw mut can, self.device(device)?, self.device(peer)?)
+        })?;
+        Ok(can != 0)
+    }
+
+    fn reserve(&self, range: Range) -> Result<()> {
+        let mut base = 0;
+        // SAFETY: see above.
+        check(unsafe {
+            (self.api.cuMemAddressReserve)(
+                &raw mut base,
+                range.bytes as usize,
+                BLOCK_GRANULARITY as usize,
+                range.base,
+                0,
+            )
+        })?;
+        if base == range.base {
+            lock(&self.reserved).push(range);
+            return Ok(());
+        }
+        tracing::error!("the driver placed the arena {range} at {base:#x}");
+        // SAFETY: the reservation just made, with nothing in it.
+        check(unsafe { (self.api.cuMemAddressFree)(base, range.bytes as usize) })?;
+        Err(CuError::OUT_OF_MEMORY)
+    }
+
+    fn map_block(&self, ordinal: usize, range: Range) -> Result<RawBlock> {
+        let device = self.device(ordinal)?;
+        let bytes = range.bytes as usize;
+        let properties = device::block_properties(device, &self.facts[ordinal]);
+        let mut handle = 0;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuMemCreate)(&raw mut handle, bytes, &raw const properties, 0) })?;
+        // SAFETY: the range lies in a reservation and is free, which the server's allocator sees to.
+        let mapped = check(unsafe { (self.api.cuMemMap)(range.base, bytes, 0, handle, 0) });
+        // The mapping keeps the memory; the handle is not needed again.
+        // SAFETY: the handle just made.
+        check(unsafe { (self.api.cuMemRelease)(handle) })?;
+        mapped?;
+        let access = sys::CUmemAccessDesc {
+            location: properties.location,
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: see above.
+        let allowed = check(unsafe { (self.api.cuMemSetAccess)(range.base, bytes, &raw const access, 1) });
+        if let Err(error) = allowed {
+            // SAFETY: the mapping just made, which nothing uses.
+            check(unsafe { (self.api.cuMemUnmap)(range.base, bytes) })?;
+            return Err(error);
+        }
+        let block = RawBlock(range.base);
+        lock(&self.blocks).insert(block, range);
+        Ok(block)
+    }
+
+    fn unmap_block(&self, block: RawBlock) -> Result<()> {
+        let range = lock(&self.blocks).remove(&block).ok_or(CuError::INVALID_VALUE)?;
+        // SAFETY: a mapping of ours; the caller has made sure that no work uses it.
+        check(unsafe { (self.api.cuMemUnmap)(range.base, range.bytes as usize) })
+    }
+
+    fn memory_info(&self, ctx: RawContext) -> Result<(u64, u64)> {
+        self.enter(ctx)?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuMemGetInfo_v2)(&raw mut free, &raw mut total) })?;
+        Ok((free as u64, total as u64))
+    }
+
+    fn register_host(&self, range: Range) -> Result<()> {
+        let mut host = lock(&self.host);
+        if let Some(home) = host.home {
+            self.enter(home)?;
+            self.register_here(range)?;
+        }
+        host.ranges.push(range);
+        Ok(())
+    }
+
+    fn unregister_host(&self, range: Range) -> Result<()> {
+        let mut host = lock(&self.host);
+        let at =
+            host.ranges.iter().position(|each| *each == range).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?;
+        host.ranges.swap_remove(at);
+        if let Some(home) = host.home {
+            self.enter(home)?;
+            self.unregister_here(range)?;
+        }
+        Ok(())
+    }
+
+    fn context_create(&self, ordinal: usize, flags: u32, primary: bool) -> Result<RawContext> {
+        let device = self.device(ordinal)?;
+        let mut ctx: sys::CUcontext = std::ptr::null_mut();
+        let owner = if primary {
+            // SAFETY: see above.
+            check(unsafe { (self.api.cuDevicePrimaryCtxSetFlags_v2)(device, flags) })?;
+            // SAFETY: see above.
+            check(unsafe { (self.api.cuDevicePrimaryCtxRetain)(&raw mut ctx, device) })?;
+            Owner::Primary(device)
+        } else {
+            // SAFETY: see above.
+            check(unsafe { (self.api.cuCtxCreate_v2)(&raw mut ctx, flags, device) })?;
+            Owner::Created
+        };
+        let ctx = RawContext(ctx as u64);
+        // `cuCtxCreate` makes the new context current; whichever it was, this thread no longer knows.
+        CURRENT.set(None);
+        lock(&self.contexts).insert(ctx, owner);
+        let mut host = lock(&self.host);
+        if host.home.is_none() {
+            self.house(&mut host, Some(ctx))?;
+        }
+        Ok(ctx)
+    }
+
+    fn context_destroy(&self, ctx: RawContext) -> Result<()> {
+        let (owner, other) = {
+            let mut contexts = lock(&self.contexts);
+            (contexts.remove(&ctx).ok_or(CuError::INVALID_CONTEXT)?, contexts.keys().next().copied())
+        };
+        let mut host = lock(&self.host);
+        if host.home == Some(ctx) {
+            self.enter(ctx)?;
+            for range in &host.ranges {
+                // A context in which a kernel failed answers that error to everything; it takes the registration along.
+                if let Err(error) = self.unregister_here(*range) {
+                    tracing::debug!("{range} goes with its context: {error}");
+                }
+            }
+            self.house(&mut host, other)?;
+        }
+        CURRENT.set(None);
+        // SAFETY: see above; other threads enter a context before each use, and the server has taken this one away.
+        check(unsafe {
+            match owner {
+                Owner::Primary(device) => (self.api.cuDevicePrimaryCtxReset_v2)(device),
+                Owner::Created => (self.api.cuCtxDestroy_v2)(ctx.0 as sys::CUcontext),
+            }
+        })
+    }
+
+    fn context_synchronize(&self, ctx: RawContext) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuCtxSynchronize)() })
+    }
+
+    fn context_limit(&self, ctx: RawContext, limit: u32) -> Result<u64> {
+        self.enter(ctx)?;
+        let mut value = 0;
+        // SAFETY: see above; the driver refuses limits it does not know.
+        check(unsafe { (self.api.cuCtxGetLimit)(&raw mut value, limit) })?;
+        Ok(value as u64)
+    }
+
+    fn context_set_limit(&self, ctx: RawContext, limit: u32, value: u64) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuCtxSetLimit)(limit, value as usize) })
+    }
+
+    fn context_set_cache_config(&self, ctx: RawContext, config: u32) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuCtxSetCacheConfig)(config) })
+    }
+
+    fn peer_access(&self, ctx: RawContext, peer: RawContext, enable: bool) -> Result<()> {
+        self.enter(ctx)?;
+        let peer = peer.0 as sys::CUcontext;
+        // SAFETY: see above.
+        check(unsafe {
+            if enable {
+                (self.api.cuCtxEnablePeerAccess)(peer, 0)
+            } else {
+                (self.api.cuCtxDisablePeerAccess)(peer)
+            }
+        })
+    }
+
+    fn place(&self, replay: Option<&[Range]>, make: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Range>> {
+        let _one_at_a_time = lock(&self.placing);
+        Steering::begin(replay);
+        let made = make();
+        let taken = Steering::end();
+        made.map(|()| taken)
+    }
+
+    fn holds(&self, range: Range) -> bool {
+        steer::is_mapped(range)
+    }
+
+    fn module_load(
+        &self,
+        ctx: RawContext,
+        image: &[u8],
+        options: &[(u32, u64)],
+    ) -> std::result::Result<RawModule, LoadError> {
+        self.enter(ctx)?;
+        code::load(&self.api, image, options)
+    }
+
+    fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuModuleUnload)(module.0 as sys::CUmodule) })
+    }
+
+    fn module_functions(&self, ctx: RawContext, module: RawModule) -> Result<Vec<String>> {
+        self.enter(ctx)?;
+        code::functions(&self.api, module)
+    }
+
+    fn function(&self, ctx: RawContext, module: RawModule, name: &str) -> Result<RawFunction> {
+        self.enter(ctx)?;
+        code::function(&self.api, module, name)
+    }
+
+    fn function_facts(&self, ctx: RawContext, function: RawFunction) -> Result<FunctionFacts> {
+        self.enter(ctx)?;
+        code::facts(&self.api, function)
+    }
+
+    fn function_attribute(&self, ctx: RawContext, function: RawFunction, attribute: i32) -> Result<i32> {
+        self.enter(ctx)?;
+        code::attribute(&self.api, function, attribute)
+    }
+
+    fn function_set_attribute(
+        &self,
+        ctx: RawContext,
+        function: RawFunction,
+        attribute: i32,
+        value: i32,
+    ) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above; the driver refuses attributes it does not know.
+        check(unsafe {
+            (self.api.cuFuncSetAttribute)(function.0 as sys::CUfunction, attribute as u32, value)
+        })
+    }
+
+    fn function_set_cache_config(&self, ctx: RawContext, function: RawFunction, config: u32) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuFuncSetCacheConfig)(function.0 as sys::CUfunction, config) })
+    }
+
+    fn global(&self, ctx: RawContext, module: RawModule, name: &str) -> Result<Range> {
+        self.enter(ctx)?;
+        code::global(&self.api, module, name)
+    }
+
+    fn occupancy_blocks(
+        &self,
+        ctx: RawContext,
+        function: RawFunction,
+        block: u32,
+        shared: u64,
+        flags: u32,
+    ) -> Result<i32> {
+        self.enter(ctx)?;
+        let mut blocks = 0;
+        let function = function.0 as sys::CUfunction;
+        // SAFETY: see above.
+        check(unsafe {
+            (self.api.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(
+                &raw mut blocks,
+                function,
+                block as i32,
+                shared as usize,
+                flags,
+            )
+        })?;
+        Ok(blocks)
+    }
+
+    fn occupancy_shared(
+        &self,
+        ctx: RawContext,
+        function: RawFunction,
+        blocks: i32,
+        block: i32,
+    ) -> Result<u64> {
+        self.enter(ctx)?;
+        let mut bytes = 0;
+        let function = function.0 as sys::CUfunction;
+        // SAFETY: see above.
+        check(unsafe {
+            (self.api.cuOccupancyAvailableDynamicSMemPerBlock)(&raw mut bytes, function, blocks, block)
+        })?;
+        Ok(bytes as u64)
+    }
+
+    fn occupancy_clusters(&self, ctx: RawContext, active: bool, launch: &Launch<'_>) -> Result<i32> {
+        self.enter(ctx)?;
+        work::occupancy_clusters(&self.api, active, launch)
+    }
+
+    fn stream_create(&self, ctx: RawContext, flags: u32, priority: i32) -> Result<RawStream> {
+        self.enter(ctx)?;
+        let mut made: sys::CUstream = std::ptr::null_mut();
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuStreamCreateWithPriority)(&raw mut made, flags, priority) })?;
+        Ok(RawStream(made as u64))
+    }
+
+    fn stream_destroy(&self, ctx: RawContext, raw: RawStream) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuStreamDestroy_v2)(raw.0 as sys::CUstream) })
+    }
+
+    fn stream_query(&self, ctx: RawContext, arg: StreamArg) -> Result<bool> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        ready(unsafe { (self.api.cuStreamQuery)(stream(arg)) })
+    }
+
+    fn stream_synchronize(&self, ctx: RawContext, arg: StreamArg) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuStreamSynchronize)(stream(arg)) })
+    }
+
+    fn stream_wait_event(&self, ctx: RawContext, arg: StreamArg, raw: RawEvent, flags: u32) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuStreamWaitEvent)(stream(arg), event(raw), flags) })
+    }
+
+    fn event_create(&self, ctx: RawContext, flags: u32) -> Result<RawEvent> {
+        self.enter(ctx)?;
+        let mut made: sys::CUevent = std::ptr::null_mut();
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuEventCreate)(&raw mut made, flags) })?;
+        Ok(RawEvent(made as u64))
+    }
+
+    fn event_destroy(&self, ctx: RawContext, raw: RawEvent) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuEventDestroy_v2)(event(raw)) })
+    }
+
+    fn event_record(&self, ctx: RawContext, raw: RawEvent, arg: StreamArg, flags: u32) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuEventRecordWithFlags)(event(raw), stream(arg), flags) })
+    }
+
+    fn event_query(&self, ctx: RawContext, raw: RawEvent) -> Result<bool> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        ready(unsafe { (self.api.cuEventQuery)(event(raw)) })
+    }
+
+    fn event_synchronize(&self, ctx: RawContext, raw: RawEvent) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuEventSynchronize)(event(raw)) })
+    }
+
+    fn event_elapsed(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
+        let mut milliseconds = 0.0;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuEventElapsedTime)(&raw mut milliseconds, event(start), event(end)) })?;
+        Ok(milliseconds)
+    }
+
+    fn launch(&self, ctx: RawContext, launch: &Launch<'_>) -> Result<()> {
+        self.enter(ctx)?;
+        work::launch(&self.api, launch)
+    }
+
+    fn copy(&self, ctx: RawContext, arg: StreamArg, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        self.enter(ctx)?;
+        // SAFETY: the server has checked both ranges against its tables.
+        check(unsafe { (self.api.cuMemcpyAsync)(dst, src, bytes as usize, stream(arg)) })
+    }
+
+    fn copy_3d(&self, ctx: RawContext, arg: StreamArg, copy: &Copy3D) -> Result<()> {
+        self.enter(ctx)?;
+        work::copy_3d(&self.api, arg, copy)
+    }
+
+    fn copy_peer(
+        &self,
+        arg: StreamArg,
+        dst: (RawContext, u64),
+        src: (RawContext, u64),
+        bytes: u64,
+    ) -> Result<()> {
+        self.enter(dst.0)?;
+        let (to, from) = (dst.0.0 as sys::CUcontext, src.0.0 as sys::CUcontext);
+        // SAFETY: the server has checked both ranges against its tables.
+        check(unsafe { (self.api.cuMemcpyPeerAsync)(dst.1, to, src.1, from, bytes as usize, stream(arg)) })
+    }
+
+    fn fill(&self, ctx: RawContext, arg: StreamArg, fill: &Fill) -> Result<()> {
+        self.enter(ctx)?;
+        work::fill(&self.api, arg, fill)
+    }
+
+    fn host_function(&self, ctx: RawContext, arg: StreamArg, function: HostFunction) -> Result<()> {
+        self.enter(ctx)?;
+        work::host_function(&self.api, arg, function)
+    }
+
+    fn take_output(&self) -> Vec<u8> {
+        self.output.take()
+    }
+}

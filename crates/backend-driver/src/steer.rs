@@ -1,0 +1,323 @@
+//! Where the driver puts what it places by itself.
+//!
+//! Module globals, local memory and the like land in reservations that libcuda asks of the kernel with `mmap(NULL, …)`, through the
+//! dynamic linker. This executable's own `mmap` comes first in its search order, so it can answer those calls, and only those,
+//! at addresses that repeat: outside [`Steering::place`] from a bump pointer, inside it from another whose ranges are
+//! recorded, or from the recorded ranges themselves when an object is made again.
+
+use backend::Range;
+use libc::{MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, c_int, c_void, off_t, size_t};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Ranges the driver takes while an object is made.
+const PLACED_BASE: u64 = 0x3000_0000_0000;
+/// Ranges it takes at other times.
+const OTHER_BASE: u64 = 0x3800_0000_0000;
+/// End of the steered addresses.
+const STEERED_END: u64 = 0x4000_0000_0000;
+/// Smaller requests are libcuda's own host memory and stay where the kernel puts them.
+const SMALLEST: u64 = 64 << 10;
+
+/// libcuda's code: calls that return into it are its own.
+static CODE_START: AtomicU64 = AtomicU64::new(0);
+static CODE_END: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Whether this thread is making an object: what the driver takes on others meanwhile is not the object's.
+    static PLACING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+static STEERING: Mutex<Steering> =
+    Mutex::new(Steering { mode: Mode::Other, placed: PLACED_BASE, other: OTHER_BASE });
+
+enum Mode {
+    /// No object is being made.
+    Other,
+    /// An object is made for the first time: its ranges so far.
+    Record(Vec<Range>),
+    /// An object is made again: what it took the first time, still to come, and what it took now.
+    Replay { expected: std::collections::VecDeque<Range>, taken: Vec<Range> },
+}
+
+/// State of the steering; one for the process, as `mmap` is.
+pub struct Steering {
+    mode: Mode,
+    placed: u64,
+    other: u64,
+}
+
+impl Steering {
+    /// Begins to steer the library whose code contains `function`.
+    pub fn start(function: *const c_void) {
+        let code = code_of(function as u64);
+        CODE_START.store(code.base, Ordering::Relaxed);
+        CODE_END.store(code.end(), Ordering::Release);
+    }
+
+    /// Begins an object: its ranges are recorded, or given again.
+    pub fn begin(replay: Option<&[Range]>) {
+        lock().mode = match replay {
+            None => Mode::Record(Vec::new()),
+            Some(ranges) => Mode::Replay { expected: ranges.iter().copied().collect(), taken: Vec::new() },
+        };
+        PLACING.set(true);
+    }
+
+    /// Ends it; tells the ranges it took.
+    pub fn end() -> Vec<Range> {
+        PLACING.set(false);
+        let mut steering = lock();
+        match std::mem::replace(&mut steering.mode, Mode::Other) {
+            Mode::Other => Vec::new(),
+            Mode::Record(ranges) => ranges,
+            Mode::Replay { taken, .. } => {
+                // Later objects go behind what was replayed.
+                for range in &taken {
+                    if range.base < OTHER_BASE {
+                        steering.placed = steering.placed.max(range.end());
+                    }
+                }
+                taken
+            }
+        }
+    }
+
+    /// An address for a request of `bytes`, and the note of it; `placing`: on the thread that is making an object.
+    fn choose(&mut self, bytes: u64, placing: bool) -> Option<u64> {
+        let bump = |next: &mut u64, end: u64| {
+            let alignment: u64 = if bytes >= 512 << 20 { 512 << 20 } else { 2 << 20 };
+            let base = next.checked_next_multiple_of(alignment)?;
+            let after = base.checked_add(bytes)?;
+            (after <= end).then(|| {
+                *next = after;
+                base
+            })
+        };
+        match &mut self.mode {
+            _ if !placing => bump(&mut self.other, STEERED_END),
+            Mode::Other => None,
+            Mode::Record(ranges) => {
+                let base = bump(&mut self.placed, OTHER_BASE)?;
+                ranges.push(Range { base, bytes });
+                Some(base)
+            }
+            Mode::Replay { expected, taken } => {
+                // A request that does not match the record gets another place, and the caller sees that the ranges differ.
+                let base = match expected.pop_front() {
+                    Some(range) if range.bytes == bytes => range.base,
+                    _ => bump(&mut self.placed, OTHER_BASE)?,
+                };
+                taken.push(Range { base, bytes });
+                Some(base)
+            }
+        }
+    }
+}
+
+/// Whether any mapping of this process lies in `range`.
+pub fn is_mapped(range: Range) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().filter_map(|line| line.split_once(' ')?.0.split_once('-')).any(|(start, end)| {
+        let parse = |text| u64::from_str_radix(text, 16).unwrap_or_default();
+        parse(start) < range.end() && parse(end) > range.base
+    })
+}
+
+fn lock() -> std::sync::MutexGuard<'static, Steering> {
+    STEERING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The executable segments of the library that contains `address`.
+fn code_of(address: u64) -> Range {
+    struct Search {
+        address: u64,
+        found: Range,
+    }
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: size_t, search: *mut c_void) -> c_int {
+        // SAFETY: `dl_iterate_phdr` passes a valid record with `dlpi_phnum` program headers, and the pointer given to it,
+        // which is the `Search` below.
+        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+        // SAFETY: as above.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        let segments = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0)
+            .map(|header| Range { base: info.dlpi_addr + header.p_vaddr, bytes: header.p_memsz });
+        for segment in segments {
+            if segment.contains(search.address, 1) {
+                search.found = segment;
+                return 1;
+            }
+        }
+        0
+    }
+    let mut search = Search { address, found: Range { base: 0, bytes: 0 } };
+    // SAFETY: `visit` matches the callback's type and `search` lives through the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+/// The process's `mmap`: adds the caller's return address as a seventh argument.
+///
+/// # Safety
+/// As `mmap(2)`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // At entry the return address is on top of the stack, which is 8 short of 16-byte alignment; pushing a copy of it passes it
+    // as the seventh argument and aligns the stack for the call.
+    std::arch::naked_asm!(
+        "push qword ptr [rsp]",
+        "call {answer}",
+        "add rsp, 8",
+        "ret",
+        answer = sym answer,
+    )
+}
+
+/// The same for the other name that glibc exports; on x86-64 they are one function.
+///
+/// # Safety
+/// As `mmap(2)`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    std::arch::naked_asm!("jmp {mmap}", mmap = sym mmap)
+}
+
+/// # Safety
+/// As `mmap(2)`; `caller` is the address it returns to.
+unsafe extern "C" fn answer(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: off_t,
+    caller: u64,
+) -> *mut c_void {
+    let ours = (CODE_START.load(Ordering::Relaxed)..CODE_END.load(Ordering::Acquire)).contains(&caller);
+    if ours && address.is_null() && bytes as u64 >= SMALLEST && flags & MAP_FIXED == 0 {
+        let whole = (bytes as u64).next_multiple_of(4096);
+        let chosen = lock().choose(whole, PLACING.get());
+        if let Some(base) = chosen {
+            // SAFETY: a fixed mapping that refuses to replace anything; the other arguments are the caller's.
+            let got = unsafe {
+                kernel_mmap(base as *mut c_void, bytes, protection, flags | MAP_FIXED_NOREPLACE, file, offset)
+            };
+            if got != MAP_FAILED {
+                return got;
+            }
+        }
+    }
+    // SAFETY: exactly what the caller asked for.
+    unsafe { kernel_mmap(address, bytes, protection, flags, file, offset) }
+}
+
+/// # Safety
+/// As `mmap(2)`.
+unsafe fn kernel_mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    file: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the system call with the caller's arguments.
+    unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, file, offset) as *mut c_void }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steering(mode: Mode) -> Steering {
+        Steering { mode, placed: PLACED_BASE, other: OTHER_BASE }
+    }
+
+    #[test]
+    fn recorded_ranges_are_given_again() {
+        let mut first = steering(Mode::Record(Vec::new()));
+        let sizes = [2 << 20, 600 << 20, 1 << 20, 64 << 10];
+        let chosen: Vec<_> = sizes.iter().map(|bytes| first.choose(*bytes, true)).collect();
+        let Mode::Record(ranges) = first.mode else { panic!("mode changed") };
+        assert!(ranges.iter().skip(1).zip(&ranges).all(|(next, this)| next.base >= this.end()));
+        assert_eq!(ranges[1].base % (512 << 20), 0);
+
+        let mut second =
+            steering(Mode::Replay { expected: ranges.iter().copied().collect(), taken: Vec::new() });
+        let again: Vec<_> = sizes.iter().map(|bytes| second.choose(*bytes, true)).collect();
+        assert_eq!(chosen, again);
+    }
+
+    #[test]
+    fn a_request_that_differs_is_seen() {
+        let expected = [Range { base: PLACED_BASE, bytes: 2 << 20 }];
+        let mut replay = steering(Mode::Replay { expected: expected.into(), taken: Vec::new() });
+        assert!(replay.choose(4 << 20, true).is_some());
+        let Mode::Replay { taken, .. } = replay.mode else { panic!("mode changed") };
+        assert_ne!(taken, expected);
+    }
+
+    #[test]
+    fn what_other_threads_take_is_not_recorded() {
+        let mut steering = steering(Mode::Record(Vec::new()));
+        assert_eq!(steering.choose(2 << 20, false), Some(OTHER_BASE));
+        let Mode::Record(ranges) = steering.mode else { panic!("mode changed") };
+        assert!(ranges.is_empty());
+    }
+
+    #[test]
+    fn mapped_ranges_are_told_from_free_ones() {
+        let here = Range { base: &raw const CODE_START as u64, bytes: 1 };
+        assert!(is_mapped(here));
+        assert!(!is_mapped(Range { base: PLACED_BASE, bytes: 2 << 20 }));
+    }
+
+    #[test]
+    fn this_executable_answers_mmap() {
+        // SAFETY: looks up a symbol by name.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mmap".as_ptr()) };
+        // Test executables do not export it, so only the code path is shown to be sound: a plain mapping works through it.
+        assert!(!found.is_null());
+        // SAFETY: a fresh anonymous page.
+        let page = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(page, MAP_FAILED);
+        // SAFETY: the page was just mapped writable.
+        unsafe { *page.cast::<u8>() = 1 };
+        // SAFETY: nothing else knows of the page.
+        assert_eq!(unsafe { libc::munmap(page, 4096) }, 0);
+    }
+
+    #[test]
+    fn code_of_a_library_is_found() {
+        let code = code_of(libc::getpid as *const () as u64);
+        assert!(code.contains(libc::getpid as *const () as u64, 1));
+        assert_eq!(code_of(0x10).bytes, 0);
+    }
+}
