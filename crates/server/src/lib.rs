@@ -1,1 +1,3 @@
 //! The GPU server: session, object table, allocator.
+
+pub mod memory;
