@@ -1,0 +1,184 @@
+//! What is asked of a running job's supervisor, and how it answers: one JSON object a line over `admin.sock`.
+
+use crate::error::{Failure, Kind};
+use crate::runtime::JobFacts;
+use image::Compress;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// The longest line either side reads.
+const LINE_MAX: u64 = 1 << 20;
+
+/// What can be asked.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "ask")]
+pub enum Request {
+    /// Take a checkpoint.
+    Checkpoint(CheckpointOptions),
+    /// Tell about the job.
+    Status,
+}
+
+/// How to take a checkpoint.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CheckpointOptions {
+    /// End the job when the image is published.
+    pub stop: bool,
+    /// How long to wait for the device to get idle before the gate reopens, ms.
+    pub gate_deadline_ms: u64,
+    /// How often to try again, with growing pauses, when it did not.
+    pub retries: u32,
+    /// How to compress chunks.
+    pub compress: Compress,
+}
+
+impl Default for CheckpointOptions {
+    fn default() -> Self {
+        Self { stop: false, gate_deadline_ms: 2000, retries: 3, compress: Compress::default() }
+    }
+}
+
+/// What comes back, until [`Event::is_last`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "event")]
+pub enum Event {
+    /// A step of the checkpoint began.
+    Step {
+        /// Its name, for people.
+        step: String,
+    },
+    /// Bytes captured so far.
+    Progress {
+        /// Done.
+        done: u64,
+        /// Of how many; 0 when not known yet.
+        total: u64,
+    },
+    /// The image is published.
+    Published(Report),
+    /// What was asked for did not happen.
+    Failed(Failure),
+    /// About the job.
+    Status {
+        /// What `ps` shows.
+        facts: JobFacts,
+        /// Pids of its processes.
+        pids: Vec<i32>,
+        /// GPU sessions.
+        sessions: usize,
+    },
+}
+
+impl Event {
+    /// Whether nothing follows it.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        !matches!(self, Self::Step { .. } | Self::Progress { .. })
+    }
+}
+
+/// About a published image; times in milliseconds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// The image.
+    pub image: String,
+    /// Its job.
+    pub job: String,
+    /// How often the gate had to reopen before.
+    pub retries: u32,
+    /// From the request to the published image.
+    pub total_ms: f64,
+    /// Closing the gate and waiting for the device.
+    pub drain_ms: f64,
+    /// The longest any thread was stopped: from closing the gate to opening it.
+    pub stall_ms: f64,
+    /// Of it, capturing device memory.
+    pub device_ms: f64,
+    /// Of it, capturing pinned memory and the rest of what application and server share.
+    pub shared_ms: f64,
+    /// Of it, CRIU's freeze and dump.
+    pub host_ms: f64,
+    /// Whether the addresses were rehearsed.
+    pub rehearsed: bool,
+    /// Bytes in the image, and of them the device's.
+    pub bytes: u64,
+    /// Device memory in the image.
+    pub device_bytes: u64,
+    /// Bytes written to the store.
+    pub written: u64,
+}
+
+/// Sends one line.
+///
+/// # Errors
+/// As the stream's.
+pub fn send<T: Serialize>(mut to: impl Write, message: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}
+
+/// Receives one line; `None` at the end.
+///
+/// # Errors
+/// As the stream's, or when the line is too long or not a message.
+pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = Vec::new();
+    from.take(LINE_MAX).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&line)?))
+}
+
+/// Asks a job's supervisor and passes on each event; answers with the last.
+///
+/// # Errors
+/// [`Kind::NotFound`] when nobody listens, [`Kind::Ended`] when the supervisor ends before it has answered.
+pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Result<Event, Failure> {
+    let fail = |error: io::Error| Failure::of("the job's supervisor does not answer", &error);
+    let stream = UnixStream::connect(socket)
+        .map_err(|error| Failure::new(Kind::NotFound, format!("the job's supervisor does not listen: {error}")))?;
+    send(&stream, request).map_err(fail)?;
+    let mut from = BufReader::new(stream);
+    while let Some(event) = receive::<Event>(&mut from).map_err(fail)? {
+        each(&event);
+        if event.is_last() {
+            return Ok(event);
+        }
+    }
+    Err(Failure::new(Kind::Ended, "the job ended before its supervisor answered; nothing was published"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_lines() {
+        let mut buffer = Vec::new();
+        let request = Request::Checkpoint(CheckpointOptions { stop: true, ..Default::default() });
+        send(&mut buffer, &request).unwrap();
+        send(&mut buffer, &Request::Status).unwrap();
+        let mut from = &buffer[..];
+        assert_eq!(receive::<Request>(&mut from).unwrap(), Some(request));
+        assert_eq!(receive::<Request>(&mut from).unwrap(), Some(Request::Status));
+        assert_eq!(receive::<Request>(&mut from).unwrap(), None);
+        assert!(receive::<Request>(&mut &b"nonsense\n"[..]).is_err());
+    }
+
+    #[test]
+    fn a_supervisor_that_goes_away_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        assert_eq!(ask(&path, &Request::Status, |_| {}).unwrap_err().kind, Kind::NotFound);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let serve = std::thread::spawn(move || drop(listener.accept()));
+        let failure = ask(&path, &Request::Status, |_| {}).unwrap_err();
+        assert!(matches!(failure.kind, Kind::Ended | Kind::Failed), "{failure}");
+        serve.join().unwrap();
+    }
+}

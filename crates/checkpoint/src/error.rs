@@ -1,0 +1,89 @@
+//! Why something asked of a job did not happen.
+
+use serde::{Deserialize, Serialize};
+
+/// What kind of failure it is: scripts tell them apart by exit code (`docs/exit-codes.md`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Something of the machine or of Dormouse itself.
+    Failed,
+    /// There is no such job, or no such image.
+    NotFound,
+    /// The job, or its name, is in use: a checkpoint is under way, or the job of this image still runs.
+    Busy,
+    /// The job did not get idle before the gate's deadline; it runs on.
+    NotIdle,
+    /// Something the job holds cannot be restored; nothing was written.
+    Refused,
+    /// An image is damaged.
+    Damaged,
+    /// The image does not fit this machine: another architecture, a changed program, a missing device.
+    Mismatch,
+    /// A privilege or CRIU is missing.
+    Unavailable,
+    /// The store cannot take the image: full, read-only, unreachable.
+    Store,
+    /// The job ended meanwhile.
+    Ended,
+}
+
+/// A failure with the sentence for the user: what happened, to what, and what to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What kind it is.
+    pub kind: Kind,
+    /// The sentence.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure of `kind`.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// A failure of the machine: `what` failed because of `error` and all that caused it.
+    pub fn of(what: impl std::fmt::Display, error: &dyn std::error::Error) -> Self {
+        Self::new(Kind::Failed, format!("{what}: {}", Chain(error)))
+    }
+}
+
+/// An error with its causes, in one line.
+pub struct Chain<'a>(pub &'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut said = self.0.to_string();
+        f.write_str(&said)?;
+        let mut next = self.0.source();
+        while let Some(error) = next {
+            let text = error.to_string();
+            // Some errors repeat their cause in their own words.
+            if !said.contains(&text) {
+                write!(f, ": {text}")?;
+                said = text;
+            }
+            next = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot open the store")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn causes_are_told_once() {
+        let outer = Outer(std::io::Error::other("disk is on fire"));
+        assert_eq!(Failure::of("checkpoint", &outer).message, "checkpoint: cannot open the store: disk is on fire");
+        let plain = std::io::Error::other("disk is on fire");
+        assert_eq!(Chain(&plain).to_string(), "disk is on fire");
+    }
+}

@@ -1,0 +1,212 @@
+//! The folder of a running job, `$RUNTIME/dormouse/JOB/`: `lock` (held by the supervisor for its life), `job.json` (what `ps`
+//! shows), `admin.sock` (where a checkpoint is asked for). A folder whose lock nobody holds is left over and is removed.
+
+use crate::error::{Failure, Kind};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// What is known of a running job.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct JobFacts {
+    /// Its name.
+    pub job: String,
+    /// Pid of its supervisor.
+    pub supervisor: u32,
+    /// When it was started, in ns since 1970 UTC.
+    pub started_ns: u64,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Which device was asked for.
+    pub device: String,
+    /// The folder of its store.
+    pub store: PathBuf,
+    /// The image it was restarted from.
+    pub restarted_from: Option<String>,
+}
+
+/// A job's folder, claimed: nobody else can use the name until this is dropped.
+#[derive(Debug)]
+pub struct JobFolder {
+    path: PathBuf,
+    // Held, never read: the lock goes with it.
+    _lock: OwnedFd,
+}
+
+/// Where the folders of all jobs lie.
+#[must_use]
+pub fn root() -> PathBuf {
+    let base = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !rustix::process::geteuid().is_root() => PathBuf::from(dir),
+        _ => PathBuf::from("/run"),
+    };
+    base.join("dormouse")
+}
+
+/// Whether `name` can name a job: it becomes a folder and part of messages.
+///
+/// # Errors
+/// [`Kind::Failed`] saying what is allowed.
+pub fn check_name(name: &str) -> Result<(), Failure> {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if (1..=64).contains(&name.len()) && name.bytes().all(good) && !name.starts_with(['.', '-']) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Kind::Failed,
+        format!("a job cannot be named {name:?}: use 1 to 64 letters, digits, '-', '_' and '.', not starting with '-' or '.'"),
+    ))
+}
+
+impl JobFolder {
+    /// Claims the name of a job.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when a job of that name runs.
+    pub fn claim(root: &Path, facts: &JobFacts) -> Result<Self, Failure> {
+        check_name(&facts.job)?;
+        let path = root.join(&facts.job);
+        let fail = |error: io::Error| Failure::of(format_args!("cannot make the job's folder {}", path.display()), &error);
+        fs::create_dir_all(&path).map_err(fail)?;
+        let Some(lock) = try_lock(&path).map_err(fail)? else {
+            return Err(Failure::new(
+                Kind::Busy,
+                format!("a job named {:?} is running already; choose another name with --name", facts.job),
+            ));
+        };
+        // A folder left over from a killed supervisor may hold its socket.
+        match fs::remove_file(path.join("admin.sock")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+            _ => {}
+        }
+        let text = serde_json::to_vec_pretty(facts).map_err(|error| fail(error.into()))?;
+        let fresh = path.join("job.json.new");
+        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path.join("job.json"))).map_err(fail)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Where the supervisor listens.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        self.path.join("admin.sock")
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for JobFolder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::debug!("{}: {error}", self.path.display());
+        }
+    }
+}
+
+/// Every running job, by name. Folders that nobody holds are removed on the way.
+///
+/// # Errors
+/// When the folder of all jobs cannot be read.
+pub fn list(root: &Path) -> Result<Vec<JobFacts>, Failure> {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::of(format_args!("cannot read {}", root.display()), &error)),
+        Ok(entries) => entries,
+    };
+    let mut jobs: Vec<JobFacts> =
+        entries.filter_map(Result::ok).filter_map(|entry| running(&entry.path())).collect();
+    jobs.sort_by(|a, b| a.job.cmp(&b.job));
+    Ok(jobs)
+}
+
+/// The running job of this name.
+///
+/// # Errors
+/// [`Kind::NotFound`] when there is none, naming those there are.
+pub fn find(root: &Path, name: &str) -> Result<JobFacts, Failure> {
+    check_name(name)?;
+    if let Some(facts) = running(&root.join(name)) {
+        return Ok(facts);
+    }
+    let others: Vec<String> = list(root)?.into_iter().map(|facts| facts.job).collect();
+    let hint = if others.is_empty() { "no job is running".to_owned() } else { format!("running: {}", others.join(", ")) };
+    Err(Failure::new(Kind::NotFound, format!("no job named {name:?} is running ({hint})")))
+}
+
+fn running(path: &Path) -> Option<JobFacts> {
+    if path.join("lock").exists() && matches!(try_lock(path), Ok(Some(_))) {
+        // Nobody holds it: its supervisor was killed.
+        let _ = fs::remove_dir_all(path);
+        return None;
+    }
+    serde_json::from_slice(&fs::read(path.join("job.json")).ok()?).ok()
+}
+
+/// The lock of a job's folder, if nobody holds it.
+fn try_lock(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let file = rustix::fs::open(
+        path.join("lock"),
+        OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
+        Mode::RUSR | Mode::WUSR,
+    )?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn facts(job: &str) -> JobFacts {
+        JobFacts {
+            job: job.into(),
+            supervisor: 1,
+            started_ns: 0,
+            command: vec!["true".into()],
+            device: "soft".into(),
+            store: "/store".into(),
+            restarted_from: None,
+        }
+    }
+
+    #[test]
+    fn a_name_is_used_once() {
+        let root = tempfile::tempdir().unwrap();
+        let held = JobFolder::claim(root.path(), &facts("a")).unwrap();
+        assert_eq!(JobFolder::claim(root.path(), &facts("a")).unwrap_err().kind, Kind::Busy);
+        assert_eq!(list(root.path()).unwrap(), [facts("a")]);
+        assert_eq!(find(root.path(), "b").unwrap_err().message, "no job named \"b\" is running (running: a)");
+        drop(held);
+        assert_eq!(list(root.path()).unwrap(), []);
+        JobFolder::claim(root.path(), &facts("a")).unwrap();
+    }
+
+    #[test]
+    fn a_folder_left_over_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let left = root.path().join("old");
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join("lock"), "").unwrap();
+        fs::write(left.join("job.json"), serde_json::to_vec(&facts("old")).unwrap()).unwrap();
+        assert_eq!(list(root.path()).unwrap(), []);
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn names_that_could_be_paths_are_refused() {
+        for name in ["", "..", "a/b", "-x", &"x".repeat(65)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+        check_name("train-7.b_2").unwrap();
+    }
+}

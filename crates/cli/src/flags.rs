@@ -1,0 +1,269 @@
+//! Every flag, once: help, man pages and completions are made from these types.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Put a running CUDA program to sleep; wake it later, elsewhere, on another GPU.
+#[derive(Parser, Debug)]
+#[command(
+    name = "dormouse",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Start with:  dormouse run --name demo -- ./program\n  then:      dormouse checkpoint demo --stop\n  and later: dormouse restart demo"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a program so that it can be checkpointed
+    Run(Run),
+    /// List running jobs
+    Ps(Ps),
+    /// Write a running job to the store
+    Checkpoint(Checkpoint),
+    /// Continue a job from an image
+    Restart(Restart),
+    /// List the images of a store
+    Ls(Ls),
+    /// Show what an image holds
+    Inspect(Image),
+    /// Read an image whole and check every byte of it
+    Verify(Image),
+    /// Say what works on this machine, and what to do where something does not
+    Doctor(Doctor),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a folder
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
+    /// The GPU server of one application process; started by the supervisor
+    #[command(hide = true)]
+    Server(Server),
+}
+
+/// `dormouse run`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The program runs as without Dormouse: same output, same exit code, same signals. If Dormouse itself fails, the exit code is 125; 126 when the program cannot be executed, 127 when it is not found."
+)]
+pub struct Run {
+    /// Name of the job [default: the program's name and a number]
+    #[arg(short, long)]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub machine: Machine,
+    #[command(flatten)]
+    pub store: Store,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// What a job runs on.
+#[derive(Args, Debug)]
+pub struct Machine {
+    /// The GPU to use: `gpu`, the software device (`soft`), or whichever there is
+    #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
+    pub device: Device,
+    /// Most memory that rings and pinned memory may take
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size)]
+    pub shared_memory: u64,
+}
+
+/// Where CUDA calls go.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Device {
+    /// The GPU if there is one, else the software device
+    #[default]
+    Auto,
+    /// The real driver
+    Gpu,
+    /// PTX on the CPU
+    Soft,
+}
+
+/// Which store.
+#[derive(Args, Debug)]
+pub struct Store {
+    /// Folder of the store [default: /var/lib/dormouse for root, else ~/.local/share/dormouse]
+    #[arg(long, value_name = "DIR", env = "DORMOUSE_STORE")]
+    pub store: Option<PathBuf>,
+}
+
+/// `--json`
+#[derive(Args, Debug)]
+pub struct Json {
+    /// Answer in JSON, whose fields are a promise
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dormouse ps`
+#[derive(Args, Debug)]
+pub struct Ps {
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse checkpoint`
+#[derive(Args, Debug)]
+pub struct Checkpoint {
+    /// The job
+    pub job: String,
+    /// Let the job run on (the default)
+    #[arg(long, conflicts_with = "stop")]
+    pub leave_running: bool,
+    /// End the job when its image is safe
+    #[arg(long)]
+    pub stop: bool,
+    /// How long to wait for the GPU to finish what it was given, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
+    pub gate_deadline: f64,
+    /// How often to try again when it did not finish
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub retries: u32,
+    /// How to compress
+    #[arg(long, value_enum, default_value_t)]
+    pub compress: Compress,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// How chunks are compressed.
+#[derive(ValueEnum, Clone, Copy, Debug, Default)]
+pub enum Compress {
+    /// Not at all
+    None,
+    /// Fast
+    #[default]
+    Lz4,
+    /// Small
+    Zstd,
+}
+
+/// `dormouse restart`
+#[derive(Args, Debug)]
+#[command(after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.")]
+pub struct Restart {
+    /// The image
+    pub image: String,
+    /// Name of the job [default: the one it had]
+    #[arg(short, long)]
+    pub name: Option<String>,
+    /// Only say whether the image can be restarted here
+    #[arg(long)]
+    pub check: bool,
+    #[command(flatten)]
+    pub machine: Machine,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `dormouse ls`
+#[derive(Args, Debug)]
+pub struct Ls {
+    /// Only this job's images
+    pub job: Option<String>,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// A command about one image.
+#[derive(Args, Debug)]
+#[command(after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.")]
+pub struct Image {
+    /// The image
+    pub image: String,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse doctor`
+#[derive(Args, Debug)]
+pub struct Doctor {
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse server`; the control socket is file descriptor 3.
+#[derive(Args, Debug)]
+pub struct Server {
+    /// The session's folder
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// The session's number
+    #[arg(long)]
+    pub session: u32,
+    /// Where calls go
+    #[arg(long, value_enum)]
+    pub device: Device,
+}
+
+/// A size such as `64G` or `512M`, in bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.trim_end_matches("iB").trim_end_matches('B').to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(format!("unknown unit {unit:?}; use K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected a size such as 64G".to_owned())?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(|| "out of range".to_owned())
+}
+
+/// A time in seconds that is not negative, infinite or absurd.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds, from 0 to 86400".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("64G"), Ok(64 << 30));
+        assert_eq!(size("1MiB"), Ok(1 << 20));
+        assert_eq!(size("12"), Ok(12));
+        for bad in ["", "G", "0", "1X", "99999999T"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_program_keeps_its_own_flags() {
+        let cli = Cli::try_parse_from(["dormouse", "run", "--device", "soft", "--", "prog", "--device", "x"]);
+        let Ok(Cli { command: Command::Run(run) }) = cli else { panic!("not a run: {cli:?}") };
+        assert_eq!(run.program, ["prog", "--device", "x"]);
+        assert_eq!(run.machine.device, Device::Soft);
+    }
+}
