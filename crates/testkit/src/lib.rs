@@ -1,1 +1,2 @@
-//! Running guests under every device, transport and fault.
+//! Runs guests (CUDA programs that know nothing of Dormouse) on a device, disturbs them, and compares what they print.
+pub mod manifest;

@@ -1,0 +1,186 @@
+//! The list of guests, `guests/guests.toml`: what `cargo xtask` builds and what the testkit runs.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+
+/// Every guest, in the order of the list.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The guests.
+    #[serde(rename = "guest")]
+    pub guests: Vec<Guest>,
+}
+
+/// One guest program: how it is built, and how it is called.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    /// The program's name.
+    pub name: String,
+    /// Its source file, when that is not `NAME.cu`.
+    source: Option<String>,
+    /// Which tests run it.
+    pub set: Set,
+    /// Arguments for the software device: a few seconds of work.
+    #[serde(default)]
+    args: Vec<String>,
+    /// Arguments for a real GPU, when they differ.
+    gpu_args: Option<Vec<String>>,
+    /// Flags for nvcc, beside the common ones.
+    #[serde(default)]
+    pub flags: Vec<String>,
+    /// Libraries it is linked against, beside the static runtime.
+    #[serde(default)]
+    pub libraries: Vec<Library>,
+    /// Device code that it loads at run time, from `modules/NAME.cu`.
+    #[serde(default)]
+    pub modules: Vec<String>,
+    /// Files that it writes in its working directory.
+    #[serde(default)]
+    pub files: Vec<String>,
+    /// What device code is embedded.
+    #[serde(default)]
+    pub code: Code,
+}
+
+/// Which tests run a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Set {
+    /// Every scenario on every device, byte-identical output.
+    Matrix,
+    /// Tests of its own.
+    Special,
+}
+
+/// A library that a guest is linked against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Library {
+    /// The driver library, `libcuda.so.1`.
+    Cuda,
+    /// The shared runtime library, in place of the static one.
+    Cudart,
+}
+
+/// The device code that is embedded in a guest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Code {
+    /// PTX for compute_90 and machine code for sm_90.
+    #[default]
+    #[serde(rename = "ptx+sass")]
+    PtxAndSass,
+    /// Machine code for sm_90 alone.
+    Sass,
+}
+
+impl Manifest {
+    /// Reads the list at `path`, and refuses one that names a guest twice.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is not a list of guests", path.display()))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let manifest: Self = toml::from_str(text)?;
+        for (i, guest) in manifest.guests.iter().enumerate() {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            ensure!(
+                !guest.name.is_empty() && guest.name.chars().all(plain),
+                "{:?} is not a program name",
+                guest.name
+            );
+            ensure!(
+                manifest.guests[..i].iter().all(|earlier| earlier.name != guest.name),
+                "guest {} is listed twice",
+                guest.name
+            );
+        }
+        Ok(manifest)
+    }
+
+    /// The guest called `name`.
+    pub fn guest(&self, name: &str) -> anyhow::Result<&Guest> {
+        self.guests
+            .iter()
+            .find(|guest| guest.name == name)
+            .with_context(|| format!("there is no guest {name}"))
+    }
+
+    /// The guests of one set.
+    pub fn set(&self, set: Set) -> impl Iterator<Item = &Guest> {
+        self.guests.iter().filter(move |guest| guest.set == set)
+    }
+}
+
+impl Guest {
+    /// The source file, relative to `guests/`.
+    pub fn source(&self) -> String {
+        self.source.clone().unwrap_or_else(|| format!("{}.cu", self.name))
+    }
+
+    /// The arguments for a device.
+    pub fn args(&self, gpu: bool) -> &[String] {
+        match &self.gpu_args {
+            Some(args) if gpu => args,
+            _ => &self.args,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn ours() -> Manifest {
+        Manifest::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guests/guests.toml")).unwrap()
+    }
+
+    #[test]
+    fn our_list_is_complete() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guests");
+        let manifest = ours();
+        for guest in &manifest.guests {
+            assert!(folder.join(guest.source()).exists(), "{} has no source", guest.name);
+            for module in &guest.modules {
+                assert!(folder.join(format!("modules/{module}.cu")).exists(), "{module} has no source");
+            }
+        }
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == "cu") {
+                let listed = manifest.guests.iter().any(|guest| folder.join(guest.source()) == path);
+                assert!(listed, "{} is not in guests.toml", path.display());
+            }
+        }
+        assert!(manifest.set(Set::Matrix).count() >= 14);
+    }
+
+    #[test]
+    fn a_guest_listed_twice_is_refused() {
+        let one = "[[guest]]\nname = \"a\"\nset = \"matrix\"\n";
+        assert!(Manifest::parse(one).is_ok());
+        let error = Manifest::parse(&format!("{one}{one}")).unwrap_err();
+        assert!(error.to_string().contains("guest a is listed twice"), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_leaves_the_folder_is_refused() {
+        let error = Manifest::parse("[[guest]]\nname = \"../a\"\nset = \"matrix\"\n").unwrap_err();
+        assert!(error.to_string().contains("is not a program name"), "{error}");
+    }
+
+    #[test]
+    fn arguments_depend_on_the_device() {
+        let text = "[[guest]]\nname = \"a\"\nset = \"matrix\"\nargs = [\"1\"]\ngpu_args = [\"2\"]\n";
+        let manifest = Manifest::parse(text).unwrap();
+        let guest = manifest.guest("a").unwrap();
+        assert_eq!((guest.args(false), guest.args(true)), (&["1".to_owned()][..], &["2".to_owned()][..]));
+    }
+}

@@ -1,0 +1,112 @@
+//! The kit: binaries, shim and guests in the bundle's layout, built for this machine, for the tests and the demonstration.
+//!
+//! ```text
+//! kit/bin/{dormouse,gpu-check}   kit/lib/libcuda.so.1   kit/criu -> .prefix/criu   kit/guests/…
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::guests;
+use crate::process::{cargo, step};
+use crate::workspace::Workspace;
+
+/// The packages whose programs and libraries make up a kit.
+pub const PACKAGES: [&str; 3] = ["cli", "shim", "testkit"];
+
+/// Builds everything and stages it; returns the kit's folder.
+pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let kit = workspace.kit();
+    step("building dormouse and its libcuda.so.1");
+    let mut command = cargo(&workspace.root);
+    command.args(["build", "--locked"]);
+    let artifacts = Artifacts::build(&mut command)?;
+    artifacts.stage(&kit)?;
+    link(&workspace.criu(), &kit.join("criu"))?;
+    guests::build(workspace, &kit.join("guests"))?;
+    Ok(kit)
+}
+
+/// What cargo built.
+pub struct Artifacts {
+    programs: Vec<PathBuf>,
+    shim: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "reason", rename_all = "kebab-case")]
+enum Message {
+    CompilerArtifact {
+        target: Target,
+        filenames: Vec<PathBuf>,
+        executable: Option<PathBuf>,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    src_path: PathBuf,
+}
+
+impl Artifacts {
+    /// Runs a `cargo build` of the kit's packages and notes the files it made.
+    pub fn build(command: &mut std::process::Command) -> anyhow::Result<Self> {
+        for package in PACKAGES {
+            command.args(["--package", package]);
+        }
+        command.args(["--lib", "--bins", "--message-format", "json-render-diagnostics"]);
+        let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+        if !output.status.success() {
+            bail!("the build failed ({})", output.status);
+        }
+        let mut programs = Vec::new();
+        let mut shim = None;
+        for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let message = serde_json::from_slice(line).context("cargo said something unexpected")?;
+            let Message::CompilerArtifact { target, filenames, executable } = message else { continue };
+            programs.extend(executable);
+            if target.kind.iter().any(|kind| kind == "cdylib")
+                && target.src_path.ends_with("crates/shim/src/lib.rs")
+            {
+                shim = filenames.into_iter().find(|file| file.extension().is_some_and(|e| e == "so"));
+            }
+        }
+        Ok(Self { programs, shim: shim.context("the build made no libcuda.so.1")? })
+    }
+
+    /// Copies them to where a kit has them.
+    pub fn stage(&self, kit: &Path) -> anyhow::Result<()> {
+        for program in &self.programs {
+            let name = program.file_name().context("a program has a name")?;
+            install(program, &kit.join("bin").join(name))?;
+        }
+        install(&self.shim, &kit.join("lib/libcuda.so.1"))
+    }
+}
+
+/// Copies a file by way of a new one, so that a running program keeps the old.
+pub fn install(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let folder = to.parent().context("a file lies in a folder")?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let fresh = to.with_extension("new");
+    std::fs::copy(from, &fresh).with_context(|| format!("cannot copy {}", from.display()))?;
+    std::fs::rename(&fresh, to).with_context(|| format!("cannot put {} in place", to.display()))
+}
+
+/// Makes `link` point at `target`, if there is such a thing.
+fn link(target: &Path, link: &Path) -> anyhow::Result<()> {
+    if link.is_symlink() {
+        std::fs::remove_file(link).with_context(|| format!("cannot replace {}", link.display()))?;
+    }
+    if target.exists() {
+        std::os::unix::fs::symlink(target, link)
+            .with_context(|| format!("cannot link {}", link.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! Running other programs, with errors that say which.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, bail};
+
+/// Says what is being done; a task prints one such line for each step.
+pub fn step(what: impl std::fmt::Display) {
+    eprintln!("=> {what}");
+}
+
+/// A command as one line, for messages.
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command to its end; its output goes where ours does.
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("cannot run `{}`", line(command)))?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", line(command));
+    }
+    Ok(())
+}
+
+/// Runs a command to its end and shows what it printed only when it fails.
+pub fn quiet(command: &mut Command) -> anyhow::Result<Output> {
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{}`", line(command)))?;
+    if !output.status.success() {
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("`{}` failed ({})\n{out}{err}", line(command), output.status);
+    }
+    Ok(output)
+}
+
+/// Whether a command can be started and succeeds.
+pub fn succeeds(command: &mut Command) -> bool {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Cargo, in the workspace at `root`.
+pub fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}

@@ -1,0 +1,73 @@
+//! `cargo xtask setup`: installs or unpacks what a machine lacks.
+//!
+//! Compilers come from the distribution's packages; the CUDA compiler, CRIU and zig go into a private prefix and
+//! leave the machine as it is. Every step is skipped, quickly, when it has been done.
+
+mod apt;
+mod wheels;
+
+use std::fs::File;
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::process::{quiet, step, succeeds};
+use crate::workspace::Workspace;
+
+/// Installs what building, testing and running from the checkout needs.
+pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
+    let _lock = lock(workspace)?;
+    compilers()?;
+    cuda_compiler(workspace)
+}
+
+/// Installs what the bundle needs beside that: a linker for older C libraries.
+pub fn bundle(workspace: &Workspace) -> anyhow::Result<()> {
+    let _lock = lock(workspace)?;
+    let prefix = workspace.zig();
+    if !wheels::up_to_date(&prefix, ZIG_WHEELS) {
+        step("unpacking zig and cargo-zigbuild");
+        wheels::unpack(ZIG_WHEELS, &prefix, "")?;
+    }
+    let zig = prefix.join("ziglang/zig");
+    ensure!(succeeds(Command::new(&zig).arg("version")), "{} does not run", zig.display());
+    Ok(())
+}
+
+const CUDA_WHEELS: &str = include_str!("../requirements/cuda.txt");
+const ZIG_WHEELS: &str = include_str!("../requirements/zig.txt");
+
+/// One set-up at a time: two at once would unpack into the same folder.
+fn lock(workspace: &Workspace) -> anyhow::Result<File> {
+    let prefix = workspace.prefix();
+    std::fs::create_dir_all(&prefix).with_context(|| format!("cannot make {}", prefix.display()))?;
+    let path = prefix.join(".lock");
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// The host's C and C++ compilers, which the CUDA compiler and some crates call.
+fn compilers() -> anyhow::Result<()> {
+    let missing: Vec<&str> =
+        ["gcc", "g++"].into_iter().filter(|name| !succeeds(Command::new(name).arg("--version"))).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    step(format_args!("installing {}", missing.join(" and ")));
+    apt::install(&[&missing[..], &["libc6-dev"]].concat())
+}
+
+/// nvcc and the libraries it links, from their Python wheels.
+fn cuda_compiler(workspace: &Workspace) -> anyhow::Result<()> {
+    let prefix = workspace.cuda();
+    if !wheels::up_to_date(&prefix, CUDA_WHEELS) {
+        step("unpacking the CUDA compiler");
+        wheels::unpack(CUDA_WHEELS, &prefix, "nvidia/cu13")?;
+        // nvcc looks for its libraries in lib64; the wheels lay them in lib.
+        std::os::unix::fs::symlink("lib", prefix.join("lib64")).context("cannot link lib64")?;
+    }
+    quiet(Command::new(prefix.join("bin/nvcc")).arg("--version"))
+        .context("the CUDA compiler does not run")?;
+    Ok(())
+}
