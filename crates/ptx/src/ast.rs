@@ -16,8 +16,8 @@ mod special;
 mod types;
 
 pub use function::{
-    Body, BranchTable, CallTable, Cluster, Formal, Function, FunctionKind, Param, ParamLayout, ParamSpace,
-    Performance, Pointee, Prototype, Register,
+    Abi, Body, BranchTable, CallTable, Cluster, Formal, Function, FunctionKind, Param, ParamLayout,
+    ParamSpace, Performance, Pointee, Prototype, Register,
 };
 pub use instruction::{
     Address, AddressBase, Call, CallTargets, Callee, Guard, Immediate, InlinedAt, Instruction, Loc, Operand,

@@ -1,7 +1,8 @@
 //! Functions and bodies.
 
 use super::{
-    LabelId, Linkage, LocalId, Name, ParamId, RegId, ReturnId, ScalarType, Space, Statement, Variable,
+    Attribute, LabelId, Linkage, LocalId, Name, ParamId, RegId, ReturnId, ScalarType, Space, Statement,
+    Variable,
 };
 
 /// What can start a function.
@@ -22,6 +23,8 @@ pub struct Function {
     pub name: Name,
     /// Who can see it.
     pub linkage: Linkage,
+    /// `.attribute(…)`
+    pub attributes: Vec<Attribute>,
     /// `.noreturn`
     pub noreturn: bool,
     /// Formal return parameters.
@@ -123,12 +126,19 @@ pub struct Performance {
     pub max_nreg: Option<u32>,
     /// Cluster directives.
     pub cluster: Cluster,
-    /// `.abi_preserve`
-    pub abi_preserve: Option<u32>,
-    /// `.abi_preserve_control`
-    pub abi_preserve_control: Option<u32>,
+    /// What calls leave unchanged.
+    pub abi: Abi,
     /// `.pragma`s before the body.
     pub pragmas: Vec<Box<str>>,
+}
+
+/// Registers that a function promises not to change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abi {
+    /// `.abi_preserve`: data registers.
+    pub preserve: Option<u32>,
+    /// `.abi_preserve_control`: control registers.
+    pub preserve_control: Option<u32>,
 }
 
 /// Directives about clusters of blocks.
@@ -238,4 +248,6 @@ pub struct Prototype {
     pub params: Vec<Param>,
     /// `.noreturn`
     pub noreturn: bool,
+    /// What calls leave unchanged.
+    pub abi: Abi,
 }

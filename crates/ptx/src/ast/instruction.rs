@@ -132,13 +132,15 @@ pub enum Symbol {
     Return(ReturnId),
 }
 
-/// `[base+offset]`
+/// `[base+offset]`, `[base+offset].unified`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// What the offset is added to.
     pub base: AddressBase,
     /// In bytes.
     pub offset: i64,
+    /// `[…].unified`: the address is the same on all devices.
+    pub unified: bool,
 }
 
 /// The first part of an [`Address`].
