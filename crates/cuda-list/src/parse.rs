@@ -161,10 +161,11 @@ impl Reader<'_> {
             return Err("the function above has no version");
         }
         for newer in (1..function.versions.len()).rev() {
-            if let [.., older, version] = &mut function.versions[..=newer] {
-                if older.params == version.params && older.unsupported == version.unsupported {
-                    older.implementation = version.implementation.clone();
-                }
+            if let [.., older, version] = &mut function.versions[..=newer]
+                && older.params == version.params
+                && older.unsupported == version.unsupported
+            {
+                older.implementation.clone_from(&version.implementation);
             }
         }
         Ok(())
