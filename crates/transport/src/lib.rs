@@ -1,1 +1,54 @@
-//! Shared-memory rings, the control page and staging slots of a session.
+//! The shared files of a session: the control page, a ring for each application thread, staging slots and the callback
+//! ring, and how both sides wait. What a message means is not known here; the bytes are in `docs/wire-protocol.md`.
+//!
+//! # Rules of the shared memory
+//! - Every word is an atomic, so that no access of either side is a data race whatever the other side does.
+//! - Every word has one writer, named in [`layout`], but for the futex words, the ring states and the session error.
+//! - Nothing read is trusted: positions and lengths are checked at each use, bytes are copied out before they are decoded.
+//! - Positions only grow; a ring that changes hands goes on where it was.
+//! - Nobody waits for what is not published, so a thread that is killed or stopped anywhere delays nobody else.
+//!
+//! # Server side in brief
+//! ```ignore
+//! let session = ServerSession::create(dir)?;            // or ::attach(dir) after a restart
+//! session.control().set_state(State::Running);          // ready: now tell the client
+//! // One thread: loop { seen = session.wait_doorbell(seen, timeout); start a thread for each ring that is not free }
+//! // One thread for each ring:
+//! let mut reader = session.reader(index)?;
+//! loop {
+//!     match reader.next(timeout)? {                     // waits: spin, then futex
+//!         Next::Message(message) => {                   // a copy: opcode, dependencies, body
+//!             // for each dependency: session.is_done(dep), else session.any_pending(dep, |opcode, body| conflicts)
+//!             // execute, then exactly one of:
+//!             reader.advance();                         // pipelined
+//!             reader.reply(&bytes)?;                    // round trip
+//!         }
+//!         Next::Idle => {}                              // the timeout passed, or somebody called session.wake(index)
+//!         Next::Closed => { reader.release(); break }   // the application's thread has ended and everything is done
+//!     }
+//! }
+//! ```
+
+mod callbacks;
+mod client;
+mod control;
+mod error;
+pub mod hello;
+mod layout;
+mod map;
+mod ring;
+mod server;
+mod staging;
+mod sync;
+
+pub use callbacks::{Callback, CallbackReceiver, CallbackSender};
+pub use client::{ClientRing, ClientSession};
+pub use control::{Control, RingState, SessionError, State, mark_dead};
+pub use error::TransportError;
+pub use layout::{CALLBACKS, MAX_RINGS, MESSAGE_MAX, REPLY_MAX, RingIndex, SLOT_BYTES, SLOTS};
+pub use ring::{Dependency, Message};
+pub use server::{Next, RingReader, ServerSession};
+pub use staging::Slot;
+
+/// Result of a transport operation.
+pub type Result<T> = std::result::Result<T, TransportError>;

@@ -6,6 +6,7 @@
 mod codec;
 mod error;
 mod facts;
+mod greeting;
 mod ids;
 mod messages;
 mod reply;
@@ -13,6 +14,7 @@ mod reply;
 pub use codec::{DecodeError, Decoder, Encoder, MAX_LIST, Wire};
 pub use error::CuError;
 pub use facts::{DeviceFacts, FunctionFacts, Param, SessionFacts};
+pub use greeting::{GREETING_MAX, Greeting};
 pub use ids::*;
 pub use messages::*;
 pub use reply::Reply;

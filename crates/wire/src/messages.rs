@@ -106,6 +106,9 @@ messages! {
     8 round_trip PeerAccess { ctx: ContextId, peer: ContextId, enable: bool } -> ();
     /// `cuDeviceCanAccessPeer`.
     9 round_trip CanAccessPeer { device: Device, peer: Device } -> bool;
+    /// More of what the device has printed: the client asks after a reply whose output had [`OUTPUT_MAX`] bytes, until one
+    /// has less.
+    10 round_trip TakeOutput {} -> ();
 
     // --- memory
     /// `cuMemAlloc`; answers the address.
@@ -143,6 +146,11 @@ messages! {
     39 pipelined Fill { ctx: ContextId, stream: Stream, dst: u64, pitch: u64, element: u8, value: u32, width: u64, height: u64 } -> ();
     /// `cuMemcpyPeer*`: a copy between two contexts' devices.
     40 pipelined CopyPeer { dst_ctx: ContextId, src_ctx: ContextId, stream: Stream, dst: u64, src: u64, bytes: u64 } -> ();
+    /// A pitched copy from a staging slot, in which the rows lie packed (`width` bytes from a row to the next, `height` rows
+    /// from a slice to the next); as [`CopyFromSlot`] otherwise.
+    41 pipelined CopyRowsFromSlot { ctx: ContextId, stream: Stream, dst: Pitched, slot: u32, width: u64, height: u64, depth: u64 } -> ();
+    /// The same into a staging slot; as [`CopyToSlot`] otherwise.
+    42 pipelined CopyRowsToSlot { ctx: ContextId, stream: Stream, src: Pitched, slot: u32, width: u64, height: u64, depth: u64 } -> ();
 
     // --- streams and events
     /// `cuStreamCreate(WithPriority)`.
@@ -169,7 +177,8 @@ messages! {
     60 round_trip EventElapsed { start: EventId, end: EventId } -> f32;
 
     // --- code
-    /// `cuModuleLoadData(Ex)`, from an uploaded image; `options` are JIT options and their values.
+    /// `cuModuleLoadData(Ex)`, from the file `upload-<id>` in the session's folder, which the server
+    /// takes and removes; `options` are JIT options and their values.
     70 round_trip ModuleLoad { ctx: ContextId, module: ModuleId, upload: UploadId, options: Vec<(u32, u64)> } -> ();
     /// `cuModuleUnload`.
     71 round_trip ModuleUnload { module: ModuleId } -> ();
@@ -229,6 +238,9 @@ messages! {
 
 /// The most bytes a copy message carries itself.
 pub const INLINE_MAX: usize = 64 << 10;
+
+/// The most bytes of device output a reply carries.
+pub const OUTPUT_MAX: usize = 64 << 10;
 
 /// One side of a pitched copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,164 @@
+//! The application's side of a session.
+
+use crate::callbacks::CallbackReceiver;
+use crate::control::{Control, RingState, State};
+use crate::layout::{Ring, RingIndex, SESSION_BYTES, STAGING_BYTES};
+use crate::map::{Mapping, SessionMap};
+use crate::ring::{Dependency, Kind, Producer};
+use crate::server::at;
+use crate::staging::Slot;
+use crate::sync::{NAP, Ordering, spin};
+use crate::{Result, TransportError};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The files of a session, as the application has them. No descriptor stays open.
+pub struct ClientSession {
+    map: Arc<SessionMap>,
+    staging: Mapping,
+}
+
+impl ClientSession {
+    /// Maps the files of the session in `dir`. A child of this process will not have the mappings.
+    ///
+    /// # Errors
+    /// When they are missing or not of this version.
+    pub fn open(dir: &Path) -> Result<Arc<Self>> {
+        let path = dir.join("session");
+        let map = SessionMap::new(Mapping::open(&path, SESSION_BYTES)?);
+        Control::new(&map).check(&path)?;
+        map.mapping().keep_private(&path)?;
+        let path = dir.join("staging");
+        let staging = Mapping::open(&path, STAGING_BYTES)?;
+        staging.keep_private(&path)?;
+        Ok(Arc::new(Self { map: Arc::new(map), staging }))
+    }
+
+    /// The control page.
+    #[must_use]
+    pub fn control(&self) -> Control<'_> {
+        Control::new(&self.map)
+    }
+
+    /// Takes a ring for the calling thread and tells the server.
+    ///
+    /// # Errors
+    /// [`TransportError::NoRing`] when all are taken.
+    pub fn take_ring(self: &Arc<Self>) -> Result<ClientRing> {
+        let control = self.control();
+        let index = RingIndex::all()
+            .find(|index| control.change_ring(*index, RingState::Free, RingState::Active))
+            .ok_or(TransportError::NoRing)?;
+        control.ring_taken(index);
+        let producer = Producer::attach(self.map.ring(index));
+        control.ring_doorbell();
+        Ok(ClientRing { session: Arc::clone(self), index, producer, dependencies: Vec::new() })
+    }
+
+    /// The client's end of the callback ring; one thread may use it.
+    #[must_use]
+    pub fn callbacks(&self) -> CallbackReceiver {
+        CallbackReceiver(Arc::clone(&self.map))
+    }
+}
+
+/// An application thread's ring. Dropping it gives it back.
+pub struct ClientRing {
+    session: Arc<ClientSession>,
+    index: RingIndex,
+    producer: Producer,
+    dependencies: Vec<Dependency>,
+}
+
+impl ClientRing {
+    /// Which ring this is.
+    #[must_use]
+    pub fn index(&self) -> RingIndex {
+        self.index
+    }
+
+    /// Publishes a pipelined message, given in pieces; waits only for room.
+    ///
+    /// # Errors
+    /// [`TransportError::Dead`], or [`TransportError::Corrupt`] when the server wrote something impossible.
+    pub fn submit(&mut self, opcode: u16, body: &[&[u8]]) -> Result<()> {
+        self.publish(Kind::Pipelined, opcode, body)
+    }
+
+    /// Publishes a round trip, given in pieces, waits for its answer and puts that in `reply`.
+    ///
+    /// # Errors
+    /// As [`ClientRing::submit`].
+    pub fn call(&mut self, opcode: u16, body: &[&[u8]], reply: &mut Vec<u8>) -> Result<()> {
+        self.publish(Kind::RoundTrip, opcode, body)?;
+        let ring = self.session.map.ring(self.index);
+        wait(&self.session, ring, || self.producer.answered(ring))?;
+        self.producer.read_reply(ring, reply).map_err(|error| at(error, self.index))
+    }
+
+    /// A staging slot of this ring.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfBounds`] when there is no such slot.
+    pub fn slot(&self, slot: usize) -> Result<Slot<'_>> {
+        Slot::new(&self.session.staging, self.index, slot)
+    }
+
+    fn publish(&mut self, kind: Kind, opcode: u16, body: &[&[u8]]) -> Result<()> {
+        let session = &self.session;
+        let ring = session.map.ring(self.index);
+        if session.control().state() == State::Dead {
+            return Err(TransportError::Dead);
+        }
+        self.dependencies.clear();
+        collect_dependencies(session, self.index, &mut self.dependencies);
+        loop {
+            let head = ring.server.0.head.load(Ordering::Acquire);
+            if self
+                .producer
+                .publish(ring, kind, opcode, &self.dependencies, body)
+                .map_err(|error| at(error, self.index))?
+            {
+                return Ok(());
+            }
+            wait(session, ring, || self.producer.moved(ring, head))?;
+        }
+    }
+}
+
+impl Drop for ClientRing {
+    fn drop(&mut self) {
+        let control = self.session.control();
+        control.change_ring(self.index, RingState::Active, RingState::Closing);
+        self.session.map.ring(self.index).server.0.sleeping.unpark();
+        control.ring_doorbell();
+    }
+}
+
+/// What every other ring has promised and not yet done: a pipelined call that has returned must come before this one.
+fn collect_dependencies(session: &ClientSession, own: RingIndex, to: &mut Vec<Dependency>) {
+    let ever = session.map.control().head.0.next_ring.load(Ordering::Acquire) as usize;
+    for index in RingIndex::all().take(ever).filter(|index| *index != own) {
+        let ring = session.map.ring(index);
+        let position = ring.client.0.async_tail.load(Ordering::Acquire);
+        if ring.server.0.head.load(Ordering::Acquire) < position {
+            to.push(Dependency { ring: index.small(), position });
+        }
+    }
+}
+
+/// Waits until `ready`, or until the server is dead.
+fn wait(session: &ClientSession, ring: &Ring, ready: impl Fn() -> bool) -> Result<()> {
+    if spin(&ready) {
+        return Ok(());
+    }
+    loop {
+        ring.client.0.waiting.park(NAP, || ready() || session.control().state() == State::Dead);
+        if ready() {
+            return Ok(());
+        }
+        if session.control().state() == State::Dead {
+            return Err(TransportError::Dead);
+        }
+    }
+}

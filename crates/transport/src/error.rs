@@ -1,0 +1,78 @@
+//! What can go wrong between the two sides.
+
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// Why a transport operation failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// A file or socket of the session could not be used.
+    #[error("{operation} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: rustix::io::Errno,
+    },
+    /// The file is no session of this version.
+    #[error("{} is not a session file of this version ({what} is {value:#x}); use the same version of Dormouse on both sides", path.display())]
+    NotASession {
+        /// The file.
+        path: PathBuf,
+        /// Which field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The other side wrote something impossible into the shared memory.
+    #[error("the other side of ring {ring} wrote an impossible {what}: {value:#x}")]
+    Corrupt {
+        /// The ring.
+        ring: u16,
+        /// Which field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The GPU server of this session is dead.
+    #[error("the GPU server of this session is dead")]
+    Dead,
+    /// Every ring is taken by another thread.
+    #[error("all {} rings of the session are in use", crate::MAX_RINGS)]
+    NoRing,
+    /// A ring, slot or message is outside of its bounds: a mistake of the caller.
+    #[error("{what} {value} is out of bounds")]
+    OutOfBounds {
+        /// What.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+    },
+    /// The other end of the hello socket spoke another protocol, or none.
+    #[error("bad greeting: {0}")]
+    Greeting(#[from] wire::DecodeError),
+    /// The job's supervisor refused the session.
+    #[error("the supervisor refused a session: {0}")]
+    Refused(String),
+    /// Nobody answered in time.
+    #[error("no answer on {} within {seconds} s", path.display())]
+    Timeout {
+        /// The socket.
+        path: PathBuf,
+        /// How long was waited.
+        seconds: u64,
+    },
+}
+
+impl TransportError {
+    pub(crate) fn io(
+        operation: &'static str,
+        path: &std::path::Path,
+    ) -> impl FnOnce(rustix::io::Errno) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { operation, path, source }
+    }
+}

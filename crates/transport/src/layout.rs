@@ -1,0 +1,186 @@
+//! Where everything lies in the shared files, as types. A fresh file is all zeros, which is a valid empty session but for
+//! the magic.
+
+use crate::sync::{AtomicU32, AtomicU64, Sleeper};
+use crate::{Result, TransportError};
+
+/// Rings of a session: so many application threads can use CUDA at a time.
+pub const MAX_RINGS: usize = 256;
+/// Staging slots of a ring.
+pub const SLOTS: usize = 4;
+/// Bytes of a staging slot.
+pub const SLOT_BYTES: usize = 1 << 20;
+/// The longest message, header and dependencies included, bytes.
+pub const MESSAGE_MAX: usize = 256 << 10;
+/// The longest reply, bytes.
+pub const REPLY_MAX: usize = (256 << 10) - 8;
+/// Callbacks that can be under way at a time.
+pub const CALLBACKS: usize = 1024;
+
+/// First word of a session file: `DORMOUSE`.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
+/// Version of what follows the magic.
+pub(crate) const LAYOUT_VERSION: u32 = 1;
+
+pub(crate) const CONTROL_BYTES: usize = 64 << 10;
+pub(crate) const RING_STRIDE: usize = 2 << 20;
+pub(crate) const SESSION_BYTES: usize = CONTROL_BYTES + MAX_RINGS * RING_STRIDE;
+pub(crate) const STAGING_BYTES: usize = MAX_RINGS * SLOTS * SLOT_BYTES;
+
+const SUBMISSION_WORDS: usize = (1 << 20) / 8;
+const REPLY_WORDS: usize = (256 << 10) / 8;
+
+/// Number of a ring, below [`MAX_RINGS`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RingIndex(u16);
+
+impl RingIndex {
+    /// The ring of that number.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfBounds`] when there is none.
+    pub fn new(index: usize) -> Result<Self> {
+        match u16::try_from(index) {
+            Ok(small) if index < MAX_RINGS => Ok(Self(small)),
+            _ => Err(TransportError::OutOfBounds { what: "ring", value: index }),
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn get(self) -> usize {
+        self.0.into()
+    }
+
+    pub(crate) fn small(self) -> u16 {
+        self.0
+    }
+
+    /// Every ring.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..MAX_RINGS as u16).map(Self)
+    }
+}
+
+/// Keeps what one side writes off the cache lines (and their neighbours, which are fetched in pairs) of the other.
+#[repr(C, align(128))]
+pub(crate) struct Line<T>(pub(crate) T);
+
+/// Starts at a page of its own.
+#[repr(C, align(4096))]
+pub(crate) struct Paged<T>(pub(crate) T);
+
+/// The control page.
+#[repr(C)]
+pub(crate) struct ControlShared {
+    pub(crate) head: Line<ControlHead>,
+    /// Rung by the client when a ring becomes active; counts up.
+    pub(crate) doorbell: Line<AtomicU32>,
+    /// Next handle id; client.
+    pub(crate) next_id: Line<AtomicU32>,
+    /// The session error, packed; either side.
+    pub(crate) error: Line<AtomicU64>,
+    /// State of each ring; either side, by compare and exchange.
+    pub(crate) rings: Paged<[AtomicU32; MAX_RINGS]>,
+    pub(crate) callbacks: Paged<CallbacksShared>,
+}
+
+#[repr(C)]
+pub(crate) struct ControlHead {
+    /// [`MAGIC`]; server, once, last of all.
+    pub(crate) magic: AtomicU64,
+    /// [`LAYOUT_VERSION`]; server, once.
+    pub(crate) version: AtomicU32,
+    /// Counts restarts; server.
+    pub(crate) generation: AtomicU32,
+    /// [`crate::State`]; server and supervisor.
+    pub(crate) state: AtomicU32,
+    /// One more than the highest ring ever taken; client.
+    pub(crate) next_ring: AtomicU32,
+}
+
+/// The callback ring: the server publishes, the client runs and acknowledges, in order.
+#[repr(C)]
+pub(crate) struct CallbacksShared {
+    /// Callbacks published; server.
+    pub(crate) tail: Line<AtomicU64>,
+    /// The server sleeps for acknowledgements.
+    pub(crate) server: Line<Sleeper>,
+    /// Callbacks run; client.
+    pub(crate) head: Line<AtomicU64>,
+    /// The client sleeps for callbacks.
+    pub(crate) client: Line<Sleeper>,
+    /// Callback id in the low half, `CUresult` in the high half; server.
+    pub(crate) entries: Paged<[AtomicU64; CALLBACKS]>,
+}
+
+/// A ring of `S` words for submissions and `R` for a reply.
+#[repr(C)]
+pub(crate) struct RingShared<const S: usize, const R: usize> {
+    pub(crate) client: Line<ClientLine>,
+    pub(crate) server: Line<ServerLine>,
+    pub(crate) reply: Paged<[AtomicU64; R]>,
+    pub(crate) submission: Paged<[AtomicU64; S]>,
+}
+
+/// What the application's thread writes.
+#[repr(C)]
+pub(crate) struct ClientLine {
+    /// Bytes published.
+    pub(crate) tail: AtomicU64,
+    /// Bytes published up to the end of the last pipelined message.
+    pub(crate) async_tail: AtomicU64,
+    /// Round trips begun.
+    pub(crate) reply_wanted: AtomicU64,
+    /// The thread sleeps for a reply or for room.
+    pub(crate) waiting: Sleeper,
+}
+
+/// What the server's thread writes.
+#[repr(C)]
+pub(crate) struct ServerLine {
+    /// Bytes executed.
+    pub(crate) head: AtomicU64,
+    /// Round trips answered.
+    pub(crate) reply_seq: AtomicU64,
+    /// The thread sleeps for messages.
+    pub(crate) sleeping: Sleeper,
+}
+
+/// A ring as it is in a session file.
+pub(crate) type Ring = RingShared<SUBMISSION_WORDS, REPLY_WORDS>;
+
+#[cfg(not(loom))]
+const _: () = {
+    use std::mem::{offset_of, size_of};
+    assert!(size_of::<ControlShared>() <= CONTROL_BYTES);
+    assert!(size_of::<Ring>() <= RING_STRIDE);
+    // The numbers of docs/wire-protocol.md.
+    assert!(offset_of!(ControlShared, doorbell) == 128);
+    assert!(offset_of!(ControlShared, next_id) == 256);
+    assert!(offset_of!(ControlShared, error) == 384);
+    assert!(offset_of!(ControlShared, rings) == 4096);
+    assert!(offset_of!(ControlShared, callbacks) == 8192);
+    assert!(offset_of!(CallbacksShared, entries) == 4096);
+    assert!(offset_of!(Ring, server) == 128);
+    assert!(offset_of!(Ring, reply) == 4096);
+    assert!(offset_of!(Ring, submission) == 4096 + (256 << 10));
+};
+
+#[cfg(loom)]
+impl<const S: usize, const R: usize> RingShared<S, R> {
+    pub(crate) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            client: Line(ClientLine {
+                tail: zero(),
+                async_tail: zero(),
+                reply_wanted: zero(),
+                waiting: Sleeper::new(),
+            }),
+            server: Line(ServerLine { head: zero(), reply_seq: zero(), sleeping: Sleeper::new() }),
+            reply: Paged(std::array::from_fn(|_| zero())),
+            submission: Paged(std::array::from_fn(|_| zero())),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What is said once, over the hello socket, before a session has its files.
+
+use crate::codec::{DecodeError, Decoder, Encoder, Wire};
+
+/// The longest greeting, bytes: a receive buffer of this size never truncates one.
+pub const GREETING_MAX: usize = 4096;
+
+/// A message of the hello socket. Each begins with [`Greeting::MAGIC`] and a number that says which it is, so that two
+/// versions of the protocol understand at least that they differ.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Greeting {
+    /// The application asks for a session.
+    Hello {
+        /// [`crate::PROTOCOL_VERSION`] of the shim.
+        protocol: u32,
+        /// The application's pid as it sees it, for the log.
+        pid: u32,
+    },
+    /// The server is ready: its files are in the session's folder.
+    Welcome {
+        /// Number of the session.
+        session: u32,
+    },
+    /// There will be no session.
+    Refused {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+impl Greeting {
+    /// First word of every greeting: `DORM`.
+    pub const MAGIC: u32 = u32::from_le_bytes(*b"DORM");
+}
+
+impl Wire for Greeting {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        Self::MAGIC.encode(to);
+        match self {
+            Self::Hello { protocol, pid } => {
+                1u32.encode(to);
+                (*protocol, *pid).encode(to);
+            }
+            Self::Welcome { session } => {
+                2u32.encode(to);
+                session.encode(to);
+            }
+            Self::Refused { reason } => {
+                3u32.encode(to);
+                reason.encode(to);
+            }
+        }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let magic = u32::decode(from)?;
+        if magic != Self::MAGIC {
+            return Err(DecodeError::Invalid { what: "greeting", value: magic.into() });
+        }
+        Ok(match u32::decode(from)? {
+            1 => {
+                let (protocol, pid) = Wire::decode(from)?;
+                Self::Hello { protocol, pid }
+            }
+            2 => Self::Welcome { session: Wire::decode(from)? },
+            3 => Self::Refused { reason: Wire::decode(from)? },
+            other => return Err(DecodeError::Invalid { what: "greeting kind", value: other.into() }),
+        })
+    }
+}
