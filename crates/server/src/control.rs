@@ -1,0 +1,118 @@
+//! What the supervisor and a GPU server say to each other: one JSON object a line, over a socket pair that the server has
+//! as file descriptor 3. The supervisor asks, the server answers each question once, in order; while it captures or fills
+//! memory it may send [`Answer::Progress`] in between. A server whose supervisor is gone ends.
+//!
+//! A server is started with [`Start`] as the first line and answers [`Answer::Ready`].
+
+use image::{Compress, DeviceFacts};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// First line to a server.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "start")]
+pub enum Start {
+    /// A fresh session: the folder is empty.
+    Fresh,
+    /// A session from an image: the folder holds its files as they were at the cut; the object table and device memory
+    /// are read from the store.
+    Restore {
+        /// Folder of the store.
+        store: PathBuf,
+        /// The image's id, whole.
+        image: String,
+    },
+    /// Only replay an object table and compare addresses (no session files, no memory): the answer to the next question,
+    /// [`Ask::Rehearse`].
+    Rehearsal,
+}
+
+/// A question to a server.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "ask")]
+pub enum Ask {
+    /// Stop taking messages, and wait until the device is idle and every callback is acknowledged. Answers
+    /// [`Answer::Idle`], or [`Answer::Busy`] after the deadline, with the gate open again.
+    Gate {
+        /// How long to wait, ms.
+        deadline_ms: u64,
+    },
+    /// Save the object table and device memory into the draft, through a `store::ChunkWriter` of the server's own. Only
+    /// between [`Answer::Idle`] and [`Ask::Ungate`]. Answers [`Answer::Captured`].
+    Capture {
+        /// Folder of the store.
+        store: PathBuf,
+        /// The draft's id.
+        draft: String,
+        /// How to compress.
+        compress: Compress,
+    },
+    /// Take messages again. Answers [`Answer::Done`].
+    Ungate,
+    /// In a server started with [`Start::Rehearsal`]: replay this object table (a file with the bytes of the session state
+    /// object). Answers [`Answer::Done`] when every address is as recorded, else [`Answer::Failed`] naming what differs.
+    Rehearse {
+        /// The file.
+        state: PathBuf,
+    },
+    /// End the session: give back everything, say what the device still printed. Answers [`Answer::Ended`] and exits.
+    End,
+}
+
+/// A server's answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "answer")]
+pub enum Answer {
+    /// The session can begin (or go on): its files are there, memory is filled, messages will be taken when
+    /// [`Ask::Ungate`] has been asked (after a restore) or at once (fresh).
+    Ready {
+        /// What this is, for people.
+        device: String,
+    },
+    /// The device is idle and the gate closed.
+    Idle {
+        /// What of the session cannot be restored: a sentence for each; nothing must be written unless it is empty.
+        refusals: Vec<String>,
+        /// Whether objects were made or destroyed since the last table that was rehearsed (see [`Answer::Captured`]).
+        table_changed: bool,
+        /// Bytes of device memory that a capture would read.
+        bytes: u64,
+    },
+    /// The device did not get idle; the gate is open again.
+    Busy {
+        /// What held it: the stream, kernel, callback.
+        holders: Vec<String>,
+    },
+    /// Bytes captured or filled so far.
+    Progress {
+        /// Done.
+        done: u64,
+        /// Of how many.
+        total: u64,
+    },
+    /// Everything is in the store, in the writer's pack.
+    Captured {
+        /// `store::Receipt::to_bytes`, in hexadecimal.
+        receipt: String,
+        /// Device memory, bytes.
+        bytes: u64,
+        /// The devices of the session.
+        devices: Vec<DeviceFacts>,
+        /// A file with the object table, for [`Ask::Rehearse`]; the supervisor removes it.
+        state: PathBuf,
+    },
+    /// Done.
+    Done,
+    /// The session has ended.
+    Ended {
+        /// What the device printed that no call has delivered, in hexadecimal.
+        output: String,
+    },
+    /// It could not be done; the session goes on as before.
+    Failed {
+        /// What happened, to what, and what to do.
+        message: String,
+        /// Whether the store is the reason: full, read-only, gone.
+        store: bool,
+    },
+}
