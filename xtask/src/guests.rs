@@ -69,7 +69,7 @@ impl Compiler {
     }
 
     fn program(&self, guest: &Guest, folder: &Path) -> Job {
-        let output = folder.join(&guest.name);
+        let output = folder.join(guest.program());
         let source = self.sources.join(guest.source());
         if source.extension().is_some_and(|extension| extension == "c") {
             let mut command = Command::new("gcc");

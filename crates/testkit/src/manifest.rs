@@ -18,9 +18,11 @@ pub struct Manifest {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guest {
-    /// The program's name.
+    /// What tests call it.
     pub name: String,
-    /// Its source file, when that is not `NAME.cu`.
+    /// The program, when several guests are one program with different arguments.
+    program: Option<String>,
+    /// Its source file, when that is not `PROGRAM.cu`.
     source: Option<String>,
     /// Which tests run it.
     pub set: Set,
@@ -90,11 +92,9 @@ impl Manifest {
         let manifest: Self = toml::from_str(text)?;
         for (i, guest) in manifest.guests.iter().enumerate() {
             let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            ensure!(
-                !guest.name.is_empty() && guest.name.chars().all(plain),
-                "{:?} is not a program name",
-                guest.name
-            );
+            for name in [&guest.name, guest.program()] {
+                ensure!(!name.is_empty() && name.chars().all(plain), "{name:?} is not a program name");
+            }
             ensure!(
                 manifest.guests[..i].iter().all(|earlier| earlier.name != guest.name),
                 "guest {} is listed twice",
@@ -119,9 +119,14 @@ impl Manifest {
 }
 
 impl Guest {
+    /// The program's name.
+    pub fn program(&self) -> &str {
+        self.program.as_deref().unwrap_or(&self.name)
+    }
+
     /// The source file, relative to `guests/`.
     pub fn source(&self) -> String {
-        self.source.clone().unwrap_or_else(|| format!("{}.cu", self.name))
+        self.source.clone().unwrap_or_else(|| format!("{}.cu", self.program()))
     }
 
     /// The arguments for a device.

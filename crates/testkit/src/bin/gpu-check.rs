@@ -1,0 +1,117 @@
+//! Runs every check that a machine with a GPU can run (or, with `--device soft`, the same without one), and prints a
+//! table last.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, ExitCode};
+
+use anyhow::Context;
+use clap::Parser;
+use serde::Serialize;
+use testkit::job::Device;
+use testkit::kit::Kit;
+use testkit::suite::{CI_ROUNDS, Row, SOAK_ROUNDS, Suite, Table, choose};
+
+/// Run every guest under every disturbance, and the other checks of this bundle
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where CUDA calls go [default: the GPU if there is one]
+    #[arg(long, value_enum)]
+    device: Option<Device>,
+    /// Rounds of each scenario [default: 3]
+    #[arg(long)]
+    rounds: Option<u32>,
+    /// The long runs: 20 rounds of each scenario
+    #[arg(long, conflicts_with = "rounds")]
+    soak: bool,
+    /// Only these guests, separated by commas (and no other checks)
+    #[arg(long, value_delimiter = ',')]
+    guests: Vec<String>,
+    /// How many guests run side by side
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// What the moments of checkpoints are drawn from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A further check of the bundle: a program of its own.
+#[derive(Serialize)]
+struct Check {
+    name: String,
+    passed: bool,
+}
+
+#[derive(Serialize)]
+struct Results {
+    device: &'static str,
+    guests: Vec<Row>,
+    checks: Vec<Check>,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let kit = Kit::locate()?;
+    let device = arguments.device.unwrap_or_else(Device::of_this_machine);
+    let rounds = arguments.rounds.unwrap_or(if arguments.soak { SOAK_ROUNDS } else { CI_ROUNDS });
+    let manifest = kit.manifest()?;
+    let guests = choose(&manifest, &arguments.guests)?;
+    let checks = if arguments.guests.is_empty() { other_checks(&kit)? } else { Vec::new() };
+
+    let suite = Suite { kit, device, rounds, seed: arguments.seed };
+    let tell = |row: &Row| {
+        eprintln!("{:<20} {}", row.guest, if row.failures.is_empty() { "ok" } else { "FAILED" });
+        row.failures.iter().for_each(|failure| eprintln!("  {failure}"));
+    };
+    let rows = suite.all(&guests, arguments.jobs, tell)?;
+
+    let failed = rows.iter().filter(|row| !row.failures.is_empty()).count()
+        + checks.iter().filter(|check| !check.passed).count();
+    let passed = rows.len() + checks.len() - failed;
+    if arguments.json {
+        let results = Results { device: device.flag(), guests: rows, checks };
+        println!("{}", serde_json::to_string_pretty(&results)?);
+    } else {
+        println!("\ndevice: {}, {rounds} rounds of each scenario, seed {}\n", device.flag(), arguments.seed);
+        print!("{}", Table(&rows));
+        for check in &checks {
+            println!("{:<20}{}", check.name, if check.passed { "ok" } else { "FAILED" });
+        }
+        println!("\n{passed} passed, {failed} failed");
+    }
+    Ok(failed == 0)
+}
+
+/// Runs the programs in the kit's `checks/`, one after the other; each says itself what it found.
+fn other_checks(kit: &Kit) -> anyhow::Result<Vec<Check>> {
+    let Ok(entries) = std::fs::read_dir(kit.checks()) else { return Ok(Vec::new()) };
+    let mut programs = Vec::new();
+    for entry in entries {
+        let entry = entry.context("cannot list the checks")?;
+        if entry.metadata().context("cannot look at a check")?.permissions().mode() & 0o111 != 0 {
+            programs.push(entry.path());
+        }
+    }
+    programs.sort();
+    let check = |program: &std::path::PathBuf| -> anyhow::Result<Check> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        eprintln!("-- {name}");
+        let status =
+            Command::new(program).status().with_context(|| format!("cannot run {}", program.display()))?;
+        Ok(Check { name, passed: status.success() })
+    };
+    programs.iter().map(check).collect()
+}

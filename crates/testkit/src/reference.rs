@@ -1,0 +1,77 @@
+//! The run that others are compared with.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::job::{Device, Finished, Job, Place};
+use crate::kit::Kit;
+use crate::manifest::Guest;
+use crate::outcome::{Outcome, files};
+
+/// How often the reference is run; all must agree.
+const RUNS: usize = 3;
+
+/// What an undisturbed guest leaves, and how long it takes.
+#[derive(Debug, Clone)]
+pub struct Reference {
+    /// What it leaves.
+    pub outcome: Outcome,
+    /// From the start to the end of the run without Dormouse; `None` without a GPU, where there is no such run.
+    pub native: Option<Duration>,
+    /// From its start to its end under Dormouse.
+    pub took: Duration,
+    /// From its first line to its last, under Dormouse.
+    pub window: Duration,
+}
+
+impl Reference {
+    /// Runs a guest three times undisturbed and rejects it when the runs differ: natively on a GPU, under Dormouse on
+    /// the software device. On a GPU the run under Dormouse is then compared with the native ones.
+    pub fn measure(
+        kit: &Kit,
+        device: Device,
+        guest: &Guest,
+        folder: &Path,
+        job: &str,
+    ) -> anyhow::Result<Self> {
+        let run = |native: bool, index: usize| -> anyhow::Result<(Outcome, Finished)> {
+            let folder = folder.join(format!("reference-{}{index}", if native { "native-" } else { "" }));
+            let place = Place { kit, device, name: job, folder: &folder };
+            std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
+            let program = kit.guest(guest.program());
+            let args = guest.args(device == Device::Gpu);
+            let job = if native { place.run_natively(&program, args)? } else { place.run(&program, args)? };
+            finish(job, guest, &place)
+        };
+
+        let native = device == Device::Gpu;
+        let (outcome, first) = run(native, 0)?;
+        for index in 1..RUNS {
+            let (again, _) = run(native, index)?;
+            if let Some(difference) = again.difference(&outcome) {
+                bail!("rejected: undisturbed runs of {} differ: {difference}", guest.name);
+            }
+        }
+        if !native {
+            return Ok(Self { outcome, native: None, took: first.took, window: first.window });
+        }
+        let (under, finished) = run(false, 0)?;
+        if let Some(difference) = under.difference(&outcome) {
+            bail!("under Dormouse: {difference}\nstderr: {}", finished.stderr);
+        }
+        Ok(Self { outcome, native: Some(first.took), took: finished.took, window: finished.window })
+    }
+}
+
+/// Waits for a job and gathers what it left.
+pub fn finish(job: Job, guest: &Guest, place: &Place<'_>) -> anyhow::Result<(Outcome, Finished)> {
+    let finished = job.finish()?;
+    let outcome = Outcome {
+        stdout: finished.stdout.clone(),
+        exit: finished.exit,
+        files: files(&place.cwd(), &guest.files),
+    };
+    Ok((outcome, finished))
+}

@@ -1,0 +1,183 @@
+//! What is done to a guest while it runs, and what must come out all the same.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::job::{After, Checkpoint, Device, Job, LIMIT, Place, Report};
+use crate::kit::Kit;
+use crate::manifest::Guest;
+use crate::outcome::{Outcome, fits};
+use crate::reference::{Reference, finish};
+use crate::seed::Seed;
+
+/// A way to disturb a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scenario {
+    /// A checkpoint, and the guest runs on to its end.
+    Checkpoint,
+    /// A checkpoint, then everything is killed and the image restarted.
+    KillAndRestart,
+    /// The same three times in a row, each image taken from the job restarted from the one before.
+    Chain,
+}
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Checkpoint, Self::KillAndRestart, Self::Chain];
+
+    /// Its name, in tables and test names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "checkpoint",
+            Self::KillAndRestart => "restart",
+            Self::Chain => "chain",
+        }
+    }
+
+    /// How many times the job is restarted.
+    fn restarts(self) -> usize {
+        match self {
+            Self::Checkpoint => 0,
+            Self::KillAndRestart => 1,
+            Self::Chain => 3,
+        }
+    }
+}
+
+/// A guest on a device, with the run that its rounds are compared with.
+#[derive(Debug)]
+pub struct Case<'a> {
+    /// The programs under test.
+    pub kit: &'a Kit,
+    /// Where calls go.
+    pub device: Device,
+    /// The guest.
+    pub guest: &'a Guest,
+    /// Its undisturbed run.
+    pub reference: &'a Reference,
+    /// The job's name.
+    pub job: &'a str,
+    /// Where stores and working directories are made.
+    pub folder: &'a Path,
+}
+
+/// How one attempt at a round went, when nothing was wrong.
+enum Attempt {
+    Done(Vec<Report>),
+    /// The guest had finished before its checkpoint: nothing was tested.
+    TooLate,
+}
+
+/// How often a round is tried with an earlier moment before it counts as failed.
+const ATTEMPTS: u32 = 6;
+
+impl Case<'_> {
+    /// Runs one round and answers with the reports of its checkpoints.
+    ///
+    /// The moment of each checkpoint is random, between the guest's first and last line. A round that finds the guest
+    /// finished does not count and is tried again with an earlier moment.
+    pub fn round(&self, scenario: Scenario, seed: &Seed) -> anyhow::Result<Vec<Report>> {
+        for attempt in 0..ATTEMPTS {
+            let folder = self.folder.join(format!("{}-{attempt}", scenario.name()));
+            let place = Place { kit: self.kit, device: self.device, name: self.job, folder: &folder };
+            std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
+            let hurry = 0.6f64.powi(attempt as i32);
+            let result = self.attempt(scenario, &place, &mut seed.clone(), hurry);
+            std::fs::remove_dir_all(&folder).context("cannot remove a round's folder")?;
+            match result? {
+                Attempt::Done(reports) => return Ok(reports),
+                Attempt::TooLate => {}
+            }
+        }
+        bail!("the guest was finished before its checkpoint in {ATTEMPTS} attempts: it is too short")
+    }
+
+    fn attempt(
+        &self,
+        scenario: Scenario,
+        place: &Place<'_>,
+        seed: &mut Seed,
+        hurry: f64,
+    ) -> anyhow::Result<Attempt> {
+        let program = self.kit.guest(self.guest.program());
+        let mut job = place.run(&program, self.guest.args(self.device == Device::Gpu))?;
+        let mut reports = Vec::new();
+        let mut pieces: Vec<Vec<u8>> = Vec::new();
+        let cuts = scenario.restarts().max(1);
+        let mut exact = true;
+
+        for _ in 0..cuts {
+            if !job.stdout.wait_for_line(LIMIT) {
+                return self.too_late(job, place);
+            }
+            // A chain spreads its moments over the run.
+            std::thread::sleep(self.reference.window.mul_f64(seed.fraction() * hurry / cuts as f64));
+            let stop = scenario == Scenario::Chain && seed.coin();
+            exact &= stop;
+            let printed = job.stdout.so_far().len();
+            let report = match place.checkpoint(if stop { After::Stop } else { After::LeaveRunning })? {
+                Checkpoint::Published(report) => report,
+                Checkpoint::Ended => return self.too_late(job, place),
+            };
+            if scenario == Scenario::Checkpoint {
+                if printed >= self.reference.outcome.stdout.len() {
+                    return self.too_late(job, place);
+                }
+                reports.push(report);
+                break;
+            }
+            pieces.push(if stop {
+                job.finish()?.stdout
+            } else {
+                std::thread::sleep(Duration::from_millis(seed.draw() % 60));
+                place.kill_everything(job)?
+            });
+            job = place.restart(&report.image)?;
+            reports.push(report);
+        }
+
+        let (mut outcome, finished) = finish(job, self.guest, place)?;
+        if scenario != Scenario::Checkpoint && outcome.stdout.is_empty() {
+            // Nothing was left to print: the checkpoint came after the last line.
+            return Ok(Attempt::TooLate);
+        }
+        pieces.push(std::mem::take(&mut outcome.stdout));
+        self.compare(outcome, &pieces, exact).with_context(|| format!("stderr: {}", finished.stderr))?;
+        Ok(Attempt::Done(reports))
+    }
+
+    /// The guest was over before its checkpoint; it must have ended well all the same.
+    fn too_late(&self, job: Job, place: &Place<'_>) -> anyhow::Result<Attempt> {
+        let (outcome, finished) = finish(job, self.guest, place)?;
+        ensure!(
+            self.reference.outcome.stdout.ends_with(&outcome.stdout)
+                && outcome.exit == self.reference.outcome.exit,
+            "the job ended before its time: exit code {}, {} bytes printed\nstderr: {}",
+            outcome.exit.0,
+            outcome.stdout.len(),
+            finished.stderr
+        );
+        Ok(Attempt::TooLate)
+    }
+
+    fn compare(&self, mut outcome: Outcome, pieces: &[Vec<u8>], exact: bool) -> anyhow::Result<()> {
+        let reference = &self.reference.outcome;
+        let views: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+        if fits(&reference.stdout, &views, exact).is_ok() {
+            // What fits adds up to the reference's output; exit code and files are left to compare.
+            outcome.stdout.clone_from(&reference.stdout);
+        } else {
+            outcome.stdout = pieces.concat();
+            if let [_, _, ..] = pieces {
+                let pieces: Vec<_> = pieces.iter().map(|piece| String::from_utf8_lossy(piece)).collect();
+                bail!("the outputs before and after the restarts do not add up: {pieces:#?}");
+            }
+        }
+        match outcome.difference(reference) {
+            Some(difference) => bail!("{difference}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests of the whole: each runs programs through the `dormouse` command of a kit made by `cargo xtask kit`.

@@ -1,0 +1,58 @@
+//! Every guest under every disturbance, one test for each guest, named by it.
+//!
+//! `DORMOUSE_ROUNDS` sets the rounds of each scenario, `DORMOUSE_SEED` what their moments are drawn from.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use libtest_mimic::{Arguments, Failed, Trial};
+use testkit::job::Device;
+use testkit::kit::Kit;
+use testkit::manifest::{Guest, Set};
+use testkit::suite::{CI_ROUNDS, Suite};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    match trials() {
+        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn trials() -> anyhow::Result<Vec<Trial>> {
+    let kit = Kit::locate()?;
+    let manifest = kit.manifest()?;
+    let suite = Suite {
+        kit,
+        device: Device::of_this_machine(),
+        rounds: number("DORMOUSE_ROUNDS", CI_ROUNDS)?,
+        seed: number("DORMOUSE_SEED", 1)?,
+    };
+    let trial = |guest: &Guest| {
+        let (suite, guest) = (suite.clone(), guest.clone());
+        Trial::test(guest.name.clone(), move || run(&suite, &guest))
+    };
+    Ok(manifest.set(Set::Matrix).map(trial).collect())
+}
+
+fn run(suite: &Suite, guest: &Guest) -> Result<(), Failed> {
+    let row = suite.guest(guest).map_err(|error| format!("{error:#}"))?;
+    match row.failures.is_empty() {
+        true => Ok(()),
+        false => Err(row.failures.join("\n").into()),
+    }
+}
+
+/// A number from the environment, or the default.
+fn number<T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    name: &str,
+    default: T,
+) -> anyhow::Result<T> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name}={text} is not a number")),
+        Err(_) => Ok(default),
+    }
+}
