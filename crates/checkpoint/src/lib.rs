@@ -1,1 +1,10 @@
-//! The cut and its reversal.
+//! The supervisor of a job: it starts or restarts it, gives each of its processes that uses CUDA a GPU server, and takes
+//! the cut when asked. `ARCHITECTURE.md` tells the order of the steps and why.
+
+pub mod admin;
+mod error;
+pub mod runtime;
+mod server_process;
+mod sessions;
+
+pub use error::{Chain, Failure, Kind};

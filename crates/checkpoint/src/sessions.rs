@@ -1,0 +1,254 @@
+//! The GPU sessions of a job: one server for each application process that initialises CUDA.
+
+use crate::error::{Chain, Failure, Kind};
+use crate::server_process::ServerProcess;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+use server::control::{Answer, Ask, Start};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::Duration;
+use transport::hello::{HelloListener, Pending};
+
+/// How long a process may take to say what it wants.
+const GREETING: Duration = Duration::from_secs(5);
+/// How often threads look whether the job has ended.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What an image records of a session, beside its server's own state.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionRecord {
+    /// Its number: its folder is `s<number>`.
+    pub number: u32,
+    /// Its process, as the job counts pids.
+    pub inner_pid: u32,
+}
+
+/// One session.
+pub struct Session {
+    /// What an image records of it.
+    pub record: SessionRecord,
+    dir: PathBuf,
+    server: Mutex<ServerProcess>,
+}
+
+impl Session {
+    /// The server, for the caller alone.
+    pub fn server(&self) -> MutexGuard<'_, ServerProcess> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All sessions of a job.
+pub struct Sessions {
+    /// The job's tmpfs, as seen by the supervisor.
+    shared: PathBuf,
+    device: String,
+    live: Mutex<BTreeMap<u32, Arc<Session>>>,
+    next: AtomicU32,
+    /// Held for reading while a session begins, for writing while a cut is taken.
+    beginning: RwLock<()>,
+    ended: AtomicBool,
+}
+
+impl Sessions {
+    /// No session yet.
+    #[must_use]
+    pub fn new(shared: PathBuf, device: String) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            device,
+            live: Mutex::default(),
+            next: AtomicU32::new(1),
+            beginning: RwLock::default(),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    /// Where calls go: the value of `--device`.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Begins sessions as processes ask for them, until [`Sessions::end`].
+    pub fn serve(self: &Arc<Self>, listener: &HelloListener) {
+        while !self.ended.load(Ordering::Acquire) {
+            if !readable(listener, TICK) {
+                continue;
+            }
+            match listener.accept(GREETING) {
+                Ok(pending) => {
+                    let sessions = Arc::clone(self);
+                    std::thread::spawn(move || sessions.begin(pending));
+                }
+                Err(error) => tracing::warn!("a process asked for a GPU session: {}", Chain(&error)),
+            }
+        }
+    }
+
+    fn begin(self: &Arc<Self>, pending: Pending) {
+        let _beginning = self.beginning.read().unwrap_or_else(PoisonError::into_inner);
+        let (pid, inner_pid) = (pending.pid(), pending.inner_pid());
+        let record = SessionRecord { number: self.next.fetch_add(1, Ordering::Relaxed), inner_pid };
+        match self.start(record.clone(), &Start::Fresh).and_then(|session| self.watch(pid, session)) {
+            Ok(()) => {
+                if let Err(error) = pending.welcome(record.number) {
+                    tracing::warn!("process {pid} did not wait for its GPU session: {}", Chain(&error));
+                }
+            }
+            Err(failure) => {
+                tracing::error!("process {pid} gets no GPU session: {failure}");
+                if let Err(error) = pending.refuse(&failure.message) {
+                    tracing::debug!("process {pid} is gone: {}", Chain(&error));
+                }
+            }
+        }
+    }
+
+    fn start(&self, record: SessionRecord, start: &Start) -> Result<Session, Failure> {
+        let dir = self.dir(record.number);
+        fs::create_dir_all(&dir).map_err(|error| Failure::of(format_args!("cannot make {}", dir.display()), &error))?;
+        let mut server = ServerProcess::start(record.number, &dir, &self.device, start)?;
+        match server.answer(&mut |_, _| {})? {
+            Answer::Ready { device } => tracing::info!("session {}: {device}", record.number),
+            other => return Err(server.unexpected(&other)),
+        }
+        Ok(Session { record, dir, server: Mutex::new(server) })
+    }
+
+    /// Rebuilds the sessions of an image, side by side; their processes do not exist yet.
+    ///
+    /// # Errors
+    /// The first server's failure.
+    pub fn restore(&self, records: &[SessionRecord], store: &Path, image: &str) -> Result<Vec<Session>, Failure> {
+        let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
+        self.next.store(next, Ordering::Relaxed);
+        let start = Start::Restore { store: store.to_owned(), image: image.to_owned() };
+        std::thread::scope(|scope| {
+            let starting: Vec<_> =
+                records.iter().map(|record| scope.spawn(|| self.start(record.clone(), &start))).collect();
+            starting.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
+        })
+    }
+
+    /// Lets a session live as long as its process, which is `pid` outside the job, and its server.
+    ///
+    /// # Errors
+    /// When the process is gone already.
+    pub fn watch(self: &Arc<Self>, pid: u32, session: Session) -> Result<(), Failure> {
+        let open = |pid: u32| -> io::Result<_> {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+            Ok(pidfd_open(pid, PidfdFlags::empty())?)
+        };
+        let number = session.record.number;
+        let fail = |error: io::Error| Failure::of(format_args!("the process of session {number} is gone"), &error);
+        let process = open(pid).map_err(fail)?;
+        let server = open(session.server().pid()).map_err(fail)?;
+        let session = Arc::new(session);
+        // A process that has called exec asks again: its former session has lost its user.
+        let inner_pid = session.record.inner_pid;
+        let former = {
+            let mut live = self.live();
+            let former = live.values().find(|other| other.record.inner_pid == inner_pid).map(Arc::clone);
+            live.insert(number, Arc::clone(&session));
+            former
+        };
+        if let Some(former) = former {
+            self.finish(&former);
+        }
+        let sessions = Arc::clone(self);
+        std::thread::spawn(move || {
+            let mut each = [PollFd::new(&process, PollFlags::IN), PollFd::new(&server, PollFlags::IN)];
+            while matches!(poll(&mut each, None), Err(rustix::io::Errno::INTR)) {}
+            let server_first = each[0].revents().is_empty();
+            if server_first && !session.server().is_running() {
+                sessions.lost(&session);
+            }
+            if server_first {
+                while matches!(poll(&mut each[..1], None), Err(rustix::io::Errno::INTR)) {}
+            }
+            sessions.finish(&session);
+        });
+        Ok(())
+    }
+
+    /// A server died under its application: every call of it answers an error from now on.
+    fn lost(&self, session: &Session) {
+        let number = session.record.number;
+        if !self.live().contains_key(&number) {
+            return;
+        }
+        tracing::error!(
+            "the GPU server of session {number} (process {} of the job) died; its CUDA calls answer errors from now on. \
+             The job can be restarted from its newest image with `dormouse restart`",
+            session.record.inner_pid
+        );
+        if let Err(error) = transport::mark_dead(&session.dir) {
+            tracing::error!("session {number} cannot be marked as dead: {}", Chain(&error));
+        }
+    }
+
+    /// The process of a session is gone: so is the session.
+    fn finish(&self, session: &Session) {
+        if self.live().remove(&session.record.number).is_none() {
+            return;
+        }
+        let mut server = session.server();
+        if server.is_running()
+            && let Err(failure) = server.ask(&Ask::End, &mut |_, _| {})
+        {
+            tracing::debug!("session {}: {failure}", session.record.number);
+        }
+        server.kill();
+        if let Err(error) = fs::remove_dir_all(&session.dir) {
+            tracing::debug!("{}: {error}", session.dir.display());
+        }
+    }
+
+    /// The sessions as they are now, in order; none begins until the guard is dropped.
+    pub fn hold(&self) -> (Vec<Arc<Session>>, RwLockWriteGuard<'_, ()>) {
+        let held = self.beginning.write().unwrap_or_else(PoisonError::into_inner);
+        (self.live().values().map(Arc::clone).collect(), held)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.live().len()
+    }
+
+    /// Ends all sessions.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        let left: Vec<_> = self.live().values().map(Arc::clone).collect();
+        left.iter().for_each(|session| self.finish(session));
+    }
+
+    /// A session's folder, as seen by the supervisor.
+    #[must_use]
+    pub fn dir(&self, number: u32) -> PathBuf {
+        self.shared.join(format!("s{number}"))
+    }
+
+    fn live(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Session>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread of this process panicked: a defect of ours, but no reason to take the job down.
+#[must_use]
+pub fn panicked() -> Failure {
+    Failure::new(Kind::Failed, "a thread of the supervisor panicked; please report this with the log")
+}
+
+/// Waits until something can be accepted or `timeout` has passed.
+pub fn readable(from: &impl std::os::fd::AsFd, timeout: Duration) -> bool {
+    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    matches!(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout)), Ok(1..))
+}
