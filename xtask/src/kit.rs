@@ -1,7 +1,7 @@
 //! The kit: binaries, shim and guests in the bundle's layout, built for this machine, for the tests and the demonstration.
 //!
 //! ```text
-//! kit/bin/{dormouse,gpu-check}   kit/lib/libcuda.so.1   kit/criu -> .prefix/criu   kit/guests/…
+//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/criu -> .prefix/criu   kit/guests/…
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::process::{cargo, step};
 use crate::workspace::Workspace;
 
 /// The packages whose programs and libraries make up a kit.
-pub const PACKAGES: [&str; 3] = ["cli", "shim", "testkit"];
+pub const PACKAGES: [&str; 4] = ["cli", "host", "shim", "testkit"];
 
 /// Builds everything and stages it; returns the kit's folder.
 pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {

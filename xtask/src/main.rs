@@ -1,10 +1,14 @@
 //! Set-up, demonstration, tests, bundle and CI: `cargo xtask TASK`.
 
 mod abi;
+mod bundle;
+mod demo;
+mod deny;
 mod guests;
 mod kit;
 mod process;
 mod setup;
+mod test;
 mod workspace;
 
 use std::process::ExitCode;
@@ -24,8 +28,16 @@ struct Arguments {
 enum Task {
     /// Install or unpack what this machine lacks (packages as root; the rest into .prefix)
     Setup,
+    /// Run a CUDA program, checkpoint it half-way, kill everything, wake it up, and compare its output
+    Demo,
+    /// Check formatting, lints, documentation, licences and the list of driver functions, and run all tests
+    Test,
+    /// Check licences and sources of everything that is linked
+    Deny,
     /// Build dormouse, its libcuda.so.1 and the guests, and lay them out for use
     Kit,
+    /// Make one folder with everything, for machines that have nothing but a GPU
+    Bundle,
     /// Write docs/api-coverage.md from the list of driver functions
     Coverage,
 }
@@ -44,9 +56,13 @@ fn run(task: Task) -> anyhow::Result<()> {
     let workspace = Workspace::locate()?;
     match task {
         Task::Setup => setup::run(&workspace),
+        Task::Demo => demo::run(&workspace),
+        Task::Test => test::run_all(&workspace),
+        Task::Deny => deny::check(&workspace),
         Task::Kit => setup::run(&workspace)
             .and_then(|()| kit::build(&workspace))
             .map(|kit| println!("{}", kit.display())),
+        Task::Bundle => bundle::make(&workspace).map(|bundle| println!("{}", bundle.display())),
         Task::Coverage => abi::write_coverage(&workspace.root.join("docs/api-coverage.md")),
     }
 }

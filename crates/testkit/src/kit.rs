@@ -30,7 +30,8 @@ impl Kit {
         bail!("no kit: run `cargo xtask kit` first, or name one in DORMOUSE_KIT")
     }
 
-    fn at(root: &Path) -> anyhow::Result<Self> {
+    /// The kit in a folder, with everything a kit has.
+    pub fn at(root: &Path) -> anyhow::Result<Self> {
         for part in ["bin/dormouse", "lib/libcuda.so.1", "guests/guests.toml"] {
             if !root.join(part).exists() {
                 bail!("{} is not a kit: it has no {part}", root.display());

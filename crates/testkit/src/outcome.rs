@@ -17,13 +17,27 @@ pub struct Outcome {
     pub files: BTreeMap<String, Option<Vec<u8>>>,
 }
 
-/// How a program ended, as a shell sees it: its exit code, or 128 and the number of the signal that ended it.
+/// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exit(pub i32);
+pub enum Exit {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
 
 impl From<ExitStatus> for Exit {
     fn from(status: ExitStatus) -> Self {
-        Self(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
+        status.code().map_or_else(|| Self::Signal(status.signal().unwrap_or_default()), Self::Code)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
     }
 }
 
@@ -35,12 +49,12 @@ pub fn files(folder: &Path, names: &[String]) -> BTreeMap<String, Option<Vec<u8>
 /// The first thing in which a run differs from what was expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
-    /// The exit codes differ.
+    /// They ended differently.
     Exit {
-        /// What the reference left.
-        expected: i32,
-        /// What this run left.
-        found: i32,
+        /// How the reference ended.
+        expected: Exit,
+        /// How this run ended.
+        found: Exit,
     },
     /// The output, or a file, differs.
     Bytes {
@@ -58,7 +72,7 @@ pub enum Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exit { expected, found } => write!(f, "exit code {found} instead of {expected}"),
+            Self::Exit { expected, found } => write!(f, "ended with {found} instead of {expected}"),
             Self::Bytes { of, line, expected, found } => {
                 write!(f, "{of}, line {line}: {found:?} instead of {expected:?}")
             }
@@ -80,7 +94,7 @@ impl Outcome {
             }
         }
         (self.exit != reference.exit)
-            .then_some(Difference::Exit { expected: reference.exit.0, found: self.exit.0 })
+            .then_some(Difference::Exit { expected: reference.exit, found: self.exit })
     }
 }
 
@@ -154,18 +168,15 @@ mod tests {
 
     #[test]
     fn the_first_differing_line_is_named() {
-        let outcome = |text: &str, code| Outcome {
-            stdout: text.as_bytes().to_vec(),
-            exit: Exit(code),
-            files: BTreeMap::new(),
-        };
-        let reference = outcome("a\nb\nc\n", 0);
-        let difference = outcome("a\nB\nc\n", 0).difference(&reference).unwrap();
+        let outcome =
+            |text: &str, exit| Outcome { stdout: text.as_bytes().to_vec(), exit, files: BTreeMap::new() };
+        let reference = outcome("a\nb\nc\n", Exit::Code(0));
+        let difference = outcome("a\nB\nc\n", Exit::Code(0)).difference(&reference).unwrap();
         assert_eq!(difference.to_string(), r#"stdout, line 2: "B\n" instead of "b\n""#);
-        let difference = outcome("a\nb\n", 0).difference(&reference).unwrap();
+        let difference = outcome("a\nb\n", Exit::Code(0)).difference(&reference).unwrap();
         assert_eq!(difference.to_string(), r#"stdout, line 3: "(end)" instead of "c\n""#);
-        let difference = outcome("a\nb\nc\n", 134).difference(&reference).unwrap();
-        assert_eq!(difference.to_string(), "exit code 134 instead of 0");
+        let difference = outcome("a\nb\nc\n", Exit::Signal(6)).difference(&reference).unwrap();
+        assert_eq!(difference.to_string(), "ended with signal 6 instead of exit code 0");
         assert_eq!(reference.difference(&reference), None);
     }
 
@@ -173,7 +184,7 @@ mod tests {
     fn a_missing_file_is_a_difference() {
         let with = |contents: Option<&str>| Outcome {
             stdout: Vec::new(),
-            exit: Exit(0),
+            exit: Exit::Code(0),
             files: BTreeMap::from([("log".to_owned(), contents.map(|text| text.as_bytes().to_vec()))]),
         };
         let difference = with(None).difference(&with(Some("x\n"))).unwrap();

@@ -154,8 +154,8 @@ impl Case<'_> {
         ensure!(
             self.reference.outcome.stdout.ends_with(&outcome.stdout)
                 && outcome.exit == self.reference.outcome.exit,
-            "the job ended before its time: exit code {}, {} bytes printed\nstderr: {}",
-            outcome.exit.0,
+            "the job ended before its time: {}, {} bytes printed\nstderr: {}",
+            outcome.exit,
             outcome.stdout.len(),
             finished.stderr
         );

@@ -1,0 +1,100 @@
+//! `cargo xtask bundle`: one folder with everything, to be copied to a machine that has nothing but a GPU.
+//!
+//! ```text
+//! dormouse-VERSION-x86_64-linux/
+//!   bin/ lib/ criu/ guests/ checks/    as in a kit, but optimised, and for C libraries from 2.28 on
+//!   gpu-check                          runs every check and prints a table
+//!   README.md LICENSES/
+//! ```
+
+mod licences;
+mod symbols;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::kit::Artifacts;
+use crate::process::{quiet, step};
+use crate::workspace::Workspace;
+use crate::{guests, setup};
+
+/// The oldest C library that the bundle's own programs run with.
+const GLIBC: &str = "2.28";
+/// It must fit into what people copy to borrowed machines.
+const SIZE_LIMIT: u64 = 60 << 20;
+
+const GPU_CHECK: &str = "#!/bin/sh
+# Runs every check of this bundle on this machine's GPU and prints a table last; --soak for the long runs.
+exec \"$(dirname \"$(readlink -f \"$0\")\")/bin/gpu-check\" \"$@\"
+";
+
+/// Makes the bundle and says where it is.
+pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    setup::run(workspace)?;
+    setup::bundle(workspace)?;
+    let name = format!("dormouse-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
+    let bundle = workspace.root.join(".bundle").join(name);
+    if bundle.exists() {
+        std::fs::remove_dir_all(&bundle).with_context(|| format!("cannot remove {}", bundle.display()))?;
+    }
+
+    step(format_args!("building for C libraries from {GLIBC} on"));
+    let artifacts = Artifacts::build(&mut zigbuild(workspace))?;
+    artifacts.stage(&bundle)?;
+    strip(&bundle)?;
+    symbols::check(&bundle, GLIBC)?;
+
+    guests::build(workspace, &bundle.join("guests"))?;
+    std::fs::remove_dir_all(bundle.join("guests/.stubs")).context("cannot remove the stub library")?;
+    if workspace.criu().exists() {
+        quiet(Command::new("cp").arg("--archive").arg(workspace.criu()).arg(bundle.join("criu")))?;
+    }
+    let script = bundle.join("gpu-check");
+    std::fs::write(&script, GPU_CHECK).context("cannot write gpu-check")?;
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))
+        .context("cannot make gpu-check executable")?;
+    crate::kit::install(&workspace.root.join("README.md"), &bundle.join("README.md"))?;
+    licences::write(workspace, &bundle)?;
+
+    let size = size_of(&bundle)?;
+    ensure!(
+        size < SIZE_LIMIT,
+        "{} takes {} MiB; the limit is {}",
+        bundle.display(),
+        size >> 20,
+        SIZE_LIMIT >> 20
+    );
+    step(format_args!("{} MiB", size >> 20));
+    Ok(bundle)
+}
+
+/// Cargo with zig as linker, which brings the symbols of every C library there was.
+fn zigbuild(workspace: &Workspace) -> Command {
+    let zig = workspace.zig();
+    let mut command = Command::new(zig.join("bin/cargo-zigbuild"));
+    command.current_dir(&workspace.root).env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
+    command.args(["zigbuild", "--locked", "--release", "--target"]);
+    command.arg(format!("x86_64-unknown-linux-gnu.{GLIBC}"));
+    command
+}
+
+/// Drops what only a debugger reads.
+fn strip(bundle: &Path) -> anyhow::Result<()> {
+    for file in symbols::binaries(bundle)? {
+        quiet(Command::new("strip").arg("--strip-debug").arg(file))?;
+    }
+    Ok(())
+}
+
+fn size_of(folder: &Path) -> anyhow::Result<u64> {
+    let mut total = 0;
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        total += if metadata.is_dir() { size_of(&entry.path())? } else { metadata.len() };
+    }
+    Ok(total)
+}

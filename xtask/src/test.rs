@@ -1,0 +1,42 @@
+//! `cargo xtask test`: everything that can be checked without a GPU.
+
+use crate::process::{cargo, run, step, succeeds};
+use crate::workspace::Workspace;
+use crate::{abi, deny, kit, setup};
+
+/// Set-up, then formatting, lints, documentation, licences, the list of driver functions, and all tests.
+pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
+    setup::run(workspace)?;
+    let root = &workspace.root;
+
+    step("formatting");
+    run(cargo(root).args(["fmt", "--all", "--check"]))?;
+    step("lints");
+    run(cargo(root).args([
+        "clippy",
+        "--locked",
+        "--workspace",
+        "--all-targets",
+        "--quiet",
+        "--",
+        "--deny",
+        "warnings",
+    ]))?;
+    step("documentation");
+    run(cargo(root)
+        .args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items", "--quiet"])
+        .env("RUSTDOCFLAGS", "--deny warnings"))?;
+    deny::check(workspace)?;
+    step("the list of driver functions against NVIDIA's headers");
+    abi::check(&workspace.cuda().join("include"), &root.join("docs/api-coverage.md"))?;
+
+    let kit = kit::build(workspace)?;
+    step("tests");
+    let mut tests = cargo(root);
+    if succeeds(cargo(root).args(["nextest", "--version"])) {
+        tests.args(["nextest", "run", "--locked", "--workspace", "--no-fail-fast"]);
+    } else {
+        tests.args(["test", "--locked", "--workspace", "--no-fail-fast", "--all-targets"]);
+    }
+    run(tests.env("DORMOUSE_KIT", kit))
+}
