@@ -1,1 +1,40 @@
-//! The libcuda.so.1 that applications load.
+//! The `libcuda.so.1` that applications load in place of the driver's.
+//!
+//! The way of a call: [`exports`] (one symbol per function of the list, generated) → [`api`] (what each function
+//! does, by chapter) → the session client, or an answer made here. [`private`] holds the tables that cudart asks for
+//! beside the public functions; they are computed in this process.
+//!
+//! # How to implement a function
+//!
+//! 1. Write it in `api/<chapter>.rs` (the chapter is the name of its file in `crates/cuda-list/list`; a chapter of
+//!    many functions may be a folder that re-exports them):
+//!    ```ignore
+//!    pub unsafe fn cuMemAlloc_v2(dptr: *mut sys::CUdeviceptr, bytesize: usize) -> CudaResult { … }
+//!    ```
+//!    The name is that of the version's symbol; versions with the same parameters share the implementation of the
+//!    newest of them (`cuCtxDestroy` runs `cuCtxDestroy_v2`). Parameters are the header's, with types from
+//!    [`cuda_abi::sys`] and C integers from `std::ffi`; `size_t` is `usize`, and every enumeration is a `c_uint`,
+//!    because an application may pass any number. The answer is a [`CudaResult`](cuda_abi::CudaResult).
+//! 2. Delete the function's `unsupported` line from the list. The build then exports your function under all its
+//!    symbols, and fails where the prototype differs.
+//! 3. `cargo xtask coverage` writes `docs/api-coverage.md` again.
+//!
+//! A `_ptsz` symbol calls the same implementation, with [`default_stream::PER_THREAD`] in place of a NULL stream. Where
+//! the stream is no parameter (`cuMemcpy`, `cuLaunchKernelEx`, `cuGraphInstantiateWithParams`) the implementation takes
+//! one more argument at the end, `default_stream: sys::CUstream`, which is [`default_stream::LEGACY`] or `PER_THREAD`.
+//!
+//! # Rules
+//!
+//! Pointers from the application are trusted exactly as far as the driver trusts them: checked for NULL where the
+//! driver's documentation says so, and written only on success. The shim never loads the real driver, keeps no thread
+//! waiting that is not in a call, and drops no error.
+
+pub mod api;
+pub mod default_stream;
+mod exports;
+pub mod facts;
+pub mod log;
+pub mod private;
+pub mod report;
+
+pub use exports::address;

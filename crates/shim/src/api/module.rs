@@ -1,0 +1,18 @@
+//! Modules.
+
+use std::ffi::c_uint;
+
+use cuda_abi::{CudaError, CudaResult, sys::CUmoduleLoadingMode};
+
+use crate::facts;
+
+/// Always lazy: cudart then loads a module at the first launch of one of its kernels.
+pub unsafe fn cuModuleGetLoadingMode(mode: *mut c_uint) -> CudaResult {
+    facts::get()?;
+    if mode.is_null() {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    // SAFETY: not NULL, so the caller's to write to.
+    unsafe { mode.write(CUmoduleLoadingMode::CU_MODULE_LAZY_LOADING as c_uint) };
+    Ok(())
+}

@@ -1,0 +1,13 @@
+//! The switches of external profilers. None runs under Dormouse, and without one they do nothing.
+
+use cuda_abi::CudaResult;
+
+/// Starts collecting in an attached profiler; there is none.
+pub unsafe fn cuProfilerStart() -> CudaResult {
+    Ok(())
+}
+
+/// Stops collecting in an attached profiler; there is none.
+pub unsafe fn cuProfilerStop() -> CudaResult {
+    Ok(())
+}
