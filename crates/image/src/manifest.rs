@@ -168,6 +168,28 @@ pub struct MappedFile {
 }
 
 impl Manifest {
+    /// A manifest of nothing, of this machine: for struct update syntax, and for tests.
+    #[must_use]
+    pub fn new(job: &str) -> Self {
+        Self {
+            id: ImageId([0; 16]),
+            machine: Machine::HOST,
+            job: job.to_owned(),
+            created_ns: 0,
+            dormouse: env!("CARGO_PKG_VERSION").to_owned(),
+            parent: None,
+            rehearsed: false,
+            host: HostFacts::default(),
+            devices: Vec::new(),
+            command: Command::default(),
+            cut: CutTimes::default(),
+            stored: StoredBytes::default(),
+            job_files: Vec::new(),
+            mapped_files: Vec::new(),
+            objects: Vec::new(),
+        }
+    }
+
     /// The object of kind `kind`.
     #[must_use]
     pub fn object(&self, kind: &ObjectKind) -> Option<&Object> {

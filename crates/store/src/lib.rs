@@ -1,1 +1,58 @@
-//! Where images live.
+//! Where images live: a folder of packs, indexes and manifests, as `docs/image-format.md` lays it out.
+//!
+//! The data's way in: a supervisor begins a [`Draft`]; every process that has something to save joins it with a [`ChunkWriter`] and
+//! gets a [`Receipt`]; the supervisor publishes the receipts with a manifest. Until then nothing is listed, and what is left behind by a
+//! crash is removed by the next draft.
+//!
+//! ```
+//! # use image::{Manifest, ObjectKind, SessionId};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let dir = folder.path().join("store");
+//! # let manifest = Manifest::new("train");
+//! use std::io::Write;
+//! use store::{ChunkWriter, Receipt, Store, WriteOptions};
+//!
+//! // The supervisor:
+//! let store = Store::open_or_create(&dir)?;
+//! let draft = store.begin()?;
+//!
+//! // A GPU server, told the store's folder and the draft's id:
+//! let writer = ChunkWriter::join(&Store::open(&dir)?, draft.id(), &WriteOptions::default())?;
+//! let mut object = writer.object(ObjectKind::SessionState { session: SessionId(1) });
+//! object.write_all(b"object table")?;
+//! object.finish()?;
+//! let receipt = writer.finish()?.to_bytes()?;
+//!
+//! // The supervisor again:
+//! let image = draft.publish(manifest, vec![Receipt::from_bytes(&receipt)?])?;
+//!
+//! // At a restart:
+//! let image = store.open_image(&store.find("train@latest")?)?;
+//! let state = image.read_to_vec(&ObjectKind::SessionState { session: SessionId(1) }, 1 << 20)?;
+//! assert_eq!(state, b"object table");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! All changes to a store go through one small trait, [`media::Media`], so that tests can fail, cut and reorder them.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod chunk_map;
+mod error;
+mod layout;
+mod list;
+pub mod media;
+mod read;
+pub mod report;
+mod store;
+mod verify;
+mod write;
+
+pub use error::{FindError, MediaError, OpenError, ReadError, WriteError};
+pub use list::{DamagedFile, Listing};
+pub use read::{Image, Piece};
+pub use store::Store;
+pub use verify::{Damage, DamagedObject, VerifyProgress, VerifyReport};
+pub use write::{ChunkWriter, Draft, ObjectWriter, Receipt, WriteOptions};

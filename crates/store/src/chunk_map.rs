@@ -1,0 +1,99 @@
+//! Where every chunk of a store lies: the union of its indexes.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+
+use image::{ChunkId, Entry, ImageId, Index, PackId, PackIndex};
+
+use crate::list::DamagedFile;
+use crate::{MediaError, ReadError, Store, layout};
+
+/// One copy of a chunk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) pack: PackId,
+    pub(crate) offset: u64,
+    pub(crate) entry: Entry,
+}
+
+/// The chunks of a store as its indexes had them at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct ChunkMap {
+    packs: HashMap<PackId, Arc<PackIndex>>,
+    places: HashMap<ChunkId, Place>,
+    /// Further copies of chunks that two writers stored at the same time.
+    copies: HashMap<ChunkId, Vec<Place>>,
+    /// Index files that could not be read, with the image that each was written for.
+    damaged: Vec<(ImageId, DamagedFile)>,
+}
+
+impl ChunkMap {
+    /// Reads every index.
+    pub(crate) fn load(store: &Store) -> Result<Self, ReadError> {
+        let mut map = Self::default();
+        let mut names = store.on("list", layout::INDEX, |media| media.list(layout::INDEX))?;
+        names.sort_unstable();
+        for image in names.iter().filter_map(|name| layout::index_of(name)) {
+            let path = layout::index(image);
+            match store.read_file(&path, |file| Index::read(file)) {
+                Ok(index) if index.image != image => {
+                    let problem = format!("it is not what its name says: it is of image {}", index.image);
+                    map.damaged.push((image, DamagedFile { path: store.media().full_path(&path), problem }));
+                }
+                Ok(index) => index.packs.into_iter().for_each(|pack| map.add(pack)),
+                // Pruned since it was listed.
+                Err(ReadError::Media(MediaError { source, .. }))
+                    if source.kind() == io::ErrorKind::NotFound => {}
+                Err(ReadError::File { path, source }) => {
+                    map.damaged.push((image, DamagedFile { path, problem: source.to_string() }));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(map)
+    }
+
+    /// The chunks of packs that are there and have the right length, for a writer that wants to use them again.
+    pub(crate) fn load_usable(store: &Store) -> Result<HashSet<ChunkId>, ReadError> {
+        let map = Self::load(store)?;
+        let usable = |pack: &&Arc<PackIndex>| {
+            let length = store.media().open(&layout::pack(pack.id)).and_then(|file| file.len());
+            length.is_ok_and(|length| length == pack.file_len)
+        };
+        Ok(map.packs.values().filter(usable).flat_map(|pack| &pack.entries).map(|entry| entry.id).collect())
+    }
+
+    pub(crate) fn add(&mut self, pack: PackIndex) {
+        // A pack that a second index names is the same pack: packs never change.
+        if self.packs.contains_key(&pack.id) {
+            return;
+        }
+        for (offset, entry) in pack.frames() {
+            let place = Place { pack: pack.id, offset, entry: *entry };
+            if *self.places.entry(entry.id).or_insert(place) != place {
+                self.copies.entry(entry.id).or_default().push(place);
+            }
+        }
+        self.packs.insert(pack.id, Arc::new(pack));
+    }
+
+    /// Every copy of a chunk; none where no index knows it.
+    pub(crate) fn places(&self, chunk: &ChunkId) -> impl Iterator<Item = &Place> {
+        self.places.get(chunk).into_iter().chain(self.copies.get(chunk).into_iter().flatten())
+    }
+
+    pub(crate) fn pack(&self, id: &PackId) -> Option<&Arc<PackIndex>> {
+        self.packs.get(id)
+    }
+
+    pub(crate) fn damaged(&self) -> &[(ImageId, DamagedFile)] {
+        &self.damaged
+    }
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        (self.pack, self.offset) == (other.pack, other.offset)
+    }
+}

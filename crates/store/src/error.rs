@@ -1,0 +1,283 @@
+//! What can go wrong with a store: one enum for each thing that is done with it.
+
+use std::io;
+use std::path::PathBuf;
+
+use image::{ChunkError, ChunkId, FormatError, ImageId, Machine, ObjectKind};
+
+/// An operation of the medium that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} {}", path.display())]
+pub struct MediaError {
+    /// What was tried.
+    pub operation: &'static str,
+    /// On which file or folder.
+    pub path: PathBuf,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+/// A store that cannot be opened or created.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no store.
+    #[error("{} is not a Dormouse store: give --store the folder of one; `dormouse run --store` creates one in an empty or new folder", dir.display())]
+    NotAStore {
+        /// The folder.
+        dir: PathBuf,
+    },
+    /// A store cannot be created in a folder with other things in it.
+    #[error("{} is not empty and not a Dormouse store (it has {found:?}): choose an empty or new folder", dir.display())]
+    NotEmpty {
+        /// The folder.
+        dir: PathBuf,
+        /// One of the names in it.
+        found: String,
+    },
+    /// The store's own file is damaged or newer than this program.
+    #[error("{} is not usable: {source}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// The medium failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+}
+
+/// An image that cannot be written. Whatever it is, nothing of the image is listed and the job is not concerned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// There is no room.
+    #[error("the store is full: {source}: remove images, or choose another --store")]
+    Full {
+        /// The operation that found out.
+        source: MediaError,
+    },
+    /// The store may not be written.
+    #[error(
+        "the store is not writable: {source}: check its permissions and mount, or choose another --store"
+    )]
+    NotWritable {
+        /// The operation that found out.
+        source: MediaError,
+    },
+    /// The medium failed in another way.
+    #[error(transparent)]
+    Media(MediaError),
+    /// The draft's folder is gone: its supervisor has ended, or a cleaner believed so.
+    #[error("the checkpoint {image} was given up while it was being written")]
+    Abandoned {
+        /// The image that will not be.
+        image: ImageId,
+    },
+    /// An object's source failed.
+    #[error("{what} cannot be read for the image")]
+    Source {
+        /// The object.
+        what: String,
+        /// What its reader said.
+        #[source]
+        source: io::Error,
+    },
+    /// An object was dropped before it was finished.
+    #[error("{what} was not written to its end")]
+    Unfinished {
+        /// The object.
+        what: String,
+    },
+    /// This writer failed before; [`crate::ChunkWriter::finish`] says why.
+    #[error("the image's writer has failed already")]
+    Stopped,
+    /// A receipt is not one.
+    #[error("a writer's receipt is damaged: {reason}")]
+    Receipt {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A chunk that the manifest needs is neither in the receipts nor in the store.
+    #[error("chunk {chunk} of {what} was not written")]
+    MissingChunk {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The object that has it.
+        what: String,
+    },
+    /// The manifest or index is one that no reader would accept.
+    #[error("the {what} of image {image} would not be readable: {source}")]
+    Format {
+        /// Which file.
+        what: &'static str,
+        /// Of which image.
+        image: ImageId,
+        /// What a reader would say.
+        source: FormatError,
+    },
+    /// A chunk cannot be compressed.
+    #[error(transparent)]
+    Chunk(#[from] ChunkError),
+    /// What is in the store already cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl From<MediaError> for WriteError {
+    fn from(source: MediaError) -> Self {
+        match source.source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { source },
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+                Self::NotWritable { source }
+            }
+            _ => Self::Media(source),
+        }
+    }
+}
+
+/// An image, or a part of one, that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// There is no such image.
+    #[error("there is no image {image} in {}: `dormouse ls` shows those that are", dir.display())]
+    NoImage {
+        /// The image.
+        image: ImageId,
+        /// The store.
+        dir: PathBuf,
+    },
+    /// A file of the store is damaged, or newer than this program.
+    #[error("{} is not usable: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// A file is intact and bears another's name.
+    #[error("{} is not what its name says: it is {found}", path.display())]
+    WrongName {
+        /// The file.
+        path: PathBuf,
+        /// The id inside it.
+        found: String,
+    },
+    /// The image was taken on a machine of another architecture.
+    #[error("image {image} was taken on {found}, this machine is {host}: restart it on {found}")]
+    WrongMachine {
+        /// The image.
+        image: ImageId,
+        /// Its machine.
+        found: Machine,
+        /// This machine.
+        host: Machine,
+    },
+    /// The image has no such object.
+    #[error("image {image} has no {}", describe(kind))]
+    NoObject {
+        /// The image.
+        image: ImageId,
+        /// What was looked for.
+        kind: ObjectKind,
+    },
+    /// An object does not have the length that its reader expects.
+    #[error("{} of image {image} has {found} bytes, at most {expected} can be taken", describe(kind))]
+    ObjectLength {
+        /// The image.
+        image: ImageId,
+        /// The object.
+        kind: ObjectKind,
+        /// What fits.
+        expected: u64,
+        /// What it has.
+        found: u64,
+    },
+    /// A chunk cannot be had.
+    #[error("{object} at offset {offset:#x}: {problem}")]
+    Chunk {
+        /// The object that it belongs to.
+        object: String,
+        /// Where in the object.
+        offset: u64,
+        /// Why not.
+        problem: String,
+    },
+    /// The medium failed.
+    #[error(transparent)]
+    Media(#[from] MediaError),
+    /// The caller's buffer, file or function failed.
+    #[error("{object} cannot be handed on at offset {offset:#x}")]
+    Sink {
+        /// The object.
+        object: String,
+        /// Where in the object.
+        offset: u64,
+        /// What the receiver said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A name or prefix that stands for no image, or for several.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindError {
+    /// Nothing fits.
+    #[error("no image fits {reference:?} in {}: `dormouse ls` shows those that are there", dir.display())]
+    NotFound {
+        /// What was asked for.
+        reference: String,
+        /// The store.
+        dir: PathBuf,
+    },
+    /// Several fit.
+    #[error("{reference:?} fits {} images: {}", candidates.len(), join(candidates))]
+    Ambiguous {
+        /// What was asked for.
+        reference: String,
+        /// What it could mean.
+        candidates: Vec<ImageId>,
+    },
+    /// Nothing that can be read fits, but a file that cannot may have been meant.
+    #[error("no readable image fits {reference:?}, and {} is not usable: {problem}", path.display())]
+    Damaged {
+        /// What was asked for.
+        reference: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The store cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+fn join(ids: &[ImageId]) -> String {
+    ids.iter().map(ImageId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What an object is, in words.
+#[must_use]
+pub(crate) fn describe(kind: &ObjectKind) -> String {
+    match kind {
+        ObjectKind::DeviceMemory { session, device, memory, base } => {
+            let memory = match memory {
+                image::MemoryKind::Allocation => "memory",
+                image::MemoryKind::Global => "module global",
+                image::MemoryKind::Driver => "driver memory",
+            };
+            format!("device {device}'s {memory} at {base:#x} of session {session}")
+        }
+        ObjectKind::SessionState { session } => format!("state of session {session}"),
+        ObjectKind::SharedFile { path } => format!("shared file {path}"),
+        ObjectKind::CriuFile { name } => format!("CRIU file {name}"),
+        ObjectKind::JobFileContent { path } => format!("content of job file {path}"),
+        ObjectKind::HostRecord => "host record".to_owned(),
+        _ => format!("{kind:?}"),
+    }
+}

@@ -1,0 +1,102 @@
+//! A folder of the local file system.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Media, MediaFile, MediaLock, MediaRead};
+
+/// A folder of the local file system. Descriptors are closed on exec, so a lock ends with the process that took it.
+#[derive(Debug, Clone)]
+pub struct Dir {
+    root: PathBuf,
+}
+
+impl Dir {
+    /// The folder `root`; nothing is created.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+}
+
+impl Media for Dir {
+    fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
+        Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(self.full_path(path))?))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
+        Ok(Box::new(File::open(self.full_path(path))?))
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let names =
+            fs::read_dir(self.full_path(folder))?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        // A name that is no text is none of ours.
+        names.filter_map(Result::transpose).collect()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.full_path(from), self.full_path(to))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.full_path(path))
+    }
+
+    fn create_folder(&self, folder: &str) -> io::Result<()> {
+        match fs::create_dir(self.full_path(folder)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done,
+        }
+    }
+
+    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+        fs::remove_dir(self.full_path(folder))
+    }
+
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        File::open(self.full_path(folder))?.sync_all()
+    }
+
+    fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
+        let path = self.full_path(path);
+        let file = OpenOptions::new().write(true).create(create).truncate(false).open(&path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // Between open and lock a cleaner may have removed the file: then this is the lock of nothing.
+        let (held, named) = (file.metadata()?, fs::metadata(&path)?);
+        let same = (held.dev(), held.ino()) == (named.dev(), named.ino());
+        Ok(same.then(|| Box::new(file) as MediaLock))
+    }
+
+    fn full_path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+}
+
+impl MediaFile for File {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        Write::write_all(self, bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+impl MediaRead for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, buffer, offset)
+    }
+}

@@ -1,0 +1,134 @@
+//! Fetching chunks from packs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use image::chunk::{Decoder, check_plain};
+use image::{ChunkId, Codec, Entry, PackId, pack};
+
+use crate::chunk_map::{ChunkMap, Place};
+use crate::media::MediaRead;
+use crate::{Store, layout};
+
+/// Fetches chunks; one for any number of threads.
+#[derive(Debug)]
+pub(crate) struct Fetcher {
+    store: Store,
+    map: ChunkMap,
+    open: Mutex<HashMap<PackId, Arc<dyn MediaRead>>>,
+}
+
+/// A thread's working memory.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    decoder: Decoder,
+    frame: Vec<u8>,
+}
+
+/// Why one copy of a chunk cannot be had.
+#[derive(Debug)]
+pub(crate) struct BadCopy {
+    /// The file, relative to the store.
+    pub(crate) path: String,
+    /// Where in the file; none where the file as a whole is not usable.
+    pub(crate) offset: Option<u64>,
+    pub(crate) problem: String,
+}
+
+impl Fetcher {
+    pub(crate) fn new(store: Store, map: ChunkMap) -> Self {
+        Self { store, map, open: Mutex::default() }
+    }
+
+    pub(crate) fn map(&self) -> &ChunkMap {
+        &self.map
+    }
+
+    /// Fills `plain` with a chunk, from whichever copy is good. What was wrong with all of them otherwise.
+    pub(crate) fn fetch(
+        &self,
+        chunk: &ChunkId,
+        plain: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), String> {
+        let mut problems = Vec::new();
+        for place in self.map.places(chunk) {
+            match self.fetch_copy(place, plain, scratch) {
+                Ok(()) => return Ok(()),
+                Err(bad) => problems.push(self.describe(&bad)),
+            }
+        }
+        if problems.is_empty() {
+            problems.push(self.not_indexed(chunk));
+        }
+        Err(problems.join("; "))
+    }
+
+    /// Fills `plain` with one copy of a chunk, and checks it.
+    pub(crate) fn fetch_copy(
+        &self,
+        place: &Place,
+        plain: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), BadCopy> {
+        let path = layout::pack(place.pack);
+        let bad = |offset, problem| BadCopy { path: path.clone(), offset, problem };
+        let file = self.pack(place.pack).map_err(|problem| bad(None, problem))?;
+        let read = |buffer: &mut [u8]| {
+            file.read_exact_at(buffer, place.offset).map_err(|error| {
+                bad(Some(place.offset), format!("the {} bytes there cannot be read: {error}", buffer.len()))
+            })
+        };
+        let entry: &Entry = &place.entry;
+        let checked = if entry.codec == Codec::Plain && plain.len() as u64 == u64::from(entry.plain_len) {
+            read(plain)?;
+            check_plain(entry, plain)
+        } else {
+            scratch.frame.resize(entry.frame_len as usize, 0);
+            read(&mut scratch.frame)?;
+            scratch.decoder.decode(entry, &scratch.frame, plain)
+        };
+        checked.map_err(|error| bad(Some(place.offset), error.to_string()))
+    }
+
+    /// A copy's fault in words.
+    pub(crate) fn describe(&self, bad: &BadCopy) -> String {
+        let path = self.store.media().full_path(&bad.path);
+        match bad.offset {
+            Some(offset) => format!("{} at offset {offset:#x}: {}", path.display(), bad.problem),
+            None => format!("{}: {}", path.display(), bad.problem),
+        }
+    }
+
+    /// Why no index knows a chunk.
+    pub(crate) fn not_indexed(&self, chunk: &ChunkId) -> String {
+        let damaged = self
+            .map
+            .damaged()
+            .iter()
+            .map(|(_, file)| format!("; {} is not usable: {}", file.path.display(), file.problem));
+        format!("chunk {chunk} is in no index{}", damaged.collect::<String>())
+    }
+
+    /// An open pack whose header is that of the pack it should be.
+    fn pack(&self, id: PackId) -> Result<Arc<dyn MediaRead>, String> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(&id) {
+            return Ok(file.clone());
+        }
+        let file = self
+            .store
+            .media()
+            .open(&layout::pack(id))
+            .map_err(|error| format!("it cannot be opened: {error}"))?;
+        let mut header = [0; pack::HEADER_LEN];
+        file.read_exact_at(&mut header, 0).map_err(|error| format!("its header cannot be read: {error}"))?;
+        let found = pack::parse_header(&header).map_err(|error| error.to_string())?;
+        if found != id {
+            return Err(format!("it is not what its name says: it is pack {found}"));
+        }
+        let file: Arc<dyn MediaRead> = Arc::from(file);
+        open.insert(id, file.clone());
+        Ok(file)
+    }
+}

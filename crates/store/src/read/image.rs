@@ -1,0 +1,239 @@
+//! One image, open for a restart.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use image::{CHUNK_SIZE, Extent, ImageId, Machine, Manifest, Object, ObjectKind};
+
+use super::fetch::{Fetcher, Scratch};
+use crate::chunk_map::ChunkMap;
+use crate::error::describe;
+use crate::{ReadError, Store};
+
+/// An image, open. Every byte that comes out of it is checked against its chunk's identity first. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Image {
+    manifest: Arc<Manifest>,
+    fetcher: Arc<Fetcher>,
+    threads: usize,
+}
+
+/// A part of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// These bytes, at most [`CHUNK_SIZE`] of them.
+    Bytes(&'a [u8]),
+    /// So many zeros.
+    Zeros(u64),
+}
+
+impl Store {
+    /// Opens an image for a restart on this machine.
+    ///
+    /// # Errors
+    /// As [`Store::manifest`], and [`ReadError::WrongMachine`].
+    pub fn open_image(&self, id: &ImageId) -> Result<Image, ReadError> {
+        let manifest = self.manifest(id)?;
+        if manifest.machine != Machine::HOST {
+            return Err(ReadError::WrongMachine { image: *id, found: manifest.machine, host: Machine::HOST });
+        }
+        // After the manifest: the indexes are then at least as new.
+        let fetcher = Arc::new(Fetcher::new(self.clone(), ChunkMap::load(self)?));
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        Ok(Image { manifest: Arc::new(manifest), fetcher, threads })
+    }
+}
+
+impl Image {
+    /// Everything about the image but its bytes.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The object of kind `kind`.
+    ///
+    /// # Errors
+    /// [`ReadError::NoObject`].
+    pub fn object(&self, kind: &ObjectKind) -> Result<&Object, ReadError> {
+        let none = || ReadError::NoObject { image: self.manifest.id, kind: kind.clone() };
+        self.manifest.object(kind).ok_or_else(none)
+    }
+
+    /// A whole small object: its bytes, of which there are at most `limit`.
+    ///
+    /// # Errors
+    /// [`ReadError::NoObject`], [`ReadError::ObjectLength`], [`ReadError::Chunk`].
+    pub fn read_to_vec(&self, kind: &ObjectKind, limit: usize) -> Result<Vec<u8>, ReadError> {
+        let object = self.object(kind)?;
+        let found = object.len();
+        match usize::try_from(found) {
+            Ok(len) if len <= limit => {
+                let mut bytes = vec![0; len];
+                self.read_into(kind, &mut bytes)?;
+                Ok(bytes)
+            }
+            _ => Err(self.wrong_length(kind, limit as u64, found)),
+        }
+    }
+
+    /// Fills `bytes`, which must be exactly as long as the object, several threads at a time.
+    ///
+    /// # Errors
+    /// [`ReadError::NoObject`], [`ReadError::ObjectLength`], [`ReadError::Chunk`].
+    pub fn read_into(&self, kind: &ObjectKind, bytes: &mut [u8]) -> Result<(), ReadError> {
+        let object = self.object(kind)?;
+        if object.len() != bytes.len() as u64 {
+            return Err(self.wrong_length(kind, bytes.len() as u64, object.len()));
+        }
+        let mut rest = bytes;
+        let parts = object.placed_extents().map(|(offset, extent)| {
+            let len = usize::try_from(extent.len()).unwrap_or(usize::MAX).min(rest.len());
+            let (part, after) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = after;
+            (offset, *extent, part)
+        });
+        self.in_parallel(object, parts, |scratch, _, (offset, extent, part)| match extent {
+            Extent::Zero { .. } => {
+                part.fill(0);
+                Ok(())
+            }
+            Extent::Chunk { id, .. } => {
+                self.fetcher.fetch(&id, part, scratch).map_err(|problem| chunk_error(object, offset, problem))
+            }
+        })
+    }
+
+    /// Hands the object's pieces to `sink`, each with its offset, in no order and from several threads at a time.
+    ///
+    /// # Errors
+    /// [`ReadError::NoObject`], [`ReadError::Chunk`], and [`ReadError::Sink`] with what `sink` said.
+    pub fn for_each_piece(
+        &self,
+        kind: &ObjectKind,
+        sink: impl Fn(u64, Piece<'_>) -> io::Result<()> + Sync,
+    ) -> Result<(), ReadError> {
+        let object = self.object(kind)?;
+        let parts = object.placed_extents().map(|(offset, extent)| (offset, *extent));
+        self.in_parallel(object, parts, |scratch, plain, (offset, extent)| {
+            let piece = match extent {
+                Extent::Zero { len } => Piece::Zeros(len),
+                Extent::Chunk { id, len } => {
+                    Piece::Bytes(self.chunk(object, offset, &id, len, plain, scratch)?)
+                }
+            };
+            sink(offset, piece).map_err(|source| sink_error(object, offset, source))
+        })
+    }
+
+    /// Makes `file`'s content the object's, with holes where that is zero, several threads at a time.
+    ///
+    /// # Errors
+    /// As [`Image::for_each_piece`].
+    pub fn copy_to_file(&self, kind: &ObjectKind, file: &File) -> Result<u64, ReadError> {
+        let object = self.object(kind)?;
+        let len = object.len();
+        let sized = file.set_len(0).and_then(|()| file.set_len(len));
+        sized.map_err(|source| sink_error(object, 0, source))?;
+        self.for_each_piece(kind, |offset, piece| match piece {
+            Piece::Bytes(bytes) => file.write_all_at(bytes, offset),
+            Piece::Zeros(_) => Ok(()),
+        })?;
+        Ok(len)
+    }
+
+    /// Writes the object to `sink` from front to back, and says how long it is. A few chunks at a time are read ahead.
+    ///
+    /// # Errors
+    /// As [`Image::for_each_piece`].
+    pub fn copy_to(&self, kind: &ObjectKind, mut sink: impl Write) -> Result<u64, ReadError> {
+        let object = self.object(kind)?;
+        let extents: Vec<_> = object.placed_extents().map(|(offset, extent)| (offset, *extent)).collect();
+        let mut window: Vec<Vec<u8>> = Vec::new();
+        window.resize_with(2 * self.threads_for(object), Vec::new);
+        for extents in extents.chunks(window.len()) {
+            let parts = extents.iter().zip(&mut window);
+            self.in_parallel(object, parts, |scratch, _, ((offset, extent), plain)| match extent {
+                Extent::Zero { .. } => Ok(()),
+                Extent::Chunk { id, len } => self.chunk(object, *offset, id, *len, plain, scratch).map(drop),
+            })?;
+            for ((offset, extent), plain) in extents.iter().zip(&window) {
+                let written = match extent {
+                    Extent::Zero { len } => io::copy(&mut io::repeat(0).take(*len), &mut sink).map(drop),
+                    Extent::Chunk { .. } => sink.write_all(plain),
+                };
+                written.map_err(|source| sink_error(object, *offset, source))?;
+            }
+        }
+        Ok(object.len())
+    }
+
+    /// Runs `work` on every part, with a thread's scratch memory, until one fails.
+    fn in_parallel<T: Send>(
+        &self,
+        object: &Object,
+        parts: impl Iterator<Item = T> + Send,
+        work: impl Fn(&mut Scratch, &mut Vec<u8>, T) -> Result<(), ReadError> + Sync,
+    ) -> Result<(), ReadError> {
+        let (parts, stop, failure) = (Mutex::new(parts), AtomicBool::new(false), Mutex::new(None));
+        let run = || {
+            let (mut scratch, mut plain) = (Scratch::default(), Vec::new());
+            while let Some(part) = next(&parts, &stop) {
+                if let Err(error) = work(&mut scratch, &mut plain, part) {
+                    stop.store(true, Ordering::Relaxed);
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.threads_for(object) {
+                scope.spawn(run);
+            }
+            run();
+        });
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// No more threads than there are parts.
+    fn threads_for(&self, object: &Object) -> usize {
+        self.threads.min(object.extents.len()).max(1)
+    }
+
+    /// Fetches a chunk into `plain`.
+    fn chunk<'a>(
+        &self,
+        object: &Object,
+        offset: u64,
+        id: &image::ChunkId,
+        len: u32,
+        plain: &'a mut Vec<u8>,
+        scratch: &mut Scratch,
+    ) -> Result<&'a [u8], ReadError> {
+        plain.resize((len as usize).min(CHUNK_SIZE), 0);
+        self.fetcher.fetch(id, plain, scratch).map_err(|problem| chunk_error(object, offset, problem))?;
+        Ok(plain)
+    }
+
+    fn wrong_length(&self, kind: &ObjectKind, expected: u64, found: u64) -> ReadError {
+        ReadError::ObjectLength { image: self.manifest.id, kind: kind.clone(), expected, found }
+    }
+}
+
+/// The next part, unless all is over.
+fn next<T>(parts: &Mutex<impl Iterator<Item = T>>, stop: &AtomicBool) -> Option<T> {
+    if stop.load(Ordering::Relaxed) {
+        return None;
+    }
+    parts.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+fn chunk_error(object: &Object, offset: u64, problem: String) -> ReadError {
+    ReadError::Chunk { object: describe(&object.kind), offset, problem }
+}
+
+fn sink_error(object: &Object, offset: u64, source: io::Error) -> ReadError {
+    ReadError::Sink { object: describe(&object.kind), offset, source }
+}

@@ -1,0 +1,7 @@
+//! The way out: an image, its objects, their chunks.
+
+mod fetch;
+mod image;
+
+pub(crate) use fetch::{BadCopy, Fetcher, Scratch};
+pub use image::{Image, Piece};

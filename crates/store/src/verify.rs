@@ -1,0 +1,326 @@
+//! Reading all of an image to see whether it is what was written.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, PoisonError};
+
+use image::{ChunkId, Extent, ImageId, Manifest, PackId, PackIndex, pack};
+use serde::Serialize;
+
+use crate::chunk_map::{ChunkMap, Place};
+use crate::error::describe;
+use crate::list::problem_of;
+use crate::media::{Cursor, MediaRead};
+use crate::read::{BadCopy, Fetcher, Scratch};
+use crate::{ReadError, Store, layout};
+
+/// How many faults a report lists; the rest are counted.
+const MOST_LISTED: usize = 1000;
+
+/// How far a verification is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Bytes of chunks checked.
+    pub done: u64,
+    /// Bytes of chunks to check.
+    pub total: u64,
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// The image.
+    pub image: ImageId,
+    /// Whether nothing is wrong with it.
+    pub ok: bool,
+    /// Objects looked at.
+    pub objects: u64,
+    /// Different chunks read.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What is wrong.
+    pub damage: Vec<Damage>,
+    /// How much more is wrong, beyond what is listed.
+    pub more_damage: u64,
+}
+
+/// One fault of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file that is damaged.
+    pub file: PathBuf,
+    /// Where in the file, if that can be said.
+    pub file_offset: Option<u64>,
+    /// The objects that lose bytes by it; empty where it is the whole image.
+    pub objects: Vec<DamagedObject>,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// An object that cannot be read whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DamagedObject {
+    /// What it is, in words.
+    pub name: String,
+    /// The first place in it that is lost by this fault.
+    pub offset: u64,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        self.file_offset.iter().try_for_each(|offset| write!(f, " at offset {offset:#x}"))?;
+        write!(f, ": {}", self.problem)?;
+        match self.objects.as_slice() {
+            [] => f.write_str(" (concerns the whole image)"),
+            [DamagedObject { name, offset }] => write!(f, " (concerns {name} at offset {offset:#x})"),
+            [DamagedObject { name, offset }, more @ ..] => {
+                write!(f, " (concerns {name} at offset {offset:#x} and {} more objects)", more.len())
+            }
+        }
+    }
+}
+
+impl VerifyReport {
+    fn add(&mut self, damage: Damage) {
+        self.ok = false;
+        if self.damage.len() < MOST_LISTED {
+            self.damage.push(damage);
+        } else {
+            self.more_damage += 1;
+        }
+    }
+}
+
+impl Store {
+    /// Reads everything that `image` needs: its manifest, the indexes, headers and trailers of its packs, every copy of every one of its
+    /// chunks. `progress` is told after each chunk.
+    ///
+    /// # Errors
+    /// [`ReadError::NoImage`], and [`ReadError::Media`] where the store's folders cannot be read. Damage is no error: it is reported.
+    pub fn verify(
+        &self,
+        image: &ImageId,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, ReadError> {
+        let mut report = VerifyReport {
+            image: *image,
+            ok: true,
+            objects: 0,
+            chunks: 0,
+            bytes: 0,
+            damage: Vec::new(),
+            more_damage: 0,
+        };
+        let manifest = match self.manifest(image) {
+            Ok(manifest) => manifest,
+            Err(error @ (ReadError::File { .. } | ReadError::WrongName { .. })) => {
+                let file = self.media().full_path(&layout::image(*image));
+                report.add(Damage {
+                    file,
+                    file_offset: None,
+                    objects: Vec::new(),
+                    problem: problem_of(&error),
+                });
+                return Ok(report);
+            }
+            Err(error) => return Err(error),
+        };
+        let fetcher = Fetcher::new(self.clone(), ChunkMap::load(self)?);
+        let uses = Uses::of(&manifest);
+        report.objects = manifest.objects.len() as u64;
+        report.chunks = uses.chunks.len() as u64;
+        let places = self.resolve(&manifest, &uses, &fetcher, &mut report);
+        let packs: HashSet<PackId> = places.iter().map(|place| place.pack).collect();
+        for pack in packs.iter().filter_map(|id| fetcher.map().pack(id)) {
+            if let Err((file_offset, problem)) = self.verify_pack(pack) {
+                let file = self.media().full_path(&layout::pack(pack.id));
+                let objects = uses.of_pack(pack);
+                report.add(Damage { file, file_offset, objects, problem });
+            }
+        }
+        self.verify_chunks(&places, &uses, &fetcher, &mut report, progress);
+        Ok(report)
+    }
+
+    /// Finds every copy of the image's chunks, in the order in which they lie in packs; reports those that no index knows.
+    fn resolve(
+        &self,
+        manifest: &Manifest,
+        uses: &Uses,
+        fetcher: &Fetcher,
+        report: &mut VerifyReport,
+    ) -> Vec<Place> {
+        let mut lost: BTreeMap<String, u64> = BTreeMap::new();
+        let mut lost_chunk = None;
+        let mut places: Vec<Place> = Vec::new();
+        for chunk in uses.chunks.keys() {
+            let before = places.len();
+            places.extend(fetcher.map().places(chunk));
+            if places.len() == before {
+                lost_chunk.get_or_insert(*chunk);
+                for DamagedObject { name, offset } in uses.objects(chunk) {
+                    lost.entry(name).and_modify(|least| *least = offset.min(*least)).or_insert(offset);
+                }
+            }
+        }
+        let objects: Vec<_> = lost.into_iter().map(|(name, offset)| DamagedObject { name, offset }).collect();
+        // A damaged index counts if it may have held what is lost, or was written for this image.
+        let damaged = fetcher.map().damaged().iter();
+        let damaged: Vec<_> = damaged.filter(|(of, _)| *of == manifest.id || lost_chunk.is_some()).collect();
+        for (_, index) in &damaged {
+            let (file, problem) = (index.path.clone(), index.problem.clone());
+            report.add(Damage { file, file_offset: None, objects: objects.clone(), problem });
+        }
+        if let (Some(chunk), true) = (lost_chunk, damaged.is_empty()) {
+            let file = self.media().full_path(&layout::index(manifest.id));
+            report.add(Damage { file, file_offset: None, objects, problem: fetcher.not_indexed(&chunk) });
+        }
+        places.sort_by_key(|place| (place.pack, place.offset));
+        places
+    }
+
+    /// Checks what is around a pack's frames: header, trailer, end, length.
+    fn verify_pack(&self, index: &PackIndex) -> Result<(), (Option<u64>, String)> {
+        let whole = |problem: String| (None, problem);
+        let file = self.media().open(&layout::pack(index.id));
+        let file = file.map_err(|error| whole(format!("it cannot be opened: {error}")))?;
+        let len = file.len().map_err(|error| whole(format!("its length cannot be had: {error}")))?;
+        if len != index.file_len {
+            return Err(whole(format!("it has {len} bytes, it was written with {}", index.file_len)));
+        }
+        let found = pack::parse_header(&read_at(&*file, 0)?).map_err(|error| (Some(0), error.to_string()))?;
+        if found != index.id {
+            return Err(whole(format!("it is not what its name says: it is pack {found}")));
+        }
+        let end_at = len - pack::END_LEN as u64;
+        let bad_end = |error: image::FormatError| (Some(end_at), error.to_string());
+        let trailer_at = pack::trailer_offset(&read_at(&*file, end_at)?, len).map_err(bad_end)?;
+        if trailer_at != index.trailer_at() {
+            return Err((Some(end_at), "its trailer does not begin where its frames end".to_owned()));
+        }
+        let bad_trailer = |problem: String| (Some(trailer_at), problem);
+        let trailer = pack::parse_trailer(Cursor::new(&*file, trailer_at, end_at));
+        let (id, entries) = trailer.map_err(|error| bad_trailer(error.to_string()))?;
+        if (id, &entries) != (index.id, &index.entries) {
+            return Err(bad_trailer("its trailer and its index do not say the same".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn verify_chunks(
+        &self,
+        places: &[Place],
+        uses: &Uses,
+        fetcher: &Fetcher,
+        report: &mut VerifyReport,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) {
+        let total = places.iter().map(|place| u64::from(place.entry.plain_len)).sum();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        let queue = Mutex::new(places.iter());
+        let (send, receive) = sync_channel(threads);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let (send, queue) = (send.clone(), &queue);
+                scope.spawn(move || {
+                    let (mut scratch, mut plain) = (Scratch::default(), Vec::new());
+                    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    while let Some(place) = next() {
+                        let checked = check(place, uses, fetcher, &mut plain, &mut scratch);
+                        if send.send((place, checked)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(send);
+            let mut done = 0;
+            for (place, checked) in receive {
+                done += u64::from(place.entry.plain_len);
+                match checked {
+                    Ok(()) => report.bytes += u64::from(place.entry.plain_len),
+                    Err(BadCopy { path, offset, problem }) => report.add(Damage {
+                        file: self.media().full_path(&path),
+                        file_offset: offset,
+                        objects: uses.objects(&place.entry.id),
+                        problem,
+                    }),
+                }
+                progress(VerifyProgress { done, total });
+            }
+        });
+    }
+}
+
+/// Reads one copy of a chunk, as long as the manifest says that it is.
+fn check(
+    place: &Place,
+    uses: &Uses,
+    fetcher: &Fetcher,
+    plain: &mut Vec<u8>,
+    scratch: &mut Scratch,
+) -> Result<(), BadCopy> {
+    plain.resize(uses.len(&place.entry.id), 0);
+    fetcher.fetch_copy(place, plain, scratch)
+}
+
+fn read_at<const N: usize>(file: &dyn MediaRead, offset: u64) -> Result<[u8; N], (Option<u64>, String)> {
+    let mut bytes = [0; N];
+    file.read_exact_at(&mut bytes, offset)
+        .map_err(|error| (Some(offset), format!("it cannot be read: {error}")))?;
+    Ok(bytes)
+}
+
+/// Where an image uses each of its chunks.
+struct Uses {
+    /// Names of the objects.
+    names: Vec<String>,
+    chunks: HashMap<ChunkId, Use>,
+}
+
+struct Use {
+    len: u32,
+    /// Number of the object, and the first place in it.
+    objects: Vec<(usize, u64)>,
+}
+
+impl Uses {
+    fn of(manifest: &Manifest) -> Self {
+        let names = manifest.objects.iter().map(|object| describe(&object.kind)).collect();
+        let mut chunks: HashMap<ChunkId, Use> = HashMap::new();
+        for (number, object) in manifest.objects.iter().enumerate() {
+            for (offset, extent) in object.placed_extents() {
+                if let Extent::Chunk { id, len } = extent {
+                    let uses = chunks.entry(*id).or_insert(Use { len: *len, objects: Vec::new() });
+                    if uses.objects.last().is_none_or(|(last, _)| *last != number) {
+                        uses.objects.push((number, offset));
+                    }
+                }
+            }
+        }
+        Self { names, chunks }
+    }
+
+    fn len(&self, chunk: &ChunkId) -> usize {
+        self.chunks.get(chunk).map_or(0, |uses| uses.len as usize)
+    }
+
+    fn objects(&self, chunk: &ChunkId) -> Vec<DamagedObject> {
+        let uses = self.chunks.get(chunk).into_iter().flat_map(|uses| &uses.objects);
+        let named = uses.filter_map(|(number, offset)| Some((self.names.get(*number)?, offset)));
+        named.map(|(name, offset)| DamagedObject { name: name.clone(), offset: *offset }).collect()
+    }
+
+    /// The objects that have chunks in a pack, each with the first place that lies there.
+    fn of_pack(&self, pack: &PackIndex) -> Vec<DamagedObject> {
+        let mut first: BTreeMap<String, u64> = BTreeMap::new();
+        for DamagedObject { name, offset } in pack.entries.iter().flat_map(|entry| self.objects(&entry.id)) {
+            first.entry(name).and_modify(|least| *least = offset.min(*least)).or_insert(offset);
+        }
+        first.into_iter().map(|(name, offset)| DamagedObject { name, offset }).collect()
+    }
+}

@@ -1,0 +1,244 @@
+//! A draft: an image that is being written, from its folder to its name among the images. The order of steps is §7 of
+//! `docs/image-format.md`.
+
+use std::collections::HashMap;
+use std::io;
+
+use image::{ChunkId, Extent, ImageId, Index, Manifest, Object, PackIndex, StoredBytes};
+
+use super::pack::abandoned;
+use super::{ChunkWriter, Receipt, WriteOptions};
+use crate::chunk_map::ChunkMap;
+use crate::error::describe;
+use crate::media::MediaLock;
+use crate::report::ImageSummary;
+use crate::store::random_id;
+use crate::{MediaError, ReadError, Store, WriteError, layout};
+
+/// An image that is being written. Dropped, it is given up and its files are removed.
+#[derive(Debug)]
+pub struct Draft {
+    store: Store,
+    id: ImageId,
+    /// Held as long as the draft lives: by it others know that it does.
+    _lock: MediaLock,
+}
+
+impl Store {
+    /// Begins an image. Drafts whose supervisors have died are removed on this occasion.
+    ///
+    /// # Errors
+    /// [`WriteError::Full`], [`WriteError::NotWritable`], [`WriteError::Media`].
+    pub fn begin(&self) -> Result<Draft, WriteError> {
+        self.remove_abandoned_drafts();
+        loop {
+            let id = ImageId(self.on("find an id in", layout::TMP, |_| random_id())?);
+            let (folder, lock) = (layout::draft(id), layout::draft_lock(id));
+            self.on("create", &folder, |media| media.create_folder(&folder))?;
+            match self.on("lock", &lock, |media| media.lock(&lock, true)) {
+                Ok(Some(lock)) => return Ok(Draft { store: self.clone(), id, _lock: lock }),
+                // A cleaner came in between and took the folder for an abandoned one.
+                Ok(None) => {}
+                Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let _ = self.media().remove(&lock);
+                    let _ = self.media().remove_folder(&folder);
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+
+    /// Removes the folders of drafts that nobody holds. What cannot be removed stays for the next time: it is never listed.
+    fn remove_abandoned_drafts(&self) {
+        let names = self.media().list(layout::TMP).unwrap_or_default();
+        for id in names.iter().filter_map(|name| layout::draft_of(name)) {
+            if let Err(error) = self.remove_if_abandoned(id) {
+                tracing::debug!(%id, %error, "an abandoned draft could not be removed");
+            }
+        }
+    }
+
+    fn remove_if_abandoned(&self, id: ImageId) -> io::Result<()> {
+        let lock = layout::draft_lock(id);
+        // A draft takes its lock before it makes other files, so one that has files and no lock is no draft (any more). Names are
+        // looked at first: a lock that is missing afterwards was missing all the time.
+        let names = self.media().list(&layout::draft(id))?;
+        let held = match self.media().lock(&lock, false) {
+            Ok(None) => return Ok(()),
+            Ok(held) => held,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        self.remove_draft(id, &names)?;
+        drop(held);
+        tracing::info!(%id, "removed the remains of a checkpoint that was cut off");
+        Ok(())
+    }
+
+    /// Removes a draft's folder, its lock last.
+    fn remove_draft(&self, id: ImageId, names: &[String]) -> io::Result<()> {
+        let folder = layout::draft(id);
+        for name in names.iter().filter(|name| *name != layout::LOCK_NAME) {
+            self.media().remove(&format!("{folder}/{name}"))?;
+        }
+        match self.media().remove(&layout::draft_lock(id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.media().remove_folder(&folder)
+    }
+}
+
+impl Draft {
+    /// The id of the image to be.
+    #[must_use]
+    pub fn id(&self) -> ImageId {
+        self.id
+    }
+
+    /// A writer in this process.
+    ///
+    /// # Errors
+    /// As [`ChunkWriter::join`].
+    pub fn writer(&self, options: &WriteOptions) -> Result<ChunkWriter, WriteError> {
+        ChunkWriter::join(&self.store, self.id, options)
+    }
+
+    /// Makes the image exist: complete, durable, and listed from the moment this returns.
+    ///
+    /// Of `manifest`, the id and the sizes are filled in, the objects of the receipts are added, and the time is moved behind that
+    /// of the job's newest image should a clock have gone back.
+    ///
+    /// # Errors
+    /// Any [`WriteError`]; the image is then not listed (or, where only making its name durable failed and could not be undone, is listed and
+    /// complete until a crash takes the name away).
+    pub fn publish(self, mut manifest: Manifest, receipts: Vec<Receipt>) -> Result<ImageSummary, WriteError> {
+        manifest.id = self.id;
+        manifest.stored = StoredBytes::default();
+        let mut packs = Vec::new();
+        for receipt in receipts {
+            if receipt.image != self.id {
+                let reason = format!("it is of image {}, not of {}", receipt.image, self.id);
+                return Err(WriteError::Receipt { reason });
+            }
+            manifest.stored = manifest.stored.plus(receipt.stored);
+            manifest.objects.extend(receipt.objects);
+            packs.extend(receipt.packs);
+        }
+        manifest.created_ns = manifest.created_ns.max(self.after_newest(&manifest.job)?);
+        self.check_packs(&packs)?;
+        self.check_chunks(&manifest.objects, &packs)?;
+
+        let image = self.id;
+        let format = |what| move |source| WriteError::Format { what, image, source };
+        let manifest_file = manifest.to_bytes().map_err(format("manifest"))?;
+        if !packs.is_empty() {
+            let index = Index { image, packs: packs.clone() }.to_bytes().map_err(format("index"))?;
+            self.write_durably(&layout::draft_index(image), &index)?;
+        }
+        self.write_durably(&layout::draft_manifest(image), &manifest_file)?;
+
+        // From here on nothing needs space.
+        if !packs.is_empty() {
+            if let Err(error) = self.publish_packs(&packs) {
+                self.take_back_packs(&packs);
+                return Err(error);
+            }
+            // From here on other drafts may count on these packs.
+            self.publish_file(&layout::draft_index(image), &layout::index(image), layout::INDEX)?;
+        }
+        let name = layout::image(image);
+        if let Err(error) = self.publish_file(&layout::draft_manifest(image), &name, layout::IMAGES) {
+            if self.store.media().remove(&name).is_ok() {
+                let _ = self.store.media().sync_folder(layout::IMAGES);
+            }
+            return Err(error);
+        }
+        Ok(ImageSummary::of(&manifest))
+    }
+
+    /// A time after that of the job's newest image.
+    fn after_newest(&self, job: &str) -> Result<u64, ReadError> {
+        let listing = self.store.list()?;
+        let newest =
+            listing.images.iter().filter(|image| image.job == job).map(|image| image.created_ns).max();
+        Ok(newest.map_or(0, |newest| newest.saturating_add(1)))
+    }
+
+    /// Looks whether the receipts' packs are there, whole.
+    fn check_packs(&self, packs: &[PackIndex]) -> Result<(), WriteError> {
+        for pack in packs {
+            let damaged = |what: &str| WriteError::Receipt { reason: format!("pack {}: {what}", pack.id) };
+            pack.validate().map_err(damaged)?;
+            let path = layout::draft_pack(self.id, pack.id);
+            let len = self.store.on("open", &path, |media| media.open(&path)?.len());
+            let len = len.map_err(|error| abandoned(self.id, error))?;
+            if len != pack.file_len {
+                return Err(damaged(&format!("its file has {len} bytes, not {}", pack.file_len)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether every chunk of the objects is in these packs or in the store.
+    fn check_chunks(&self, objects: &[Object], packs: &[PackIndex]) -> Result<(), WriteError> {
+        let entries = packs.iter().flat_map(|pack| &pack.entries);
+        let new: HashMap<ChunkId, u32> = entries.map(|entry| (entry.id, entry.plain_len)).collect();
+        let stored = ChunkMap::load(&self.store)?;
+        for object in objects {
+            for extent in &object.extents {
+                let Extent::Chunk { id, len } = extent else { continue };
+                let found = new
+                    .get(id)
+                    .copied()
+                    .or_else(|| stored.places(id).next().map(|place| place.entry.plain_len));
+                if found != Some(*len) {
+                    return Err(WriteError::MissingChunk { chunk: *id, what: describe(&object.kind) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_durably(&self, path: &str, bytes: &[u8]) -> Result<(), WriteError> {
+        let gone = |error: MediaError| abandoned(self.id, error);
+        let mut file = self.store.on("create", path, |media| media.create(path)).map_err(gone)?;
+        self.store.on("write", path, |_| file.write_all(bytes))?;
+        self.store.on("sync", path, |_| file.sync())?;
+        Ok(())
+    }
+
+    fn publish_packs(&self, packs: &[PackIndex]) -> Result<(), WriteError> {
+        for pack in packs {
+            let (from, to) = (layout::draft_pack(self.id, pack.id), layout::pack(pack.id));
+            self.store.on("name", &to, |media| media.rename(&from, &to))?;
+        }
+        self.store.on("sync", layout::PACKS, |media| media.sync_folder(layout::PACKS))?;
+        Ok(())
+    }
+
+    /// Removes packs that no index names yet.
+    fn take_back_packs(&self, packs: &[PackIndex]) {
+        for pack in packs {
+            // One that was not moved is removed with the draft.
+            let _ = self.store.media().remove(&layout::pack(pack.id));
+        }
+    }
+
+    fn publish_file(&self, from: &str, to: &str, folder: &str) -> Result<(), WriteError> {
+        self.store.on("name", to, |media| media.rename(from, to))?;
+        self.store.on("sync", folder, |media| media.sync_folder(folder))?;
+        Ok(())
+    }
+}
+
+/// Removes what is left in the draft's folder: all of it where the draft is given up, next to nothing after it was published.
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let removed = self.store.media().list(&layout::draft(self.id));
+        if let Err(error) = removed.and_then(|names| self.store.remove_draft(self.id, &names)) {
+            tracing::debug!(id = %self.id, %error, "a draft's folder could not be removed; the next draft will");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! The writer's threads: several that hash and compress, one that writes packs, one that makes them durable. Between them are
+//! bounded queues: the slowest sets the pace, and memory stays within a few chunks per thread.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use image::chunk::{Encoder, is_zero};
+use image::{CHUNK_SIZE, ChunkId, Codec, Entry, Extent, ImageId, Object, ObjectKind, PackIndex, StoredBytes};
+
+use super::pack::{OpenPack, abandoned};
+use super::{ObjectWriter, Receipt, WriteOptions};
+use crate::chunk_map::ChunkMap;
+use crate::{Store, WriteError, layout};
+
+/// Writes objects into a draft. Any number of writers, in any number of processes, may join one draft; each has packs of its own.
+///
+/// Several threads may write objects at once. What one of them waits for is only room in the queues.
+pub struct ChunkWriter {
+    image: ImageId,
+    shared: Arc<Shared>,
+    /// There until the writer ends.
+    threads: Option<Threads>,
+}
+
+struct Threads {
+    chunks: SyncSender<Chunk>,
+    hashers: Vec<JoinHandle<()>>,
+    packer: JoinHandle<()>,
+    sealer: JoinHandle<Vec<PackIndex>>,
+}
+
+/// Room for one chunk.
+pub(super) struct Buffer {
+    bytes: Box<[u8]>,
+    filled: usize,
+}
+
+/// A chunk with its place: the object's number, and the extent's in the object.
+struct Chunk {
+    object: usize,
+    extent: usize,
+    plain: Buffer,
+}
+
+/// A frame on its way into a pack.
+enum Frame {
+    Plain(Entry, Buffer),
+    Compressed(Entry, Vec<u8>),
+}
+
+/// An object whose chunks may still be under way.
+struct OpenObject {
+    kind: ObjectKind,
+    extents: Vec<Option<Extent>>,
+}
+
+struct Shared {
+    /// Chunks that the store had when this writer began, or that this writer has seen.
+    known: Mutex<HashSet<ChunkId>>,
+    objects: Mutex<Vec<OpenObject>>,
+    stored: Mutex<StoredBytes>,
+    /// The first thing that went wrong.
+    failure: Mutex<Option<WriteError>>,
+    failed: AtomicBool,
+    /// Buffers to use again.
+    spare: Mutex<Vec<Buffer>>,
+    spare_frames: Mutex<Vec<Vec<u8>>>,
+    spare_limit: usize,
+}
+
+impl ChunkWriter {
+    /// Joins the draft of `image`. It must be alive, and stay so until its supervisor has this writer's receipt.
+    ///
+    /// # Errors
+    /// [`WriteError::Abandoned`] where there is no such draft, [`WriteError::Read`] where the store's indexes cannot be read.
+    pub fn join(store: &Store, image: ImageId, options: &WriteOptions) -> Result<Self, WriteError> {
+        let folder = layout::draft(image);
+        store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
+        let threads = options.threads.max(1);
+        let shared = Arc::new(Shared {
+            known: Mutex::new(ChunkMap::load_usable(store)?),
+            objects: Mutex::default(),
+            stored: Mutex::default(),
+            failure: Mutex::default(),
+            failed: AtomicBool::new(false),
+            spare: Mutex::default(),
+            spare_frames: Mutex::default(),
+            spare_limit: 2 * threads,
+        });
+        let (chunks, chunk_queue) = sync_channel(threads);
+        let (frames, frame_queue) = sync_channel(threads);
+        let (packs, pack_queue) = sync_channel(0);
+        let chunk_queue = Arc::new(Mutex::new(chunk_queue));
+        let compress = options.compress;
+        let hashers = (0..threads).map(|_| {
+            let (shared, queue, frames) = (shared.clone(), chunk_queue.clone(), frames.clone());
+            std::thread::spawn(move || hash(&shared, &queue, &frames, Encoder::new(compress)))
+        });
+        let hashers = hashers.collect();
+        let packer = {
+            let (shared, store, pack_len) = (shared.clone(), store.clone(), options.pack_len.min(3 << 30));
+            std::thread::spawn(move || write_packs(&shared, &frame_queue, &packs, &store, image, pack_len))
+        };
+        let sealer = {
+            let shared = shared.clone();
+            std::thread::spawn(move || seal_packs(&shared, &pack_queue))
+        };
+        Ok(Self { image, shared, threads: Some(Threads { chunks, hashers, packer, sealer }) })
+    }
+
+    /// Begins an object. Its chunks may still be under way when it is finished; [`ChunkWriter::finish`] waits for all.
+    #[must_use = "an object that is dropped unfinished makes the writer fail"]
+    pub fn object(&self, kind: ObjectKind) -> ObjectWriter<'_> {
+        ObjectWriter::new(self, kind)
+    }
+
+    /// Writes a whole object from memory.
+    ///
+    /// # Errors
+    /// As [`ObjectWriter`]'s functions.
+    pub fn put(&self, kind: ObjectKind, bytes: &[u8]) -> Result<(), WriteError> {
+        let mut object = self.object(kind);
+        object.copy_from(bytes)?;
+        object.finish()
+    }
+
+    /// Waits until everything is durable, and says what there is.
+    ///
+    /// # Errors
+    /// The first thing that went wrong, in whichever thread.
+    pub fn finish(mut self) -> Result<Receipt, WriteError> {
+        let packs = self.threads.take().map(Threads::join).unwrap_or_default();
+        if let Some(failure) = lock(&self.shared.failure).take() {
+            return Err(failure);
+        }
+        let objects = std::mem::take(&mut *lock(&self.shared.objects));
+        let objects =
+            objects.into_iter().map(OpenObject::close).collect::<Option<_>>().ok_or(WriteError::Stopped)?;
+        let stored = *lock(&self.shared.stored);
+        Ok(Receipt { image: self.image, packs, objects, stored })
+    }
+
+    pub(super) fn begin_object(&self, kind: ObjectKind) -> usize {
+        let mut objects = lock(&self.shared.objects);
+        objects.push(OpenObject { kind, extents: Vec::new() });
+        objects.len() - 1
+    }
+
+    /// Adds zeros to an object.
+    pub(super) fn add_extent(&self, object: usize, extent: Extent) -> Result<(), WriteError> {
+        self.check()?;
+        self.shared.count(|stored| {
+            stored.total += extent.len();
+            stored.zero += extent.len();
+        });
+        self.shared.with_object(object, |object| object.extents.push(Some(extent)));
+        Ok(())
+    }
+
+    /// Hands a chunk on; waits for room.
+    pub(super) fn submit(&self, object: usize, plain: Buffer) -> Result<(), WriteError> {
+        self.check()?;
+        let mut extent = 0;
+        self.shared.with_object(object, |object| {
+            extent = object.extents.len();
+            object.extents.push(None);
+        });
+        let threads = self.threads.as_ref().ok_or(WriteError::Stopped)?;
+        threads.chunks.send(Chunk { object, extent, plain }).map_err(|_| WriteError::Stopped)
+    }
+
+    pub(super) fn buffer(&self) -> Buffer {
+        let spare = lock(&self.shared.spare).pop();
+        spare.unwrap_or_else(|| Buffer { bytes: vec![0; CHUNK_SIZE].into_boxed_slice(), filled: 0 })
+    }
+
+    pub(super) fn fail(&self, error: WriteError) {
+        self.shared.fail(error);
+    }
+
+    fn check(&self) -> Result<(), WriteError> {
+        if self.shared.failed.load(Ordering::Acquire) { Err(WriteError::Stopped) } else { Ok(()) }
+    }
+}
+
+/// A writer that is given up stops at once, and leaves no thread that writes into a draft.
+impl Drop for ChunkWriter {
+    fn drop(&mut self) {
+        if let Some(threads) = self.threads.take() {
+            self.shared.fail(WriteError::Stopped);
+            threads.join();
+        }
+    }
+}
+
+impl Threads {
+    /// Lets every thread finish what is in its queue.
+    fn join(self) -> Vec<PackIndex> {
+        drop(self.chunks);
+        for hasher in self.hashers {
+            join(hasher);
+        }
+        join(self.packer);
+        join(self.sealer)
+    }
+}
+
+impl fmt::Debug for ChunkWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChunkWriter").field("image", &self.image).finish_non_exhaustive()
+    }
+}
+
+impl Buffer {
+    pub(super) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// The next `len` bytes to fill, or what there is of them.
+    pub(super) fn room(&mut self, len: usize) -> &mut [u8] {
+        let (_, room) = self.bytes.split_at_mut(self.filled);
+        let len = len.min(room.len());
+        room.split_at_mut(len).0
+    }
+
+    pub(super) fn advance(&mut self, len: usize) {
+        self.filled = self.bytes.len().min(self.filled + len);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.split_at(self.filled).0
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("filled", &self.filled).finish_non_exhaustive()
+    }
+}
+
+impl OpenObject {
+    /// The object, if all its chunks have arrived.
+    fn close(self) -> Option<Object> {
+        let mut extents: Vec<Extent> = Vec::with_capacity(self.extents.len());
+        for extent in self.extents {
+            match (extent?, extents.last_mut()) {
+                (Extent::Zero { len }, Some(Extent::Zero { len: run })) => *run += len,
+                (extent, _) => extents.push(extent),
+            }
+        }
+        Some(Object { kind: self.kind, extents })
+    }
+}
+
+impl Shared {
+    fn fail(&self, error: WriteError) {
+        lock(&self.failure).get_or_insert(error);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    fn count(&self, add: impl FnOnce(&mut StoredBytes)) {
+        add(&mut lock(&self.stored));
+    }
+
+    fn with_object(&self, number: usize, change: impl FnOnce(&mut OpenObject)) {
+        if let Some(object) = lock(&self.objects).get_mut(number) {
+            change(object);
+        }
+    }
+
+    fn recycle(&self, mut buffer: Buffer) {
+        buffer.filled = 0;
+        let mut spare = lock(&self.spare);
+        if spare.len() < self.spare_limit {
+            spare.push(buffer);
+        }
+    }
+
+    fn recycle_frame(&self, frame: Vec<u8>) {
+        let mut spare = lock(&self.spare_frames);
+        if spare.len() < self.spare_limit {
+            spare.push(frame);
+        }
+    }
+}
+
+/// A thread that hashes, compares and compresses.
+fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Frame>, mut encoder: Encoder) {
+    loop {
+        let next = lock(queue).recv();
+        let Ok(Chunk { object, extent, plain }) = next else { return };
+        // After a failure the queue is still emptied, so that nobody waits for room in it.
+        if shared.failed.load(Ordering::Acquire) {
+            shared.recycle(plain);
+            continue;
+        }
+        match hash_one(shared, &mut encoder, plain) {
+            Ok((done, frame)) => {
+                shared.with_object(object, |object| {
+                    if let Some(place) = object.extents.get_mut(extent) {
+                        *place = Some(done);
+                    }
+                });
+                // The packer ends only after all of these threads.
+                if let Some(frame) = frame {
+                    let _ = frames.send(frame);
+                }
+            }
+            Err(error) => shared.fail(error),
+        }
+    }
+}
+
+/// What a chunk becomes in its object, and the frame to write if it is new.
+fn hash_one(
+    shared: &Shared,
+    encoder: &mut Encoder,
+    plain: Buffer,
+) -> Result<(Extent, Option<Frame>), WriteError> {
+    let len = u32::try_from(plain.filled).unwrap_or(u32::MAX);
+    let bytes = u64::from(len);
+    if is_zero(plain.bytes()) {
+        shared.count(|stored| {
+            stored.total += bytes;
+            stored.zero += bytes;
+        });
+        shared.recycle(plain);
+        return Ok((Extent::Zero { len: bytes }, None));
+    }
+    let id = ChunkId::of(plain.bytes());
+    let extent = Extent::Chunk { id, len };
+    if !lock(&shared.known).insert(id) {
+        shared.count(|stored| {
+            stored.total += bytes;
+            stored.reused += bytes;
+        });
+        shared.recycle(plain);
+        return Ok((extent, None));
+    }
+    let mut frame = lock(&shared.spare_frames).pop().unwrap_or_default();
+    let entry = encoder.encode(id, plain.bytes(), &mut frame)?;
+    shared.count(|stored| {
+        stored.total += bytes;
+        stored.new += bytes;
+        stored.written += u64::from(entry.frame_len);
+    });
+    let frame = if entry.codec == Codec::Plain {
+        shared.recycle_frame(frame);
+        Frame::Plain(entry, plain)
+    } else {
+        shared.recycle(plain);
+        Frame::Compressed(entry, frame)
+    };
+    Ok((extent, Some(frame)))
+}
+
+/// The thread that writes packs.
+fn write_packs(
+    shared: &Shared,
+    queue: &Receiver<Frame>,
+    packs: &SyncSender<OpenPack>,
+    store: &Store,
+    image: ImageId,
+    pack_len: u64,
+) {
+    let mut open: Option<OpenPack> = None;
+    for frame in queue {
+        let written = match &frame {
+            _ if shared.failed.load(Ordering::Acquire) => Ok(()),
+            Frame::Plain(entry, plain) => append(&mut open, store, image, *entry, plain.bytes()),
+            Frame::Compressed(entry, frame) => append(&mut open, store, image, *entry, frame),
+        };
+        match frame {
+            Frame::Plain(_, plain) => shared.recycle(plain),
+            Frame::Compressed(_, frame) => shared.recycle_frame(frame),
+        }
+        if let Err(error) = written {
+            shared.fail(error);
+        }
+        if let Some(full) = open.take_if(|pack| pack.len() >= pack_len) {
+            // The sealer ends only after this thread.
+            let _ = packs.send(full);
+        }
+    }
+    if let Some(last) = open {
+        let _ = packs.send(last);
+    }
+}
+
+fn append(
+    open: &mut Option<OpenPack>,
+    store: &Store,
+    image: ImageId,
+    entry: Entry,
+    frame: &[u8],
+) -> Result<(), WriteError> {
+    let pack = match open {
+        Some(pack) => pack,
+        none => none.insert(OpenPack::create(store, image)?),
+    };
+    pack.append(entry, frame)
+}
+
+/// The thread that makes packs durable while the next one is being written.
+fn seal_packs(shared: &Shared, queue: &Receiver<OpenPack>) -> Vec<PackIndex> {
+    let mut sealed = Vec::new();
+    for pack in queue {
+        if shared.failed.load(Ordering::Acquire) {
+            continue;
+        }
+        match pack.seal() {
+            Ok(pack) => sealed.push(pack),
+            Err(error) => shared.fail(error),
+        }
+    }
+    sealed
+}
+
+/// Locks; what a panicking thread left behind is whole, since every change is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a thread; its panic, a bug, goes on here.
+fn join<T>(thread: JoinHandle<T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
