@@ -15,7 +15,7 @@ pub(crate) enum TokenKind<'a> {
     F32(u32),
     /// `0d3FF0000000000000`, `1.5e3`
     F64(f64),
-    /// A string, without its quotes, escapes untouched.
+    /// A string, without its quotes.
     Str(&'a str),
     /// One of `{ } ( ) [ ] < > , ; : = | ! ~ & ^ + - * / % ? @`
     Punct(u8),
@@ -138,18 +138,13 @@ impl<'a> Lexer<'a> {
         TokenKind::Dotted(&self.text[start..self.at])
     }
 
+    /// As ptxas has it, a backslash is a character like any other.
     fn string(&mut self) -> Result<TokenKind<'a>, ParseError> {
         let start = self.at;
         self.at += 1;
-        loop {
-            match self.byte(0) {
-                b'"' => break,
-                b'\\' if self.at + 1 < self.text.len() && self.byte(1) != b'\n' => self.at += 2,
-                _ if self.at >= self.text.len() || self.byte(0) == b'\n' => {
-                    return Err(self.error(start, ParseErrorKind::Unterminated("string")));
-                }
-                _ => self.at += 1,
-            }
+        self.skip_while(|b| b != b'"' && b != b'\n');
+        if self.byte(0) != b'"' {
+            return Err(self.error(start, ParseErrorKind::Unterminated("string")));
         }
         self.at += 1;
         Ok(TokenKind::Str(&self.text[start + 1..self.at - 1]))

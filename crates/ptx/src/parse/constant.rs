@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(int("017 + 0b101 + 0x1f"), 15 + 5 + 31);
         assert_eq!(int("WARP_SZ - 1"), 31);
         assert_eq!(int("(.s64) 3.9 + (.u64)1"), 4);
-        assert_eq!(int("-9223372036854775808 / -1"), i64::MIN);
+        assert_eq!(int("(.s64)0x8000000000000000 / -1"), i64::MIN);
     }
 
     #[test]

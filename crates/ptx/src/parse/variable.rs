@@ -200,30 +200,24 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Elements of the array at `level`, whose first element is number `start`, up to the closing `}`.
+    /// Items of the array at `level`, whose first element is number `start`, up to the closing `}`.
     ///
     /// Recursion is bounded by [`MAX_DIMS`].
     fn list(&mut self, filler: &mut Filler, level: usize, start: u64) -> Parse<()> {
-        let stride = filler.strides[level];
+        let innermost = level + 1 == filler.strides.len();
         let end = filler.sizes[level].map(|size| start.saturating_add(size));
         let mut cursor = start;
         while !self.eat(b'}')? {
-            let nested = self.at(b'{');
-            if nested {
-                // C's rule: a nested brace starts the next row.
-                cursor = start + (cursor - start).next_multiple_of(stride);
-            }
-            if end.is_some_and(|end| cursor >= end) || (nested && level + 1 == filler.strides.len()) {
+            if end.is_some_and(|end| cursor >= end) {
                 return Err(self.error(ParseErrorKind::Initializer));
             }
-            if nested {
-                self.advance()?;
-                self.list(filler, level + 1, cursor)?;
-                cursor += stride;
-            } else {
+            if innermost {
                 self.element(filler, cursor)?;
-                cursor += 1;
+            } else {
+                self.expect(b'{', "`{` of a row of an initialiser")?;
+                self.list(filler, level + 1, cursor)?;
             }
+            cursor = cursor.saturating_add(filler.strides[level]);
             if !self.eat(b',')? {
                 self.expect(b'}', "`,` or `}` in an initialiser")?;
                 break;

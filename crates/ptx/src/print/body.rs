@@ -180,12 +180,12 @@ impl Names<'_> {
     }
 }
 
-/// `+8`, `-8`, or nothing for 0.
+/// `+8`, `+-8` (ptxas wants it so), or nothing for 0.
 struct Offset(i64);
 
 impl Display for Offset {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if self.0 == 0 { Ok(()) } else { write!(f, "{:+}", self.0) }
+        if self.0 == 0 { Ok(()) } else { write!(f, "+{}", self.0) }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Variables and their initialisers.
 
-use std::fmt::{self, Display, Formatter};
+use std::{
+    fmt::{self, Display, Formatter},
+    iter::Peekable,
+};
 
 use crate::ast::{Initializer, Relocation, ScalarType, Variable};
 
@@ -46,20 +49,37 @@ fn opaque(f: &mut Formatter<'_>, init: &Initializer) -> fmt::Result {
     f.write_str("}")
 }
 
-/// All elements in one flat list, as C's brace elision allows.
 fn elements(f: &mut Formatter<'_>, variable: &Variable, init: &Initializer) -> fmt::Result {
-    let size = variable.ty.size();
-    let mut relocations = init.relocations.iter().peekable();
-    let scalar = variable.dims.is_empty() && variable.vector == 1;
-    f.write_str(if scalar { "" } else { "{" })?;
-    for (index, element) in init.data.chunks(size as usize).enumerate() {
-        f.write_str(if index == 0 { "" } else { ", " })?;
-        match relocations.next_if(|relocation| relocation.offset == index as u64 * size) {
-            Some(relocation) => relocation.fmt(f)?,
-            None => number(f, variable.ty, element)?,
-        }
+    let mut rows: Vec<u64> = variable.dims.iter().map(|dim| dim.unwrap_or(0)).collect();
+    if variable.vector > 1 {
+        rows.push(variable.vector.into());
     }
-    f.write_str(if scalar { "" } else { "}" })
+    let mut relocations = init.relocations.iter().peekable();
+    level(f, variable.ty, &rows, &init.data, &mut relocations, 0)
+}
+
+/// The elements in `data`, the first of which is at `offset`, in the braces of an array of these dimensions.
+fn level<'a>(
+    f: &mut Formatter<'_>,
+    ty: ScalarType,
+    dims: &[u64],
+    data: &[u8],
+    relocations: &mut Peekable<impl Iterator<Item = &'a Relocation>>,
+    offset: u64,
+) -> fmt::Result {
+    let Some((_, dims)) = dims.split_first() else {
+        return match relocations.next_if(|relocation| relocation.offset == offset) {
+            Some(relocation) => relocation.fmt(f),
+            None => number(f, ty, data),
+        };
+    };
+    let stride = dims.iter().fold(ty.size(), |size, dim| size.saturating_mul(*dim)).max(1);
+    f.write_str("{")?;
+    for (index, row) in data.chunks(usize::try_from(stride).unwrap_or(usize::MAX)).enumerate() {
+        f.write_str(if index == 0 { "" } else { ", " })?;
+        level(f, ty, dims, row, relocations, offset + index as u64 * stride)?;
+    }
+    f.write_str("}")
 }
 
 fn number(f: &mut Formatter<'_>, ty: ScalarType, element: &[u8]) -> fmt::Result {
@@ -87,7 +107,7 @@ impl Display for Relocation {
             false => self.symbol.fmt(f)?,
         }
         if self.addend != 0 {
-            write!(f, "{:+}", self.addend)?;
+            write!(f, "+{}", self.addend)?;
         }
         f.write_str(if self.mask.is_some() { ")" } else { "" })
     }
