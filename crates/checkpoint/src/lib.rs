@@ -2,9 +2,15 @@
 //! the cut when asked. `ARCHITECTURE.md` tells the order of the steps and why.
 
 pub mod admin;
+mod cut;
 mod error;
+mod facts;
+mod folder;
 pub mod runtime;
 mod server_process;
 mod sessions;
+mod stores;
+pub mod supervisor;
 
 pub use error::{Chain, Failure, Kind};
+pub use stores::{find_image, open_store};

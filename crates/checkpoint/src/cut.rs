@@ -1,0 +1,349 @@
+//! The cut: one consistent instant of a job, written to the store. The order of the steps is in `ARCHITECTURE.md`.
+
+use crate::admin::{CheckpointOptions, Event, Report};
+use crate::error::{Chain, Failure, Kind};
+use crate::facts;
+use crate::folder::{self, in_memory, write_failure};
+use crate::server_process::ServerProcess;
+use crate::sessions::{Session, SessionRecord, panicked};
+use crate::stores::open_or_create_store;
+use crate::supervisor::Supervisor;
+use image::{CutTimes, DeviceFacts, Manifest, ObjectKind};
+use serde::{Deserialize, Serialize};
+use server::control::{Answer, Ask, Start};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+use store::{Draft, Receipt, Store, WriteOptions};
+
+/// What the supervisor records in an image, as [`ObjectKind::HostRecord`], in JSON.
+#[derive(Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The host half.
+    pub host: host::HostRecord,
+    /// The GPU sessions.
+    pub sessions: Vec<SessionRecord>,
+    /// Where calls went: the value of `--device`.
+    pub device: String,
+}
+
+/// First pause before the gate is tried again; it doubles each time.
+const BACK_OFF: Duration = Duration::from_millis(100);
+
+/// A job whose gate is closed; opened again when this is dropped.
+struct Gated<'a> {
+    servers: Vec<MutexGuard<'a, ServerProcess>>,
+    /// What an image needs to know, asked for at the gate.
+    table_changed: bool,
+    bytes: u64,
+}
+
+impl Drop for Gated<'_> {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            if let Err(failure) = server.tell(&Ask::Ungate) {
+                tracing::error!("the gate of a session does not open: {failure}");
+            }
+        }
+    }
+}
+
+/// What the servers captured.
+struct Device {
+    receipts: Vec<Receipt>,
+    devices: Vec<DeviceFacts>,
+    states: Vec<PathBuf>,
+    bytes: u64,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        for state in &self.states {
+            if let Err(error) = fs::remove_file(state) {
+                tracing::debug!("{}: {error}", state.display());
+            }
+        }
+    }
+}
+
+/// Takes a checkpoint of the supervisor's job and publishes it.
+///
+/// # Errors
+/// Whatever happens, nothing half-done is listed; the job runs on, or has ended by itself.
+pub fn take(job: &Supervisor, options: &CheckpointOptions, events: &Sender<Event>) -> Result<Report, Failure> {
+    let began = Instant::now();
+    let step = |name: &str| {
+        // Whoever asked may have gone; the checkpoint goes on.
+        let _ = events.send(Event::Step { step: name.to_owned() });
+    };
+    step("closing the gate");
+    let criu = job.criu()?;
+    let store = open_or_create_store(&job.facts.store)?;
+    let draft = store.begin().map_err(write_failure)?;
+    let (sessions, _held) = job.sessions.hold();
+    let (gated, retries, closed) = gate(&sessions, options)?;
+    let drain = closed.elapsed();
+
+    step("capturing");
+    let images = in_memory()?;
+    let frozen_at = Instant::now();
+    let table_changed = gated.table_changed;
+    let (frozen, host_time, device, device_time, gated) = capture(job, &criu, gated, &store, &draft, options, images.path(), events)?;
+    let shared_at = Instant::now();
+    let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
+    let shared_bytes = folder::save(job.job.tmpfs().path().as_path(), &writer, |path| ObjectKind::SharedFile { path })?;
+    let shared_time = shared_at.elapsed();
+    let record = JobRecord {
+        host: frozen.record().clone(),
+        sessions: sessions.iter().map(|session| session.record.clone()).collect(),
+        device: job.sessions.device().to_owned(),
+    };
+    // With --stop the job stays as it is until its image is safe, and goes on if it is not.
+    let frozen = if options.stop { Some((frozen, gated)) } else { resume(frozen, gated)?; None };
+    let stall = closed.elapsed();
+    tracing::debug!("stopped for {stall:?}, of it {:?} for the host half", frozen_at.elapsed());
+
+    step("writing");
+    let host_bytes = folder::save(images.path(), &writer, |name| ObjectKind::CriuFile { name })?;
+    let record_json = serde_json::to_vec(&record).map_err(|error| Failure::of("the job's record", &error))?;
+    writer.put(ObjectKind::HostRecord, &record_json).map_err(write_failure)?;
+    let mut receipts = device.receipts.clone();
+    receipts.push(writer.finish().map_err(write_failure)?);
+    let rehearsed = if job.is_rehearsed() && !table_changed {
+        true
+    } else {
+        step("rehearsing");
+        rehearse(job, &device.states)?
+    };
+    step("publishing");
+    let cut = CutTimes {
+        drain_wait: drain,
+        device_capture: device_time,
+        pinned_capture: shared_time,
+        host_freeze: host_time,
+        stall,
+    };
+    let manifest = manifest(job, &draft, &record, &device, cut, rehearsed);
+    let published = draft.publish(manifest, receipts).map_err(write_failure)?;
+    job.published(published.id, rehearsed);
+    if let Some((frozen, gated)) = frozen {
+        frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
+        // Its servers end with its processes.
+        drop(gated);
+    }
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    Ok(Report {
+        image: published.id.to_string(),
+        job: job.facts.job.clone(),
+        retries,
+        total_ms: ms(began.elapsed()),
+        drain_ms: ms(drain),
+        stall_ms: ms(stall),
+        device_ms: ms(device_time),
+        shared_ms: ms(shared_time),
+        host_ms: ms(host_time),
+        rehearsed,
+        bytes: device.bytes + shared_bytes + host_bytes,
+        device_bytes: device.bytes,
+        written: published.stored.written,
+    })
+}
+
+/// Closes the gate of every session and waits until all are idle; tries again with growing pauses.
+fn gate<'a>(sessions: &'a [Arc<Session>], options: &CheckpointOptions) -> Result<(Gated<'a>, u32, Instant), Failure> {
+    let mut pause = BACK_OFF;
+    for attempt in 0.. {
+        let closed = Instant::now();
+        match try_gate(sessions, options)? {
+            Ok(gated) => return Ok((gated, attempt, closed)),
+            Err(holders) if attempt >= options.retries => {
+                let message = format!(
+                    "the job was not idle within {} ms of closing the gate ({} tries) and runs on: held by {}. \
+                     Give it longer with --gate-deadline",
+                    options.gate_deadline_ms,
+                    attempt + 1,
+                    holders.join("; ")
+                );
+                return Err(Failure::new(Kind::NotIdle, message));
+            }
+            Err(holders) => tracing::info!("not idle, held by {}; trying again", holders.join("; ")),
+        }
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+    unreachable!("the loop ends at the last retry")
+}
+
+/// `Err` with what held it when some session did not get idle.
+fn try_gate<'a>(
+    sessions: &'a [Arc<Session>],
+    options: &CheckpointOptions,
+) -> Result<Result<Gated<'a>, Vec<String>>, Failure> {
+    let ask = Ask::Gate { deadline_ms: options.gate_deadline_ms };
+    let mut gated = Gated { servers: Vec::new(), table_changed: false, bytes: 0 };
+    let mut asked: Vec<_> = sessions.iter().map(|session| session.server()).collect();
+    // Everyone is asked before anyone is waited for: a session may need another to get idle.
+    for server in &mut asked {
+        server.say(&ask)?;
+    }
+    let (mut holders, mut refusals, mut failed) = (Vec::new(), Vec::new(), None);
+    for mut server in asked {
+        match server.answer(&mut |_, _| {}) {
+            Ok(Answer::Idle { refusals: each, table_changed, bytes }) => {
+                refusals.extend(each);
+                gated.table_changed |= table_changed;
+                gated.bytes += bytes;
+                gated.servers.push(server);
+            }
+            Ok(Answer::Busy { holders: each }) => holders.extend(each),
+            Ok(other) => failed = Some(server.unexpected(&other)),
+            Err(failure) => failed = Some(failure),
+        }
+    }
+    match failed {
+        Some(failure) => Err(failure),
+        None if !refusals.is_empty() => Err(Failure::new(
+            Kind::Refused,
+            format!("the job holds what cannot be restored; nothing was written, it runs on: {}", refusals.join("; ")),
+        )),
+        None if !holders.is_empty() => Ok(Err(holders)),
+        None => Ok(Ok(gated)),
+    }
+}
+
+type Captured<'a> = (host::Frozen<'a>, Duration, Device, Duration, Gated<'a>);
+
+/// Device memory by the servers and the host half by CRIU, side by side: the gate keeps the device as it is.
+#[allow(clippy::too_many_arguments)]
+fn capture<'a>(
+    job: &'a Supervisor,
+    criu: &host::Criu,
+    mut gated: Gated<'a>,
+    store: &Store,
+    draft: &Draft,
+    options: &CheckpointOptions,
+    images: &Path,
+    events: &Sender<Event>,
+) -> Result<Captured<'a>, Failure> {
+    let ask = Ask::Capture { store: store.dir(), draft: draft.id().to_string(), compress: options.compress };
+    let (done, total) = (AtomicU64::new(0), gated.bytes);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let capturing: Vec<_> = gated
+            .servers
+            .iter_mut()
+            .map(|server| {
+                let (ask, done, events) = (&ask, &done, events.clone());
+                scope.spawn(move || {
+                    let mut before = 0;
+                    server.ask(ask, &mut |now, _| {
+                        let done = done.fetch_add(now.saturating_sub(before), Ordering::Relaxed) + now - before;
+                        before = now;
+                        let _ = events.send(Event::Progress { done, total });
+                    })
+                })
+            })
+            .collect();
+        let dumped = job.job.dump(criu, images, &host::DumpOptions::default());
+        let host_time = began.elapsed();
+        let answers: Vec<_> = capturing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect();
+        let device_time = began.elapsed();
+        let mut device = Device { receipts: Vec::new(), devices: Vec::new(), states: Vec::new(), bytes: 0 };
+        let mut failed = None;
+        for answer in answers {
+            match answer {
+                Ok(Answer::Captured { receipt, bytes, devices, state }) => {
+                    match receipt_of(&receipt) {
+                        Ok(receipt) => device.receipts.push(receipt),
+                        Err(failure) => failed = Some(failure),
+                    }
+                    device.bytes += bytes;
+                    device.states.push(state);
+                    devices.into_iter().for_each(|each| {
+                        if !device.devices.contains(&each) {
+                            device.devices.push(each);
+                        }
+                    });
+                }
+                Ok(other) => failed = Some(Failure::new(Kind::Failed, format!("a GPU server answered {other:?}"))),
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
+        match failed {
+            Some(failure) => Err(failure),
+            None => Ok((frozen, host_time, device, device_time, gated)),
+        }
+    })
+}
+
+fn receipt_of(hex: &str) -> Result<Receipt, Failure> {
+    let bytes = facts::from_hex(hex).ok_or_else(|| Failure::new(Kind::Failed, "a GPU server's receipt is not hexadecimal"))?;
+    Receipt::from_bytes(&bytes).map_err(write_failure)
+}
+
+fn dump_failure(job: &Supervisor, error: &host::DumpError) -> Failure {
+    if job.job.application_ending().is_some() {
+        return Failure::new(Kind::Ended, "the job ended during the checkpoint; nothing was published");
+    }
+    Failure::new(Kind::Failed, Chain(error).to_string())
+}
+
+fn resume(frozen: host::Frozen<'_>, gated: Gated<'_>) -> Result<(), Failure> {
+    frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
+    drop(gated);
+    Ok(())
+}
+
+/// Replays every object table in a fresh server and compares the addresses.
+fn rehearse(job: &Supervisor, states: &[PathBuf]) -> Result<bool, Failure> {
+    for state in states {
+        let dir = in_memory()?;
+        let mut server = ServerProcess::start(0, dir.path(), job.sessions.device(), &Start::Rehearsal)?;
+        match server.answer(&mut |_, _| {})? {
+            Answer::Ready { .. } => {}
+            other => return Err(server.unexpected(&other)),
+        }
+        server.tell(&Ask::Rehearse { state: state.clone() }).map_err(|failure| {
+            Failure::new(Kind::Refused, format!("a rehearsal of the restart failed, so nothing was published: {failure}"))
+        })?;
+    }
+    Ok(true)
+}
+
+fn write_options(options: &CheckpointOptions) -> WriteOptions {
+    WriteOptions { compress: options.compress, ..WriteOptions::default() }
+}
+
+fn manifest(
+    job: &Supervisor,
+    draft: &Draft,
+    record: &JobRecord,
+    device: &Device,
+    cut: CutTimes,
+    rehearsed: bool,
+) -> Manifest {
+    Manifest {
+        id: draft.id(),
+        machine: image::Machine::HERE,
+        job: job.facts.job.clone(),
+        created_ns: facts::now_ns(),
+        dormouse: env!("CARGO_PKG_VERSION").to_owned(),
+        parent: job.newest_image(),
+        rehearsed,
+        host: facts::host(),
+        devices: device.devices.clone(),
+        command: image::Command {
+            args: job.command.args.clone(),
+            cwd: job.command.cwd.clone(),
+        },
+        cut,
+        stored: image::StoredBytes::default(),
+        job_files: record.host.written.iter().map(facts::job_file).collect(),
+        mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),
+        objects: Vec::new(),
+    }
+}

@@ -1,0 +1,351 @@
+//! A job's life under its supervisor: started or restarted, watched, checkpointed, ended.
+
+use crate::admin::{Event, Request, receive, send};
+use crate::cut::{self, JobRecord};
+use crate::error::{Chain, Failure, Kind};
+use crate::facts;
+use crate::folder::{self, in_memory, read_failure};
+use crate::runtime::{self, JobFacts, JobFolder};
+use crate::sessions::{Session, Sessions, readable};
+use crate::stores::open_store;
+use image::{Command, ImageId, ObjectKind, RawPath};
+use std::fs;
+use std::io::{self, BufReader};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, mpsc};
+use std::time::Duration;
+use transport::hello::HelloListener;
+
+/// Folder of the shim on the job's tmpfs.
+const LIBRARY_DIR: &str = "lib";
+/// Where a process asks for a GPU session.
+const HELLO: &str = "hello.sock";
+/// How often threads look whether the job has ended.
+const TICK: Duration = Duration::from_millis(200);
+/// The most a job's record may take.
+const RECORD_MAX: usize = 256 << 20;
+
+/// What a user chose for a job.
+pub struct Settings {
+    /// Its name.
+    pub name: String,
+    /// Where calls go: `gpu` or `soft`.
+    pub device: String,
+    /// The folder of its store.
+    pub store: PathBuf,
+    /// Most memory that rings and pinned memory may take, bytes.
+    pub shared_memory: u64,
+}
+
+/// A running job.
+pub struct Supervisor {
+    pub(crate) facts: JobFacts,
+    pub(crate) command: Command,
+    pub(crate) job: Arc<host::Job>,
+    pub(crate) sessions: Arc<Sessions>,
+    cutting: Mutex<()>,
+    newest: Mutex<Option<ImageId>>,
+    rehearsed: AtomicBool,
+    ended: AtomicBool,
+}
+
+/// Runs a program as a job, to its end.
+///
+/// # Errors
+/// When it cannot be started; what the program itself does is in the [`host::Ending`].
+pub fn run(
+    settings: Settings,
+    mut spec: host::JobSpec,
+    shim: &Path,
+    signals: host::Forwarder,
+) -> Result<host::Ending, Failure> {
+    let command = Command {
+        args: spec.argv.iter().map(|arg| RawPath::from(arg.as_os_str())).collect(),
+        cwd: RawPath::from(spec.cwd.as_os_str()),
+    };
+    let facts = facts_of(&settings, &command, None);
+    let folder = JobFolder::claim(&runtime::root(), &facts)?;
+    let tmpfs = tmpfs(settings.shared_memory)?;
+    let library = tmpfs.path().join(LIBRARY_DIR);
+    install_shim(shim, &library)?;
+    let inside = Path::new(host::JOB_DIR).join(LIBRARY_DIR);
+    spec.binds = host::driver::binds(&inside.join("libcuda.so.1"), "libcuda.so");
+    spec.hide = host::driver::device_nodes();
+    spec.library_dir = Some(inside);
+    let sessions = Sessions::new(tmpfs.path(), settings.device);
+    let hello = hello(&tmpfs.path())?;
+    let serving = serve(&sessions, hello);
+    let spawned = host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error));
+    let ending = spawned.and_then(|job| {
+        Supervisor::new(facts, command, job, Arc::clone(&sessions), None).supervise(&folder, signals)
+    });
+    sessions.end();
+    let _ = serving.join();
+    ending
+}
+
+/// What a restart needs to know before anything is made.
+pub struct Restart {
+    image: store::Image,
+    record: JobRecord,
+}
+
+impl Restart {
+    /// Reads the image's manifest and record, and checks that this machine has what it needs.
+    ///
+    /// # Errors
+    /// [`Kind::Damaged`], [`Kind::Mismatch`] (another architecture, a changed or missing program).
+    pub fn open(store: &Path, reference: &str) -> Result<Self, Failure> {
+        let store = open_store(store)?;
+        let id = crate::find_image(&store, reference)?;
+        let image = store.open_image(&id).map_err(|error| match error {
+            store::ReadError::WrongMachine { .. } => Failure::new(Kind::Mismatch, Chain(&error).to_string()),
+            other => read_failure(other),
+        })?;
+        let json = image.read_to_vec(&ObjectKind::HostRecord, RECORD_MAX).map_err(read_failure)?;
+        let record: JobRecord = serde_json::from_slice(&json).map_err(|error| {
+            Failure::new(Kind::Damaged, format!("the job's record in image {id} cannot be read: {error}"))
+        })?;
+        record.host.check().map_err(|error| Failure::new(Kind::Mismatch, Chain(&error).to_string()))?;
+        Ok(Self { image, record })
+    }
+
+    /// The job's name when the image was taken.
+    #[must_use]
+    pub fn job(&self) -> &str {
+        &self.image.manifest().job
+    }
+
+    /// Where its calls went.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.record.device
+    }
+
+    /// Continues the job, to its end.
+    ///
+    /// # Errors
+    /// When it cannot be restored; then nothing of it is left running.
+    pub fn run(self, settings: Settings, stdio: host::Stdio, signals: host::Forwarder) -> Result<host::Ending, Failure> {
+        let criu = criu()?;
+        let manifest = self.image.manifest();
+        let id = manifest.id;
+        let command = manifest.command.clone();
+        let facts = facts_of(&settings, &command, Some(id.to_string()));
+        let folder = JobFolder::claim(&runtime::root(), &facts)?;
+        let tmpfs = tmpfs(settings.shared_memory)?;
+        let shared = tmpfs.path();
+        folder::load(&shared, &self.image, |kind| match kind {
+            ObjectKind::SharedFile { path } => Some(path),
+            _ => None,
+        })?;
+        let images = in_memory()?;
+        let sessions = Sessions::new(shared.clone(), settings.device);
+        // Servers rebuild their sessions while CRIU's files are unpacked.
+        let (restored, unpacked) = std::thread::scope(|scope| {
+            let unpacking = scope.spawn(|| {
+                folder::load(images.path(), &self.image, |kind| match kind {
+                    ObjectKind::CriuFile { name } => Some(name),
+                    _ => None,
+                })
+            });
+            let restored = sessions.restore(&self.record.sessions, &settings.store, &id.to_string());
+            (restored, unpacking.join().unwrap_or_else(|_| Err(crate::sessions::panicked())))
+        });
+        let (restored, ()) = (restored?, unpacked?);
+        let hello = hello(&shared)?;
+        let serving = serve(&sessions, hello);
+        let spec = host::RestoreSpec { images: images.path().to_owned(), record: self.record.host, tmpfs, stdio };
+        let job = host::Restored::restore(&criu, spec)
+            .map_err(|error| Failure::new(Kind::Failed, Chain(&error).to_string()))
+            .and_then(|stopped| wake(stopped, &sessions, restored));
+        drop(images);
+        let ending = job.and_then(|job| {
+            Supervisor::new(facts, command, job, Arc::clone(&sessions), Some(id)).supervise(&folder, signals)
+        });
+        sessions.end();
+        let _ = serving.join();
+        ending
+    }
+}
+
+/// Gives every restored process its session back and lets the job go on.
+fn wake(stopped: host::Restored, sessions: &Arc<Sessions>, restored: Vec<Session>) -> Result<host::Job, Failure> {
+    for session in restored {
+        let inner = host::InnerPid(session.record.inner_pid as i32);
+        let outer = stopped.job().outer(inner).ok_or_else(|| {
+            Failure::new(Kind::Damaged, format!("the image has a GPU session for process {}, but no such process", inner.0))
+        })?;
+        session.server().tell(&server::control::Ask::Ungate)?;
+        sessions.watch(outer.0 as u32, session)?;
+    }
+    stopped.resume().map_err(|error| Failure::of("the restored job does not go on", &error))
+}
+
+impl Supervisor {
+    fn new(
+        facts: JobFacts,
+        command: Command,
+        job: host::Job,
+        sessions: Arc<Sessions>,
+        newest: Option<ImageId>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            facts,
+            command,
+            job: Arc::new(job),
+            sessions,
+            cutting: Mutex::default(),
+            newest: Mutex::new(newest),
+            rehearsed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    /// Answers questions until the job has ended.
+    fn supervise(self: Arc<Self>, folder: &JobFolder, signals: host::Forwarder) -> Result<host::Ending, Failure> {
+        let socket = folder.admin_socket();
+        let fail = |error: io::Error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error);
+        let listener = UnixListener::bind(&socket).map_err(fail)?;
+        signals.forward_to(&self.job).map_err(|error| Failure::of("cannot pass on signals", &error))?;
+        let listening = {
+            let this = Arc::clone(&self);
+            std::thread::spawn(move || this.listen(&listener))
+        };
+        let ending = self.job.wait().map_err(|error| Failure::of("cannot wait for the job", &error));
+        self.ended.store(true, Ordering::Release);
+        let _ = listening.join();
+        // A checkpoint that has its cut is still published when the job ends meanwhile.
+        drop(self.cutting.lock());
+        ending
+    }
+
+    fn listen(self: &Arc<Self>, listener: &UnixListener) {
+        while !self.ended.load(Ordering::Acquire) {
+            if !readable(listener, TICK) {
+                continue;
+            }
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let this = Arc::clone(self);
+                    std::thread::spawn(move || {
+                        if let Err(error) = this.answer(&stream) {
+                            tracing::debug!("whoever asked is gone: {error}");
+                        }
+                    });
+                }
+                Err(error) => tracing::warn!("admin socket: {error}"),
+            }
+        }
+    }
+
+    fn answer(self: Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+        match receive(&mut BufReader::new(stream))? {
+            Some(Request::Checkpoint(options)) => {
+                let (events, queue) = mpsc::channel();
+                let this = Arc::clone(&self);
+                // The checkpoint does not wait for whoever looks on.
+                std::thread::spawn(move || {
+                    let last = match this.checkpoint(&options, &events) {
+                        Ok(report) => Event::Published(report),
+                        Err(failure) => Event::Failed(failure),
+                    };
+                    let _ = events.send(last);
+                });
+                queue.iter().try_for_each(|event| send(stream, &event))
+            }
+            Some(Request::Status) => {
+                let pids = self.job.tasks().iter().map(|task| task.outer.0).collect();
+                send(stream, &Event::Status { facts: self.facts.clone(), pids, sessions: self.sessions.count() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn checkpoint(
+        &self,
+        options: &crate::admin::CheckpointOptions,
+        events: &mpsc::Sender<Event>,
+    ) -> Result<crate::admin::Report, Failure> {
+        let _cutting = match self.cutting.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let message = format!("a checkpoint of job {:?} is under way already; wait for it", self.facts.job);
+                return Err(Failure::new(Kind::Busy, message));
+            }
+        };
+        cut::take(self, options, events)
+    }
+
+    /// The CRIU to use, probed once.
+    pub(crate) fn criu(&self) -> Result<host::Criu, Failure> {
+        criu()
+    }
+
+    /// Whether the object tables, as they were then, have been rehearsed.
+    pub(crate) fn is_rehearsed(&self) -> bool {
+        self.rehearsed.load(Ordering::Relaxed)
+    }
+
+    /// The newest image of this job.
+    pub(crate) fn newest_image(&self) -> Option<ImageId> {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn published(&self, image: ImageId, rehearsed: bool) {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(image);
+        self.rehearsed.store(rehearsed, Ordering::Relaxed);
+    }
+}
+
+fn criu() -> Result<host::Criu, Failure> {
+    host::Criu::find().map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))
+}
+
+fn facts_of(settings: &Settings, command: &Command, restarted_from: Option<String>) -> JobFacts {
+    JobFacts {
+        job: settings.name.clone(),
+        supervisor: std::process::id(),
+        started_ns: facts::now_ns(),
+        command: command.args.iter().map(ToString::to_string).collect(),
+        device: settings.device.clone(),
+        store: settings.store.clone(),
+        restarted_from,
+    }
+}
+
+fn tmpfs(size: u64) -> Result<host::Tmpfs, Failure> {
+    host::Tmpfs::create(size).map_err(|error| {
+        let kind = if host::is_root() { Kind::Failed } else { Kind::Unavailable };
+        Failure::new(kind, Chain(&error).to_string())
+    })
+}
+
+/// The shim under every name by which programs ask for the driver.
+fn install_shim(shim: &Path, library: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(library)
+        .and_then(|()| fs::copy(shim, library.join("libcuda.so.1")))
+        .and_then(|_| fs::hard_link(library.join("libcuda.so.1"), library.join("libcuda.so")))
+        .map_err(|error| Failure::of(format_args!("cannot put {} into the job", shim.display()), &error))
+}
+
+fn hello(shared: &Path) -> Result<HelloListener, Failure> {
+    HelloListener::bind(&shared.join(HELLO)).map_err(|error| Failure::of("cannot listen for GPU sessions", &error))
+}
+
+fn serve(sessions: &Arc<Sessions>, hello: HelloListener) -> std::thread::JoinHandle<()> {
+    let sessions = Arc::clone(sessions);
+    std::thread::spawn(move || sessions.serve(&hello))
+}
+
+fn spawn_failure(error: &host::SpawnError) -> Failure {
+    let kind = match error {
+        host::SpawnError::Privilege(_) => Kind::Unavailable,
+        host::SpawnError::NotFound { .. } => Kind::NotFound,
+        _ => Kind::Failed,
+    };
+    Failure::new(kind, Chain(error).to_string())
+}

@@ -1,0 +1,79 @@
+//! `dormouse checkpoint`
+
+use crate::flags::{self, Checkpoint};
+use crate::output::Show;
+use checkpoint::admin::{self, CheckpointOptions, Event, Report, Request};
+use checkpoint::{Failure, Kind, runtime};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+
+#[derive(Serialize)]
+#[serde(transparent)]
+pub struct Published(Report);
+
+/// Asks the job's supervisor for a checkpoint and shows how it goes.
+pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
+    let root = runtime::root();
+    let job = runtime::find(&root, &flags.job)?;
+    let options = CheckpointOptions {
+        stop: flags.stop,
+        gate_deadline_ms: (flags.gate_deadline * 1000.0) as u64,
+        retries: flags.retries,
+        compress: flags.compress.into(),
+    };
+    let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
+    let last = admin::ask(&root.join(&job.job).join("admin.sock"), &Request::Checkpoint(options), |event| match event {
+        Event::Step { step } => bar.set_message(step.clone()),
+        Event::Progress { done, total } => {
+            bar.set_length(*total);
+            bar.set_position(*done);
+        }
+        _ => {}
+    });
+    bar.finish_and_clear();
+    match last? {
+        Event::Published(report) => Ok(Published(report)),
+        Event::Failed(failure) => Err(failure),
+        other => Err(Failure::new(Kind::Failed, format!("the job's supervisor answered {other:?}"))),
+    }
+}
+
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:24} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+impl From<flags::Compress> for image::Compress {
+    fn from(flags: flags::Compress) -> Self {
+        match flags {
+            flags::Compress::None => Self::None,
+            flags::Compress::Lz4 => Self::Lz4,
+            flags::Compress::Zstd => Self::Zstd,
+        }
+    }
+}
+
+impl Show for Published {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        let report = &self.0;
+        writeln!(out, "image {} of job {}", report.image, report.job)?;
+        writeln!(
+            out,
+            "stopped for {:.0} ms (drain {:.0}, device {:.0}, shared {:.0}, host {:.0}); published after {:.0} ms",
+            report.stall_ms,
+            report.drain_ms,
+            report.device_ms,
+            report.shared_ms,
+            report.host_ms,
+            report.total_ms
+        )?;
+        writeln!(
+            out,
+            "{} in the image, {} of it device memory; {} written",
+            HumanBytes(report.bytes),
+            HumanBytes(report.device_bytes),
+            HumanBytes(report.written)
+        )
+    }
+}
