@@ -4,7 +4,7 @@ use crate::callbacks::CallbackReceiver;
 use crate::control::{Control, RingState, State};
 use crate::layout::{Ring, RingIndex, SESSION_BYTES, STAGING_BYTES};
 use crate::map::{Mapping, SessionMap};
-use crate::ring::{Dependency, Kind, Producer};
+use crate::ring::{Dependency, Kind, Producer, promised};
 use crate::server::at;
 use crate::staging::Slot;
 use crate::sync::{NAP, Ordering, spin};
@@ -139,9 +139,7 @@ impl Drop for ClientRing {
 fn collect_dependencies(session: &ClientSession, own: RingIndex, to: &mut Vec<Dependency>) {
     let ever = session.map.control().head.0.next_ring.load(Ordering::Acquire) as usize;
     for index in RingIndex::all().take(ever).filter(|index| *index != own) {
-        let ring = session.map.ring(index);
-        let position = ring.client.0.async_tail.load(Ordering::Acquire);
-        if ring.server.0.head.load(Ordering::Acquire) < position {
+        if let Some(position) = promised(session.map.ring(index)) {
             to.push(Dependency { ring: index.small(), position });
         }
     }

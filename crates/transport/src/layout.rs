@@ -63,11 +63,11 @@ impl RingIndex {
 }
 
 /// Keeps what one side writes off the cache lines (and their neighbours, which are fetched in pairs) of the other.
-#[repr(C, align(128))]
+#[cfg_attr(not(loom), repr(C, align(128)))]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// Starts at a page of its own.
-#[repr(C, align(4096))]
+/// Starts at a page of its own (but not on the small stacks that loom gives).
+#[cfg_attr(not(loom), repr(C, align(4096)))]
 pub(crate) struct Paged<T>(pub(crate) T);
 
 /// The control page.
@@ -167,7 +167,8 @@ const _: () = {
     assert!(offset_of!(Ring, submission) == 4096 + (256 << 10));
 };
 
-#[cfg(loom)]
+/// A ring in plain memory, for tests.
+#[cfg(any(loom, test))]
 impl<const S: usize, const R: usize> RingShared<S, R> {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);

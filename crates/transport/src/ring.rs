@@ -228,7 +228,7 @@ impl Header {
         let max = if opcode == WRAP { area::<S>() } else { message_max::<S>() as u64 };
         let fits = len >= 8 + 16 * dependencies as u64 && len <= max && len.next_multiple_of(8) <= room;
         // A wrap record reaches exactly to the end of the area.
-        let wraps = opcode != WRAP || (position + len) % area::<S>() == 0;
+        let wraps = opcode != WRAP || (position + len).is_multiple_of(area::<S>());
         if fits && wraps {
             Ok(Self { opcode, dependencies, len: len as usize })
         } else {
@@ -255,7 +255,7 @@ impl Header {
 fn published<const S: usize, const R: usize>(ring: &RingShared<S, R>, head: u64) -> Result<u64> {
     let tail = ring.client.0.tail.load(Ordering::Acquire);
     match tail.checked_sub(head) {
-        Some(used) if used <= area::<S>() && tail % 8 == 0 => Ok(tail),
+        Some(used) if used <= area::<S>() && tail.is_multiple_of(8) => Ok(tail),
         _ => Err(TransportError::Corrupt { ring: 0, what: "tail", value: tail }),
     }
 }
@@ -359,6 +359,12 @@ impl Consumer {
     }
 }
 
+/// The position that a message submitted to another ring now must come after: this ring's pipelined calls have returned.
+pub(crate) fn promised<const S: usize, const R: usize>(ring: &RingShared<S, R>) -> Option<u64> {
+    let position = ring.client.0.async_tail.load(Ordering::Acquire);
+    (ring.server.0.head.load(Ordering::Acquire) < position).then_some(position)
+}
+
 /// Whether the ring has executed everything up to `position`.
 ///
 /// # Errors
@@ -367,11 +373,10 @@ pub(crate) fn is_done<const S: usize, const R: usize>(
     ring: &RingShared<S, R>,
     position: u64,
 ) -> Result<bool> {
-    let head = ring.server.0.head.load(Ordering::Acquire);
-    if head >= position {
+    if ring.server.0.head.load(Ordering::Acquire) >= position {
         return Ok(true);
     }
-    if position > published(ring, head)? {
+    if position > ring.client.0.tail.load(Ordering::Acquire) {
         return Err(TransportError::Corrupt { ring: 0, what: "dependency", value: position });
     }
     Ok(false)
@@ -388,23 +393,21 @@ pub(crate) fn any_pending<const S: usize, const R: usize>(
     let words = &ring.submission.0;
     let mut position = ring.server.0.head.load(Ordering::Acquire);
     while position < until {
-        let tail = published(ring, position)?;
-        if tail <= position {
-            return Ok(false);
-        }
-        let header = Header::read(words, position, tail).inspect(|header| {
-            if !header.is_wrap() {
+        let header = published(ring, position).and_then(|tail| {
+            let header = (tail != position).then(|| Header::read(words, position, tail)).transpose()?;
+            if let Some(header) = header.as_ref().filter(|header| !header.is_wrap()) {
                 header.read_body(words, position, buffer);
             }
+            Ok(header)
         });
-        // The client may have reused the bytes if the message was executed meanwhile; then they do not count.
+        // If the message was executed meanwhile, the client may have reused the bytes: what was read of them means nothing.
         fence(Ordering::Acquire);
         let head = ring.server.0.head.load(Ordering::Acquire);
         if head > position {
             position = head;
             continue;
         }
-        let header = header?;
+        let Some(header) = header? else { return Ok(false) };
         if !header.is_wrap() && matches(header.opcode, buffer) {
             return Ok(true);
         }
@@ -413,5 +416,8 @@ pub(crate) fn any_pending<const S: usize, const R: usize>(
     Ok(false)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
+
+#[cfg(all(test, loom))]
+mod model;

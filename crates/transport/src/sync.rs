@@ -16,7 +16,6 @@ pub(crate) const NAP: Duration = Duration::from_millis(100);
 /// The sleeper sets the word and looks once more at what it waits for; the waker publishes and then looks at the word. A
 /// sequentially consistent fence between the two steps on both sides means that one of them sees the other.
 #[repr(C)]
-#[cfg_attr(not(loom), derive(Default))]
 pub(crate) struct Sleeper {
     word: AtomicU32,
     #[cfg(loom)]
@@ -54,11 +53,19 @@ impl Sleeper {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, test))]
 impl Sleeper {
     pub(crate) fn new() -> Self {
-        Self { word: AtomicU32::new(0), queue: (loom::sync::Mutex::new(()), loom::sync::Condvar::new()) }
+        Self {
+            word: AtomicU32::new(0),
+            #[cfg(loom)]
+            queue: (loom::sync::Mutex::new(()), loom::sync::Condvar::new()),
+        }
     }
+}
+
+#[cfg(loom)]
+impl Sleeper {
     fn futex_wait(&self, _: Duration) {
         let guard = self.queue.0.lock().unwrap();
         if self.word.load(Ordering::Relaxed) == 1 {

@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 mod codec;
-mod error;
 mod facts;
 mod greeting;
 mod ids;
@@ -12,7 +11,7 @@ mod messages;
 mod reply;
 
 pub use codec::{DecodeError, Decoder, Encoder, MAX_LIST, Wire};
-pub use error::CuError;
+pub use cuda_abi::CuError;
 pub use facts::{DeviceFacts, FunctionFacts, Param, SessionFacts};
 pub use greeting::{GREETING_MAX, Greeting};
 pub use ids::*;

@@ -1,0 +1,307 @@
+//! Both sides over real files, in one process.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use transport::hello::{HelloListener, ask};
+use transport::{
+    Callback, ClientSession, MAX_RINGS, Next, RingIndex, RingState, ServerSession, State, TransportError,
+};
+
+const ECHO: u16 = 1;
+const NOTE: u16 = 2;
+
+/// A server that answers `ECHO` with its body and writes down `NOTE`s, a thread for each ring, until the state is dead.
+struct FakeServer {
+    session: Arc<ServerSession>,
+    notes: Arc<Mutex<Vec<(usize, Vec<u8>)>>>,
+    bell: Option<std::thread::JoinHandle<()>>,
+}
+
+impl FakeServer {
+    fn start(session: Arc<ServerSession>) -> Self {
+        session.control().set_state(State::Running);
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let bell = {
+            let (session, notes) = (Arc::clone(&session), Arc::clone(&notes));
+            std::thread::spawn(move || {
+                let mut threads: Vec<Option<std::thread::JoinHandle<()>>> =
+                    (0..MAX_RINGS).map(|_| None).collect();
+                let mut seen = u32::MAX;
+                while session.control().state() == State::Running {
+                    for (index, state) in session.control().rings() {
+                        let slot = &mut threads[index.get()];
+                        if state != RingState::Free && slot.as_ref().is_none_or(|thread| thread.is_finished())
+                        {
+                            let (session, notes) = (Arc::clone(&session), Arc::clone(&notes));
+                            *slot = Some(std::thread::spawn(move || serve(&session, index, &notes)));
+                        }
+                    }
+                    seen = session.wait_doorbell(seen, Duration::from_millis(20));
+                }
+                threads.into_iter().flatten().for_each(|thread| thread.join().unwrap());
+            })
+        };
+        Self { session, notes, bell: Some(bell) }
+    }
+
+    fn stop(&mut self) {
+        self.session.control().set_state(State::Dead);
+        if let Some(bell) = self.bell.take() {
+            bell.join().unwrap();
+        }
+    }
+}
+
+impl Drop for FakeServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn serve(session: &Arc<ServerSession>, index: RingIndex, notes: &Mutex<Vec<(usize, Vec<u8>)>>) {
+    let mut reader = session.reader(index);
+    while session.control().state() == State::Running {
+        match reader.next(Duration::from_millis(20)).unwrap() {
+            Next::Message(message) => {
+                for dependency in message.dependencies {
+                    while !session.is_done(*dependency).unwrap()
+                        && session.control().state() == State::Running
+                    {
+                        std::thread::yield_now();
+                    }
+                }
+                let body = message.body.to_vec();
+                if message.opcode == ECHO {
+                    reader.reply(&body).unwrap();
+                } else {
+                    notes.lock().unwrap().push((index.get(), body));
+                    reader.advance();
+                }
+            }
+            Next::Idle => {}
+            Next::Closed => return reader.release(),
+        }
+    }
+}
+
+fn session(dir: &Path) -> (FakeServer, Arc<ClientSession>) {
+    let server = FakeServer::start(ServerSession::create(dir).unwrap());
+    (server, ClientSession::open(dir).unwrap())
+}
+
+#[test]
+fn calls_are_answered_and_ordered_between_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, client) = session(dir.path());
+    let turn = Arc::new(AtomicU64::new(0));
+    const THREADS: u64 = 8;
+    const ROUNDS: u64 = 200;
+    std::thread::scope(|scope| {
+        for me in 0..THREADS {
+            let (client, turn) = (Arc::clone(&client), Arc::clone(&turn));
+            scope.spawn(move || {
+                let mut ring = client.take_ring().unwrap();
+                let mut reply = Vec::new();
+                for round in 0..ROUNDS {
+                    let question = [me as u8; 300];
+                    ring.call(ECHO, &[&question[..7], &question[7..]], &mut reply).unwrap();
+                    assert_eq!(reply, question);
+                    // Every call of one thread begins after one of another has returned.
+                    let mine = round * THREADS + me;
+                    while turn.load(Ordering::Acquire) != mine {
+                        std::thread::yield_now();
+                    }
+                    ring.submit(NOTE, &[&mine.to_le_bytes()]).unwrap();
+                    turn.store(mine + 1, Ordering::Release);
+                }
+            });
+        }
+    });
+    client.take_ring().unwrap().call(ECHO, &[b"all done"], &mut Vec::new()).unwrap();
+    let notes: Vec<u64> = server
+        .notes
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(_, body)| u64::from_le_bytes(body[..].try_into().unwrap()))
+        .collect();
+    assert_eq!(notes, (0..THREADS * ROUNDS).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_ring_serves_one_thread_after_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, client) = session(dir.path());
+    let mut highest = 0;
+    for round in 0..1000u32 {
+        let mut ring = client.take_ring().unwrap();
+        ring.submit(NOTE, &[&round.to_le_bytes(), &[0; 5000]]).unwrap();
+        highest = highest.max(ring.index().get());
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.notes.lock().unwrap().len() < 1000 {
+        assert!(Instant::now() < deadline, "what a thread left behind is still executed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(highest < MAX_RINGS);
+    while client.control().rings().any(|(_, state)| state != RingState::Free) {
+        assert!(Instant::now() < deadline, "every ring comes back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let all: Vec<_> = (0..MAX_RINGS).map(|_| client.take_ring().unwrap()).collect();
+    assert!(matches!(client.take_ring(), Err(TransportError::NoRing)));
+    drop(all);
+}
+
+#[test]
+fn a_dead_server_is_noticed_within_a_second() {
+    let dir = tempfile::tempdir().unwrap();
+    // Nobody serves this session.
+    let server = ServerSession::create(dir.path()).unwrap();
+    server.control().set_state(State::Running);
+    let client = ClientSession::open(dir.path()).unwrap();
+    let mut ring = client.take_ring().unwrap();
+    let path = dir.path().to_owned();
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(150));
+        transport::mark_dead(&path).unwrap();
+        Instant::now()
+    });
+    let answer = ring.call(ECHO, &[b"?"], &mut Vec::new());
+    let noticed = killer.join().unwrap().elapsed();
+    assert!(matches!(answer, Err(TransportError::Dead)));
+    assert!(noticed < Duration::from_secs(1), "{noticed:?}");
+    assert!(matches!(ring.submit(NOTE, &[]), Err(TransportError::Dead)));
+}
+
+#[test]
+fn a_full_ring_without_a_server_is_noticed_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = ServerSession::create(dir.path()).unwrap();
+    server.control().set_state(State::Running);
+    let client = ClientSession::open(dir.path()).unwrap();
+    let mut ring = client.take_ring().unwrap();
+    let path = dir.path().to_owned();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        transport::mark_dead(&path).unwrap();
+    });
+    let filled = (0..100).map(|_| ring.submit(NOTE, &[&[1; 60_000]])).find(Result::is_err);
+    assert!(matches!(filled, Some(Err(TransportError::Dead))));
+}
+
+#[test]
+fn a_new_server_goes_on_where_the_old_one_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, client) = session(dir.path());
+    let mut ring = client.take_ring().unwrap();
+    let mut reply = Vec::new();
+    ring.call(ECHO, &[b"before"], &mut reply).unwrap();
+    server.stop();
+    server.session.control().set_state(State::Starting);
+    // Calls made while there is no server wait for the next one.
+    let waiter = std::thread::spawn(move || {
+        let mut reply = Vec::new();
+        ring.submit(NOTE, &[b"between"]).unwrap();
+        ring.call(ECHO, &[b"across"], &mut reply).unwrap();
+        reply
+    });
+    std::thread::sleep(Duration::from_millis(150));
+    let again = FakeServer::start(ServerSession::attach(dir.path()).unwrap());
+    assert_eq!(waiter.join().unwrap(), b"across");
+    assert_eq!(again.notes.lock().unwrap()[0].1, b"between");
+    assert_eq!(client.control().generation(), 1);
+}
+
+#[test]
+fn callbacks_run_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = ServerSession::create(dir.path()).unwrap();
+    let client = ClientSession::open(dir.path()).unwrap();
+    let receiver = client.callbacks();
+    let runner = std::thread::spawn(move || {
+        let mut seen = Vec::new();
+        while seen.len() < 5000 {
+            if let Some(callback) = receiver.next(Duration::from_secs(5)).unwrap() {
+                seen.push(callback.id);
+                receiver.acknowledge();
+            }
+        }
+        seen
+    });
+    let mut sender = server.callbacks();
+    for id in 0..5000 {
+        while sender.publish(Callback { id, status: 0 }).unwrap().is_none() {
+            let seen = sender.acknowledged();
+            let _ = sender.wait_acknowledged(seen, Duration::from_secs(1));
+        }
+    }
+    assert_eq!(runner.join().unwrap(), (0..5000).collect::<Vec<_>>());
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while sender.acknowledged() < sender.published() {
+        assert!(Instant::now() < deadline);
+        let _ = sender.wait_acknowledged(sender.acknowledged(), Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn errors_of_earlier_work_are_answered_once_or_for_ever() {
+    use wire::CuError;
+    let dir = tempfile::tempdir().unwrap();
+    let server = ServerSession::create(dir.path()).unwrap();
+    let client = ClientSession::open(dir.path()).unwrap();
+    server.control().set_error(CuError::OUT_OF_MEMORY);
+    server.control().set_error(CuError::INVALID_VALUE);
+    assert_eq!(client.control().take_error(), Some(CuError::OUT_OF_MEMORY), "the first one stands");
+    assert_eq!(client.control().take_error(), None);
+    server.control().set_error(CuError::INVALID_VALUE);
+    server.control().set_error(CuError::LAUNCH_FAILED);
+    server.control().set_error(CuError::ILLEGAL_ADDRESS);
+    assert_eq!(client.control().take_error(), Some(CuError::LAUNCH_FAILED));
+    assert_eq!(client.control().take_error(), Some(CuError::LAUNCH_FAILED));
+}
+
+#[test]
+fn what_is_no_session_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(ClientSession::open(dir.path()), Err(TransportError::Io { .. })));
+    std::fs::write(dir.path().join("session"), b"short").unwrap();
+    let short = ClientSession::open(dir.path()).err().unwrap();
+    assert!(matches!(short, TransportError::NotASession { what: "size", .. }), "{short}");
+    let file = std::fs::File::create(dir.path().join("session")).unwrap();
+    file.set_len(1 << 30).unwrap();
+    let blank = ClientSession::open(dir.path()).err().unwrap();
+    assert!(matches!(blank, TransportError::NotASession { what: "magic", .. }), "{blank}");
+    assert!(
+        matches!(ServerSession::create(dir.path()), Err(TransportError::Io { .. })),
+        "a session is made once"
+    );
+}
+
+#[test]
+fn a_session_is_asked_for_and_given_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hello.sock");
+    let patience = Duration::from_secs(5);
+    assert!(matches!(ask(&path, 7, patience), Err(TransportError::Io { .. })));
+    let listener = HelloListener::bind(&path).unwrap();
+    let supervisor = std::thread::spawn(move || {
+        let first = listener.accept(patience).unwrap();
+        assert_eq!((first.pid(), first.inner_pid()), (std::process::id(), 7));
+        first.welcome(42).unwrap();
+        listener.accept(patience).unwrap().refuse("there is no GPU left").unwrap();
+        // Accepted and never answered.
+        let silent = listener.accept(patience).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        drop(silent);
+    });
+    assert_eq!(ask(&path, 7, patience).unwrap(), 42);
+    let refused = ask(&path, 7, patience).err().unwrap();
+    assert!(refused.to_string().contains("there is no GPU left"), "{refused}");
+    let silence = ask(&path, 7, Duration::from_millis(100)).err().unwrap();
+    assert!(matches!(silence, TransportError::Timeout { .. }), "{silence}");
+    supervisor.join().unwrap();
+}
