@@ -13,10 +13,13 @@ use transport::{
 const ECHO: u16 = 1;
 const NOTE: u16 = 2;
 
+/// What arrived as `NOTE`: in which ring, and its body.
+type Notes = Mutex<Vec<(usize, Vec<u8>)>>;
+
 /// A server that answers `ECHO` with its body and writes down `NOTE`s, a thread for each ring, until the state is dead.
 struct FakeServer {
     session: Arc<ServerSession>,
-    notes: Arc<Mutex<Vec<(usize, Vec<u8>)>>>,
+    notes: Arc<Notes>,
     bell: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -61,7 +64,7 @@ impl Drop for FakeServer {
     }
 }
 
-fn serve(session: &Arc<ServerSession>, index: RingIndex, notes: &Mutex<Vec<(usize, Vec<u8>)>>) {
+fn serve(session: &Arc<ServerSession>, index: RingIndex, notes: &Notes) {
     let mut reader = session.reader(index);
     while session.control().state() == State::Running {
         match reader.next(Duration::from_millis(20)).unwrap() {
