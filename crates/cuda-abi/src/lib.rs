@@ -1,5 +1,5 @@
 //! The CUDA driver's binary interface: its functions ([`FunctionId`], generated from the list in `cuda-list`), its
-//! types ([`sys`]), its errors ([`CudaError`]), and which version of a function a program gets ([`proc_address`]).
+//! types ([`sys`]), its errors ([`CuError`]), and which version of a function a program gets ([`proc_address`]).
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ pub use cuda_list::Class;
 /// The driver's types as C declares them. Nothing here is called through it: the shim and the driver backend use
 /// its types only.
 pub use cudarc::driver::sys;
-pub use error::{CudaError, CudaResult};
+pub use error::{CuError, CuResult};
 pub use function::{Function, FunctionId};
 
 /// The newest driver interface that the list covers, as `cuDriverGetVersion` counts: 1000 × major + 10 × minor.

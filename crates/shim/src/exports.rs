@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use cuda_abi::{CudaResult, FunctionId, sys};
+use cuda_abi::{CuResult, FunctionId, sys};
 
 use crate::log;
 
@@ -23,7 +23,7 @@ pub fn address(id: FunctionId) -> *const c_void {
 
 /// Runs an implementation and turns what it answers into a `CUresult`.
 #[inline]
-fn answer(id: FunctionId, implementation: impl FnOnce() -> CudaResult) -> c_uint {
+fn answer(id: FunctionId, implementation: impl FnOnce() -> CuResult) -> c_uint {
     let result = implementation();
     if log::enabled(log::Level::Trace) {
         log::trace_call(id, result);

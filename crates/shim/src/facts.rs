@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use cuda_abi::{CudaError, CudaResult, NEWEST_DRIVER_VERSION, sys::CUcontext};
+use cuda_abi::{CuError, CuResult, NEWEST_DRIVER_VERSION, sys::CUcontext};
 
 /// A device, as the integrity check sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +30,13 @@ pub trait Facts: Sync {
     ///
     /// # Errors
     /// `INVALID_DEVICE`: no device has this ordinal.
-    fn primary_context(&self, device: i32) -> CudaResult<CUcontext>;
+    fn primary_context(&self, device: i32) -> CuResult<CUcontext>;
 
     /// As `cuCtxGetId`.
     ///
     /// # Errors
     /// `INVALID_CONTEXT`: no context has this handle.
-    fn context_id(&self, context: CUcontext) -> CudaResult<u64>;
+    fn context_id(&self, context: CUcontext) -> CuResult<u64>;
 }
 
 static FACTS: OnceLock<&'static dyn Facts> = OnceLock::new();
@@ -50,8 +50,8 @@ pub fn provide(facts: &'static dyn Facts) {
 ///
 /// # Errors
 /// `NOT_INITIALIZED` before a successful `cuInit`.
-pub fn get() -> CudaResult<&'static dyn Facts> {
-    FACTS.get().copied().ok_or(CudaError::NOT_INITIALIZED)
+pub fn get() -> CuResult<&'static dyn Facts> {
+    FACTS.get().copied().ok_or(CuError::NOT_INITIALIZED)
 }
 
 /// What `cuDriverGetVersion` says. cudart asks before `cuInit` and counts on the same answer later, so it cannot

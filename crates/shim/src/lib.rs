@@ -1,6 +1,6 @@
 //! The `libcuda.so.1` that applications load in place of the driver's.
 //!
-//! The way of a call: [`exports`] (one symbol per function of the list, generated) → [`api`] (what each function
+//! The way of a call: `exports` (one symbol per function of the list, generated) → [`api`] (what each function
 //! does, by chapter) → the session client, or an answer made here. [`private`] holds the tables that cudart asks for
 //! beside the public functions; they are computed in this process.
 //!
@@ -8,13 +8,13 @@
 //!
 //! 1. Write it in `api/<chapter>.rs` (the chapter is the name of its file in `crates/cuda-list/list`; a chapter of
 //!    many functions may be a folder that re-exports them):
-//!    ```ignore
-//!    pub unsafe fn cuMemAlloc_v2(dptr: *mut sys::CUdeviceptr, bytesize: usize) -> CudaResult { … }
+//!    ```text
+//!    pub unsafe fn cuMemAlloc_v2(dptr: *mut sys::CUdeviceptr, bytesize: usize) -> CuResult { … }
 //!    ```
 //!    The name is that of the version's symbol; versions with the same parameters share the implementation of the
 //!    newest of them (`cuCtxDestroy` runs `cuCtxDestroy_v2`). Parameters are the header's, with types from
 //!    [`cuda_abi::sys`] and C integers from `std::ffi`; `size_t` is `usize`, and every enumeration is a `c_uint`,
-//!    because an application may pass any number. The answer is a [`CudaResult`](cuda_abi::CudaResult).
+//!    because an application may pass any number. The answer is a [`CuResult`](cuda_abi::CuResult).
 //! 2. Delete the function's `unsupported` line from the list. The build then exports your function under all its
 //!    symbols, and fails where the prototype differs.
 //! 3. `cargo xtask coverage` writes `docs/api-coverage.md` again.

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-use cuda_abi::{CudaResult, FunctionId};
+use cuda_abi::{CuResult, FunctionId};
 
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ pub fn message(level: Level, text: fmt::Arguments<'_>) {
 
 /// Writes what a call answered.
 #[cold]
-pub fn trace_call(id: FunctionId, result: CudaResult) {
+pub fn trace_call(id: FunctionId, result: CuResult) {
     match result {
         Ok(()) => message(Level::Trace, format_args!("{}", id.symbol())),
         Err(error) => message(Level::Trace, format_args!("{}: {error}", id.symbol())),

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use cuda_abi::{CudaError, FunctionId};
+use cuda_abi::{CuError, FunctionId};
 
 use crate::log::{self, Level};
 
@@ -67,7 +67,7 @@ pub fn unsupported(id: FunctionId) -> c_uint {
     if !FUNCTIONS[id as usize].swap(true, Ordering::Relaxed) {
         report(Unsupported::Function(id));
     }
-    CudaError::NOT_SUPPORTED.code()
+    CuError::NOT_SUPPORTED.code()
 }
 
 /// Reports something asked for in vain, the first time.

@@ -5,16 +5,16 @@ mod table;
 use std::{ffi::CStr, fmt, num::NonZeroU32};
 
 /// What an implementation of a driver function answers.
-pub type CudaResult<T = ()> = Result<T, CudaError>;
+pub type CuResult<T = ()> = Result<T, CuError>;
 
 /// A `CUresult` other than `CUDA_SUCCESS`. Codes that `cuda.h` does not name are kept as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CudaError(NonZeroU32);
+pub struct CuError(NonZeroU32);
 
-impl CudaError {
-    const fn literal(code: u32) -> CudaError {
+impl CuError {
+    const fn literal(code: u32) -> CuError {
         match NonZeroU32::new(code) {
-            Some(code) => CudaError(code),
+            Some(code) => CuError(code),
             None => panic!("CUDA_SUCCESS is no error"),
         }
     }
@@ -24,12 +24,36 @@ impl CudaError {
         self.0.get()
     }
 
-    /// A `CUresult` from C, as a `Result`.
+    /// The error for a result code; `None` for `CUDA_SUCCESS`.
+    pub const fn from_code(code: u32) -> Option<CuError> {
+        match NonZeroU32::new(code) {
+            Some(code) => Some(CuError(code)),
+            None => None,
+        }
+    }
+
+    /// A result code from C, as a `Result`.
     ///
     /// # Errors
     /// Every code but `CUDA_SUCCESS`.
-    pub fn check(code: u32) -> CudaResult {
-        NonZeroU32::new(code).map_or(Ok(()), |code| Err(CudaError(code)))
+    pub fn check(code: u32) -> CuResult {
+        CuError::from_code(code).map_or(Ok(()), Err)
+    }
+
+    /// Whether the error, once met, is the answer of every later call of its context (CUDA: the context is corrupted).
+    pub fn is_sticky(self) -> bool {
+        [
+            CuError::ILLEGAL_ADDRESS,
+            CuError::LAUNCH_TIMEOUT,
+            CuError::ASSERT,
+            CuError::HARDWARE_STACK_ERROR,
+            CuError::ILLEGAL_INSTRUCTION,
+            CuError::MISALIGNED_ADDRESS,
+            CuError::INVALID_ADDRESS_SPACE,
+            CuError::INVALID_PC,
+            CuError::LAUNCH_FAILED,
+        ]
+        .contains(&self)
     }
 
     /// Such as `CUDA_ERROR_INVALID_VALUE`; `None` for a code that `cuda.h` does not name.
@@ -48,25 +72,25 @@ impl CudaError {
     }
 }
 
-impl fmt::Debug for CudaError {
+impl fmt::Debug for CuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
             Some(name) => write!(f, "{}", name.to_string_lossy()),
-            None => write!(f, "CUresult({})", self.code()),
+            None => write!(f, "CUDA error {}", self.code()),
         }
     }
 }
 
-impl fmt::Display for CudaError {
+impl fmt::Display for CuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.text() {
-            Some(text) => write!(f, "{} ({self:?})", text.to_string_lossy()),
-            None => write!(f, "unknown CUDA error {}", self.code()),
+            Some(text) => write!(f, "{self:?} ({})", text.to_string_lossy()),
+            None => write!(f, "CUDA error {}", self.code()),
         }
     }
 }
 
-impl std::error::Error for CudaError {}
+impl std::error::Error for CuError {}
 
 #[cfg(test)]
 mod tests {
@@ -75,9 +99,9 @@ mod tests {
 
     #[test]
     fn names_and_texts_are_the_drivers() {
-        assert_eq!(CudaError::INVALID_VALUE.to_string(), "invalid argument (CUDA_ERROR_INVALID_VALUE)");
-        assert_eq!(CudaError::ILLEGAL_ADDRESS.code(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS as u32);
-        assert_eq!(CudaError::literal(12345).to_string(), "unknown CUDA error 12345");
+        assert_eq!(CuError::INVALID_VALUE.to_string(), "CUDA_ERROR_INVALID_VALUE (invalid argument)");
+        assert_eq!(CuError::ILLEGAL_ADDRESS.code(), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS as u32);
+        assert_eq!(CuError::literal(12345).to_string(), "CUDA error 12345");
     }
 
     #[test]
@@ -88,7 +112,8 @@ mod tests {
 
     #[test]
     fn success_is_no_error() {
-        assert_eq!(CudaError::check(0), Ok(()));
-        assert_eq!(CudaError::check(1), Err(CudaError::INVALID_VALUE));
+        assert_eq!(CuError::check(0), Ok(()));
+        assert_eq!(CuError::check(1), Err(CuError::INVALID_VALUE));
+        assert_eq!(CuError::from_code(0), None);
     }
 }

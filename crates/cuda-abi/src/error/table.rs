@@ -1,13 +1,13 @@
 //! The errors of `cuda.h`, with the texts that driver 580 gives for them.
 
-use super::CudaError;
+use super::CuError;
 
 macro_rules! errors {
     ($($name:ident = $code:literal, $text:literal;)*) => {
-        impl CudaError {
+        impl CuError {
             $(
                 #[doc = concat!("`CUDA_ERROR_", stringify!($name), "`: ", $text, ".")]
-                pub const $name: CudaError = CudaError::literal($code);
+                pub const $name: CuError = CuError::literal($code);
             )*
         }
 

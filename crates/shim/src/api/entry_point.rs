@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use cuda_abi::{
-    CudaError, CudaResult, FunctionId,
+    CuError, CuResult, FunctionId,
     proc_address::{self, Missing},
     sys::{CUdriverProcAddressQueryResult as Status, CUuuid},
 };
@@ -21,7 +21,7 @@ pub unsafe fn cuGetProcAddress_v2(
     cudaVersion: c_int,
     flags: u64,
     symbolStatus: *mut c_uint,
-) -> CudaResult {
+) -> CuResult {
     // SAFETY: the caller's contract is the same.
     let found = unsafe { find(symbol, pfn, cudaVersion, flags) }?;
     let (address, status) = match found {
@@ -44,9 +44,9 @@ pub unsafe fn cuGetProcAddress(
     pfn: *mut *mut c_void,
     cudaVersion: c_int,
     flags: u64,
-) -> CudaResult {
+) -> CuResult {
     // SAFETY: the caller's contract is the same.
-    let id = unsafe { find(symbol, pfn, cudaVersion, flags) }?.map_err(|_| CudaError::NOT_FOUND)?;
+    let id = unsafe { find(symbol, pfn, cudaVersion, flags) }?.map_err(|_| CuError::NOT_FOUND)?;
     // SAFETY: `find` checked that it is not NULL, so it is the caller's to write to.
     unsafe { pfn.write(exports::address(id).cast_mut()) };
     Ok(())
@@ -57,9 +57,9 @@ unsafe fn find(
     pfn: *mut *mut c_void,
     version: c_int,
     flags: u64,
-) -> CudaResult<Result<FunctionId, Missing>> {
+) -> CuResult<Result<FunctionId, Missing>> {
     if symbol.is_null() || pfn.is_null() || flags > 3 || version > facts::driver_version() {
-        return Err(CudaError::INVALID_VALUE);
+        return Err(CuError::INVALID_VALUE);
     }
     // SAFETY: not NULL, so a C string of the caller's.
     let name = unsafe { CStr::from_ptr(symbol) };
@@ -68,17 +68,14 @@ unsafe fn find(
 }
 
 /// Gives a private table by its id.
-pub unsafe fn cuGetExportTable(
-    ppExportTable: *mut *const c_void,
-    pExportTableId: *const CUuuid,
-) -> CudaResult {
+pub unsafe fn cuGetExportTable(ppExportTable: *mut *const c_void, pExportTableId: *const CUuuid) -> CuResult {
     if ppExportTable.is_null() || pExportTableId.is_null() {
-        return Err(CudaError::INVALID_VALUE);
+        return Err(CuError::INVALID_VALUE);
     }
     // SAFETY: neither is NULL, so they are the caller's to read and to write.
     unsafe {
         let table = private::table(pExportTableId.cast::<[u8; 16]>().read());
         ppExportTable.write(table.unwrap_or(std::ptr::null()));
-        if table.is_some() { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+        if table.is_some() { Ok(()) } else { Err(CuError::INVALID_VALUE) }
     }
 }

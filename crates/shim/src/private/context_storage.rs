@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cuda_abi::{CudaError, CudaResult, sys::CUcontext};
+use cuda_abi::{CuError, CuResult, sys::CUcontext};
 
 use super::slots::{Slot, Table};
 use crate::facts;
@@ -42,65 +42,64 @@ unsafe extern "C" fn put(
     value: *mut c_void,
     destructor: Option<Destructor>,
 ) -> c_uint {
-    let put = || -> CudaResult {
+    let put = || -> CuResult {
         let key = (resolve(context)?.addr(), key.addr());
         let mut entries = write()?;
         let entries = entries.get_or_insert_default();
         if entries.contains_key(&key) {
-            return Err(CudaError::INVALID_HANDLE);
+            return Err(CuError::INVALID_HANDLE);
         }
         entries.insert(key, Entry { value: value.expose_provenance(), destructor });
         Ok(())
     };
-    put().map_or_else(CudaError::code, |()| 0)
+    put().map_or_else(CuError::code, |()| 0)
 }
 
 /// Forgets a value, without calling its destructor.
 unsafe extern "C" fn delete(context: CUcontext, key: *mut c_void) -> c_uint {
-    let delete = || -> CudaResult {
+    let delete = || -> CuResult {
         let key = (resolve(context)?.addr(), key.addr());
         let removed = write()?.as_mut().and_then(|entries| entries.remove(&key));
-        removed.map(|_| ()).ok_or(CudaError::INVALID_HANDLE)
+        removed.map(|_| ()).ok_or(CuError::INVALID_HANDLE)
     };
-    delete().map_or_else(CudaError::code, |()| 0)
+    delete().map_or_else(CuError::code, |()| 0)
 }
 
 /// Gives a value; where there is none, `value` is left as it is.
 unsafe extern "C" fn get(value: *mut *mut c_void, context: CUcontext, key: *mut c_void) -> c_uint {
-    let get = || -> CudaResult {
+    let get = || -> CuResult {
         let key = (resolve(context)?.addr(), key.addr());
         let entries = ENTRIES.read().unwrap_or_else(PoisonError::into_inner);
-        let entry =
-            entries.as_ref().and_then(|entries| entries.get(&key)).ok_or(CudaError::INVALID_HANDLE)?;
+        let entry = entries.as_ref().and_then(|entries| entries.get(&key)).ok_or(CuError::INVALID_HANDLE)?;
         if value.is_null() {
-            return Err(CudaError::INVALID_VALUE);
+            return Err(CuError::INVALID_VALUE);
         }
         // SAFETY: not NULL, so the caller's to write to.
         unsafe { value.write(std::ptr::with_exposed_provenance_mut(entry.value)) };
         Ok(())
     };
-    get().map_or_else(CudaError::code, |()| 0)
+    get().map_or_else(CuError::code, |()| 0)
 }
 
 /// NULL means the current context.
-fn resolve(context: CUcontext) -> CudaResult<CUcontext> {
+fn resolve(context: CUcontext) -> CuResult<CUcontext> {
     if !context.is_null() {
         return Ok(context);
     }
     let current = facts::get()?.current_context();
-    if current.is_null() { Err(CudaError::INVALID_CONTEXT) } else { Ok(current) }
+    if current.is_null() { Err(CuError::INVALID_CONTEXT) } else { Ok(current) }
 }
 
 /// The table, to change it. A child forked while another thread changed it finds it locked for ever: it gets an error,
 /// as every call of CUDA in such a child, and can end.
-fn write() -> CudaResult<RwLockWriteGuard<'static, Option<HashMap<Key, Entry>>>> {
+fn write() -> CuResult<RwLockWriteGuard<'static, Option<HashMap<Key, Entry>>>> {
     let deadline = Instant::now() + Duration::from_secs(1);
     loop {
         match ENTRIES.try_write() {
             Ok(entries) => return Ok(entries),
             Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) if Instant::now() > deadline => {
-                return Err(CudaError::NOT_INITIALIZED);
+                return Err(CuError::NOT_INITIALIZED);
             }
             Err(TryLockError::WouldBlock) => thread::yield_now(),
         }

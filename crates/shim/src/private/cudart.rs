@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use cuda_abi::{
-    CudaError, CudaResult, FunctionId,
+    CuError, CuResult, FunctionId,
     sys::{CUcontext, CUmodule},
 };
 
@@ -27,16 +27,16 @@ pub static CONTEXT_CHECKS: Table<15> =
 
 /// Gives the handle of a device's primary context, which is neither retained nor made current.
 unsafe extern "C" fn primary_context(context: *mut CUcontext, device: c_int) -> c_uint {
-    let give = || -> CudaResult {
+    let give = || -> CuResult {
         let handle = facts::get()?.primary_context(device)?;
         if context.is_null() {
-            return Err(CudaError::INVALID_VALUE);
+            return Err(CuError::INVALID_VALUE);
         }
         // SAFETY: not NULL, so the caller's to write to.
         unsafe { context.write(handle) };
         Ok(())
     };
-    give().map_or_else(CudaError::code, |()| 0)
+    give().map_or_else(CuError::code, |()| 0)
 }
 
 /// How cudart before 12.0 loads a program's image: as `cuModuleLoadData` does. Three more arguments of one entry are

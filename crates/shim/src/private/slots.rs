@@ -5,7 +5,7 @@ use std::{
     ptr,
 };
 
-use cuda_abi::CudaError;
+use cuda_abi::CuError;
 
 use crate::report::{self, Unsupported};
 
@@ -74,7 +74,7 @@ pub const NAMES: [&str; 7] = [
 /// An entry whose meaning is not known. Its arguments are not either, so it looks at none.
 extern "C" fn unknown<const NAME: usize, const SLOT: usize>() -> c_uint {
     report::report(Unsupported::PrivateSlot { table: NAMES[NAME], slot: SLOT });
-    CudaError::NOT_SUPPORTED.code()
+    CuError::NOT_SUPPORTED.code()
 }
 
 struct Unknown<const NAME: usize>;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cuda_abi::{
-    CudaError, CudaResult, FunctionId,
+    CuError, CuResult, FunctionId,
     sys::{CUcontext, CUfunction, CUmodule},
 };
 
@@ -64,30 +64,30 @@ unsafe fn give_switches(
 }
 
 unsafe extern "C" fn current_context(context: *mut CUcontext) -> c_uint {
-    let give = || -> CudaResult {
+    let give = || -> CuResult {
         let current = facts::get()?.current_context();
         if context.is_null() {
-            return Err(CudaError::INVALID_VALUE);
+            return Err(CuError::INVALID_VALUE);
         }
         // SAFETY: not NULL, so the caller's to write to.
         unsafe { context.write(current) };
         Ok(())
     };
-    give().map_or_else(CudaError::code, |()| 0)
+    give().map_or_else(CuError::code, |()| 0)
 }
 
 /// As `cuCtxGetId`; 0 for no context.
 unsafe extern "C" fn context_id(context: CUcontext, id: *mut u64) -> c_uint {
-    let give = || -> CudaResult {
+    let give = || -> CuResult {
         let number = if context.is_null() { 0 } else { facts::get()?.context_id(context)? };
         if id.is_null() {
-            return Err(CudaError::INVALID_VALUE);
+            return Err(CuError::INVALID_VALUE);
         }
         // SAFETY: not NULL, so the caller's to write to.
         unsafe { id.write(number) };
         Ok(())
     };
-    give().map_or_else(CudaError::code, |()| 0)
+    give().map_or_else(CuError::code, |()| 0)
 }
 
 type FunctionCallback = unsafe extern "C" fn(user: *mut c_void, function: CUfunction, index: u64);

@@ -6,7 +6,7 @@ mod md2;
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use cuda_abi::{CudaError, CudaResult};
+use cuda_abi::{CuError, CuResult};
 
 use super::{cudart, slots::Table};
 use crate::facts::{self, DeviceIdentity};
@@ -58,9 +58,9 @@ impl Question<'_> {
 }
 
 unsafe extern "C" fn check(version: c_uint, unix_seconds: u64, out: *mut [u8; 16]) -> c_uint {
-    let answer = || -> CudaResult {
+    let answer = || -> CuResult {
         if out.is_null() {
-            return Err(CudaError::INVALID_VALUE);
+            return Err(CuError::INVALID_VALUE);
         }
         let question = Question {
             driver_version: facts::driver_version(),
@@ -78,7 +78,7 @@ unsafe extern "C" fn check(version: c_uint, unix_seconds: u64, out: *mut [u8; 16
         unsafe { out.write(question.answer()) };
         Ok(())
     };
-    answer().map_or_else(CudaError::code, |()| 0)
+    answer().map_or_else(CuError::code, |()| 0)
 }
 
 extern "C" fn set() -> c_int {
