@@ -15,7 +15,6 @@ use cuda_abi::FunctionId;
 fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libcuda_shim.so")
 }
-}
 
 fn tool(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(name).args(arguments).arg(library()).output().unwrap();
