@@ -12,32 +12,67 @@
 //! ```
 //!
 //! # Running
-//! ```ignore
-//! let inherited = host::Inherited::take();              // first thing in main: ignored signals, stdio kinds
-//! let tmpfs = host::Tmpfs::create(size_bytes)?;         // unmounts itself when the last holder is gone
-//! std::fs::copy(shim, tmpfs.path().join("lib/libcuda.so.1"))?; // inside it is /run/dormouse-job/lib/libcuda.so.1
-//! let mut spec = host::JobSpec::new(argv, &inherited);  // argv: Vec<OsString>; env, cwd of this process
-//! spec.env.push(("DORMOUSE_SOCKET".into(), "/run/dormouse-job/control".into()));
-//! spec.binds = host::driver::binds("/run/dormouse-job/lib", &["libcuda.so", "libcuda.so.1"])?;
-//! spec.hide = host::driver::device_nodes();             // /dev/nvidia*
-//! spec.library_dir = Some("/run/dormouse-job/lib".into()); // ld.so.cache is regenerated to name it
-//! let job = host::Job::spawn(spec, tmpfs)?;             // returns once the application has been exec'ed (or could not be)
-//! let ending = job.wait()?;                             // when the last process of the job has ended
-//! ending.exit_like_it();                                // same exit code or signal
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::path::Path;
+//! # use std::sync::Arc;
+//! # use host::{Job, JobSpec, Tmpfs, driver, signals::Forwarder};
+//! let forwarder = Forwarder::block()?;                      // before any thread is started
+//! let mut spec = JobSpec::inherit(std::env::args_os().skip(1).collect())?; // environment, folder, streams of this process
+//! let tmpfs = Tmpfs::create(8 << 30)?;                      // gone when its last holder is
+//! std::fs::copy("libcuda.so.1", tmpfs.path().join("libcuda.so.1"))?; // in the job: /run/dormouse-job/libcuda.so.1
+//! let shim = Path::new(host::JOB_DIR).join("libcuda.so.1");
+//! spec.binds = driver::binds(&shim, "libcuda.so");          // over every name of the machine's own driver library
+//! if spec.binds.is_empty() {
+//!     spec.library_dir = Some(host::JOB_DIR.into());        // none here: an ld.so.cache that names ours
+//! }
+//! spec.hide = driver::device_nodes();
+//! let job = Arc::new(Job::spawn(spec, tmpfs)?);             // the application has been executed
+//! forwarder.forward_to(&job)?;
+//! job.wait()?.exit_like_it();                               // same exit code or signal
+//! # }
 //! ```
 //!
 //! # Checkpoint
-//! ```ignore
-//! let frozen = job.dump(&criu, images_dir, &host::DumpOptions::default())?; // every task is stopped, invisibly to it
-//! let record: &host::HostRecord = frozen.record();      // serde; store it with every file of images_dir
-//! // ... capture device memory, pinned files: nothing of the job runs here ...
-//! let report = frozen.resume()?;                        // or frozen.kill()?; dropping it resumes
+//! ```no_run
+//! # fn f(job: host::Job, criu: host::Criu, images: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
+//! let frozen = job.dump(&criu, images, &host::DumpOptions::default())?; // every task is stopped, and cannot see it
+//! let record: &host::HostRecord = frozen.record();          // to be stored, with every file of `images` and of the tmpfs
+//! // ... capture device memory and the tmpfs: nothing of the job runs here ...
+//! let report = frozen.resume()?;                            // or kill(); dropping it resumes
+//! # Ok(()) }
 //! ```
 //!
 //! # Restart
-//! ```ignore
-//! let tmpfs = host::Tmpfs::create(size_bytes)?;         // fill it with the captured files first
-//! let restored = host::Restored::restore(&criu, host::RestoreSpec { images: dir, record, tmpfs, stdio: inherited.stdio() })?;
-//! // ... every task exists and is stopped: reconnect rings, register userfaultfd regions ...
-//! let job = restored.resume()?;                         // dropping it kills the job
+//! ```no_run
+//! # fn f(criu: host::Criu, images: &std::path::Path, record: host::HostRecord) -> Result<(), Box<dyn std::error::Error>> {
+//! let tmpfs = host::Tmpfs::create(8 << 30)?;                // ... fill it with the captured files ...
+//! let stdio = host::Stdio::take()?;
+//! let spec = host::RestoreSpec { images, record: &record, tmpfs, stdio, hide: host::driver::device_nodes(), log_level: 2 };
+//! let restored = host::Restored::restore(&criu, spec)?;     // every task exists and is stopped
+//! let job = restored.resume()?;                             // dropping it instead kills the job
+//! # Ok(()) }
 //! ```
+
+pub mod criu;
+pub mod cut;
+pub mod driver;
+pub mod files;
+pub mod init;
+mod job;
+mod mounts;
+pub mod privilege;
+pub mod signals;
+pub mod stdio;
+mod tasks;
+mod tmpfs;
+
+pub use criu::{Criu, CriuError};
+pub use cut::{
+    DumpError, DumpOptions, DumpReport, Frozen, HostRecord, RestoreError, RestoreSpec, Restored,
+};
+pub use job::{Ending, Job, JobSpec, SpawnError, Target};
+pub use mounts::Mount;
+pub use stdio::Stdio;
+pub use tasks::{InnerPid, OuterPid, Task};
+pub use tmpfs::{JOB_DIR, Tmpfs, TmpfsError, copy_tree};

@@ -1,0 +1,88 @@
+//! The least that a supervisor must do: runs a job, dumps it when told to, brings it back. Tests drive jobs through it.
+//!
+//! `supervise run CONTROL -- PROGRAM ARGS…` and `supervise restart CONTROL IMAGE`, where CONTROL is a path for a UNIX socket that
+//! takes one command per connection: `dump IMAGE`, `stop IMAGE`, `tasks`.
+
+use std::error::Error;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use host::signals::Forwarder;
+use host::{Criu, DumpOptions, Job, JobSpec, RestoreSpec, Restored, SpawnError, Stdio, Tmpfs, copy_tree};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const TMPFS_SIZE: u64 = 1 << 30;
+
+fn main() {
+    if let Err(error) = supervise() {
+        eprintln!("supervise: {error}");
+        std::process::exit(error.downcast_ref::<SpawnError>().map_or(125, |e| e.shell_code().into()));
+    }
+}
+
+fn supervise() -> Outcome<()> {
+    let forwarder = Forwarder::block()?;
+    let mut args = std::env::args_os().skip(1);
+    let mode = args.next().ok_or("run or restart?")?;
+    let control = args.next().ok_or("no control socket named")?;
+    let job = match mode.to_str() {
+        Some("run") => {
+            let argv = args.skip_while(|a| a == "--").collect();
+            Job::spawn(JobSpec::inherit(argv)?, Tmpfs::create(TMPFS_SIZE)?)?
+        }
+        _ => restore(Path::new(&args.next().ok_or("no image named")?))?,
+    };
+    let job = Arc::new(job);
+    forwarder.forward_to(&job)?;
+    let listener = UnixListener::bind(&control)?;
+    let served = Arc::clone(&job);
+    std::thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let reply = serve(&served, &connection).unwrap_or_else(|e| format!("error: {e}"));
+            let _ = writeln!(&connection, "{reply}");
+        }
+    });
+    let ending = job.wait()?;
+    let _ = fs::remove_file(control);
+    ending.exit_like_it()
+}
+
+fn serve(job: &Job, connection: &UnixStream) -> Outcome<String> {
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line)?;
+    match line.trim().split_once(' ') {
+        Some(("dump", image)) => dump(job, Path::new(image), false),
+        Some(("stop", image)) => dump(job, Path::new(image), true),
+        _ => Ok(job.tasks().iter().map(|t| format!("{}:{}:{} ", t.inner, t.comm, t.threads.len())).collect()),
+    }
+}
+
+fn dump(job: &Job, image: &Path, stop: bool) -> Outcome<String> {
+    let images = image.join("criu");
+    fs::create_dir_all(&images)?;
+    fs::create_dir(image.join("tmpfs"))?;
+    let frozen = job.dump(&Criu::find()?, &images, &DumpOptions::default())?;
+    let moving: Vec<_> = job.tasks().into_iter().filter(|t| !t.is_stopped()).collect();
+    if !moving.is_empty() {
+        return Err(format!("not stopped: {moving:?}").into());
+    }
+    fs::write(image.join("record.json"), serde_json::to_vec(frozen.record())?)?;
+    copy_tree(&job.tmpfs().path(), &image.join("tmpfs"))?;
+    let delivered = frozen.record().delivered(1).unwrap_or(0);
+    let warnings = frozen.warnings().join("; ");
+    let report = if stop { frozen.kill()?.0 } else { frozen.resume()? };
+    Ok(format!("ok {delivered} {} {} {warnings}", report.stopped.as_micros(), report.bytes))
+}
+
+fn restore(image: &Path) -> Outcome<Job> {
+    let record = serde_json::from_slice(&fs::read(image.join("record.json"))?)?;
+    let tmpfs = Tmpfs::create(TMPFS_SIZE)?;
+    copy_tree(&image.join("tmpfs"), &tmpfs.path())?;
+    let images = &image.join("criu");
+    let spec = RestoreSpec { images, record: &record, tmpfs, stdio: Stdio::take()?, hide: Vec::new(), log_level: 2 };
+    Ok(Restored::restore(&Criu::find()?, spec)?.resume()?)
+}

@@ -1,0 +1,324 @@
+//! Stops a job and writes its host half.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::sync::{MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use tempfile::TempDir;
+
+use super::record::{self, HostRecord, TaskRecord};
+use crate::criu::rpc::{self, Event, Session};
+use crate::criu::{Criu, LogExcerpt};
+use crate::files::{self, FileError};
+use crate::job::{Ending, Job};
+use crate::mounts;
+use crate::tasks::{OuterPid, Task};
+
+/// How to dump.
+#[derive(Debug, Clone)]
+pub struct DumpOptions {
+    /// Files open for writing that may be changed in place are saved up to this length in bytes.
+    pub save_limit: u64,
+    /// How long CRIU tries to stop all tasks before it gives up, in seconds.
+    pub freeze_timeout: u32,
+    /// How long output on its way may take to arrive while the job is stopped; what has not is stored.
+    pub drain_patience: Duration,
+    /// CRIU's log level: 2 for warnings, 4 for everything.
+    pub log_level: i32,
+}
+
+impl Default for DumpOptions {
+    fn default() -> Self {
+        Self {
+            save_limit: 256 << 20,
+            freeze_timeout: 10,
+            drain_patience: Duration::from_millis(100),
+            log_level: 2,
+        }
+    }
+}
+
+/// Why a job could not be dumped. It runs on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DumpError {
+    /// A dump of this job is being made.
+    #[error("another checkpoint of this job is being taken; try again when it is done")]
+    Busy,
+    /// It is over.
+    #[error("the job has ended")]
+    Ended,
+    /// CRIU refused.
+    #[error("{criu} cannot dump the job: {why}{log}")]
+    Refused {
+        /// Which CRIU.
+        criu: String,
+        /// What is known to be behind the log's last lines, and what to do.
+        why: String,
+        /// The end of its log.
+        log: LogExcerpt,
+    },
+    /// A file could not be saved.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Something on this side failed.
+    #[error("cannot dump the job: {what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// What a dump took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DumpReport {
+    /// From the first task stopped to the last running again, the caller's own capture included.
+    pub stopped: Duration,
+    /// The part of it that was the host half's: CRIU, and recording files and streams.
+    pub host: Duration,
+    /// Bytes written to the images' folder.
+    pub bytes: u64,
+}
+
+/// A job with every task stopped, and its host half on disk. Dropping it lets the job run on.
+#[derive(Debug)]
+#[must_use = "dropping it lets the job run on"]
+pub struct Frozen<'a> {
+    job: &'a Job,
+    /// None once the tasks have been let go.
+    session: Option<Session>,
+    work: TempDir,
+    record: HostRecord,
+    warnings: Vec<String>,
+    /// When CRIU had written everything, which is when the caller may begin.
+    held_since: Instant,
+    recording: Duration,
+    bytes: u64,
+    _cutting: MutexGuard<'a, ()>,
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DumpError {
+    move |source| DumpError::Io { what, source }
+}
+
+impl Job {
+    /// Stops every task, in a way that none of them can see, and writes the host half into `images`, an empty folder.
+    ///
+    /// # Errors
+    /// When the job is over, another dump is under way, or it holds something that CRIU cannot dump. The job runs on then.
+    pub fn dump(&self, criu: &Criu, images: &Path, options: &DumpOptions) -> Result<Frozen<'_>, DumpError> {
+        let cutting = match self.cutting.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(DumpError::Busy),
+        };
+        let all = mounts::of(self.init).map_err(|_| DumpError::Ended)?;
+        let mounts = record::mounts(all, &self.base_mounts);
+        let work = tempfile::Builder::new().prefix("dormouse-dump-").tempdir().map_err(failed("making a folder"))?;
+        let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
+        let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
+
+        let session = Session::start(criu, &[images_dir.as_fd(), work_dir.as_fd()], None);
+        let session = session.map_err(failed("starting CRIU"))?;
+        let keyed = mounts.iter().filter_map(|m| Some((m.key.as_ref()?, &m.mount.target)));
+        let external = keyed.map(|(key, target)| format!("mnt[{}]:{key}", target.display())).collect();
+        let request = rpc::Options {
+            images_dir_fd: images_dir.as_raw_fd(),
+            work_dir_fd: Some(work_dir.as_raw_fd()),
+            pid: Some(self.init.0),
+            leave_running: Some(true),
+            tcp_established: Some(true),
+            file_locks: Some(true),
+            link_remap: Some(true),
+            force_irmap: Some(true),
+            log_level: Some(options.log_level),
+            log_file: Some(LOG.into()),
+            notify_scripts: Some(true),
+            manage_cgroups_mode: Some(rpc::CGROUPS_IGNORE),
+            network_lock: Some(rpc::NETWORK_NFTABLES),
+            // Deleted files that are still open are carried whatever their size.
+            ghost_limit: Some(u32::MAX),
+            timeout: Some(options.freeze_timeout),
+            external,
+            ..rpc::Options::default()
+        };
+        session.request(rpc::DUMP, request).map_err(failed("asking CRIU"))?;
+        match session.run_to("post-dump", |_, _| {}) {
+            Ok(Event::Reached { .. }) => {}
+            Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, work.path())),
+            Err(e) => {
+                let log = LogExcerpt::of(&work.path().join(LOG));
+                return Err(if log.0.is_empty() { failed("listening to CRIU")(e) } else { self.refused(criu, "", work.path()) });
+            }
+        }
+
+        // Everything is stopped. From here on, failing lets the job go.
+        let held_since = Instant::now();
+        let mut frozen = Frozen {
+            job: self,
+            session: Some(session),
+            work,
+            record: HostRecord {
+                criu: criu.version().to_owned(),
+                kernel: kernel_release(),
+                mounts,
+                channels: Vec::new(),
+                written: Vec::new(),
+                programs: Vec::new(),
+                tasks: Vec::new(),
+            },
+            warnings: Vec::new(),
+            held_since,
+            recording: Duration::ZERO,
+            bytes: 0,
+            _cutting: cutting,
+        };
+        frozen.fill_record(images, options)?;
+        frozen.bytes = folder_size(images).map_err(failed("measuring the images"))?;
+        frozen.recording = held_since.elapsed();
+        Ok(frozen)
+    }
+
+    fn refused(&self, criu: &Criu, message: &str, work: &Path) -> DumpError {
+        if self.tasks().is_empty() {
+            return DumpError::Ended;
+        }
+        let log = LogExcerpt::of(&work.join(LOG));
+        let why = match explain(&log) {
+            Some(known) => known.to_owned(),
+            None if message.is_empty() => "its log ends with".to_owned(),
+            None => message.to_owned(),
+        };
+        DumpError::Refused { criu: criu.to_string(), why, log }
+    }
+}
+
+/// The log's name in the working folder.
+pub(super) const LOG: &str = "criu.log";
+
+/// What is behind some of CRIU's messages, and what to do.
+fn explain(log: &LogExcerpt) -> Option<&'static str> {
+    const KNOWN: [(&str, &str); 5] = [
+        (
+            "Can't get 1:16 opt",
+            "it cannot dump sockets on this kernel (Linux 6.16 and newer need CRIU 4.2); install a newer CRIU or set DORMOUSE_CRIU",
+        ),
+        ("Can't lookup mount", "a process has a file open from outside its mount namespace"),
+        ("External socket is used", "a process is connected to a UNIX socket of a process outside the job"),
+        ("anon_inode:[userfaultfd]", "a process holds a userfaultfd descriptor"),
+        ("Can't dump a process traced by", "a process is being traced by a debugger"),
+    ];
+    KNOWN.iter().find(|(text, _)| log.mentions(text)).map(|(_, meaning)| *meaning)
+}
+
+impl Frozen<'_> {
+    fn fill_record(&mut self, images: &Path, options: &DumpOptions) -> Result<(), DumpError> {
+        let tasks: Vec<Task> = self.job.tasks();
+        let pids: Vec<OuterPid> = tasks.iter().map(|t| t.outer).collect();
+        {
+            let border = self.job.border();
+            let border = border.as_ref().ok_or(DumpError::Ended)?;
+            border.drain(options.drain_patience);
+            self.record.channels = border.record(&pids);
+        }
+        (self.record.written, self.warnings) = files::collect(&pids, images, options.save_limit)?;
+        self.record.programs = files::mapped_by(&pids);
+        let record = |t: Task| TaskRecord { pid: t.inner, parent: t.parent, comm: t.comm, threads: t.threads.len() };
+        self.record.tasks = tasks.into_iter().map(record).collect();
+        Ok(())
+    }
+
+    /// What must be stored with the images.
+    #[must_use]
+    pub fn record(&self) -> &HostRecord {
+        &self.record
+    }
+
+    /// What a restart of this image will not bring back, for the user to read.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Lets the job run on.
+    ///
+    /// # Errors
+    /// When CRIU failed to let it go as it should.
+    pub fn resume(mut self) -> Result<DumpReport, DumpError> {
+        self.release().map_err(failed("resuming the job"))
+    }
+
+    /// Ends the job, which has not run since the cut. What it had not delivered is in the record and goes nowhere else.
+    ///
+    /// # Errors
+    /// When the job's init cannot be collected.
+    pub fn kill(mut self) -> Result<(DumpReport, Ending), DumpError> {
+        // SAFETY: `init` is a child of ours that has not been waited for. It dies when CRIU lets it go.
+        unsafe { libc::kill(self.job.init.0, libc::SIGKILL) };
+        let report = self.release().unwrap_or(DumpReport {
+            stopped: self.held_since.elapsed(),
+            host: self.recording,
+            bytes: self.bytes,
+        });
+        let ending = self.job.end(true).map_err(failed("ending the job"))?;
+        Ok((report, ending))
+    }
+
+    fn release(&mut self) -> io::Result<DumpReport> {
+        let Some(session) = self.session.take() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let held = self.held_since.elapsed();
+        let acknowledged = session.acknowledge();
+        let (success, _) = session.finish()?;
+        acknowledged?;
+        if !success {
+            return Err(io::Error::other(format!("CRIU failed:{}", LogExcerpt::of(&self.work.path().join(LOG)))));
+        }
+        let stopped = frozen_time(self.work.path()).unwrap_or(held);
+        Ok(DumpReport { stopped, host: stopped.saturating_sub(held) + self.recording, bytes: self.bytes })
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if self.session.is_some()
+            && let Err(error) = self.release()
+        {
+            tracing::error!(%error, "the job may not run on after its checkpoint");
+        }
+    }
+}
+
+/// How long CRIU had the tasks stopped.
+fn frozen_time(work: &Path) -> Option<Duration> {
+    // CRIU's image header: two magic numbers and a length before the one message.
+    const HEADER: usize = 12;
+    let file = fs::read(work.join("stats-dump")).ok()?;
+    let stats = rpc::Stats::decode(file.get(HEADER..)?).ok()?.dump?;
+    Some(Duration::from_micros(u64::from(stats.frozen_time)))
+}
+
+fn folder_size(folder: &Path) -> io::Result<u64> {
+    fs::read_dir(folder)?.map(|entry| entry?.metadata().map(|m| m.len())).sum()
+}
+
+pub(super) fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_criu_on_a_new_kernel_is_explained() {
+        let log = LogExcerpt(vec!["(00.01) Error (criu/sockets.c:1): Can't get 1:16 opt: bad".into()]);
+        assert!(explain(&log).is_some_and(|text| text.contains("cannot dump sockets on this kernel")));
+        assert_eq!(explain(&LogExcerpt::default()), None);
+    }
+}

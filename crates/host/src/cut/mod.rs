@@ -1,0 +1,9 @@
+//! The host half of a checkpoint and of a restart.
+
+mod dump;
+mod record;
+mod restore;
+
+pub use dump::{DumpError, DumpOptions, DumpReport, Frozen};
+pub use record::{HostRecord, MountRecord, TaskRecord};
+pub use restore::{RestoreError, RestoreSpec, Restored};

@@ -1,0 +1,81 @@
+//! What an image must hold besides CRIU's own files.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::files::{ProgramFile, WrittenFile};
+use crate::mounts::{Keeper, Mount};
+use crate::stdio::ChannelRecord;
+use crate::tasks::InnerPid;
+use crate::tmpfs::JOB_DIR;
+
+/// The host half of a job at the cut. Stored with the image by the caller; a restart needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRecord {
+    /// The CRIU that made the images.
+    pub criu: String,
+    /// The kernel it was made on.
+    pub kernel: String,
+    /// Every mount of the job.
+    pub mounts: Vec<MountRecord>,
+    /// Every pipe to the outside, with the bytes on their way.
+    pub channels: Vec<ChannelRecord>,
+    /// Files the job has written.
+    pub written: Vec<WrittenFile>,
+    /// Files the job is made of.
+    pub programs: Vec<ProgramFile>,
+    /// Its processes, for people to look at.
+    pub tasks: Vec<TaskRecord>,
+}
+
+/// A process, for people to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// Its pid in the job.
+    pub pid: InnerPid,
+    /// Its parent's.
+    pub parent: InnerPid,
+    /// Its name.
+    pub comm: String,
+    /// How many threads it has.
+    pub threads: usize,
+}
+
+/// A mount and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountRecord {
+    /// The mount.
+    pub mount: Mount,
+    /// CRIU's name for it, where it is ours to bring back.
+    pub key: Option<String>,
+    /// What is to be mounted there, as a path in the job.
+    pub source: PathBuf,
+}
+
+impl HostRecord {
+    /// Bytes of the application's descriptor `fd` (1 or 2, or its terminal) that had been delivered at the cut.
+    #[must_use]
+    pub fn delivered(&self, fd: i32) -> Option<u64> {
+        use crate::stdio::Role;
+        let of = |role| self.channels.iter().find(|c| c.role == role).map(|c| c.delivered);
+        of(Role::Output(fd)).or_else(|| of(Role::Screen))
+    }
+}
+
+/// Gives each mount its key and source.
+pub(super) fn mounts(all: Vec<Mount>, base: &[Mount]) -> Vec<MountRecord> {
+    let job_device = all.iter().find(|m| m.target.as_os_str() == JOB_DIR).map(|m| m.device.clone());
+    all.into_iter()
+        .enumerate()
+        .map(|(index, mount)| {
+            let key = (mount.keeper(base) == Keeper::Us).then(|| format!("dormouse-{index}"));
+            let source = if Some(&mount.device) == job_device.as_ref() {
+                PathBuf::from(JOB_DIR).join(mount.root.strip_prefix("/").unwrap_or(&mount.root))
+            } else {
+                mount.target.clone()
+            };
+            MountRecord { mount, key, source }
+        })
+        .collect()
+}

@@ -1,0 +1,273 @@
+//! Brings a job back, every task stopped.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::dump::LOG;
+use super::record::HostRecord;
+use crate::criu::rpc::{self, Event, InheritFd, Session};
+use crate::criu::{Criu, LogExcerpt};
+use crate::files::{self, FileError};
+use crate::init::dev;
+use crate::init::instructions::{DEV, EMPTY_DIR, EMPTY_FILE};
+use crate::job::{Job, check_privilege};
+use crate::mounts::{Keeper, Mount};
+use crate::privilege::PrivilegeError;
+use crate::stdio::Stdio;
+use crate::stdio::border::Border;
+use crate::tasks::{OuterPid, Task};
+use crate::tmpfs::{HOST_DIR, JOB_DIR, Tmpfs};
+
+/// What to bring back, and onto what.
+#[derive(Debug)]
+pub struct RestoreSpec<'a> {
+    /// CRIU's images and the saved files, as the dump left them.
+    pub images: &'a Path,
+    /// What the dump recorded.
+    pub record: &'a HostRecord,
+    /// A new tmpfs with everything that the job's had.
+    pub tmpfs: Tmpfs,
+    /// The streams for the job to go on with.
+    pub stdio: Stdio,
+    /// Files below `/dev` that the job shall not see on this machine.
+    pub hide: Vec<PathBuf>,
+    /// CRIU's log level: 2 for warnings, 4 for everything.
+    pub log_level: i32,
+}
+
+/// Why a job could not be brought back. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// Capabilities are missing.
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
+    /// A program or library is not what it was.
+    #[error("{path} {what}; the job cannot go on without the file it was started with: bring it back", path = .path.display())]
+    Changed {
+        /// Which.
+        path: PathBuf,
+        /// How.
+        what: String,
+    },
+    /// A folder over which something is mounted in the job does not exist here.
+    #[error("{path} does not exist here, but the job had something mounted there; make it", path = .path.display())]
+    NoMountPoint {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A file the job was writing cannot be brought back.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// CRIU failed.
+    #[error("{criu} cannot restore the job: {why}{log}")]
+    Refused {
+        /// Which CRIU.
+        criu: String,
+        /// What it said.
+        why: String,
+        /// The end of its log.
+        log: LogExcerpt,
+    },
+    /// Something on this side failed.
+    #[error("cannot restore the job: {what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
+    move |source| RestoreError::Io { what, source }
+}
+
+impl HostRecord {
+    /// Whether the programs the job is made of are still what they were.
+    ///
+    /// # Errors
+    /// Names the first that is not.
+    pub fn check_programs(&self) -> Result<(), RestoreError> {
+        match self.programs.iter().find_map(|file| Some((file, files::changed(file)?))) {
+            None => Ok(()),
+            Some((file, what)) => Err(RestoreError::Changed { path: file.path.clone(), what }),
+        }
+    }
+}
+
+/// A job that is complete but has not run yet: CRIU holds every task. Dropping it kills the job.
+#[derive(Debug)]
+#[must_use = "dropping it kills the job"]
+pub struct Restored {
+    job: Job,
+    session: Session,
+    work: TempDir,
+    criu: String,
+}
+
+impl Restored {
+    /// Brings the job back, up to the point where its tasks would run.
+    ///
+    /// # Errors
+    /// When a program has changed, a written file is gone, or CRIU fails. Written files are touched only after all other checks.
+    pub fn restore(criu: &Criu, spec: RestoreSpec<'_>) -> Result<Self, RestoreError> {
+        let RestoreSpec { images, record, tmpfs, stdio, hide, log_level } = spec;
+        check_privilege()?;
+        record.check_programs()?;
+        prepare_tmpfs(&tmpfs, &hide).map_err(failed("preparing the job's tmpfs"))?;
+        let external = external_mounts(record)?;
+        files::put_back(&record.written, images)?;
+
+        let work = tempfile::Builder::new().prefix("dormouse-restore-").tempdir().map_err(failed("making a folder"))?;
+        let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
+        let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
+        let (border, pipes) = Border::reopen(&record.channels, stdio).map_err(failed("opening the job's streams"))?;
+
+        let mut passed: Vec<BorrowedFd<'_>> = pipes.iter().map(|(_, fd)| fd.as_fd()).collect();
+        passed.extend([images_dir.as_fd(), work_dir.as_fd()]);
+        let namespace = enter_namespace(tmpfs.as_fd());
+        let session = Session::start(criu, &passed, Some(namespace)).map_err(failed("starting CRIU"))?;
+        let inherit = |(key, fd): &(String, OwnedFd)| InheritFd { key: key.clone(), fd: fd.as_raw_fd() };
+        let request = rpc::Options {
+            images_dir_fd: images_dir.as_raw_fd(),
+            work_dir_fd: Some(work_dir.as_raw_fd()),
+            root: Some(root_dir().to_string_lossy().into_owned()),
+            rst_sibling: Some(true),
+            tcp_established: Some(true),
+            file_locks: Some(true),
+            link_remap: Some(true),
+            log_level: Some(log_level),
+            log_file: Some(LOG.into()),
+            notify_scripts: Some(true),
+            manage_cgroups_mode: Some(rpc::CGROUPS_IGNORE),
+            network_lock: Some(rpc::NETWORK_NFTABLES),
+            inherit_fd: pipes.iter().map(inherit).collect(),
+            external,
+            ..rpc::Options::default()
+        };
+        session.request(rpc::RESTORE, request).map_err(failed("asking CRIU"))?;
+        let mut init = None;
+        let event = session.run_to("pre-resume", |_, pid| init = pid.or(init));
+        drop(pipes);
+        let refused = |why: String| RestoreError::Refused {
+            criu: criu.to_string(),
+            why,
+            log: LogExcerpt::of(&work.path().join(LOG)),
+        };
+        match (event, init) {
+            (Ok(Event::Reached { .. }), Some(init)) => {
+                let base = record.mounts.iter().filter(|m| m.key.is_some()).map(|m| m.mount.clone()).collect();
+                let job = Job::new(OuterPid(init), tmpfs, border, base).map_err(failed("watching the job"))?;
+                Ok(Self { job, session, work, criu: criu.to_string() })
+            }
+            (Ok(Event::Done { message, .. }), _) => Err(refused(message)),
+            (Ok(_), None) => Err(refused("it did not say which process is the job's init".into())),
+            (Err(e), _) => Err(refused(e.to_string())),
+        }
+    }
+
+    /// The job, of which nothing runs yet.
+    #[must_use]
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Its processes.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<Task> {
+        self.job.tasks()
+    }
+
+    /// Lets the job run.
+    ///
+    /// # Errors
+    /// When CRIU fails at the last moment. Nothing of the job is left then.
+    pub fn resume(self) -> Result<Job, RestoreError> {
+        let Self { job, session, work, criu } = self;
+        session.acknowledge().map_err(failed("resuming the job"))?;
+        let (success, _) = session.finish().map_err(failed("resuming the job"))?;
+        if !success {
+            let log = LogExcerpt::of(&work.path().join(LOG));
+            return Err(RestoreError::Refused { criu, why: "while resuming it".into(), log });
+        }
+        if let Some(border) = job.border().as_mut() {
+            border.grab_terminal().map_err(failed("taking over the terminal"))?;
+        }
+        job.resize();
+        Ok(job)
+    }
+}
+
+/// What every job finds on its tmpfs, wherever it wakes up.
+fn prepare_tmpfs(tmpfs: &Tmpfs, hide: &[PathBuf]) -> io::Result<()> {
+    fs::create_dir_all(JOB_DIR)?;
+    fs::create_dir_all(tmpfs.host_file(EMPTY_DIR))?;
+    fs::write(tmpfs.host_file(EMPTY_FILE), "")?;
+    dev::populate(&tmpfs.host_file(DEV), hide)
+}
+
+/// What CRIU is to mount where: what the job had, or something empty where this machine lacks it.
+fn external_mounts(record: &HostRecord) -> Result<Vec<String>, RestoreError> {
+    let mut external = Vec::new();
+    for mount in &record.mounts {
+        let Some(key) = &mount.key else { continue };
+        let Mount { target, is_dir, .. } = &mount.mount;
+        let ours = mount.source.starts_with(JOB_DIR);
+        if !target.exists() && target.as_os_str() != JOB_DIR {
+            return Err(RestoreError::NoMountPoint { path: target.clone() });
+        }
+        let source = if ours || is_mount_point(target) {
+            mount.source.clone()
+        } else {
+            Path::new(JOB_DIR).join(HOST_DIR).join(if *is_dir { EMPTY_DIR } else { EMPTY_FILE })
+        };
+        external.push(format!("mnt[{key}]:{}", source.display()));
+    }
+    Ok(external)
+}
+
+fn is_mount_point(path: &Path) -> bool {
+    let here = OuterPid(i32::try_from(std::process::id()).unwrap_or(0));
+    crate::mounts::of(here).is_ok_and(|all| all.iter().any(|m| m.target == path && m.keeper(&[]) != Keeper::Root))
+}
+
+fn root_dir() -> PathBuf {
+    Path::new(JOB_DIR).join(HOST_DIR).join("root")
+}
+
+/// What CRIU does before it starts: a mount namespace of its own, gone with it, with the job's tmpfs at its place and the
+/// machine's root bound below it (CRIU wants the new root to be a mount).
+fn enter_namespace(tmpfs: BorrowedFd<'_>) -> Box<dyn FnMut() -> io::Result<()> + Send + Sync> {
+    let tmpfs = tmpfs.as_raw_fd();
+    let path = |p: PathBuf| CString::new(p.into_os_string().into_encoded_bytes()).unwrap_or_default();
+    let (job_dir, root) = (path(JOB_DIR.into()), path(root_dir()));
+    Box::new(move || {
+        let ok = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+        // SAFETY: system calls only, on strings and a descriptor that outlive them, in a freshly forked child.
+        unsafe {
+            ok(libc::unshare(libc::CLONE_NEWNS).into())?;
+            let private = libc::MS_REC | libc::MS_PRIVATE;
+            ok(libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()).into())?;
+            const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+            let empty = c"".as_ptr();
+            ok(libc::syscall(
+                libc::SYS_move_mount,
+                tmpfs,
+                empty,
+                libc::AT_FDCWD,
+                job_dir.as_ptr(),
+                MOVE_MOUNT_F_EMPTY_PATH,
+            ))?;
+            if libc::mkdir(root.as_ptr(), 0o755) < 0 && *libc::__errno_location() != libc::EEXIST {
+                return Err(io::Error::last_os_error());
+            }
+            ok(libc::mount(c"/".as_ptr(), root.as_ptr(), std::ptr::null(), libc::MS_BIND, std::ptr::null()).into())
+        }
+    })
+}

@@ -1,0 +1,9 @@
+//! Files outside the image: those the job has written, and those it is made of.
+
+mod programs;
+mod written;
+
+pub use programs::{Identity, ProgramFile};
+pub(crate) use programs::{changed, mapped_by};
+pub(crate) use written::{collect, put_back};
+pub use written::{FileError, Restoration, WrittenFile};

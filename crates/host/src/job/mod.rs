@@ -1,0 +1,204 @@
+//! A running job, and how it ends.
+
+mod ending;
+mod spawn;
+mod spec;
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+
+pub use ending::Ending;
+pub use spawn::SpawnError;
+pub(crate) use spawn::check_privilege;
+pub use spec::JobSpec;
+
+use crate::init::instructions::{STATUS, WINDOW};
+use crate::mounts::Mount;
+use crate::stdio::border::Border;
+use crate::tasks::{self, InnerPid, OuterPid, Task};
+use crate::tmpfs::Tmpfs;
+
+/// Whom a signal is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// The application's first process, as `kill` would.
+    Application,
+    /// Its process group, as a terminal would.
+    Group,
+}
+
+/// A running job. Dropping it kills the job.
+#[derive(Debug)]
+pub struct Job {
+    pub(crate) init: OuterPid,
+    pidfd: OwnedFd,
+    pub(crate) tmpfs: Tmpfs,
+    /// None once the job has ended.
+    border: Mutex<Option<Border>>,
+    /// The mounts that we made or the machine had: what the application mounts itself is CRIU's to carry.
+    pub(crate) base_mounts: Vec<Mount>,
+    ending: Mutex<Option<Ending>>,
+    /// Held by whoever has the job stopped.
+    pub(crate) cutting: Mutex<()>,
+}
+
+impl Job {
+    /// `init` must be a child of this process that has not been waited for.
+    pub(crate) fn new(init: OuterPid, tmpfs: Tmpfs, border: Border, base_mounts: Vec<Mount>) -> io::Result<Self> {
+        let pid = Pid::from_raw(init.0).ok_or(io::ErrorKind::InvalidInput)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Self {
+            init,
+            pidfd,
+            tmpfs,
+            border: Mutex::new(Some(border)),
+            base_mounts,
+            ending: Mutex::new(None),
+            cutting: Mutex::new(()),
+        })
+    }
+
+    /// The job's tmpfs.
+    #[must_use]
+    pub fn tmpfs(&self) -> &Tmpfs {
+        &self.tmpfs
+    }
+
+    /// Pid 1 of the job, as seen from here.
+    #[must_use]
+    pub fn init(&self) -> OuterPid {
+        self.init
+    }
+
+    /// Every process of the job, init first.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<Task> {
+        tasks::in_namespace_of(self.init)
+    }
+
+    /// The pid out here of a process of the job.
+    #[must_use]
+    pub fn outer(&self, inner: InnerPid) -> Option<OuterPid> {
+        self.tasks().into_iter().find(|t| t.inner == inner).map(|t| t.outer)
+    }
+
+    /// The pid in the job of a process out here, if it belongs to it.
+    #[must_use]
+    pub fn inner(&self, outer: OuterPid) -> Option<InnerPid> {
+        self.tasks().into_iter().find(|t| t.outer == outer).map(|t| t.inner)
+    }
+
+    /// Sends a signal to the application, unless it is over.
+    ///
+    /// # Errors
+    /// As `kill(2)`.
+    pub fn signal(&self, signal: i32, target: Target) -> io::Result<()> {
+        let Some(application) = self.outer(InnerPid::APPLICATION) else { return Ok(()) };
+        let pid = match target {
+            Target::Application => application.0,
+            // SAFETY: only asks the kernel.
+            Target::Group => -unsafe { libc::getpgid(application.0) },
+        };
+        // SAFETY: sends a signal, no memory involved. -1 (from a failed getpgid) would be 1 here, which is not ours to signal.
+        if pid == 1 || unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Gives the job's terminal the size of the user's.
+    pub fn resize(&self) {
+        let Some(window) = self.border().as_ref().and_then(Border::window) else { return };
+        if self.tmpfs.write_host_file(WINDOW, &window.to_bytes()).is_ok() {
+            let _ = pidfd_send_signal(&self.pidfd, Signal::WINCH);
+        }
+    }
+
+    /// Gives the user's terminal back for as long as the supervisor is stopped, then takes it again.
+    pub(crate) fn suspended(&self, while_stopped: impl FnOnce()) {
+        let border = self.border();
+        let raw_mode = border.as_ref().and_then(Border::raw_mode);
+        if let Some(raw_mode) = raw_mode {
+            raw_mode.suspend();
+        }
+        while_stopped();
+        if let Some(raw_mode) = raw_mode {
+            let _ = raw_mode.again();
+        }
+    }
+
+    /// The application's wait status, as soon as the application itself is over; the job may still have other processes.
+    #[must_use]
+    pub fn application_ending(&self) -> Option<Ending> {
+        let text = fs::read_to_string(self.tmpfs.host_file(STATUS)).ok()?;
+        text.trim().parse().ok().map(Ending::from_wait_status)
+    }
+
+    /// A descriptor that becomes readable when the job has ended.
+    #[must_use]
+    pub fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    /// Waits until the last process of the job has ended and its output has arrived. Answers how the application ended.
+    ///
+    /// # Errors
+    /// When waiting fails, which means that someone else has collected the job's init.
+    pub fn wait(&self) -> io::Result<Ending> {
+        loop {
+            match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None) {
+                Ok(_) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        self.collect(false)
+    }
+
+    /// Ends the job at once, every process of it.
+    ///
+    /// # Errors
+    /// When waiting fails.
+    pub fn kill(&self) -> io::Result<Ending> {
+        self.end(false)
+    }
+
+    pub(crate) fn end(&self, discard_output: bool) -> io::Result<Ending> {
+        match pidfd_send_signal(&self.pidfd, Signal::KILL) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(e) => return Err(e.into()),
+        }
+        self.collect(discard_output)
+    }
+
+    /// Collects init, once, and closes the border.
+    fn collect(&self, discard_output: bool) -> io::Result<Ending> {
+        use std::os::fd::AsFd;
+        let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ending) = *ending {
+            return Ok(ending);
+        }
+        while let Err(e) = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED) {
+            if e != rustix::io::Errno::INTR {
+                return Err(e.into());
+            }
+        }
+        if let Some(border) = self.border().take() {
+            border.close(discard_output);
+        }
+        // Without a status, init was killed and the application with it.
+        Ok(*ending.insert(self.application_ending().unwrap_or(Ending::from_wait_status(libc::SIGKILL))))
+    }
+
+    pub(crate) fn border(&self) -> MutexGuard<'_, Option<Border>> {
+        self.border.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.end(false);
+    }
+}

@@ -1,0 +1,121 @@
+//! The supervisor's signals: what it was started with, and passing on what arrives.
+
+use std::fs;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use crate::job::{Job, Target};
+
+/// Signals that the supervisor passes on. SIGKILL and SIGSTOP cannot be.
+const FORWARDED: [i32; 8] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGTSTP,
+    libc::SIGWINCH,
+];
+
+/// What was blocked before [`Forwarder::block`] blocked more.
+static BLOCKED_BEFORE: OnceLock<Vec<i32>> = OnceLock::new();
+
+/// What a program inherits besides its environment and descriptors.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    pub(crate) umask: u32,
+    pub(crate) ignored: Vec<i32>,
+    pub(crate) blocked: Vec<i32>,
+}
+
+impl Inherited {
+    pub(crate) fn of_this_process() -> io::Result<Self> {
+        let status = fs::read_to_string("/proc/thread-self/status")?;
+        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+        let set = |name| signals_in(field(name).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0));
+        Ok(Self {
+            umask: field("Umask:").and_then(|octal| u32::from_str_radix(octal, 8).ok()).unwrap_or(0o022),
+            // Rust's own start-up ignores SIGPIPE.
+            ignored: set("SigIgn:").into_iter().filter(|&s| s != libc::SIGPIPE).collect(),
+            blocked: BLOCKED_BEFORE.get().cloned().unwrap_or_else(|| set("SigBlk:")),
+        })
+    }
+}
+
+fn signals_in(set: u64) -> Vec<i32> {
+    (1..=64).filter(|s| set & (1 << (s - 1)) != 0).collect()
+}
+
+/// Passes the supervisor's signals on to a job.
+#[derive(Debug)]
+pub struct Forwarder {
+    set: libc::sigset_t,
+}
+
+impl Forwarder {
+    /// Blocks the signals that are to be passed on, in this thread and those it starts. Call it before any other thread exists.
+    ///
+    /// # Errors
+    /// When the kernel refuses, which it does not.
+    pub fn block() -> io::Result<Self> {
+        let before = Inherited::of_this_process()?;
+        BLOCKED_BEFORE.get_or_init(|| before.blocked);
+        // SAFETY: sigset_t is plain data that sigemptyset initialises.
+        let set = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in FORWARDED.into_iter().filter(|s| !before.ignored.contains(s)) {
+                libc::sigaddset(&mut set, signal);
+            }
+            set
+        };
+        // SAFETY: `set` is initialised.
+        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) } {
+            0 => Ok(Self { set }),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Starts a thread that passes on what arrives, for as long as `job` is held elsewhere too.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn forward_to(self, job: &Arc<Job>) -> io::Result<JoinHandle<()>> {
+        let job = Arc::downgrade(job);
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            loop {
+                // SAFETY: siginfo_t is plain data that the call fills.
+                let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+                // SAFETY: both are ours.
+                let signal = unsafe { libc::sigwaitinfo(&self.set, &mut info) };
+                if signal < 0 {
+                    continue;
+                }
+                let Some(job) = job.upgrade() else { return };
+                pass_on(&job, signal, info.si_code);
+            }
+        })
+    }
+}
+
+fn pass_on(job: &Job, signal: i32, code: i32) {
+    // A terminal signals the whole foreground group, kill(1) one process.
+    const SI_KERNEL: i32 = 0x80;
+    let target = if code == SI_KERNEL { Target::Group } else { Target::Application };
+    match signal {
+        libc::SIGWINCH => job.resize(),
+        libc::SIGTSTP => {
+            let _ = job.signal(libc::SIGTSTP, target);
+            // The user gets the shell back; `fg` continues here.
+            job.suspended(|| {
+                // SAFETY: stops this process.
+                unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+            });
+            let _ = job.signal(libc::SIGCONT, target);
+            job.resize();
+        }
+        _ => drop(job.signal(signal, target)),
+    }
+}

@@ -1,0 +1,279 @@
+//! Every pipe that crosses the job's border, and the relays at our end of them.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde::{Deserialize, Serialize};
+
+use super::kind::{Stdio, StreamKind};
+use super::relay::{Relay, peek_pipe};
+use super::{RawMode, TerminalModes, Window};
+use crate::init::instructions::{InnerSource, InnerStream, InnerTerminal};
+use crate::tasks::OuterPid;
+
+/// What a pipe across the border is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Tells init that the supervisor lives.
+    Alive,
+    /// The application's standard input.
+    Input,
+    /// The application's descriptor 1 or 2.
+    Output(i32),
+    /// What is typed into the job's terminal.
+    Keys,
+    /// What the job's terminal shows.
+    Screen,
+}
+
+/// A pipe across the border at the cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelRecord {
+    /// What it is for.
+    pub role: Role,
+    /// The pipe's inode then: CRIU's name for it.
+    pub inode: u64,
+    /// Bytes that had reached the other side: the user for outputs, the job for inputs.
+    pub delivered: u64,
+    /// Bytes on their way.
+    pub undelivered: Vec<u8>,
+}
+
+/// All of the job's pipes to the outside.
+#[derive(Debug)]
+pub(crate) struct Border {
+    channels: Vec<Channel>,
+    stdio: Stdio,
+    raw_mode: Option<RawMode>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    role: Role,
+    inode: u64,
+    end: OurEnd,
+}
+
+#[derive(Debug)]
+enum OurEnd {
+    /// Moves bytes; for inputs, what it writes to is kept reachable to look at what the job has not read.
+    Relay(Relay),
+    /// Held and nothing else.
+    Held { _end: OwnedFd },
+    /// Handed over: the user's own pipe.
+    None,
+}
+
+/// The job's ends of the pipes, and how the job is to use them.
+pub(crate) struct InnerEnds {
+    pub(crate) streams: Vec<InnerStream>,
+    pub(crate) terminal: Option<InnerTerminal>,
+    pub(crate) alive: i32,
+    /// To be inherited under their own numbers, and closed here afterwards.
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl Border {
+    /// Makes the pipes for a new job.
+    pub(crate) fn open(stdio: Stdio) -> io::Result<(Self, InnerEnds)> {
+        let mut opening = Opening { channels: Vec::new(), fds: Vec::new() };
+        let alive = opening.held(Role::Alive)?;
+        let mut streams = Vec::new();
+        for stream in &stdio.streams {
+            let source = match (stream.shares, &stream.kind) {
+                (Some(earlier), _) => InnerSource::Same(earlier),
+                (None, StreamKind::Terminal) => InnerSource::Terminal,
+                (None, StreamKind::File { path, flags, offset }) => {
+                    let stat = rustix::fs::fstat(&stream.outer)?;
+                    let (path, flags, offset) = (path.clone(), flags.bits(), *offset);
+                    InnerSource::Path { path, flags, offset, device: stat.st_dev, inode: stat.st_ino }
+                }
+                (None, StreamKind::Device { path, flags }) => {
+                    InnerSource::Path { path: path.clone(), flags: flags.bits(), offset: 0, device: 0, inode: 0 }
+                }
+                (None, StreamKind::Handed) => InnerSource::Inherited(opening.hand(stream.outer.try_clone()?)?),
+                (None, StreamKind::Relayed) if stream.fd == 0 => {
+                    InnerSource::Inherited(opening.input(Role::Input, stream.outer.as_fd(), Vec::new(), 0)?)
+                }
+                (None, StreamKind::Relayed) => {
+                    let role = Role::Output(stream.fd);
+                    InnerSource::Inherited(opening.output(role, stream.outer.as_fd(), Vec::new(), 0)?)
+                }
+            };
+            streams.push(InnerStream { fd: stream.fd, source });
+        }
+        let terminal = match stdio.terminal_ends() {
+            (Some(screen), keyboard) => Some(InnerTerminal {
+                output: opening.output(Role::Screen, screen, Vec::new(), 0)?,
+                input: match keyboard {
+                    Some(keyboard) => opening.input(Role::Keys, keyboard, Vec::new(), 0)?,
+                    None => opening.held(Role::Keys)?,
+                },
+                modes: TerminalModes::of(screen).ok_or_else(io::Error::last_os_error)?,
+                window: Window::of(screen),
+            }),
+            _ => None,
+        };
+        let Opening { channels, fds } = opening;
+        let mut border = Self { channels, stdio, raw_mode: None };
+        border.forget_handed();
+        Ok((border, InnerEnds { streams, terminal, alive, fds }))
+    }
+
+    /// Makes the pipes of a job that comes back. Answers CRIU's key and the job's end of each.
+    pub(crate) fn reopen(records: &[ChannelRecord], stdio: Stdio) -> io::Result<(Self, Vec<(String, OwnedFd)>)> {
+        let mut opening = Opening { channels: Vec::new(), fds: Vec::new() };
+        let (screen, keyboard) = stdio.terminal_ends();
+        for record in records {
+            let pending = record.undelivered.clone();
+            match record.role {
+                Role::Alive => drop(opening.held(Role::Alive)?),
+                Role::Input => drop(opening.input(Role::Input, outer(&stdio, 0)?, pending, record.delivered)?),
+                Role::Output(fd) => drop(opening.output(record.role, outer(&stdio, fd)?, pending, record.delivered)?),
+                Role::Screen => {
+                    let shown_on = screen.map_or_else(|| outer(&stdio, 1), Ok)?;
+                    opening.output(Role::Screen, shown_on, pending, record.delivered)?;
+                }
+                Role::Keys => match keyboard {
+                    Some(keyboard) => drop(opening.input(Role::Keys, keyboard, pending, record.delivered)?),
+                    None => drop(opening.held(Role::Keys)?),
+                },
+            }
+        }
+        let Opening { channels, fds } = opening;
+        let keyed = records.iter().zip(fds).map(|(record, fd)| (format!("pipe:[{}]", record.inode), fd)).collect();
+        Ok((Self { channels, stdio, raw_mode: None }, keyed))
+    }
+
+    /// Puts the user's terminal into raw mode, if the job reads from it.
+    pub(crate) fn grab_terminal(&mut self) -> io::Result<()> {
+        if self.channels.iter().any(|c| c.role == Role::Keys)
+            && let (_, Some(keyboard)) = self.stdio.terminal_ends()
+        {
+            self.raw_mode = RawMode::enter(keyboard)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn raw_mode(&self) -> Option<&RawMode> {
+        self.raw_mode.as_ref()
+    }
+
+    /// The size of the user's terminal.
+    pub(crate) fn window(&self) -> Option<Window> {
+        self.stdio.terminal_ends().0.and_then(Window::of)
+    }
+
+    /// Lets outputs arrive as far as they do within `patience`. The job must be stopped.
+    pub(crate) fn drain(&self, patience: Duration) {
+        for channel in &self.channels {
+            if let (Role::Output(_) | Role::Screen, OurEnd::Relay(relay)) = (channel.role, &channel.end) {
+                relay.drain(patience);
+            }
+        }
+    }
+
+    /// The state of every pipe. The job must be stopped; `tasks` are its processes.
+    pub(crate) fn record(&self, tasks: &[OuterPid]) -> Vec<ChannelRecord> {
+        let record = |channel: &Channel| {
+            let (delivered, undelivered) = match (channel.role, &channel.end) {
+                (Role::Output(_) | Role::Screen, OurEnd::Relay(relay)) => relay.position_with_source(),
+                (_, OurEnd::Relay(relay)) => {
+                    let (delivered, pending) = relay.position();
+                    let mut unread = unread(channel.inode, tasks);
+                    let consumed = delivered.saturating_sub(unread.len() as u64);
+                    unread.extend(pending);
+                    (consumed, unread)
+                }
+                (Role::Input, OurEnd::None) => (0, unread(channel.inode, tasks)),
+                _ => (0, Vec::new()),
+            };
+            ChannelRecord { role: channel.role, inode: channel.inode, delivered, undelivered }
+        };
+        self.channels.iter().map(record).collect()
+    }
+
+    /// Ends every relay, after the job has ended. With `discard`, what is on its way is dropped: an image has it.
+    pub(crate) fn close(self, discard: bool) {
+        for channel in self.channels {
+            if let OurEnd::Relay(relay) = channel.end {
+                relay.finish(discard || matches!(channel.role, Role::Input | Role::Keys));
+            }
+        }
+        // The job had open files of its own for these; whoever shares ours goes on after what the job wrote.
+        for stream in &self.stdio.streams {
+            if let StreamKind::File { flags, .. } = &stream.kind
+                && stream.fd != 0
+                && !flags.contains(OFlags::APPEND)
+            {
+                let _ = rustix::fs::seek(&stream.outer, rustix::fs::SeekFrom::End(0));
+            }
+        }
+    }
+
+    /// Only the job may hold the pipe that was handed to it.
+    fn forget_handed(&mut self) {
+        self.stdio.streams.retain(|s| s.kind != StreamKind::Handed);
+    }
+}
+
+struct Opening {
+    channels: Vec<Channel>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Opening {
+    /// A pipe that the job reads from and nobody writes to.
+    fn held(&mut self, role: Role) -> io::Result<i32> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        self.add(role, reader, OurEnd::Held { _end: writer })
+    }
+
+    fn hand(&mut self, fd: OwnedFd) -> io::Result<i32> {
+        self.add(Role::Input, fd, OurEnd::None)
+    }
+
+    fn input(&mut self, role: Role, from: BorrowedFd<'_>, pending: Vec<u8>, delivered: u64) -> io::Result<i32> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK)?;
+        let relay = Relay::start("in", from.try_clone_to_owned()?, writer, pending, delivered)?;
+        self.add(role, reader, OurEnd::Relay(relay))
+    }
+
+    fn output(&mut self, role: Role, to: BorrowedFd<'_>, pending: Vec<u8>, delivered: u64) -> io::Result<i32> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        let relay = Relay::start("out", reader, to.try_clone_to_owned()?, pending, delivered)?;
+        self.add(role, writer, OurEnd::Relay(relay))
+    }
+
+    fn add(&mut self, role: Role, theirs: OwnedFd, end: OurEnd) -> io::Result<i32> {
+        let number = theirs.as_raw_fd();
+        self.channels.push(Channel { role, inode: rustix::fs::fstat(&theirs)?.st_ino, end });
+        self.fds.push(theirs);
+        Ok(number)
+    }
+}
+
+fn outer(stdio: &Stdio, fd: i32) -> io::Result<BorrowedFd<'_>> {
+    stdio.outer(fd).ok_or_else(|| io::Error::other(format!("no descriptor {fd} to restore the job's onto")))
+}
+
+/// What is in the pipe with this inode, looked at through whichever task holds it.
+fn unread(inode: u64, tasks: &[OuterPid]) -> Vec<u8> {
+    let name = format!("pipe:[{inode}]");
+    for task in tasks {
+        let Ok(links) = std::fs::read_dir(format!("/proc/{task}/fd")) else { continue };
+        for link in links.flatten().map(|entry| entry.path()) {
+            if std::fs::read_link(&link).is_ok_and(|to| to.as_os_str() == name.as_str()) {
+                let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(link);
+                return opened.and_then(|pipe| peek_pipe(pipe.as_fd())).unwrap_or_default();
+            }
+        }
+    }
+    Vec::new()
+}

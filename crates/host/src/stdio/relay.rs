@@ -1,0 +1,213 @@
+//! A thread that moves bytes from one descriptor to another, counting those that arrived.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::pipe::{PipeFlags, SpliceFlags};
+
+/// Bytes held at most between source and sink.
+const BUFFER: usize = 64 * 1024;
+/// A pipe that polls writable takes this much without blocking (PIPE_BUF).
+const WRITE: usize = 4096;
+
+/// A running relay.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    shared: Arc<Shared>,
+    wake: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// None once it has ended, or once nobody reads the sink any more.
+    source: Option<Arc<OwnedFd>>,
+    /// Taken from the source, not yet in the sink.
+    pending: Vec<u8>,
+    delivered: u64,
+    stop: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Relay {
+    /// Starts to move bytes from `source` to `sink`; `pending` are delivered first. `delivered` is where counting starts.
+    pub(crate) fn start(
+        name: &str,
+        source: OwnedFd,
+        sink: OwnedFd,
+        pending: Vec<u8>,
+        delivered: u64,
+    ) -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { source: Some(Arc::new(source)), pending, delivered, stop: false }),
+            moved: Condvar::new(),
+        });
+        let (theirs, waker) = (Arc::clone(&shared), wake.try_clone()?);
+        let thread = std::thread::Builder::new()
+            .name(format!("relay-{name}"))
+            .spawn(move || run(&theirs, &sink, &waker))?;
+        Ok(Self { shared, wake, thread: Some(thread) })
+    }
+
+    /// Waits until everything the source holds has reached the sink, or until `patience` is over. The source's writers must be
+    /// stopped.
+    pub(crate) fn drain(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut state = self.shared.lock();
+        loop {
+            let waiting = state.source.as_ref().is_some_and(|s| rustix::io::ioctl_fionread(s).unwrap_or(0) > 0);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if (state.pending.is_empty() && !waiting) || left.is_zero() {
+                return;
+            }
+            let nap = left.min(Duration::from_millis(5));
+            state = self.shared.moved.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Bytes delivered so far, and those taken from the source but not delivered yet.
+    pub(crate) fn position(&self) -> (u64, Vec<u8>) {
+        let state = self.shared.lock();
+        (state.delivered, state.pending.clone())
+    }
+
+    /// [`Self::position`], with what still waits in the source counted as taken. The source must be a pipe whose writers are
+    /// stopped.
+    pub(crate) fn position_with_source(&self) -> (u64, Vec<u8>) {
+        let state = self.shared.lock();
+        let mut undelivered = state.pending.clone();
+        if let Some(source) = &state.source {
+            undelivered.extend(peek_pipe(source.as_fd()).unwrap_or_default());
+        }
+        (state.delivered, undelivered)
+    }
+
+    /// Ends the relay: at once and dropping what is pending (`discard`), or when the source has ended and everything has
+    /// arrived.
+    pub(crate) fn finish(mut self, discard: bool) -> u64 {
+        if discard {
+            self.halt();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        self.shared.lock().delivered
+    }
+
+    fn halt(&self) {
+        self.shared.lock().stop = true;
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.halt();
+        }
+    }
+}
+
+fn run(shared: &Shared, sink: &OwnedFd, wake: &OwnedFd) {
+    loop {
+        let (source, can_read, can_write) = {
+            let state = shared.lock();
+            if state.stop || (state.source.is_none() && state.pending.is_empty()) {
+                return;
+            }
+            (state.source.clone(), state.pending.len() < BUFFER, !state.pending.is_empty())
+        };
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        if let Some(source) = source.as_ref().filter(|_| can_read) {
+            fds.push(PollFd::new(&**source, PollFlags::IN));
+        }
+        // A sink with nothing to write is watched too: only so do we learn that nobody reads it any more.
+        fds.push(PollFd::new(sink, if can_write { PollFlags::OUT } else { PollFlags::empty() }));
+        if poll(&mut fds, None).is_err_and(|e| e != rustix::io::Errno::INTR) {
+            return;
+        }
+        let sink_events = fds.last().map_or(PollFlags::empty(), PollFd::revents);
+        let readable = can_read && source.is_some() && !fds[1].revents().is_empty();
+        let mut state = shared.lock();
+        if state.stop {
+            return;
+        }
+        if sink_events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+            abandon(&mut state);
+        } else if sink_events.contains(PollFlags::OUT) {
+            deliver(&mut state, sink);
+        }
+        if readable {
+            take(&mut state);
+        }
+        shared.moved.notify_all();
+    }
+}
+
+fn take(state: &mut State) {
+    let Some(source) = &state.source else { return };
+    let mut buffer = [0; BUFFER];
+    match rustix::io::read(source, &mut buffer) {
+        Ok(0) => state.source = None,
+        Ok(n) => state.pending.extend_from_slice(&buffer[..n]),
+        Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+        // A terminal that hung up.
+        Err(_) => state.source = None,
+    }
+}
+
+fn deliver(state: &mut State, sink: &OwnedFd) {
+    let chunk = &state.pending[..state.pending.len().min(WRITE)];
+    match rustix::io::write(sink, chunk) {
+        Ok(n) => {
+            state.pending.drain(..n);
+            state.delivered += n as u64;
+        }
+        Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+        Err(_) => abandon(state),
+    }
+}
+
+/// Nobody reads the sink any more: closing the source passes that on, as SIGPIPE where the job is the writer.
+fn abandon(state: &mut State) {
+    state.source = None;
+    state.pending.clear();
+}
+
+/// What a pipe holds, without taking it out.
+pub(crate) fn peek_pipe(pipe: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let size = rustix::pipe::fcntl_getpipe_size(pipe)?;
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    rustix::pipe::fcntl_setpipe_size(&writer, size)?;
+    let copied = match rustix::pipe::tee(pipe, &writer, size, SpliceFlags::NONBLOCK) {
+        Ok(n) => n,
+        Err(rustix::io::Errno::AGAIN) => 0,
+        Err(e) => return Err(e.into()),
+    };
+    let mut bytes = vec![0; copied];
+    let mut filled = 0;
+    while filled < copied {
+        match rustix::io::read(&reader, &mut bytes[filled..])? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}

@@ -1,0 +1,98 @@
+//! The job's processes, by their pid inside and outside.
+
+use std::fmt;
+use std::fs;
+
+use procfs::process::Process;
+use serde::{Deserialize, Serialize};
+
+/// A process id as the supervisor sees it. Changes at every restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OuterPid(pub i32);
+
+/// A process id as the job itself sees it. The same for as long as the process lives, restarts included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct InnerPid(pub i32);
+
+impl InnerPid {
+    /// Our init.
+    pub const INIT: Self = Self(1);
+    /// What the user started.
+    pub const APPLICATION: Self = Self(2);
+}
+
+impl fmt::Display for OuterPid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for InnerPid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A process of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Its pid out here.
+    pub outer: OuterPid,
+    /// Its pid in the job.
+    pub inner: InnerPid,
+    /// Its parent's pid in the job; 0 for init.
+    pub parent: InnerPid,
+    /// The name of its main thread.
+    pub comm: String,
+    /// Outer ids of its threads.
+    pub threads: Vec<i32>,
+    /// The kernel's letter for the state of its main thread (`R`, `S`, `D`, `T`, `t`, `Z`).
+    pub state: char,
+}
+
+impl Task {
+    /// Whether every thread is stopped, by a signal or a tracer.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.state == 'Z'
+            || self.threads.iter().all(|tid| {
+                let stat = fs::read_to_string(format!("/proc/{}/task/{tid}/stat", self.outer));
+                stat.ok().and_then(|s| state_letter(&s)).is_none_or(|state| "tTZX".contains(state))
+            })
+    }
+}
+
+fn state_letter(stat: &str) -> Option<char> {
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// All processes in the PID namespace of which `init` is pid 1, by inner pid. Empty when init is gone.
+pub(crate) fn in_namespace_of(init: OuterPid) -> Vec<Task> {
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let Some(ours) = namespace(init.0) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let mut tasks: Vec<Task> =
+        pids.filter(|&pid| namespace(pid).as_ref() == Some(&ours)).filter_map(task).collect();
+    let inner_of: std::collections::HashMap<i32, InnerPid> = tasks.iter().map(|t| (t.outer.0, t.inner)).collect();
+    for task in &mut tasks {
+        task.parent = inner_of.get(&task.parent.0).copied().unwrap_or(InnerPid(0));
+    }
+    tasks.sort_by_key(|t| t.inner);
+    tasks
+}
+
+fn task(pid: i32) -> Option<Task> {
+    let process = Process::new(pid).ok()?;
+    let status = process.status().ok()?;
+    let threads = process.tasks().ok()?.flatten().map(|t| t.tid).collect();
+    Some(Task {
+        outer: OuterPid(pid),
+        inner: InnerPid(*status.nspid?.last()?),
+        // The outer one until all are known.
+        parent: InnerPid(status.ppid),
+        comm: status.name,
+        threads,
+        state: status.state.chars().next()?,
+    })
+}

@@ -1,0 +1,184 @@
+//! The job's tmpfs: everything the application and its servers share lies here as linked files.
+//!
+//! It is made with the new mount API and never appears in the machine's own mount table: the supervisor reaches it through a
+//! descriptor, the job through `/run/dormouse-job`. When the last of them is gone, killed or not, its memory is free again.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, SeekFrom};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
+
+/// Where the tmpfs lies inside every job, before and after any restart: mappings and open files are found again by this path.
+pub const JOB_DIR: &str = "/run/dormouse-job";
+
+/// The part of the tmpfs that is this crate's own: init, `/dev`, status files. It is captured and restored like the rest.
+pub(crate) const HOST_DIR: &str = ".host";
+
+/// Why the job's tmpfs could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} for the job's shared memory ({size} bytes of tmpfs): {source}")]
+pub struct TmpfsError {
+    what: &'static str,
+    size: u64,
+    source: io::Error,
+}
+
+/// A mounted tmpfs, alive as long as this value, a server holding a file of it, or a job that has it.
+#[derive(Debug)]
+pub struct Tmpfs {
+    mount: OwnedFd,
+    size: u64,
+}
+
+impl Tmpfs {
+    /// Mounts a tmpfs that can hold up to `size` bytes. Needs CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// When the kernel refuses, for want of privilege or because it is older than 5.2.
+    pub fn create(size: u64) -> Result<Self, TmpfsError> {
+        let failed = |what| move |e: rustix::io::Errno| TmpfsError { what, size, source: e.into() };
+        let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open a file system"))?;
+        for (key, value) in [("size", size.to_string()), ("mode", "0755".into()), ("source", "dormouse-job".into())] {
+            fsconfig_set_string(context.as_fd(), key, value).map_err(failed("configure a file system"))?;
+        }
+        fsconfig_create(context.as_fd()).map_err(failed("create a file system"))?;
+        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
+            .map_err(failed("mount a file system"))?;
+        let tmpfs = Self { mount, size };
+        DirBuilder::new()
+            .mode(0o755)
+            .create(tmpfs.host_dir())
+            .map_err(|source| TmpfsError { what: "make a folder", size, source })?;
+        Ok(tmpfs)
+    }
+
+    /// The folder by which this process and its children reach the tmpfs. Valid while this process lives and holds the value;
+    /// the job's own name for it is [`JOB_DIR`].
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.mount.as_raw_fd()))
+    }
+
+    /// The most bytes it can hold.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Where a file that the job knows as `inside` (a path under [`JOB_DIR`]) lies for this process.
+    #[must_use]
+    pub fn outside(&self, inside: &Path) -> Option<PathBuf> {
+        inside.strip_prefix(JOB_DIR).ok().map(|rest| self.path().join(rest))
+    }
+
+    pub(crate) fn host_dir(&self) -> PathBuf {
+        self.path().join(HOST_DIR)
+    }
+
+    pub(crate) fn host_file(&self, name: &str) -> PathBuf {
+        self.host_dir().join(name)
+    }
+
+    /// Replaces a file of ours in one step, so that a reader inside never sees half of it.
+    pub(crate) fn write_host_file(&self, name: &str, contents: &[u8]) -> io::Result<()> {
+        let new = self.host_file(&format!("{name}.new"));
+        fs::write(&new, contents)?;
+        fs::rename(new, self.host_file(name))
+    }
+}
+
+impl AsFd for Tmpfs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.mount.as_fd()
+    }
+}
+
+/// Makes in `to` everything that `from` has: folders, files (holes stay holes), links and FIFOs. Sockets and devices are left
+/// out: the former die with their process, the latter are the machine's.
+///
+/// # Errors
+/// When something cannot be read or made.
+pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let meta = fs::symlink_metadata(&from)?;
+        let kind = meta.file_type();
+        if kind.is_dir() {
+            match fs::create_dir(&to) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+                _ => copy_tree(&from, &to)?,
+            }
+        } else if kind.is_file() {
+            copy_file(&from, &to)?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&from)?, &to)?;
+            continue;
+        } else if kind.is_fifo() {
+            rustix::fs::mknodat(rustix::fs::CWD, &to, FileType::Fifo, Mode::from_raw_mode(meta.mode() & 0o7777), 0)?;
+        } else {
+            continue;
+        }
+        std::os::unix::fs::chown(&to, Some(meta.uid()), Some(meta.gid()))?;
+        fs::set_permissions(&to, meta.permissions())?;
+    }
+    Ok(())
+}
+
+/// Copies the data of a file that may be mostly holes.
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    let (mut from, mut to) = (File::open(from)?, File::create(to)?);
+    to.set_len(from.metadata()?.len())?;
+    let mut position = 0;
+    loop {
+        let start = match rustix::fs::seek(&from, SeekFrom::Data(position)) {
+            Ok(start) => start,
+            // Nothing but a hole up to the end.
+            Err(rustix::io::Errno::NXIO) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        let end = rustix::fs::seek(&from, SeekFrom::Hole(start))?;
+        from.seek(io::SeekFrom::Start(start))?;
+        to.seek(io::SeekFrom::Start(start))?;
+        io::copy(&mut Read::by_ref(&mut from).take(end - start), &mut to)?;
+        position = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_copy_has_the_same_holes() {
+        let (one, other) = (Tmpfs::create(1 << 30).unwrap(), Tmpfs::create(1 << 20).unwrap());
+        let file = File::create(one.path().join("sparse")).unwrap();
+        file.set_len(1 << 29).unwrap();
+        file.write_all_at(b"here", 300 << 20).unwrap();
+        copy_tree(&one.path(), &other.path()).unwrap();
+        let copy = File::open(other.path().join("sparse")).unwrap();
+        assert_eq!(copy.metadata().unwrap().len(), 1 << 29);
+        assert_eq!(copy.metadata().unwrap().blocks(), 8);
+        let mut bytes = [0; 4];
+        copy.read_exact_at(&mut bytes, 300 << 20).unwrap();
+        assert_eq!(&bytes, b"here");
+    }
+
+    #[test]
+    fn it_is_gone_with_its_last_holder() {
+        let tmpfs = Tmpfs::create(1 << 20).unwrap();
+        let path = tmpfs.path();
+        fs::write(path.join("file"), "x").unwrap();
+        assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains("dormouse-job"));
+        drop(tmpfs);
+        assert!(fs::read(path.join("file")).is_err());
+    }
+}
