@@ -94,6 +94,12 @@ pub fn listen(listener: fn(Unsupported)) {
     made.into_iter().for_each(listener);
 }
 
+/// The reports made so far.
+#[cfg(test)]
+pub fn made() -> Vec<Unsupported> {
+    REPORTS.lock().unwrap_or_else(PoisonError::into_inner).made.clone()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     ffi::{c_uint, c_void},
-    sync::{PoisonError, RwLock, RwLockWriteGuard, TryLockError},
+    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError},
     thread,
     time::{Duration, Instant},
 };
@@ -33,7 +33,9 @@ struct Entry {
 /// Context and key, both as the addresses they are.
 type Key = (usize, usize);
 
-static ENTRIES: RwLock<Option<HashMap<Key, Entry>>> = RwLock::new(None);
+type Entries = Option<HashMap<Key, Entry>>;
+
+static ENTRIES: RwLock<Entries> = RwLock::new(None);
 
 /// Keeps a value under a key that has none yet.
 unsafe extern "C" fn put(
@@ -69,7 +71,7 @@ unsafe extern "C" fn delete(context: CUcontext, key: *mut c_void) -> c_uint {
 unsafe extern "C" fn get(value: *mut *mut c_void, context: CUcontext, key: *mut c_void) -> c_uint {
     let get = || -> CuResult {
         let key = (resolve(context)?.addr(), key.addr());
-        let entries = ENTRIES.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = read()?;
         let entry = entries.as_ref().and_then(|entries| entries.get(&key)).ok_or(CuError::INVALID_HANDLE)?;
         if value.is_null() {
             return Err(CuError::INVALID_VALUE);
@@ -90,18 +92,29 @@ fn resolve(context: CUcontext) -> CuResult<CUcontext> {
     if current.is_null() { Err(CuError::INVALID_CONTEXT) } else { Ok(current) }
 }
 
-/// The table, to change it. A child forked while another thread changed it finds it locked for ever: it gets an error,
-/// as every call of CUDA in such a child, and can end.
-fn write() -> CuResult<RwLockWriteGuard<'static, Option<HashMap<Key, Entry>>>> {
-    let deadline = Instant::now() + Duration::from_secs(1);
+fn read() -> CuResult<RwLockReadGuard<'static, Entries>> {
+    bounded(|| ENTRIES.try_read())
+}
+
+fn write() -> CuResult<RwLockWriteGuard<'static, Entries>> {
+    bounded(|| ENTRIES.try_write())
+}
+
+/// Takes the lock. A child forked while another thread held it finds it locked for ever: it gets an error, as from
+/// every call of CUDA in such a child, and can end.
+fn bounded<G>(mut attempt: impl FnMut() -> Result<G, TryLockError<G>>) -> CuResult<G> {
+    let mut deadline = None;
     loop {
-        match ENTRIES.try_write() {
-            Ok(entries) => return Ok(entries),
+        match attempt() {
+            Ok(guard) => return Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if Instant::now() > deadline => {
-                return Err(CuError::NOT_INITIALIZED);
+            Err(TryLockError::WouldBlock) => {
+                let now = Instant::now();
+                if now > *deadline.get_or_insert(now + Duration::from_secs(1)) {
+                    return Err(CuError::NOT_INITIALIZED);
+                }
+                thread::yield_now();
             }
-            Err(TryLockError::WouldBlock) => thread::yield_now(),
         }
     }
 }

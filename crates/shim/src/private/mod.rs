@@ -65,6 +65,15 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_is_not_known_fails_and_is_reported() {
+        let table = table(id("21318c60971432488ca641ff7324c8f2")).unwrap_or(std::ptr::null());
+        // SAFETY: the table has 93 words, of which this is a function that looks at no argument.
+        let code = unsafe { table.cast::<extern "C" fn(usize) -> u32>().add(16).read()(1) };
+        assert_eq!(code, 801);
+        assert!(report::made().contains(&Unsupported::PrivateSlot { table: "TOOLS_CONTEXT", slot: 16 }));
+    }
+
+    #[test]
     fn other_tables_are_refused() {
         assert_eq!(table([0x11; 16]), None);
         assert_eq!(table(id("f8cff95121468b4eb9e2fb469e7c0dd9")), None);
