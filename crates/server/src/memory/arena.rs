@@ -11,6 +11,7 @@ use backend::{BLOCK_GRANULARITY, Range};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
+use wire::ContextId;
 
 /// Every allocation begins at a multiple of this; the driver promises 256.
 pub const ALIGNMENT: u64 = 512;
@@ -46,7 +47,8 @@ pub struct Allocation {
     /// Address, and the bytes asked for.
     pub range: Range,
     /// The context that it belongs to.
-    pub ctx: u32,
+    #[serde(with = "crate::ids")]
+    pub ctx: ContextId,
 }
 
 /// An allocation that has a place but does not exist before [`Arena::commit`].
@@ -177,7 +179,7 @@ impl Arena {
     }
 
     /// Makes a planned allocation live; nothing else may have been done to the arena since. Its block is mapped now.
-    pub fn commit(&mut self, plan: Plan, ctx: u32) -> Allocation {
+    pub fn commit(&mut self, plan: Plan, ctx: ContextId) -> Allocation {
         let Plan { allocation, block, kind, mapped } = plan;
         if !mapped {
             self.insert_block(block, kind);

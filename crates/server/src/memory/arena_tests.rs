@@ -7,7 +7,7 @@ const RANGE: Range = Range { base: 0x2000_0000_0000, bytes: 1 << 32 };
 
 fn allocate(arena: &mut Arena, bytes: u64) -> Allocation {
     let plan = arena.plan(bytes).unwrap();
-    arena.commit(plan, 1)
+    arena.commit(plan, ContextId(1))
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn sizes_that_cannot_be_had_are_refused() {
 #[test]
 fn a_recorded_arena_that_cannot_be_is_refused() {
     let block = Range { base: RANGE.base, bytes: 2 << 20 };
-    let allocation = |base, bytes| Allocation { range: Range { base, bytes }, ctx: 1 };
+    let allocation = |base, bytes| Allocation { range: Range { base, bytes }, ctx: ContextId(1) };
     let bad_blocks = [
         vec![(Range { base: RANGE.base + 512, bytes: 2 << 20 }, true)],
         vec![(block, true), (block, false)],
@@ -141,7 +141,7 @@ fn run(steps: &[Step]) -> Vec<Range> {
             Step::Allocate(bytes) => {
                 let Some(plan) = arena.plan(bytes) else { continue };
                 model.mapped.extend(plan.block_to_map());
-                let allocation = arena.commit(plan, 1);
+                let allocation = arena.commit(plan, ContextId(1));
                 assert_eq!(allocation.range.bytes, bytes);
                 model.live.push(allocation.range);
                 addresses.push(allocation.range);

@@ -1,3 +1,41 @@
-//! Device memory: where allocations lie, and when a freed one may be used again.
+//! Device memory: where allocations lie, and when a freed one may be used again; pinned memory.
 
 pub mod arena;
+mod device;
+mod pinned;
+
+pub use device::DeviceMemory;
+pub use pinned::{PinnedMemory, PinnedRecord};
+
+use backend::Range;
+
+/// Bytes of address space claimed for one device: what fits many times over whatever a device has, so that large
+/// allocations find a gap.
+pub const ARENA_BYTES: u64 = 1 << 40;
+/// From one device's arena to the next.
+const ARENA_STRIDE: u64 = 4 << 40;
+/// Bytes of address space for the pinned memory of a session.
+pub const PINNED_BYTES: u64 = 64 << 30;
+
+/// Where a session's memory lies in the address space; the same after each restart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Layout {
+    /// The first device's arena.
+    pub arena: u64,
+    /// The pinned memory.
+    pub pinned: u64,
+}
+
+impl Layout {
+    /// The layout of session number `session`.
+    #[must_use]
+    pub fn of_session(session: u32) -> Self {
+        Self { arena: 0x2000_0000_0000, pinned: 0x5000_0000_0000 + u64::from(session % 64) * PINNED_BYTES }
+    }
+
+    /// The arena of a device.
+    #[must_use]
+    pub fn arena(&self, device: usize) -> Range {
+        Range { base: self.arena + device as u64 * ARENA_STRIDE, bytes: ARENA_BYTES }
+    }
+}

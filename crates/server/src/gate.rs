@@ -1,0 +1,125 @@
+//! The gate between rings and device: while it is closed no message begins.
+
+use crate::lock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+use transport::{MAX_RINGS, RingIndex};
+
+/// No message is executed in a ring.
+const IDLE: u32 = 0;
+
+/// One for the session.
+pub struct Gate {
+    closed: AtomicBool,
+    /// What each ring executes: opcode + 1, or [`IDLE`].
+    executing: Box<[AtomicU32]>,
+    parked: Mutex<()>,
+    opened: Condvar,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            closed: AtomicBool::new(false),
+            executing: (0..MAX_RINGS).map(|_| AtomicU32::new(IDLE)).collect(),
+            parked: Mutex::new(()),
+            opened: Condvar::new(),
+        }
+    }
+}
+
+/// A message is being executed; the gate cannot be shut behind it before this is dropped.
+pub struct Pass<'a>(&'a AtomicU32);
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        self.0.store(IDLE, Ordering::Release);
+    }
+}
+
+impl Gate {
+    /// Waits until the gate is open and goes through with message `opcode` of a ring.
+    pub fn enter(&self, ring: RingIndex, opcode: u16) -> Pass<'_> {
+        let word = &self.executing[ring.get()];
+        loop {
+            // Sequentially consistent, as the store in `close`: one of the two sees the other.
+            word.store(u32::from(opcode) + 1, Ordering::SeqCst);
+            if !self.closed.load(Ordering::SeqCst) {
+                return Pass(word);
+            }
+            word.store(IDLE, Ordering::Release);
+            let mut parked = lock(&self.parked);
+            while self.closed.load(Ordering::SeqCst) {
+                parked = self.opened.wait(parked).unwrap_or_else(std::sync::PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Closes the gate and waits until no message is executed any more; otherwise tells, at the deadline, one that is:
+    /// its ring and opcode. The gate stays closed either way.
+    ///
+    /// # Errors
+    /// The ring and opcode of a message that is still executed.
+    pub fn close(&self, deadline: Instant) -> Result<(), (usize, u16)> {
+        self.closed.store(true, Ordering::SeqCst);
+        loop {
+            let busy = self.executing.iter().map(|word| word.load(Ordering::SeqCst)).enumerate();
+            let Some((ring, word)) = busy.into_iter().find(|(_, word)| *word != IDLE) else { return Ok(()) };
+            if Instant::now() >= deadline {
+                return Err((ring, (word - 1) as u16));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Opens the gate.
+    pub fn open(&self) {
+        let _parked = lock(&self.parked);
+        self.closed.store(false, Ordering::SeqCst);
+        self.opened.notify_all();
+    }
+
+    /// Whether it is closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn closing_waits_for_the_message_in_hand_and_names_it() {
+        let gate = Arc::new(Gate::default());
+        let ring = RingIndex::new(7).unwrap();
+        let pass = gate.enter(ring, 90);
+        assert_eq!(gate.close(Instant::now() + Duration::from_millis(5)), Err((7, 90)));
+        drop(pass);
+        assert_eq!(gate.close(Instant::now() + Duration::from_secs(5)), Ok(()));
+    }
+
+    #[test]
+    fn nothing_passes_while_closed() {
+        let gate = Arc::new(Gate::default());
+        gate.close(Instant::now()).unwrap();
+        let passed = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let (gate, passed) = (Arc::clone(&gate), Arc::clone(&passed));
+            move || {
+                drop(gate.enter(RingIndex::new(0).unwrap(), 1));
+                passed.store(true, Ordering::SeqCst);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!passed.load(Ordering::SeqCst));
+        assert_eq!(gate.close(Instant::now()), Ok(()), "a parked thread executes nothing");
+        gate.open();
+        thread.join().unwrap();
+        assert!(passed.load(Ordering::SeqCst));
+    }
+}

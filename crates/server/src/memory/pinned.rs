@@ -1,0 +1,253 @@
+//! Pinned memory: files of the session's folder, mapped at the same address here and in the application, and registered
+//! with the device.
+
+use crate::failure::{Failure, Result};
+use crate::objects::{in_use, insert};
+use backend::{Backend, Range};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use wire::{ContextId, CuError, PinnedId};
+
+const PAGE: u64 = 4096;
+/// From this size on an allocation begins where a huge page could.
+const HUGE: u64 = 2 << 20;
+
+/// One allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PinnedRecord {
+    /// Its handle, and the number in its file's name.
+    #[serde(with = "crate::ids")]
+    pub id: PinnedId,
+    /// The context that it belongs to.
+    #[serde(with = "crate::ids")]
+    pub ctx: ContextId,
+    /// Address, and the bytes asked for.
+    pub range: Range,
+    /// As it was allocated.
+    pub flags: u32,
+}
+
+impl PinnedRecord {
+    /// What is mapped: whole pages.
+    fn pages(&self) -> Range {
+        Range { base: self.range.base, bytes: self.range.bytes.next_multiple_of(PAGE) }
+    }
+}
+
+/// The pinned memory of a session.
+pub struct PinnedMemory {
+    backend: Arc<dyn Backend>,
+    dir: PathBuf,
+    window: Range,
+    reserved: bool,
+    live: BTreeMap<PinnedId, PinnedRecord>,
+}
+
+impl PinnedMemory {
+    /// None yet; files will be in `dir`, addresses in `window`, which is claimed at first use and stays claimed.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>, dir: PathBuf, window: Range) -> Self {
+        Self { backend, dir, window, reserved: false, live: BTreeMap::new() }
+    }
+
+    /// Allocates `bytes` bytes of zeros.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for an id in use, `INVALID_VALUE` for no bytes, `OUT_OF_MEMORY` when the window or the tmpfs is
+    /// full, or the backend's.
+    pub fn allocate(&mut self, id: PinnedId, ctx: ContextId, bytes: u64, flags: u32) -> Result<PinnedRecord> {
+        if self.live.contains_key(&id) {
+            return Err(in_use(id));
+        }
+        if bytes == 0 {
+            return Err(CuError::INVALID_VALUE.into());
+        }
+        self.reserve()?;
+        let base = self.gap(bytes).ok_or_else(|| {
+            let detail = format!("{bytes} bytes of pinned memory do not fit into {}", self.window);
+            Failure::new(CuError::OUT_OF_MEMORY, detail)
+        })?;
+        let record = PinnedRecord { id, ctx, range: Range { base, bytes }, flags };
+        let path = self.path(id);
+        let oflags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
+        let made = rustix::fs::open(&path, oflags, Mode::from_raw_mode(0o600))
+            .and_then(|file| {
+                // Room is taken now, so that no access meets a full tmpfs later.
+                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, record.pages().bytes)?;
+                Ok(file)
+            })
+            .map_err(|error| {
+                let code = if error == Errno::NOSPC { CuError::OUT_OF_MEMORY } else { CuError::UNKNOWN };
+                let detail =
+                    format!("{bytes} bytes for {}: {error}; is the job's tmpfs full?", path.display());
+                Failure::new(code, detail)
+            })
+            .and_then(|file| self.map(&file, &record));
+        if let Err(failure) = made {
+            let _ = rustix::fs::unlink(&path);
+            return Err(failure);
+        }
+        insert(&mut self.live, id, record)?;
+        Ok(record)
+    }
+
+    /// Maps and registers a restored file.
+    ///
+    /// # Errors
+    /// When it is missing or shorter than it was, its addresses are taken, or the backend refuses it.
+    pub fn restore(&mut self, record: PinnedRecord) -> Result<()> {
+        self.reserve()?;
+        let path = self.path(record.id);
+        let wrong = |what: String| Failure::new(CuError::MAP_FAILED, format!("{}: {what}", path.display()));
+        let pages = record.pages();
+        if !self.window.contains(pages.base, pages.bytes) || !self.is_free(pages) {
+            return Err(wrong(format!("its addresses {} cannot be had", record.range)));
+        }
+        let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| wrong(error.to_string()))?;
+        let size = rustix::fs::fstat(&file).map_err(|error| wrong(error.to_string()))?.st_size;
+        if u64::try_from(size).unwrap_or(0) < pages.bytes {
+            return Err(wrong(format!("it has {size} bytes instead of {}", pages.bytes)));
+        }
+        self.map(&file, &record)?;
+        insert(&mut self.live, record.id, record)
+    }
+
+    /// Frees an allocation; the caller has made sure that no work uses it. Tells where it was.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is none, or the backend's.
+    pub fn free(&mut self, id: PinnedId) -> Result<Range> {
+        let Some(record) = self.live.remove(&id) else {
+            return Err(Failure::new(CuError::INVALID_VALUE, format!("there is no {id:?}")));
+        };
+        let unregistered = self.backend.unregister_host(record.pages());
+        self.unmap(record.pages())?;
+        let _ = rustix::fs::unlink(self.path(id));
+        unregistered?;
+        Ok(record.range)
+    }
+
+    /// The allocation `id`.
+    #[must_use]
+    pub fn get(&self, id: PinnedId) -> Option<PinnedRecord> {
+        self.live.get(&id).copied()
+    }
+
+    /// Every live allocation.
+    pub fn records(&self) -> impl Iterator<Item = PinnedRecord> + '_ {
+        self.live.values().copied()
+    }
+
+    /// Whether the bytes lie in one live allocation.
+    #[must_use]
+    pub fn contains(&self, address: u64, bytes: u64) -> bool {
+        self.window.contains(address, bytes)
+            && self.live.values().any(|record| record.range.contains(address, bytes))
+    }
+
+    fn path(&self, id: PinnedId) -> PathBuf {
+        self.dir.join(format!("pinned-{}", id.0))
+    }
+
+    fn is_free(&self, pages: Range) -> bool {
+        self.live.values().all(|r| r.pages().end() <= pages.base || pages.end() <= r.pages().base)
+    }
+
+    /// The lowest address with room.
+    fn gap(&self, bytes: u64) -> Option<u64> {
+        let alignment = if bytes >= HUGE { HUGE } else { PAGE };
+        let size = bytes.checked_next_multiple_of(PAGE)?;
+        let mut taken: Vec<Range> = self.live.values().map(PinnedRecord::pages).collect();
+        taken.sort_unstable();
+        let mut base = self.window.base;
+        for range in taken {
+            if range.base >= base.checked_add(size)? {
+                break;
+            }
+            base = range.end().checked_next_multiple_of(alignment)?;
+        }
+        self.window.contains(base, size).then_some(base)
+    }
+
+    fn reserve(&mut self) -> Result<()> {
+        if self.reserved {
+            return Ok(());
+        }
+        let Range { base, bytes } = self.window;
+        // SAFETY: `MAP_FIXED_NOREPLACE` takes only addresses that nothing uses; nothing can be accessed in it yet.
+        let got = unsafe {
+            rustix::mm::mmap_anonymous(
+                base as *mut c_void,
+                bytes as usize,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+            )
+        };
+        got.map_err(|error| {
+            let detail = format!("the addresses {} for pinned memory cannot be had: {error}", self.window);
+            Failure::new(CuError::MAP_FAILED, detail)
+        })?;
+        self.reserved = true;
+        Ok(())
+    }
+
+    fn map(&self, file: &OwnedFd, record: &PinnedRecord) -> Result<()> {
+        let pages = record.pages();
+        // SAFETY: the pages lie inside the window, which is ours, and where no live allocation is.
+        let got = unsafe {
+            rustix::mm::mmap(
+                pages.base as *mut c_void,
+                pages.bytes as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                0,
+            )
+        };
+        got.map_err(|error| {
+            Failure::new(CuError::MAP_FAILED, format!("pinned memory {pages} cannot be mapped: {error}"))
+        })?;
+        if let Err(code) = self.backend.register_host(pages) {
+            self.unmap(pages)?;
+            return Err(Failure::new(code, format!("pinned memory {pages} cannot be registered")));
+        }
+        Ok(())
+    }
+
+    /// Leaves nothing behind the pages; their addresses stay claimed.
+    fn unmap(&self, pages: Range) -> Result<()> {
+        // SAFETY: the pages lie inside the window and belong to one allocation, which no work uses any more.
+        let got = unsafe {
+            rustix::mm::mmap_anonymous(
+                pages.base as *mut c_void,
+                pages.bytes as usize,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )
+        };
+        got.map(drop).map_err(|error| {
+            Failure::new(CuError::UNKNOWN, format!("pinned memory {pages} cannot be unmapped: {error}"))
+        })
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        for record in self.live.values() {
+            let _ = self.backend.unregister_host(record.pages());
+        }
+        if self.reserved {
+            // SAFETY: the window is ours, and whoever could use it is gone with the session.
+            let _ =
+                unsafe { rustix::mm::munmap(self.window.base as *mut c_void, self.window.bytes as usize) };
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Device code: images, modules loaded from them, libraries that are modules not yet tied to a context.
+
+use super::{Context, Making, Placement, Placer};
+use crate::lock;
+use backend::{Backend, LoadError, Range, RawFunction, RawModule};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use wire::{ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
+
+/// BLAKE3 of an image: its name in a session's state.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ImageHash(pub [u8; 32]);
+
+/// A fatbin, cubin or PTX text, kept once for all modules loaded from it.
+pub struct Image {
+    /// Its name.
+    pub hash: ImageHash,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Image {
+    /// Names the bytes.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self { hash: ImageHash(*blake3::hash(&bytes).as_bytes()), bytes }
+    }
+}
+
+/// JIT options and their values.
+pub type JitOptions = Vec<(u32, u64)>;
+
+/// Who asked for a module.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Owner {
+    /// The application, by `cuModuleLoadData`.
+    Module(#[serde(with = "crate::ids")] ModuleId),
+    /// A library, when it was first used in the context.
+    Library(#[serde(with = "crate::ids")] LibraryId),
+}
+
+/// What it takes to load a module again.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ModuleRecord {
+    /// Who asked for it.
+    pub owner: Owner,
+    /// Its context.
+    #[serde(with = "crate::ids")]
+    pub ctx: ContextId,
+    /// The image.
+    pub image: ImageHash,
+    /// As it was loaded.
+    pub options: JitOptions,
+    /// When it was made, and what the device library took.
+    pub placement: Placement,
+}
+
+/// What the application has changed in a function.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct FunctionSettings {
+    /// `CUfunction_attribute` and value.
+    pub attributes: BTreeMap<i32, i32>,
+    /// `CUfunc_cache`.
+    pub cache_config: Option<u32>,
+}
+
+/// A module in a context; unloaded when the last user lets go.
+pub struct Module {
+    /// Its constructor.
+    pub record: ModuleRecord,
+    /// Its context.
+    pub ctx: Arc<Context>,
+    /// Its code.
+    pub image: Arc<Image>,
+    /// Changes to its functions, by name.
+    pub settings: Mutex<BTreeMap<String, FunctionSettings>>,
+    /// Variables whose addresses the application has been told.
+    globals: Mutex<BTreeMap<String, Range>>,
+    functions: Mutex<BTreeMap<String, Weak<Function>>>,
+    raw: RawModule,
+    backend: Arc<dyn Backend>,
+}
+
+impl Module {
+    /// Loads the module and completes its record.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn make(
+        placer: &Placer,
+        ctx: &Arc<Context>,
+        image: &Arc<Image>,
+        mut record: ModuleRecord,
+        making: Making,
+    ) -> Result<Arc<Self>, LoadError> {
+        let backend = &placer.backend;
+        let mut detail = String::new();
+        let loaded = placer.place(&mut record.placement, making, || {
+            backend.module_load(ctx.raw, &image.bytes, &record.options).map_err(|error| {
+                detail = error.detail;
+                error.code
+            })
+        });
+        let raw = loaded.map_err(|code| LoadError { code, detail })?;
+        Ok(Arc::new(Self {
+            record,
+            ctx: Arc::clone(ctx),
+            image: Arc::clone(image),
+            settings: Mutex::default(),
+            globals: Mutex::default(),
+            functions: Mutex::default(),
+            raw,
+            backend: Arc::clone(backend),
+        }))
+    }
+
+    /// The function of that name.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, or the backend's.
+    pub fn function(self: &Arc<Self>, name: &str) -> backend::Result<Arc<Function>> {
+        let mut functions = lock(&self.functions);
+        if let Some(found) = functions.get(name).and_then(Weak::upgrade) {
+            return Ok(found);
+        }
+        let raw = self.backend.function(self.ctx.raw, self.raw, name)?;
+        let module = Arc::clone(self);
+        let function =
+            Arc::new(Function { name: name.to_owned(), raw, module, params_bytes: OnceLock::new() });
+        functions.insert(name.to_owned(), Arc::downgrade(&function));
+        Ok(function)
+    }
+
+    /// Where the variable of that name lies.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, or the backend's.
+    pub fn global(&self, name: &str) -> backend::Result<Range> {
+        let mut globals = lock(&self.globals);
+        if let Some(range) = globals.get(name) {
+            return Ok(*range);
+        }
+        let range = self.backend.global(self.ctx.raw, self.raw, name)?;
+        globals.insert(name.to_owned(), range);
+        Ok(range)
+    }
+
+    /// The variables whose addresses the application has been told.
+    #[must_use]
+    pub fn told_globals(&self) -> BTreeMap<String, Range> {
+        lock(&self.globals).clone()
+    }
+
+    /// Names of its kernels.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn functions(&self) -> backend::Result<Vec<String>> {
+        self.backend.module_functions(self.ctx.raw, self.raw)
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if let Err(error) = self.backend.module_unload(self.ctx.raw, self.raw) {
+            tracing::warn!(owner = ?self.record.owner, %error, "module not unloaded");
+        }
+    }
+}
+
+/// A function of a module.
+pub struct Function {
+    /// Its name as linked.
+    pub name: String,
+    /// The backend's handle.
+    pub raw: RawFunction,
+    /// Its module.
+    pub module: Arc<Module>,
+    params_bytes: OnceLock<u64>,
+}
+
+impl Function {
+    /// Bytes of its parameter buffer.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn params_bytes(&self) -> backend::Result<u64> {
+        if let Some(bytes) = self.params_bytes.get() {
+            return Ok(*bytes);
+        }
+        let params = self.facts()?.params;
+        let end = params.iter().map(|param| u64::from(param.offset) + u64::from(param.size)).max();
+        Ok(*self.params_bytes.get_or_init(|| end.unwrap_or(0)))
+    }
+
+    /// Parameters and attributes.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn facts(&self) -> backend::Result<FunctionFacts> {
+        self.module.backend.function_facts(self.module.ctx.raw, self.raw)
+    }
+
+    /// Sets an attribute, and remembers it.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn set_attribute(&self, attribute: i32, value: i32) -> backend::Result<()> {
+        self.module.backend.function_set_attribute(self.module.ctx.raw, self.raw, attribute, value)?;
+        lock(&self.module.settings).entry(self.name.clone()).or_default().attributes.insert(attribute, value);
+        Ok(())
+    }
+
+    /// Sets the preferred cache configuration, and remembers it.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn set_cache_config(&self, config: u32) -> backend::Result<()> {
+        self.module.backend.function_set_cache_config(self.module.ctx.raw, self.raw, config)?;
+        lock(&self.module.settings).entry(self.name.clone()).or_default().cache_config = Some(config);
+        Ok(())
+    }
+}
+
+/// What it takes to make a library again.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LibraryRecord {
+    /// Its handle.
+    #[serde(with = "crate::ids")]
+    pub id: LibraryId,
+    /// The image.
+    pub image: ImageHash,
+    /// As it was loaded.
+    pub options: JitOptions,
+}
+
+/// A library: an image, and a module for each context in which it has been used.
+pub struct Library {
+    /// Its constructor.
+    pub record: LibraryRecord,
+    /// Its code.
+    pub image: Arc<Image>,
+    /// Its modules, made at first use.
+    pub modules: Mutex<BTreeMap<ContextId, Arc<Module>>>,
+}
+
+/// A kernel of a library: a function in each context in which it has been used.
+pub struct Kernel {
+    /// Its handle.
+    pub id: KernelId,
+    /// Its library.
+    pub library: Arc<Library>,
+    /// Its name as linked.
+    pub name: String,
+    /// The functions, one for each context.
+    pub functions: RwLock<Vec<(ContextId, Arc<Function>)>>,
+}
+
+/// A module that is unloaded and has to be loaded and unloaded again at a restart: what it left behind in the device
+/// library's own reservations is where younger modules lie.
+#[derive(Clone)]
+pub struct Tombstone {
+    /// Its constructor.
+    pub record: ModuleRecord,
+    /// When it was unloaded, in the same order as the creations.
+    pub unloaded: u64,
+    /// Its code.
+    pub image: Arc<Image>,
+}
+
+/// What an id of the application's names: a function, or an alias for one of a library's.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct FunctionRecord {
+    /// The handle.
+    #[serde(with = "crate::ids")]
+    pub id: FunctionId,
+    /// The module.
+    pub owner: Owner,
+    /// In which context.
+    #[serde(with = "crate::ids")]
+    pub ctx: ContextId,
+    /// The function.
+    pub name: String,
+}

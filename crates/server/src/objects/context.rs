@@ -1,0 +1,147 @@
+//! Contexts, and the markers that tell how far their streams are.
+
+use super::{Making, Placement, Placer};
+use crate::lock;
+use backend::{Backend, RawContext, RawEvent, StreamArg};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, OnceLock};
+use wire::ContextId;
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const UNTIMED: u32 = 2;
+
+/// What it takes to make a context again.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ContextRecord {
+    /// Its handle.
+    #[serde(with = "crate::ids")]
+    pub id: ContextId,
+    /// Index of its device.
+    pub device: u32,
+    /// As it was created.
+    pub flags: u32,
+    /// Whether it is the device's primary context.
+    pub primary: bool,
+    /// When it was made, and what the device library took.
+    pub placement: Placement,
+}
+
+/// What the application has changed since.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ContextSettings {
+    /// `CUlimit` and value.
+    pub limits: BTreeMap<u32, u64>,
+    /// `CUfunc_cache`.
+    pub cache_config: Option<u32>,
+    /// Contexts whose memory it may reach.
+    pub peers: BTreeSet<u32>,
+}
+
+/// A live context; ended when the last user lets go.
+pub struct Context {
+    /// Its constructor.
+    pub record: ContextRecord,
+    /// The backend's handle.
+    pub raw: RawContext,
+    /// Changes.
+    pub settings: Mutex<ContextSettings>,
+    /// After a restart: an event recorded when the session went on, from which times of earlier events are counted.
+    pub epoch: OnceLock<RawEvent>,
+    spare_markers: Mutex<Vec<RawEvent>>,
+    backend: Arc<dyn Backend>,
+}
+
+impl Context {
+    /// Makes the context and completes its record.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn make(placer: &Placer, mut record: ContextRecord, making: Making) -> backend::Result<Arc<Self>> {
+        let backend = &placer.backend;
+        let raw = placer.place(&mut record.placement, making, || {
+            backend.context_create(record.device as usize, record.flags, record.primary)
+        })?;
+        Ok(Arc::new(Self {
+            record,
+            raw,
+            settings: Mutex::default(),
+            epoch: OnceLock::new(),
+            spare_markers: Mutex::default(),
+            backend: Arc::clone(backend),
+        }))
+    }
+
+    /// Its handle.
+    #[must_use]
+    pub fn id(&self) -> ContextId {
+        self.record.id
+    }
+
+    /// Index of its device.
+    #[must_use]
+    pub fn device(&self) -> usize {
+        self.record.device as usize
+    }
+
+    /// Records a marker behind everything that `stream` has been given.
+    ///
+    /// # Errors
+    /// The backend's, for instance an execution error of the context.
+    pub fn mark(self: &Arc<Self>, stream: StreamArg) -> backend::Result<Marker> {
+        let spare = lock(&self.spare_markers).pop();
+        let raw = match spare {
+            Some(raw) => raw,
+            None => self.backend.event_create(self.raw, UNTIMED)?,
+        };
+        let marker = Marker { ctx: Arc::clone(self), raw };
+        self.backend.event_record(self.raw, raw, stream, 0)?;
+        Ok(marker)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        for raw in lock(&self.spare_markers).drain(..) {
+            // It ends with the context anyway.
+            let _ = self.backend.event_destroy(self.raw, raw);
+        }
+        if let Err(error) = self.backend.context_destroy(self.raw) {
+            tracing::warn!(ctx = self.record.id.0, %error, "context not destroyed");
+        }
+    }
+}
+
+/// A point in a stream: complete when all that was in the stream before it is.
+pub struct Marker {
+    ctx: Arc<Context>,
+    raw: RawEvent,
+}
+
+impl Marker {
+    /// Whether the stream has come this far. Nothing is still to come in a context that has failed.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.ctx.backend.event_query(self.ctx.raw, self.raw).unwrap_or(true)
+    }
+
+    /// The same, telling the context's failure.
+    ///
+    /// # Errors
+    /// The execution error the context is in.
+    pub fn poll(&self) -> backend::Result<bool> {
+        self.ctx.backend.event_query(self.ctx.raw, self.raw)
+    }
+
+    /// The context of the stream.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.ctx
+    }
+}
+
+impl Drop for Marker {
+    fn drop(&mut self) {
+        lock(&self.ctx.spare_markers).push(self.raw);
+    }
+}

@@ -1,0 +1,129 @@
+//! Events, and the time line that survives a restart.
+
+use super::Context;
+use crate::lock;
+use backend::{Backend, RawEvent};
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex};
+use wire::{ContextId, CuError, EventId};
+
+/// `CU_EVENT_DISABLE_TIMING`.
+pub const DISABLE_TIMING: u32 = 2;
+
+/// What it takes to make an event again.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct EventRecord {
+    /// Its handle.
+    #[serde(with = "crate::ids")]
+    pub id: EventId,
+    /// Its context.
+    #[serde(with = "crate::ids")]
+    pub ctx: ContextId,
+    /// As it was created.
+    pub flags: u32,
+}
+
+/// When an event was last recorded.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Recorded {
+    /// Never.
+    Never,
+    /// Since the session was started or restarted: the backend knows.
+    Live,
+    /// So many milliseconds before the cut that the session was restarted from.
+    Before(f64),
+}
+
+/// A live event; ended when the last user lets go.
+pub struct Event {
+    /// Its constructor.
+    pub record: EventRecord,
+    /// Its context.
+    pub ctx: Arc<Context>,
+    /// The backend's handle.
+    pub raw: RawEvent,
+    recorded: Mutex<Recorded>,
+    backend: Arc<dyn Backend>,
+}
+
+impl Event {
+    /// Makes the event.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn make(
+        backend: &Arc<dyn Backend>,
+        ctx: &Arc<Context>,
+        record: EventRecord,
+        recorded: Recorded,
+    ) -> backend::Result<Arc<Self>> {
+        let raw = backend.event_create(ctx.raw, record.flags)?;
+        let ctx = Arc::clone(ctx);
+        Ok(Arc::new(Self { record, ctx, raw, recorded: Mutex::new(recorded), backend: Arc::clone(backend) }))
+    }
+
+    /// When it was last recorded.
+    #[must_use]
+    pub fn recorded(&self) -> Recorded {
+        *lock(&self.recorded)
+    }
+
+    /// Notes that it is recorded now.
+    pub fn note_record(&self) {
+        *lock(&self.recorded) = Recorded::Live;
+    }
+
+    /// Whether its last record is complete; one from before a restart is.
+    ///
+    /// # Errors
+    /// The execution error the context is in.
+    pub fn poll(&self) -> backend::Result<bool> {
+        match self.recorded() {
+            Recorded::Never | Recorded::Before(_) => Ok(true),
+            Recorded::Live => self.backend.event_query(self.ctx.raw, self.raw),
+        }
+    }
+
+    /// Whether times are taken.
+    #[must_use]
+    pub fn is_timed(&self) -> bool {
+        self.record.flags & DISABLE_TIMING == 0
+    }
+
+    /// Milliseconds from `self` to `end`, as `cuEventElapsedTime`, also across restarts: the time between the cut and the
+    /// moment the session went on does not count.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` when either was never recorded or takes no times, `NOT_READY` when either is not complete.
+    pub fn elapsed(&self, end: &Self) -> backend::Result<f32> {
+        if !self.is_timed() || !end.is_timed() {
+            return Err(CuError::INVALID_HANDLE);
+        }
+        match (self.recorded(), end.recorded()) {
+            (Recorded::Never, _) | (_, Recorded::Never) => Err(CuError::INVALID_HANDLE),
+            (Recorded::Live, Recorded::Live) => self.backend.event_elapsed(self.raw, end.raw),
+            // A double holds what the subtraction of two singles would lose.
+            _ => Ok((end.since_restart()? - self.since_restart()?) as f32),
+        }
+    }
+
+    /// Milliseconds from the restart to its record; negative before it.
+    fn since_restart(&self) -> backend::Result<f64> {
+        match self.recorded() {
+            Recorded::Never => Err(CuError::INVALID_HANDLE),
+            Recorded::Before(ms) => Ok(-ms),
+            Recorded::Live => {
+                let epoch = self.ctx.epoch.get().ok_or(CuError::INVALID_HANDLE)?;
+                self.backend.event_elapsed(*epoch, self.raw).map(f64::from)
+            }
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Err(error) = self.backend.event_destroy(self.ctx.raw, self.raw) {
+            tracing::warn!(event = self.record.id.0, %error, "event not destroyed");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Streams, the default ones included, and how far each is.
+
+use super::{Context, Making, Placement, Placer};
+use backend::{Backend, RawStream, StreamArg};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wire::{ContextId, Stream as StreamName, StreamId};
+
+/// `CU_STREAM_NON_BLOCKING`.
+pub const NON_BLOCKING: u32 = 1;
+
+/// Which stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum StreamKey {
+    /// One the application created.
+    Created(#[serde(with = "crate::ids")] StreamId),
+    /// The legacy stream of a context.
+    Legacy(#[serde(with = "crate::ids")] ContextId),
+    /// A thread's own, in a context: the thread by its ring.
+    PerThread(#[serde(with = "crate::ids")] ContextId, u16),
+}
+
+impl StreamKey {
+    /// What a message of ring `ring` means.
+    #[must_use]
+    pub fn new(ctx: ContextId, stream: StreamName, ring: u16) -> Self {
+        match stream {
+            StreamName::Created(id) => Self::Created(id),
+            StreamName::Legacy => Self::Legacy(ctx),
+            StreamName::PerThread => Self::PerThread(ctx, ring),
+        }
+    }
+}
+
+impl std::fmt::Display for StreamKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Created(id) => write!(f, "stream {:#x}", id.handle()),
+            Self::Legacy(ctx) => write!(f, "the default stream of context {:#x}", ctx.handle()),
+            Self::PerThread(ctx, ring) => {
+                write!(f, "the default stream of thread {ring} in context {:#x}", ctx.handle())
+            }
+        }
+    }
+}
+
+/// What it takes to make a stream again.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StreamRecord {
+    /// Which.
+    pub key: StreamKey,
+    /// Its context.
+    #[serde(with = "crate::ids")]
+    pub ctx: ContextId,
+    /// As it was created.
+    pub flags: u32,
+    /// As it was created.
+    pub priority: i32,
+    /// When it was made, and what the device library took.
+    pub placement: Placement,
+}
+
+/// A live stream; ended when the last user lets go.
+pub struct Stream {
+    /// Its constructor.
+    pub record: StreamRecord,
+    /// Its context.
+    pub ctx: Arc<Context>,
+    raw: Option<RawStream>,
+    /// Pieces of work it has been given.
+    submitted: AtomicU64,
+    /// How many there were when it was last seen idle.
+    idle_at: AtomicU64,
+    /// Handle of the function last launched; 0 for none.
+    last_callee: AtomicU64,
+    backend: Arc<dyn Backend>,
+}
+
+impl Stream {
+    /// Makes the stream and completes its record. The legacy stream is there already.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn make(
+        placer: &Placer,
+        ctx: &Arc<Context>,
+        mut record: StreamRecord,
+        making: Making,
+    ) -> backend::Result<Arc<Self>> {
+        let backend = &placer.backend;
+        let raw = match record.key {
+            StreamKey::Legacy(_) => None,
+            StreamKey::Created(_) | StreamKey::PerThread(..) => {
+                Some(placer.place(&mut record.placement, making, || {
+                    backend.stream_create(ctx.raw, record.flags, record.priority)
+                })?)
+            }
+        };
+        Ok(Arc::new(Self {
+            record,
+            ctx: Arc::clone(ctx),
+            raw,
+            submitted: AtomicU64::new(0),
+            idle_at: AtomicU64::new(0),
+            last_callee: AtomicU64::new(0),
+            backend: Arc::clone(backend),
+        }))
+    }
+
+    /// The backend's name for it.
+    #[must_use]
+    pub fn arg(&self) -> StreamArg {
+        self.raw.map_or(StreamArg::Legacy, StreamArg::Created)
+    }
+
+    /// Notes that work is about to be submitted.
+    pub fn note_work(&self) {
+        self.submitted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that the function with this handle is about to be launched.
+    pub fn note_launch(&self, callee: u64) {
+        self.last_callee.store(callee, Ordering::Relaxed);
+        self.note_work();
+    }
+
+    /// Handle of the function last launched, if any.
+    #[must_use]
+    pub fn last_callee(&self) -> Option<u64> {
+        Some(self.last_callee.load(Ordering::Relaxed)).filter(|handle| *handle != 0)
+    }
+
+    /// Whether it has been given work since it was last seen idle; asks nobody.
+    #[must_use]
+    pub fn may_be_busy(&self) -> bool {
+        self.submitted.load(Ordering::Relaxed) != self.idle_at.load(Ordering::Relaxed)
+    }
+
+    /// Whether all its work is complete.
+    ///
+    /// # Errors
+    /// The execution error the context is in.
+    pub fn poll(&self) -> backend::Result<bool> {
+        let submitted = self.submitted.load(Ordering::Acquire);
+        let idle = self.backend.stream_query(self.ctx.raw, self.arg())?;
+        if idle {
+            self.idle_at.store(submitted, Ordering::Release);
+        }
+        Ok(idle)
+    }
+
+    /// Whether `CU_STREAM_NON_BLOCKING`: not ordered with the legacy stream.
+    #[must_use]
+    pub fn is_non_blocking(&self) -> bool {
+        self.record.flags & NON_BLOCKING != 0
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw
+            && let Err(error) = self.backend.stream_destroy(self.ctx.raw, raw)
+        {
+            tracing::warn!(stream = %self.record.key, %error, "stream not destroyed");
+        }
+    }
+}

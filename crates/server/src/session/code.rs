@@ -1,0 +1,274 @@
+//! Modules, libraries, functions, kernels.
+
+use super::dispatch::Execute;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use crate::objects::{
+    Context, Function, Image, JitOptions, Kernel, Library, LibraryRecord, Making, Module, ModuleRecord,
+    Owner, Resolved, in_use, insert,
+};
+use crate::{lock, read, write};
+use rustix::fs::{FileType, Mode, OFlags};
+use std::fs::File;
+use std::io::Read;
+use std::sync::{Arc, RwLock};
+use wire::{Callee, ContextId, CuError, FunctionFacts, UploadId};
+
+/// The largest image that is read, bytes.
+const IMAGE_MAX: u64 = 2 << 30;
+
+impl Session {
+    /// Reads and removes an image that the application has left in the session's folder.
+    fn upload(&self, id: UploadId) -> Result<Arc<Image>> {
+        let path = self.config.dir.join(format!("upload-{}", id.0));
+        let wrong =
+            |what: String| Failure::new(CuError::INVALID_IMAGE, format!("{}: {what}", path.display()));
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| wrong(error.to_string()))?;
+        let stat = rustix::fs::fstat(&file).map_err(|error| wrong(error.to_string()))?;
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || bytes > IMAGE_MAX {
+            return Err(wrong(format!("no regular file of at most {IMAGE_MAX} bytes")));
+        }
+        let mut image = Vec::new();
+        image.try_reserve_exact(bytes as usize).map_err(|error| wrong(error.to_string()))?;
+        File::from(file).take(bytes).read_to_end(&mut image).map_err(|error| wrong(error.to_string()))?;
+        let _ = rustix::fs::unlink(&path);
+        Ok(write(&self.table).intern(Image::new(image)))
+    }
+
+    fn load(
+        &self,
+        ctx: &Arc<Context>,
+        image: &Arc<Image>,
+        owner: Owner,
+        options: &JitOptions,
+    ) -> Result<Arc<Module>> {
+        let record = ModuleRecord {
+            owner,
+            ctx: ctx.id(),
+            image: image.hash,
+            options: options.clone(),
+            placement: Default::default(),
+        };
+        Ok(Module::make(&self.placer, ctx, image, record, Making::New)?)
+    }
+
+    /// The library's module in a context, loaded at first use.
+    pub(super) fn library_module(&self, library: &Library, ctx: ContextId) -> Result<Arc<Module>> {
+        let context = self.context(ctx)?;
+        let mut modules = lock(&library.modules);
+        if let Some(found) = modules.get(&ctx) {
+            return Ok(Arc::clone(found));
+        }
+        let owner = Owner::Library(library.record.id);
+        let module = self.load(&context, &library.image, owner, &library.record.options)?;
+        modules.insert(ctx, Arc::clone(&module));
+        drop(modules);
+        write(&self.table).changes += 1;
+        Ok(module)
+    }
+
+    /// The function a callee stands for in a context.
+    pub(super) fn callee(&self, ctx: ContextId, callee: Callee) -> Result<Arc<Function>> {
+        let resolved = read(&self.table).callee(ctx, callee)?;
+        match resolved {
+            Resolved::Function(function) => Ok(function),
+            Resolved::Unloaded(kernel) => self.load_kernel(&kernel, ctx),
+        }
+    }
+
+    fn load_kernel(&self, kernel: &Kernel, ctx: ContextId) -> Result<Arc<Function>> {
+        let module = self.library_module(&kernel.library, ctx)?;
+        let function = module.function(&kernel.name)?;
+        let mut known = write(&kernel.functions);
+        if !known.iter().any(|(known, _)| *known == ctx) {
+            known.push((ctx, Arc::clone(&function)));
+        }
+        Ok(function)
+    }
+
+    /// Where a variable lies; copies to and from it are let through from now on.
+    fn tell_global(&self, module: &Arc<Module>, name: &str) -> Result<(u64, u64)> {
+        let range = module.global(name)?;
+        write(&self.table).note_global(range, module);
+        Ok((range.base, range.bytes))
+    }
+
+    /// Unloads modules that have left the table's lists, once nothing runs in their contexts any more.
+    fn unload(&self, modules: Vec<Arc<Module>>) -> Result<()> {
+        for module in &modules {
+            let streams = read(&self.table).all_streams(Some(module.record.ctx));
+            match self.wait_streams(&streams) {
+                Err(failure) if self.is_ending() => return Err(failure),
+                // What the context has failed with is told where it is asked for.
+                Err(_) | Ok(()) => {}
+            }
+        }
+        let mut table = write(&self.table);
+        for module in &modules {
+            table.bury(module, &self.placer);
+        }
+        drop(table);
+        // What kernels have printed is handed over before their strings are gone.
+        self.collect_output();
+        drop(modules);
+        write(&self.table).prune_tombstones(&self.placer);
+        Ok(())
+    }
+}
+
+impl Execute for wire::ModuleLoad {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let image = session.upload(self.upload)?;
+        let ctx = session.context(self.ctx)?;
+        if read(&session.table).modules.contains_key(&self.module) {
+            return Err(in_use(self.module));
+        }
+        let module = session.load(&ctx, &image, Owner::Module(self.module), &self.options)?;
+        let mut table = write(&session.table);
+        table.changes += 1;
+        insert(&mut table.modules, self.module, module)
+    }
+}
+
+impl Execute for wire::ModuleUnload {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let module = read(&session.table).module(self.module)?;
+        if module.record.owner != Owner::Module(self.module) {
+            let detail = format!("{:?} belongs to a library: unload that", self.module);
+            return Err(Failure::new(CuError::INVALID_HANDLE, detail));
+        }
+        session.unload(vec![module])
+    }
+}
+
+impl Execute for wire::ModuleGetFunction {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<FunctionFacts> {
+        let module = read(&session.table).module(self.module)?;
+        let function = module.function(&self.name)?;
+        let facts = function.facts()?;
+        insert(&mut write(&session.table).functions, self.function, function)?;
+        Ok(facts)
+    }
+}
+
+impl Execute for wire::ModuleGetGlobal {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<(u64, u64)> {
+        let module = read(&session.table).module(self.module)?;
+        session.tell_global(&module, &self.name)
+    }
+}
+
+impl Execute for wire::ModuleListFunctions {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<Vec<String>> {
+        let module = read(&session.table).module(self.module)?;
+        Ok(module.functions()?)
+    }
+}
+
+impl Execute for wire::LibraryLoad {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let image = session.upload(self.upload)?;
+        let record = LibraryRecord { id: self.library, image: image.hash, options: self.options };
+        let library = Arc::new(Library { record, image, modules: Default::default() });
+        insert(&mut write(&session.table).libraries, self.library, library)
+    }
+}
+
+impl Execute for wire::LibraryUnload {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let mut table = write(&session.table);
+        let Some(library) = table.libraries.remove(&self.library) else {
+            return Err(Failure::new(CuError::INVALID_HANDLE, format!("there is no {:?}", self.library)));
+        };
+        // Kernels hold functions, which hold modules.
+        let kernels: Vec<_> =
+            table.kernels.extract_if(.., |_, kernel| Arc::ptr_eq(&kernel.library, &library)).collect();
+        drop(table);
+        drop(kernels);
+        let modules = std::mem::take(&mut *lock(&library.modules)).into_values().collect();
+        session.unload(modules)
+    }
+}
+
+impl Execute for wire::LibraryGetKernel {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<FunctionFacts> {
+        let library = read(&session.table).library(self.library)?;
+        if read(&session.table).kernels.contains_key(&self.kernel) {
+            return Err(in_use(self.kernel));
+        }
+        let kernel =
+            Arc::new(Kernel { id: self.kernel, library, name: self.name, functions: RwLock::default() });
+        let facts = session.load_kernel(&kernel, self.ctx)?.facts()?;
+        insert(&mut write(&session.table).kernels, self.kernel, kernel)?;
+        Ok(facts)
+    }
+}
+
+impl Execute for wire::LibraryGetGlobal {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<(u64, u64)> {
+        let library = read(&session.table).library(self.library)?;
+        let module = session.library_module(&library, self.ctx)?;
+        session.tell_global(&module, &self.name)
+    }
+}
+
+impl Execute for wire::LibraryListKernels {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<Vec<String>> {
+        let (library, ctx) = {
+            let table = read(&session.table);
+            (table.library(self.library)?, table.contexts.keys().next().copied())
+        };
+        let loaded = lock(&library.modules).values().next().cloned();
+        let module = match (loaded, ctx) {
+            (Some(module), _) => module,
+            (None, Some(ctx)) => session.library_module(&library, ctx)?,
+            (None, None) => {
+                let detail = "a library's kernels are known once there is a context";
+                return Err(Failure::new(CuError::INVALID_CONTEXT, detail));
+            }
+        };
+        Ok(module.functions()?)
+    }
+}
+
+impl Execute for wire::LibraryGetModule {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let library = read(&session.table).library(self.library)?;
+        let module = session.library_module(&library, self.ctx)?;
+        insert(&mut write(&session.table).modules, self.module, module)
+    }
+}
+
+impl Execute for wire::KernelGetFunction {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<FunctionFacts> {
+        let kernel = read(&session.table).kernel(self.kernel)?;
+        let function = session.load_kernel(&kernel, self.ctx)?;
+        let facts = function.facts()?;
+        insert(&mut write(&session.table).functions, self.function, function)?;
+        Ok(facts)
+    }
+}
+
+impl Execute for wire::FunctionGetAttribute {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<i32> {
+        let function = session.callee(self.ctx, self.callee)?;
+        let ctx = function.module.ctx.raw;
+        Ok(session.backend().function_attribute(ctx, function.raw, self.attribute)?)
+    }
+}
+
+impl Execute for wire::FunctionSetAttribute {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let function = session.callee(self.ctx, self.callee)?;
+        Ok(function.set_attribute(self.attribute, self.value)?)
+    }
+}
+
+impl Execute for wire::FunctionSetCacheConfig {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let function = session.callee(self.ctx, self.callee)?;
+        Ok(function.set_cache_config(self.config)?)
+    }
+}

@@ -1,0 +1,84 @@
+//! From a message to its handler, and from the handler's answer to the reply's bytes.
+
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use wire::{Bytes, CuError, Encoder, Message, Reply, Request, Wire};
+
+/// A message's handler.
+pub(super) trait Execute: Message {
+    /// Does what the message says.
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<Self::Reply>;
+}
+
+/// What a message's handler answered, encoded but for the device's output.
+pub(super) enum Answer {
+    /// The body of the reply.
+    Done(Vec<u8>),
+    /// The message failed.
+    Failed(Failure),
+}
+
+fn answer<M: Execute>(message: M, session: &Session, caller: &mut Caller) -> Answer {
+    match message.execute(session, caller) {
+        Ok(reply) => {
+            let mut body = Vec::new();
+            reply.encode(&mut Encoder::new(&mut body));
+            Answer::Done(body)
+        }
+        Err(failure) => Answer::Failed(failure),
+    }
+}
+
+macro_rules! dispatch {
+    ($request:expr, $session:expr, $caller:expr; $($name:ident)*) => {
+        match $request {
+            $(Request::$name(message) => answer(message, $session, $caller)),*
+        }
+    };
+}
+
+impl Session {
+    /// Executes a message.
+    pub(super) fn dispatch(&self, request: Request, caller: &mut Caller) -> Answer {
+        dispatch!(request, self, caller;
+            GetFacts ContextCreate ContextDestroy ContextSynchronize ContextGetLimit ContextSetLimit
+            ContextSetCacheConfig PeerAccess CanAccessPeer TakeOutput
+            MemAlloc MemFree MemInfo PinnedAlloc PinnedFree
+            CopyFromInline CopyFromSlot SlotWait CopyToInline CopyToSlot CopyToSlotWait Copy CopyWait Copy3D Fill CopyPeer
+            CopyRowsFromSlot CopyRowsToSlot
+            StreamCreate StreamDestroy StreamSynchronize StreamQuery StreamWaitEvent
+            EventCreate EventDestroy EventRecord EventQuery EventSynchronize EventElapsed
+            ModuleLoad ModuleUnload ModuleGetFunction ModuleGetGlobal ModuleListFunctions
+            LibraryLoad LibraryUnload LibraryGetKernel LibraryGetGlobal LibraryListKernels LibraryGetModule
+            KernelGetFunction FunctionGetAttribute FunctionSetAttribute FunctionSetCacheConfig
+            OccupancyBlocks OccupancyShared OccupancyClusters
+            Launch HostFunction
+        )
+    }
+}
+
+/// The bytes of a [`Reply`] whose body is encoded already.
+pub(super) fn reply_bytes(output: Vec<u8>, answer: Answer) -> Vec<u8> {
+    /// An encoded body.
+    struct Body(Vec<u8>);
+    impl Wire for Body {
+        fn encode(&self, to: &mut Encoder<'_>) {
+            to.put(&self.0);
+        }
+        fn decode(from: &mut wire::Decoder<'_>) -> std::result::Result<Self, wire::DecodeError> {
+            Ok(Self(from.take(from.remaining())?.to_vec()))
+        }
+    }
+    let result = match answer {
+        Answer::Done(body) => Ok(Body(body)),
+        Answer::Failed(Failure { code, detail }) => Err((code, detail)),
+    };
+    let mut bytes = Vec::new();
+    Reply { output: Bytes(output), result }.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
+/// The answer to a message that is none.
+pub(super) fn malformed(opcode: u16, error: wire::DecodeError) -> Failure {
+    Failure::new(CuError::INVALID_VALUE, format!("message {opcode} is malformed: {error}"))
+}

@@ -1,0 +1,71 @@
+//! Events.
+
+use super::dispatch::Execute;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use crate::objects::{Event, EventRecord, Recorded, in_use, insert};
+use crate::{read, write};
+use wire::CuError;
+
+impl Execute for wire::EventCreate {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let ctx = session.context(self.ctx)?;
+        if read(&session.table).events.contains_key(&self.event) {
+            return Err(in_use(self.event));
+        }
+        let record = EventRecord { id: self.event, ctx: self.ctx, flags: self.flags };
+        let event = Event::make(&session.placer.backend, &ctx, record, Recorded::Never)?;
+        insert(&mut write(&session.table).events, self.event, event)
+    }
+}
+
+impl Execute for wire::EventDestroy {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let gone = write(&session.table).events.remove(&self.event);
+        match gone {
+            Some(_) => Ok(()),
+            None => Err(Failure::new(CuError::INVALID_HANDLE, format!("there is no {:?}", self.event))),
+        }
+    }
+}
+
+impl Execute for wire::EventRecord {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        let event = read(&session.table).event(self.event)?;
+        if event.record.ctx != stream.record.ctx {
+            let detail = format!("{:?} is of another context than {}", self.event, stream.record.key);
+            return Err(Failure::new(CuError::INVALID_HANDLE, detail));
+        }
+        stream.note_work();
+        session.backend().event_record(stream.ctx.raw, event.raw, stream.arg(), self.flags)?;
+        event.note_record();
+        Ok(())
+    }
+}
+
+impl Execute for wire::EventQuery {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<bool> {
+        let event = read(&session.table).event(self.event)?;
+        Ok(event.poll()?)
+    }
+}
+
+impl Execute for wire::EventSynchronize {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let event = read(&session.table).event(self.event)?;
+        session.wait(|| event.poll())?;
+        session.collect_output();
+        Ok(())
+    }
+}
+
+impl Execute for wire::EventElapsed {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<f32> {
+        let (start, end) = {
+            let table = read(&session.table);
+            (table.event(self.start)?, table.event(self.end)?)
+        };
+        Ok(start.elapsed(&end)?)
+    }
+}

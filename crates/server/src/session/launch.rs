@@ -1,0 +1,99 @@
+//! Launches, and questions about them.
+
+use super::dispatch::Execute;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use backend::Launch;
+use cudarc::driver::sys::CUlaunchAttributeID as Attribute;
+use wire::{Callee, CuError};
+
+/// Launch attributes that hold no handle and no address, and so mean the same in this process.
+const CARRIED: &[Attribute] = &[
+    Attribute::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+    Attribute::CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY,
+    Attribute::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+    Attribute::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+    Attribute::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+    Attribute::CU_LAUNCH_ATTRIBUTE_PRIORITY,
+    Attribute::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP,
+    Attribute::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+    Attribute::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION,
+    Attribute::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+    // An address, but one of the application's, and only a hint.
+    Attribute::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+];
+
+fn check_attributes(attributes: &[(u32, wire::LaunchValue)]) -> Result<()> {
+    match attributes.iter().find(|(id, _)| !CARRIED.iter().any(|known| *known as u32 == *id)) {
+        None => Ok(()),
+        Some((id, _)) => {
+            Err(Failure::new(CuError::NOT_SUPPORTED, format!("launch attribute {id} is not supported")))
+        }
+    }
+}
+
+impl Execute for wire::Launch {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let function = session.callee(self.ctx, self.callee)?;
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        check_attributes(&self.attributes)?;
+        if (self.params.0.len() as u64) < function.params_bytes()? {
+            let detail =
+                format!("{}: {} bytes of parameters are too few", function.name, self.params.0.len());
+            return Err(Failure::new(CuError::INVALID_VALUE, detail));
+        }
+        let handle = match self.callee {
+            Callee::Function(id) => id.handle(),
+            Callee::Kernel(id) => id.handle(),
+        };
+        stream.note_launch(handle);
+        let launch = Launch {
+            function: function.raw,
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            stream: stream.arg(),
+            attributes: &self.attributes,
+            params: &self.params.0,
+        };
+        session
+            .backend()
+            .launch(stream.ctx.raw, &launch)
+            .map_err(|code| Failure::new(code, format!("launch of {}", function.name)))
+    }
+}
+
+impl Execute for wire::OccupancyBlocks {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<i32> {
+        let function = session.callee(self.ctx, self.callee)?;
+        let ctx = function.module.ctx.raw;
+        Ok(session.backend().occupancy_blocks(ctx, function.raw, self.block, self.shared, self.flags)?)
+    }
+}
+
+impl Execute for wire::OccupancyShared {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        let function = session.callee(self.ctx, self.callee)?;
+        let ctx = function.module.ctx.raw;
+        Ok(session.backend().occupancy_shared(ctx, function.raw, self.blocks, self.block)?)
+    }
+}
+
+impl Execute for wire::OccupancyClusters {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<i32> {
+        let config = self.config;
+        let function = session.callee(config.ctx, self.callee)?;
+        let stream = session.stream(caller, config.ctx, config.stream)?;
+        check_attributes(&config.attributes)?;
+        let launch = Launch {
+            function: function.raw,
+            grid: config.grid,
+            block: config.block,
+            shared: config.shared,
+            stream: stream.arg(),
+            attributes: &config.attributes,
+            params: &[],
+        };
+        Ok(session.backend().occupancy_clusters(stream.ctx.raw, self.active, &launch)?)
+    }
+}

@@ -1,0 +1,97 @@
+//! Allocations, on the device and pinned.
+
+use super::dispatch::Execute;
+use super::wait::Backoff;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use crate::memory::DeviceMemory;
+use crate::objects::{Context, Marker};
+use crate::{lock, read};
+use wire::CuError;
+
+impl Session {
+    fn device_memory(&self, ctx: &Context) -> Result<&DeviceMemory> {
+        self.devices.get(ctx.device()).ok_or_else(|| CuError::INVALID_DEVICE.into())
+    }
+
+    /// Markers behind all work that any stream has been given so far. What a failed context had is over.
+    fn marks(&self) -> Vec<Marker> {
+        let busy: Vec<_> = {
+            let table = read(&self.table);
+            let streams = table.streams.values().chain(&table.dying);
+            streams.filter(|stream| stream.may_be_busy()).cloned().collect()
+        };
+        busy.iter()
+            .filter(|stream| !stream.poll().unwrap_or(true))
+            .filter_map(|stream| stream.ctx.mark(stream.arg()).ok())
+            .collect()
+    }
+
+    /// Waits until all work submitted so far is complete.
+    fn wait_for_everything(&self) -> Result<()> {
+        let marks = self.marks();
+        self.wait(|| Ok(marks.iter().all(Marker::is_complete)))
+    }
+}
+
+impl Execute for wire::MemAlloc {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        let ctx = session.context(self.ctx)?;
+        let memory = session.device_memory(&ctx)?;
+        if self.bytes == 0 {
+            return Err(CuError::INVALID_VALUE.into());
+        }
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(allocation) = memory.allocate(self.ctx, self.bytes)? {
+                return Ok(allocation.range.base);
+            }
+            // `cuMemFree` would have waited; now that its memory is needed, so do we.
+            if session.is_ending() {
+                return Err(CuError::DEVICE_UNAVAILABLE.into());
+            }
+            backoff.pause();
+        }
+    }
+}
+
+impl Execute for wire::MemFree {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let holder = session.devices.iter().find(|memory| memory.find(self.address).is_some());
+        let freed = holder.is_some_and(|memory| memory.free(self.address, session.marks()));
+        if freed {
+            Ok(())
+        } else {
+            let detail = format!("{:#x} is no allocation's address", self.address);
+            Err(Failure::new(CuError::INVALID_VALUE, detail))
+        }
+    }
+}
+
+impl Execute for wire::MemInfo {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<(u64, u64)> {
+        let ctx = session.context(self.ctx)?;
+        // Mapped blocks with nothing in them are ours to give: the application counts them as free.
+        let empty = session.device_memory(&ctx)?.empty_bytes();
+        let (free, total) = session.backend().memory_info(ctx.raw)?;
+        Ok((free.saturating_add(empty).min(total), total))
+    }
+}
+
+impl Execute for wire::PinnedAlloc {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        session.context(self.ctx)?;
+        let record = lock(&session.pinned).allocate(self.pinned, self.ctx, self.bytes, self.flags)?;
+        Ok(record.range.base)
+    }
+}
+
+impl Execute for wire::PinnedFree {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        if lock(&session.pinned).get(self.pinned).is_none() {
+            return Err(Failure::new(CuError::INVALID_VALUE, format!("there is no {:?}", self.pinned)));
+        }
+        session.wait_for_everything()?;
+        lock(&session.pinned).free(self.pinned).map(drop)
+    }
+}

@@ -1,0 +1,179 @@
+//! A session: one application process's use of the devices.
+//!
+//! [`dispatch`] takes a message to its handler; the handlers are in chapters, as the driver's API is: contexts, memory,
+//! copies, streams, events, code, launch, callbacks. [`ring`] runs the rings' threads, [`order`] keeps the order that CUDA
+//! promises between them.
+
+mod callbacks;
+mod code;
+mod contexts;
+mod copies;
+mod dispatch;
+mod events;
+mod launch;
+mod memory;
+mod order;
+mod output;
+mod ring;
+mod slots;
+mod streams;
+mod wait;
+
+pub use callbacks::Callbacks;
+pub use ring::Rings;
+
+use crate::failure::{Failure, Result};
+use crate::gate::Gate;
+use crate::memory::{DeviceMemory, Layout, PINNED_BYTES, PinnedMemory};
+use crate::objects::{Context, Placer, Stream, StreamKey, StreamRecord, Table};
+use crate::{lock, read, write};
+use backend::{Backend, Range};
+use output::Output;
+use slots::Slots;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use transport::{RingIndex, ServerSession, State};
+use wire::{ContextId, CuError, Stream as StreamName};
+
+/// What a session is told when it starts.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The session's folder on the job's tmpfs, as this process sees it.
+    pub dir: PathBuf,
+    /// Where memory lies.
+    pub layout: Layout,
+}
+
+/// A session. All its methods may be called from any thread.
+pub struct Session {
+    pub(crate) placer: Placer,
+    pub(crate) link: Arc<ServerSession>,
+    pub(crate) config: Config,
+    pub(crate) table: RwLock<Table>,
+    pub(crate) devices: Vec<DeviceMemory>,
+    pub(crate) pinned: Mutex<PinnedMemory>,
+    pub(crate) gate: Gate,
+    pub(crate) output: Output,
+    pub(crate) callbacks: Arc<Callbacks>,
+    ending: Arc<AtomicBool>,
+}
+
+/// The ring a message came from, and what the server keeps for it.
+pub struct Caller {
+    pub(crate) ring: RingIndex,
+    pub(crate) slots: Slots,
+}
+
+impl Caller {
+    /// Nothing kept yet for that ring.
+    #[must_use]
+    pub fn new(ring: RingIndex) -> Self {
+        Self { ring, slots: Slots::default() }
+    }
+
+    /// The ring's number.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        // There are at most `MAX_RINGS`.
+        self.ring.get() as u16
+    }
+}
+
+impl Session {
+    /// A session with no objects, on shared files that exist already. The first object has turn `turn`.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>, link: Arc<ServerSession>, config: Config, turn: u64) -> Arc<Self> {
+        let devices = (0..backend.devices().len())
+            .map(|device| DeviceMemory::new(Arc::clone(&backend), device, config.layout.arena(device)))
+            .collect();
+        let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };
+        let ending = Arc::new(AtomicBool::new(false));
+        Arc::new(Self {
+            pinned: Mutex::new(PinnedMemory::new(Arc::clone(&backend), config.dir.clone(), window)),
+            callbacks: Arc::new(Callbacks::new(link.callbacks(), Arc::clone(&ending))),
+            placer: Placer::new(backend, turn),
+            link,
+            config,
+            table: RwLock::default(),
+            devices,
+            gate: Gate::default(),
+            output: Output::default(),
+            ending,
+        })
+    }
+
+    /// The device library.
+    #[must_use]
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.placer.backend
+    }
+
+    /// Ends the session: whoever waits is told, and every later call of the application fails.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.link.control().set_state(State::Dead);
+        self.gate.open();
+        for (index, _) in self.link.control().rings() {
+            self.link.wake(index);
+        }
+        self.link.control().ring_doorbell();
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn context(&self, id: ContextId) -> Result<Arc<Context>> {
+        read(&self.table).context(id)
+    }
+
+    /// The stream a message of `caller` means by `stream` in `ctx`; a thread's own is made when it is first used.
+    pub(crate) fn stream(&self, caller: &Caller, ctx: ContextId, stream: StreamName) -> Result<Arc<Stream>> {
+        let key = StreamKey::new(ctx, stream, caller.number());
+        if let Some(found) = read(&self.table).streams.get(&key) {
+            if found.record.ctx != ctx {
+                return Err(Failure::new(CuError::INVALID_HANDLE, format!("{key} is of another context")));
+            }
+            return Ok(Arc::clone(found));
+        }
+        let context = self.context(ctx)?;
+        match key {
+            StreamKey::PerThread(..) => {
+                let record = StreamRecord { key, ctx, flags: 0, priority: 0, placement: Default::default() };
+                let made = Stream::make(&self.placer, &context, record, crate::objects::Making::New)?;
+                let mut table = write(&self.table);
+                table.changes += 1;
+                // Only this ring's thread makes it, so nothing is replaced.
+                table.streams.insert(key, Arc::clone(&made));
+                Ok(made)
+            }
+            _ => Err(Failure::new(CuError::INVALID_HANDLE, format!("there is no {key}"))),
+        }
+    }
+
+    /// Checks that the bytes are memory of this session, so that a message can name nothing else of this process: a live
+    /// allocation, pinned memory, or a variable of a module.
+    pub(crate) fn check_memory(&self, address: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let in_arena = |memory: &DeviceMemory| {
+            memory.find(address).is_some_and(|allocation| allocation.range.contains(address, bytes))
+        };
+        if self.devices.iter().any(in_arena) || lock(&self.pinned).contains(address, bytes) {
+            return Ok(());
+        }
+        let table = read(&self.table);
+        let placed = |range: &Range| range.contains(address, bytes);
+        if table.in_global(address, bytes)
+            || table.loaded_modules().iter().any(|m| m.record.placement.ranges.iter().any(placed))
+        {
+            return Ok(());
+        }
+        let detail = format!("{:#x}+{bytes:#x} is no memory of this program", address);
+        Err(Failure::new(CuError::INVALID_VALUE, detail))
+    }
+}

@@ -1,0 +1,231 @@
+//! The order between rings. A message names how far each other ring had come when it was submitted; it runs when all that
+//! has been executed, or when what is left of it there touches nothing in common with it.
+
+use super::Session;
+use super::wait::Backoff;
+use crate::objects::{StreamKey, Table};
+use crate::read;
+use std::time::{Duration, Instant};
+use transport::{Dependency, TransportError};
+use wire::{ContextId, EventId, Request, Stream as StreamName};
+
+/// How long a message waits for another ring before it looks whether it has to.
+const PATIENCE: Duration = Duration::from_micros(100);
+
+/// What a message touches, as far as the order of calls can be seen from outside.
+#[derive(Clone, Debug)]
+pub(super) enum Footprint {
+    /// Nothing that a pipelined call changes.
+    Nothing,
+    /// Work in a stream, and what makes or ends it; with an event, if any.
+    Stream(StreamKey, ContextId, Option<EventId>),
+    /// An event.
+    Event(EventId),
+    /// Two events.
+    Events(EventId, EventId),
+    /// Everything of a context: its memory, its code, all its streams.
+    Context(ContextId),
+    /// Everything.
+    Session,
+}
+
+impl Footprint {
+    /// What `request` of ring `ring` touches.
+    pub(super) fn of(request: &Request, ring: u16) -> Self {
+        let work =
+            |ctx: ContextId, stream: StreamName| Self::Stream(StreamKey::new(ctx, stream, ring), ctx, None);
+        let with_event = |ctx: ContextId, stream: StreamName, event: EventId| {
+            Self::Stream(StreamKey::new(ctx, stream, ring), ctx, Some(event))
+        };
+        match request {
+            Request::GetFacts(_)
+            | Request::CanAccessPeer(_)
+            | Request::TakeOutput(_)
+            | Request::SlotWait(_)
+            | Request::CopyToSlotWait(_)
+            | Request::LibraryListKernels(_)
+            | Request::ModuleListFunctions(_)
+            | Request::LibraryLoad(_) => Self::Nothing,
+
+            Request::ContextCreate(m) => Self::Context(m.ctx),
+            Request::ContextDestroy(m) => Self::Context(m.ctx),
+            Request::ContextSynchronize(m) => Self::Context(m.ctx),
+            Request::ContextGetLimit(m) => Self::Context(m.ctx),
+            Request::ContextSetLimit(m) => Self::Context(m.ctx),
+            Request::ContextSetCacheConfig(m) => Self::Context(m.ctx),
+            Request::MemAlloc(m) => Self::Context(m.ctx),
+            Request::MemInfo(m) => Self::Context(m.ctx),
+            Request::PinnedAlloc(m) => Self::Context(m.ctx),
+            Request::ModuleLoad(m) => Self::Context(m.ctx),
+            Request::LibraryGetKernel(m) => Self::Context(m.ctx),
+            Request::LibraryGetGlobal(m) => Self::Context(m.ctx),
+            Request::LibraryGetModule(m) => Self::Context(m.ctx),
+            Request::KernelGetFunction(m) => Self::Context(m.ctx),
+            Request::FunctionGetAttribute(m) => Self::Context(m.ctx),
+            Request::FunctionSetAttribute(m) => Self::Context(m.ctx),
+            Request::FunctionSetCacheConfig(m) => Self::Context(m.ctx),
+            Request::OccupancyBlocks(m) => Self::Context(m.ctx),
+            Request::OccupancyShared(m) => Self::Context(m.ctx),
+            Request::OccupancyClusters(m) => Self::Context(m.config.ctx),
+            // The data has left the application when the call returns, and who is told may use it in any stream.
+            Request::CopyFromInline(m) => Self::Context(m.ctx),
+            Request::CopyFromSlot(m) => Self::Context(m.ctx),
+            Request::CopyRowsFromSlot(m) => Self::Context(m.ctx),
+
+            // They name no context, or two.
+            Request::PeerAccess(_)
+            | Request::MemFree(_)
+            | Request::PinnedFree(_)
+            | Request::CopyPeer(_)
+            | Request::ModuleUnload(_)
+            | Request::ModuleGetFunction(_)
+            | Request::ModuleGetGlobal(_)
+            | Request::LibraryUnload(_) => Self::Session,
+
+            Request::CopyToInline(m) => work(m.ctx, m.stream),
+            Request::CopyToSlot(m) => work(m.ctx, m.stream),
+            Request::CopyRowsToSlot(m) => work(m.ctx, m.stream),
+            Request::Copy(m) => work(m.ctx, m.stream),
+            Request::CopyWait(m) => work(m.ctx, m.stream),
+            Request::Copy3D(m) => work(m.ctx, m.stream),
+            Request::Fill(m) => work(m.ctx, m.stream),
+            Request::StreamCreate(m) => work(m.ctx, StreamName::Created(m.stream)),
+            Request::StreamDestroy(_) => Self::Session,
+            Request::StreamSynchronize(m) => work(m.ctx, m.stream),
+            Request::StreamQuery(m) => work(m.ctx, m.stream),
+            Request::Launch(m) => work(m.ctx, m.stream),
+            Request::HostFunction(m) => work(m.ctx, m.stream),
+
+            Request::StreamWaitEvent(m) => with_event(m.ctx, m.stream, m.event),
+            Request::EventRecord(m) => with_event(m.ctx, m.stream, m.event),
+            Request::EventCreate(m) => Self::Event(m.event),
+            Request::EventDestroy(m) => Self::Event(m.event),
+            Request::EventQuery(m) => Self::Event(m.event),
+            Request::EventSynchronize(m) => Self::Event(m.event),
+            Request::EventElapsed(m) => Self::Events(m.start, m.end),
+        }
+    }
+
+    fn events(&self) -> [Option<EventId>; 2] {
+        match self {
+            Self::Stream(_, _, event) => [*event, None],
+            Self::Event(event) => [Some(*event), None],
+            Self::Events(start, end) => [Some(*start), Some(*end)],
+            Self::Nothing | Self::Context(_) | Self::Session => [None, None],
+        }
+    }
+
+    /// Whether the order of two messages can be seen. An event's context is not known from its id alone, so work on a
+    /// whole context is in order with every event.
+    pub(super) fn conflicts(&self, other: &Self, table: &Table) -> bool {
+        match (self, other) {
+            (Self::Nothing, _) | (_, Self::Nothing) => false,
+            (Self::Session, _) | (_, Self::Session) => true,
+            (Self::Context(a), Self::Context(b) | Self::Stream(_, b, _))
+            | (Self::Stream(_, a, _), Self::Context(b)) => a == b,
+            (Self::Context(_), Self::Event(_) | Self::Events(..))
+            | (Self::Event(_) | Self::Events(..), Self::Context(_)) => true,
+            (Self::Stream(a, ctx_a, _), Self::Stream(b, ctx_b, _)) => {
+                a == b
+                    || (ctx_a == ctx_b && serialised(a, b, table))
+                    || shares(&self.events(), &other.events())
+            }
+            (Self::Event(_) | Self::Events(..) | Self::Stream(..), _) => {
+                shares(&self.events(), &other.events())
+            }
+        }
+    }
+}
+
+/// Whether the legacy stream puts two streams of a context in order.
+fn serialised(a: &StreamKey, b: &StreamKey, table: &Table) -> bool {
+    let legacy = |key: &StreamKey| matches!(key, StreamKey::Legacy(_));
+    // A stream that is not made yet may become a blocking one.
+    let blocking = |key: &StreamKey| table.streams.get(key).is_none_or(|stream| !stream.is_non_blocking());
+    (legacy(a) && blocking(b)) || (legacy(b) && blocking(a))
+}
+
+fn shares(a: &[Option<EventId>; 2], b: &[Option<EventId>; 2]) -> bool {
+    a.iter().flatten().any(|event| b.contains(&Some(*event)))
+}
+
+impl Session {
+    /// Waits until a message of ring `ring` may run; false when the session ends first.
+    pub(super) fn await_turn(
+        &self,
+        request: &Request,
+        ring: u16,
+        dependencies: &[Dependency],
+    ) -> Result<bool, TransportError> {
+        for dependency in dependencies {
+            let begun = Instant::now();
+            let mut backoff = Backoff::new();
+            let mut footprint = None;
+            while !self.link.is_done(*dependency)? {
+                if self.is_ending() {
+                    return Ok(false);
+                }
+                if begun.elapsed() > PATIENCE {
+                    let ours = footprint.get_or_insert_with(|| Footprint::of(request, ring));
+                    if !self.conflicts_with_pending(ours, *dependency)? {
+                        break;
+                    }
+                }
+                backoff.pause();
+            }
+        }
+        Ok(true)
+    }
+
+    fn conflicts_with_pending(
+        &self,
+        ours: &Footprint,
+        dependency: Dependency,
+    ) -> Result<bool, TransportError> {
+        let table = read(&self.table);
+        self.link.any_pending(dependency, |opcode, body| match Request::decode(opcode, body) {
+            Ok(theirs) => ours.conflicts(&Footprint::of(&theirs, dependency.ring), &table),
+            // Its own ring's thread deals with it.
+            Err(_) => true,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::StreamId;
+
+    fn stream(ctx: u32, name: StreamName) -> Footprint {
+        let ctx = ContextId(ctx);
+        Footprint::Stream(StreamKey::new(ctx, name, 0), ctx, None)
+    }
+
+    #[test]
+    fn only_what_can_be_seen_is_in_order() {
+        let table = Table::default();
+        let one = stream(1, StreamName::Created(StreamId(5)));
+        let two = stream(1, StreamName::Created(StreamId(6)));
+        let legacy = stream(1, StreamName::Legacy);
+        let elsewhere = stream(2, StreamName::Legacy);
+        let event = Footprint::Event(EventId(9));
+        let recorded = Footprint::Stream(StreamKey::Created(StreamId(5)), ContextId(1), Some(EventId(9)));
+        let cases = [
+            (&one, &one, true),
+            (&one, &two, false),
+            (&one, &legacy, true),
+            (&one, &elsewhere, false),
+            (&recorded, &event, true),
+            (&one, &event, false),
+            (&Footprint::Context(ContextId(1)), &one, true),
+            (&Footprint::Context(ContextId(1)), &elsewhere, false),
+            (&Footprint::Context(ContextId(1)), &event, true),
+            (&Footprint::Session, &event, true),
+            (&Footprint::Nothing, &Footprint::Session, false),
+        ];
+        for (a, b, expected) in cases {
+            assert_eq!(a.conflicts(b, &table), expected, "{a:?} {b:?}");
+            assert_eq!(b.conflicts(a, &table), expected, "{b:?} {a:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The rings' threads: one for each ring that an application thread uses, started when the doorbell rings.
+
+use super::dispatch::{Answer, malformed, reply_bytes};
+use super::{Caller, Session};
+use crate::failure::Failure;
+use crate::objects::StreamKey;
+use crate::read;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use transport::{Next, RingIndex, RingReader, RingState, TransportError};
+use wire::Request;
+
+/// How often a thread that waits looks around without being woken.
+const LOOK: Duration = Duration::from_millis(500);
+/// In place of an opcode, while what a thread leaves behind is put away.
+const THREAD_END: u16 = u16::MAX;
+
+/// The threads of a session.
+pub struct Rings {
+    session: Arc<Session>,
+    running: Mutex<HashSet<RingIndex>>,
+}
+
+impl Rings {
+    /// Starts taking messages: a thread of its own watches the doorbell until the session ends.
+    ///
+    /// # Errors
+    /// When the thread cannot be made.
+    pub fn start(session: &Arc<Session>) -> std::io::Result<()> {
+        let rings = Arc::new(Self { session: Arc::clone(session), running: Mutex::default() });
+        std::thread::Builder::new().name("doorbell".into()).spawn(move || rings.watch())?;
+        Ok(())
+    }
+
+    fn watch(self: &Arc<Self>) {
+        let control = self.session.link.control();
+        let mut seen = 0;
+        while !self.session.is_ending() {
+            for (index, state) in control.rings() {
+                if state != RingState::Free && crate::lock(&self.running).insert(index) {
+                    self.serve(index);
+                }
+            }
+            seen = control.wait_doorbell(seen, LOOK);
+        }
+    }
+
+    fn serve(self: &Arc<Self>, index: RingIndex) {
+        let rings = Arc::clone(self);
+        let serve = move || {
+            let _end = EndOnPanic(&rings.session);
+            if let Err(error) = rings.session.serve_ring(index) {
+                tracing::error!(%error, "the session ends");
+                rings.session.end();
+            }
+            crate::lock(&rings.running).remove(&index);
+            // The ring may have been taken again before it was out of the list.
+            rings.session.link.control().ring_doorbell();
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("ring {}", index.get())).spawn(serve) {
+            tracing::error!(%error, "no thread for a ring: the session ends");
+            self.session.end();
+        }
+    }
+}
+
+/// A defect of ours must not leave the application waiting.
+struct EndOnPanic<'a>(&'a Session);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
+/// A message taken out of the ring.
+struct Taken {
+    opcode: u16,
+    request: Result<Request, wire::DecodeError>,
+    pipelined: bool,
+    dependencies: Vec<transport::Dependency>,
+}
+
+impl Session {
+    /// Executes a ring's messages until its thread or the session ends.
+    fn serve_ring(&self, index: RingIndex) -> Result<(), TransportError> {
+        let mut reader = self.link.reader(index);
+        let mut caller = Caller::new(index);
+        while !self.is_ending() {
+            let taken = match reader.next(LOOK)? {
+                Next::Idle => continue,
+                Next::Closed => {
+                    self.end_of_thread(&mut caller);
+                    reader.release();
+                    return Ok(());
+                }
+                Next::Message(message) => {
+                    let request = Request::decode(message.opcode, message.body);
+                    Taken {
+                        opcode: message.opcode,
+                        pipelined: request.as_ref().is_ok_and(Request::is_pipelined),
+                        dependencies: message.dependencies.to_vec(),
+                        request,
+                    }
+                }
+            };
+            if !self.run_message(&mut reader, &mut caller, taken)? {
+                break;
+            }
+        }
+        // The device may still use what is kept for the ring; the process ends soon.
+        std::mem::forget(caller);
+        Ok(())
+    }
+
+    /// Executes one message; false when the session ends first.
+    fn run_message(
+        &self,
+        reader: &mut RingReader,
+        caller: &mut Caller,
+        taken: Taken,
+    ) -> Result<bool, TransportError> {
+        if let Ok(request) = &taken.request
+            && !self.await_turn(request, caller.number(), &taken.dependencies)?
+        {
+            return Ok(false);
+        }
+        let _pass = self.gate.enter(caller.ring, taken.opcode);
+        if self.is_ending() {
+            return Ok(false);
+        }
+        let answer = match taken.request {
+            Ok(request) => self.dispatch(request, caller),
+            Err(error) => Answer::Failed(malformed(taken.opcode, error)),
+        };
+        if let Answer::Failed(failure) = &answer {
+            self.note_failure(failure, taken.opcode, taken.pipelined);
+        }
+        if taken.pipelined {
+            reader.advance();
+        } else {
+            reader.reply(&reply_bytes(self.next_output(), answer))?;
+        }
+        Ok(true)
+    }
+
+    /// What a pipelined message fails with, and what every message fails with from now on, is told by later calls.
+    fn note_failure(&self, failure: &Failure, opcode: u16, pipelined: bool) {
+        if failure.code == wire::CuError::NOT_READY {
+            return;
+        }
+        tracing::debug!(opcode, pipelined, %failure, "message failed");
+        if pipelined || failure.code.is_sticky() {
+            self.link.control().set_error(failure.code);
+        }
+    }
+
+    /// Puts away what belongs to an application thread that has ended.
+    fn end_of_thread(&self, caller: &mut Caller) {
+        let _pass = self.gate.enter(caller.ring, THREAD_END);
+        let number = caller.number();
+        let own: Vec<StreamKey> = read(&self.table)
+            .streams
+            .keys()
+            .filter(|key| matches!(key, StreamKey::PerThread(_, ring) if *ring == number))
+            .copied()
+            .collect();
+        for key in own {
+            if let Err(failure) = self.destroy_stream(key) {
+                tracing::warn!(%failure, "stream of an ended thread");
+            }
+        }
+        self.release_slots(caller);
+    }
+}

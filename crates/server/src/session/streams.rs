@@ -1,0 +1,97 @@
+//! Streams.
+
+use super::dispatch::Execute;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use crate::objects::{Making, Stream, StreamKey, StreamRecord, in_use, insert};
+use crate::write;
+use std::sync::Arc;
+use wire::{CuError, StreamId};
+
+/// Ids that mean something else on the wire.
+fn is_reserved(id: StreamId) -> bool {
+    id.0 == 0 || id.0 == u32::MAX
+}
+
+impl Session {
+    /// Lets go of destroyed streams whose work is complete.
+    pub(crate) fn bury_streams(&self) {
+        let dying = std::mem::take(&mut write(&self.table).dying);
+        // Polled, and ended, outside of the lock.
+        let (still, gone): (Vec<_>, Vec<_>) =
+            dying.into_iter().partition(|stream| !stream.poll().unwrap_or(true));
+        drop(gone);
+        if !still.is_empty() {
+            write(&self.table).dying.extend(still);
+        }
+    }
+
+    /// Takes a stream out of the table; its work still completes.
+    pub(crate) fn destroy_stream(&self, key: StreamKey) -> Result<()> {
+        let mut table = write(&self.table);
+        let Some(stream) = table.streams.remove(&key) else {
+            return Err(Failure::new(CuError::INVALID_HANDLE, format!("there is no {key}")));
+        };
+        table.changes += 1;
+        if stream.may_be_busy() {
+            table.dying.push(Arc::clone(&stream));
+        }
+        drop(table);
+        drop(stream);
+        self.bury_streams();
+        Ok(())
+    }
+}
+
+impl Execute for wire::StreamCreate {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let key = StreamKey::Created(self.stream);
+        let ctx = session.context(self.ctx)?;
+        if is_reserved(self.stream) || crate::read(&session.table).streams.contains_key(&key) {
+            return Err(in_use(self.stream));
+        }
+        let record = StreamRecord {
+            key,
+            ctx: self.ctx,
+            flags: self.flags,
+            priority: self.priority,
+            placement: Default::default(),
+        };
+        let stream = Stream::make(&session.placer, &ctx, record, Making::New)?;
+        let mut table = write(&session.table);
+        table.changes += 1;
+        insert(&mut table.streams, key, stream)
+    }
+}
+
+impl Execute for wire::StreamDestroy {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        session.destroy_stream(StreamKey::Created(self.stream))
+    }
+}
+
+impl Execute for wire::StreamSynchronize {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        session.wait(|| stream.poll())?;
+        // Nothing is left to wait for: the device library hands over what was printed.
+        session.backend().stream_synchronize(stream.ctx.raw, stream.arg())?;
+        session.collect_output();
+        Ok(())
+    }
+}
+
+impl Execute for wire::StreamQuery {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<bool> {
+        Ok(session.stream(caller, self.ctx, self.stream)?.poll()?)
+    }
+}
+
+impl Execute for wire::StreamWaitEvent {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        let event = crate::read(&session.table).event(self.event)?;
+        stream.note_work();
+        Ok(session.backend().stream_wait_event(stream.ctx.raw, stream.arg(), event.raw, self.flags)?)
+    }
+}
