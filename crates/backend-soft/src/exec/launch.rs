@@ -1,0 +1,74 @@
+//! What all blocks of a grid share.
+
+use std::sync::Arc;
+
+use super::Function;
+use crate::memory::Memory;
+use crate::printf::Output;
+
+/// The functions of a loaded module.
+#[derive(Debug, Default)]
+pub struct Image {
+    /// In the order of the text.
+    pub functions: Vec<Function>,
+}
+
+/// Distance between the addresses of functions.
+const FUNCTION_STEP: u64 = 16;
+
+impl Image {
+    /// The address of a function: a small number that depends only on the text of the module.
+    pub fn address(index: usize) -> u64 {
+        (index as u64 + 1) * FUNCTION_STEP
+    }
+
+    /// The function that has an address.
+    pub fn at(&self, address: u64) -> Option<usize> {
+        let index = (address / FUNCTION_STEP).checked_sub(1)? as usize;
+        (address % FUNCTION_STEP == 0 && index < self.functions.len()).then_some(index)
+    }
+}
+
+/// A kernel launch, checked.
+pub struct Launch {
+    /// The code.
+    pub image: Arc<Image>,
+    /// Index of the kernel.
+    pub kernel: usize,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads.
+    pub block: [u32; 3],
+    /// Shared memory of a block, bytes: static, then dynamic.
+    pub shared_bytes: u64,
+    /// The dynamic part.
+    pub dynamic_shared: u32,
+    /// The parameter buffer.
+    pub params: Vec<u64>,
+    /// Device memory.
+    pub memory: Arc<Memory>,
+    /// Where kernels print to.
+    pub output: Arc<Output>,
+    /// `%gridid`
+    pub id: u64,
+    /// `%nsmid`
+    pub multiprocessors: u32,
+}
+
+impl Launch {
+    /// Threads of a block.
+    pub fn threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+
+    /// Blocks of the grid.
+    pub fn blocks(&self) -> u64 {
+        self.grid.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// `%ctaid` of the block with that number.
+    pub fn block_index(&self, number: u64) -> [u32; 3] {
+        let [x, y, _] = self.grid.map(u64::from);
+        [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32]
+    }
+}

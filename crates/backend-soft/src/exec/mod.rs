@@ -1,0 +1,29 @@
+//! Executes pre-decoded functions: lanes, warps, blocks.
+
+mod access;
+mod barrier;
+mod block;
+mod call;
+mod compute;
+mod fault;
+mod inst;
+mod lanes;
+mod launch;
+mod rows;
+mod spaces;
+mod together;
+mod warp;
+
+pub use access::{IN_FRAME, NARROW, addresses, atomic, load, store};
+pub use block::{Block, BlockState};
+pub use call::Frame;
+pub use compute::{Combine, bin, carry, compare, conjure, logic, quad, select, ter, un, wide};
+pub use fault::{Fault, FaultKind};
+pub use inst::{
+    Access, Barrier, BarrierKind, Builtin, CallSite, Callee, Compute, Condition, Function, Inst, Op, Place,
+    Reduce, Shuffle, Together, Vote,
+};
+pub use lanes::Lanes;
+pub use launch::{Image, Launch};
+pub use rows::{Bfloat, BfloatPair, Elem, Half, HalfPair, LANES, Pred, Row, Slot};
+pub use spaces::{GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Space, Spaces};
