@@ -196,7 +196,11 @@ impl Encoder {
         let plain_len = match u32::try_from(plain.len()) {
             Ok(len) if len > 0 && plain.len() <= CHUNK_SIZE => len,
             _ => {
-                return Err(ChunkError::Length { id, expected: CHUNK_SIZE as u64, found: plain.len() as u64 });
+                return Err(ChunkError::Length {
+                    id,
+                    expected: CHUNK_SIZE as u64,
+                    found: plain.len() as u64,
+                });
             }
         };
         let codec = self.compress(plain, frame).map_err(|reason| ChunkError::Compress { id, reason })?;

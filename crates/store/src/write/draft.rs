@@ -146,13 +146,12 @@ impl Draft {
                 return Err(error);
             }
             // From here on other drafts may count on these packs.
-            self.publish_file(&layout::draft_index(image), &layout::index(image), layout::INDEX)?;
+            self.rename(&layout::draft_index(image), &layout::index(image))?;
         }
-        let name = layout::image(image);
-        if let Err(error) = self.publish_file(&layout::draft_manifest(image), &name, layout::IMAGES) {
-            if self.store.media().remove(&name).is_ok() {
-                let _ = self.store.media().sync_folder(layout::IMAGES);
-            }
+        // Even without an index of its own: chunks that were found stored may be in one that nobody has synced yet.
+        self.sync_folder(layout::INDEX)?;
+        if let Err(error) = self.publish_manifest() {
+            self.take_back_manifest();
             return Err(error);
         }
         Ok(ImageSummary::of(&manifest))
@@ -211,11 +210,9 @@ impl Draft {
 
     fn publish_packs(&self, packs: &[PackIndex]) -> Result<(), WriteError> {
         for pack in packs {
-            let (from, to) = (layout::draft_pack(self.id, pack.id), layout::pack(pack.id));
-            self.store.on("name", &to, |media| media.rename(&from, &to))?;
+            self.rename(&layout::draft_pack(self.id, pack.id), &layout::pack(pack.id))?;
         }
-        self.store.on("sync", layout::PACKS, |media| media.sync_folder(layout::PACKS))?;
-        Ok(())
+        self.sync_folder(layout::PACKS)
     }
 
     /// Removes packs that no index names yet.
@@ -226,10 +223,23 @@ impl Draft {
         }
     }
 
-    fn publish_file(&self, from: &str, to: &str, folder: &str) -> Result<(), WriteError> {
-        self.store.on("name", to, |media| media.rename(from, to))?;
-        self.store.on("sync", folder, |media| media.sync_folder(folder))?;
-        Ok(())
+    fn publish_manifest(&self) -> Result<(), WriteError> {
+        self.rename(&layout::draft_manifest(self.id), &layout::image(self.id))?;
+        self.sync_folder(layout::IMAGES)
+    }
+
+    fn take_back_manifest(&self) {
+        if self.store.media().remove(&layout::image(self.id)).is_ok() {
+            let _ = self.store.media().sync_folder(layout::IMAGES);
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), WriteError> {
+        Ok(self.store.on("name", to, |media| media.rename(from, to))?)
+    }
+
+    fn sync_folder(&self, folder: &str) -> Result<(), WriteError> {
+        Ok(self.store.on("sync", folder, |media| media.sync_folder(folder))?)
     }
 }
 

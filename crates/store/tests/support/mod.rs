@@ -1,0 +1,6 @@
+//! What the store's tests share.
+#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part, and a test may panic")]
+
+pub mod fault;
+pub mod sample;
+pub mod sim;
