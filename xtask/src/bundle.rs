@@ -16,10 +16,11 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
+use crate::guests::{self, Linker};
 use crate::kit::Artifacts;
 use crate::process::{quiet, step};
+use crate::setup;
 use crate::workspace::Workspace;
-use crate::{guests, setup};
 
 /// The oldest C library that the bundle's own programs run with.
 const GLIBC: &str = "2.28";
@@ -45,10 +46,10 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let artifacts = Artifacts::build(&mut zigbuild(workspace))?;
     artifacts.stage(&bundle)?;
     strip(&bundle)?;
+    let zig = zig(workspace);
+    guests::build(workspace, &bundle.join("guests"), Linker::Zig { zig: &zig, glibc: GLIBC })?;
+    std::fs::remove_dir_all(bundle.join("guests/.objects")).context("cannot remove object files")?;
     symbols::check(&bundle, GLIBC)?;
-
-    guests::build(workspace, &bundle.join("guests"))?;
-    std::fs::remove_dir_all(bundle.join("guests/.stubs")).context("cannot remove the stub library")?;
     if workspace.criu().exists() {
         quiet(Command::new("cp").arg("--archive").arg(workspace.criu()).arg(bundle.join("criu")))?;
     }
@@ -73,17 +74,20 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Cargo with zig as linker, which brings the symbols of every C library there was.
 fn zigbuild(workspace: &Workspace) -> Command {
-    let zig = workspace.zig();
-    let mut command = Command::new(zig.join("bin/cargo-zigbuild"));
-    command.current_dir(&workspace.root).env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
+    let mut command = Command::new(workspace.zig().join("bin/cargo-zigbuild"));
+    command.current_dir(&workspace.root).env("CARGO_ZIGBUILD_ZIG_PATH", zig(workspace));
     command.args(["zigbuild", "--locked", "--release", "--target"]);
     command.arg(format!("x86_64-unknown-linux-gnu.{GLIBC}"));
     command
 }
 
+fn zig(workspace: &Workspace) -> PathBuf {
+    workspace.zig().join("ziglang/zig")
+}
+
 /// Drops what only a debugger reads.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    for file in symbols::binaries(bundle)? {
+    for file in symbols::files(bundle, &["bin", "lib"])? {
         quiet(Command::new("strip").arg("--strip-debug").arg(file))?;
     }
     Ok(())

@@ -15,19 +15,33 @@ use crate::workspace::Workspace;
 const PTX_AND_SASS: &str = "arch=compute_90,code=[compute_90,sm_90]";
 const SASS: &str = "arch=compute_90,code=sm_90";
 
-/// One file to be made, and the command that makes it.
+/// Who links the guests.
+#[derive(Debug, Clone, Copy)]
+pub enum Linker<'a> {
+    /// nvcc, for this machine's C library.
+    Nvcc,
+    /// zig, for the C library of that version and later ones.
+    Zig {
+        /// The program.
+        zig: &'a Path,
+        /// The version.
+        glibc: &'a str,
+    },
+}
+
+/// One file to be made, and the commands that make it.
 struct Job {
     output: PathBuf,
-    command: Command,
+    commands: Vec<Command>,
 }
 
 /// Compiles every guest into `folder`, with what it needs beside it, and copies the list there.
-pub fn build(workspace: &Workspace, folder: &Path) -> anyhow::Result<()> {
+pub fn build(workspace: &Workspace, folder: &Path, linker: Linker<'_>) -> anyhow::Result<()> {
     let sources = workspace.root.join("guests");
     let manifest = Manifest::read(&sources.join("guests.toml"))?;
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let compiler = Compiler { cuda: workspace.cuda(), sources, stubs: folder.join(".stubs") };
-    compiler.make_stub_library()?;
+    let compiler = Compiler { cuda: workspace.cuda(), sources, objects: folder.join(".objects"), linker };
+    compiler.make_libraries()?;
 
     let newest = newest_input(&compiler.sources)?;
     let mut jobs = Vec::new();
@@ -55,16 +69,18 @@ pub fn build(workspace: &Workspace, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Compiler {
+struct Compiler<'a> {
     cuda: PathBuf,
     sources: PathBuf,
-    stubs: PathBuf,
+    /// What is of no use once the guests are linked.
+    objects: PathBuf,
+    linker: Linker<'a>,
 }
 
-impl Compiler {
+impl Compiler<'_> {
     fn nvcc(&self, output: &Path) -> Command {
         let mut command = Command::new(self.cuda.join("bin/nvcc"));
-        command.args(["-std=c++17", "-O2", "-o"]).arg(output);
+        command.args(["-std=c++17", "-O2", "-o"]).arg(output).arg("-L").arg(&self.objects);
         command
     }
 
@@ -72,24 +88,68 @@ impl Compiler {
         let output = folder.join(guest.program());
         let source = self.sources.join(guest.source());
         if source.extension().is_some_and(|extension| extension == "c") {
-            let mut command = Command::new("gcc");
-            command.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(&output).arg(source);
-            return Job { output, command };
+            let mut command = self.c_compiler(&output);
+            command.args(["-O2", "-Wall", "-Wextra"]).arg(source);
+            return Job { output, commands: vec![command] };
         }
-        let mut command = self.nvcc(&output);
         let code = match guest.code {
             Code::PtxAndSass => PTX_AND_SASS,
             Code::Sass => SASS,
         };
-        command.args(["-Xcompiler", "-Wall,-Wextra", "-gencode", code]).args(&guest.flags);
-        for library in &guest.libraries {
-            match library {
-                Library::Cuda => command.arg("-L").arg(&self.stubs).arg("-lcuda"),
-                Library::Cudart => command.args(["-cudart", "shared", "-Xlinker", "-rpath=$ORIGIN"]),
-            };
+        let compile = |into: &Path| {
+            let mut nvcc = self.nvcc(into);
+            nvcc.args(["-Xcompiler", "-Wall,-Wextra", "-gencode", code]).args(&guest.flags).arg(&source);
+            nvcc
+        };
+        let commands = match self.linker {
+            Linker::Nvcc => {
+                let mut nvcc = compile(&output);
+                for library in &guest.libraries {
+                    match library {
+                        Library::Cuda => nvcc.arg("-lcuda"),
+                        Library::Cudart => nvcc.args(["-cudart", "shared", "-Xlinker", "-rpath=$ORIGIN"]),
+                    };
+                }
+                vec![nvcc]
+            }
+            Linker::Zig { .. } => {
+                let object = self.objects.join(guest.program()).with_extension("o");
+                let mut nvcc = compile(&object);
+                nvcc.arg("-c");
+                vec![nvcc, self.link(guest, &object, &output)]
+            }
+        };
+        Job { output, commands }
+    }
+
+    fn c_compiler(&self, output: &Path) -> Command {
+        let mut command = match self.linker {
+            Linker::Nvcc => Command::new("gcc"),
+            Linker::Zig { zig, glibc } => {
+                let mut command = Command::new(zig);
+                command.args(["cc", "-target", &format!("x86_64-linux-gnu.{glibc}")]);
+                command
+            }
+        };
+        command.arg("-o").arg(output);
+        command
+    }
+
+    /// What nvcc's own link step does, with another linker.
+    fn link(&self, guest: &Guest, object: &Path, output: &Path) -> Command {
+        let mut command = self.c_compiler(output);
+        command.arg(object).arg("-L").arg(self.cuda.join("lib")).arg("-L").arg(&self.objects);
+        command.args(guest.libraries.contains(&Library::Cuda).then_some("-lcuda"));
+        match guest.libraries.contains(&Library::Cudart) {
+            true => command.args(["-lcudart", "-Wl,-rpath,$ORIGIN"]),
+            false => command.arg("-lcudart_static"),
+        };
+        // This machine's C++ library is newer than the C library that is linked for; the target machine brings its own.
+        for library in ["libstdc++.so.6", "libgcc_s.so.1"] {
+            command.arg(self.objects.join(library));
         }
-        command.arg(source);
-        Job { output, command }
+        command.args(["-lpthread", "-ldl", "-lrt", "-lm", "-Wl,--allow-shlib-undefined"]);
+        command
     }
 
     fn module(&self, name: &str, kind: &str, folder: &Path) -> Job {
@@ -100,26 +160,37 @@ impl Compiler {
             _ => command.args(["-fatbin", "-gencode", PTX_AND_SASS]),
         };
         command.arg(self.sources.join(format!("modules/{name}.cu")));
-        Job { output, command }
+        Job { output, commands: vec![command] }
     }
 
-    /// What `-lcuda` finds: names only, as in the toolkit's stub library.
-    fn make_stub_library(&self) -> anyhow::Result<()> {
-        std::fs::create_dir_all(&self.stubs)
-            .with_context(|| format!("cannot make {}", self.stubs.display()))?;
+    /// Gathers what the guests are linked against.
+    fn make_libraries(&self) -> anyhow::Result<()> {
+        std::fs::create_dir_all(&self.objects)
+            .with_context(|| format!("cannot make {}", self.objects.display()))?;
+        // What `-lcuda` finds: names only, as in the toolkit's stub library.
         quiet(
             Command::new("gcc")
                 .args(["-shared", "-Wl,-soname,libcuda.so.1", "-o"])
-                .arg(self.stubs.join("libcuda.so"))
+                .arg(self.objects.join("libcuda.so"))
                 .arg(self.sources.join("libcuda-stub.c")),
         )?;
         // The shared runtime is linked by its plain name, which its wheel does not carry.
-        let link = self.cuda.join("lib/libcudart.so");
-        if !link.exists() {
-            std::os::unix::fs::symlink("libcudart.so.13", &link).context("cannot link libcudart.so")?;
+        link(&self.cuda.join("lib/libcudart.so.13"), &self.objects.join("libcudart.so"))?;
+        for library in ["libstdc++.so.6", "libgcc_s.so.1"] {
+            let output = quiet(Command::new("g++").arg(format!("-print-file-name={library}")))?;
+            let path = String::from_utf8(output.stdout).context("g++ named a strange file")?;
+            link(Path::new(path.trim_end()), &self.objects.join(library))?;
         }
         Ok(())
     }
+}
+
+/// Makes `link` point at `target`, whatever was there.
+fn link(target: &Path, link: &Path) -> anyhow::Result<()> {
+    if link.is_symlink() {
+        std::fs::remove_file(link).with_context(|| format!("cannot replace {}", link.display()))?;
+    }
+    std::os::unix::fs::symlink(target, link).with_context(|| format!("cannot link {}", link.display()))
 }
 
 /// When the newest source was written.
@@ -148,8 +219,10 @@ fn run_side_by_side(jobs: Vec<Job>) -> anyhow::Result<()> {
     let queue = Mutex::new(jobs);
     let next = || queue.lock().map_err(|_| panicked()).map(|mut jobs| jobs.pop());
     let work = || -> anyhow::Result<()> {
-        while let Some(mut job) = next()? {
-            quiet(&mut job.command)?;
+        while let Some(job) = next()? {
+            for mut command in job.commands {
+                quiet(&mut command)?;
+            }
         }
         Ok(())
     };

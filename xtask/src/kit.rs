@@ -10,7 +10,7 @@ use std::process::Stdio;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::guests;
+use crate::guests::{self, Linker};
 use crate::process::{cargo, step};
 use crate::workspace::Workspace;
 
@@ -26,7 +26,7 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let artifacts = Artifacts::build(&mut command)?;
     artifacts.stage(&kit)?;
     link(&workspace.criu(), &kit.join("criu"))?;
-    guests::build(workspace, &kit.join("guests"))?;
+    guests::build(workspace, &kit.join("guests"), Linker::Nvcc)?;
     Ok(kit)
 }
 

@@ -34,6 +34,8 @@ enum Task {
     Test,
     /// Check licences and sources of everything that is linked
     Deny,
+    /// Compile the guest programs
+    Guests,
     /// Build dormouse, its libcuda.so.1 and the guests, and lay them out for use
     Kit,
     /// Make one folder with everything, for machines that have nothing but a GPU
@@ -59,6 +61,10 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Demo => demo::run(&workspace),
         Task::Test => test::run_all(&workspace),
         Task::Deny => deny::check(&workspace),
+        Task::Guests => {
+            setup::run(&workspace)?;
+            guests::build(&workspace, &workspace.kit().join("guests"), guests::Linker::Nvcc)
+        }
         Task::Kit => setup::run(&workspace)
             .and_then(|()| kit::build(&workspace))
             .map(|kit| println!("{}", kit.display())),

@@ -1,5 +1,7 @@
 //! Which C library a binary needs.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,10 +9,10 @@ use anyhow::{Context, bail};
 
 use crate::process::quiet;
 
-/// The bundle's own programs and libraries.
-pub fn binaries(bundle: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// The files of some of the bundle's folders.
+pub fn files(bundle: &Path, folders: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for folder in ["bin", "lib"] {
+    for folder in folders {
         let folder = bundle.join(folder);
         for entry in
             std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
@@ -21,10 +23,13 @@ pub fn binaries(bundle: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Fails when one of them needs a symbol newer than `limit`, and names it.
+/// Fails when one of our programs, libraries or guests needs a symbol newer than `limit`, and names it.
 pub fn check(bundle: &Path, limit: &str) -> anyhow::Result<()> {
     let limit = version(limit).context("the limit is a version")?;
-    for file in binaries(bundle)? {
+    for file in files(bundle, &["bin", "lib", "guests"])? {
+        if !is_elf(&file)? {
+            continue;
+        }
         let output = quiet(Command::new("objdump").arg("--dynamic-syms").arg(&file))?;
         let table = String::from_utf8_lossy(&output.stdout);
         if let Some(line) = newer_than(&table, &limit) {
@@ -32,6 +37,13 @@ pub fn check(bundle: &Path, limit: &str) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn is_elf(file: &Path) -> anyhow::Result<bool> {
+    let mut magic = Vec::new();
+    let open = File::open(file).and_then(|file| file.take(4).read_to_end(&mut magic));
+    open.with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(magic == b"\x7fELF")
 }
 
 /// The first line of objdump's symbol table that asks for a newer version of glibc.
