@@ -111,15 +111,7 @@ fn place(streams: Vec<(i32, OwnedFd)>, terminal: Option<BorrowedFd<'_>>) -> io::
             return Err(io::Error::last_os_error());
         }
     }
-    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
-    // SAFETY: only sets a flag on descriptors of this process.
-    if unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) } < 0 {
-        for fd in 3..1024 {
-            // SAFETY: as above; a number that is not open is refused.
-            unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-        }
-    }
-    Ok(())
+    super::setup::close_at_exec()
 }
 
 fn restore_signals(ignored: &[i32], blocked: &[i32]) -> io::Result<()> {

@@ -49,6 +49,18 @@ pub(crate) struct Instructions {
     pub(crate) library_dir: Option<PathBuf>,
 }
 
+impl Instructions {
+    /// The descriptors that init needs after it has been executed inside.
+    pub(crate) fn passed(&self) -> impl Iterator<Item = i32> {
+        let streams = self.streams.iter().filter_map(|s| match s.source {
+            InnerSource::Inherited(fd) => Some(fd),
+            _ => None,
+        });
+        let terminal = self.terminal.iter().flat_map(|t| [t.input, t.output]);
+        streams.chain(terminal).chain([self.alive, self.report])
+    }
+}
+
 /// Where the application's descriptor `fd` comes from.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct InnerStream {

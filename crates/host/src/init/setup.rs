@@ -31,7 +31,7 @@ pub(super) fn main(tmpfs: &str) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Cloned::Pid1) => {
-            let failure = become_init();
+            let failure = become_init(&told);
             report(told.report, &failure);
             ExitCode::FAILURE
         }
@@ -134,7 +134,7 @@ fn clone_pid_1() -> Result<Cloned, StartFailure> {
 }
 
 /// Mounts `/proc`, replaces every descriptor from outside, and executes init from the tmpfs. Returns only on failure.
-fn become_init() -> StartFailure {
+fn become_init(told: &Instructions) -> StartFailure {
     let prepared = (|| -> io::Result<()> {
         match unmount("/proc", UnmountFlags::DETACH) {
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
@@ -146,7 +146,9 @@ fn become_init() -> StartFailure {
         let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
-        Ok(rustix::stdio::dup2_stderr(&null)?)
+        rustix::stdio::dup2_stderr(&null)?;
+        close_at_exec()?;
+        told.passed().try_for_each(keep_at_exec)
     })();
     if let Err(e) = prepared {
         return StartFailure::setup("preparing the job's init")(e);
@@ -159,6 +161,24 @@ fn become_init() -> StartFailure {
     // SAFETY: both arrays end with a null pointer and their strings outlive the call.
     unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
     StartFailure::setup(format!("executing {}", host_path(PROGRAM).display()))(io::Error::last_os_error())
+}
+
+/// Marks everything but the standard streams to be closed by the next exec: whatever the supervisor was started with.
+pub(super) fn close_at_exec() -> io::Result<()> {
+    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
+    // SAFETY: only sets a flag on descriptors of this process.
+    match unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn keep_at_exec(fd: i32) -> io::Result<()> {
+    // SAFETY: only clears a flag on a descriptor of this process.
+    match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 pub(super) fn host_path(name: &str) -> PathBuf {
