@@ -1,0 +1,81 @@
+//! Whatever a program can load.
+
+use crate::{
+    arch::{Arch, Architectures, Variant},
+    cubin::{Cubin, CubinError},
+    elf,
+    fatbinary::{self, Fatbinary, FatbinaryError},
+};
+
+/// An image of known length.
+#[derive(Clone, Debug)]
+pub enum Image<'a> {
+    /// A fatbinary.
+    Fatbinary(Fatbinary<'a>),
+    /// A cubin, and its bytes.
+    Cubin(Cubin<'a>, &'a [u8]),
+    /// PTX, without the NUL that ends it.
+    Ptx(&'a [u8]),
+}
+
+/// Bytes that are no image.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// A damaged fatbinary.
+    #[error(transparent)]
+    Fatbinary(#[from] FatbinaryError),
+    /// A damaged cubin.
+    #[error(transparent)]
+    Cubin(#[from] CubinError),
+    /// Nothing, or only a NUL.
+    #[error("device code is empty")]
+    Empty,
+}
+
+impl<'a> Image<'a> {
+    /// Tells images apart by their first bytes, as [`measure`](crate::measure) does; what is no fatbinary and no
+    /// ELF is PTX up to its first NUL.
+    ///
+    /// # Errors
+    /// When a fatbinary or cubin is damaged, or there is nothing at all.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ImageError> {
+        if bytes.starts_with(&fatbinary::MAGIC.to_le_bytes()) {
+            return Ok(Self::Fatbinary(Fatbinary::parse(bytes)?));
+        }
+        if bytes.starts_with(&elf::MAGIC) {
+            return Ok(Self::Cubin(Cubin::parse(bytes)?, bytes));
+        }
+        match bytes.split(|byte| *byte == 0).next() {
+            None | Some([]) => Err(ImageError::Empty),
+            Some(text) => Ok(Self::Ptx(text)),
+        }
+    }
+
+    /// What the image has code for. For bare PTX, what its `.target` says.
+    pub fn architectures(&self) -> Architectures {
+        let none = Architectures { sass: Vec::new(), ptx: Vec::new() };
+        match self {
+            Self::Fatbinary(fatbinary) => fatbinary.architectures(),
+            Self::Cubin(cubin, _) => {
+                Architectures { sass: vec![Arch { sm: cubin.sm(), variant: Variant::Base }], ..none }
+            }
+            Self::Ptx(text) => Architectures { ptx: ptx_target(text).into_iter().collect(), ..none },
+        }
+    }
+}
+
+/// The architecture after the first `.target`, which stands near the top, behind comments.
+fn ptx_target(text: &[u8]) -> Option<Arch> {
+    const DIRECTIVE: &[u8] = b".target";
+    let at = text.windows(DIRECTIVE.len()).position(|window| window == DIRECTIVE)?;
+    let target = text[at + DIRECTIVE.len()..].trim_ascii_start().strip_prefix(b"sm_")?;
+    let digits = target.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let sm = std::str::from_utf8(&target[..digits]).ok()?.parse().ok()?;
+    let variant = match target.get(digits) {
+        Some(b'a') => Variant::Specific,
+        Some(b'f') => Variant::Family,
+        _ => Variant::Base,
+    };
+    Some(Arch { sm, variant })
+}
