@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dormouse-VERSION-x86_64-linux/
-//!   bin/ lib/ criu/ guests/ checks/    as in a kit, but optimised, and for C libraries from 2.28 on
+//!   bin/ lib/ criu/ guests/ bench/     as in a kit, but optimised, and for C libraries from 2.28 on
 //!   gpu-check                          runs every check and prints a table
 //!   README.md LICENSES/
 //! ```
@@ -47,8 +47,8 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     artifacts.stage(&bundle)?;
     strip(&bundle)?;
     let zig = zig(workspace);
-    guests::build(workspace, &bundle.join("guests"), Linker::Zig { zig: &zig, glibc: GLIBC })?;
-    std::fs::remove_dir_all(bundle.join("guests/.objects")).context("cannot remove object files")?;
+    guests::build(workspace, &bundle, Linker::Zig { zig: &zig, glibc: GLIBC })?;
+    std::fs::remove_dir_all(bundle.join(".objects")).context("cannot remove object files")?;
     symbols::check(&bundle, GLIBC)?;
     if workspace.criu().exists() {
         quiet(Command::new("cp").arg("--archive").arg(workspace.criu()).arg(bundle.join("criu")))?;

@@ -1,4 +1,4 @@
-//! Compiling the guest programs with nvcc, as any CUDA program is compiled.
+//! Compiling the guest and benchmark programs with nvcc, as any CUDA program is compiled.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
-use testkit::manifest::{Code, Guest, Library, Manifest};
+use testkit::manifest::{Code, Library, Manifest};
 
 use crate::process::{quiet, step};
 use crate::workspace::Workspace;
@@ -35,21 +35,26 @@ struct Job {
     commands: Vec<Command>,
 }
 
-/// Compiles every guest into `folder`, with what it needs beside it, and copies the list there.
-pub fn build(workspace: &Workspace, folder: &Path, linker: Linker<'_>) -> anyhow::Result<()> {
-    let sources = workspace.root.join("guests");
+/// Compiles every guest into the kit's `guests/`, with what it needs beside it, and the benchmarks into `bench/`.
+pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::Result<()> {
+    let (sources, benches) = (workspace.root.join("guests"), workspace.root.join("benches"));
     let manifest = Manifest::read(&sources.join("guests.toml"))?;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let compiler = Compiler { cuda: workspace.cuda(), sources, objects: folder.join(".objects"), linker };
-    compiler.make_libraries()?;
+    let compiler = Compiler { cuda: workspace.cuda(), objects: kit.join(".objects"), linker };
+    let (guests, bench) = (kit.join("guests"), kit.join("bench"));
+    for folder in [&guests, &bench, &compiler.objects] {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    compiler.make_libraries(&sources)?;
 
-    let newest = newest_input(&compiler.sources)?;
-    let mut jobs = Vec::new();
+    let newest = newest_input(&sources)?.max(newest_input(&benches)?);
+    let mut jobs = vec![compiler.program(&benches.join("calls.cu"), &bench.join("calls"), &Build::default())];
     for guest in &manifest.guests {
-        jobs.push(compiler.program(guest, folder));
+        let build = Build { flags: &guest.flags, libraries: &guest.libraries, code: guest.code };
+        jobs.push(compiler.program(&sources.join(guest.source()), &guests.join(guest.program()), &build));
         for module in &guest.modules {
-            jobs.push(compiler.module(module, "fatbin", folder));
-            jobs.push(compiler.module(module, "ptx", folder));
+            let source = sources.join(format!("modules/{module}.cu"));
+            jobs.push(compiler.module(&source, &guests.join(format!("{module}.fatbin"))));
+            jobs.push(compiler.module(&source, &guests.join(format!("{module}.ptx"))));
         }
     }
     jobs.sort_by(|a, b| a.output.cmp(&b.output));
@@ -62,16 +67,23 @@ pub fn build(workspace: &Workspace, folder: &Path, linker: Linker<'_>) -> anyhow
 
     for (from, name) in [
         (compiler.cuda.join("lib/libcudart.so.13"), "libcudart.so.13"),
-        (compiler.sources.join("guests.toml"), "guests.toml"),
+        (sources.join("guests.toml"), "guests.toml"),
     ] {
-        std::fs::copy(&from, folder.join(name)).with_context(|| format!("cannot copy {}", from.display()))?;
+        std::fs::copy(&from, guests.join(name)).with_context(|| format!("cannot copy {}", from.display()))?;
     }
     Ok(())
 }
 
+/// How one program is built.
+#[derive(Default)]
+struct Build<'a> {
+    flags: &'a [String],
+    libraries: &'a [Library],
+    code: Code,
+}
+
 struct Compiler<'a> {
     cuda: PathBuf,
-    sources: PathBuf,
     /// What is of no use once the guests are linked.
     objects: PathBuf,
     linker: Linker<'a>,
@@ -84,27 +96,26 @@ impl Compiler<'_> {
         command
     }
 
-    fn program(&self, guest: &Guest, folder: &Path) -> Job {
-        let output = folder.join(guest.program());
-        let source = self.sources.join(guest.source());
+    fn program(&self, source: &Path, output: &Path, build: &Build<'_>) -> Job {
+        let output = output.to_owned();
         if source.extension().is_some_and(|extension| extension == "c") {
             let mut command = self.c_compiler(&output);
             command.args(["-O2", "-Wall", "-Wextra"]).arg(source);
             return Job { output, commands: vec![command] };
         }
-        let code = match guest.code {
+        let code = match build.code {
             Code::PtxAndSass => PTX_AND_SASS,
             Code::Sass => SASS,
         };
         let compile = |into: &Path| {
             let mut nvcc = self.nvcc(into);
-            nvcc.args(["-Xcompiler", "-Wall,-Wextra", "-gencode", code]).args(&guest.flags).arg(&source);
+            nvcc.args(["-Xcompiler", "-Wall,-Wextra", "-gencode", code]).args(build.flags).arg(source);
             nvcc
         };
         let commands = match self.linker {
             Linker::Nvcc => {
                 let mut nvcc = compile(&output);
-                for library in &guest.libraries {
+                for library in build.libraries {
                     match library {
                         Library::Cuda => nvcc.arg("-lcuda"),
                         Library::Cudart => nvcc.args(["-cudart", "shared", "-Xlinker", "-rpath=$ORIGIN"]),
@@ -113,10 +124,11 @@ impl Compiler<'_> {
                 vec![nvcc]
             }
             Linker::Zig { .. } => {
-                let object = self.objects.join(guest.program()).with_extension("o");
+                let name = output.file_name().unwrap_or_default();
+                let object = self.objects.join(name).with_extension("o");
                 let mut nvcc = compile(&object);
                 nvcc.arg("-c");
-                vec![nvcc, self.link(guest, &object, &output)]
+                vec![nvcc, self.link(build, &object, &output)]
             }
         };
         Job { output, commands }
@@ -136,11 +148,11 @@ impl Compiler<'_> {
     }
 
     /// What nvcc's own link step does, with another linker.
-    fn link(&self, guest: &Guest, object: &Path, output: &Path) -> Command {
+    fn link(&self, build: &Build<'_>, object: &Path, output: &Path) -> Command {
         let mut command = self.c_compiler(output);
         command.arg(object).arg("-L").arg(self.cuda.join("lib")).arg("-L").arg(&self.objects);
-        command.args(guest.libraries.contains(&Library::Cuda).then_some("-lcuda"));
-        match guest.libraries.contains(&Library::Cudart) {
+        command.args(build.libraries.contains(&Library::Cuda).then_some("-lcuda"));
+        match build.libraries.contains(&Library::Cudart) {
             true => command.args(["-lcudart", "-Wl,-rpath,$ORIGIN"]),
             false => command.arg("-lcudart_static"),
         };
@@ -152,19 +164,18 @@ impl Compiler<'_> {
         command
     }
 
-    fn module(&self, name: &str, kind: &str, folder: &Path) -> Job {
-        let output = folder.join(format!("{name}.{kind}"));
-        let mut command = self.nvcc(&output);
-        match kind {
-            "ptx" => command.args(["-ptx", "-arch=compute_90"]),
-            _ => command.args(["-fatbin", "-gencode", PTX_AND_SASS]),
+    fn module(&self, source: &Path, output: &Path) -> Job {
+        let mut command = self.nvcc(output);
+        match output.extension().is_some_and(|extension| extension == "ptx") {
+            true => command.args(["-ptx", "-arch=compute_90"]),
+            false => command.args(["-fatbin", "-gencode", PTX_AND_SASS]),
         };
-        command.arg(self.sources.join(format!("modules/{name}.cu")));
-        Job { output, commands: vec![command] }
+        command.arg(source);
+        Job { output: output.to_owned(), commands: vec![command] }
     }
 
     /// Gathers what the guests are linked against.
-    fn make_libraries(&self) -> anyhow::Result<()> {
+    fn make_libraries(&self, sources: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(&self.objects)
             .with_context(|| format!("cannot make {}", self.objects.display()))?;
         // What `-lcuda` finds: names only, as in the toolkit's stub library.
@@ -172,7 +183,7 @@ impl Compiler<'_> {
             Command::new("gcc")
                 .args(["-shared", "-Wl,-soname,libcuda.so.1", "-o"])
                 .arg(self.objects.join("libcuda.so"))
-                .arg(self.sources.join("libcuda-stub.c")),
+                .arg(sources.join("libcuda-stub.c")),
         )?;
         // The shared runtime is linked by its plain name, which its wheel does not carry.
         link(&self.cuda.join("lib/libcudart.so.13"), &self.objects.join("libcudart.so"))?;

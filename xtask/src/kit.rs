@@ -1,7 +1,7 @@
 //! The kit: binaries, shim and guests in the bundle's layout, built for this machine, for the tests and the demonstration.
 //!
 //! ```text
-//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/criu -> .prefix/criu   kit/guests/…
+//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/criu -> .prefix/criu   kit/guests/…   kit/bench/…
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let artifacts = Artifacts::build(&mut command)?;
     artifacts.stage(&kit)?;
     link(&workspace.criu(), &kit.join("criu"))?;
-    guests::build(workspace, &kit.join("guests"), Linker::Nvcc)?;
+    guests::build(workspace, &kit, Linker::Nvcc)?;
     Ok(kit)
 }
 

@@ -63,7 +63,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Deny => deny::check(&workspace),
         Task::Guests => {
             setup::run(&workspace)?;
-            guests::build(&workspace, &workspace.kit().join("guests"), guests::Linker::Nvcc)
+            guests::build(&workspace, &workspace.kit(), guests::Linker::Nvcc)
         }
         Task::Kit => setup::run(&workspace)
             .and_then(|()| kit::build(&workspace))

@@ -50,6 +50,11 @@ impl Kit {
         self.root.join("guests").join(program)
     }
 
+    /// A benchmark program.
+    pub fn bench(&self, program: &str) -> PathBuf {
+        self.root.join("bench").join(program)
+    }
+
     /// Further checks: programs that print what they found and fail when it is wrong.
     pub fn checks(&self) -> PathBuf {
         self.root.join("checks")

@@ -5,6 +5,7 @@
 //! run against the [`reference::Reference`]. Everything is done through the `dormouse` command, as a user would.
 
 pub mod capture;
+pub mod cost;
 pub mod job;
 pub mod kit;
 pub mod manifest;

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use clap::Parser;
 use serde::Serialize;
+use testkit::cost::{self, Cost};
 use testkit::job::Device;
 use testkit::kit::Kit;
 use testkit::suite::{CI_ROUNDS, Row, SOAK_ROUNDS, Suite, Table, choose};
@@ -50,6 +51,7 @@ struct Results {
     device: &'static str,
     guests: Vec<Row>,
     checks: Vec<Check>,
+    costs: Vec<Cost>,
 }
 
 fn main() -> ExitCode {
@@ -69,7 +71,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let rounds = arguments.rounds.unwrap_or(if arguments.soak { SOAK_ROUNDS } else { CI_ROUNDS });
     let manifest = kit.manifest()?;
     let guests = choose(&manifest, &arguments.guests)?;
-    let checks = if arguments.guests.is_empty() { other_checks(&kit)? } else { Vec::new() };
+    let everything = arguments.guests.is_empty();
+    let checks = if everything { other_checks(&kit)? } else { Vec::new() };
+    // Costs are measured while nothing else runs; without a GPU there is nothing to compare with.
+    let costs = if everything && device == Device::Gpu { cost::measure(&kit)? } else { Vec::new() };
 
     let suite = Suite { kit, device, rounds, seed: arguments.seed };
     let tell = |row: &Row| {
@@ -82,10 +87,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         + checks.iter().filter(|check| !check.passed).count();
     let passed = rows.len() + checks.len() - failed;
     if arguments.json {
-        let results = Results { device: device.flag(), guests: rows, checks };
+        let results = Results { device: device.flag(), guests: rows, checks, costs };
         println!("{}", serde_json::to_string_pretty(&results)?);
     } else {
         println!("\ndevice: {}, {rounds} rounds of each scenario, seed {}\n", device.flag(), arguments.seed);
+        if !costs.is_empty() {
+            println!("{}", cost::Table(&costs));
+        }
         print!("{}", Table(&rows));
         for check in &checks {
             println!("{:<20}{}", check.name, if check.passed { "ok" } else { "FAILED" });
