@@ -82,8 +82,8 @@ pub enum FormatError {
         what: &'static str,
     },
     /// Reading failed.
-    #[error("it cannot be read")]
-    Read(#[source] io::Error),
+    #[error("it cannot be read: {0}")]
+    Read(io::Error),
 }
 
 impl FormatError {

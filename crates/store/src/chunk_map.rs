@@ -43,10 +43,10 @@ impl ChunkMap {
                 }
                 Ok(index) => index.packs.into_iter().for_each(|pack| map.add(pack)),
                 // Pruned since it was listed.
-                Err(ReadError::Media(MediaError { source, .. }))
-                    if source.kind() == io::ErrorKind::NotFound => {}
-                Err(ReadError::File { path, source }) => {
-                    map.damaged.push((image, DamagedFile { path, problem: source.to_string() }));
+                Err(ReadError::Media(MediaError { error, .. }))
+                    if error.kind() == io::ErrorKind::NotFound => {}
+                Err(ReadError::File { path, error }) => {
+                    map.damaged.push((image, DamagedFile { path, problem: error.to_string() }));
                 }
                 Err(error) => return Err(error),
             }

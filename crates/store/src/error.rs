@@ -1,4 +1,7 @@
 //! What can go wrong with a store: one enum for each thing that is done with it.
+//!
+//! Messages are complete: they contain their causes, name the file, and say what to do. So errors here have no `source()` that would
+//! be printed twice.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,15 +10,14 @@ use image::{ChunkError, ChunkId, FormatError, ImageId, Machine, ObjectKind};
 
 /// An operation of the medium that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {operation} {}", path.display())]
+#[error("cannot {operation} {}: {error}", path.display())]
 pub struct MediaError {
     /// What was tried.
     pub operation: &'static str,
     /// On which file or folder.
     pub path: PathBuf,
     /// What the system said.
-    #[source]
-    pub source: io::Error,
+    pub error: io::Error,
 }
 
 /// A store that cannot be opened or created.
@@ -37,12 +39,12 @@ pub enum OpenError {
         found: String,
     },
     /// The store's own file is damaged or newer than this program.
-    #[error("{} is not usable: {source}", path.display())]
+    #[error("{} is not usable: {error}{}", path.display(), what_to_do(error))]
     Config {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: FormatError,
+        error: FormatError,
     },
     /// The medium failed.
     #[error(transparent)]
@@ -54,18 +56,18 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum WriteError {
     /// There is no room.
-    #[error("the store is full: {source}: remove images, or choose another --store")]
+    #[error("the store is full: {operation}: remove images, or choose another --store")]
     Full {
         /// The operation that found out.
-        source: MediaError,
+        operation: MediaError,
     },
     /// The store may not be written.
     #[error(
-        "the store is not writable: {source}: check its permissions and mount, or choose another --store"
+        "the store is not writable: {operation}: check its permissions and mount, or choose another --store"
     )]
     NotWritable {
         /// The operation that found out.
-        source: MediaError,
+        operation: MediaError,
     },
     /// The medium failed in another way.
     #[error(transparent)]
@@ -77,13 +79,12 @@ pub enum WriteError {
         image: ImageId,
     },
     /// An object's source failed.
-    #[error("{what} cannot be read for the image")]
+    #[error("{what} cannot be read for the image: {error}")]
     Source {
         /// The object.
         what: String,
         /// What its reader said.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
     /// An object was dropped before it was finished.
     #[error("{what} was not written to its end")]
@@ -109,14 +110,14 @@ pub enum WriteError {
         what: String,
     },
     /// The manifest or index is one that no reader would accept.
-    #[error("the {what} of image {image} would not be readable: {source}")]
+    #[error("the {what} of image {image} would not be readable: {error}")]
     Format {
         /// Which file.
         what: &'static str,
         /// Of which image.
         image: ImageId,
         /// What a reader would say.
-        source: FormatError,
+        error: FormatError,
     },
     /// A chunk cannot be compressed.
     #[error(transparent)]
@@ -127,13 +128,13 @@ pub enum WriteError {
 }
 
 impl From<MediaError> for WriteError {
-    fn from(source: MediaError) -> Self {
-        match source.source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { source },
+    fn from(operation: MediaError) -> Self {
+        match operation.error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { operation },
             io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
-                Self::NotWritable { source }
+                Self::NotWritable { operation }
             }
-            _ => Self::Media(source),
+            _ => Self::Media(operation),
         }
     }
 }
@@ -151,15 +152,15 @@ pub enum ReadError {
         dir: PathBuf,
     },
     /// A file of the store is damaged, or newer than this program.
-    #[error("{} is not usable: {source}", path.display())]
+    #[error("{} is not usable: {error}{}", path.display(), what_to_do(error))]
     File {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: FormatError,
+        error: FormatError,
     },
     /// A file is intact and bears another's name.
-    #[error("{} is not what its name says: it is {found}", path.display())]
+    #[error("{} is not what its name says: it is {found}; {RESCUE}", path.display())]
     WrongName {
         /// The file.
         path: PathBuf,
@@ -197,7 +198,7 @@ pub enum ReadError {
         found: u64,
     },
     /// A chunk cannot be had.
-    #[error("{object} at offset {offset:#x}: {problem}")]
+    #[error("{object} at offset {offset:#x} cannot be had: {problem}; {RESCUE}")]
     Chunk {
         /// The object that it belongs to.
         object: String,
@@ -210,15 +211,14 @@ pub enum ReadError {
     #[error(transparent)]
     Media(#[from] MediaError),
     /// The caller's buffer, file or function failed.
-    #[error("{object} cannot be handed on at offset {offset:#x}")]
+    #[error("{object} cannot be handed on at offset {offset:#x}: {error}")]
     Sink {
         /// The object.
         object: String,
         /// Where in the object.
         offset: u64,
         /// What the receiver said.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -255,6 +255,14 @@ pub enum FindError {
     /// The store cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+}
+
+/// What can be done about damage.
+pub(crate) const RESCUE: &str = "bring the file back from a copy, or use another image (`dormouse ls`)";
+
+/// What to do about a file that is not usable, unless the error says so itself.
+fn what_to_do(error: &FormatError) -> String {
+    if error.is_newer() { String::new() } else { format!("; {RESCUE}") }
 }
 
 fn join(ids: &[ImageId]) -> String {

@@ -88,7 +88,7 @@ impl Store {
     pub fn manifest(&self, image: &ImageId) -> Result<Manifest, ReadError> {
         let path = layout::image(*image);
         let manifest = match self.read_file(&path, |file| Manifest::read(file)) {
-            Err(ReadError::Media(MediaError { source, .. })) if source.kind() == io::ErrorKind::NotFound => {
+            Err(ReadError::Media(MediaError { error, .. })) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(ReadError::NoImage { image: *image, dir: self.dir() });
             }
             read => read?,
@@ -112,9 +112,9 @@ impl Store {
 /// What is wrong, without the file's name where that stands beside it.
 pub(crate) fn problem_of(error: &ReadError) -> String {
     match error {
-        ReadError::File { source, .. } => source.to_string(),
+        ReadError::File { error, .. } => error.to_string(),
         ReadError::WrongName { found, .. } => format!("it is not what its name says: it is {found}"),
-        ReadError::Media(error) => format!("cannot {}: {}", error.operation, error.source),
+        ReadError::Media(error) => format!("cannot {}: {}", error.operation, error.error),
         other => other.to_string(),
     }
 }

@@ -33,10 +33,10 @@ impl Store {
     /// [`OpenError::NotEmpty`], [`OpenError::Config`] and [`OpenError::Media`].
     pub fn open_or_create(dir: &Path) -> Result<Self, OpenError> {
         if !dir.exists() {
-            create_durably(dir).map_err(|source| MediaError {
+            create_durably(dir).map_err(|error| MediaError {
                 operation: "create",
                 path: dir.to_owned(),
-                source,
+                error,
             })?;
         }
         Self::open_or_create_media(Arc::new(Dir::new(dir)))
@@ -53,10 +53,10 @@ impl Store {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Err(OpenError::NotAStore { dir: media.full_path("") });
             }
-            Err(source) => return Err(MediaError { operation: "open", path, source }.into()),
+            Err(error) => return Err(MediaError { operation: "open", path, error }.into()),
         };
         let config = read_whole(&*file).and_then(StoreConfig::read);
-        let config = config.map_err(|source| OpenError::Config { path, source })?;
+        let config = config.map_err(|error| OpenError::Config { path, error })?;
         Ok(Self { media, config })
     }
 
@@ -96,7 +96,7 @@ impl Store {
         path: &str,
         run: impl FnOnce(&dyn Media) -> io::Result<T>,
     ) -> Result<T, MediaError> {
-        run(&*self.media).map_err(|source| MediaError { operation, path: self.media.full_path(path), source })
+        run(&*self.media).map_err(|error| MediaError { operation, path: self.media.full_path(path), error })
     }
 
     /// Reads and parses a whole metadata file.
@@ -107,7 +107,7 @@ impl Store {
     ) -> Result<T, ReadError> {
         let file = self.on("open", path, |media| media.open(path))?;
         let content = read_whole(&*file).and_then(parse);
-        content.map_err(|source| ReadError::File { path: self.media.full_path(path), source })
+        content.map_err(|error| ReadError::File { path: self.media.full_path(path), error })
     }
 }
 
@@ -142,7 +142,7 @@ fn create_durably(dir: &Path) -> io::Result<()> {
 fn create(media: &dyn Media) -> Result<(), OpenError> {
     let at = |operation, path: &str| {
         let path = media.full_path(path);
-        move |source| MediaError { operation, path, source }
+        move |error| MediaError { operation, path, error }
     };
     let ours = |name: &String| layout::FOLDERS.contains(&name.as_str()) || name.starts_with(layout::CONFIG);
     let names = media.list("").map_err(at("list", ""))?;
@@ -154,8 +154,7 @@ fn create(media: &dyn Media) -> Result<(), OpenError> {
     }
     let id = random_id().map(StoreId).map_err(at("find an id for", layout::CONFIG))?;
     let bytes = StoreConfig { id, created_ns: now_ns() }.to_bytes();
-    let bytes =
-        bytes.map_err(|source| OpenError::Config { path: media.full_path(layout::CONFIG), source })?;
+    let bytes = bytes.map_err(|error| OpenError::Config { path: media.full_path(layout::CONFIG), error })?;
     let temporary = format!("{}-{id}", layout::CONFIG);
     let written = (|| {
         let mut file = media.create(&temporary).map_err(at("create", &temporary))?;

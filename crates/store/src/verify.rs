@@ -10,7 +10,7 @@ use image::{ChunkId, Extent, ImageId, Manifest, PackId, PackIndex, pack};
 use serde::Serialize;
 
 use crate::chunk_map::{ChunkMap, Place};
-use crate::error::describe;
+use crate::error::{RESCUE, describe};
 use crate::list::problem_of;
 use crate::media::{Cursor, MediaRead};
 use crate::read::{BadCopy, Fetcher, Scratch};
@@ -85,6 +85,12 @@ impl fmt::Display for Damage {
 }
 
 impl VerifyReport {
+    /// What can be done, if there is damage.
+    #[must_use]
+    pub fn advice(&self) -> Option<&'static str> {
+        (!self.ok).then_some(RESCUE)
+    }
+
     fn add(&mut self, damage: Damage) {
         self.ok = false;
         if self.damage.len() < MOST_LISTED {
@@ -176,7 +182,9 @@ impl Store {
             report.add(Damage { file, file_offset: None, objects: objects.clone(), problem });
         }
         if let (Some(chunk), true) = (lost_chunk, damaged.is_empty()) {
-            let file = self.media().full_path(&layout::index(manifest.id));
+            // An image that brought nothing new has no index of its own.
+            let own = if manifest.stored.new > 0 { &layout::index(manifest.id) } else { layout::INDEX };
+            let file = self.media().full_path(own);
             report.add(Damage { file, file_offset: None, objects, problem: fetcher.not_indexed(&chunk) });
         }
         places.sort_by_key(|place| (place.pack, place.offset));

@@ -107,7 +107,12 @@ impl Fetcher {
             .damaged()
             .iter()
             .map(|(_, file)| format!("; {} is not usable: {}", file.path.display(), file.problem));
-        format!("chunk {chunk} is in no index{}", damaged.collect::<String>())
+        let indexes = self.store.media().full_path(layout::INDEX);
+        format!(
+            "chunk {chunk} is in none of the indexes in {}{}",
+            indexes.display(),
+            damaged.collect::<String>()
+        )
     }
 
     /// An open pack whose header is that of the pack it should be.

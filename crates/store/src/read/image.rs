@@ -125,7 +125,7 @@ impl Image {
                     Piece::Bytes(self.chunk(object, offset, &id, len, plain, scratch)?)
                 }
             };
-            sink(offset, piece).map_err(|source| sink_error(object, offset, source))
+            sink(offset, piece).map_err(|error| sink_error(object, offset, error))
         })
     }
 
@@ -137,7 +137,7 @@ impl Image {
         let object = self.object(kind)?;
         let len = object.len();
         let sized = file.set_len(0).and_then(|()| file.set_len(len));
-        sized.map_err(|source| sink_error(object, 0, source))?;
+        sized.map_err(|error| sink_error(object, 0, error))?;
         self.for_each_piece(kind, |offset, piece| match piece {
             Piece::Bytes(bytes) => file.write_all_at(bytes, offset),
             Piece::Zeros(_) => Ok(()),
@@ -165,7 +165,7 @@ impl Image {
                     Extent::Zero { len } => io::copy(&mut io::repeat(0).take(*len), &mut sink).map(drop),
                     Extent::Chunk { .. } => sink.write_all(plain),
                 };
-                written.map_err(|source| sink_error(object, *offset, source))?;
+                written.map_err(|error| sink_error(object, *offset, error))?;
             }
         }
         Ok(object.len())
@@ -234,6 +234,6 @@ fn chunk_error(object: &Object, offset: u64, problem: String) -> ReadError {
     ReadError::Chunk { object: describe(&object.kind), offset, problem }
 }
 
-fn sink_error(object: &Object, offset: u64, source: io::Error) -> ReadError {
-    ReadError::Sink { object: describe(&object.kind), offset, source }
+fn sink_error(object: &Object, offset: u64, error: io::Error) -> ReadError {
+    ReadError::Sink { object: describe(&object.kind), offset, error }
 }

@@ -39,7 +39,7 @@ impl Store {
                 Ok(Some(lock)) => return Ok(Draft { store: self.clone(), id, _lock: lock }),
                 // A cleaner came in between and took the folder for an abandoned one.
                 Ok(None) => {}
-                Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     let _ = self.media().remove(&lock);
                     let _ = self.media().remove_folder(&folder);
@@ -131,7 +131,7 @@ impl Draft {
         self.check_chunks(&manifest.objects, &packs)?;
 
         let image = self.id;
-        let format = |what| move |source| WriteError::Format { what, image, source };
+        let format = |what| move |error| WriteError::Format { what, image, error };
         let manifest_file = manifest.to_bytes().map_err(format("manifest"))?;
         if !packs.is_empty() {
             let index = Index { image, packs: packs.clone() }.to_bytes().map_err(format("index"))?;

@@ -104,7 +104,7 @@ impl<'a> ObjectWriter<'a> {
     /// # Errors
     /// [`WriteError::Source`], [`WriteError::Stopped`].
     pub fn copy_file(&mut self, file: &File) -> Result<u64, WriteError> {
-        let end = file.metadata().map_err(|source| self.source(source))?.len();
+        let end = file.metadata().map_err(|error| self.source(error))?.len();
         let mut at = 0;
         while at < end {
             let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
@@ -163,8 +163,8 @@ impl<'a> ObjectWriter<'a> {
     ) -> Result<(), WriteError> {
         let writer = self.writer;
         let buffer = self.buffer.get_or_insert_with(|| writer.buffer());
-        let filled = fill(buffer.room(len))
-            .map_err(|source| WriteError::Source { what: self.what.clone(), source })?;
+        let filled =
+            fill(buffer.room(len)).map_err(|error| WriteError::Source { what: self.what.clone(), error })?;
         buffer.advance(filled);
         self.position += filled as u64;
         if self.room() == 0 { self.submit() } else { Ok(()) }
@@ -177,8 +177,8 @@ impl<'a> ObjectWriter<'a> {
         }
     }
 
-    fn source(&self, source: io::Error) -> WriteError {
-        WriteError::Source { what: self.what.clone(), source }
+    fn source(&self, error: io::Error) -> WriteError {
+        WriteError::Source { what: self.what.clone(), error }
     }
 }
 

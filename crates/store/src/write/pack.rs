@@ -56,7 +56,7 @@ impl OpenPack {
     pub(super) fn seal(mut self) -> Result<PackIndex, WriteError> {
         let trailer = pack::trailer(self.index.id, &self.index.entries);
         let trailer =
-            trailer.map_err(|source| WriteError::Format { what: "pack", image: self.image, source })?;
+            trailer.map_err(|error| WriteError::Format { what: "pack", image: self.image, error })?;
         self.gathered.extend_from_slice(&trailer);
         self.index.file_len += trailer.len() as u64;
         self.flush()?;
@@ -83,13 +83,13 @@ impl OpenPack {
 
     fn done(&self, operation: &'static str, result: std::io::Result<()>) -> Result<(), WriteError> {
         let path = || self.store.media().full_path(&self.path);
-        Ok(result.map_err(|source| MediaError { operation, path: path(), source })?)
+        Ok(result.map_err(|error| MediaError { operation, path: path(), error })?)
     }
 }
 
 /// A file of a draft that cannot be found means that the draft is gone.
 pub(super) fn abandoned(image: ImageId, error: MediaError) -> WriteError {
-    if error.source.kind() == std::io::ErrorKind::NotFound {
+    if error.error.kind() == std::io::ErrorKind::NotFound {
         return WriteError::Abandoned { image };
     }
     error.into()
