@@ -155,6 +155,10 @@ pub(crate) fn event(raw: RawEvent) -> sys::CUevent {
 // SAFETY of the calls below: every handle came from the driver through this trait and is live, which the server's object
 // table sees to; every out-pointer is a local of the type that cuda.h names.
 impl Backend for Driver {
+    fn kind(&self) -> &'static str {
+        "driver"
+    }
+
     fn describe(&self) -> String {
         format!("CUDA driver {}.{}", self.version / 1000, self.version % 1000 / 10)
     }

@@ -19,6 +19,8 @@ pub type Result<T> = std::result::Result<T, CuError>;
 pub trait Backend: Send + Sync + 'static {
     // --- the machine
 
+    /// Which backend this is, as images name it: `driver` or `soft`.
+    fn kind(&self) -> &'static str;
     /// What this is, for people: `CUDA driver 580.159.04`, `software device`.
     fn describe(&self) -> String;
     /// As `cuDriverGetVersion`.
