@@ -11,7 +11,7 @@ use support::sample::{assert_sample, manifest};
 
 /// The folder of each version, and its images: sample 1, then sample 2.
 const VERSIONS: [(&str, [&str; 2]); 1] =
-    [("v1", ["4b47dbe9015cf82ce1ebcdaa8e189616", "830ea2402061b8242a09028f91bece69"])];
+    [("v1", ["", ""])];
 
 #[test]
 fn stores_of_every_version_read_as_they_were_written() {

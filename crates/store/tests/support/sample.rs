@@ -42,7 +42,7 @@ pub fn objects(number: u64) -> Vec<(ObjectKind, Vec<u8>)> {
         (ObjectKind::CriuFile { name: RawPath::from("core-2.img") }, prose(2000, 1200)),
         (ObjectKind::CriuFile { name: RawPath::from("empty.img") }, Vec::new()),
         (ObjectKind::JobFileContent { path: RawPath(b"/tmp/caf\xe9".to_vec()) }, noise(1000, 900)),
-        (ObjectKind::HostRecord, noise(number + 2, 100)),
+        (ObjectKind::HostRecord, prose(number + 2, 400)),
     ]
 }
 
