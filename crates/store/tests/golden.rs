@@ -11,7 +11,7 @@ use support::sample::{assert_sample, manifest};
 
 /// The folder of each version, and its images: sample 1, then sample 2.
 const VERSIONS: [(&str, [&str; 2]); 1] =
-    [("v1", ["", ""])];
+    [("v1", ["420d9b91a0fdc24d1a396eb8b298e57d", "aa6f9ea56f7ea8477d33b687ba66b838"])];
 
 #[test]
 fn stores_of_every_version_read_as_they_were_written() {
