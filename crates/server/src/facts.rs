@@ -52,3 +52,13 @@ pub(crate) fn hide_what_is_not_carried(device: &mut DeviceFacts) {
         }
     }
 }
+
+/// A device's compute capability: major × 10 + minor; 0 when it does not tell.
+pub(crate) fn compute_capability(device: &DeviceFacts) -> u32 {
+    let value = |wanted: Attribute| {
+        let found = device.attributes.iter().find(|(attribute, _)| *attribute == wanted as i32);
+        found.and_then(|(_, value)| u32::try_from(*value).ok()).unwrap_or(0)
+    };
+    value(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10
+        + value(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+}

@@ -79,12 +79,6 @@ impl Gate {
         self.closed.store(false, Ordering::SeqCst);
         self.opened.notify_all();
     }
-
-    /// Whether it is closed.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
-    }
 }
 
 #[cfg(test)]

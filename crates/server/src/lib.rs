@@ -5,18 +5,26 @@
 //! device is idle, and writes the state and the device's memory ([`capture`]); a restart makes the same objects at the
 //! same addresses again ([`restore`]). The supervisor asks for all that over [`control`].
 
+pub mod capture;
 pub mod control;
+mod drain;
 mod facts;
 mod failure;
 mod gate;
 mod ids;
 pub mod memory;
 pub mod objects;
+pub mod restore;
+mod serve;
 pub mod session;
+mod snapshot;
+pub mod state;
+mod transfer;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use failure::Failure;
+pub use serve::{ServeError, serve};
 
 /// A lock that a panicking thread does not take along: the session ends then anyway.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,7 +4,7 @@ pub mod arena;
 mod device;
 mod pinned;
 
-pub use device::DeviceMemory;
+pub use device::{DeviceMemory, RestoreError};
 pub use pinned::{PinnedMemory, PinnedRecord};
 
 use backend::Range;

@@ -1,6 +1,6 @@
 //! Device code: images, modules loaded from them, libraries that are modules not yet tied to a context.
 
-use super::{Context, Making, Placement, Placer};
+use super::{CodeFacts, Context, Making, Placement, Placer};
 use crate::lock;
 use backend::{Backend, LoadError, Range, RawFunction, RawModule};
 use serde::{Deserialize, Serialize};
@@ -73,6 +73,8 @@ pub struct Module {
     pub ctx: Arc<Context>,
     /// Its code.
     pub image: Arc<Image>,
+    /// What its code says of itself.
+    pub facts: CodeFacts,
     /// Changes to its functions, by name.
     pub settings: Mutex<BTreeMap<String, FunctionSettings>>,
     /// Variables whose addresses the application has been told.
@@ -103,10 +105,12 @@ impl Module {
             })
         });
         let raw = loaded.map_err(|code| LoadError { code, detail })?;
+        let facts = CodeFacts::of(&image.bytes, ctx.compute_capability());
         Ok(Arc::new(Self {
             record,
             ctx: Arc::clone(ctx),
             image: Arc::clone(image),
+            facts,
             settings: Mutex::default(),
             globals: Mutex::default(),
             functions: Mutex::default(),
@@ -144,6 +148,30 @@ impl Module {
         let range = self.backend.global(self.ctx.raw, self.raw, name)?;
         globals.insert(name.to_owned(), range);
         Ok(range)
+    }
+
+    /// Where the variable of that name lies, without anybody being told.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, or the backend's.
+    pub fn place_of(&self, name: &str) -> backend::Result<Range> {
+        match lock(&self.globals).get(name) {
+            Some(range) => Ok(*range),
+            None => self.backend.global(self.ctx.raw, self.raw, name),
+        }
+    }
+
+    /// What to call it: its handle or its library's, and one of its kernels.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let handle = match self.record.owner {
+            Owner::Module(id) => format!("module {:#x}", id.handle()),
+            Owner::Library(id) => format!("library {:#x}", id.handle()),
+        };
+        match self.functions().unwrap_or_default().first() {
+            Some(kernel) => format!("{handle} (with kernel {kernel})"),
+            None => handle,
+        }
     }
 
     /// The variables whose addresses the application has been told.

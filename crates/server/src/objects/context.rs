@@ -84,6 +84,12 @@ impl Context {
         self.record.device as usize
     }
 
+    /// Compute capability of its device: major × 10 + minor.
+    #[must_use]
+    pub fn compute_capability(&self) -> u32 {
+        self.backend.devices().get(self.device()).map_or(0, crate::facts::compute_capability)
+    }
+
     /// Records a marker behind everything that `stream` has been given.
     ///
     /// # Errors

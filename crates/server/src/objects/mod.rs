@@ -9,12 +9,14 @@ mod context;
 mod event;
 mod placer;
 mod stream;
+mod variables;
 
 pub use code::*;
 pub use context::*;
 pub use event::*;
 pub use placer::*;
 pub use stream::*;
+pub use variables::CodeFacts;
 
 use crate::failure::{Failure, Result};
 use backend::Range;
@@ -150,6 +152,12 @@ impl Table {
         }
         let image = Arc::new(image);
         self.images.retain(|_, image| image.strong_count() > 0);
+        self.images.insert(image.hash, Arc::downgrade(&image));
+        image
+    }
+
+    /// The same for an image of a restored state.
+    pub fn intern_arc(&mut self, image: Arc<Image>) -> Arc<Image> {
         self.images.insert(image.hash, Arc::downgrade(&image));
         image
     }

@@ -34,6 +34,7 @@ impl Session {
         image.try_reserve_exact(bytes as usize).map_err(|error| wrong(error.to_string()))?;
         File::from(file).take(bytes).read_to_end(&mut image).map_err(|error| wrong(error.to_string()))?;
         let _ = rustix::fs::unlink(&path);
+        fatbin::Image::parse(&image).map_err(|error| wrong(error.to_string()))?;
         Ok(write(&self.table).intern(Image::new(image)))
     }
 

@@ -1,0 +1,226 @@
+//! Writing a session into an image: device memory, then the state. The gate is closed and the device idle.
+
+use crate::objects::Context;
+use crate::read;
+use crate::session::Session;
+use crate::snapshot::INLINE_VARIABLE;
+use crate::state::{SessionState, StateError};
+use crate::transfer::{Reader, TransferError};
+use backend::Range;
+use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
+use std::sync::Arc;
+use store::{ChunkWriter, WriteError};
+use thiserror::Error;
+use wire::CuError;
+
+/// Why a session was not captured; it goes on as before.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] WriteError),
+    /// Device memory could not be read.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// The state could not be encoded.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The device library failed.
+    #[error("the device library answered {0} while the session's state was read")]
+    Device(CuError),
+    /// Memory without a context to read it in.
+    #[error("device {0} has memory and no context to read it in")]
+    NoContext(usize),
+}
+
+/// What was captured.
+pub struct Captured {
+    /// Bytes of device memory.
+    pub bytes: u64,
+    /// The state object's bytes, as a rehearsal needs them.
+    pub state: Vec<u8>,
+    /// The devices of the session.
+    pub devices: Vec<DeviceFacts>,
+}
+
+/// A piece of device memory that becomes an object.
+struct Piece {
+    device: usize,
+    kind: MemoryKind,
+    range: Range,
+    /// What in it is live; the rest is written as zeros.
+    live: Vec<Range>,
+}
+
+impl Session {
+    /// Writes the session as number `session` into a draft.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn capture(
+        &self,
+        session: u32,
+        writer: &ChunkWriter,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Captured, CaptureError> {
+        let (mut state, images) = self.state().map_err(CaptureError::Device)?;
+        let session_id = SessionId(session.into());
+        let pieces = pieces(&state);
+        let mut done = 0;
+        for piece in &pieces {
+            let mut reader = self.reader(piece.device)?;
+            let mut read = reader.begin(piece.range);
+            let mut object = writer.object(ObjectKind::DeviceMemory {
+                session: session_id,
+                device: DeviceOrdinal(piece.device as u32),
+                memory: piece.kind,
+                base: piece.range.base,
+            });
+            object.fill(piece.range.bytes, |offset, room| {
+                read.next(room)?;
+                let bytes = room.len() as u64;
+                clear_dead(Range { base: piece.range.base + offset, bytes }, &piece.live, room);
+                done += bytes;
+                progress(done);
+                Ok(())
+            })?;
+            object.finish()?;
+        }
+        done += self.read_variables(&mut state)?;
+        progress(done);
+        let bytes = state.to_bytes(&images)?;
+        writer.put(ObjectKind::SessionState { session: session_id }, &bytes)?;
+        Ok(Captured { bytes: done, state: bytes, devices: self.image_facts(&state) })
+    }
+
+    /// Bytes of device memory that a capture would read.
+    ///
+    /// # Errors
+    /// The device library's.
+    pub fn capture_bytes(&self) -> backend::Result<u64> {
+        let (state, _) = self.state()?;
+        let inline: u64 = inline_variables(&state).map(|range| range.bytes).sum();
+        Ok(inline + pieces(&state).iter().map(|piece| piece.range.bytes).sum::<u64>())
+    }
+
+    fn reader(&self, device: usize) -> Result<Reader, CaptureError> {
+        let ctx = self.context_on(device).ok_or(CaptureError::NoContext(device))?;
+        Ok(Reader::new(&self.placer.backend, &ctx)?)
+    }
+
+    /// Any context on the device.
+    pub(crate) fn context_on(&self, device: usize) -> Option<Arc<Context>> {
+        read(&self.table).contexts.values().find(|ctx| ctx.device() == device).cloned()
+    }
+
+    /// Puts the contents of small variables into the state.
+    fn read_variables(&self, state: &mut SessionState) -> Result<u64, CaptureError> {
+        let mut bytes = 0;
+        for module in &mut state.modules {
+            let Some(ctx) = read(&self.table).contexts.get(&module.record.ctx).cloned() else { continue };
+            let small =
+                module.variables.iter_mut().filter(|variable| variable.range.bytes <= INLINE_VARIABLE);
+            let mut reader: Option<Reader> = None;
+            for variable in small {
+                let reader = match &mut reader {
+                    Some(reader) => reader,
+                    none => none.insert(Reader::new(&self.placer.backend, &ctx)?),
+                };
+                variable.contents = Some(reader.read(variable.range)?);
+                bytes += variable.range.bytes;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The devices that the session uses, as an image records them.
+    fn image_facts(&self, state: &SessionState) -> Vec<DeviceFacts> {
+        let backend = self.backend();
+        let used = |device: usize| state.contexts.iter().any(|(ctx, _)| ctx.device as usize == device);
+        let devices = backend.devices().iter().enumerate().filter(|(device, _)| used(*device));
+        devices
+            .map(|(ordinal, facts)| DeviceFacts {
+                ordinal: DeviceOrdinal(ordinal as u32),
+                backend: backend.kind().to_owned(),
+                name: facts.name.clone(),
+                uuid: facts.uuid,
+                compute_capability: crate::facts::compute_capability(facts),
+                total_memory: facts.total_memory,
+                driver_version: u32::try_from(backend.driver_version()).unwrap_or(0),
+            })
+            .collect()
+    }
+}
+
+fn inline_variables(state: &SessionState) -> impl Iterator<Item = Range> + '_ {
+    let variables = state.modules.iter().flat_map(|module| &module.variables);
+    variables.map(|variable| variable.range).filter(|range| range.bytes <= INLINE_VARIABLE)
+}
+
+/// The pieces of device memory that become objects: each large allocation, each block that small ones share, each large
+/// variable.
+fn pieces(state: &SessionState) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for (device, arena) in state.arenas.iter().enumerate() {
+        let Some(arena) = arena else { continue };
+        let mut live = arena.allocations.iter().map(|allocation| allocation.range).peekable();
+        for (block, shared) in &arena.blocks {
+            let mut inside = Vec::new();
+            while let Some(range) = live.next_if(|range| range.base < block.end()) {
+                inside.push(range);
+            }
+            // Nothing behind the last live byte is worth an object's zeros.
+            let Some(end) = inside.iter().map(|range| range.end()).max() else { continue };
+            let range = Range { base: block.base, bytes: end - block.base };
+            let live = if *shared { inside } else { vec![range] };
+            pieces.push(Piece { device, kind: MemoryKind::Allocation, range, live });
+        }
+    }
+    for module in &state.modules {
+        let of_context = state.contexts.iter().find(|(ctx, _)| ctx.id == module.record.ctx);
+        let Some((ctx, _)) = of_context else { continue };
+        for variable in module.variables.iter().filter(|variable| variable.range.bytes > INLINE_VARIABLE) {
+            let (device, range) = (ctx.device as usize, variable.range);
+            pieces.push(Piece { device, kind: MemoryKind::Global, range, live: vec![range] });
+        }
+    }
+    pieces
+}
+
+/// Clears what of `room`, which holds the bytes of `range`, belongs to no live allocation, so that garbage costs nothing.
+fn clear_dead(range: Range, live: &[Range], room: &mut [u8]) {
+    let first = live.partition_point(|each| each.end() <= range.base);
+    let mut at = range.base;
+    let clear = |room: &mut [u8], from: u64, to: u64| {
+        if let Some(dead) = room.get_mut((from - range.base) as usize..(to - range.base) as usize) {
+            dead.fill(0);
+        }
+    };
+    for each in live[first..].iter().take_while(|each| each.base < range.end()) {
+        if each.base > at {
+            clear(room, at, each.base);
+        }
+        at = at.max(each.end().min(range.end()));
+    }
+    clear(room, at, range.end());
+}
+
+/// Room for a state and its images, bytes: more is refused before it is read.
+pub(crate) const STATE_MAX: usize = 16 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_live_bytes_are_kept() {
+        let live =
+            [Range { base: 100, bytes: 10 }, Range { base: 120, bytes: 5 }, Range { base: 140, bytes: 100 }];
+        let mut room = vec![1; 50];
+        clear_dead(Range { base: 105, bytes: 50 }, &live, &mut room);
+        let kept: Vec<u64> = (0..50).filter(|i| room[*i as usize] == 1).map(|i| i + 105).collect();
+        let expected: Vec<u64> = (105..110).chain(120..125).chain(140..155).collect();
+        assert_eq!(kept, expected);
+    }
+}

@@ -1,0 +1,85 @@
+//! Closing the gate and waiting until the device is idle; what holds it if it does not get idle.
+
+use crate::objects::Stream;
+use crate::read;
+use crate::session::Session;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks at the streams.
+const LOOK: Duration = Duration::from_micros(50);
+
+impl Session {
+    /// Stops taking messages and waits until every stream is idle and every callback acknowledged.
+    ///
+    /// # Errors
+    /// What held it, in sentences, when it is not so after `deadline`; the gate is open again then.
+    pub fn close_gate(&self, deadline: Duration) -> Result<(), Vec<String>> {
+        let until = Instant::now() + deadline;
+        let closed = self.gate.close(until);
+        let mut busy = self.busy_streams();
+        while closed.is_ok() && !(busy.is_empty() && self.callbacks.running().is_none()) {
+            if Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(LOOK);
+            busy = self.busy_streams();
+        }
+        let mut holders: Vec<String> = busy.iter().map(|stream| self.describe_stream(stream)).collect();
+        holders.extend(self.callbacks.running().map(|id| format!("host callback {:#x}", id.handle())));
+        if let Err((ring, _)) = closed
+            && holders.is_empty()
+        {
+            holders.push(format!("a call of thread {ring}"));
+        }
+        if !holders.is_empty() {
+            self.gate.open();
+            return Err(holders);
+        }
+        self.bury_streams();
+        self.devices.iter().for_each(crate::memory::DeviceMemory::settle_idle);
+        Ok(())
+    }
+
+    /// Takes messages again.
+    pub fn open_gate(&self) {
+        self.gate.open();
+    }
+
+    /// Streams with work; those of failed contexts have none.
+    fn busy_streams(&self) -> Vec<Arc<Stream>> {
+        let streams = read(&self.table).all_streams(None);
+        streams.into_iter().filter(|stream| !stream.poll().unwrap_or(true)).collect()
+    }
+
+    fn describe_stream(&self, stream: &Stream) -> String {
+        let kernel = stream.last_callee().and_then(|handle| read(&self.table).callee_name(handle));
+        match kernel {
+            Some(kernel) => format!("{} (last kernel: {kernel})", stream.record.key),
+            None => stream.record.key.to_string(),
+        }
+    }
+
+    /// What of the session cannot be restored, a sentence for each; the gate is closed.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<String> {
+        let table = read(&self.table);
+        let mut refusals = Vec::new();
+        for context in table.contexts.values() {
+            if let Err(error) = self.backend().context_synchronize(context.raw) {
+                refusals.push(format!("context {:#x} has failed with {error}", context.id().handle()));
+            }
+        }
+        for module in table.loaded_modules() {
+            let name = module.describe();
+            refusals.extend(module.facts.refusals.iter().map(|refusal| format!("{name}: {refusal}")));
+            if module.facts.exact {
+                let missing = module.facts.variables.iter().filter(|name| module.place_of(name).is_err());
+                refusals.extend(missing.map(|variable| {
+                    format!("{name}: the driver does not tell where its variable {variable} lies")
+                }));
+            }
+        }
+        refusals
+    }
+}

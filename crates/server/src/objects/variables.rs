@@ -1,0 +1,53 @@
+//! What an image says of itself: the variables a checkpoint has to save, and what it cannot.
+
+use fatbin::{Image as Code, ModuleFacts};
+
+/// What is known of a module's code.
+#[derive(Clone, Default, Debug)]
+pub struct CodeFacts {
+    /// Symbols of the variables in global and constant memory.
+    pub variables: Vec<String>,
+    /// Whether they are those of the very code that is loaded, so that each must be found.
+    pub exact: bool,
+    /// What a checkpoint cannot save.
+    pub refusals: Vec<String>,
+}
+
+impl CodeFacts {
+    /// What `bytes` says of the code that a device of compute capability `capability` runs.
+    #[must_use]
+    pub fn of(bytes: &[u8], capability: u32) -> Self {
+        let unknown = |reason: String| Self {
+            refusals: vec![format!("its variables are not known ({reason})")],
+            ..Self::default()
+        };
+        let (facts, exact) = match Code::parse(bytes) {
+            Err(error) => return unknown(error.to_string()),
+            Ok(Code::Cubin(_, bytes)) => (ModuleFacts::of_cubin(bytes), true),
+            Ok(Code::Ptx(text)) => (ModuleFacts::of_ptx_text(text), false),
+            Ok(Code::Fatbinary(fatbinary)) => {
+                match (fatbinary.cubin_for(capability), fatbinary.ptx_for(capability)) {
+                    (Some(entry), ptx) => (ModuleFacts::of_entry(entry), ptx.is_none()),
+                    (None, Some(entry)) => (ModuleFacts::of_entry(entry), false),
+                    (None, None) => return Self::default(),
+                }
+            }
+        };
+        let facts = match facts {
+            Ok(facts) => facts,
+            Err(error) => return unknown(error.to_string()),
+        };
+        let mut refusals = Vec::new();
+        if facts.uses_heap() {
+            refusals.push("its kernels call malloc: the device heap cannot be saved".into());
+        }
+        if facts.launches_kernels() {
+            refusals.push("its kernels launch kernels: the device runtime's state cannot be saved".into());
+        }
+        for variable in facts.variables.iter().filter(|variable| variable.managed) {
+            refusals.push(format!("its variable {} is managed memory", variable.name));
+        }
+        let variables = facts.variables.into_iter().map(|variable| variable.name).collect();
+        Self { variables, exact, refusals }
+    }
+}

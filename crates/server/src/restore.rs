@@ -1,0 +1,450 @@
+//! Making a session again from its state: the same objects, at the same addresses, in the same order.
+
+use crate::capture::STATE_MAX;
+use crate::failure::Failure;
+use crate::memory::RestoreError as MemoryError;
+use crate::objects::{
+    Context, ContextRecord, ContextSettings, Event, Function, Image, Kernel, Library, Making, Module,
+    ModuleRecord, Owner, Recorded, Stream, StreamRecord, Tombstone, insert,
+};
+use crate::session::{Config, Session};
+use crate::state::{Images, ModuleState, SessionState, StateError};
+use crate::transfer::{TransferError, Writer};
+use crate::{lock, write};
+use backend::{Backend, Range, StreamArg};
+use image::{DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, RwLock};
+use store::{Piece, ReadError};
+use thiserror::Error;
+use transport::ServerSession;
+use wire::{ContextId, CuError};
+
+/// Why a session cannot be made again.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The image cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The state is damaged.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Device memory cannot be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Device memory cannot be filled.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// A device is missing.
+    #[error("the session uses device {device}, and here are {count}; restart on a machine with as many")]
+    Device {
+        /// Its number.
+        device: u32,
+        /// How many there are.
+        count: usize,
+    },
+    /// An object cannot be made again.
+    #[error("{object} cannot be made again: {reason}")]
+    Object {
+        /// Which.
+        object: String,
+        /// What was answered.
+        reason: Failure,
+    },
+    /// A variable is somewhere else, and the program may have its address.
+    #[error("variable {symbol} of {module} lies at {found}, and has to lie at {expected}")]
+    Address {
+        /// The variable.
+        symbol: String,
+        /// Its module.
+        module: String,
+        /// Where it was.
+        expected: Range,
+        /// Where it is.
+        found: Range,
+    },
+    /// The state names something that is not in it.
+    #[error("the session state names {0}, which is not in it")]
+    Dangling(String),
+}
+
+type Result<T> = std::result::Result<T, RestoreError>;
+
+fn object(name: impl std::fmt::Display) -> impl FnOnce(Failure) -> RestoreError {
+    move |reason| RestoreError::Object { object: name.to_string(), reason }
+}
+
+fn code(name: impl std::fmt::Display) -> impl FnOnce(CuError) -> RestoreError {
+    move |code| RestoreError::Object { object: name.to_string(), reason: code.into() }
+}
+
+/// What is made, or unloaded, in its turn.
+enum Step<'a> {
+    Context(&'a ContextRecord, &'a ContextSettings),
+    Stream(&'a StreamRecord),
+    Module(&'a ModuleState),
+    Buried(&'a ModuleRecord, u64),
+    Bury(&'a ModuleRecord),
+}
+
+/// The objects that are made so far and not in the table.
+struct Made {
+    modules: BTreeMap<(Owner, ContextId), Arc<Module>>,
+    buried: BTreeMap<u64, Arc<Module>>,
+}
+
+impl Session {
+    /// Makes session number `session` of an image again, on files that are back in `dir`. Nothing is taken from its rings
+    /// before [`crate::session::Rings::start`].
+    ///
+    /// # Errors
+    /// [`RestoreError`].
+    pub fn restore(
+        backend: Arc<dyn Backend>,
+        link: Arc<ServerSession>,
+        dir: PathBuf,
+        session: u32,
+        image: &store::Image,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Arc<Self>> {
+        let session_id = SessionId(session.into());
+        let bytes = image.read_to_vec(&ObjectKind::SessionState { session: session_id }, STATE_MAX)?;
+        let (state, images) = SessionState::from_bytes(&bytes)?;
+        drop(bytes);
+        let config = Config { dir, layout: state.layout };
+        let made = Self::new(backend, link, config, state.turn);
+        for (memory, arena) in made.devices.iter().zip(&state.arenas) {
+            if let Some(arena) = arena {
+                memory.restore(arena)?;
+            }
+        }
+        made.replay(&state, images)?;
+        for record in &state.pinned {
+            let name = format!("pinned memory {:#x} ({})", record.id.handle(), record.range);
+            lock(&made.pinned).restore(*record).map_err(object(name))?;
+        }
+        made.fill(&state, session_id, image, progress)?;
+        made.restore_output(&state.output);
+        made.start_epoch()?;
+        Ok(made)
+    }
+
+    /// Makes the objects of a state in a session of its own, to see whether every address can be had here.
+    ///
+    /// # Errors
+    /// [`RestoreError`], naming what differs.
+    pub fn rehearse(
+        backend: Arc<dyn Backend>,
+        link: Arc<ServerSession>,
+        dir: PathBuf,
+        state: &[u8],
+    ) -> Result<()> {
+        let (state, images) = SessionState::from_bytes(state)?;
+        let config = Config { dir, layout: state.layout };
+        let made = Self::new(backend, link, config, state.turn);
+        for (device, memory) in made.devices.iter().enumerate() {
+            if state.arenas.get(device).is_some_and(Option::is_some) {
+                let range = made.config.layout.arena(device);
+                memory.reserve().map_err(|code| MemoryError::Reserve { range, code })?;
+            }
+        }
+        made.replay(&state, images)
+    }
+
+    /// Makes all objects, in their turns, and compares addresses.
+    fn replay(&self, state: &SessionState, images: Images) -> Result<()> {
+        let images: Images = {
+            let mut table = write(&self.table);
+            images.into_iter().map(|(hash, image)| (hash, table.intern_arc(image))).collect()
+        };
+        let contexts = state.contexts.iter();
+        let mut steps: Vec<(u64, Step<'_>)> = contexts
+            .map(|(record, settings)| (record.placement.turn, Step::Context(record, settings)))
+            .collect();
+        steps.extend(state.streams.iter().map(|record| (record.placement.turn, Step::Stream(record))));
+        steps.extend(state.modules.iter().map(|m| (m.record.placement.turn, Step::Module(m))));
+        for (record, unloaded) in &state.tombstones {
+            steps.push((record.placement.turn, Step::Buried(record, *unloaded)));
+            steps.push((*unloaded, Step::Bury(record)));
+        }
+        steps.sort_by_key(|(turn, _)| *turn);
+        let mut made = Made { modules: BTreeMap::new(), buried: BTreeMap::new() };
+        for (_, step) in steps {
+            self.step(step, &images, &mut made)?;
+        }
+        self.connect_peers(state)?;
+        self.restore_events(state)?;
+        self.restore_handles(state, &images, &made.modules)
+    }
+
+    fn step(&self, step: Step<'_>, images: &Images, made: &mut Made) -> Result<()> {
+        match step {
+            Step::Context(record, settings) => self.restore_context(record, settings),
+            Step::Stream(record) => self.restore_stream(record),
+            Step::Module(module) => {
+                let loaded = self.load_again(&module.record, images)?;
+                self.restore_settings(module, &loaded)?;
+                verify_variables(module, &loaded)?;
+                let mut table = write(&self.table);
+                for variable in module.variables.iter().filter(|variable| variable.told) {
+                    table.note_global(variable.range, &loaded);
+                }
+                drop(table);
+                made.modules.insert((module.record.owner, module.record.ctx), loaded);
+                Ok(())
+            }
+            Step::Buried(record, unloaded) => {
+                let loaded = self.load_again(record, images)?;
+                let image = Arc::clone(&loaded.image);
+                let record = loaded.record.clone();
+                made.buried.insert(record.placement.turn, loaded);
+                write(&self.table).tombstones.push(Tombstone { record, unloaded, image });
+                Ok(())
+            }
+            Step::Bury(record) => {
+                made.buried.remove(&record.placement.turn);
+                Ok(())
+            }
+        }
+    }
+
+    fn restore_context(&self, record: &ContextRecord, settings: &ContextSettings) -> Result<()> {
+        let name = format!("context {:#x}", record.id.handle());
+        if record.device as usize >= self.devices.len() {
+            return Err(RestoreError::Device { device: record.device, count: self.devices.len() });
+        }
+        let ctx = Context::make(&self.placer, record.clone(), Making::Again).map_err(code(&name))?;
+        self.add_context(&ctx).map_err(object(&name))?;
+        for (limit, value) in &settings.limits {
+            let set = self.backend().context_set_limit(ctx.raw, *limit, *value);
+            set.map_err(code(format!("limit {limit} of {name}")))?;
+        }
+        if let Some(config) = settings.cache_config {
+            self.backend().context_set_cache_config(ctx.raw, config).map_err(code(&name))?;
+        }
+        *lock(&ctx.settings) = settings.clone();
+        Ok(())
+    }
+
+    fn restore_stream(&self, record: &StreamRecord) -> Result<()> {
+        let ctx = self.context(record.ctx).map_err(object(record.key))?;
+        let stream =
+            Stream::make(&self.placer, &ctx, record.clone(), Making::Again).map_err(code(record.key))?;
+        let mut table = write(&self.table);
+        insert(&mut table.streams, record.key, stream).map_err(object(record.key))
+    }
+
+    fn load_again(&self, record: &ModuleRecord, images: &Images) -> Result<Arc<Module>> {
+        let name = || format!("the module of {:?}", record.owner);
+        let image =
+            images.get(&record.image).ok_or_else(|| RestoreError::Dangling(format!("code of {}", name())))?;
+        let ctx = self.context(record.ctx).map_err(object(name()))?;
+        Module::make(&self.placer, &ctx, image, record.clone(), Making::Again)
+            .map_err(|error| object(name())(error.into()))
+    }
+
+    fn restore_settings(&self, state: &ModuleState, module: &Arc<Module>) -> Result<()> {
+        for (name, settings) in &state.settings {
+            let what = || format!("function {name}");
+            let function: Arc<Function> = module.function(name).map_err(code(what()))?;
+            for (attribute, value) in &settings.attributes {
+                function.set_attribute(*attribute, *value).map_err(code(what()))?;
+            }
+            if let Some(config) = settings.cache_config {
+                function.set_cache_config(config).map_err(code(what()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn connect_peers(&self, state: &SessionState) -> Result<()> {
+        for (record, settings) in &state.contexts {
+            for peer in &settings.peers {
+                let name = format!("peer access of context {:#x}", record.id.handle());
+                let ctx = self.context(record.id).map_err(object(&name))?;
+                let peer = self.context(ContextId(*peer)).map_err(object(&name))?;
+                self.backend().peer_access(ctx.raw, peer.raw, true).map_err(code(&name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_events(&self, state: &SessionState) -> Result<()> {
+        for (record, recorded) in &state.events {
+            let name = format!("event {:#x}", record.id.handle());
+            let ctx = self.context(record.ctx).map_err(object(&name))?;
+            // Nothing is recorded here yet: what an image calls live cannot be.
+            let recorded = if *recorded == Recorded::Live { Recorded::Before(0.0) } else { *recorded };
+            let event =
+                Event::make(&self.placer.backend, &ctx, record.clone(), recorded).map_err(code(&name))?;
+            insert(&mut write(&self.table).events, record.id, event).map_err(object(&name))?;
+        }
+        Ok(())
+    }
+
+    fn restore_handles(
+        &self,
+        state: &SessionState,
+        images: &Images,
+        modules: &BTreeMap<(Owner, ContextId), Arc<Module>>,
+    ) -> Result<()> {
+        let module = |owner: Owner, ctx: ContextId| {
+            let found = modules.get(&(owner, ctx)).cloned();
+            found.ok_or_else(|| RestoreError::Dangling(format!("the module of {owner:?}")))
+        };
+        let mut table = write(&self.table);
+        for record in &state.libraries {
+            let image: &Arc<Image> = images
+                .get(&record.image)
+                .ok_or_else(|| RestoreError::Dangling(format!("code of {:?}", record.id)))?;
+            let of_library = modules.iter().filter(|((owner, _), _)| *owner == Owner::Library(record.id));
+            let of_library = of_library.map(|((_, ctx), module)| (*ctx, Arc::clone(module))).collect();
+            let library =
+                Library { record: record.clone(), image: Arc::clone(image), modules: Mutex::new(of_library) };
+            insert(&mut table.libraries, record.id, Arc::new(library)).map_err(object("a library"))?;
+        }
+        for handle in &state.module_ids {
+            let module = module(handle.owner, handle.ctx)?;
+            insert(&mut table.modules, handle.id, module).map_err(object("a module handle"))?;
+        }
+        for record in &state.functions {
+            let function = module(record.owner, record.ctx)?.function(&record.name);
+            let function = function.map_err(code(format!("function {}", record.name)))?;
+            insert(&mut table.functions, record.id, function).map_err(object("a function handle"))?;
+        }
+        for record in &state.kernels {
+            let library = table.library(record.library).map_err(object(&record.name))?;
+            let (id, name) = (record.id, record.name.clone());
+            let kernel = Kernel { id, library, name, functions: RwLock::default() };
+            insert(&mut table.kernels, id, Arc::new(kernel)).map_err(object("a kernel handle"))?;
+        }
+        Ok(())
+    }
+
+    /// Reads memory's contents from the image.
+    fn fill(
+        &self,
+        state: &SessionState,
+        session: SessionId,
+        image: &store::Image,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<()> {
+        for module in &state.modules {
+            let ctx = self.context(module.record.ctx).map_err(object("a module's variables"))?;
+            let mut writer = Writer::new(&self.placer.backend, &ctx)?;
+            for variable in &module.variables {
+                if let Some(contents) = &variable.contents {
+                    writer.write(variable.range.base, contents)?;
+                }
+            }
+            writer.finish()?;
+        }
+        for stored in &image.manifest().objects {
+            let ObjectKind::DeviceMemory { session: of, device: DeviceOrdinal(device), memory, base } =
+                stored.kind
+            else {
+                continue;
+            };
+            if of != session {
+                continue;
+            }
+            let range = Range { base, bytes: stored.len() };
+            if !is_described(state, device as usize, memory, range) {
+                return Err(RestoreError::Dangling(format!("device memory {range}")));
+            }
+            let ctx = self
+                .context_on(device as usize)
+                .ok_or(RestoreError::Device { device, count: self.devices.len() })?;
+            self.fill_object(&ctx, &stored.kind, base, image, progress)?;
+        }
+        Ok(())
+    }
+
+    fn fill_object(
+        &self,
+        ctx: &Arc<Context>,
+        kind: &ObjectKind,
+        base: u64,
+        image: &store::Image,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<()> {
+        // One writer for each thread that is at work at a time.
+        let idle: Mutex<Vec<Writer>> = Mutex::default();
+        image.for_each_piece(kind, |offset, piece| {
+            let spare = lock(&idle).pop();
+            let mut writer = match spare {
+                Some(writer) => writer,
+                None => Writer::new(&self.placer.backend, ctx)?,
+            };
+            match piece {
+                Piece::Bytes(bytes) => {
+                    writer.write(base + offset, bytes)?;
+                    progress(bytes.len() as u64);
+                }
+                Piece::Zeros(bytes) => {
+                    writer.zeros(Range { base: base + offset, bytes })?;
+                    progress(bytes);
+                }
+            }
+            lock(&idle).push(writer);
+            Ok(())
+        })?;
+        for writer in lock(&idle).iter_mut() {
+            writer.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Marks, in every context, the moment from which times of events are counted.
+    fn start_epoch(&self) -> Result<()> {
+        let contexts: Vec<_> = crate::read(&self.table).contexts.values().cloned().collect();
+        for ctx in contexts {
+            let backend = self.backend();
+            let epoch = backend.event_create(ctx.raw, 0).and_then(|epoch| {
+                backend.event_record(ctx.raw, epoch, StreamArg::Legacy, 0)?;
+                backend.context_synchronize(ctx.raw)?;
+                Ok(epoch)
+            });
+            let epoch = epoch.map_err(code(format!("the clock of context {:#x}", ctx.id().handle())))?;
+            // A context is made once and has no epoch before.
+            let _ = ctx.epoch.set(epoch);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the state says that there is such memory.
+fn is_described(state: &SessionState, device: usize, memory: MemoryKind, range: Range) -> bool {
+    match memory {
+        MemoryKind::Allocation => {
+            let arena = state.arenas.get(device).and_then(Option::as_ref);
+            arena.is_some_and(|arena| {
+                arena.blocks.iter().any(|(block, _)| block.contains(range.base, range.bytes))
+            })
+        }
+        MemoryKind::Global => {
+            let mut variables = state.modules.iter().flat_map(|module| &module.variables);
+            variables.any(|variable| variable.range == range)
+        }
+        MemoryKind::Driver => false,
+    }
+}
+
+fn verify_variables(state: &ModuleState, module: &Arc<Module>) -> Result<()> {
+    for variable in &state.variables {
+        let place =
+            if variable.told { module.global(&variable.name) } else { module.place_of(&variable.name) };
+        let found = place.map_err(code(format!("variable {}", variable.name)))?;
+        if found != variable.range {
+            return Err(RestoreError::Address {
+                symbol: variable.name.clone(),
+                module: module.describe(),
+                expected: variable.range,
+                found,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! A server process: its session, and the supervisor's questions.
+
+use crate::capture::CaptureError;
+use crate::control::{Answer, Ask, Start};
+use crate::memory::Layout;
+use crate::restore::RestoreError;
+use crate::session::{Config, Rings, Session};
+use backend::Backend;
+use image::ImageId;
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{ChunkWriter, OpenError, Receipt, Store, WriteError, WriteOptions};
+use thiserror::Error;
+use transport::{ServerSession, State, TransportError};
+
+/// The descriptor on which a server finds its supervisor.
+const CONTROL_FD: i32 = 3;
+/// The longest question, bytes.
+const QUESTION_MAX: u64 = 1 << 20;
+/// Progress is told in steps of so many bytes.
+const PROGRESS: u64 = 64 << 20;
+
+/// Why a server ended without being asked to.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The control socket is missing or broken.
+    #[error("the supervisor's socket (descriptor {CONTROL_FD}): {0}")]
+    Socket(#[from] io::Error),
+    /// The supervisor said something else than a question.
+    #[error("the supervisor's question is none: {0}")]
+    Question(#[from] serde_json::Error),
+    /// No device.
+    #[error("no device: {0}")]
+    Device(String),
+    /// The session's files.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The session could not be made again.
+    #[error("session {session} cannot be restored")]
+    Restore {
+        /// Which.
+        session: u32,
+        /// Why.
+        source: RestoreError,
+    },
+    /// The image could not be opened.
+    #[error("image {image} cannot be opened: {reason}")]
+    Image {
+        /// Which.
+        image: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Both directions of the control socket.
+struct Supervisor {
+    from: BufReader<UnixStream>,
+    to: Mutex<UnixStream>,
+}
+
+impl Supervisor {
+    fn on(fd: OwnedFd) -> Result<Self, ServeError> {
+        let socket = UnixStream::from(fd);
+        Ok(Self { from: BufReader::new(socket.try_clone()?), to: Mutex::new(socket) })
+    }
+
+    /// The next line; `None` when the supervisor is gone.
+    fn line(&mut self) -> Result<Option<String>, ServeError> {
+        let mut line = String::new();
+        let read = io::Read::take(&mut self.from, QUESTION_MAX).read_line(&mut line)?;
+        Ok((read > 0).then_some(line))
+    }
+
+    fn answer(&self, answer: &Answer) -> Result<(), ServeError> {
+        let mut line = serde_json::to_vec(answer)?;
+        line.push(b'\n');
+        Ok(crate::lock(&self.to).write_all(&line)?)
+    }
+}
+
+/// Serves one application process until its supervisor ends it: session number `session`, whose files lie in `dir`, on
+/// the device that `open` gives. The supervisor is on file descriptor 3.
+///
+/// # Errors
+/// [`ServeError`]; the supervisor has been told, if it is still there.
+pub fn serve(
+    dir: &Path,
+    session: u32,
+    open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
+) -> Result<(), ServeError> {
+    // SAFETY: by agreement with the supervisor, which made this process, the descriptor is open and nobody else's.
+    let control = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
+    serve_on(control, dir, session, open)
+}
+
+/// [`serve`] with any socket.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_on(
+    control: OwnedFd,
+    dir: &Path,
+    session: u32,
+    open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
+) -> Result<(), ServeError> {
+    let mut supervisor = Supervisor::on(control)?;
+    let Some(first) = supervisor.line()? else { return Ok(()) };
+    let start: Start = serde_json::from_str(&first)?;
+    let served = open().map_err(ServeError::Device).and_then(|backend| match start {
+        Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
+        Start::Fresh => {
+            let link = ServerSession::create(dir)?;
+            let config = Config { dir: dir.to_owned(), layout: Layout::of_session(session) };
+            let made = Session::new(backend, link, config, 0);
+            made.link.control().set_state(State::Running);
+            Rings::start(&made)?;
+            Server { session: made, number: session, started: true }.run(&mut supervisor)
+        }
+        Start::Restore { store, image } => {
+            let made = restore(&supervisor, dir, session, backend, &store, &image)?;
+            Server { session: made, number: session, started: false }.run(&mut supervisor)
+        }
+    });
+    if let Err(error) = &served {
+        // The supervisor may be gone; then nobody has to be told.
+        let _ = supervisor.answer(&Answer::Failed { message: chain(error), store: false });
+    }
+    served
+}
+
+fn restore(
+    supervisor: &Supervisor,
+    dir: &Path,
+    session: u32,
+    backend: Arc<dyn Backend>,
+    store: &Path,
+    image: &str,
+) -> Result<Arc<Session>, ServeError> {
+    let failed = |reason: String| ServeError::Image { image: image.to_owned(), reason };
+    let id: ImageId = image.parse().map_err(|error: image::ParseIdError| failed(error.to_string()))?;
+    let opened = Store::open(store).map_err(|error| failed(chain(&error)))?;
+    let opened = opened.open_image(&id).map_err(|error| failed(chain(&error)))?;
+    let total = opened.manifest().stored.total;
+    let told = Mutex::new((0, 0));
+    let link = ServerSession::attach(dir)?;
+    Session::restore(backend, link, dir.to_owned(), session, &opened, &|bytes| {
+        let mut told = crate::lock(&told);
+        told.0 += bytes;
+        if told.0 - told.1 >= PROGRESS {
+            told.1 = told.0;
+            // A supervisor that is gone is noticed at the next question.
+            let _ = supervisor.answer(&Answer::Progress { done: told.0, total });
+        }
+    })
+    .map_err(|source| ServeError::Restore { session, source })
+}
+
+fn rehearsal(supervisor: &mut Supervisor, dir: &Path, backend: Arc<dyn Backend>) -> Result<(), ServeError> {
+    supervisor.answer(&Answer::Ready { device: backend.describe() })?;
+    let Some(line) = supervisor.line()? else { return Ok(()) };
+    let answer = match serde_json::from_str(&line)? {
+        Ask::Rehearse { state } => {
+            let link = ServerSession::create(dir)?;
+            let rehearsed = std::fs::read(&state)
+                .map_err(|error| format!("{}: {error}", state.display()))
+                .and_then(|state| {
+                    Session::rehearse(backend, link, dir.to_owned(), &state).map_err(|error| chain(&error))
+                });
+            match rehearsed {
+                Ok(()) => Answer::Done,
+                Err(message) => Answer::Failed { message, store: false },
+            }
+        }
+        other => unexpected(&other),
+    };
+    supervisor.answer(&answer)
+}
+
+fn unexpected(ask: &Ask) -> Answer {
+    Answer::Failed { message: format!("{ask:?} cannot be asked now"), store: false }
+}
+
+/// A running session and the supervisor's questions about it.
+struct Server {
+    session: Arc<Session>,
+    number: u32,
+    /// Whether messages have ever been taken.
+    started: bool,
+}
+
+impl Server {
+    fn run(mut self, supervisor: &mut Supervisor) -> Result<(), ServeError> {
+        let mut captured_changes = None;
+        let mut gated = !self.started;
+        supervisor.answer(&Answer::Ready { device: self.session.backend().describe() })?;
+        while let Some(line) = supervisor.line()? {
+            let answer = match serde_json::from_str(&line)? {
+                Ask::Gate { deadline_ms } if !gated => {
+                    let answer = self.gate(Duration::from_millis(deadline_ms), captured_changes);
+                    gated = matches!(answer, Answer::Idle { .. });
+                    answer
+                }
+                Ask::Capture { store, draft, compress } if gated => {
+                    let options = WriteOptions { compress, ..WriteOptions::default() };
+                    match self.capture(supervisor, &store, &draft, &options) {
+                        Ok(answer) => {
+                            captured_changes = Some(crate::read(&self.session.table).changes);
+                            answer
+                        }
+                        Err(failed) => failed,
+                    }
+                }
+                Ask::Ungate if gated => {
+                    gated = false;
+                    self.ungate()?;
+                    Answer::Done
+                }
+                Ask::End => {
+                    let output = self.end();
+                    return supervisor.answer(&Answer::Ended { output: hex(&output) });
+                }
+                other => unexpected(&other),
+            };
+            supervisor.answer(&answer)?;
+        }
+        self.session.end();
+        Ok(())
+    }
+
+    fn gate(&self, deadline: Duration, captured_changes: Option<u64>) -> Answer {
+        if let Err(holders) = self.session.close_gate(deadline) {
+            return Answer::Busy { holders };
+        }
+        let mut refusals = self.session.refusals();
+        let bytes = self.session.capture_bytes().unwrap_or_else(|error| {
+            refusals.push(format!("the device library answered {error} to questions about its memory"));
+            0
+        });
+        let table_changed = captured_changes != Some(crate::read(&self.session.table).changes);
+        Answer::Idle { refusals, table_changed, bytes }
+    }
+
+    fn ungate(&mut self) -> Result<(), ServeError> {
+        if self.started {
+            self.session.open_gate();
+        } else {
+            self.started = true;
+            self.session.link.control().set_state(State::Running);
+            Rings::start(&self.session)?;
+        }
+        Ok(())
+    }
+
+    /// `Err` with the answer when it failed.
+    fn capture(
+        &self,
+        supervisor: &Supervisor,
+        store: &Path,
+        draft: &str,
+        options: &WriteOptions,
+    ) -> Result<Answer, Answer> {
+        let failed = |message: String, store: bool| Answer::Failed { message, store };
+        let draft: ImageId =
+            draft.parse().map_err(|error: image::ParseIdError| failed(error.to_string(), false))?;
+        let opened = Store::open(store).map_err(|error: OpenError| failed(chain(&error), true))?;
+        let of_store = |error: WriteError| failed(chain(&error), true);
+        let writer = ChunkWriter::join(&opened, draft, options).map_err(of_store)?;
+        let mut told = 0;
+        let captured = self.session.capture(self.number, &writer, &mut |done| {
+            if done - told >= PROGRESS {
+                told = done;
+                // A supervisor that is gone is noticed at the next question.
+                let _ = supervisor.answer(&Answer::Progress { done, total: done });
+            }
+        });
+        let captured = captured.map_err(|error| {
+            let is_store = matches!(error, CaptureError::Store(_));
+            failed(format!("session {} was not captured: {}", self.number, chain(&error)), is_store)
+        })?;
+        let receipt: Receipt = writer.finish().map_err(of_store)?;
+        let receipt = receipt.to_bytes().map_err(of_store)?;
+        let state = state_file(&captured.state)
+            .map_err(|error| failed(format!("no file for the object table: {error}"), false))?;
+        Ok(Answer::Captured {
+            receipt: hex(&receipt),
+            bytes: captured.bytes,
+            devices: captured.devices,
+            state,
+        })
+    }
+
+    /// Ends the session; what was printed and not sent comes back.
+    fn end(&self) -> Vec<u8> {
+        let output = self.session.unsent_output();
+        self.session.end();
+        output
+    }
+}
+
+/// A file with the object table, outside of the job's tmpfs, which is captured next.
+fn state_file(bytes: &[u8]) -> io::Result<PathBuf> {
+    let mut file = tempfile::Builder::new().prefix("dormouse-state-").tempfile()?;
+    file.write_all(bytes)?;
+    Ok(file.into_temp_path().keep()?)
+}
+
+/// An error and what it comes from, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        // Writing to a string does not fail.
+        let _ = write!(text, ": {source}");
+        next = source.source();
+    }
+    text
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,272 @@
+//! A session's state: everything a restart makes again, and how it is written into an image.
+//!
+//! The bytes: the images of device code, each beginning at a multiple of a chunk so that it is stored once however the
+//! rest changes; then the table; then a footer (length of the table, version, magic). The checksum is the store's.
+
+use crate::memory::arena::ArenaState;
+use crate::memory::{Layout, PinnedRecord};
+use crate::objects::{
+    ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, Image, ImageHash,
+    LibraryRecord, ModuleRecord, Owner, Recorded, StreamRecord,
+};
+use backend::Range;
+use image::CHUNK_SIZE;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use thiserror::Error;
+use wire::{ContextId, KernelId, LibraryId, ModuleId};
+
+/// Version of the table's encoding; any other is refused.
+const VERSION: u32 = 1;
+const MAGIC: [u8; 4] = *b"DMss";
+const FOOTER: usize = 16;
+
+/// Everything of a session but the contents of its memory.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SessionState {
+    /// Where memory lies.
+    pub layout: Layout,
+    /// The turn of the next object.
+    pub turn: u64,
+    /// The arena of each device; `None` for one never used.
+    pub arenas: Vec<Option<ArenaState>>,
+    /// Contexts.
+    pub contexts: Vec<(ContextRecord, ContextSettings)>,
+    /// Streams, but for the legacy ones, which come with their contexts.
+    pub streams: Vec<StreamRecord>,
+    /// Events.
+    pub events: Vec<(EventRecord, Recorded)>,
+    /// Modules, those of libraries included.
+    pub modules: Vec<ModuleState>,
+    /// Modules that are gone and shape where others lie, and when they went.
+    pub tombstones: Vec<(ModuleRecord, u64)>,
+    /// Handles of modules.
+    pub module_ids: Vec<ModuleHandle>,
+    /// Functions.
+    pub functions: Vec<FunctionRecord>,
+    /// Libraries.
+    pub libraries: Vec<LibraryRecord>,
+    /// Kernels.
+    pub kernels: Vec<KernelRecord>,
+    /// Pinned memory.
+    pub pinned: Vec<PinnedRecord>,
+    /// What the device printed and no answer has carried yet.
+    pub output: Vec<u8>,
+}
+
+/// A module, and what in it a restart must find and fill.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ModuleState {
+    /// Its constructor.
+    pub record: ModuleRecord,
+    /// Changes to its functions.
+    pub settings: BTreeMap<String, FunctionSettings>,
+    /// Its variables.
+    pub variables: Vec<VariableState>,
+}
+
+/// A variable of a module.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct VariableState {
+    /// Its symbol.
+    pub name: String,
+    /// Where it lies; a restart puts it nowhere else.
+    pub range: Range,
+    /// Whether the application has been told.
+    pub told: bool,
+    /// Its contents, where they are not an object of their own.
+    pub contents: Option<Vec<u8>>,
+}
+
+/// What a module handle names.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ModuleHandle {
+    /// The handle.
+    #[serde(with = "crate::ids")]
+    pub id: ModuleId,
+    /// The module.
+    pub owner: Owner,
+    /// In which context.
+    #[serde(with = "crate::ids")]
+    pub ctx: ContextId,
+}
+
+/// A kernel.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KernelRecord {
+    /// The handle.
+    #[serde(with = "crate::ids")]
+    pub id: KernelId,
+    /// Its library.
+    #[serde(with = "crate::ids")]
+    pub library: LibraryId,
+    /// Its name as linked.
+    pub name: String,
+}
+
+/// Why bytes are no session state.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// No footer, or another's.
+    #[error("this is no session state (it ends in {0:?})")]
+    Magic(Vec<u8>),
+    /// Written by another version.
+    #[error(
+        "the session state has version {found}, this Dormouse reads version {VERSION}; use the one that wrote it"
+    )]
+    Version {
+        /// Its version.
+        found: u32,
+    },
+    /// A length or offset beyond the end.
+    #[error("the session state's {what} lies outside of it")]
+    Bounds {
+        /// What.
+        what: &'static str,
+    },
+    /// The table cannot be decoded.
+    #[error("the session state's table is damaged: {0}")]
+    Table(String),
+    /// An image of device code is not what its name says.
+    #[error("the session state's code image {0} is damaged")]
+    Image(usize),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Encoded {
+    /// Name, offset, length.
+    images: Vec<(ImageHash, u64, u64)>,
+    state: SessionState,
+}
+
+/// The images of device code by name.
+pub type Images = BTreeMap<ImageHash, Arc<Image>>;
+
+impl SessionState {
+    /// The state as bytes.
+    ///
+    /// # Errors
+    /// [`StateError::Table`]; none is known to happen.
+    pub fn to_bytes(&self, images: &Images) -> Result<Vec<u8>, StateError> {
+        let mut bytes = Vec::new();
+        let mut placed = Vec::with_capacity(images.len());
+        for image in images.values() {
+            placed.push((image.hash, bytes.len() as u64, image.bytes.len() as u64));
+            bytes.extend_from_slice(&image.bytes);
+            bytes.resize(bytes.len().next_multiple_of(CHUNK_SIZE), 0);
+        }
+        let table = Encoded { images: placed, state: self.clone() };
+        let table = postcard::to_stdvec(&table).map_err(|error| StateError::Table(error.to_string()))?;
+        bytes.extend_from_slice(&table);
+        bytes.extend_from_slice(&(table.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&MAGIC);
+        Ok(bytes)
+    }
+
+    /// The state that the bytes hold, with its images.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<(Self, Images), StateError> {
+        let Some((rest, footer)) = bytes.split_last_chunk::<FOOTER>() else {
+            return Err(StateError::Magic(bytes.to_vec()));
+        };
+        let [l0, l1, l2, l3, l4, l5, l6, l7, v0, v1, v2, v3, magic @ ..] = *footer;
+        if magic != MAGIC {
+            return Err(StateError::Magic(magic.to_vec()));
+        }
+        let found = u32::from_le_bytes([v0, v1, v2, v3]);
+        if found != VERSION {
+            return Err(StateError::Version { found });
+        }
+        let len = u64::from_le_bytes([l0, l1, l2, l3, l4, l5, l6, l7]);
+        let start = usize::try_from(len).ok().and_then(|len| rest.len().checked_sub(len));
+        let start = start.ok_or(StateError::Bounds { what: "table" })?;
+        let (blobs, table) = rest.split_at(start);
+        let Encoded { images, state } =
+            postcard::from_bytes(table).map_err(|error| StateError::Table(error.to_string()))?;
+        let mut named = Images::new();
+        for (number, (hash, offset, len)) in images.into_iter().enumerate() {
+            let bounds = || StateError::Bounds { what: "code image" };
+            let start = usize::try_from(offset).map_err(|_| bounds())?;
+            let end = usize::try_from(len).ok().and_then(|len| start.checked_add(len)).ok_or_else(bounds)?;
+            let image = Image::new(blobs.get(start..end).ok_or_else(bounds)?.to_vec());
+            if image.hash != hash {
+                return Err(StateError::Image(number));
+            }
+            named.insert(hash, Arc::new(image));
+        }
+        Ok((state, named))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn state() -> SessionState {
+        SessionState {
+            layout: Layout::of_session(3),
+            turn: 7,
+            arenas: vec![None],
+            contexts: vec![],
+            streams: vec![],
+            events: vec![],
+            modules: vec![],
+            tombstones: vec![],
+            module_ids: vec![],
+            functions: vec![],
+            libraries: vec![],
+            kernels: vec![],
+            pinned: vec![],
+            output: b"42\n".to_vec(),
+        }
+    }
+
+    fn images() -> Images {
+        [b"one".to_vec(), vec![7; CHUNK_SIZE + 1]]
+            .into_iter()
+            .map(Image::new)
+            .map(|image| (image.hash, Arc::new(image)))
+            .collect()
+    }
+
+    #[test]
+    fn comes_back_as_it_was() {
+        let bytes = state().to_bytes(&images()).unwrap();
+        let (back, back_images) = SessionState::from_bytes(&bytes).unwrap();
+        assert_eq!(back, state());
+        let contents = |images: &Images| images.values().map(|image| image.bytes.clone()).collect::<Vec<_>>();
+        assert_eq!(contents(&back_images), contents(&images()));
+    }
+
+    #[test]
+    fn damage_is_told() {
+        let good = state().to_bytes(&images()).unwrap();
+        let damaged = |at: usize| {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            SessionState::from_bytes(&bytes).unwrap_err()
+        };
+        assert!(matches!(damaged(good.len() - 1), StateError::Magic(_)));
+        assert!(matches!(damaged(good.len() - 8), StateError::Version { .. }));
+        assert!(matches!(damaged(good.len() - 9), StateError::Bounds { .. }));
+        assert!(matches!(damaged(0), StateError::Image(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..200), len in 0..100u64) {
+            let _ = SessionState::from_bytes(&bytes);
+            bytes.extend(len.to_le_bytes());
+            bytes.extend(VERSION.to_le_bytes());
+            bytes.extend(MAGIC);
+            let _ = SessionState::from_bytes(&bytes);
+        }
+    }
+}
