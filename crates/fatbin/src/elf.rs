@@ -18,9 +18,17 @@ pub(crate) const PROGRAM_HEADER: u64 = 56;
 
 const SYMBOL: u64 = 24;
 
-/// A section that takes no room in the file.
-pub(crate) const SHT_NOBITS: u32 = 8;
+const SHT_NULL: u32 = 0;
 const SHT_SYMTAB: u32 = 2;
+const SHT_NOBITS: u32 = 8;
+/// In code that is not linked yet, NVIDIA's own types stand for memory without contents: global, local, shared,
+/// reserved shared.
+const SHT_CUDA_NOBITS: [u32; 4] = [0x7000_0007, 0x7000_0009, 0x7000_000A, 0x7000_0015];
+
+/// Whether a section of this type has contents in the file.
+pub(crate) fn has_contents(section: u32) -> bool {
+    section != SHT_NULL && section != SHT_NOBITS && !SHT_CUDA_NOBITS.contains(&section)
+}
 /// `EM_CUDA`
 const MACHINE: u16 = 190;
 
@@ -161,12 +169,11 @@ impl<'a> Elf<'a> {
         let names = usize::try_from(names).ok().and_then(|names| raw.get(names)).ok_or_else(damaged)?;
         let names = Bytes(file.get(names.offset, names.size).ok_or_else(damaged)?);
         let section = |raw: &RawSection| {
-            let empty = matches!(raw.kind, 0 | SHT_NOBITS);
             Some(Section {
                 name: names.c_string(raw.name.into())?,
                 kind: raw.kind,
                 link: raw.link,
-                data: if empty { &[] } else { file.get(raw.offset, raw.size)? },
+                data: if has_contents(raw.kind) { file.get(raw.offset, raw.size)? } else { &[] },
             })
         };
         let sections: Vec<_> = raw.iter().map(section).collect::<Option<_>>().ok_or_else(damaged)?;

@@ -162,7 +162,7 @@ fn cubin_length(source: &mut impl Source, limit: u64) -> Result<Option<u64>, Mea
     for index in 0..sections {
         let at = header.sections_at + index * elf::SECTION_HEADER;
         let kind = u32::from_le_bytes(read(source, at + 4)?);
-        if !matches!(kind, 0 | elf::SHT_NOBITS) {
+        if elf::has_contents(kind) {
             extend(read(source, at + 24)?, read(source, at + 32)?);
         }
     }

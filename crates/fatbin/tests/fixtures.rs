@@ -171,3 +171,17 @@ fn lengths() {
         }
     }
 }
+
+/// Code that is not linked has its own section types for memory that takes no room in the file.
+#[test]
+fn sections_without_contents() {
+    let mut cubin = Fatbinary::parse(RDC).unwrap().entries()[0].code().unwrap().into_owned();
+    let before = measure(&mut cubin.as_slice(), 1 << 30).unwrap();
+    let table = u64::from_le_bytes(cubin[40..48].try_into().unwrap()) as usize;
+    let global =
+        cubin[table..].chunks(64).position(|section| section[4..8] == 0x7000_0007u32.to_le_bytes()).unwrap();
+    let size = table + global * 64 + 32;
+    cubin[size..size + 8].copy_from_slice(&(1u64 << 40).to_le_bytes());
+    assert_eq!(measure(&mut cubin.as_slice(), 1 << 30).unwrap(), before);
+    assert_eq!(ModuleFacts::of_cubin(&cubin).unwrap().kernels.len(), 3);
+}
