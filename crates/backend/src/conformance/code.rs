@@ -1,112 +1,149 @@
-//! Modules, functions, launches.
+use super::rig::{BASIC, HELLO, Rig, VARIABLES, params};
+use crate::{Backend, Launch, StreamArg};
 
-use super::rig::{KERNELS, Rig, launch, params};
-use crate::{RawModule, StreamArg};
-use wire::{CuError, Param};
+/// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`.
+const MAX_THREADS: i32 = 0;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const MAX_DYNAMIC_SHARED: i32 = 8;
 
-pub fn modules_tell_their_functions(rig: &Rig<'_>) {
-    let mut names = rig.backend.module_functions(rig.ctx, rig.module).expect("functions");
+pub(super) fn kernels_run(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let words: Vec<u32> = (0..10_000).collect();
+    rig.put(rig.at(0), &words);
+    let function = rig.kernel(BASIC, "add_one");
+    let params = params(&[rig.at(0)], &[9_999]);
+    let launch = Launch {
+        function,
+        grid: [40, 1, 1],
+        block: [256, 1, 1],
+        shared: 0,
+        stream: StreamArg::Legacy,
+        attributes: &[],
+        params: &params,
+    };
+    for _ in 0..3 {
+        backend.launch(rig.ctx, &launch).unwrap();
+    }
+    let expected: Vec<u32> = (0..10_000).map(|i| if i < 9_999 { i + 3 } else { i }).collect();
+    assert_eq!(rig.get(rig.at(0), 10_000), expected);
+}
+
+pub(super) fn parameters_are_told(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let facts = backend.function_facts(rig.ctx, rig.kernel(BASIC, "sum")).unwrap();
+    assert_eq!(facts.name, "sum");
+    let params: Vec<_> = facts.params.iter().map(|param| (param.offset, param.size)).collect();
+    assert_eq!(params, [(0, 8), (8, 8), (16, 4)]);
+    let attribute =
+        |wanted: i32| facts.attributes.iter().find(|(id, _)| *id == wanted).map(|(_, value)| *value);
+    assert!(attribute(MAX_THREADS).is_some_and(|threads| threads >= 256));
+}
+
+pub(super) fn attributes_are_set(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let function = rig.kernel(BASIC, "sum");
+    assert!(backend.function_attribute(rig.ctx, function, MAX_THREADS).unwrap() >= 256);
+    backend.function_set_attribute(rig.ctx, function, MAX_DYNAMIC_SHARED, 20_000).unwrap();
+    assert_eq!(backend.function_attribute(rig.ctx, function, MAX_DYNAMIC_SHARED).unwrap(), 20_000);
+    assert!(backend.function_set_attribute(rig.ctx, function, MAX_THREADS, 1).is_err(), "it cannot be set");
+    assert!(backend.function_attribute(rig.ctx, function, 0xffff).is_err());
+    backend.function_set_cache_config(rig.ctx, function, 1).unwrap();
+}
+
+pub(super) fn variables_are_found(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let module = rig.load(VARIABLES);
+    let global = |name: &str| backend.global(rig.ctx, module, name);
+    assert_eq!(global("counter").unwrap().bytes, 4);
+    assert_eq!(global("scale").unwrap().bytes, 4);
+    // One that only its own module sees is found as well.
+    assert_eq!(global("table").unwrap().bytes, 4000);
+    assert!(global("nothing").is_err());
+}
+
+pub(super) fn variables_start_initialised(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let module = rig.load(VARIABLES);
+    let global = |name: &str| backend.global(rig.ctx, module, name).unwrap().base;
+    let step = backend.function(rig.ctx, module, "step").unwrap();
+    let run = || rig.launch(step, 1, StreamArg::Legacy, &params(&[rig.at(0)], &[]));
+    run();
+    assert_eq!(rig.get(rig.at(0), 1), [21]);
+    assert_eq!(rig.get(global("counter"), 1), [8]);
+    assert_eq!(rig.get(global("table") + 3996, 1), [8]);
+    // The host writes both kinds.
+    rig.put(global("counter"), &[100]);
+    rig.put(global("scale"), &[5]);
+    run();
+    assert_eq!(rig.get(rig.at(0), 1), [500]);
+    // A variable that holds another's address.
+    let held = rig.get(global("where"), 2);
+    assert_eq!(u64::from(held[0]) | u64::from(held[1]) << 32, global("counter"));
+}
+
+pub(super) fn modules_are_apart(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let (one, two) = (rig.load(VARIABLES), rig.load(VARIABLES));
+    let counter = |module| backend.global(rig.ctx, module, "counter").unwrap().base;
+    assert_ne!(counter(one), counter(two));
+    rig.put(counter(one), &[1000]);
+    assert_eq!(rig.get(counter(two), 1), [7]);
+    backend.module_unload(rig.ctx, one).unwrap();
+    assert_eq!(rig.get(counter(two), 1), [7]);
+}
+
+pub(super) fn shared_memory_is_dynamic(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let words: Vec<u32> = (1..=200).collect();
+    rig.put(rig.at(0), &words);
+    let function = rig.kernel(BASIC, "sum");
+    let params = params(&[rig.at(0), rig.at(4096)], &[200]);
+    let launch = Launch {
+        function,
+        grid: [1; 3],
+        block: [256, 1, 1],
+        shared: 1024,
+        stream: StreamArg::Legacy,
+        attributes: &[],
+        params: &params,
+    };
+    backend.launch(rig.ctx, &launch).unwrap();
+    assert_eq!(rig.get(rig.at(4096), 1), [20_100]);
+}
+
+pub(super) fn what_is_printed_comes_out(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let hello = rig.kernel(HELLO, "hello");
+    let mut text = String::new();
+    for n in 0..3u32 {
+        rig.launch(hello, 1, StreamArg::Legacy, &params(&[], &[n]));
+        backend.context_synchronize(rig.ctx).unwrap();
+        text += std::str::from_utf8(&backend.take_output()).unwrap();
+    }
+    // Behaviours that run beside this one print nothing.
+    assert_eq!(text, "hello 0 of conformance\nhello 1 of conformance\nhello 2 of conformance\n");
+    rig.launch(hello, 32, StreamArg::Legacy, &params(&[], &[100]));
+    backend.stream_synchronize(rig.ctx, StreamArg::Legacy).unwrap();
+    let output = backend.take_output();
+    let lines = std::str::from_utf8(&output).unwrap().lines().count();
+    assert_eq!(lines, 32);
+    assert!(backend.take_output().is_empty());
+}
+
+pub(super) fn occupancy_makes_sense(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let sum = rig.kernel(BASIC, "sum");
+    let blocks = |block, shared| backend.occupancy_blocks(rig.ctx, sum, block, shared, 0).unwrap();
+    assert!(blocks(128, 0) >= 1);
+    assert!(blocks(1024, 0) <= blocks(128, 0));
+    assert!(blocks(128, 40_000) <= blocks(128, 0));
+    let shared = backend.occupancy_shared(rig.ctx, sum, 1, 128).unwrap();
+    assert!(shared >= 16 << 10, "{shared}");
+}
+
+pub(super) fn modules_list_their_kernels(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let mut names = backend.module_functions(rig.ctx, rig.load(BASIC)).unwrap();
     names.sort();
-    assert_eq!(names, ["await", "axpb", "poke", "say", "step", "where"]);
-    let function = rig.function("axpb");
-    let facts = rig.backend.function_facts(rig.ctx, function).expect("facts");
-    assert_eq!(facts.name, "axpb");
-    let layout = [(0, 8), (8, 8), (16, 4), (20, 4)].map(|(offset, size)| Param { offset, size });
-    assert_eq!(facts.params, layout);
-    // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, in the facts and asked for.
-    let threads = rig.backend.function_attribute(rig.ctx, function, 0).expect("an attribute");
-    assert!((32..=1024).contains(&threads));
-    assert!(facts.attributes.contains(&(0, threads)));
-    assert_eq!(rig.backend.function(rig.ctx, rig.module, "nobody"), Err(CuError::NOT_FOUND));
-    // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES can be set.
-    rig.backend.function_set_attribute(rig.ctx, function, 8, 16 << 10).expect("set");
-    assert_eq!(rig.backend.function_attribute(rig.ctx, function, 8), Ok(16 << 10));
-}
-
-pub fn launches_compute(rig: &Rig<'_>) {
-    let n = 10_000u32;
-    let (a, out) = (rig.memory(40_000), rig.memory(40_000));
-    let input: Vec<u8> = (0..n).flat_map(|i| (i * i).to_le_bytes()).collect();
-    rig.write(a, &input);
-    let params = params(&[&out.to_le_bytes(), &a.to_le_bytes(), &17u32.to_le_bytes(), &n.to_le_bytes()]);
-    rig.launch(StreamArg::Legacy, "axpb", [n.div_ceil(256), 256], &params).expect("a launch");
-    let expected: Vec<u8> = (0..n).flat_map(|i| (i.wrapping_mul(i).wrapping_mul(3) + 17).to_le_bytes()).collect();
-    assert!(rig.read(out, 40_000) == expected);
-}
-
-pub fn globals_and_constants_can_be_copied(rig: &Rig<'_>) {
-    let module = load(rig);
-    let global = |name| rig.backend.global(rig.ctx, module, name);
-    let counter = global("counter").expect("counter");
-    assert_eq!(counter.bytes, 8);
-    assert_eq!(rig.read_u64(counter.base), 7, "initialised as written");
-    let table = global("table").expect("table");
-    assert_eq!((table.bytes, rig.read(table.base, 64)), (64, vec![0; 64]));
-    let scale = global("scale").expect("scale");
-    rig.write(scale.base, &10u32.to_le_bytes());
-    let (a, out) = (rig.memory(4), rig.memory(4));
-    rig.write(a, &6u32.to_le_bytes());
-    let params = params(&[&out.to_le_bytes(), &a.to_le_bytes(), &2u32.to_le_bytes(), &1u32.to_le_bytes()]);
-    let function = rig.backend.function(rig.ctx, module, "axpb").expect("axpb");
-    rig.backend.launch(rig.ctx, &launch(function, StreamArg::Legacy, [1, 1], &params)).expect("a launch");
-    assert_eq!(rig.read(out, 4), 62u32.to_le_bytes(), "the kernel reads the new constant");
-    assert_eq!(global("nothing"), Err(CuError::NOT_FOUND));
-    rig.backend.module_unload(rig.ctx, module).expect("unloaded");
-}
-
-pub fn device_code_sees_the_address_that_is_told(rig: &Rig<'_>) {
-    let out = rig.memory(8);
-    rig.launch(StreamArg::Legacy, "where", [1, 1], &out.to_le_bytes()).expect("a launch");
-    assert_eq!(rig.read_u64(out), rig.counter());
-}
-
-pub fn replayed_modules_land_where_they_were(rig: &Rig<'_>) {
-    let mut first = None;
-    let ranges =
-        rig.backend.place(None, &mut || { first = Some(load(rig)); Ok(()) }).expect("placed");
-    let first = first.expect("place has run make");
-    let counter = rig.backend.global(rig.ctx, first, "counter").expect("counter");
-    rig.backend.module_unload(rig.ctx, first).expect("unloaded");
-    if ranges.iter().any(|range| rig.backend.holds(*range)) {
-        // The library keeps what others share; the next module then finds its place in it by itself.
-        return;
-    }
-    let mut second = None;
-    let again =
-        rig.backend.place(Some(&ranges), &mut || { second = Some(load(rig)); Ok(()) }).expect("placed");
-    let second = second.expect("place has run make");
-    assert_eq!(again, ranges);
-    assert_eq!(rig.backend.global(rig.ctx, second, "counter"), Ok(counter));
-    rig.backend.module_unload(rig.ctx, second).expect("unloaded");
-}
-
-pub fn what_cannot_be_loaded_is_said(rig: &Rig<'_>) {
-    let broken = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() { frobnicate.u32 %r1, 2; }\0";
-    let error = rig.backend.module_load(rig.ctx, broken.as_bytes(), &[]).expect_err("not PTX");
-    assert_eq!(error.code, CuError::INVALID_PTX);
-    assert!(error.detail.contains("frobnicate"), "{}", error.detail);
-    assert!(rig.backend.module_load(rig.ctx, b"\x7fELF nonsense", &[]).is_err());
-}
-
-pub fn occupancy_is_plausible(rig: &Rig<'_>) {
-    let function = rig.function("axpb");
-    let blocks = |threads| rig.backend.occupancy_blocks(rig.ctx, function, threads, 0, 0).expect("occupancy");
-    assert!(blocks(64) >= blocks(1024));
-    assert!((1..=2).contains(&blocks(1024)));
-    assert!(rig.backend.occupancy_shared(rig.ctx, function, 1, 128).expect("shared") >= 16 << 10);
-}
-
-pub fn printf_arrives_in_order(rig: &Rig<'_>) {
-    rig.wait();
-    rig.backend.take_output();
-    for number in [3u32, 1, 2] {
-        rig.launch(StreamArg::Legacy, "say", [1, 1], &number.to_le_bytes()).expect("a launch");
-    }
-    rig.wait();
-    assert_eq!(String::from_utf8_lossy(&rig.backend.take_output()), "step 3\nstep 1\nstep 2\n");
-    assert_eq!(rig.backend.take_output(), b"");
-}
-
-fn load(rig: &Rig<'_>) -> RawModule {
-    rig.backend.module_load(rig.ctx, KERNELS.as_bytes(), &[]).expect("the suite's kernels load")
+    assert_eq!(names, ["add_one", "copy", "store", "sum", "wait_for", "wild"]);
 }

@@ -1,57 +1,100 @@
-//! What goes wrong, and what must go on nevertheless.
-
-use super::rig::{HostPages, KERNELS, Rig, launch};
-use crate::{Launch, StreamArg};
+use super::rig::{BASIC, Rig, one_block, params, wait_until};
+use crate::{Backend, Launch, StreamArg};
+use std::sync::mpsc;
 use wire::CuError;
 
-const STACK_SIZE: u32 = 0;
-
-pub fn limits_can_be_read_and_set(rig: &Rig<'_>) {
-    let before = rig.backend.context_limit(rig.ctx, STACK_SIZE).expect("a limit");
-    rig.backend.context_set_limit(rig.ctx, STACK_SIZE, 4096).expect("set");
-    assert!(rig.backend.context_limit(rig.ctx, STACK_SIZE).expect("a limit") >= 4096);
-    rig.backend.context_set_limit(rig.ctx, STACK_SIZE, before).expect("set back");
-    assert!(rig.backend.context_limit(rig.ctx, 0x7777).is_err());
+pub(super) fn no_module_from_garbage(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let garbage: [&[u8]; 3] = [
+        b"no code at all\0",
+        b"\x7fELF and nothing more",
+        b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { jump nowhere; }\0",
+    ];
+    for image in garbage {
+        let error = backend.module_load(rig.ctx, image, &[]).unwrap_err();
+        assert!(
+            [CuError::INVALID_IMAGE, CuError::INVALID_PTX, CuError::NO_BINARY_FOR_GPU].contains(&error.code),
+            "{error:?}"
+        );
+    }
+    backend.context_synchronize(rig.ctx).unwrap();
 }
 
-pub fn wrong_launches_are_told_at_once(rig: &Rig<'_>) {
-    let params = 1u64.to_le_bytes();
-    let good = launch(rig.function("step"), StreamArg::Legacy, [1, 1], &params);
-    let refused = |bad: Launch<'_>| rig.backend.launch(rig.ctx, &bad).expect_err("a wrong launch");
-    assert_eq!(refused(Launch { grid: [0, 1, 1], ..good }), CuError::INVALID_VALUE);
-    assert_eq!(refused(Launch { block: [4096, 1, 1], ..good }), CuError::INVALID_VALUE);
-    assert_eq!(refused(Launch { shared: 10 << 20, ..good }), CuError::INVALID_VALUE);
-    rig.wait();
+pub(super) fn no_function_of_that_name(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let module = rig.load(BASIC);
+    assert_eq!(backend.function(rig.ctx, module, "subtract_one"), Err(CuError::NOT_FOUND));
+    assert_eq!(backend.global(rig.ctx, module, "add_one_to"), Err(CuError::NOT_FOUND));
 }
 
-pub fn registered_memory_outlives_contexts(rig: &Rig<'_>) {
-    let mut host = HostPages::new(1 << 16);
-    let other = rig.backend.context_create(0, 0, false).expect("another context");
-    rig.backend.register_host(host.range()).expect("registered");
-    rig.backend.context_destroy(other).expect("destroyed");
-    let device = rig.memory(1 << 16);
-    rig.write(device, &[0x5a; 1 << 16]);
-    rig.backend.copy(rig.ctx, StreamArg::Legacy, host.range().base, device, 1 << 16).expect("a copy");
-    rig.wait();
-    assert!(host.slice().iter().all(|byte| *byte == 0x5a));
-    rig.backend.unregister_host(host.range()).expect("unregistered");
+pub(super) fn wrong_launches_are_told_at_once(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let function = rig.kernel(BASIC, "add_one");
+    let params = params(&[rig.at(0)], &[0]);
+    let right = one_block(function, 32, StreamArg::Legacy, &params);
+    let wrong = [
+        Launch { grid: [0, 1, 1], ..right },
+        Launch { block: [0, 1, 1], ..right },
+        Launch { block: [1025, 1, 1], ..right },
+        Launch { block: [32, 32, 2], ..right },
+        Launch { grid: [1, 70_000, 1], ..right },
+        Launch { shared: 1 << 30, ..right },
+    ];
+    for launch in wrong {
+        assert!(backend.launch(rig.ctx, &launch).is_err(), "{launch:?}");
+    }
+    // None of that is an execution error.
+    backend.launch(rig.ctx, &right).unwrap();
+    backend.context_synchronize(rig.ctx).unwrap();
 }
 
-pub fn a_bad_address_breaks_its_context_for_good(rig: &Rig<'_>) {
-    let backend = rig.backend;
-    let ctx = backend.context_create(0, 0, false).expect("a context to break");
-    let module = backend.module_load(ctx, KERNELS.as_bytes(), &[]).expect("the suite's kernels load");
-    let poke = backend.function(ctx, module, "poke").expect("poke");
-    let stream = backend.stream_create(ctx, 0, 0).expect("a stream");
-    let nowhere = rig.free_range(2 << 20).base.to_le_bytes();
-    backend.launch(ctx, &launch(poke, StreamArg::Created(stream), [1, 1], &nowhere)).expect("submitted");
-    assert_eq!(backend.stream_synchronize(ctx, StreamArg::Created(stream)), Err(CuError::ILLEGAL_ADDRESS));
-    assert_eq!(backend.context_synchronize(ctx), Err(CuError::ILLEGAL_ADDRESS), "sticky");
-    assert_eq!(
-        backend.launch(ctx, &launch(poke, StreamArg::Legacy, [1, 1], &nowhere)),
-        Err(CuError::ILLEGAL_ADDRESS),
-        "every later call answers it"
+fn go_wild(rig: &Rig<'_>) {
+    rig.launch(rig.kernel(BASIC, "wild"), 1, StreamArg::Legacy, &[]);
+}
+
+pub(super) fn a_wild_access_is_sticky(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    go_wild(&rig);
+    let mut told = None;
+    wait_until(|| {
+        told = backend.stream_query(rig.ctx, StreamArg::Legacy).err();
+        told.is_some()
+    });
+    assert_eq!(told, Some(CuError::ILLEGAL_ADDRESS));
+    for _ in 0..2 {
+        assert_eq!(backend.context_synchronize(rig.ctx), Err(CuError::ILLEGAL_ADDRESS));
+        assert_eq!(backend.stream_synchronize(rig.ctx, StreamArg::Legacy), Err(CuError::ILLEGAL_ADDRESS));
+    }
+    let words = [0u32];
+    let copied = backend.copy(rig.ctx, StreamArg::Legacy, rig.at(0), words.as_ptr() as u64, 4);
+    assert_eq!(copied, Err(CuError::ILLEGAL_ADDRESS));
+}
+
+pub(super) fn host_functions_are_told_of_failure(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let (sender, receiver) = mpsc::channel();
+    go_wild(&rig);
+    let sent = backend.host_function(
+        rig.ctx,
+        StreamArg::Legacy,
+        Box::new(move |status| sender.send(status).unwrap()),
     );
-    // Destroying it is the way out; what the call answers is the driver's business.
-    let _ = backend.context_destroy(ctx);
+    // It is refused when the failure is known already; otherwise it is told of it, or never runs.
+    if sent.is_ok()
+        && let Ok(status) = receiver.recv_timeout(std::time::Duration::from_secs(5))
+    {
+        assert_eq!(status, Err(CuError::ILLEGAL_ADDRESS));
+    }
+    assert_eq!(backend.context_synchronize(rig.ctx), Err(CuError::ILLEGAL_ADDRESS));
+}
+
+pub(super) fn other_contexts_go_on(backend: &dyn Backend) {
+    let failed = Rig::new(backend);
+    go_wild(&failed);
+    assert_eq!(backend.context_synchronize(failed.ctx), Err(CuError::ILLEGAL_ADDRESS));
+    drop(failed);
+    let rig = Rig::new(backend);
+    rig.put(rig.at(0), &[1, 2, 3]);
+    rig.launch(rig.kernel(BASIC, "add_one"), 32, StreamArg::Legacy, &params(&[rig.at(0)], &[3]));
+    assert_eq!(rig.get(rig.at(0), 3), [2, 3, 4]);
 }

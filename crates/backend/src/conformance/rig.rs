@@ -1,123 +1,168 @@
-//! What cases work with: a context, an arena, registered host memory, a module.
+//! What every behaviour needs: a context, some memory, the suite's kernels.
 
-use crate::{BLOCK_GRANULARITY, Backend, Launch, Range, RawContext, RawFunction, RawModule, StreamArg};
-use std::cell::Cell;
+use crate::{
+    BLOCK_GRANULARITY, Backend, Launch, Range, RawBlock, RawContext, RawFunction, RawModule, RawStream,
+    StreamArg,
+};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-/// The kernels of the cases; PTX text ends in a NUL, as the application passes it.
-pub const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
+/// Kernels that add, store, copy, sum up, wait and go astray.
+pub(super) const BASIC: &str = include_str!("ptx/basic.ptx");
+/// Variables, and a kernel that uses them.
+pub(super) const VARIABLES: &str = include_str!("ptx/variables.ptx");
+/// A kernel that prints.
+pub(super) const HELLO: &str = include_str!("ptx/hello.ptx");
 
-/// Where the arena of the suite lies: behind what a server would use.
-const ARENA: Range = Range { base: 0x2f00_0000_0000, bytes: 1 << 32 };
+/// From one behaviour's memory to the next.
+const STRIDE: u64 = 64 << 30;
+static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
 
-pub struct Rig<'a> {
-    pub backend: &'a dyn Backend,
-    pub ctx: RawContext,
-    pub module: RawModule,
-    next: Cell<u64>,
+/// How long anything may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A context of the first device, and a reserved range with one mapped block.
+pub(super) struct Rig<'a> {
+    pub(super) backend: &'a dyn Backend,
+    pub(super) ctx: RawContext,
+    /// The block.
+    pub(super) memory: Range,
+    block: Option<RawBlock>,
 }
 
 impl<'a> Rig<'a> {
-    pub fn new(backend: &'a dyn Backend) -> Self {
-        backend.reserve(ARENA).expect("the arena is free");
-        let mut ctx = None;
-        let make = &mut || backend.context_create(0, 0, true).map(|made| ctx = Some(made));
-        backend.place(None, make).expect("a context");
-        let ctx = ctx.expect("place has run make");
-        let module = backend.module_load(ctx, KERNELS.as_bytes(), &[]).expect("the suite's kernels load");
-        Self { backend, ctx, module, next: Cell::new(ARENA.base) }
+    pub(super) fn new(backend: &'a dyn Backend) -> Self {
+        let ctx = backend.context_create(0, 0, false).unwrap();
+        let memory = Range { base: addresses(), bytes: BLOCK_GRANULARITY };
+        backend.reserve(Range { bytes: STRIDE, ..memory }).unwrap();
+        let block = backend.map_block(0, memory).unwrap();
+        Self { backend, ctx, memory, block: Some(block) }
     }
 
-    /// A fresh part of the arena, with nothing behind it.
-    pub fn free_range(&self, bytes: u64) -> Range {
-        let bytes = bytes.next_multiple_of(BLOCK_GRANULARITY);
-        let base = self.next.replace(self.next.get() + bytes);
-        assert!(base + bytes <= ARENA.end(), "the suite's arena is too small");
-        Range { base, bytes }
+    /// An address in the block.
+    pub(super) fn at(&self, offset: u64) -> u64 {
+        assert!(offset < self.memory.bytes);
+        self.memory.base + offset
     }
 
-    /// Fresh device memory.
-    pub fn memory(&self, bytes: u64) -> u64 {
-        let range = self.free_range(bytes);
-        self.backend.map_block(0, range).expect("a block");
-        range.base
+    pub(super) fn put(&self, address: u64, words: &[u32]) {
+        let bytes = size_of_val(words) as u64;
+        self.backend.copy(self.ctx, StreamArg::Legacy, address, words.as_ptr() as u64, bytes).unwrap();
     }
 
-    pub fn function(&self, name: &str) -> RawFunction {
-        self.backend.function(self.ctx, self.module, name).expect(name)
+    /// Reads once everything is done.
+    pub(super) fn get(&self, address: u64, count: usize) -> Vec<u32> {
+        self.backend.context_synchronize(self.ctx).unwrap();
+        let mut words = vec![0u32; count];
+        let to = words.as_mut_ptr() as u64;
+        self.backend.copy(self.ctx, StreamArg::Legacy, to, address, (count * 4) as u64).unwrap();
+        self.backend.context_synchronize(self.ctx).unwrap();
+        words
     }
 
-    /// Launches `blocks` blocks of `threads` threads.
-    pub fn launch(&self, stream: StreamArg, name: &str, [blocks, threads]: [u32; 2], params: &[u8]) -> crate::Result<()> {
-        self.backend.launch(self.ctx, &launch(self.function(name), stream, [blocks, threads], params))
+    pub(super) fn load(&self, ptx: &str) -> RawModule {
+        load(self.backend, self.ctx, ptx)
     }
 
-    pub fn write(&self, address: u64, bytes: &[u8]) {
-        self.backend
-            .copy(self.ctx, StreamArg::Legacy, address, bytes.as_ptr() as u64, bytes.len() as u64)
-            .expect("copy to the device");
-        self.wait();
+    pub(super) fn kernel(&self, ptx: &str, name: &str) -> RawFunction {
+        self.backend.function(self.ctx, self.load(ptx), name).unwrap()
     }
 
-    pub fn read(&self, address: u64, bytes: usize) -> Vec<u8> {
-        let mut out = vec![0; bytes];
-        self.backend
-            .copy(self.ctx, StreamArg::Legacy, out.as_mut_ptr() as u64, address, bytes as u64)
-            .expect("copy to the host");
-        self.wait();
-        out
+    pub(super) fn stream(&self, flags: u32) -> RawStream {
+        self.backend.stream_create(self.ctx, flags, 0).unwrap()
     }
 
-    pub fn read_u64(&self, address: u64) -> u64 {
-        u64::from_le_bytes(self.read(address, 8).try_into().expect("8 bytes"))
+    /// Launches one block of `threads` threads.
+    pub(super) fn launch(&self, function: RawFunction, threads: u32, stream: StreamArg, params: &[u8]) {
+        self.backend.launch(self.ctx, &one_block(function, threads, stream, params)).unwrap();
     }
 
-    pub fn wait(&self) {
-        self.backend.context_synchronize(self.ctx).expect("the device gets idle");
-    }
-
-    pub fn counter(&self) -> u64 {
-        self.backend.global(self.ctx, self.module, "counter").expect("counter").base
+    /// Waits, with patience, and looking rather than waiting in the backend.
+    pub(super) fn wait(&self, stream: StreamArg) {
+        wait_until(|| self.backend.stream_query(self.ctx, stream).unwrap());
     }
 }
 
-pub fn launch<'p>(
-    function: RawFunction,
-    stream: StreamArg,
-    [blocks, threads]: [u32; 2],
-    params: &'p [u8],
-) -> Launch<'p> {
-    Launch { function, grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0, stream, attributes: &[], params }
+impl Drop for Rig<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        // A failed context does not synchronise, and is destroyed all the same.
+        let _ = self.backend.context_synchronize(self.ctx);
+        if let Some(block) = self.block.take() {
+            self.backend.unmap_block(block).unwrap();
+        }
+        self.backend.context_destroy(self.ctx).unwrap();
+    }
 }
 
-/// Parameters, each aligned to its size.
-pub fn params(each: &[&[u8]]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for bytes in each {
-        out.resize(out.len().next_multiple_of(bytes.len()), 0);
-        out.extend_from_slice(bytes);
-    }
-    out
+/// A range of addresses that no other behaviour uses.
+pub(super) fn addresses() -> u64 {
+    NEXT.fetch_add(STRIDE, Ordering::Relaxed)
 }
 
-/// Page-aligned host memory that stays where it is.
-pub struct HostPages {
-    memory: Vec<u8>,
-    start: usize,
-    pub bytes: usize,
+pub(super) fn load(backend: &dyn Backend, ctx: RawContext, ptx: &str) -> RawModule {
+    let image = [ptx.as_bytes(), b"\0"].concat();
+    backend.module_load(ctx, &image, &[]).unwrap()
 }
 
-impl HostPages {
-    pub fn new(bytes: usize) -> Self {
-        let memory = vec![0; bytes + 4096];
-        let start = memory.as_ptr().align_offset(4096);
-        Self { memory, start, bytes }
+pub(super) fn one_block(function: RawFunction, threads: u32, stream: StreamArg, params: &[u8]) -> Launch<'_> {
+    Launch { function, grid: [1; 3], block: [threads, 1, 1], shared: 0, stream, attributes: &[], params }
+}
+
+pub(super) fn wait_until(mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "still not done after {PATIENCE:?}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Parameters as the kernels of the suite lay them out: 8-byte values, then 4-byte ones.
+pub(super) fn params(wide: &[u64], narrow: &[u32]) -> Vec<u8> {
+    let wide = wide.iter().flat_map(|value| value.to_le_bytes());
+    wide.chain(narrow.iter().flat_map(|value| value.to_le_bytes())).collect()
+}
+
+/// Host memory known to the device: a page with flags that kernels and the suite share.
+pub(super) struct Shared<'a> {
+    backend: &'a dyn Backend,
+    page: Box<Page>,
+}
+
+#[repr(C, align(4096))]
+struct Page([std::sync::atomic::AtomicU32; 1024]);
+
+impl<'a> Shared<'a> {
+    pub(super) fn new(backend: &'a dyn Backend) -> Self {
+        let page = Box::new(Page([const { std::sync::atomic::AtomicU32::new(0) }; 1024]));
+        let shared = Self { backend, page };
+        backend.register_host(shared.range()).unwrap();
+        shared
     }
 
-    pub fn range(&self) -> Range {
-        Range { base: self.memory.as_ptr() as u64 + self.start as u64, bytes: self.bytes as u64 }
+    fn range(&self) -> Range {
+        Range { base: &raw const *self.page as u64, bytes: 4096 }
     }
 
-    pub fn slice(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + self.bytes]
+    pub(super) fn address(&self, index: usize) -> u64 {
+        &raw const self.page.0[index] as u64
+    }
+
+    pub(super) fn get(&self, index: usize) -> u32 {
+        self.page.0[index].load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self, index: usize, value: u32) {
+        self.page.0[index].store(value, Ordering::Release);
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.backend.unregister_host(self.range()).unwrap();
+        }
     }
 }

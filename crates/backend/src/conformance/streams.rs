@@ -1,164 +1,112 @@
-//! Order within and between streams.
+use super::rig::{BASIC, Rig, Shared, params, wait_until};
+use crate::{Backend, StreamArg};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use super::rig::{HostPages, Rig};
-use crate::{RawStream, StreamArg};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
-use wire::CuError;
-
+/// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
-const DISABLE_TIMING: u32 = 2;
+/// Long enough for a stream to do what it should not.
+const A_WHILE: Duration = Duration::from_millis(50);
 
-/// Steps the counter by `adds` one after the other tell exactly one number.
-fn after(begin: u64, adds: &[u64]) -> u64 {
-    adds.iter().fold(begin, |value, add| value.wrapping_mul(5).wrapping_add(*add))
+/// Has a stream wait until `shared[flag]` is set, and then set `shared[flag + 1]`.
+fn hold(rig: &Rig<'_>, shared: &Shared<'_>, flag: usize, stream: StreamArg) {
+    let wait_for = rig.kernel(BASIC, "wait_for");
+    rig.launch(wait_for, 1, stream, &params(&[shared.address(flag), shared.address(flag + 1)], &[]));
 }
 
-fn step(rig: &Rig<'_>, stream: StreamArg, add: u64) {
-    rig.launch(stream, "step", [1, 1], &add.to_le_bytes()).expect("a launch");
-}
-
-fn stream(rig: &Rig<'_>, flags: u32) -> RawStream {
-    rig.backend.stream_create(rig.ctx, flags, 0).expect("a stream")
-}
-
-/// Host memory that a kernel waits for.
-struct Gate<'a>(HostPages, &'a Rig<'a>);
-
-impl<'a> Gate<'a> {
-    fn new(rig: &'a Rig<'a>) -> Self {
-        let pages = HostPages::new(4096);
-        rig.backend.register_host(pages.range()).expect("registered");
-        Self(pages, rig)
+pub(super) fn a_stream_keeps_its_order(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let stream = StreamArg::Created(rig.stream(0));
+    let add = rig.kernel(BASIC, "add_one");
+    let store = rig.kernel(BASIC, "store");
+    for round in 0..200u32 {
+        rig.launch(store, 1, stream, &params(&[rig.at(0)], &[round]));
+        rig.launch(add, 1, stream, &params(&[rig.at(0)], &[1]));
+        backend.copy(rig.ctx, stream, rig.at(4096 + u64::from(round) * 4), rig.at(0), 4).unwrap();
     }
-
-    fn hold(&self, stream: StreamArg) {
-        self.1.launch(stream, "await", [1, 1], &self.0.range().base.to_le_bytes()).expect("a launch");
-    }
-
-    fn open(&mut self) {
-        let word = self.0.slice().as_mut_ptr().cast::<u32>();
-        // SAFETY: aligned memory of ours that only a kernel reads meanwhile.
-        unsafe { word.write_volatile(1) };
-    }
+    backend.stream_synchronize(rig.ctx, stream).unwrap();
+    assert_eq!(rig.get(rig.at(4096), 200), (1..=200).collect::<Vec<_>>());
 }
 
-impl Drop for Gate<'_> {
-    fn drop(&mut self) {
-        self.open();
-        self.1.wait();
-        self.1.backend.unregister_host(self.0.range()).expect("unregistered");
-    }
+pub(super) fn a_busy_stream_is_told(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let shared = Shared::new(backend);
+    let stream = StreamArg::Created(rig.stream(0));
+    assert!(backend.stream_query(rig.ctx, stream).unwrap());
+    hold(&rig, &shared, 0, stream);
+    assert!(!backend.stream_query(rig.ctx, stream).unwrap());
+    shared.set(0, 1);
+    rig.wait(stream);
+    assert_eq!(shared.get(1), 1);
+    backend.stream_synchronize(rig.ctx, stream).unwrap();
 }
 
-pub fn a_stream_runs_in_order(rig: &Rig<'_>) {
-    let begin = rig.read_u64(rig.counter());
-    let stream = stream(rig, NON_BLOCKING);
-    let adds: Vec<u64> = (1..200).collect();
-    adds.iter().for_each(|add| step(rig, StreamArg::Created(stream), *add));
-    rig.backend.stream_synchronize(rig.ctx, StreamArg::Created(stream)).expect("idle");
-    assert_eq!(rig.read_u64(rig.counter()), after(begin, &adds));
-    rig.backend.stream_destroy(rig.ctx, stream).expect("destroyed");
+pub(super) fn the_legacy_stream_waits_for_blocking_ones(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let shared = Shared::new(backend);
+    let (one, two) = (StreamArg::Created(rig.stream(0)), StreamArg::Created(rig.stream(0)));
+    let store = rig.kernel(BASIC, "store");
+    hold(&rig, &shared, 0, one);
+    rig.launch(store, 1, StreamArg::Legacy, &params(&[shared.address(8)], &[1]));
+    rig.launch(store, 1, two, &params(&[shared.address(9)], &[1]));
+    std::thread::sleep(A_WHILE);
+    assert_eq!(shared.get(8), 0, "the legacy stream did not wait for a blocking stream");
+    assert_eq!(shared.get(9), 0, "a blocking stream did not wait for the legacy stream");
+    shared.set(0, 1);
+    rig.wait(two);
+    assert_eq!((shared.get(1), shared.get(8), shared.get(9)), (1, 1, 1));
 }
 
-pub fn the_legacy_stream_waits_for_blocking_streams(rig: &Rig<'_>) {
-    let begin = rig.read_u64(rig.counter());
-    let streams = [stream(rig, 0), stream(rig, 0)].map(StreamArg::Created);
-    let mut gate = Gate::new(rig);
-    gate.hold(streams[0]);
-    step(rig, streams[0], 1);
-    step(rig, StreamArg::Legacy, 2);
-    step(rig, streams[1], 3);
-    assert_eq!(rig.backend.stream_query(rig.ctx, streams[1]), Ok(false), "behind the legacy stream");
-    gate.open();
-    drop(gate);
-    assert_eq!(rig.read_u64(rig.counter()), after(begin, &[1, 2, 3]));
+pub(super) fn non_blocking_streams_go_on(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let shared = Shared::new(backend);
+    let free = StreamArg::Created(rig.stream(NON_BLOCKING));
+    let store = rig.kernel(BASIC, "store");
+    // Code may be loaded at its first launch, and that may wait.
+    rig.launch(store, 1, free, &params(&[shared.address(7)], &[1]));
+    rig.wait(free);
+    hold(&rig, &shared, 0, StreamArg::Legacy);
+    rig.launch(store, 1, free, &params(&[shared.address(8)], &[1]));
+    rig.wait(free);
+    assert_eq!((shared.get(1), shared.get(8)), (0, 1));
+    shared.set(0, 1);
+    rig.wait(StreamArg::Legacy);
 }
 
-pub fn events_order_streams(rig: &Rig<'_>) {
-    let begin = rig.read_u64(rig.counter());
-    let streams = [stream(rig, NON_BLOCKING), stream(rig, NON_BLOCKING)].map(StreamArg::Created);
-    let event = rig.backend.event_create(rig.ctx, DISABLE_TIMING).expect("an event");
-    assert_eq!(rig.backend.event_query(rig.ctx, event), Ok(true), "never recorded");
-    let mut gate = Gate::new(rig);
-    gate.hold(streams[0]);
-    step(rig, streams[0], 1);
-    rig.backend.event_record(rig.ctx, event, streams[0], 0).expect("recorded");
-    rig.backend.stream_wait_event(rig.ctx, streams[1], event, 0).expect("waits");
-    step(rig, streams[1], 2);
-    assert_eq!(rig.backend.event_query(rig.ctx, event), Ok(false));
-    assert_eq!(rig.backend.stream_query(rig.ctx, streams[1]), Ok(false));
-    gate.open();
-    rig.backend.event_synchronize(rig.ctx, event).expect("complete");
-    drop(gate);
-    assert_eq!(rig.read_u64(rig.counter()), after(begin, &[1, 2]));
-    rig.backend.event_destroy(rig.ctx, event).expect("destroyed");
+pub(super) fn a_destroyed_stream_finishes(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let shared = Shared::new(backend);
+    let stream = rig.stream(0);
+    hold(&rig, &shared, 0, StreamArg::Created(stream));
+    shared.set(0, 1);
+    backend.stream_destroy(rig.ctx, stream).unwrap();
+    wait_until(|| shared.get(1) == 1);
 }
 
-pub fn events_measure_time(rig: &Rig<'_>) {
-    let event = |flags| rig.backend.event_create(rig.ctx, flags).expect("an event");
-    let (start, end, plain) = (event(0), event(0), event(DISABLE_TIMING));
-    let record = |event| rig.backend.event_record(rig.ctx, event, StreamArg::Legacy, 0).expect("recorded");
-    assert_eq!(rig.backend.event_elapsed(start, end), Err(CuError::INVALID_HANDLE), "never recorded");
-    record(start);
-    let mut gate = Gate::new(rig);
-    gate.hold(StreamArg::Legacy);
-    record(end);
-    record(plain);
-    assert_eq!(rig.backend.event_elapsed(start, end), Err(CuError::NOT_READY));
-    std::thread::sleep(Duration::from_millis(30));
-    gate.open();
-    drop(gate);
-    let elapsed = rig.backend.event_elapsed(start, end).expect("a time");
-    assert!((25.0..5000.0).contains(&elapsed), "{elapsed} ms");
-    assert_eq!(rig.backend.event_elapsed(start, plain), Err(CuError::INVALID_HANDLE));
-}
-
-pub fn host_functions_run_in_their_place(rig: &Rig<'_>) {
-    let stream = StreamArg::Created(stream(rig, NON_BLOCKING));
-    let (tell, told) = mpsc::channel();
-    let (release, held) = mpsc::channel();
-    let begin = rig.read_u64(rig.counter());
-    step(rig, stream, 1);
-    let first = tell.clone();
-    let function = Box::new(move |state| {
-        let _ = first.send(("first", state));
-        let _ = held.recv_timeout(Duration::from_secs(10));
-    });
-    rig.backend.host_function(rig.ctx, stream, function).expect("queued");
-    step(rig, stream, 2);
-    let second = Box::new(move |state| drop(tell.send(("second", state))));
-    rig.backend.host_function(rig.ctx, stream, second).expect("queued");
-    assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(("first", Ok(()))));
-    assert_eq!(rig.backend.stream_query(rig.ctx, stream), Ok(false), "the stream waits for its host function");
-    assert!(told.try_recv().is_err());
-    release.send(()).expect("the host function waits");
-    assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(("second", Ok(()))));
-    rig.backend.stream_synchronize(rig.ctx, stream).expect("idle");
-    assert_eq!(rig.read_u64(rig.counter()), after(begin, &[1, 2]));
-}
-
-pub fn queries_tell_what_is_under_way(rig: &Rig<'_>) {
-    let busy = StreamArg::Created(stream(rig, NON_BLOCKING));
-    let idle = StreamArg::Created(stream(rig, NON_BLOCKING));
-    let mut gate = Gate::new(rig);
-    gate.hold(busy);
-    assert_eq!(rig.backend.stream_query(rig.ctx, busy), Ok(false));
-    assert_eq!(rig.backend.stream_query(rig.ctx, idle), Ok(true));
-    gate.open();
-    rig.backend.stream_synchronize(rig.ctx, busy).expect("idle");
-    assert_eq!(rig.backend.stream_query(rig.ctx, busy), Ok(true));
-}
-
-pub fn mapped_host_memory_is_seen_by_running_kernels(rig: &Rig<'_>) {
-    let busy = StreamArg::Created(stream(rig, NON_BLOCKING));
-    let mut gate = Gate::new(rig);
-    gate.hold(busy);
-    std::thread::sleep(Duration::from_millis(5));
-    gate.open();
-    let until = Instant::now() + Duration::from_secs(10);
-    while rig.backend.stream_query(rig.ctx, busy) == Ok(false) {
-        assert!(Instant::now() < until, "the kernel does not see the host's write");
-        std::thread::yield_now();
-    }
+pub(super) fn host_functions_run_in_turn(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let stream = StreamArg::Created(rig.stream(0));
+    let shared = Shared::new(backend);
+    let store = rig.kernel(BASIC, "store");
+    let seen = Arc::new(AtomicU32::new(u32::MAX));
+    let (sender, receiver) = mpsc::channel::<()>();
+    rig.launch(store, 1, stream, &params(&[shared.address(0)], &[5]));
+    let (address, told) = (shared.address(0) as usize, Arc::clone(&seen));
+    let function = move |status: Result<(), wire::CuError>| {
+        assert_eq!(status, Ok(()));
+        // SAFETY: the page outlives the stream's work, and every access to it is atomic.
+        told.store(unsafe { &*(address as *const AtomicU32) }.load(Ordering::Acquire), Ordering::Release);
+        // The stream waits for this function.
+        receiver.recv().unwrap();
+    };
+    backend.host_function(rig.ctx, stream, Box::new(function)).unwrap();
+    rig.launch(store, 1, stream, &params(&[shared.address(1)], &[6]));
+    wait_until(|| seen.load(Ordering::Acquire) == 5);
+    std::thread::sleep(A_WHILE);
+    assert!(!backend.stream_query(rig.ctx, stream).unwrap());
+    assert_eq!(shared.get(1), 0, "the stream went on before its host function had returned");
+    sender.send(()).unwrap();
+    rig.wait(stream);
+    assert_eq!(shared.get(1), 6);
 }
