@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(printed("%d|%5d|%-5d|", &[(7 << 32) | 0xffff_ffff, 42]), "-1|    7|42   |");
         assert_eq!(printed("%lld %llu %x", &[-2i64 as u64, u64::MAX, 255]), "-2 18446744073709551615 ff");
         assert_eq!(printed("%.3f %e", &[1.5f64.to_bits(), 0.1f64.to_bits()]), "1.500 1.000000e-01");
-        assert_eq!(printed("%*d|%.*f", &[(3 << 32) | 6, (1 << 32), 2.25f64.to_bits()]), "     3|");
+        assert_eq!(printed("%*d|%.*f", &[(3 << 32) | 6, (1 << 32), 2.25f64.to_bits()]), "     3|2");
         assert_eq!(printed("%s.", &[PARAM_WINDOW]), "%s..");
         assert_eq!(printed("100%% %c %y", &[65]), "100% A %y");
         assert_eq!(printed("%hhd %hu %p", &[(0x1_ffff << 32) | 0x180, 0x10]), "-128 65535 0x10");

@@ -14,10 +14,10 @@ mod spaces;
 mod together;
 mod warp;
 
-pub use access::{IN_FRAME, NARROW, addresses, atomic, load, store};
+pub use access::{IN_FRAME, NARROW, atomic, load, store};
 pub use block::{Block, BlockState};
 pub use call::Frame;
-pub use compute::{Combine, bin, carry, compare, conjure, logic, quad, select, ter, un, wide};
+pub use compute::{Combine, bin, carry, compare, logic, quad, select, ter, un, wide};
 pub use fault::{Fault, FaultKind};
 pub use inst::{
     Access, Barrier, BarrierKind, Builtin, CallSite, Callee, Compute, Condition, Function, Inst, Op, Place,

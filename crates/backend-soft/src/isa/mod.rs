@@ -116,16 +116,3 @@ fn is_half(ty: ScalarType) -> bool {
 fn is_float(ty: ScalarType) -> bool {
     matches!(ty, ScalarType::F32 | ScalarType::F64)
 }
-
-/// Chooses one of four closures by two switches. (A closure captures nothing, so every combination is its own code.)
-macro_rules! switch {
-    ($a:expr, $b:expr; $yes_yes:expr, $yes_no:expr, $no_yes:expr, $no_no:expr) => {
-        match ($a, $b) {
-            (true, true) => $yes_yes,
-            (true, false) => $yes_no,
-            (false, true) => $no_yes,
-            (false, false) => $no_no,
-        }
-    };
-}
-use switch;

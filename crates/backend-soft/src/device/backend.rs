@@ -1,0 +1,525 @@
+//! The [`Backend`] trait, over the engine.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use backend::{
+    Backend, Copy3D, Fill, HostFunction, Launch, LoadError, Pitched, Range, RawBlock, RawContext, RawEvent,
+    RawFunction, RawModule, RawStream, Result, StreamArg,
+};
+use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
+use wire::{CuError, DeviceFacts, FunctionFacts};
+
+use super::facts::{MULTIPROCESSORS, facts};
+use super::function::Function;
+use super::handles::Table;
+use super::limits::Limits;
+use super::occupancy;
+use super::place::Placement;
+use crate::exec;
+use crate::memory::{Memory, MemoryError};
+use crate::module::{Module, ModuleError, Selected};
+use crate::printf::Output;
+use crate::sched::Pool;
+use crate::stream::{Context, Copy3, Event, Side, Stream, Work};
+
+/// Driver version that the device answers.
+const DRIVER_VERSION: i32 = 13000;
+
+/// What the software device looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Devices.
+    pub devices: usize,
+    /// Memory of each, bytes.
+    pub memory: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { devices: 1, memory: 16 << 30 }
+    }
+}
+
+struct ContextEntry {
+    context: Context,
+    limits: Limits,
+    peers: Mutex<Vec<u64>>,
+}
+
+/// An object of a context.
+struct Of<T> {
+    context: u64,
+    object: T,
+}
+
+/// The software device.
+pub struct SoftBackend {
+    facts: Vec<DeviceFacts>,
+    memory: Arc<Memory>,
+    output: Arc<Output>,
+    pool: Arc<Pool>,
+    placement: Placement,
+    contexts: Table<ContextEntry>,
+    blocks: Table<u64>,
+    modules: Table<Of<Arc<Module>>>,
+    functions: Table<Of<Function>>,
+    streams: Table<Of<Arc<Stream>>>,
+    events: Table<Of<Event>>,
+    grids: AtomicU64,
+}
+
+impl SoftBackend {
+    /// Devices with nothing in them.
+    pub fn new(options: Options) -> Self {
+        Self {
+            facts: (0..options.devices).map(|index| facts(index, options.memory)).collect(),
+            memory: Arc::new(Memory::new(options.devices, options.memory)),
+            output: Arc::default(),
+            pool: Arc::new(Pool::new()),
+            placement: Placement::default(),
+            contexts: Table::default(),
+            blocks: Table::default(),
+            modules: Table::default(),
+            functions: Table::default(),
+            streams: Table::default(),
+            events: Table::default(),
+            grids: AtomicU64::new(1),
+        }
+    }
+
+    fn context(&self, ctx: RawContext) -> Result<Arc<ContextEntry>> {
+        self.contexts.get(ctx.0).map_err(|_| CuError::INVALID_CONTEXT)
+    }
+
+    fn stream(&self, context: &ContextEntry, stream: StreamArg) -> Result<Arc<Stream>> {
+        match stream {
+            StreamArg::Legacy => Ok(context.context.legacy()),
+            StreamArg::Created(raw) => Ok(self.streams.get(raw.0)?.object.clone()),
+        }
+    }
+
+    fn unload(&self, module: &Module) -> Result<()> {
+        match module.placed {
+            Some((base, _)) => self.memory.unmap_module(base).map_err(memory_error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Default for SoftBackend {
+    fn default() -> Self {
+        Self::new(Options::default())
+    }
+}
+
+fn memory_error(error: MemoryError) -> CuError {
+    tracing::debug!("{error}");
+    match error {
+        MemoryError::Exhausted { .. } | MemoryError::Taken { .. } => CuError::OUT_OF_MEMORY,
+        _ => CuError::INVALID_VALUE,
+    }
+}
+
+fn load_error(error: &ModuleError) -> LoadError {
+    let code = match error {
+        ModuleError::NoPtx(_) => CuError::NO_BINARY_FOR_GPU,
+        ModuleError::Image(_) | ModuleError::Decompress(_) => CuError::INVALID_IMAGE,
+        ModuleError::Memory(_) => CuError::OUT_OF_MEMORY,
+        _ => CuError::INVALID_PTX,
+    };
+    LoadError { code, detail: error.to_string() }
+}
+
+fn side(side: &Pitched) -> Result<Side> {
+    let slice = side.pitch.checked_mul(side.rows).ok_or(CuError::INVALID_VALUE)?;
+    Ok(Side { address: side.address, pitch: side.pitch, slice })
+}
+
+impl Backend for SoftBackend {
+    fn kind(&self) -> &'static str {
+        "soft"
+    }
+
+    fn describe(&self) -> String {
+        "software device (PTX on the CPU)".into()
+    }
+
+    fn driver_version(&self) -> i32 {
+        DRIVER_VERSION
+    }
+
+    fn devices(&self) -> &[DeviceFacts] {
+        &self.facts
+    }
+
+    fn can_access_peer(&self, device: usize, peer: usize) -> Result<bool> {
+        let known = device < self.facts.len() && peer < self.facts.len();
+        if known { Ok(device != peer) } else { Err(CuError::INVALID_DEVICE) }
+    }
+
+    fn reserve(&self, range: Range) -> Result<()> {
+        self.memory.reserve(range.base, range.bytes).map_err(memory_error)
+    }
+
+    fn map_block(&self, device: usize, range: Range) -> Result<RawBlock> {
+        if device >= self.facts.len() {
+            return Err(CuError::INVALID_DEVICE);
+        }
+        self.memory.map(device, range.base, range.bytes).map_err(memory_error)?;
+        Ok(RawBlock(self.blocks.insert(Arc::new(range.base))))
+    }
+
+    fn unmap_block(&self, block: RawBlock) -> Result<()> {
+        let base = self.blocks.remove(block.0)?;
+        self.memory.unmap(*base).map_err(memory_error)
+    }
+
+    fn memory_info(&self, ctx: RawContext) -> Result<(u64, u64)> {
+        Ok(self.memory.info(self.context(ctx)?.context.device))
+    }
+
+    fn register_host(&self, range: Range) -> Result<()> {
+        self.memory.register(range.base, range.bytes).map_err(|error| match error {
+            MemoryError::NotReserved { .. } => CuError::HOST_MEMORY_ALREADY_REGISTERED,
+            other => memory_error(other),
+        })
+    }
+
+    fn unregister_host(&self, range: Range) -> Result<()> {
+        self.memory.unregister(range.base).map_err(|_| CuError::HOST_MEMORY_NOT_REGISTERED)
+    }
+
+    fn context_create(&self, device: usize, _flags: u32, _primary: bool) -> Result<RawContext> {
+        if device >= self.facts.len() {
+            return Err(CuError::INVALID_DEVICE);
+        }
+        let context = Context::new(device, self.memory.clone(), self.pool.clone());
+        let entry = ContextEntry { context, limits: Limits::default(), peers: Mutex::default() };
+        Ok(RawContext(self.contexts.insert(Arc::new(entry))))
+    }
+
+    fn context_destroy(&self, ctx: RawContext) -> Result<()> {
+        let entry = self.contexts.remove(ctx.0).map_err(|_| CuError::INVALID_CONTEXT)?;
+        // Work that is under way ends first; whether it failed no longer matters to anybody.
+        let _ = entry.context.synchronize_all();
+        entry.context.end();
+        self.functions.drain(|function| function.context == ctx.0);
+        self.streams.drain(|stream| stream.context == ctx.0);
+        self.events.drain(|event| event.context == ctx.0);
+        for module in self.modules.drain(|module| module.context == ctx.0) {
+            self.unload(&module.object)?;
+        }
+        Ok(())
+    }
+
+    fn context_synchronize(&self, ctx: RawContext) -> Result<()> {
+        self.context(ctx)?.context.synchronize_all()
+    }
+
+    fn context_limit(&self, ctx: RawContext, limit: u32) -> Result<u64> {
+        self.context(ctx)?.limits.get(limit)
+    }
+
+    fn context_set_limit(&self, ctx: RawContext, limit: u32, value: u64) -> Result<()> {
+        self.context(ctx)?.limits.set(limit, value)
+    }
+
+    fn context_set_cache_config(&self, ctx: RawContext, config: u32) -> Result<()> {
+        self.context(ctx)?;
+        if config <= 3 { Ok(()) } else { Err(CuError::INVALID_VALUE) }
+    }
+
+    fn peer_access(&self, ctx: RawContext, peer: RawContext, enable: bool) -> Result<()> {
+        let (entry, other) = (self.context(ctx)?, self.context(peer)?);
+        if entry.context.device == other.context.device {
+            return Err(CuError::INVALID_DEVICE);
+        }
+        // Kernels reach all devices' memory anyway: only what the calls answer depends on this.
+        let mut peers = entry.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = peers.contains(&peer.0);
+        match (known, enable) {
+            (true, true) => Err(CuError::PEER_ACCESS_ALREADY_ENABLED),
+            (false, false) => Err(CuError::PEER_ACCESS_NOT_ENABLED),
+            (false, true) => {
+                peers.push(peer.0);
+                Ok(())
+            }
+            (true, false) => {
+                peers.retain(|each| *each != peer.0);
+                Ok(())
+            }
+        }
+    }
+
+    fn place(&self, replay: Option<&[Range]>, make: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Range>> {
+        self.placement.run(replay, make)
+    }
+
+    fn holds(&self, range: Range) -> bool {
+        self.memory.extents().overlaps(range.base, range.bytes)
+    }
+
+    fn module_load(
+        &self,
+        ctx: RawContext,
+        image: &[u8],
+        _options: &[(u32, u64)],
+    ) -> std::result::Result<RawModule, LoadError> {
+        let device = self.context(ctx)?.context.device;
+        let load = || {
+            let selected = Selected::of(image)?;
+            Module::load(&selected, &self.memory, device, |bytes| self.placement.wanted(bytes))
+        };
+        let module = load().map_err(|error| load_error(&error))?;
+        if let Some((base, bytes)) = module.placed {
+            self.placement.tell(Range { base, bytes });
+        }
+        Ok(RawModule(self.modules.insert(Arc::new(Of { context: ctx.0, object: Arc::new(module) }))))
+    }
+
+    fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()> {
+        let context = self.context(ctx)?;
+        let entry = self.modules.remove(module.0)?;
+        // As the driver does: kernels of the module end first. An execution error is told by the calls that wait.
+        let _ = context.context.synchronize_all();
+        self.functions.drain(|function| function.object.module_handle == module.0);
+        self.unload(&entry.object)
+    }
+
+    fn module_functions(&self, _ctx: RawContext, module: RawModule) -> Result<Vec<String>> {
+        let module = self.modules.get(module.0)?;
+        let mut names: Vec<(usize, String)> =
+            module.object.kernels.iter().map(|(name, kernel)| (kernel.index, name.clone())).collect();
+        names.sort();
+        Ok(names.into_iter().map(|(_, name)| name).collect())
+    }
+
+    fn function(&self, ctx: RawContext, module: RawModule, name: &str) -> Result<RawFunction> {
+        let entry = self.modules.get(module.0)?;
+        let kernel = entry.object.kernels.get(name).ok_or(CuError::NOT_FOUND)?;
+        let function = Function::new(entry.object.clone(), module.0, kernel.clone());
+        Ok(RawFunction(self.functions.insert(Arc::new(Of { context: ctx.0, object: function }))))
+    }
+
+    fn function_facts(&self, _ctx: RawContext, function: RawFunction) -> Result<FunctionFacts> {
+        Ok(self.functions.get(function.0)?.object.facts())
+    }
+
+    fn function_attribute(&self, _ctx: RawContext, function: RawFunction, attribute: i32) -> Result<i32> {
+        self.functions.get(function.0)?.object.attribute(attribute)
+    }
+
+    fn function_set_attribute(
+        &self,
+        _ctx: RawContext,
+        function: RawFunction,
+        attribute: i32,
+        value: i32,
+    ) -> Result<()> {
+        self.functions.get(function.0)?.object.set_attribute(attribute, value)
+    }
+
+    fn function_set_cache_config(&self, _ctx: RawContext, function: RawFunction, config: u32) -> Result<()> {
+        self.functions.get(function.0)?;
+        if config <= 3 { Ok(()) } else { Err(CuError::INVALID_VALUE) }
+    }
+
+    fn global(&self, _ctx: RawContext, module: RawModule, name: &str) -> Result<Range> {
+        let module = self.modules.get(module.0)?;
+        let (base, bytes) = *module.object.variables.get(name).ok_or(CuError::NOT_FOUND)?;
+        Ok(Range { base, bytes })
+    }
+
+    fn occupancy_blocks(
+        &self,
+        _ctx: RawContext,
+        function: RawFunction,
+        block: u32,
+        shared: u64,
+        _flags: u32,
+    ) -> Result<i32> {
+        if block == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        Ok(occupancy::blocks(&self.functions.get(function.0)?.object.kernel, block, shared) as i32)
+    }
+
+    fn occupancy_shared(&self, _ctx: RawContext, function: RawFunction, blocks: i32, block: i32) -> Result<u64> {
+        let function = self.functions.get(function.0)?;
+        match (u32::try_from(blocks), u32::try_from(block)) {
+            (Ok(1..=32), Ok(1..=1024)) => {}
+            _ => return Err(CuError::INVALID_VALUE),
+        }
+        let object = &function.object;
+        Ok(occupancy::dynamic_shared(&object.kernel, blocks as u32, object.max_dynamic()))
+    }
+
+    fn occupancy_clusters(&self, _ctx: RawContext, active: bool, launch: &Launch<'_>) -> Result<i32> {
+        let function = self.functions.get(launch.function.0)?;
+        // A cluster is one block here.
+        let threads = launch.block.iter().try_fold(1u32, |all, n| all.checked_mul(*n)).ok_or(CuError::INVALID_VALUE)?;
+        let resident = function.object.resident(threads, launch.shared.into());
+        Ok(if active { i32::try_from(resident).unwrap_or(i32::MAX) } else { 1 })
+    }
+
+    fn stream_create(&self, ctx: RawContext, flags: u32, _priority: i32) -> Result<RawStream> {
+        let context = self.context(ctx)?;
+        context.context.check()?;
+        let blocking = flags & StreamFlags::CU_STREAM_NON_BLOCKING as u32 == 0;
+        let object = context.context.create_stream(blocking);
+        Ok(RawStream(self.streams.insert(Arc::new(Of { context: ctx.0, object }))))
+    }
+
+    fn stream_destroy(&self, ctx: RawContext, stream: RawStream) -> Result<()> {
+        let context = self.context(ctx)?;
+        context.context.destroy_stream(&self.streams.remove(stream.0)?.object);
+        Ok(())
+    }
+
+    fn stream_query(&self, ctx: RawContext, stream: StreamArg) -> Result<bool> {
+        let context = self.context(ctx)?;
+        context.context.query(&self.stream(&context, stream)?)
+    }
+
+    fn stream_synchronize(&self, ctx: RawContext, stream: StreamArg) -> Result<()> {
+        let context = self.context(ctx)?;
+        context.context.synchronize(&self.stream(&context, stream)?)
+    }
+
+    fn stream_wait_event(&self, ctx: RawContext, stream: StreamArg, event: RawEvent, _flags: u32) -> Result<()> {
+        let context = self.context(ctx)?;
+        context.context.wait_event(&self.stream(&context, stream)?, &self.events.get(event.0)?.object)
+    }
+
+    fn event_create(&self, ctx: RawContext, flags: u32) -> Result<RawEvent> {
+        self.context(ctx)?.context.check()?;
+        let timing = flags & EventFlags::CU_EVENT_DISABLE_TIMING as u32 == 0;
+        Ok(RawEvent(self.events.insert(Arc::new(Of { context: ctx.0, object: Event::new(timing) }))))
+    }
+
+    fn event_destroy(&self, _ctx: RawContext, event: RawEvent) -> Result<()> {
+        self.events.remove(event.0).map(drop)
+    }
+
+    fn event_record(&self, ctx: RawContext, event: RawEvent, stream: StreamArg, _flags: u32) -> Result<()> {
+        let context = self.context(ctx)?;
+        context.context.record(&self.events.get(event.0)?.object, &self.stream(&context, stream)?)
+    }
+
+    fn event_query(&self, ctx: RawContext, event: RawEvent) -> Result<bool> {
+        let context = self.context(ctx)?;
+        let done = self.events.get(event.0)?.object.get().is_none_or(|record| record.ticket.is_done());
+        context.context.check().map(|()| done)
+    }
+
+    fn event_synchronize(&self, ctx: RawContext, event: RawEvent) -> Result<()> {
+        let context = self.context(ctx)?;
+        if let Some(record) = self.events.get(event.0)?.object.get() {
+            record.ticket.wait();
+        }
+        context.context.check()
+    }
+
+    fn event_elapsed(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
+        let time = |event: RawEvent| {
+            let event = self.events.get(event.0)?;
+            let record = event.object.get().filter(|_| event.object.timing).ok_or(CuError::INVALID_HANDLE)?;
+            Ok((record.ticket.is_done(), record.time))
+        };
+        let ((start_done, start), (end_done, end)) = (time(start)?, time(end)?);
+        let (Some(start), Some(end), true) = (start.get(), end.get(), start_done && end_done) else {
+            return Err(CuError::NOT_READY);
+        };
+        let forward = end.saturating_duration_since(*start);
+        let elapsed = if forward == Duration::ZERO {
+            -start.saturating_duration_since(*end).as_secs_f64()
+        } else {
+            forward.as_secs_f64()
+        };
+        Ok((elapsed * 1e3) as f32)
+    }
+
+    fn launch(&self, ctx: RawContext, launch: &Launch<'_>) -> Result<()> {
+        let context = self.context(ctx)?;
+        context.context.check()?;
+        let function = self.functions.get(launch.function.0)?;
+        let function = &function.object;
+        function.check(launch)?;
+        let kernel = &function.kernel;
+        let mut params = vec![0u64; (kernel.param_bytes.div_ceil(8)) as usize];
+        for (word, bytes) in params.iter_mut().zip(launch.params.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(padded);
+        }
+        let threads = launch.block.iter().product();
+        let resident = function.resident(threads, launch.shared.into());
+        let work = exec::Launch {
+            image: function.module.image.clone(),
+            kernel: kernel.index,
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: kernel.dynamic_shared_base + u64::from(launch.shared),
+            dynamic_shared: launch.shared,
+            params,
+            memory: self.memory.clone(),
+            output: self.output.clone(),
+            id: self.grids.fetch_add(1, Ordering::Relaxed),
+            multiprocessors: MULTIPROCESSORS,
+        };
+        let stream = self.stream(&context, launch.stream)?;
+        context.context.submit(&stream, Work::Launch(Box::new(work), resident as usize)).map(drop)
+    }
+
+    fn copy(&self, ctx: RawContext, stream: StreamArg, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let context = self.context(ctx)?;
+        context.context.copy(&self.stream(&context, stream)?, Copy3::linear(dst, src, bytes))
+    }
+
+    fn copy_3d(&self, ctx: RawContext, stream: StreamArg, copy: &Copy3D) -> Result<()> {
+        let context = self.context(ctx)?;
+        let (dst, src) = (side(&copy.dst)?, side(&copy.src)?);
+        let copy = Copy3 { dst, src, width: copy.width, height: copy.height, depth: copy.depth };
+        context.context.copy(&self.stream(&context, stream)?, copy)
+    }
+
+    fn copy_peer(
+        &self,
+        stream: StreamArg,
+        dst: (RawContext, u64),
+        src: (RawContext, u64),
+        bytes: u64,
+    ) -> Result<()> {
+        self.context(src.0)?;
+        self.copy(dst.0, stream, dst.1, src.1, bytes)
+    }
+
+    fn fill(&self, ctx: RawContext, stream: StreamArg, fill: &Fill) -> Result<()> {
+        let context = self.context(ctx)?;
+        if !matches!(fill.element, 1 | 2 | 4) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let value = fill.value.to_le_bytes()[..usize::from(fill.element)].to_vec();
+        let stream = self.stream(&context, stream)?;
+        context.context.fill(&stream, fill.dst, fill.pitch, value, [fill.width, fill.height])
+    }
+
+    fn host_function(&self, ctx: RawContext, stream: StreamArg, function: HostFunction) -> Result<()> {
+        let context = self.context(ctx)?;
+        context.context.submit(&self.stream(&context, stream)?, Work::Host(function)).map(drop)
+    }
+
+    fn take_output(&self) -> Vec<u8> {
+        self.output.take()
+    }
+}
+
+impl Drop for SoftBackend {
+    fn drop(&mut self) {
+        for entry in self.contexts.drain(|_| true) {
+            entry.context.end();
+        }
+    }
+}

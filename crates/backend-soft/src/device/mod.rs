@@ -1,0 +1,11 @@
+//! The device as the server sees it: facts, limits, handles, and the [`Backend`](backend::Backend) trait.
+
+mod backend;
+mod facts;
+mod function;
+mod handles;
+mod limits;
+mod occupancy;
+mod place;
+
+pub use backend::{Options, SoftBackend};

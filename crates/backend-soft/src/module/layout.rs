@@ -1,0 +1,195 @@
+//! Where a module's variables lie, and what they hold at first.
+
+use std::collections::HashMap;
+
+use ptx::ast::{self, FunctionKind, Linkage, Relocation, Space, Variable};
+
+use super::ModuleError;
+use crate::lower::{Env, SymbolHome, is_dynamic_shared, lay_out, shared_locals};
+use crate::memory::SHARED_WINDOW;
+
+/// Alignment of a module's memory, and unit of its size.
+pub const GRANULARITY: u64 = 4096;
+
+/// A module's variables.
+pub struct Layout<'a> {
+    /// In global and constant memory, with their offsets.
+    placed: Vec<(&'a Variable, u64)>,
+    bytes: u64,
+    /// In shared memory and used by more than one function, with their offsets.
+    shared: Vec<(&'a Variable, u64)>,
+    shared_bytes: u64,
+}
+
+fn too_large(what: &str) -> ModuleError {
+    ModuleError::Refused(format!("the module's {what} variables are larger than any memory"))
+}
+
+impl<'a> Layout<'a> {
+    /// Lays out all variables of a module, those declared inside functions included.
+    ///
+    /// # Errors
+    /// When they cannot fit, or are of a kind that the device has not.
+    pub fn new(tree: &'a ast::Module) -> Result<Self, ModuleError> {
+        let inner = || tree.definitions().filter_map(|f| f.body.as_ref()).flat_map(|body| &body.locals);
+        let in_memory = |v: &&Variable| {
+            matches!(v.space, Space::Global | Space::Const) && v.linkage != Linkage::Extern && v.size() != Some(0)
+        };
+        let variables: Vec<_> = tree.variables().chain(inner()).filter(in_memory).collect();
+        if let Some(opaque) = variables.iter().find(|v| v.ty.is_opaque()) {
+            return Err(ModuleError::Refused(format!("{}: textures and surfaces are not supported", opaque.name)));
+        }
+        let (offsets, bytes) = lay_out(variables.iter().copied(), 0).ok_or_else(|| too_large("global"))?;
+        let of_functions = tree.definitions().filter(|f| f.kind == FunctionKind::Func);
+        let of_functions = of_functions.filter_map(|f| f.body.as_ref()).flat_map(shared_locals);
+        let of_module = tree.variables().filter(|v| v.space == Space::Shared && !is_dynamic_shared(v));
+        let shared: Vec<_> = of_module.chain(of_functions).collect();
+        let (shared_offsets, shared_bytes) =
+            lay_out(shared.iter().copied(), 0).ok_or_else(|| too_large("shared"))?;
+        Ok(Self {
+            placed: variables.into_iter().zip(offsets).collect(),
+            bytes,
+            shared: shared.into_iter().zip(shared_offsets).collect(),
+            shared_bytes,
+        })
+    }
+
+    /// Bytes of global and constant memory.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Address and size of each variable that has a name outside.
+    pub fn variables(&self, base: u64) -> HashMap<String, (u64, u64)> {
+        let each = self.placed.iter();
+        each.map(|(v, offset)| (v.name.to_string(), (base + offset, v.size().unwrap_or(0)))).collect()
+    }
+
+    /// Bytes of constant memory, for `CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES`.
+    pub fn constant_bytes(&self) -> u64 {
+        self.placed.iter().filter(|(v, _)| v.space == Space::Const).filter_map(|(v, _)| v.size()).sum()
+    }
+
+    /// Shared memory of a kernel: offset of the first variable of its own body, and the end of the last.
+    pub fn kernel_shared(&self, tree: &ast::Module, kernel: &ast::Function) -> Option<(u64, u64)> {
+        let start = self.shared_start(tree, kernel);
+        let (_, end) = lay_out(kernel.body.iter().flat_map(shared_locals), start)?;
+        Some((start, end))
+    }
+
+    /// Shared variables that several functions use lie at the start, in kernels that call anything or name one of them.
+    fn shared_start(&self, tree: &ast::Module, kernel: &ast::Function) -> u64 {
+        let Some(body) = kernel.body.as_ref().filter(|_| self.shared_bytes > 0) else { return 0 };
+        let outer: Vec<&str> = self.shared.iter().map(|(v, _)| v.name.as_str()).collect();
+        let calls = tree.definitions().any(|f| f.kind == FunctionKind::Func) && uses(body, |_| false, true);
+        if calls || uses(body, |name| outer.contains(&name), false) { self.shared_bytes } else { 0 }
+    }
+
+    /// What functions are lowered with.
+    pub fn env(&self, tree: &'a ast::Module, base: u64) -> Env<'a> {
+        let mut variables: HashMap<&str, SymbolHome> = HashMap::new();
+        for (variable, offset) in &self.placed {
+            variables.insert(variable.name.as_str(), SymbolHome::Absolute(base + offset));
+        }
+        for (variable, offset) in &self.shared {
+            variables.insert(variable.name.as_str(), SymbolHome::Shared(*offset));
+        }
+        for variable in tree.variables().filter(|v| is_dynamic_shared(v)) {
+            variables.insert(variable.name.as_str(), SymbolHome::DynamicShared);
+        }
+        let mut shared_base = HashMap::new();
+        let mut functions = HashMap::new();
+        for (index, function) in tree.definitions().enumerate() {
+            functions.insert(function.name.as_str(), index);
+            let own = function.body.as_ref().and_then(|body| shared_locals(body).next());
+            let start = match (function.kind, own) {
+                (FunctionKind::Entry, _) => self.kernel_shared(tree, function).map(|(start, _)| start),
+                (_, Some(first)) => self.shared.iter().find(|(v, _)| std::ptr::eq(*v, first)).map(|(_, at)| *at),
+                (_, None) => None,
+            };
+            shared_base.insert(function.name.as_str(), start.unwrap_or(0));
+        }
+        for item in &tree.items {
+            if let ast::Item::Alias(alias) = item {
+                if let Some(index) = functions.get(alias.target.as_str()).copied() {
+                    functions.insert(alias.name.as_str(), index);
+                }
+            }
+        }
+        let mut signatures: HashMap<&str, &ast::Function> = HashMap::new();
+        for function in tree.functions() {
+            let known = signatures.get(function.name.as_str());
+            if known.is_none_or(|known| known.body.is_none()) {
+                signatures.insert(function.name.as_str(), function);
+            }
+        }
+        Env { variables, functions, signatures, shared_base }
+    }
+
+    /// Writes the initial values to the memory just mapped at `base`.
+    ///
+    /// # Errors
+    /// When one refers to a symbol that is not in the module.
+    pub fn initialise(&self, base: u64, env: &Env<'_>) -> Result<(), ModuleError> {
+        for (variable, offset) in &self.placed {
+            let Some(init) = &variable.init else { continue };
+            let size = variable.size().unwrap_or(0);
+            let mut data = init.data.clone();
+            data.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+            for relocation in &init.relocations {
+                relocate(&mut data, variable, relocation, env)?;
+            }
+            // SAFETY: `base` begins `self.bytes` bytes of memory mapped for this module alone, which no kernel knows yet; the
+            // variable lies within it.
+            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), (base + offset) as *mut u8, data.len()) };
+        }
+        Ok(())
+    }
+}
+
+fn relocate(
+    data: &mut Vec<u8>,
+    variable: &Variable,
+    relocation: &Relocation,
+    env: &Env<'_>,
+) -> Result<(), ModuleError> {
+    let undefined = || {
+        let (name, symbol) = (&variable.name, &relocation.symbol);
+        ModuleError::Refused(format!("{name} is initialised with {symbol}, which is not defined in the module"))
+    };
+    let home = match env.functions.get(relocation.symbol.as_str()) {
+        Some(index) => SymbolHome::Absolute(crate::exec::Image::address(*index)),
+        None => *env.variables.get(relocation.symbol.as_str()).ok_or_else(undefined)?,
+    };
+    let address = match home {
+        SymbolHome::Absolute(address) => address,
+        SymbolHome::Shared(offset) if relocation.generic => SHARED_WINDOW + offset,
+        SymbolHome::Shared(offset) => offset,
+        _ => return Err(undefined()),
+    };
+    let sum = address.wrapping_add(relocation.addend as u64);
+    // A masked element is a part of the sum; which bytes it takes is told by the element's type.
+    let value = relocation.mask.map_or(sum, |mask| (sum & mask) >> mask.trailing_zeros().min(63));
+    let (start, bytes) = (relocation.offset as usize, variable.ty.size() as usize);
+    if data.len() < start + bytes {
+        data.resize(start + bytes, 0);
+    }
+    data[start..start + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
+    Ok(())
+}
+
+/// Whether a body calls something (with `calls`), or names a module variable of which `wanted` holds.
+fn uses(body: &ast::Body, wanted: impl Fn(&str) -> bool, calls: bool) -> bool {
+    use ast::{AddressBase, Operand, Statement, Symbol};
+    let named = |symbol: &Symbol| matches!(symbol, Symbol::Module(name) if wanted(name));
+    let found = |operand: &Operand| match operand {
+        Operand::Call(_) => calls,
+        Operand::Symbol(symbol, _) => named(symbol),
+        Operand::Address(address) => matches!(&address.base, AddressBase::Symbol(symbol) if named(symbol)),
+        _ => false,
+    };
+    body.statements.iter().any(|statement| match statement {
+        Statement::Instruction(instruction) => instruction.operands.iter().any(found),
+        _ => false,
+    })
+}
