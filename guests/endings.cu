@@ -70,13 +70,14 @@ struct Grandchild {
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "usage: %s exit|abort|kill|segfault|sigterm|sigint|grandchild|survivor|stderr [STEPS [WORK]]\n", argv[0]);
+        fprintf(stderr, "usage: %s exit|abort|kill|segfault|sigterm|sigint|grandchild|survivor|stdio [STEPS [WORK]]\n", argv[0]);
         return 2;
     }
     const char *how = argv[1];
     auto is = [how](const char *name) { return strcmp(how, name) == 0; };
     auto [steps, work] = guest::args(argc - 1, argv + 1, 60, 64);
 
+    if (is("stdio")) printf("terminals: %d %d %d\n", isatty(0), isatty(1), isatty(2));
     if (is("sigterm")) signal(SIGTERM, on_signal);
     if (is("sigint")) signal(SIGINT, on_signal);
     // One is asked to speak before the program ends, the other speaks after its end.
@@ -94,7 +95,7 @@ int main(int argc, char **argv) {
     if (is("kill")) raise(SIGKILL);
     if (is("segfault")) raise(SIGSEGV);
     if (is("grandchild")) grandchild->ask_and_wait();
-    if (is("stderr")) {
+    if (is("stdio")) {
         for (int i = 0; i < 5; i++) {
             fprintf(stdout, "out %d\n", i);
             fflush(stdout);

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use libtest_mimic::{Arguments, Failed, Trial};
-use testkit::job::Device;
 use testkit::kit::Kit;
 use testkit::manifest::{Guest, Set};
+use testkit::place::Device;
 use testkit::suite::{CI_ROUNDS, Suite};
 
 fn main() -> ExitCode {

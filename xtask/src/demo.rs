@@ -1,9 +1,10 @@
 //! `cargo xtask demo`: the whole of Dormouse in a minute, with or without a GPU.
 
 use anyhow::{Context, bail, ensure};
-use testkit::job::{After, Checkpoint, Device, LIMIT, Place};
+use testkit::job::LIMIT;
 use testkit::kit::Kit;
 use testkit::outcome::{Exit, fits};
+use testkit::place::{After, Checkpoint, Device, Place};
 
 use crate::process::step;
 use crate::workspace::Workspace;

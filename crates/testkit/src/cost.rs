@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde::Serialize;
 
-use crate::job::{Device, Place};
 use crate::kit::Kit;
 use crate::outcome::Exit;
+use crate::place::{Device, Place};
 use crate::suite::job_name;
 
 /// One figure, as `bench/calls` prints it.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::job::{Device, Finished, Job, Place};
+use crate::job::{Finished, Job};
 use crate::kit::Kit;
 use crate::manifest::Guest;
 use crate::outcome::{Outcome, files};
+use crate::place::{Device, Place};
 
 /// How often the reference is run; all must agree.
 const RUNS: usize = 3;

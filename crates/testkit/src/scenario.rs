@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::job::{After, Checkpoint, Device, Job, LIMIT, Place, Report};
+use crate::job::{Job, LIMIT};
 use crate::kit::Kit;
 use crate::manifest::Guest;
 use crate::outcome::{Outcome, fits};
+use crate::place::{After, Checkpoint, Device, Place, Report};
 use crate::reference::{Reference, finish};
 use crate::seed::Seed;
 

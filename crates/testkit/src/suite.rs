@@ -7,9 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 
-use crate::job::Device;
 use crate::kit::Kit;
 use crate::manifest::{Guest, Manifest, Set};
+use crate::place::Device;
 use crate::reference::Reference;
 use crate::scenario::{Case, Scenario};
 use crate::seed::Seed;

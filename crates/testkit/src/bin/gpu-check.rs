@@ -8,8 +8,8 @@ use anyhow::Context;
 use clap::Parser;
 use serde::Serialize;
 use testkit::cost::{self, Cost};
-use testkit::job::Device;
 use testkit::kit::Kit;
+use testkit::place::Device;
 use testkit::suite::{CI_ROUNDS, Row, SOAK_ROUNDS, Suite, Table, choose};
 
 /// Run every guest under every disturbance, and the other checks of this bundle

@@ -1,0 +1,211 @@
+//! Starting, checkpointing, killing and restarting a job, through the `dormouse` command alone.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::job::Job;
+use crate::kit::Kit;
+use crate::tree;
+
+/// Where calls go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Device {
+    /// The software device.
+    Soft,
+    /// The machine's GPU.
+    Gpu,
+}
+
+impl Device {
+    /// The value of `--device`.
+    pub fn flag(self) -> &'static str {
+        match self {
+            Self::Soft => "soft",
+            Self::Gpu => "gpu",
+        }
+    }
+
+    /// The GPU where the machine has one, else the software device.
+    pub fn of_this_machine() -> Self {
+        if Path::new("/dev/nvidiactl").exists() { Self::Gpu } else { Self::Soft }
+    }
+}
+
+/// A job's place: its name, its device, its store and its working directory.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The programs under test.
+    pub kit: &'a Kit,
+    /// Where calls go.
+    pub device: Device,
+    /// The job's name.
+    pub name: &'a str,
+    /// The folder that holds its store and, in `cwd`, its working directory.
+    pub folder: &'a Path,
+}
+
+impl Place<'_> {
+    /// The program's working directory.
+    pub fn cwd(&self) -> PathBuf {
+        self.folder.join("cwd")
+    }
+
+    /// Its store.
+    pub fn store(&self) -> PathBuf {
+        self.folder.join("store")
+    }
+
+    /// A `dormouse` command for this place.
+    pub fn dormouse(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(self.kit.dormouse());
+        command.arg(subcommand).current_dir(self.cwd()).stdin(Stdio::null());
+        command
+    }
+
+    /// The command that runs a program under Dormouse.
+    pub fn run_command(&self, program: &Path, args: &[String]) -> Command {
+        let mut command = self.dormouse("run");
+        command.args(["--name", self.name, "--device", self.device.flag()]).arg("--store").arg(self.store());
+        command.arg("--").arg(program).args(args);
+        command
+    }
+
+    /// Starts a program under Dormouse.
+    pub fn run(&self, program: &Path, args: &[String]) -> anyhow::Result<Job> {
+        Job::start(self.run_command(program, args))
+    }
+
+    /// Starts a program as it is.
+    pub fn run_natively(&self, program: &Path, args: &[String]) -> anyhow::Result<Job> {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.cwd()).stdin(Stdio::null());
+        Job::start(command)
+    }
+
+    /// The command that continues an image.
+    pub fn restart_command(&self, image: &str) -> Command {
+        let mut command = self.dormouse("restart");
+        command.args(["--device", self.device.flag()]).arg("--store").arg(self.store()).arg(image);
+        command
+    }
+
+    /// Continues an image.
+    pub fn restart(&self, image: &str) -> anyhow::Result<Job> {
+        Job::start(self.restart_command(image))
+    }
+
+    /// Takes a checkpoint.
+    pub fn checkpoint(&self, after: After) -> anyhow::Result<Checkpoint> {
+        let output = self.checkpoint_command(after).output().context("cannot run dormouse checkpoint")?;
+        Checkpoint::from_output(&output)
+    }
+
+    /// The command that takes a checkpoint.
+    pub fn checkpoint_command(&self, after: After) -> Command {
+        let mut command = self.dormouse("checkpoint");
+        command.args([self.name, after.flag(), "--json"]);
+        command
+    }
+
+    /// The processes that `dormouse ps` says the job has.
+    fn pids(&self) -> anyhow::Result<Vec<i32>> {
+        #[derive(Deserialize)]
+        struct Row {
+            job: String,
+            #[serde(default)]
+            pids: Vec<i32>,
+        }
+        let output = self.dormouse("ps").arg("--json").output().context("cannot run dormouse ps")?;
+        let rows: Vec<Row> = serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("dormouse ps said something unexpected: {}", String::from_utf8_lossy(&output.stdout))
+        })?;
+        Ok(rows.into_iter().filter(|row| row.job == self.name).flat_map(|row| row.pids).collect())
+    }
+
+    /// All processes of the job: supervisor, servers, application.
+    pub fn processes(&self, job: &Job) -> anyhow::Result<Vec<i32>> {
+        let mut all: BTreeSet<i32> = self.pids()?.into_iter().collect();
+        all.extend(tree::descendants(job.pid())?);
+        all.insert(job.pid());
+        Ok(all.into_iter().collect())
+    }
+
+    /// Kills application, servers and supervisor with SIGKILL, all at once, waits until they are gone, and answers with what
+    /// was printed until then.
+    pub fn kill_everything(&self, job: Job) -> anyhow::Result<Vec<u8>> {
+        let doomed = self.processes(&job)?;
+        tree::kill_all(doomed.iter().copied());
+        let stdout = job.finish()?.stdout;
+        tree::wait_until_gone(&doomed, Duration::from_secs(10)).context("after SIGKILL")?;
+        Ok(stdout)
+    }
+}
+
+/// What becomes of the job after its checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// It runs on.
+    LeaveRunning,
+    /// It ends.
+    Stop,
+}
+
+impl After {
+    fn flag(self) -> &'static str {
+        match self {
+            Self::LeaveRunning => "--leave-running",
+            Self::Stop => "--stop",
+        }
+    }
+}
+
+/// How a checkpoint went.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Checkpoint {
+    /// There is an image.
+    Published(Report),
+    /// The job was over.
+    Ended,
+}
+
+/// What is said of a published image; only what the tests read.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Report {
+    /// The image.
+    pub image: String,
+    /// The longest any thread was stopped, ms.
+    pub stall_ms: f64,
+    /// Of it, the host half, ms.
+    pub host_ms: f64,
+}
+
+impl Checkpoint {
+    /// Exit codes of `dormouse checkpoint` for a job that is not there (any more).
+    const NOT_THERE: [i32; 2] = [3, 11];
+
+    fn from_output(output: &Output) -> anyhow::Result<Self> {
+        if output.status.success() {
+            let report = serde_json::from_slice(&output.stdout).with_context(|| {
+                format!(
+                    "dormouse checkpoint said something unexpected: {}",
+                    String::from_utf8_lossy(&output.stdout)
+                )
+            })?;
+            return Ok(Self::Published(report));
+        }
+        if output.status.code().is_some_and(|code| Self::NOT_THERE.contains(&code)) {
+            return Ok(Self::Ended);
+        }
+        bail!(
+            "the checkpoint failed ({}): {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    }
+}

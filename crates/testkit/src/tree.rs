@@ -1,0 +1,124 @@
+//! Process trees: who belongs to whom, and ending them.
+
+use std::collections::BTreeMap;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A process that we started, and its descendants. Dropped while it runs, it is killed with all of them: a test that fails
+/// leaves nothing behind.
+#[derive(Debug)]
+pub struct Tree(Child);
+
+impl Tree {
+    /// The tree below a child of ours.
+    pub fn new(child: Child) -> Self {
+        Self(child)
+    }
+
+    /// The child's pid.
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// How the child ended, if it has.
+    pub fn try_wait(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        self.0.try_wait().context("cannot wait for a child")
+    }
+
+    /// Kills all of it.
+    pub fn kill(&mut self) {
+        kill_all(descendants(self.pid()).unwrap_or_default());
+        // Whoever is gone already need not be killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.kill();
+        }
+    }
+}
+
+/// Sends SIGKILL to processes, those that are gone included.
+pub fn kill_all(pids: impl IntoIterator<Item = i32>) {
+    for pid in pids.into_iter().filter_map(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Waits until none of these processes lives.
+pub fn wait_until_gone(pids: &[i32], limit: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + limit;
+    while let Some(pid) = pids.iter().find(|pid| is_alive(**pid)) {
+        if Instant::now() > deadline {
+            bail!("process {pid} is still there after {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// All children of `ancestor`, their children, and so on.
+pub fn descendants(ancestor: i32) -> anyhow::Result<Vec<i32>> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").context("cannot list /proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        if let Some((_, parent)) = state_and_parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![ancestor];
+    while let Some(parent) = open.pop() {
+        for child in children.remove(&parent).unwrap_or_default() {
+            found.push(child);
+            open.push(child);
+        }
+    }
+    Ok(found)
+}
+
+fn is_alive(pid: i32) -> bool {
+    state_and_parent(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
+}
+
+/// A process's state and its parent's pid, or nothing when it is gone.
+fn state_and_parent(pid: i32) -> Option<(char, i32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name comes in parentheses and may hold anything, parentheses too.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn grandchildren_are_found_and_their_death_is_seen() {
+        let mut child = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
+        let pid = child.id() as i32;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let grandchild = loop {
+            if let [grandchild] = descendants(pid).unwrap()[..] {
+                break grandchild;
+            }
+            assert!(Instant::now() < deadline, "the shell made no child");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(is_alive(pid) && is_alive(grandchild));
+        kill_process(Pid::from_raw(grandchild).unwrap(), Signal::KILL).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(pid));
+    }
+}
