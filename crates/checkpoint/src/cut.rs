@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
-use store::{Draft, Receipt, Store, WriteOptions};
+use store::{Draft, Receipt, WriteOptions};
 
 /// What the supervisor records in an image, as [`ObjectKind::HostRecord`], in JSON.
 #[derive(Serialize, Deserialize)]
@@ -84,14 +84,16 @@ pub fn take(job: &Supervisor, options: &CheckpointOptions, events: &Sender<Event
     let store = open_or_create_store(&job.facts.store)?;
     let draft = store.begin().map_err(write_failure)?;
     let (sessions, _held) = job.sessions.hold();
-    let (gated, retries, closed) = gate(&sessions, options)?;
+    let (mut gated, retries, closed) = gate(&sessions, options)?;
     let drain = closed.elapsed();
 
     step("capturing");
     let images = in_memory()?;
     let frozen_at = Instant::now();
     let table_changed = gated.table_changed;
-    let (frozen, host_time, device, device_time, gated) = capture(job, &criu, gated, &store, &draft, options, images.path(), events)?;
+    let ask = Ask::Capture { store: store.dir(), draft: draft.id().to_string(), compress: options.compress };
+    let Captured { frozen, host_time, device, device_time } =
+        capture(job, &criu, &mut gated, &ask, images.path(), events)?;
     let shared_at = Instant::now();
     let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
     let shared_bytes = folder::save(job.job.tmpfs().path().as_path(), &writer, |path| ObjectKind::SharedFile { path })?;
@@ -214,34 +216,38 @@ fn try_gate<'a>(
     }
 }
 
-type Captured<'a> = (host::Frozen<'a>, Duration, Device, Duration, Gated<'a>);
+/// A stopped job and its captured device memory, and how long each took.
+struct Captured<'a> {
+    frozen: host::Frozen<'a>,
+    host_time: Duration,
+    device: Device,
+    device_time: Duration,
+}
 
 /// Device memory by the servers and the host half by CRIU, side by side: the gate keeps the device as it is.
-#[allow(clippy::too_many_arguments)]
 fn capture<'a>(
     job: &'a Supervisor,
     criu: &host::Criu,
-    mut gated: Gated<'a>,
-    store: &Store,
-    draft: &Draft,
-    options: &CheckpointOptions,
+    gated: &mut Gated<'_>,
+    ask: &Ask,
     images: &Path,
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
-    let ask = Ask::Capture { store: store.dir(), draft: draft.id().to_string(), compress: options.compress };
     let (done, total) = (AtomicU64::new(0), gated.bytes);
     let began = Instant::now();
-    std::thread::scope(|scope| {
+    let (dumped, host_time, answers) = std::thread::scope(|scope| {
         let capturing: Vec<_> = gated
             .servers
             .iter_mut()
             .map(|server| {
-                let (ask, done, events) = (&ask, &done, events.clone());
+                let server: &mut ServerProcess = server;
+                let (done, events) = (&done, events.clone());
                 scope.spawn(move || {
                     let mut before = 0;
                     server.ask(ask, &mut |now, _| {
-                        let done = done.fetch_add(now.saturating_sub(before), Ordering::Relaxed) + now - before;
+                        let step = now.saturating_sub(before);
                         before = now;
+                        let done = done.fetch_add(step, Ordering::Relaxed) + step;
                         let _ = events.send(Event::Progress { done, total });
                     })
                 })
@@ -249,35 +255,34 @@ fn capture<'a>(
             .collect();
         let dumped = job.job.dump(criu, images, &host::DumpOptions::default());
         let host_time = began.elapsed();
-        let answers: Vec<_> = capturing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect();
-        let device_time = began.elapsed();
-        let mut device = Device { receipts: Vec::new(), devices: Vec::new(), states: Vec::new(), bytes: 0 };
-        let mut failed = None;
-        for answer in answers {
-            match answer {
-                Ok(Answer::Captured { receipt, bytes, devices, state }) => {
-                    match receipt_of(&receipt) {
-                        Ok(receipt) => device.receipts.push(receipt),
-                        Err(failure) => failed = Some(failure),
-                    }
-                    device.bytes += bytes;
-                    device.states.push(state);
-                    devices.into_iter().for_each(|each| {
-                        if !device.devices.contains(&each) {
-                            device.devices.push(each);
-                        }
-                    });
-                }
-                Ok(other) => failed = Some(Failure::new(Kind::Failed, format!("a GPU server answered {other:?}"))),
-                Err(failure) => failed = Some(failure),
+        let answers: Vec<_> =
+            capturing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect();
+        (dumped, host_time, answers)
+    });
+    let device_time = began.elapsed();
+    let mut device = Device { receipts: Vec::new(), devices: Vec::new(), states: Vec::new(), bytes: 0 };
+    let taken = answers.into_iter().try_for_each(|answer| device.take(answer?));
+    let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
+    taken?;
+    Ok(Captured { frozen, host_time, device, device_time })
+}
+
+impl Device {
+    /// Adds what one server captured.
+    fn take(&mut self, answer: Answer) -> Result<(), Failure> {
+        let Answer::Captured { receipt, bytes, devices, state } = answer else {
+            return Err(Failure::new(Kind::Failed, format!("a GPU server answered {answer:?}")));
+        };
+        self.states.push(state);
+        self.receipts.push(receipt_of(&receipt)?);
+        self.bytes += bytes;
+        for each in devices {
+            if !self.devices.contains(&each) {
+                self.devices.push(each);
             }
         }
-        let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
-        match failed {
-            Some(failure) => Err(failure),
-            None => Ok((frozen, host_time, device, device_time, gated)),
-        }
-    })
+        Ok(())
+    }
 }
 
 fn receipt_of(hex: &str) -> Result<Receipt, Failure> {
@@ -328,7 +333,7 @@ fn manifest(
 ) -> Manifest {
     Manifest {
         id: draft.id(),
-        machine: image::Machine::HERE,
+        machine: image::Machine::HOST,
         job: job.facts.job.clone(),
         created_ns: facts::now_ns(),
         dormouse: env!("CARGO_PKG_VERSION").to_owned(),

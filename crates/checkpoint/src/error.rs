@@ -26,6 +26,8 @@ pub enum Kind {
     Store,
     /// The job ended meanwhile.
     Ended,
+    /// The program is there but cannot be executed.
+    CannotExecute,
 }
 
 /// A failure with the sentence for the user: what happened, to what, and what to do.

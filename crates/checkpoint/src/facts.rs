@@ -1,6 +1,6 @@
 //! What a manifest says about the machine and the job's files.
 
-use host::{Identity, ProgramFile, Restoration, WrittenFile};
+use host::files::{Identity, ProgramFile, Restoration, WrittenFile};
 use image::{FileAction, HostFacts, JobFile, MappedFile, RawPath};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -4,7 +4,6 @@ use crate::error::{Failure, Kind};
 use image::{ObjectKind, RawPath};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use store::{ChunkWriter, Image, WriteError};
@@ -121,6 +120,5 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("hello.sock")).unwrap();
         let found: Vec<_> = files(dir.path()).unwrap();
         assert_eq!(found, ["s1/a", "s1/x/b", "top"].map(PathBuf::from));
-        assert!(found.iter().all(|path| !path.as_os_str().as_bytes().is_empty()));
     }
 }

@@ -126,7 +126,11 @@ impl ServerProcess {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    fn say<T: serde::Serialize>(&mut self, message: &T) -> Result<(), Failure> {
+    /// Asks without waiting for the answer.
+    ///
+    /// # Errors
+    /// [`Kind::Failed`] when the server is gone.
+    pub fn say<T: serde::Serialize>(&mut self, message: &T) -> Result<(), Failure> {
         send(&self.to, message).map_err(|error| self.gone(&error))
     }
 

@@ -24,6 +24,8 @@ const LIBRARY_DIR: &str = "lib";
 const HELLO: &str = "hello.sock";
 /// How often threads look whether the job has ended.
 const TICK: Duration = Duration::from_millis(200);
+/// CRIU's log holds its warnings.
+const CRIU_LOG_LEVEL: i32 = 2;
 /// The most a job's record may take.
 const RECORD_MAX: usize = 256 << 20;
 
@@ -59,7 +61,7 @@ pub fn run(
     settings: Settings,
     mut spec: host::JobSpec,
     shim: &Path,
-    signals: host::Forwarder,
+    signals: host::signals::Forwarder,
 ) -> Result<host::Ending, Failure> {
     let command = Command {
         args: spec.argv.iter().map(|arg| RawPath::from(arg.as_os_str())).collect(),
@@ -108,7 +110,7 @@ impl Restart {
         let record: JobRecord = serde_json::from_slice(&json).map_err(|error| {
             Failure::new(Kind::Damaged, format!("the job's record in image {id} cannot be read: {error}"))
         })?;
-        record.host.check().map_err(|error| Failure::new(Kind::Mismatch, Chain(&error).to_string()))?;
+        record.host.check_programs().map_err(|error| Failure::new(Kind::Mismatch, Chain(&error).to_string()))?;
         Ok(Self { image, record })
     }
 
@@ -128,7 +130,7 @@ impl Restart {
     ///
     /// # Errors
     /// When it cannot be restored; then nothing of it is left running.
-    pub fn run(self, settings: Settings, stdio: host::Stdio, signals: host::Forwarder) -> Result<host::Ending, Failure> {
+    pub fn run(self, settings: Settings, stdio: host::Stdio, signals: host::signals::Forwarder) -> Result<host::Ending, Failure> {
         let criu = criu()?;
         let manifest = self.image.manifest();
         let id = manifest.id;
@@ -157,7 +159,14 @@ impl Restart {
         let (restored, ()) = (restored?, unpacked?);
         let hello = hello(&shared)?;
         let serving = serve(&sessions, hello);
-        let spec = host::RestoreSpec { images: images.path().to_owned(), record: self.record.host, tmpfs, stdio };
+        let spec = host::RestoreSpec {
+            images: images.path(),
+            record: &self.record.host,
+            tmpfs,
+            stdio,
+            hide: host::driver::device_nodes(),
+            log_level: CRIU_LOG_LEVEL,
+        };
         let job = host::Restored::restore(&criu, spec)
             .map_err(|error| Failure::new(Kind::Failed, Chain(&error).to_string()))
             .and_then(|stopped| wake(stopped, &sessions, restored));
@@ -205,7 +214,7 @@ impl Supervisor {
     }
 
     /// Answers questions until the job has ended.
-    fn supervise(self: Arc<Self>, folder: &JobFolder, signals: host::Forwarder) -> Result<host::Ending, Failure> {
+    fn supervise(self: Arc<Self>, folder: &JobFolder, signals: host::signals::Forwarder) -> Result<host::Ending, Failure> {
         let socket = folder.admin_socket();
         let fail = |error: io::Error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error);
         let listener = UnixListener::bind(&socket).map_err(fail)?;
@@ -319,7 +328,7 @@ fn facts_of(settings: &Settings, command: &Command, restarted_from: Option<Strin
 
 fn tmpfs(size: u64) -> Result<host::Tmpfs, Failure> {
     host::Tmpfs::create(size).map_err(|error| {
-        let kind = if host::is_root() { Kind::Failed } else { Kind::Unavailable };
+        let kind = if rustix::process::geteuid().is_root() { Kind::Failed } else { Kind::Unavailable };
         Failure::new(kind, Chain(&error).to_string())
     })
 }
@@ -342,9 +351,10 @@ fn serve(sessions: &Arc<Sessions>, hello: HelloListener) -> std::thread::JoinHan
 }
 
 fn spawn_failure(error: &host::SpawnError) -> Failure {
-    let kind = match error {
-        host::SpawnError::Privilege(_) => Kind::Unavailable,
-        host::SpawnError::NotFound { .. } => Kind::NotFound,
+    let kind = match (error, error.shell_code()) {
+        (host::SpawnError::Privilege(_), _) => Kind::Unavailable,
+        (_, 127) => Kind::NotFound,
+        (_, 126) => Kind::CannotExecute,
         _ => Kind::Failed,
     };
     Failure::new(kind, Chain(error).to_string())

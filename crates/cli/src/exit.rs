@@ -18,6 +18,7 @@ pub fn code(kind: Kind) -> u8 {
         Kind::Unavailable => 9,
         Kind::Store => 10,
         Kind::Ended => 11,
+        Kind::CannotExecute => 126,
     }
 }
 

@@ -10,13 +10,11 @@ use flags::{Cli, Command};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before anything else: which signals were ignored and what stdio was, as the program is to have them.
-    let inherited = host::Inherited::take();
     let cli = Cli::parse();
     log_to_stderr();
     match cli.command {
-        Command::Run(flags) => commands::run::run(flags, inherited),
-        Command::Restart(flags) => commands::restart::run(flags, inherited),
+        Command::Run(flags) => commands::run::run(flags),
+        Command::Restart(flags) => commands::restart::run(flags),
         Command::Ps(flags) => output::finish(flags.json.json, commands::ps::run(&flags)),
         Command::Checkpoint(flags) => output::finish(flags.json.json, commands::checkpoint::run(&flags)),
         Command::Ls(flags) => output::finish(flags.json.json, commands::images::ls(&flags)),

@@ -137,13 +137,16 @@ impl Show for Verified {
         for damage in &self.0.damage {
             writeln!(out, "damaged: {damage}")?;
         }
-        if self.0.damage.is_empty() {
+        if self.0.more_damage > 0 {
+            writeln!(out, "and {} more", self.0.more_damage)?;
+        }
+        if self.0.ok {
             writeln!(out, "image {} is whole", self.0.image)?;
         }
         Ok(())
     }
 
     fn code(&self) -> ExitCode {
-        if self.0.damage.is_empty() { ExitCode::SUCCESS } else { crate::exit::code(Kind::Damaged).into() }
+        if self.0.ok { ExitCode::SUCCESS } else { crate::exit::code(Kind::Damaged).into() }
     }
 }

@@ -10,6 +10,7 @@ pub mod run;
 pub mod server;
 
 use crate::flags;
+use ::checkpoint::{Failure, Kind};
 use std::path::{Path, PathBuf};
 
 /// The folder of the store.
@@ -17,7 +18,7 @@ pub fn store_dir(flags: &flags::Store) -> PathBuf {
     if let Some(dir) = &flags.store {
         return dir.clone();
     }
-    if host::is_root() {
+    if rustix::process::geteuid().is_root() {
         return "/var/lib/dormouse".into();
     }
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
@@ -35,4 +36,18 @@ pub fn device(flags: flags::Device) -> &'static str {
             "soft"
         }
     }
+}
+
+/// Our `libcuda.so.1`: `$DORMOUSE_SHIM`, or where a bundle or a build folder has it.
+pub fn shim() -> Result<PathBuf, Failure> {
+    if let Some(path) = std::env::var_os("DORMOUSE_SHIM") {
+        return Ok(path.into());
+    }
+    let program = std::env::current_exe().map_err(|error| Failure::of("cannot find this program's folder", &error))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let places = ["../lib/libcuda.so.1", "libcuda_shim.so"].map(|place| folder.join(place));
+    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+        let looked = places.map(|place| place.display().to_string()).join(" and ");
+        Failure::new(Kind::Failed, format!("Dormouse's libcuda.so.1 is missing (looked for {looked}); set DORMOUSE_SHIM"))
+    })
 }

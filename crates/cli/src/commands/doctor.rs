@@ -1,0 +1,115 @@
+//! `dormouse doctor`: what works on this machine, tried rather than guessed.
+
+use super::shim;
+use crate::flags::Doctor;
+use crate::output::{Show, table};
+use checkpoint::{Chain, Failure, Kind};
+use host::criu::{Capabilities, Resource};
+use host::privilege::Capability;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// One thing that was tried.
+#[derive(Serialize)]
+struct Check {
+    /// What, in a word that scripts can rely on.
+    name: String,
+    /// Whether it works.
+    ok: bool,
+    /// Whether jobs can run and be checkpointed without it.
+    optional: bool,
+    /// What was found, or what to do.
+    detail: String,
+}
+
+#[derive(Serialize)]
+pub struct Findings {
+    checks: Vec<Check>,
+}
+
+/// Tries everything that a job needs.
+pub fn run(_: &Doctor) -> Result<Findings, Failure> {
+    let mut checks: Vec<Check> = Capability::all().map(privilege).collect();
+    checks.push(match shim() {
+        Ok(path) => found("shim", path.display().to_string()),
+        Err(failure) => missing("shim", failure.message),
+    });
+    match host::Criu::find() {
+        Err(error) => checks.push(missing("criu", Chain(&error).to_string())),
+        Ok(criu) => {
+            checks.push(found("criu", criu.to_string()));
+            let capabilities = criu.probe(None);
+            checks.extend(Resource::ALL.map(|resource| carried(&capabilities, resource)));
+        }
+    }
+    checks.push(gpu());
+    checks.push(found("software-device", "PTX on the CPU: --device soft".to_owned()));
+    Ok(Findings { checks })
+}
+
+fn privilege(capability: Capability) -> Check {
+    let name = capability.to_string();
+    if capability.is_held() {
+        return found(&name, capability.purpose().to_owned());
+    }
+    missing(&name, format!("{}: run as root, or give the process this capability", capability.purpose()))
+}
+
+fn carried(capabilities: &Capabilities, resource: Resource) -> Check {
+    let name = format!("criu-{}", resource.name());
+    match capabilities.failure(resource) {
+        None => found(&name, format!("{resource} are dumped and restored")),
+        Some(why) => missing(&name, why.to_owned()),
+    }
+}
+
+/// The driver itself is not asked: initialising it takes a server's place on the GPU.
+fn gpu() -> Check {
+    let libraries = host::driver::library_paths("libcuda.so");
+    let (ok, detail) = match (Path::new("/dev/nvidiactl").exists(), libraries.first()) {
+        (true, Some(library)) => (true, format!("driver library {}", library.display())),
+        (true, None) => (false, "there is a GPU, but no libcuda.so.1; install the driver's library".to_owned()),
+        (false, _) => (false, "no GPU; programs run on the software device".to_owned()),
+    };
+    Check { name: "gpu".to_owned(), ok, optional: true, detail }
+}
+
+fn found(name: &str, detail: String) -> Check {
+    Check { name: name.to_owned(), ok: true, optional: false, detail }
+}
+
+fn missing(name: &str, detail: String) -> Check {
+    Check { name: name.to_owned(), ok: false, optional: false, detail }
+}
+
+impl Findings {
+    fn all_well(&self) -> bool {
+        self.checks.iter().all(|check| check.ok || check.optional)
+    }
+}
+
+impl Show for Findings {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        let rows: Vec<Vec<String>> = self
+            .checks
+            .iter()
+            .map(|check| {
+                let state = match (check.ok, check.optional) {
+                    (true, _) => "ok",
+                    (false, true) => "none",
+                    (false, false) => "MISSING",
+                };
+                vec![state.to_owned(), check.name.clone(), check.detail.clone()]
+            })
+            .collect();
+        table(out, &rows)?;
+        let verdict = if self.all_well() { "programs can be run and checkpointed" } else { "something is missing" };
+        writeln!(out, "\n{verdict}")
+    }
+
+    fn code(&self) -> ExitCode {
+        if self.all_well() { ExitCode::SUCCESS } else { crate::exit::code(Kind::Unavailable).into() }
+    }
+}
