@@ -37,6 +37,28 @@ fn stores_of_every_version_read_as_they_were_written() {
     }
 }
 
+/// A copy of an old store takes new images.
+#[test]
+fn stores_of_every_version_can_be_written() {
+    for (version, _) in VERSIONS {
+        let folder = tempfile::tempdir().unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version);
+        for part in ["packs", "index", "images", ""] {
+            std::fs::create_dir_all(folder.path().join(part)).unwrap();
+            for entry in std::fs::read_dir(from.join(part)).unwrap().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_file() {
+                    std::fs::copy(entry.path(), folder.path().join(part).join(entry.file_name())).unwrap();
+                }
+            }
+        }
+        let store = Store::open(folder.path()).unwrap();
+        let image = support::sample::checkpoint(&store, "golden", 2).unwrap();
+        assert_sample(&store.open_image(&image.id).unwrap(), 2);
+        assert_eq!(store.find("golden").unwrap(), image.id);
+        assert!(image.stored.reused > 2000, "{version}: {:?}", image.stored);
+    }
+}
+
 /// The golden stores hold what they are to keep readable: every codec, several packs, runs of zeros longer than a chunk.
 #[test]
 fn golden_stores_have_one_of_everything() {

@@ -77,7 +77,8 @@ impl Media for Dir {
     }
 
     fn full_path(&self, path: &str) -> PathBuf {
-        self.root.join(path)
+        // Joined with nothing it would get a slash at its end.
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
     }
 }
 

@@ -30,6 +30,8 @@ impl Store {
     /// # Errors
     /// [`WriteError::Full`], [`WriteError::NotWritable`], [`WriteError::Media`].
     pub fn begin(&self) -> Result<Draft, WriteError> {
+        // Copying a store may have left it out: it is mostly empty.
+        self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
         self.remove_abandoned_drafts();
         loop {
             let id = ImageId(self.on("find an id in", layout::TMP, |_| random_id())?);

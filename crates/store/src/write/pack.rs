@@ -8,6 +8,8 @@ use crate::{MediaError, Store, WriteError, layout};
 
 /// Frames shorter than this are gathered before they are written.
 const GATHER: usize = 256 << 10;
+/// So many entries fit into a trailer, with room to spare.
+const MOST_ENTRIES: usize = 1 << 20;
 
 /// A pack in a draft's folder, open for writing.
 #[derive(Debug)]
@@ -32,9 +34,9 @@ impl OpenPack {
         Ok(Self { store: store.clone(), image, path, file, gathered: header.to_vec(), index })
     }
 
-    /// Length so far, in bytes.
-    pub(super) fn len(&self) -> u64 {
-        self.index.file_len
+    /// Whether the next frame should go into another pack: this one has reached `len` bytes, or as many entries as it can have.
+    pub(super) fn is_full(&self, len: u64) -> bool {
+        self.index.file_len >= len || self.index.entries.len() >= MOST_ENTRIES
     }
 
     pub(super) fn append(&mut self, entry: Entry, frame: &[u8]) -> Result<(), WriteError> {

@@ -128,6 +128,12 @@ impl ChunkWriter {
         object.finish()
     }
 
+    /// How many bytes have come this far, for a progress bar.
+    #[must_use]
+    pub fn progress(&self) -> StoredBytes {
+        *lock(&self.shared.stored)
+    }
+
     /// Waits until everything is durable, and says what there is.
     ///
     /// # Errors
@@ -381,7 +387,7 @@ fn write_packs(
         if let Err(error) = written {
             shared.fail(error);
         }
-        if let Some(full) = open.take_if(|pack| pack.len() >= pack_len) {
+        if let Some(full) = open.take_if(|pack| pack.is_full(pack_len)) {
             // The sealer ends only after this thread.
             let _ = packs.send(full);
         }
