@@ -30,6 +30,7 @@
 //! waiting that is not in a call, and drops no error.
 
 pub mod api;
+pub mod client;
 pub mod default_stream;
 mod exports;
 pub mod facts;

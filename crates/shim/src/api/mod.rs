@@ -1,9 +1,42 @@
 //! What each supported function does: one module per chapter of the list.
 
-#![allow(non_snake_case, clippy::missing_safety_doc)]
+#![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
+pub mod capture;
+pub mod context;
+pub mod copy;
+pub mod device;
 pub mod entry_point;
 pub mod error;
+pub mod event;
+pub mod host_memory;
 pub mod initialization;
+pub mod launch;
+pub mod library;
+pub mod memory;
 pub mod module;
+pub mod occupancy;
+pub mod peer;
+pub mod primary_context;
 pub mod profiler;
+pub mod set;
+pub mod stream;
+pub mod unified;
+
+use cuda_abi::sys::CUdeviceptr;
+
+/// Writes an address and a size, each where it is wanted.
+///
+/// # Safety
+/// Both pointers must be NULL or the caller's to write to.
+unsafe fn give_range(to: (*mut CUdeviceptr, *mut usize), range: (u64, u64)) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if !to.0.is_null() {
+            to.0.write(range.0);
+        }
+        if !to.1.is_null() {
+            to.1.write(range.1 as usize);
+        }
+    }
+}

@@ -1,9 +1,15 @@
 //! Modules.
 
-use std::ffi::c_uint;
+use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
 
-use cuda_abi::{CuError, CuResult, sys::CUmoduleLoadingMode};
+use cuda_abi::{
+    CuError, CuResult,
+    sys::{self, CUmoduleLoadingMode},
+};
+use wire::{ModuleGetGlobal, ModuleListFunctions, UploadId};
 
+use crate::client::{JitOptions, Kind, Upload, handle, out, text, with};
 use crate::facts;
 
 /// Always lazy: cudart then loads a module at the first launch of one of its kernels.
@@ -14,5 +20,146 @@ pub unsafe fn cuModuleGetLoadingMode(mode: *mut c_uint) -> CuResult {
     }
     // SAFETY: not NULL, so the caller's to write to.
     unsafe { mode.write(CUmoduleLoadingMode::CU_MODULE_LAZY_LOADING as c_uint) };
+    Ok(())
+}
+
+/// Loads a module from a file.
+pub unsafe fn cuModuleLoad(module: *mut sys::CUmodule, fname: *const c_char) -> CuResult {
+    let module = out(module)?;
+    // SAFETY: the caller's contract is the same.
+    let bytes = unsafe { read_file(fname) }?;
+    let id = with(|call| {
+        let session = call.session;
+        let upload = Upload::write(&session.folder, UploadId(session.next_id()), &bytes)?;
+        call.load_module(&upload, &JitOptions::default())
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { module.set(handle(id.handle())) };
+    Ok(())
+}
+
+/// A whole file of device code.
+pub(super) unsafe fn read_file(name: *const c_char) -> CuResult<Vec<u8>> {
+    if name.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    // SAFETY: not NULL, and text as the caller says.
+    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes());
+    std::fs::read(path).map_err(|_| CuError::FILE_NOT_FOUND)
+}
+
+/// Loads a module from memory.
+pub unsafe fn cuModuleLoadData(module: *mut sys::CUmodule, image: *const c_void) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    unsafe { cuModuleLoadDataEx(module, image, 0, std::ptr::null_mut(), std::ptr::null_mut()) }
+}
+
+/// Loads a module from memory, with options for the compiler.
+pub unsafe fn cuModuleLoadDataEx(
+    module: *mut sys::CUmodule,
+    image: *const c_void,
+    numOptions: c_uint,
+    options: *mut c_uint,
+    optionValues: *mut *mut c_void,
+) -> CuResult {
+    let module = out(module)?;
+    // SAFETY: the caller gives arrays of this length.
+    let options = unsafe { JitOptions::read(numOptions, options, optionValues) }?;
+    let id = with(|call| {
+        let session = call.session;
+        call.context()?;
+        // SAFETY: the caller gives a whole image.
+        let upload = unsafe { Upload::from_memory(&session.folder, UploadId(session.next_id()), image) }?;
+        call.load_module(&upload, &options)
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { module.set(handle(id.handle())) };
+    Ok(())
+}
+
+/// Loads a module from a fatbinary in memory.
+pub unsafe fn cuModuleLoadFatBinary(module: *mut sys::CUmodule, fatCubin: *const c_void) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    unsafe { cuModuleLoadData(module, fatCubin) }
+}
+
+/// Unloads a module.
+pub unsafe fn cuModuleUnload(hmod: sys::CUmodule) -> CuResult {
+    with(|call| call.unload_module(hmod))
+}
+
+/// Gives the function of a name.
+pub unsafe fn cuModuleGetFunction(
+    hfunc: *mut sys::CUfunction,
+    hmod: sys::CUmodule,
+    name: *const c_char,
+) -> CuResult {
+    let hfunc = out(hfunc)?;
+    // SAFETY: text, as the caller says.
+    let name = unsafe { text(name) }?;
+    let id = with(|call| {
+        let module = call.module(hmod)?;
+        call.module_function(&module, name)
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { hfunc.set(handle(id.handle())) };
+    Ok(())
+}
+
+/// Gives the number of functions.
+pub unsafe fn cuModuleGetFunctionCount(count: *mut c_uint, r#mod: sys::CUmodule) -> CuResult {
+    let count = out(count)?;
+    let names = with(|call| {
+        let module = call.module(r#mod)?.id;
+        call.ask(&ModuleListFunctions { module })
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { count.set(names.len() as c_uint) };
+    Ok(())
+}
+
+/// Gives up to `numFunctions` functions.
+pub unsafe fn cuModuleEnumerateFunctions(
+    functions: *mut sys::CUfunction,
+    numFunctions: c_uint,
+    r#mod: sys::CUmodule,
+) -> CuResult {
+    if functions.is_null() || numFunctions == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let found = with(|call| {
+        let module = call.module(r#mod)?;
+        let names = call.ask(&ModuleListFunctions { module: module.id })?;
+        let wanted = names.iter().take(numFunctions as usize);
+        wanted.map(|name| call.module_function(&module, name)).collect::<CuResult<Vec<_>>>()
+    })?;
+    for (index, id) in found.into_iter().enumerate() {
+        // SAFETY: the caller gives `numFunctions` elements.
+        unsafe { functions.add(index).write(handle(id.handle())) };
+    }
+    Ok(())
+}
+
+/// Gives a variable's address and size; either may be left out.
+pub unsafe fn cuModuleGetGlobal_v2(
+    dptr: *mut sys::CUdeviceptr,
+    bytes: *mut usize,
+    hmod: sys::CUmodule,
+    name: *const c_char,
+) -> CuResult {
+    // SAFETY: text, as the caller says.
+    let name = unsafe { text(name) }?;
+    if dptr.is_null() && bytes.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let (address, size) = with(|call| {
+        let module = call.module(hmod)?;
+        let found = call.ask(&ModuleGetGlobal { module: module.id, name: name.to_owned() })?;
+        let kind = Kind::Global(module.id.handle());
+        call.session.add_allocation(found, module.owner.clone(), kind);
+        Ok(found)
+    })?;
+    // SAFETY: the caller's to write to, where not NULL.
+    unsafe { super::give_range((dptr, bytes), (address, size)) };
     Ok(())
 }

@@ -1,0 +1,7 @@
+//! Copies.
+
+mod linear;
+mod pitched;
+
+pub use linear::*;
+pub use pitched::*;

@@ -1,0 +1,121 @@
+//! Events.
+
+use std::ffi::c_uint;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cuda_abi::{CuError, CuResult, sys};
+use wire::{EventCreate, EventDestroy, EventElapsed, EventId, EventQuery, EventRecord, EventSynchronize};
+
+use crate::client::{Event, Owner, handle, out, with};
+
+/// `CU_EVENT_BLOCKING_SYNC`, `DISABLE_TIMING`.
+const FLAGS: c_uint = 1 | 2;
+const DISABLE_TIMING: c_uint = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: c_uint = 4;
+
+/// Makes an event.
+pub unsafe fn cuEventCreate(phEvent: *mut sys::CUevent, Flags: c_uint) -> CuResult {
+    let phEvent = out(phEvent)?;
+    if Flags & INTERPROCESS != 0 {
+        return Err(CuError::NOT_SUPPORTED);
+    }
+    if Flags & !FLAGS != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let id = with(|call| {
+        let context = Arc::clone(call.context()?);
+        let id = EventId(call.session.next_id());
+        call.submit(&EventCreate { ctx: context.id, event: id, flags: Flags })?;
+        let (recorded, gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        let event = Event { owner: Owner::new(&context), flags: Flags, recorded, gone };
+        call.session.events.insert(id.0, Arc::new(event));
+        Ok(id)
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { phEvent.set(handle(id.handle())) };
+    Ok(())
+}
+
+/// Destroys an event.
+pub unsafe fn cuEventDestroy_v2(hEvent: sys::CUevent) -> CuResult {
+    with(|call| {
+        let id = EventId::from_handle(hEvent.addr() as u64).ok_or(CuError::INVALID_HANDLE)?;
+        call.check()?;
+        let event = call.session.events.remove(id.0).ok_or(CuError::INVALID_HANDLE)?;
+        event.gone.store(true, Ordering::Release);
+        call.submit(&EventDestroy { event: id })
+    })
+}
+
+/// Records an event.
+pub unsafe fn cuEventRecord(hEvent: sys::CUevent, hStream: sys::CUstream) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    unsafe { cuEventRecordWithFlags(hEvent, hStream, 0) }
+}
+
+/// Records an event; `CU_EVENT_RECORD_EXTERNAL` means something in captures only.
+pub unsafe fn cuEventRecordWithFlags(
+    hEvent: sys::CUevent,
+    hStream: sys::CUstream,
+    flags: c_uint,
+) -> CuResult {
+    if flags > 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    with(|call| {
+        let (stream, ctx) = call.stream(hStream)?;
+        let (id, event) = call.event(hEvent)?;
+        let event = Arc::clone(event);
+        if event.owner.context.id != ctx {
+            return Err(CuError::INVALID_HANDLE);
+        }
+        call.submit(&EventRecord { ctx, stream, event: id, flags })?;
+        event.recorded.store(true, Ordering::Release);
+        Ok(())
+    })
+}
+
+/// Tells whether an event is complete; one that was never recorded is.
+pub unsafe fn cuEventQuery(hEvent: sys::CUevent) -> CuResult {
+    with(|call| {
+        let (id, event) = call.event(hEvent)?;
+        if !event.recorded.load(Ordering::Acquire) {
+            return call.check();
+        }
+        if call.ask(&EventQuery { event: id })? { Ok(()) } else { Err(CuError::NOT_READY) }
+    })
+}
+
+/// Waits for an event.
+pub unsafe fn cuEventSynchronize(hEvent: sys::CUevent) -> CuResult {
+    with(|call| {
+        let (id, event) = call.event(hEvent)?;
+        if !event.recorded.load(Ordering::Acquire) {
+            return call.check();
+        }
+        call.ask(&EventSynchronize { event: id })
+    })
+}
+
+/// Gives the time between two events, milliseconds. Both must be recorded, and made with timing.
+pub unsafe fn cuEventElapsedTime_v2(
+    pMilliseconds: *mut f32,
+    hStart: sys::CUevent,
+    hEnd: sys::CUevent,
+) -> CuResult {
+    let pMilliseconds = out(pMilliseconds)?;
+    let value = with(|call| {
+        let mut timed = |handle| {
+            let (id, event) = call.event(handle)?;
+            let usable = event.recorded.load(Ordering::Acquire) && event.flags & DISABLE_TIMING == 0;
+            if usable { Ok(id) } else { Err(CuError::INVALID_HANDLE) }
+        };
+        let (start, end) = (timed(hStart)?, timed(hEnd)?);
+        call.ask(&EventElapsed { start, end })
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { pMilliseconds.set(value) };
+    Ok(())
+}

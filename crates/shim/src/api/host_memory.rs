@@ -1,0 +1,99 @@
+//! Pinned host memory: at the same address in the application and in the server.
+
+use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
+
+use cuda_abi::{CuError, CuResult, sys::CUdeviceptr};
+use wire::{PinnedAlloc, PinnedFree, PinnedId};
+
+use crate::client::{Kind, Owner, out, pinned, with};
+
+/// `CU_MEMHOSTALLOC_PORTABLE`, `DEVICEMAP`, `WRITECOMBINED`.
+const FLAGS: c_uint = 1 | 2 | 4;
+
+/// `cuMemHostGetFlags` says this of every allocation: with unified addressing all of it is mapped.
+const DEVICEMAP: c_uint = 2;
+
+/// Allocates pinned memory.
+pub unsafe fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: c_uint) -> CuResult {
+    let pp = out(pp)?;
+    if bytesize == 0 || Flags & !FLAGS != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let address = with(|call| {
+        let context = Arc::clone(call.context()?);
+        let id = PinnedId(call.session.next_id());
+        let bytes = bytesize as u64;
+        let address = call.ask(&PinnedAlloc { ctx: context.id, pinned: id, bytes, flags: Flags })?;
+        let file = call.session.folder.join(format!("pinned-{}", id.0));
+        if let Err(error) = pinned::map(&file, address, bytes) {
+            call.ask(&PinnedFree { pinned: id })?;
+            return Err(error);
+        }
+        let kind = Kind::Pinned { id, flags: Flags | DEVICEMAP };
+        call.session.add_allocation((address, bytes), Owner::new(&context), kind);
+        Ok(address)
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { pp.set(std::ptr::with_exposed_provenance_mut(address as usize)) };
+    Ok(())
+}
+
+/// Allocates pinned memory.
+pub unsafe fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    unsafe { cuMemHostAlloc(pp, bytesize, 0) }
+}
+
+/// Frees pinned memory, when nothing uses it any more.
+pub unsafe fn cuMemFreeHost(p: *mut c_void) -> CuResult {
+    with(|call| {
+        call.check()?;
+        let pinned = |kind: &Kind| matches!(kind, Kind::Pinned { .. });
+        let allocation = call.session.memory.remove(p.addr() as u64, pinned).ok_or(CuError::INVALID_VALUE)?;
+        let Kind::Pinned { id, .. } = allocation.kind else { return Err(CuError::INVALID_VALUE) };
+        if let Err(error) = call.ask(&PinnedFree { pinned: id }) {
+            call.session.memory.insert(allocation);
+            return Err(error);
+        }
+        // SAFETY: the application gives the memory up, and the server no longer uses it.
+        unsafe { pinned::unmap(allocation.base, allocation.bytes) };
+        Ok(())
+    })
+}
+
+/// Gives the device's address of pinned memory: the same one.
+pub unsafe fn cuMemHostGetDevicePointer_v2(
+    pdptr: *mut CUdeviceptr,
+    p: *mut c_void,
+    Flags: c_uint,
+) -> CuResult {
+    let pdptr = out(pdptr)?;
+    if Flags != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let address = p.addr() as u64;
+    flags_of(address)?;
+    // SAFETY: the caller's to write to.
+    unsafe { pdptr.set(address) };
+    Ok(())
+}
+
+/// Gives the flags of pinned memory.
+pub unsafe fn cuMemHostGetFlags(pFlags: *mut c_uint, p: *mut c_void) -> CuResult {
+    let pFlags = out(pFlags)?;
+    let flags = flags_of(p.addr() as u64)?;
+    // SAFETY: the caller's to write to.
+    unsafe { pFlags.set(flags) };
+    Ok(())
+}
+
+fn flags_of(address: u64) -> CuResult<c_uint> {
+    with(|call| {
+        call.context()?;
+        match call.session.memory.find(address).map(|found| found.kind) {
+            Some(Kind::Pinned { flags, .. }) => Ok(flags),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    })
+}

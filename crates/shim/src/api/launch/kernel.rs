@@ -1,0 +1,286 @@
+//! Kernel launches.
+
+use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
+
+use cuda_abi::{CuError, CuResult, sys};
+use wire::{Launch, LaunchValue, OccupancyBlocks};
+
+use crate::client::{Call, Callable, with};
+use crate::log::{self, Level};
+
+/// The size and the place of a launch.
+#[derive(Clone, Copy)]
+struct Config {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: sys::CUstream,
+}
+
+/// Where the parameters are: one of the two, or neither for a function that has none.
+#[derive(Clone, Copy)]
+struct Arguments {
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+}
+
+/// Launches a kernel.
+pub unsafe fn cuLaunchKernel(
+    f: sys::CUfunction,
+    gridDimX: c_uint,
+    gridDimY: c_uint,
+    gridDimZ: c_uint,
+    blockDimX: c_uint,
+    blockDimY: c_uint,
+    blockDimZ: c_uint,
+    sharedMemBytes: c_uint,
+    hStream: sys::CUstream,
+    kernelParams: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CuResult {
+    let config = Config {
+        grid: [gridDimX, gridDimY, gridDimZ],
+        block: [blockDimX, blockDimY, blockDimZ],
+        shared: sharedMemBytes,
+        stream: hStream,
+    };
+    // SAFETY: the caller's contract is the same.
+    with(|call| unsafe { launch(call, f, config, &[], Arguments { params: kernelParams, extra }) })
+}
+
+/// Launches a kernel with attributes.
+pub unsafe fn cuLaunchKernelEx(
+    config: *const sys::CUlaunchConfig,
+    f: sys::CUfunction,
+    kernelParams: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    default_stream: sys::CUstream,
+) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    let (config, attributes) = unsafe { read_config(config, default_stream) }?;
+    // SAFETY: the caller's contract is the same.
+    with(|call| unsafe { launch(call, f, config, &attributes, Arguments { params: kernelParams, extra }) })
+}
+
+/// Launches a kernel whose blocks all run at the same time.
+pub unsafe fn cuLaunchCooperativeKernel(
+    f: sys::CUfunction,
+    gridDimX: c_uint,
+    gridDimY: c_uint,
+    gridDimZ: c_uint,
+    blockDimX: c_uint,
+    blockDimY: c_uint,
+    blockDimZ: c_uint,
+    sharedMemBytes: c_uint,
+    hStream: sys::CUstream,
+    kernelParams: *mut *mut c_void,
+) -> CuResult {
+    let config = Config {
+        grid: [gridDimX, gridDimY, gridDimZ],
+        block: [blockDimX, blockDimY, blockDimZ],
+        shared: sharedMemBytes,
+        stream: hStream,
+    };
+    let mut cooperative = LaunchValue([0; 64]);
+    cooperative.0[0] = 1;
+    let arguments = Arguments { params: kernelParams, extra: std::ptr::null_mut() };
+    // SAFETY: the caller's contract is the same.
+    with(|call| unsafe { launch(call, f, config, &[(COOPERATIVE, cooperative)], arguments) })
+}
+
+const COOPERATIVE: u32 = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE as u32;
+
+/// Attributes whose values hold handles or pointers, or that make a handle: not carried yet.
+const WITH_HANDLES: [sys::CUlaunchAttributeID; 3] = [
+    sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT,
+    sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT,
+    sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE,
+];
+
+/// Reads the configuration of an extended launch, with the stream that NULL means.
+unsafe fn read_config(
+    config: *const sys::CUlaunchConfig,
+    default_stream: sys::CUstream,
+) -> CuResult<(Config, Vec<(u32, LaunchValue)>)> {
+    if config.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    // SAFETY: not NULL, so the caller's; it holds integers and pointers only.
+    let config = unsafe { &*config };
+    if config.numAttrs > 0 && config.attrs.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let mut attributes = Vec::with_capacity(config.numAttrs as usize);
+    for index in 0..config.numAttrs as usize {
+        // SAFETY: the caller gives `numAttrs` elements. The id is read as the integer that it is, because an application may
+        // pass any; the value is 64 bytes of plain data.
+        let (id, value) = unsafe {
+            let attribute = config.attrs.add(index);
+            let id = (&raw const (*attribute).id).cast::<u32>().read();
+            (id, (&raw const (*attribute).value).cast::<[u8; 64]>().read())
+        };
+        if WITH_HANDLES.into_iter().any(|known| known as u32 == id) {
+            log::message(Level::Warn, format_args!("launch attribute {id} is not supported"));
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        if id != sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_IGNORE as u32 {
+            attributes.push((id, LaunchValue(value)));
+        }
+    }
+    let stream = if config.hStream.is_null() { default_stream } else { config.hStream };
+    let size = Config {
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        shared: config.sharedMemBytes,
+        stream,
+    };
+    Ok((size, attributes))
+}
+
+/// The same as a message that is not sent: what occupancy queries are asked about.
+pub(in crate::api) unsafe fn described(
+    call: &mut Call<'_>,
+    function: sys::CUfunction,
+    config: *const sys::CUlaunchConfig,
+) -> CuResult<Launch> {
+    // SAFETY: the caller's contract is the same.
+    let (config, attributes) = unsafe { read_config(config, crate::default_stream::LEGACY) }?;
+    let callee = call.callable(function)?.callee;
+    let (stream, ctx) = call.stream(config.stream)?;
+    let Config { grid, block, shared, .. } = config;
+    Ok(Launch { ctx, stream, callee, grid, block, shared, attributes, params: wire::Bytes::default() })
+}
+
+/// Checks a launch and sends it.
+unsafe fn launch(
+    call: &mut Call<'_>,
+    function: sys::CUfunction,
+    config: Config,
+    attributes: &[(u32, LaunchValue)],
+    arguments: Arguments,
+) -> CuResult {
+    let (stream, ctx) = call.stream(config.stream)?;
+    let current = call.context()?;
+    if ctx != current.id {
+        return Err(CuError::INVALID_HANDLE);
+    }
+    let device = current.device.0 as usize;
+    let callable = Arc::clone(call.callable(function)?);
+    if callable.owner().is_some_and(|owner| owner.context.id != ctx) {
+        return Err(CuError::INVALID_HANDLE);
+    }
+    check_size(call, device, &callable, config)?;
+    if attributes.iter().any(|(id, value)| *id == COOPERATIVE && value.0[..4] != [0; 4]) {
+        check_cooperative(call, device, &callable, config, ctx)?;
+    }
+    let message = &mut call.thread.launch;
+    (message.ctx, message.stream, message.callee) = (ctx, stream, callable.callee);
+    (message.grid, message.block, message.shared) = (config.grid, config.block, config.shared);
+    message.attributes.clear();
+    message.attributes.extend_from_slice(attributes);
+    // SAFETY: the caller gives the parameters that the function takes.
+    unsafe { copy_params(&callable, arguments, &mut message.params.0) }?;
+    call.submit_launch()
+}
+
+/// What CUDA refuses at the call.
+fn check_size(call: &Call<'_>, device: usize, callable: &Callable, config: Config) -> CuResult {
+    let limits = call.session.devices.get(device).ok_or(CuError::INVALID_DEVICE)?.limits;
+    let threads = config.block.iter().try_fold(1u32, |product, dim| product.checked_mul(*dim));
+    let fits =
+        |dims: [u32; 3], most: [u32; 3]| dims.iter().zip(most).all(|(dim, most)| (1..=most).contains(dim));
+    let sized = fits(config.grid, limits.grid) && fits(config.block, limits.block);
+    match threads {
+        Some(threads) if sized && threads <= limits.threads => {
+            if threads > callable.max_threads().unsigned_abs() {
+                return Err(CuError::LAUNCH_OUT_OF_RESOURCES);
+            }
+        }
+        _ => return Err(CuError::INVALID_VALUE),
+    }
+    if config.shared > callable.max_dynamic_shared().unsigned_abs() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// A cooperative grid must fit on the device at once.
+fn check_cooperative(
+    call: &mut Call<'_>,
+    device: usize,
+    callable: &Callable,
+    config: Config,
+    ctx: wire::ContextId,
+) -> CuResult {
+    let block = config.block.iter().product();
+    let message =
+        OccupancyBlocks { ctx, callee: callable.callee, block, shared: config.shared.into(), flags: 0 };
+    let resident = u64::from(call.ask(&message)?.unsigned_abs());
+    let multiprocessors = call.session.devices.get(device).map_or(0, |device| device.limits.multiprocessors);
+    let blocks = config.grid.iter().fold(1u64, |product, dim| product.saturating_mul((*dim).into()));
+    if blocks > resident.saturating_mul(multiprocessors.into()) {
+        return Err(CuError::COOPERATIVE_LAUNCH_TOO_LARGE);
+    }
+    Ok(())
+}
+
+/// Lays the parameters out as the function takes them.
+unsafe fn copy_params(callable: &Callable, from: Arguments, to: &mut Vec<u8>) -> CuResult {
+    to.clear();
+    match (from.params.is_null(), from.extra.is_null()) {
+        (true, true) if callable.params.is_empty() => Ok(()),
+        (true, true) | (false, false) => Err(CuError::INVALID_VALUE),
+        (false, true) => {
+            to.resize(callable.param_bytes, 0);
+            for (index, param) in callable.params.iter().enumerate() {
+                // SAFETY: the caller gives a pointer for each parameter.
+                let value = unsafe { from.params.add(index).read() };
+                let place = to.get_mut(param.offset as usize..(param.offset + param.size) as usize);
+                let place = place.filter(|_| !value.is_null()).ok_or(CuError::INVALID_VALUE)?;
+                // SAFETY: each points to as many bytes as the parameter has; `place` is a buffer of ours of that length.
+                unsafe { std::ptr::copy_nonoverlapping(value.cast(), place.as_mut_ptr(), place.len()) };
+            }
+            Ok(())
+        }
+        // SAFETY: the caller's contract is the same.
+        (true, false) => unsafe { copy_extra(callable, from.extra, to) },
+    }
+}
+
+/// The other way to pass parameters: names and values, ended by NULL. A buffer may be longer or shorter than the function's
+/// parameters: what is missing is zero.
+unsafe fn copy_extra(callable: &Callable, extra: *mut *mut c_void, to: &mut Vec<u8>) -> CuResult {
+    /// `CU_LAUNCH_PARAM_BUFFER_POINTER`, `CU_LAUNCH_PARAM_BUFFER_SIZE`.
+    const POINTER: usize = 1;
+    const SIZE: usize = 2;
+    let (mut buffer, mut size) = (std::ptr::null_mut::<u8>(), 0);
+    let mut at = extra;
+    loop {
+        // SAFETY: the list goes on until a NULL, and each name has a value.
+        let name = unsafe { at.read() }.addr();
+        if name == 0 {
+            break;
+        }
+        // SAFETY: as above.
+        let value = unsafe { at.add(1).read() };
+        match name {
+            POINTER => buffer = value.cast(),
+            // SAFETY: the value of this name points to a size.
+            SIZE if !value.is_null() => size = unsafe { value.cast::<usize>().read() },
+            _ => return Err(CuError::INVALID_VALUE),
+        }
+        // SAFETY: as above.
+        at = unsafe { at.add(2) };
+    }
+    let count = size.min(callable.param_bytes);
+    if buffer.is_null() && count > 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    to.resize(callable.param_bytes, 0);
+    if count > 0 {
+        // SAFETY: the caller says that the buffer has `size` bytes, and `count` is no more.
+        unsafe { std::ptr::copy_nonoverlapping(buffer, to.as_mut_ptr(), count) };
+    }
+    Ok(())
+}

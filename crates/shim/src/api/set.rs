@@ -1,0 +1,109 @@
+//! Filling memory. All of it is asynchronous: with device memory the driver's synchronous forms are too.
+
+use std::ffi::{c_uchar, c_uint, c_ushort};
+
+use cuda_abi::{
+    CuError, CuResult,
+    sys::{CUdeviceptr, CUstream},
+};
+use wire::Fill;
+
+use crate::client::{Place, Side, with};
+
+/// What to fill with: its size and its bits.
+#[derive(Clone, Copy)]
+struct Element(u8, u32);
+
+/// Rows to be filled: bytes from one to the next, elements of each, how many.
+#[derive(Clone, Copy)]
+struct Area {
+    pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+impl Area {
+    fn row(count: usize) -> Self {
+        Self { pitch: 0, width: count, height: 1 }
+    }
+}
+
+fn fill(dst: CUdeviceptr, element: Element, area: Area, stream: CUstream) -> CuResult {
+    let Element(size, value) = element;
+    let (bytes, size_bytes) = (area.width.checked_mul(size.into()), u64::from(size));
+    with(|call| {
+        let (stream, ctx) = call.stream(stream)?;
+        if area.width == 0 || area.height == 0 {
+            return call.check();
+        }
+        let row = bytes.ok_or(CuError::INVALID_VALUE)? as u64;
+        // A single row has no next one.
+        let pitch = if area.height == 1 { row } else { area.pitch as u64 };
+        let span = (area.height as u64 - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(row));
+        let span = span.ok_or(CuError::INVALID_VALUE)?;
+        if pitch < row || !pitch.is_multiple_of(size_bytes) || !dst.is_multiple_of(size_bytes) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if call.place_of(Side::Device(dst), span)? == Place::Host {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let (width, height) = (area.width as u64, area.height as u64);
+        call.submit(&Fill { ctx, stream, dst, pitch, element: size, value, width, height })
+    })
+}
+
+macro_rules! fills {
+    ($($doc:literal $sync:ident $asynchronous:ident ($value:ident: $ty:ty, $size:literal);)*) => {$(
+        #[doc = concat!("Sets ", $doc, ".")]
+        pub unsafe fn $sync(dstDevice: CUdeviceptr, $value: $ty, N: usize, default_stream: CUstream) -> CuResult {
+            fill(dstDevice, Element($size, $value.into()), Area::row(N), default_stream)
+        }
+
+        #[doc = concat!("Sets ", $doc, " when the stream gets there.")]
+        pub unsafe fn $asynchronous(dstDevice: CUdeviceptr, $value: $ty, N: usize, hStream: CUstream) -> CuResult {
+            fill(dstDevice, Element($size, $value.into()), Area::row(N), hStream)
+        }
+    )*};
+}
+
+fills! {
+    "bytes" cuMemsetD8_v2 cuMemsetD8Async (uc: c_uchar, 1);
+    "16-bit words" cuMemsetD16_v2 cuMemsetD16Async (us: c_ushort, 2);
+    "32-bit words" cuMemsetD32_v2 cuMemsetD32Async (ui: c_uint, 4);
+}
+
+macro_rules! fills_2d {
+    ($($doc:literal $sync:ident $asynchronous:ident ($value:ident: $ty:ty, $size:literal);)*) => {$(
+        #[doc = concat!("Sets rows of ", $doc, ".")]
+        pub unsafe fn $sync(
+            dstDevice: CUdeviceptr,
+            dstPitch: usize,
+            $value: $ty,
+            Width: usize,
+            Height: usize,
+            default_stream: CUstream,
+        ) -> CuResult {
+            let area = Area { pitch: dstPitch, width: Width, height: Height };
+            fill(dstDevice, Element($size, $value.into()), area, default_stream)
+        }
+
+        #[doc = concat!("Sets rows of ", $doc, " when the stream gets there.")]
+        pub unsafe fn $asynchronous(
+            dstDevice: CUdeviceptr,
+            dstPitch: usize,
+            $value: $ty,
+            Width: usize,
+            Height: usize,
+            hStream: CUstream,
+        ) -> CuResult {
+            let area = Area { pitch: dstPitch, width: Width, height: Height };
+            fill(dstDevice, Element($size, $value.into()), area, hStream)
+        }
+    )*};
+}
+
+fills_2d! {
+    "bytes" cuMemsetD2D8_v2 cuMemsetD2D8Async (uc: c_uchar, 1);
+    "16-bit words" cuMemsetD2D16_v2 cuMemsetD2D16Async (us: c_ushort, 2);
+    "32-bit words" cuMemsetD2D32_v2 cuMemsetD2D32Async (ui: c_uint, 4);
+}

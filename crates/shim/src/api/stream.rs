@@ -1,0 +1,196 @@
+//! Streams.
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cuda_abi::{CuError, CuResult, sys};
+use wire::{
+    ContextId, EventId, StreamCreate, StreamDestroy, StreamId, StreamQuery, StreamSynchronize,
+    StreamWaitEvent,
+};
+
+use super::launch::add;
+use crate::client::{Call, Callback, Owner, Stream, handle, out, with};
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+
+/// Makes a stream.
+pub unsafe fn cuStreamCreate(phStream: *mut sys::CUstream, Flags: c_uint) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    unsafe { cuStreamCreateWithPriority(phStream, Flags, 0) }
+}
+
+/// Makes a stream; a priority outside of the range becomes the nearest one inside.
+pub unsafe fn cuStreamCreateWithPriority(
+    phStream: *mut sys::CUstream,
+    flags: c_uint,
+    priority: c_int,
+) -> CuResult {
+    let phStream = out(phStream)?;
+    if flags & !NON_BLOCKING != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let id = with(|call| {
+        let context = Arc::clone(call.context()?);
+        let (least, greatest) = call.session.device(context.device.0 as i32)?.facts.stream_priorities;
+        let priority = priority.max(greatest.min(least)).min(least.max(greatest));
+        let id = StreamId(call.session.next_id());
+        call.submit(&StreamCreate { ctx: context.id, stream: id, flags, priority })?;
+        let stream = Stream { owner: Owner::new(&context), flags, priority, gone: AtomicBool::new(false) };
+        call.session.streams.insert(id.0, Arc::new(stream));
+        Ok(id)
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { phStream.set(handle(id.handle())) };
+    Ok(())
+}
+
+/// Destroys a stream; what is in it still completes.
+pub unsafe fn cuStreamDestroy_v2(hStream: sys::CUstream) -> CuResult {
+    with(|call| {
+        let id = StreamId::from_handle(hStream.addr() as u64).ok_or(CuError::INVALID_HANDLE)?;
+        call.check()?;
+        let stream = call.session.streams.remove(id.0).ok_or(CuError::INVALID_HANDLE)?;
+        stream.gone.store(true, Ordering::Release);
+        call.submit(&StreamDestroy { stream: id })
+    })
+}
+
+/// What is known here of a stream.
+struct Known {
+    id: u64,
+    ctx: ContextId,
+    flags: c_uint,
+    priority: c_int,
+}
+
+fn known(call: &mut Call<'_>, stream: sys::CUstream) -> CuResult<Known> {
+    let (name, ctx) = call.stream(stream)?;
+    Ok(match name {
+        wire::Stream::Created(id) => {
+            let stream = call.session.streams.get(id.0).ok_or(CuError::INVALID_HANDLE)?;
+            Known { id: id.0.into(), ctx, flags: stream.flags, priority: stream.priority }
+        }
+        // Ids of created streams are 32 bits long; the default streams of a context come behind them.
+        wire::Stream::Legacy => Known { id: 1 << 32 | u64::from(ctx.0), ctx, flags: 0, priority: 0 },
+        wire::Stream::PerThread => Known { id: per_thread_id(ctx), ctx, flags: NON_BLOCKING, priority: 0 },
+    })
+}
+
+/// A number for the calling thread's default stream in a context.
+fn per_thread_id(ctx: ContextId) -> u64 {
+    // SAFETY: always succeeds.
+    let thread = unsafe { libc::gettid() } as u64;
+    2 << 32 | thread << 40 | u64::from(ctx.0)
+}
+
+/// Gives the priority.
+pub unsafe fn cuStreamGetPriority(hStream: sys::CUstream, priority: *mut c_int) -> CuResult {
+    let priority = out(priority)?;
+    let stream = with(|call| known(call, hStream))?;
+    // SAFETY: the caller's to write to.
+    unsafe { priority.set(stream.priority) };
+    Ok(())
+}
+
+/// Gives the flags.
+pub unsafe fn cuStreamGetFlags(hStream: sys::CUstream, flags: *mut c_uint) -> CuResult {
+    let flags = out(flags)?;
+    let stream = with(|call| known(call, hStream))?;
+    // SAFETY: the caller's to write to.
+    unsafe { flags.set(stream.flags) };
+    Ok(())
+}
+
+/// Gives a number that no other stream of the process has.
+pub unsafe fn cuStreamGetId(hStream: sys::CUstream, streamId: *mut c_ulonglong) -> CuResult {
+    let streamId = out(streamId)?;
+    let stream = with(|call| known(call, hStream))?;
+    // SAFETY: the caller's to write to.
+    unsafe { streamId.set(stream.id) };
+    Ok(())
+}
+
+/// Gives the device.
+pub unsafe fn cuStreamGetDevice(hStream: sys::CUstream, device: *mut sys::CUdevice) -> CuResult {
+    let device = out(device)?;
+    let ordinal = with(|call| {
+        let (_, ctx) = call.stream(hStream)?;
+        Ok(call.session.contexts.get(ctx.0).ok_or(CuError::INVALID_CONTEXT)?.device.0)
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { device.set(ordinal as sys::CUdevice) };
+    Ok(())
+}
+
+/// Gives the context.
+pub unsafe fn cuStreamGetCtx(hStream: sys::CUstream, pctx: *mut sys::CUcontext) -> CuResult {
+    let pctx = out(pctx)?;
+    let stream = with(|call| known(call, hStream))?;
+    // SAFETY: the caller's to write to.
+    unsafe { pctx.set(handle(stream.ctx.handle())) };
+    Ok(())
+}
+
+/// Gives the context; green contexts are not there.
+pub unsafe fn cuStreamGetCtx_v2(
+    hStream: sys::CUstream,
+    pCtx: *mut sys::CUcontext,
+    pGreenCtx: *mut sys::CUgreenCtx,
+) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    unsafe { cuStreamGetCtx(hStream, pCtx) }?;
+    if let Ok(pGreenCtx) = out(pGreenCtx) {
+        // SAFETY: the caller's to write to.
+        unsafe { pGreenCtx.set(std::ptr::null_mut()) };
+    }
+    Ok(())
+}
+
+/// Makes later work of a stream wait for an event.
+pub unsafe fn cuStreamWaitEvent(hStream: sys::CUstream, hEvent: sys::CUevent, Flags: c_uint) -> CuResult {
+    // `CU_EVENT_WAIT_EXTERNAL` means something in captures only.
+    if Flags > 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    with(|call| {
+        let (stream, ctx) = call.stream(hStream)?;
+        let (event, found) = call.event(hEvent)?;
+        if !found.recorded.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        call.submit(&StreamWaitEvent { ctx, stream, event: EventId(event.0), flags: Flags })
+    })
+}
+
+/// Runs a callback when the stream gets there.
+pub unsafe fn cuStreamAddCallback(
+    hStream: sys::CUstream,
+    callback: sys::CUstreamCallback,
+    userData: *mut c_void,
+    flags: c_uint,
+) -> CuResult {
+    let function = callback.ok_or(CuError::INVALID_VALUE)?;
+    if flags != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    add(hStream, Callback::Stream(hStream, function, userData))
+}
+
+/// Tells whether the stream is idle.
+pub unsafe fn cuStreamQuery(hStream: sys::CUstream) -> CuResult {
+    with(|call| {
+        let (stream, ctx) = call.stream(hStream)?;
+        if call.ask(&StreamQuery { ctx, stream })? { Ok(()) } else { Err(CuError::NOT_READY) }
+    })
+}
+
+/// Waits for the stream.
+pub unsafe fn cuStreamSynchronize(hStream: sys::CUstream) -> CuResult {
+    with(|call| {
+        let (stream, ctx) = call.stream(hStream)?;
+        call.ask(&StreamSynchronize { ctx, stream })
+    })
+}

@@ -1,0 +1,116 @@
+//! Host callbacks: the server says which is due, a thread of ours runs it.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cuda_abi::{CuError, CuResult, sys};
+use transport::{CallbackReceiver, ClientSession};
+
+use super::thread::forbid_calls;
+use crate::log::{self, Level};
+
+/// What to run when a stream gets there. The arguments are the application's, and only it knows what they mean.
+pub enum Callback {
+    /// `cuLaunchHostFunc`.
+    Function(unsafe extern "C" fn(*mut c_void), *mut c_void),
+    /// `cuStreamAddCallback`: is told the stream and its error.
+    Stream(sys::CUstream, unsafe extern "C" fn(sys::CUstream, sys::CUresult, *mut c_void), *mut c_void),
+}
+
+// SAFETY: CUDA runs callbacks on a thread of its own, and the application knows that.
+unsafe impl Send for Callback {}
+
+/// Callbacks that are waiting in streams.
+pub struct Callbacks {
+    waiting: Arc<Mutex<HashMap<u32, Callback>>>,
+    transport: Arc<ClientSession>,
+    running: Mutex<bool>,
+}
+
+impl Callbacks {
+    pub(super) fn new(transport: Arc<ClientSession>) -> Self {
+        Self { waiting: Arc::default(), transport, running: Mutex::new(false) }
+    }
+
+    /// Keeps a callback until it is due, and makes the thread that will run it.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` when there can be no thread.
+    pub fn add(&self, id: u32, callback: Callback) -> CuResult {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*running {
+            let receiver = self.transport.callbacks();
+            let waiting = Arc::clone(&self.waiting);
+            without_signals(|| {
+                std::thread::Builder::new()
+                    .name("dormouse-host".to_owned())
+                    .spawn(move || serve(&receiver, &waiting))
+            })
+            .map_err(|_| CuError::OUT_OF_MEMORY)?;
+            *running = true;
+        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, callback);
+        Ok(())
+    }
+
+    /// Forgets a callback that was never sent.
+    pub fn forget(&self, id: u32) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+fn serve(receiver: &CallbackReceiver, waiting: &Mutex<HashMap<u32, Callback>>) {
+    forbid_calls();
+    loop {
+        match receiver.next(Duration::from_secs(3600)) {
+            Ok(None) => {}
+            Ok(Some(due)) => {
+                let callback = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&due.id);
+                match callback {
+                    Some(callback) => run(callback, due.status),
+                    None => log::message(
+                        Level::Error,
+                        format_args!("the server asks for callback {}, which is not there", due.id),
+                    ),
+                }
+                receiver.acknowledge();
+            }
+            Err(error) => {
+                log::message(Level::Error, format_args!("host callbacks end: {error}"));
+                return;
+            }
+        }
+    }
+}
+
+fn run(callback: Callback, status: u32) {
+    // SAFETY: the application gave the function to be called with this argument, once.
+    unsafe {
+        match callback {
+            // A host function is not run in a stream that has failed.
+            Callback::Function(function, data) if status == 0 => function(data),
+            Callback::Function(..) => {}
+            Callback::Stream(stream, function, data) => {
+                // SAFETY: `CUresult` has the size of an `int`; only the application's C code looks at it.
+                let function: unsafe extern "C" fn(sys::CUstream, u32, *mut c_void) =
+                    std::mem::transmute(function);
+                function(stream, status, data);
+            }
+        }
+    }
+}
+
+/// Runs `make` with all signals blocked, so that a thread it makes takes none of the application's.
+fn without_signals<R>(make: impl FnOnce() -> R) -> R {
+    // SAFETY: signal sets on this stack, initialised before they are read.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let made = make();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        made
+    }
+}

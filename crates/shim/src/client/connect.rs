@@ -1,0 +1,92 @@
+//! Starting a session: finding the job, asking it for a server, opening the shared files.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use cuda_abi::{CuError, CuResult};
+use transport::{ClientSession, TransportError, hello};
+use wire::GetFacts;
+
+use super::session::{SESSION, Session};
+use super::thread::first_call;
+use super::{fork, session};
+use crate::facts;
+use crate::log::{self, Level};
+
+/// Where a job's shared folder is, inside the job: always there, so that mappings find their files wherever it wakes up.
+pub const JOB: &str = "/run/dormouse-job";
+
+/// How long a server may take to be ready: a driver with many GPUs takes seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Starts the session of this process, once.
+///
+/// # Errors
+/// `NO_DEVICE` outside a job or when the job has no server for this process; `NOT_INITIALIZED` in a child forked from a
+/// process that has a session.
+pub fn start(job: &Path) -> CuResult {
+    static STARTING: Mutex<()> = Mutex::new(());
+    if fork::is_child() {
+        return Err(CuError::NOT_INITIALIZED);
+    }
+    if SESSION.get().is_some() {
+        return Ok(());
+    }
+    let _only_one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if SESSION.get().is_some() {
+        return Ok(());
+    }
+    let (transport, folder) =
+        connect(job).inspect_err(|error| explain(job, error)).map_err(|_| CuError::NO_DEVICE)?;
+    let facts = first_call(&transport, &GetFacts {})?;
+    if facts.devices.is_empty() {
+        return Err(CuError::NO_DEVICE);
+    }
+    reserve(facts.devices.len());
+    fork::mark()?;
+    let _ = SESSION.set(Session::new(transport, folder, facts.devices));
+    facts::provide(session()?);
+    Ok(())
+}
+
+type Connected = (std::sync::Arc<ClientSession>, std::path::PathBuf);
+
+fn connect(job: &Path) -> Result<Connected, TransportError> {
+    let session = hello::ask(&job.join("hello.sock"), std::process::id(), PATIENCE)?;
+    let folder = job.join(format!("s{session}"));
+    Ok((ClientSession::open(&folder)?, folder))
+}
+
+/// Says on stderr why there is no GPU: a program may not, and without this nobody could tell.
+fn explain(job: &Path, error: &TransportError) {
+    let text = if job.join("hello.sock").exists() {
+        format!("dormouse: no GPU for this process: {error}\n")
+    } else {
+        "dormouse: this libcuda.so.1 works inside a job only; start the program with `dormouse run -- PROGRAM ARGS…`\n"
+            .to_owned()
+    };
+    use std::io::Write;
+    // A program that closed its stderr goes without.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Keeps the addresses of device memory free of other mappings in this process. They hold nothing and cost nothing.
+fn reserve(devices: usize) {
+    const ARENAS: usize = 0x2000_0000_0000;
+    const ARENA: usize = 4 << 40;
+    for device in 0..devices {
+        let wanted = std::ptr::without_provenance_mut(ARENAS + device * ARENA);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping, and nobody can touch the pages.
+        let got = unsafe { libc::mmap(wanted, ARENA, libc::PROT_NONE, flags, -1, 0) };
+        if got != wanted {
+            // The program can run all the same, unless it maps something there.
+            log::message(Level::Warn, format_args!("the addresses of device {device} cannot be reserved"));
+            if got != libc::MAP_FAILED {
+                // SAFETY: a kernel that does not know the flag put the mapping elsewhere; nobody else knows it.
+                unsafe { libc::munmap(got, ARENA) };
+            }
+        }
+    }
+}

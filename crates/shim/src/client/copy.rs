@@ -1,0 +1,228 @@
+//! Copies: by where the two sides are, and whether the caller waits.
+//!
+//! Device and pinned memory have the same addresses in the server, which copies between them by itself. What lies in this
+//! process alone (pageable memory) travels in messages when it is small, and through the ring's staging slots when it is not.
+
+use wire::{
+    ContextId, Copy, CopyFromInline, CopyFromSlot, CopyToInline, CopyToSlot, CopyToSlotWait, CopyWait,
+    INLINE_MAX, SlotWait, Stream, StreamSynchronize,
+};
+
+use cuda_abi::{CuError, CuResult};
+use transport::{SLOT_BYTES, SLOTS};
+
+use super::memory::Place;
+use super::thread::Call;
+
+/// Whether the call returns before a copy is done that needs this process no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// `cuMemcpy*`.
+    UntilDone,
+    /// `cuMemcpy*Async`.
+    No,
+}
+
+/// What the caller says that a side of a copy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Memory of the host, pinned or not.
+    Host(u64),
+    /// Device memory, or pinned memory at its device address.
+    Device(u64),
+    /// Whatever the address says (unified addressing).
+    Any(u64),
+}
+
+impl Side {
+    /// The address.
+    pub fn address(self) -> u64 {
+        match self {
+            Self::Host(address) | Self::Device(address) | Self::Any(address) => address,
+        }
+    }
+
+    /// The same side `bytes` further on.
+    pub fn offset(self, bytes: u64) -> Self {
+        match self {
+            Self::Host(address) => Self::Host(address.wrapping_add(bytes)),
+            Self::Device(address) => Self::Device(address.wrapping_add(bytes)),
+            Self::Any(address) => Self::Any(address.wrapping_add(bytes)),
+        }
+    }
+}
+
+/// Where a copy happens.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane {
+    /// The stream's context.
+    pub ctx: ContextId,
+    /// The stream.
+    pub stream: Stream,
+    /// Whether the caller waits.
+    pub wait: Wait,
+}
+
+impl Call<'_> {
+    /// What a side of a copy is.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when it is not what the caller says, or not all of one allocation.
+    pub fn place_of(&self, side: Side, bytes: u64) -> CuResult<Place> {
+        let place = self.session.memory.place(side.address(), bytes).ok_or(CuError::INVALID_VALUE)?;
+        match (side, place) {
+            (Side::Host(_), Place::Device) | (Side::Device(_), Place::Host) => Err(CuError::INVALID_VALUE),
+            _ => Ok(place),
+        }
+    }
+
+    /// Copies `bytes` bytes.
+    ///
+    /// # Errors
+    /// As the driver's copies.
+    ///
+    /// # Safety
+    /// A side in memory of the host must be the caller's to read or write.
+    pub unsafe fn copy(&mut self, lane: Lane, dst: Side, src: Side, bytes: u64) -> CuResult {
+        if bytes == 0 {
+            return self.check();
+        }
+        let places = (self.place_of(dst, bytes)?, self.place_of(src, bytes)?);
+        let (dst, src) = (dst.address(), src.address());
+        let Lane { ctx, stream, wait } = lane;
+        match places {
+            (Place::Device, Place::Device) => self.submit(&Copy { ctx, stream, dst, src, bytes }),
+            (Place::Device | Place::Pinned, Place::Device | Place::Pinned) if wait == Wait::No => {
+                self.submit(&Copy { ctx, stream, dst, src, bytes })
+            }
+            (Place::Device | Place::Pinned, Place::Device | Place::Pinned) => {
+                self.ask(&CopyWait { ctx, stream, dst, src, bytes })
+            }
+            // SAFETY: the side is the caller's to read.
+            (Place::Device | Place::Pinned, Place::Host) => unsafe {
+                self.send(lane, dst, pointer(src), bytes)
+            },
+            // SAFETY: the side is the caller's to write.
+            (Place::Host, Place::Device | Place::Pinned) => unsafe {
+                self.fetch(lane, pointer(dst).cast_mut(), src, bytes)
+            },
+            (Place::Host, Place::Host) => {
+                self.ask(&StreamSynchronize { ctx, stream })?;
+                // SAFETY: both sides are the caller's; they may overlap.
+                unsafe { std::ptr::copy(pointer(src), pointer(dst).cast_mut(), bytes as usize) };
+                Ok(())
+            }
+        }
+    }
+
+    /// From pageable memory: the bytes are taken before the call returns.
+    ///
+    /// # Safety
+    /// `src` must be readable for `bytes`.
+    unsafe fn send(&mut self, lane: Lane, dst: u64, src: *const u8, bytes: u64) -> CuResult {
+        let Lane { ctx, stream, .. } = lane;
+        if bytes <= INLINE_MAX as u64 {
+            // SAFETY: readable, as the caller says.
+            let data = unsafe { std::slice::from_raw_parts(src, bytes as usize) };
+            return self
+                .submit_with(&CopyFromInline { ctx, stream, dst, data: wire::Bytes::default() }, data);
+        }
+        for (offset, len) in pieces(bytes, SLOT_BYTES as u64) {
+            let slot = self.free_slot()?;
+            // SAFETY: readable, as the caller says; the slot is this thread's and nothing uses it.
+            unsafe { self.slot(slot)?.fill(src.add(offset as usize), len as usize) }
+                .map_err(|_| CuError::UNKNOWN)?;
+            let message =
+                CopyFromSlot { ctx, stream, dst: dst + offset, slot: slot as u32, bytes: len as u32 };
+            self.thread.slots.busy[slot] = true;
+            self.submit(&message)?;
+        }
+        Ok(())
+    }
+
+    /// To pageable memory: the bytes are there when the call returns.
+    ///
+    /// # Safety
+    /// `dst` must be writable for `bytes`.
+    unsafe fn fetch(&mut self, lane: Lane, dst: *mut u8, src: u64, bytes: u64) -> CuResult {
+        let Lane { ctx, stream, .. } = lane;
+        if bytes <= INLINE_MAX as u64 {
+            let data = self.ask(&CopyToInline { ctx, stream, src, bytes: bytes as u32 })?;
+            if data.0.len() as u64 != bytes {
+                return Err(CuError::UNKNOWN);
+            }
+            // SAFETY: writable, as the caller says.
+            unsafe { std::ptr::copy_nonoverlapping(data.0.as_ptr(), dst, data.0.len()) };
+            return Ok(());
+        }
+        self.fetch_pieces(
+            pieces(bytes, SLOT_BYTES as u64),
+            |call, slot, (offset, len)| {
+                call.submit(&CopyToSlot { ctx, stream, src: src + offset, slot, bytes: len as u32 })
+            },
+            |slot, (offset, len)| {
+                // SAFETY: writable, as the caller says; the slot's copy is complete.
+                unsafe { slot.drain(dst.add(offset as usize), len as usize) }
+            },
+        )
+    }
+
+    /// Fetches pieces through the slots, as many under way as there are slots: `start` sends a piece's copy to a slot, `take`
+    /// empties the slot when it is there.
+    pub(super) fn fetch_pieces<P: std::marker::Copy>(
+        &mut self,
+        pieces: impl Iterator<Item = P>,
+        mut start: impl FnMut(&mut Self, u32, P) -> CuResult,
+        mut take: impl FnMut(transport::Slot<'_>, P) -> transport::Result<()>,
+    ) -> CuResult {
+        let mut under_way = std::collections::VecDeque::with_capacity(SLOTS);
+        let mut pieces = pieces.peekable();
+        while pieces.peek().is_some() || !under_way.is_empty() {
+            if let (true, Some(piece)) = (under_way.len() < SLOTS, pieces.peek().copied()) {
+                pieces.next();
+                let slot = self.free_slot()?;
+                self.thread.slots.busy[slot] = true;
+                start(self, slot as u32, piece)?;
+                under_way.push_back((slot, piece));
+            } else if let Some((slot, piece)) = under_way.pop_front() {
+                self.ask(&CopyToSlotWait { slot: slot as u32 })?;
+                self.thread.slots.busy[slot] = false;
+                take(self.slot(slot)?, piece).map_err(|_| CuError::UNKNOWN)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A slot that nothing uses, waiting for the copy that does.
+    pub(super) fn free_slot(&mut self) -> CuResult<usize> {
+        let slot = self.thread.slots.next;
+        self.thread.slots.next = (slot + 1) % SLOTS;
+        if self.thread.slots.busy[slot] {
+            self.ask(&SlotWait { slot: slot as u32 })?;
+            self.thread.slots.busy[slot] = false;
+        }
+        Ok(slot)
+    }
+}
+
+/// Offsets and lengths of the pieces of a whole.
+pub(super) fn pieces(whole: u64, piece: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..whole.div_ceil(piece)).map(move |index| (index * piece, piece.min(whole - index * piece)))
+}
+
+/// An address of this process.
+pub(super) fn pointer(address: u64) -> *const u8 {
+    std::ptr::with_exposed_provenance(address as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pieces;
+
+    #[test]
+    fn pieces_make_up_the_whole() {
+        assert_eq!(pieces(10, 4).collect::<Vec<_>>(), [(0, 4), (4, 4), (8, 2)]);
+        assert_eq!(pieces(8, 4).collect::<Vec<_>>(), [(0, 4), (4, 4)]);
+        assert_eq!(pieces(0, 4).count(), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! Pitched copies (`cuMemcpy2D`, `cuMemcpy3D`): rows that lie apart.
+
+use cuda_abi::{CuError, CuResult};
+use transport::SLOT_BYTES;
+use wire::{Copy3D, CopyRowsFromSlot, CopyRowsToSlot, Pitched, StreamSynchronize};
+
+use super::copy::{Lane, Side, Wait, pieces, pointer};
+use super::memory::Place;
+use super::thread::Call;
+
+/// One side of a pitched copy: where its first byte is, bytes from a row to the next, rows from a slice to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// Where it is.
+    pub side: Side,
+    /// Bytes from a row to the next.
+    pub pitch: u64,
+    /// Rows from a slice to the next.
+    pub rows: u64,
+}
+
+/// How much is copied: bytes of a row, rows of a slice, slices.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Bytes.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+    /// Slices.
+    pub depth: u64,
+}
+
+impl Rows {
+    /// Offset of a row from the first byte; `None` when it is beyond any address.
+    fn offset(&self, slice: u64, row: u64) -> Option<u64> {
+        slice.checked_mul(self.rows)?.checked_add(row)?.checked_mul(self.pitch)
+    }
+
+    /// Bytes from the first to behind the last.
+    fn span(&self, extent: Extent) -> CuResult<u64> {
+        self.offset(extent.depth - 1, extent.height - 1)
+            .and_then(|last| last.checked_add(extent.width))
+            .ok_or(CuError::INVALID_VALUE)
+    }
+
+    fn pitched(&self) -> Pitched {
+        Pitched { address: self.side.address(), pitch: self.pitch, rows: self.rows }
+    }
+
+    /// The same from another row on. The span has been checked, so no row is beyond it.
+    fn from(&self, slice: u64, row: u64) -> Self {
+        Self { side: self.side.offset(self.offset(slice, row).unwrap_or(0)), ..*self }
+    }
+}
+
+/// Some rows of one slice.
+#[derive(Clone, Copy)]
+struct Band {
+    slice: u64,
+    row: u64,
+    rows: u64,
+}
+
+/// The bands of a copy that each fit in a slot.
+fn bands(extent: Extent) -> impl Iterator<Item = Band> {
+    let most = SLOT_BYTES as u64 / extent.width.max(1);
+    (0..extent.depth)
+        .flat_map(move |slice| pieces(extent.height, most).map(move |(row, rows)| Band { slice, row, rows }))
+}
+
+impl Call<'_> {
+    /// Copies rows.
+    ///
+    /// # Errors
+    /// As the driver's pitched copies.
+    ///
+    /// # Safety
+    /// A side in memory of the host must be the caller's to read or write.
+    pub unsafe fn copy_rows(&mut self, lane: Lane, dst: Rows, src: Rows, extent: Extent) -> CuResult {
+        let Extent { width, height, depth } = extent;
+        if width == 0 || height == 0 || depth == 0 {
+            return self.check();
+        }
+        let overlap = |side: &Rows| (height > 1 || depth > 1) && side.pitch < width;
+        let short = |side: &Rows| depth > 1 && side.rows < height;
+        if [&dst, &src].into_iter().any(|side| overlap(side) || short(side)) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let (to, from) =
+            (self.place_of(dst.side, dst.span(extent)?)?, self.place_of(src.side, src.span(extent)?)?);
+        let Lane { ctx, stream, wait } = lane;
+        if to != Place::Host && from != Place::Host {
+            self.submit(&Copy3D {
+                ctx,
+                stream,
+                dst: dst.pitched(),
+                src: src.pitched(),
+                width,
+                height,
+                depth,
+            })?;
+            return match (wait, to, from) {
+                (Wait::No, ..) | (_, Place::Device, Place::Device) => Ok(()),
+                _ => self.ask(&StreamSynchronize { ctx, stream }),
+            };
+        }
+        if width > SLOT_BYTES as u64 || (to == Place::Host && from == Place::Host) {
+            for slice in 0..depth {
+                for row in 0..height {
+                    let (dst, src) = (dst.from(slice, row).side, src.from(slice, row).side);
+                    // SAFETY: a row of what is the caller's.
+                    unsafe { self.copy(lane, dst, src, width) }?;
+                }
+            }
+            return Ok(());
+        }
+        if to == Place::Host {
+            return self.fetch_pieces(
+                bands(extent),
+                |call, slot, Band { slice, row, rows }| {
+                    let src = src.from(slice, row).pitched();
+                    call.submit(&CopyRowsToSlot { ctx, stream, src, slot, width, height: rows, depth: 1 })
+                },
+                |slot, band| {
+                    for row in 0..band.rows {
+                        let to = dst.from(band.slice, band.row + row).side.address();
+                        let at = (row * width) as usize;
+                        // SAFETY: a row of what is the caller's to write; the band's rows fit in the slot.
+                        unsafe {
+                            let from = slot.address().as_ptr().add(at);
+                            std::ptr::copy_nonoverlapping(from, pointer(to).cast_mut(), width as usize);
+                        }
+                    }
+                    Ok(())
+                },
+            );
+        }
+        for band in bands(extent) {
+            let slot = self.free_slot()?;
+            let memory = self.slot(slot)?.address().as_ptr();
+            for row in 0..band.rows {
+                let from = src.from(band.slice, band.row + row).side.address();
+                // SAFETY: a row of what is the caller's to read; the band's rows fit in the slot, which nothing uses.
+                unsafe {
+                    let to = memory.add((row * width) as usize);
+                    std::ptr::copy_nonoverlapping(pointer(from), to, width as usize);
+                }
+            }
+            self.thread.slots.busy[slot] = true;
+            let dst = dst.from(band.slice, band.row).pitched();
+            let message =
+                CopyRowsFromSlot { ctx, stream, dst, slot: slot as u32, width, height: band.rows, depth: 1 };
+            self.submit(&message)?;
+        }
+        Ok(())
+    }
+}

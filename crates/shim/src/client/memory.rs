@@ -1,0 +1,125 @@
+//! What the client knows of memory: which addresses are allocations, of which kind and size.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use wire::PinnedId;
+
+use super::context::Owner;
+
+/// Where device memory and what the device library places itself can lie (`ARCHITECTURE.md`, addresses).
+const DEVICE: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
+/// The part of it that holds allocations made by `cuMemAlloc`, and nothing else.
+const ARENAS: std::ops::Range<u64> = 0x2000_0000_0000..0x3000_0000_0000;
+/// Where pinned memory can lie: 64 windows of 64 GiB.
+pub const PINNED: std::ops::Range<u64> = 0x5000_0000_0000..0x5400_0000_0000;
+
+/// What kind of allocation it is.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// `cuMemAlloc` and its like.
+    Device,
+    /// A variable of the module or library with this handle.
+    Global(u64),
+    /// `cuMemHostAlloc` and its like.
+    Pinned {
+        /// Its file.
+        id: PinnedId,
+        /// `CU_MEMHOSTALLOC_*`.
+        flags: u32,
+    },
+}
+
+/// An allocation.
+#[derive(Clone)]
+pub struct Allocation {
+    /// Its first address.
+    pub base: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Its context.
+    pub owner: Owner,
+    /// A number that no other allocation of the process has.
+    pub number: u32,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What an address is, for a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Device memory.
+    Device,
+    /// Pinned memory: the server has it at the same address.
+    Pinned,
+    /// Memory of this process alone.
+    Host,
+}
+
+/// All allocations, by first address.
+#[derive(Default)]
+pub struct Memory(RwLock<BTreeMap<u64, Allocation>>);
+
+impl Memory {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Allocation>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Allocation>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an allocation.
+    pub fn insert(&self, allocation: Allocation) {
+        self.write().insert(allocation.base, allocation);
+    }
+
+    /// Takes the allocation that begins there away, if it is of that kind.
+    pub fn remove(&self, base: u64, kind: impl Fn(&Kind) -> bool) -> Option<Allocation> {
+        let mut all = self.write();
+        all.get(&base).filter(|found| kind(&found.kind))?;
+        all.remove(&base)
+    }
+
+    /// Takes every allocation away for which `dead` holds.
+    pub fn sweep(&self, dead: impl Fn(&Allocation) -> bool) -> Vec<Allocation> {
+        let mut gone = Vec::new();
+        self.write().retain(|_, allocation| {
+            let keep = !dead(allocation);
+            if !keep {
+                gone.push(allocation.clone());
+            }
+            keep
+        });
+        gone
+    }
+
+    /// The allocation that an address lies in.
+    pub fn find(&self, address: u64) -> Option<Allocation> {
+        self.read()
+            .range(..=address)
+            .next_back()
+            .map(|(_, found)| found)
+            .filter(|found| address - found.base < found.bytes)
+            .cloned()
+    }
+
+    /// What `bytes` bytes at an address are; `None` when they are device or pinned addresses, but not all of one allocation.
+    pub fn place(&self, address: u64, bytes: u64) -> Option<Place> {
+        let place = if DEVICE.contains(&address) {
+            Place::Device
+        } else if PINNED.contains(&address) {
+            Place::Pinned
+        } else {
+            return Some(Place::Host);
+        };
+        // Variables may be known to the program without its having asked for their addresses: the server checks those.
+        if place == Place::Device && !ARENAS.contains(&address) {
+            return Some(place);
+        }
+        let all = self.read();
+        let (_, found) = all.range(..=address).next_back()?;
+        let offset = address - found.base;
+        (offset < found.bytes && bytes <= found.bytes - offset).then_some(place)
+    }
+}

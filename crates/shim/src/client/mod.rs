@@ -1,0 +1,80 @@
+//! The client of a GPU server: what an application process keeps of its session, and how a call reaches the server.
+//!
+//! `cuInit` starts the session ([`start`]); every other call goes through [`with`], which hands out the calling thread's
+//! ring, context stack and caches, and the session's tables. Handles are looked up here, errors that CUDA gives at the call
+//! are decided here, and only what is well formed is sent.
+
+mod callbacks;
+mod code;
+mod connect;
+mod context;
+mod copy;
+mod copy_rows;
+mod fork;
+mod image;
+mod jit;
+mod memory;
+mod objects;
+mod output;
+pub mod pinned;
+mod registry;
+mod session;
+mod thread;
+
+pub use callbacks::Callback;
+pub use connect::{JOB, start};
+pub use context::{Context, Owner};
+pub use copy::{Lane, Side, Wait};
+pub use copy_rows::{Extent, Rows};
+pub use image::Upload;
+pub use jit::JitOptions;
+pub use memory::{Allocation, Kind, Place};
+pub use objects::{Callable, Event, Library, Module, Origin, Stream};
+pub use session::{Session, session};
+pub use thread::{Call, with};
+
+pub use session::{API_VERSION, context_gone};
+
+use cuda_abi::{CuError, CuResult};
+
+/// A pointer that the application wants written: never NULL.
+///
+/// # Errors
+/// `INVALID_VALUE` for NULL.
+pub fn out<T>(pointer: *mut T) -> CuResult<Out<T>> {
+    if pointer.is_null() { Err(CuError::INVALID_VALUE) } else { Ok(Out(pointer)) }
+}
+
+/// See [`out`].
+pub struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Writes the result.
+    ///
+    /// # Safety
+    /// The pointer must be the caller's to write to.
+    pub unsafe fn set(self, value: T) {
+        // SAFETY: not NULL, and valid as the caller says.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// A handle of ours as the pointer that the application sees; nobody follows it.
+pub fn handle<T>(value: u64) -> *mut T {
+    std::ptr::without_provenance_mut(value as usize)
+}
+
+/// Text that the application passed.
+///
+/// # Errors
+/// `INVALID_VALUE` for NULL and for what is not UTF-8: no name in device code is.
+///
+/// # Safety
+/// `text` must be NULL or end with a NUL.
+pub unsafe fn text<'a>(text: *const std::ffi::c_char) -> CuResult<&'a str> {
+    if text.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    // SAFETY: as the caller says.
+    unsafe { std::ffi::CStr::from_ptr(text) }.to_str().map_err(|_| CuError::INVALID_VALUE)
+}

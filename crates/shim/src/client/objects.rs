@@ -1,0 +1,181 @@
+//! Streams, events, modules, libraries, functions and kernels, as the client knows them.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wire::{Callee, ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId, Param};
+
+use super::context::Owner;
+use super::registry::Object;
+
+/// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`.
+const MAX_THREADS: i32 = 0;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const MAX_DYNAMIC_SHARED: i32 = 8;
+
+macro_rules! alive_with_owner {
+    ($($name:ident),*) => {$(
+        impl Object for $name {
+            fn is_alive(&self) -> bool {
+                self.owner.is_alive() && !self.gone.load(Ordering::Acquire)
+            }
+        }
+    )*};
+}
+alive_with_owner!(Stream, Event, Module);
+
+/// A stream that the application created.
+pub struct Stream {
+    /// Its context.
+    pub owner: Owner,
+    /// `CUstream_flags`.
+    pub flags: u32,
+    /// As the device gave it.
+    pub priority: i32,
+    /// Whether it is destroyed.
+    pub gone: AtomicBool,
+}
+
+/// An event.
+pub struct Event {
+    /// Its context.
+    pub owner: Owner,
+    /// `CUevent_flags`.
+    pub flags: u32,
+    /// Whether it has ever been recorded.
+    pub recorded: AtomicBool,
+    /// Whether it is destroyed.
+    pub gone: AtomicBool,
+}
+
+/// A module.
+pub struct Module {
+    /// Its id.
+    pub id: ModuleId,
+    /// Its context.
+    pub owner: Owner,
+    /// The library it is the module of, in its context; such a module goes with the library.
+    pub library: Option<LibraryId>,
+    /// Functions looked up so far, by name.
+    pub functions: Mutex<HashMap<String, FunctionId>>,
+    /// Whether it is unloaded.
+    pub gone: AtomicBool,
+}
+
+/// A library.
+pub struct Library {
+    /// Its id.
+    pub id: LibraryId,
+    /// Kernels looked up so far, by name.
+    pub kernels: Mutex<HashMap<String, KernelId>>,
+    /// Its module in each context, as far as asked for.
+    pub modules: Mutex<HashMap<ContextId, ModuleId>>,
+    /// Whether it is unloaded.
+    pub gone: AtomicBool,
+}
+
+impl Object for Library {
+    fn is_alive(&self) -> bool {
+        !self.gone.load(Ordering::Acquire)
+    }
+}
+
+/// Where a function or kernel comes from, and goes with.
+pub enum Origin {
+    /// A function of this module.
+    Module(Arc<Module>),
+    /// A kernel of this library.
+    Library(Arc<Library>),
+    /// A kernel of this library as a function of one context.
+    KernelIn(Arc<Library>, Owner),
+}
+
+/// A function or a kernel: whatever can be launched.
+pub struct Callable {
+    /// What the server calls it.
+    pub callee: Callee,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Its name, for `cuFuncGetName`.
+    pub name: CString,
+    /// Its parameters, in order.
+    pub params: Box<[Param]>,
+    /// Bytes of its parameters.
+    pub param_bytes: usize,
+    /// For a kernel: its function in each context, as far as asked for.
+    pub functions: Mutex<HashMap<ContextId, FunctionId>>,
+    attributes: Mutex<HashMap<i32, i32>>,
+    max_threads: AtomicI32,
+    max_dynamic_shared: AtomicI32,
+}
+
+/// The longest parameter list that a launch carries (32,764 bytes since CUDA 12.1), rounded up.
+const PARAMS_MAX: usize = 32 << 10;
+
+impl Callable {
+    /// From what the server says of it.
+    pub fn new(callee: Callee, origin: Origin, facts: FunctionFacts) -> Option<Self> {
+        let ends = facts.params.iter().map(|param| param.offset.checked_add(param.size));
+        let param_bytes = ends.collect::<Option<Vec<_>>>()?.into_iter().max().unwrap_or(0) as usize;
+        if param_bytes > PARAMS_MAX {
+            return None;
+        }
+        let attributes: HashMap<i32, i32> = facts.attributes.into_iter().collect();
+        let known = |attribute| AtomicI32::new(attributes.get(&attribute).copied().unwrap_or(i32::MAX));
+        Some(Self {
+            callee,
+            origin,
+            name: CString::new(facts.name).ok()?,
+            params: facts.params.into(),
+            param_bytes,
+            functions: Mutex::default(),
+            max_threads: known(MAX_THREADS),
+            max_dynamic_shared: known(MAX_DYNAMIC_SHARED),
+            attributes: Mutex::new(attributes),
+        })
+    }
+
+    /// The most threads of a block.
+    pub fn max_threads(&self) -> i32 {
+        self.max_threads.load(Ordering::Relaxed)
+    }
+
+    /// The most dynamic shared memory of a launch, bytes.
+    pub fn max_dynamic_shared(&self) -> i32 {
+        self.max_dynamic_shared.load(Ordering::Relaxed)
+    }
+
+    /// An attribute, if it is known here.
+    pub fn attribute(&self, attribute: i32) -> Option<i32> {
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner).get(&attribute).copied()
+    }
+
+    /// Remembers an attribute.
+    pub fn set_attribute(&self, attribute: i32, value: i32) {
+        self.attributes.lock().unwrap_or_else(PoisonError::into_inner).insert(attribute, value);
+        if attribute == MAX_DYNAMIC_SHARED {
+            self.max_dynamic_shared.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The context it is bound to; a kernel is bound to none.
+    pub fn owner(&self) -> Option<&Owner> {
+        match &self.origin {
+            Origin::Module(module) => Some(&module.owner),
+            Origin::KernelIn(_, owner) => Some(owner),
+            Origin::Library(_) => None,
+        }
+    }
+}
+
+impl Object for Callable {
+    fn is_alive(&self) -> bool {
+        match &self.origin {
+            Origin::Module(module) => module.is_alive(),
+            Origin::Library(library) => library.is_alive(),
+            Origin::KernelIn(library, owner) => library.is_alive() && owner.is_alive(),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Pinned memory: files that the server makes, mapped at the address that it says.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use cuda_abi::{CuError, CuResult};
+
+use super::memory::PINNED;
+use crate::log::{self, Level};
+
+/// Maps the whole file at exactly `address`, shared, and not in children.
+///
+/// # Errors
+/// `MAP_FAILED` when the address is taken or not one for pinned memory.
+pub fn map(path: &Path, address: u64, bytes: u64) -> CuResult {
+    let window = PINNED.contains(&address) && bytes <= PINNED.end - address;
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| CuError::MAP_FAILED)?;
+    if !window {
+        log::message(Level::Error, format_args!("the server put pinned memory at {address:#x}+{bytes:#x}"));
+        return Err(CuError::MAP_FAILED);
+    }
+    // SAFETY: a NUL-terminated name.
+    let file = unsafe { libc::open(name.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW) };
+    if file < 0 {
+        return Err(failed("open", path));
+    }
+    let wanted = std::ptr::without_provenance_mut(address as usize);
+    // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
+    let got = unsafe {
+        libc::mmap(
+            wanted,
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE,
+            file,
+            0,
+        )
+    };
+    let failure = (got != wanted).then(|| failed("map", path));
+    // SAFETY: the descriptor opened above.
+    unsafe { libc::close(file) };
+    if let Some(failure) = failure {
+        if got != libc::MAP_FAILED {
+            // SAFETY: a kernel that does not know MAP_FIXED_NOREPLACE put the mapping elsewhere; nobody else knows it.
+            unsafe { libc::munmap(got, bytes as usize) };
+        }
+        return Err(failure);
+    }
+    // SAFETY: the mapping just made. It holds without the advice too, only differently in children.
+    unsafe { libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) };
+    Ok(())
+}
+
+/// Takes a mapping made by [`map`] away.
+///
+/// # Safety
+/// Nobody may use the memory any more.
+pub unsafe fn unmap(address: u64, bytes: u64) {
+    // SAFETY: as the caller says.
+    unsafe { libc::munmap(std::ptr::without_provenance_mut(address as usize), bytes as usize) };
+}
+
+fn failed(what: &str, path: &Path) -> CuError {
+    let error = std::io::Error::last_os_error();
+    log::message(Level::Error, format_args!("cannot {what} pinned memory {}: {error}", path.display()));
+    CuError::MAP_FAILED
+}

@@ -1,0 +1,304 @@
+//! The session of this process.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cuda_abi::{CuError, CuResult, sys::CUcontext};
+use transport::ClientSession;
+use wire::{ContextCreate, ContextDestroy, ContextId, Device, DeviceFacts};
+
+use super::callbacks::Callbacks;
+use super::context::{Context, Owner};
+use super::memory::{Allocation, Kind, Memory};
+use super::objects::{Callable, Event, Library, Module, Stream};
+use super::registry::{Object, Registry};
+use super::thread::Call;
+use super::{fork, pinned};
+use crate::facts::{DeviceIdentity, Facts};
+use crate::private::context_storage;
+
+/// The session, once `cuInit` has succeeded.
+pub(super) static SESSION: OnceLock<Session> = OnceLock::new();
+
+/// The session of this process.
+///
+/// # Errors
+/// `NOT_INITIALIZED` before a successful `cuInit`, and in a child forked after it.
+#[inline]
+pub fn session() -> CuResult<&'static Session> {
+    if fork::is_child() {
+        return Err(CuError::NOT_INITIALIZED);
+    }
+    SESSION.get().ok_or(CuError::NOT_INITIALIZED)
+}
+
+/// A device, and its primary context.
+pub struct GpuDevice {
+    /// What the server said of it.
+    pub facts: DeviceFacts,
+    /// What a launch may ask of it.
+    pub limits: Limits,
+    /// Its primary context, active or not.
+    pub primary: Arc<Context>,
+    /// How often it is retained; held while it is made or destroyed.
+    retained: Mutex<u32>,
+}
+
+/// The attributes that launches are checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Blocks, in each dimension.
+    pub grid: [u32; 3],
+    /// Threads of a block, in each dimension.
+    pub block: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Threads of a warp.
+    pub warp: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Threads of a multiprocessor.
+    pub threads_per_multiprocessor: u32,
+}
+
+impl Limits {
+    fn of(facts: &DeviceFacts) -> Self {
+        let of = |attribute| u32::try_from(attribute_of(facts, attribute)).unwrap_or(0);
+        Self {
+            grid: [of(5), of(6), of(7)],
+            block: [of(2), of(3), of(4)],
+            threads: of(1),
+            warp: of(10),
+            multiprocessors: of(16),
+            threads_per_multiprocessor: of(39),
+        }
+    }
+}
+
+impl GpuDevice {
+    /// A `CUdevice_attribute`; 0 where the server's driver has none.
+    pub fn attribute(&self, attribute: i32) -> i32 {
+        attribute_of(&self.facts, attribute)
+    }
+}
+
+fn attribute_of(facts: &DeviceFacts, wanted: i32) -> i32 {
+    facts.attributes.iter().find(|(attribute, _)| *attribute == wanted).map_or(0, |(_, value)| *value)
+}
+
+/// All that the process keeps of its session.
+pub struct Session {
+    /// The shared files.
+    pub transport: Arc<ClientSession>,
+    /// The folder they are in.
+    pub folder: PathBuf,
+    /// The devices, in order.
+    pub devices: Vec<GpuDevice>,
+    /// Contexts.
+    pub contexts: Registry<Context>,
+    /// Streams that the application created.
+    pub streams: Registry<Stream>,
+    /// Events.
+    pub events: Registry<Event>,
+    /// Modules.
+    pub modules: Registry<Module>,
+    /// Libraries.
+    pub libraries: Registry<Library>,
+    /// Functions.
+    pub functions: Registry<Callable>,
+    /// Kernels.
+    pub kernels: Registry<Callable>,
+    /// Allocations.
+    pub memory: Memory,
+    /// Host callbacks under way.
+    pub callbacks: Callbacks,
+    identities: Vec<DeviceIdentity>,
+}
+
+impl Session {
+    pub(super) fn new(transport: Arc<ClientSession>, folder: PathBuf, devices: Vec<DeviceFacts>) -> Self {
+        let contexts = Registry::default();
+        let identities = devices.iter().map(identity).collect();
+        let devices = devices
+            .into_iter()
+            .zip(0..)
+            .map(|(facts, ordinal)| {
+                let id = ContextId(transport.control().next_id());
+                let primary = Arc::new(Context::new(id, Device(ordinal), true, 0, API_VERSION));
+                contexts.insert(id.0, Arc::clone(&primary));
+                GpuDevice { limits: Limits::of(&facts), facts, primary, retained: Mutex::new(0) }
+            })
+            .collect();
+        Self {
+            callbacks: Callbacks::new(Arc::clone(&transport)),
+            transport,
+            folder,
+            devices,
+            contexts,
+            streams: Registry::default(),
+            events: Registry::default(),
+            modules: Registry::default(),
+            libraries: Registry::default(),
+            functions: Registry::default(),
+            kernels: Registry::default(),
+            memory: Memory::default(),
+            identities,
+        }
+    }
+
+    /// A number for a new handle.
+    pub fn next_id(&self) -> u32 {
+        self.transport.control().next_id()
+    }
+
+    /// Notes where an allocation of the server's is: address and bytes.
+    pub fn add_allocation(&self, (base, bytes): (u64, u64), owner: Owner, kind: Kind) {
+        let number = self.next_id();
+        self.memory.insert(Allocation { base, bytes, owner, number, kind });
+    }
+
+    /// The device of that ordinal.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device(&self, ordinal: i32) -> CuResult<&GpuDevice> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| self.devices.get(ordinal))
+            .ok_or(CuError::INVALID_DEVICE)
+    }
+
+    /// The context that a handle names.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT`.
+    pub fn context(&self, handle: CUcontext) -> CuResult<Arc<Context>> {
+        ContextId::from_handle(handle.addr() as u64)
+            .and_then(|id| self.contexts.get(id.0))
+            .ok_or(CuError::INVALID_CONTEXT)
+    }
+
+    /// Makes a context of the application's own.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn create_context(
+        &self,
+        call: &mut Call<'_>,
+        device: Device,
+        flags: u32,
+        api: u32,
+    ) -> CuResult<Arc<Context>> {
+        let context = Arc::new(Context::new(ContextId(self.next_id()), device, false, flags, api));
+        call.ask(&ContextCreate { ctx: context.id, device, flags, primary: false })?;
+        context.begin();
+        self.contexts.insert(context.id.0, Arc::clone(&context));
+        Ok(context)
+    }
+
+    /// Destroys a context, and here what belonged to it.
+    ///
+    /// # Errors
+    /// What the server says; the context is gone all the same.
+    pub fn destroy_context(&self, call: &mut Call<'_>, context: &Arc<Context>) -> CuResult {
+        let done = call.ask(&ContextDestroy { ctx: context.id });
+        context.end();
+        for gone in self.memory.sweep(|allocation| !allocation.owner.is_alive()) {
+            if let Kind::Pinned { .. } = gone.kind {
+                // SAFETY: the application destroyed the context that owns it, and with that gave it up.
+                unsafe { pinned::unmap(gone.base, gone.bytes) };
+            }
+        }
+        self.streams.sweep();
+        self.events.sweep();
+        self.modules.sweep();
+        self.functions.sweep();
+        self.contexts.sweep();
+        done
+    }
+
+    /// As `cuDevicePrimaryCtxRetain`.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, or what the server says.
+    pub fn retain_primary(&self, call: &mut Call<'_>, ordinal: i32) -> CuResult<Arc<Context>> {
+        let device = self.device(ordinal)?;
+        let mut retained = device.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        let primary = &device.primary;
+        if !primary.is_active() {
+            let flags = primary.flags.load(Ordering::Relaxed);
+            call.ask(&ContextCreate { ctx: primary.id, device: primary.device, flags, primary: true })?;
+            primary.begin();
+        }
+        *retained += 1;
+        Ok(Arc::clone(primary))
+    }
+
+    /// As `cuDevicePrimaryCtxRelease`; with `all`, as `cuDevicePrimaryCtxReset`.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`; `INVALID_CONTEXT` when it is not retained.
+    pub fn release_primary(
+        &self,
+        call: &mut Call<'_>,
+        ordinal: i32,
+        all: bool,
+    ) -> CuResult<Option<CUcontext>> {
+        let device = self.device(ordinal)?;
+        let mut retained = device.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        match (*retained, all) {
+            (0, false) => return Err(CuError::INVALID_CONTEXT),
+            (_, true) => {}
+            (_, false) => *retained -= 1,
+        }
+        if !device.primary.is_active() || (*retained > 0 && !all) {
+            return Ok(None);
+        }
+        self.destroy_context(call, &device.primary)?;
+        if all && *retained > 0 {
+            // A reset context stays retained, and is made anew when it is used.
+            let flags = device.primary.flags.load(Ordering::Relaxed);
+            let primary = &device.primary;
+            call.ask(&ContextCreate { ctx: primary.id, device: primary.device, flags, primary: true })?;
+            primary.begin();
+        }
+        Ok(Some(device.primary.handle()))
+    }
+}
+
+/// `cuCtxGetApiVersion` of a context made by the newest form of `cuCtxCreate`.
+pub const API_VERSION: u32 = 3020;
+
+fn identity(facts: &DeviceFacts) -> DeviceIdentity {
+    DeviceIdentity {
+        uuid: facts.uuid,
+        pci_domain: attribute_of(facts, 50),
+        pci_bus: attribute_of(facts, 33),
+        pci_device: attribute_of(facts, 34),
+    }
+}
+
+impl Facts for Session {
+    fn devices(&self) -> &[DeviceIdentity] {
+        &self.identities
+    }
+
+    fn current_context(&self) -> CUcontext {
+        super::thread::current_context().map_or(std::ptr::null_mut(), |context| context.handle())
+    }
+
+    fn primary_context(&self, device: i32) -> CuResult<CUcontext> {
+        Ok(self.device(device)?.primary.handle())
+    }
+
+    fn context_id(&self, context: CUcontext) -> CuResult<u64> {
+        let context = self.context(context)?;
+        if context.is_alive() { Ok(context.id.0.into()) } else { Err(CuError::INVALID_CONTEXT) }
+    }
+}
+
+/// Tells cudart's tables that a context is gone; outside of any lock, because they may call back.
+pub fn context_gone(context: CUcontext) {
+    context_storage::context_gone(context);
+}

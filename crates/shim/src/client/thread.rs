@@ -1,0 +1,367 @@
+//! What belongs to a thread: its ring, its stack of contexts, its caches; and how a call uses them.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use cuda_abi::{CuError, CuResult, sys};
+use transport::{ClientRing, ClientSession, SLOTS, TransportError};
+use wire::{
+    Callee, Decoder, Encoder, EventId, FunctionId, KernelId, Launch, Message, OUTPUT_MAX, Reply, StreamId,
+    TakeOutput, Wire,
+};
+
+use super::context::Context;
+use super::objects::{Callable, Event, Stream};
+use super::registry::Cache;
+use super::session::{SESSION, Session, session};
+use super::{fork, output};
+use crate::log::{self, Level};
+
+/// A thread's own.
+pub struct Thread {
+    ring: Option<ClientRing>,
+    /// The context stack; the last is current.
+    pub contexts: Vec<Arc<Context>>,
+    /// The body of the message being made.
+    body: Vec<u8>,
+    reply: Vec<u8>,
+    /// The launch being made: kept, so that its buffers are.
+    pub launch: Launch,
+    /// Which staging slots an asynchronous copy may still be reading, and which is next.
+    pub slots: Slots,
+    streams: Cache<Stream>,
+    events: Cache<Event>,
+    functions: Cache<Callable>,
+    kernels: Cache<Callable>,
+}
+
+/// The staging slots of a thread's ring.
+#[derive(Default)]
+pub struct Slots {
+    /// Whether a copy from the slot is under way.
+    pub busy: [bool; SLOTS],
+    /// The slot to be used next.
+    pub next: usize,
+}
+
+/// A thread's state, and whether a call is using it: a signal handler that makes a call finds that out.
+struct Place {
+    busy: Cell<bool>,
+    thread: UnsafeCell<Thread>,
+}
+
+thread_local! {
+    // Nothing that is dropped: cudart makes calls after a thread's destructors have run.
+    static PLACE: Cell<*mut Place> = const { Cell::new(null_mut()) };
+    static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+    static GUARD: Guard = const { Guard };
+}
+
+/// Gives the thread's ring back when the thread ends.
+struct Guard;
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // The main thread ends with the process, and calls made while it ends still need the ring. A forked child has no
+        // ring to give back.
+        // SAFETY: these calls cannot fail.
+        let is_main = unsafe { libc::getpid() == libc::gettid() };
+        if is_main || fork::is_child() {
+            return;
+        }
+        let place = PLACE.replace(null_mut());
+        if !place.is_null() {
+            // SAFETY: made by `place`, and this thread, which is ending, no longer knows it.
+            drop(unsafe { Box::from_raw(place) });
+        }
+    }
+}
+
+fn place() -> *mut Place {
+    let place = PLACE.get();
+    if !place.is_null() {
+        return place;
+    }
+    let launch = Launch {
+        ctx: wire::ContextId(0),
+        stream: wire::Stream::Legacy,
+        callee: Callee::Function(FunctionId(0)),
+        grid: [0; 3],
+        block: [0; 3],
+        shared: 0,
+        attributes: Vec::new(),
+        params: wire::Bytes::default(),
+    };
+    let thread = Thread {
+        ring: None,
+        contexts: Vec::new(),
+        body: Vec::new(),
+        reply: Vec::new(),
+        launch,
+        slots: Slots::default(),
+        streams: Cache::new(),
+        events: Cache::new(),
+        functions: Cache::new(),
+        kernels: Cache::new(),
+    };
+    let place = Box::into_raw(Box::new(Place { busy: Cell::new(false), thread: UnsafeCell::new(thread) }));
+    PLACE.set(place);
+    // A thread that is already running its destructors keeps its ring until the process ends.
+    let _ = GUARD.try_with(|_| ());
+    place
+}
+
+/// Makes every call of this thread answer `NOT_PERMITTED`: it runs host callbacks, which must not make any.
+pub(super) fn forbid_calls() {
+    FORBIDDEN.set(true);
+}
+
+/// Runs `body` with the session and the calling thread's state.
+///
+/// # Errors
+/// `NOT_INITIALIZED` without a session; `NOT_PERMITTED` in a host callback and in a signal handler that interrupted a call.
+#[inline]
+pub fn with<R>(body: impl FnOnce(&mut Call<'_>) -> CuResult<R>) -> CuResult<R> {
+    let session = session()?;
+    if FORBIDDEN.get() {
+        return Err(CuError::NOT_PERMITTED);
+    }
+    let place = place();
+    // SAFETY: only this thread knows the place, and it frees it only when it ends.
+    let place = unsafe { &*place };
+    if place.busy.replace(true) {
+        return Err(CuError::NOT_PERMITTED);
+    }
+    /// Frees the place also when the body panics.
+    struct Busy<'a>(&'a Cell<bool>);
+    impl Drop for Busy<'_> {
+        fn drop(&mut self) {
+            self.0.set(false);
+        }
+    }
+    let _busy = Busy(&place.busy);
+    // SAFETY: `busy` was false, so nobody else has a reference, and it is true until `_busy` is dropped.
+    let thread = unsafe { &mut *place.thread.get() };
+    body(&mut Call { session, thread })
+}
+
+/// The current context, active or not, of a process that has a session.
+pub(super) fn current_context() -> Option<Arc<Context>> {
+    SESSION.get()?;
+    with(|call| Ok(call.thread.contexts.last().cloned())).ok().flatten()
+}
+
+/// The first message of a session, before there is one to be found.
+pub(super) fn first_call<M: Message>(transport: &Arc<ClientSession>, message: &M) -> CuResult<M::Reply> {
+    let mut ring = transport.take_ring().map_err(failed)?;
+    let (mut body, mut reply) = (Vec::new(), Vec::new());
+    message.encode(&mut Encoder::new(&mut body));
+    ring.call(M::OPCODE, &[&body], &mut reply).map_err(failed)?;
+    answer::<M>(&reply).map(|(_, answer)| answer)?.map_err(|(error, _)| error)
+}
+
+/// A call in progress.
+pub struct Call<'a> {
+    /// The session.
+    pub session: &'static Session,
+    /// The calling thread's own.
+    pub thread: &'a mut Thread,
+}
+
+impl Call<'_> {
+    /// The current context.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` when it is no longer there.
+    #[inline]
+    pub fn context(&self) -> CuResult<&Arc<Context>> {
+        let context = self.thread.contexts.last().ok_or(CuError::INVALID_CONTEXT)?;
+        if context.is_active() { Ok(context) } else { Err(CuError::CONTEXT_IS_DESTROYED) }
+    }
+
+    /// What a stream argument means: the stream, and the context it is in.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for a stream that is not there.
+    #[inline]
+    pub fn stream(&mut self, handle: sys::CUstream) -> CuResult<(wire::Stream, wire::ContextId)> {
+        let current = self.context()?.id;
+        match handle.addr() {
+            0 | cuda_abi::STREAM_LEGACY => Ok((wire::Stream::Legacy, current)),
+            cuda_abi::STREAM_PER_THREAD => Ok((wire::Stream::PerThread, current)),
+            handle => {
+                let id = StreamId::from_handle(handle as u64).ok_or(CuError::INVALID_HANDLE)?;
+                let stream =
+                    self.thread.streams.get(&self.session.streams, id.0).ok_or(CuError::INVALID_HANDLE)?;
+                Ok((wire::Stream::Created(id), stream.owner.context.id))
+            }
+        }
+    }
+
+    /// An event.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for one that is not there.
+    #[inline]
+    pub fn event(&mut self, handle: sys::CUevent) -> CuResult<(EventId, &Arc<Event>)> {
+        let id = EventId::from_handle(handle.addr() as u64).ok_or(CuError::INVALID_HANDLE)?;
+        let event = self.thread.events.get(&self.session.events, id.0).ok_or(CuError::INVALID_HANDLE)?;
+        Ok((id, event))
+    }
+
+    /// A function or a kernel.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for one that is not there.
+    #[inline]
+    pub fn callable(&mut self, handle: sys::CUfunction) -> CuResult<&Arc<Callable>> {
+        let handle = handle.addr() as u64;
+        let found = if let Some(id) = KernelId::from_handle(handle) {
+            self.thread.kernels.get(&self.session.kernels, id.0)
+        } else if let Some(id) = FunctionId::from_handle(handle) {
+            self.thread.functions.get(&self.session.functions, id.0)
+        } else {
+            None
+        };
+        found.ok_or(CuError::INVALID_HANDLE)
+    }
+
+    /// The ring of this thread, and the buffers for messages.
+    fn ring(&mut self) -> CuResult<&mut ClientRing> {
+        match &mut self.thread.ring {
+            Some(ring) => Ok(ring),
+            none => Ok(none.insert(self.session.transport.take_ring().map_err(failed)?)),
+        }
+    }
+
+    /// What earlier asynchronous work has failed with, if it has.
+    ///
+    /// # Errors
+    /// That.
+    #[inline]
+    pub fn check(&self) -> CuResult {
+        match self.session.transport.control().error() {
+            None => Ok(()),
+            Some(_) => self.session.transport.control().take_error().map_or(Ok(()), Err),
+        }
+    }
+
+    /// Sends a pipelined message.
+    ///
+    /// # Errors
+    /// What earlier work has failed with; `DEVICE_UNAVAILABLE` when the server is dead.
+    #[inline]
+    pub fn submit<M: Message>(&mut self, message: &M) -> CuResult {
+        self.submit_with(message, &[])
+    }
+
+    /// Sends a pipelined message whose last field, bytes, is given apart and empty in `message`.
+    ///
+    /// # Errors
+    /// As [`Call::submit`].
+    pub fn submit_with<M: Message>(&mut self, message: &M, last: &[u8]) -> CuResult {
+        debug_assert!(M::PIPELINED);
+        self.check()?;
+        let mut body = std::mem::take(&mut self.thread.body);
+        body.clear();
+        message.encode(&mut Encoder::new(&mut body));
+        if !last.is_empty() {
+            // The field ends the message: its count, a `u32`, is what ends the bytes.
+            body.truncate(body.len().saturating_sub(4));
+            (last.len() as u32).encode(&mut Encoder::new(&mut body));
+        }
+        let sent = self.ring().and_then(|ring| ring.submit(M::OPCODE, &[&body, last]).map_err(failed));
+        self.thread.body = body;
+        sent
+    }
+
+    /// Sends the launch in [`Thread::launch`].
+    ///
+    /// # Errors
+    /// As [`Call::submit`].
+    pub fn submit_launch(&mut self) -> CuResult {
+        self.check()?;
+        self.ring()?;
+        let thread = &mut *self.thread;
+        thread.body.clear();
+        thread.launch.encode(&mut Encoder::new(&mut thread.body));
+        let ring = thread.ring.as_mut().ok_or(CuError::UNKNOWN)?;
+        ring.submit(Launch::OPCODE, &[&thread.body]).map_err(failed)
+    }
+
+    /// Sends a round trip and waits for its answer.
+    ///
+    /// # Errors
+    /// What earlier work has failed with, what the server answers, `DEVICE_UNAVAILABLE` when it is dead.
+    pub fn ask<M: Message>(&mut self, message: &M) -> CuResult<M::Reply> {
+        self.ask_for_reason(message).map_err(|(error, _)| error)
+    }
+
+    /// The same, with the server's reason.
+    ///
+    /// # Errors
+    /// As [`Call::ask`].
+    pub fn ask_for_reason<M: Message>(&mut self, message: &M) -> Result<M::Reply, (CuError, String)> {
+        let plain = |error| (error, String::new());
+        self.check().map_err(plain)?;
+        let (printed, result) = self.exchange(message).map_err(plain)?;
+        let mut more = printed;
+        while more >= OUTPUT_MAX {
+            more = self.exchange(&TakeOutput {}).map_err(plain)?.0;
+        }
+        result.inspect_err(|(error, reason)| {
+            if !reason.is_empty() {
+                log::message(Level::Error, format_args!("{}: {error}: {reason}", M::NAME));
+            }
+        })
+    }
+
+    /// One round trip: how much was printed, and the answer.
+    fn exchange<M: Message>(&mut self, message: &M) -> CuResult<Answer<M>> {
+        debug_assert!(!M::PIPELINED);
+        let mut body = std::mem::take(&mut self.thread.body);
+        let mut reply = std::mem::take(&mut self.thread.reply);
+        body.clear();
+        message.encode(&mut Encoder::new(&mut body));
+        let answered = self
+            .ring()
+            .and_then(|ring| ring.call(M::OPCODE, &[&body], &mut reply).map_err(failed))
+            .and_then(|()| answer::<M>(&reply));
+        self.thread.body = body;
+        self.thread.reply = reply;
+        answered
+    }
+
+    /// A staging slot of this thread.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn slot(&mut self, slot: usize) -> CuResult<transport::Slot<'_>> {
+        self.ring()?.slot(slot).map_err(failed)
+    }
+}
+
+type Answer<M> = (usize, Result<<M as Message>::Reply, (CuError, String)>);
+
+/// Decodes a reply and writes out what was printed.
+fn answer<M: Message>(reply: &[u8]) -> CuResult<Answer<M>> {
+    let mut from = Decoder::new(reply);
+    let reply = Reply::<M::Reply>::decode(&mut from).map_err(|error| {
+        log::message(Level::Error, format_args!("the server's answer to {} is none: {error}", M::NAME));
+        CuError::UNKNOWN
+    })?;
+    output::write(&reply.output.0);
+    Ok((reply.output.0.len(), reply.result))
+}
+
+/// What the application is told when the transport fails.
+#[cold]
+fn failed(error: TransportError) -> CuError {
+    log::message(Level::Error, format_args!("{error}"));
+    match error {
+        TransportError::Dead => CuError::DEVICE_UNAVAILABLE,
+        TransportError::NoRing => CuError::OUT_OF_MEMORY,
+        _ => CuError::UNKNOWN,
+    }
+}
