@@ -1,1 +1,134 @@
 //! Tests of the whole: each runs programs through the `dormouse` command of a kit made by `cargo xtask kit`.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use anyhow::{Context, bail, ensure};
+use tempfile::TempDir;
+use testkit::job::{Job, LIMIT};
+use testkit::kit::Kit;
+use testkit::place::{After, Checkpoint, Device, Place};
+use testkit::suite::job_name;
+
+/// A job's place that cleans up after itself.
+#[derive(Debug)]
+pub struct Stage {
+    kit: Kit,
+    name: String,
+    folder: TempDir,
+}
+
+impl Stage {
+    /// A fresh place for a job.
+    pub fn new(name: &str) -> anyhow::Result<Self> {
+        let kit = Kit::locate()?;
+        let folder =
+            tempfile::Builder::new().prefix("dormouse-test-").tempdir().context("cannot make a folder")?;
+        let stage = Self { kit, name: job_name(name), folder };
+        std::fs::create_dir_all(stage.place().cwd()).context("cannot make a working directory")?;
+        Ok(stage)
+    }
+
+    /// The place.
+    pub fn place(&self) -> Place<'_> {
+        Place {
+            kit: &self.kit,
+            device: Device::of_this_machine(),
+            name: &self.name,
+            folder: self.folder.path(),
+        }
+    }
+
+    /// The job's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A guest's program.
+    pub fn guest(&self, name: &str) -> PathBuf {
+        self.kit.guest(name)
+    }
+
+    /// The command that runs a guest.
+    pub fn command(&self, guest: &str, args: &[&str]) -> Command {
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        self.place().run_command(&self.guest(guest), &args)
+    }
+
+    /// Starts a guest and waits for its first line.
+    pub fn started(&self, guest: &str, args: &[&str]) -> anyhow::Result<Job> {
+        first_line(Job::start(self.command(guest, args))?)
+    }
+
+    /// Takes a checkpoint that must succeed, and answers with the image.
+    pub fn checkpoint(&self, after: After) -> anyhow::Result<String> {
+        match self.place().checkpoint(after)? {
+            Checkpoint::Published(report) => Ok(report.image),
+            Checkpoint::Ended => bail!("the job was over before its checkpoint"),
+        }
+    }
+
+    /// Takes a checkpoint that must fail.
+    pub fn refused_checkpoint(&self, extra: &[&str]) -> anyhow::Result<Failure> {
+        let mut command = self.place().checkpoint_command(After::LeaveRunning);
+        Failure::of(&command.args(extra).output().context("cannot run dormouse checkpoint")?)
+    }
+
+    /// The images that `dormouse ls` lists.
+    pub fn images(&self) -> anyhow::Result<Vec<String>> {
+        let store = self.place().store();
+        if !store.exists() {
+            return Ok(Vec::new());
+        }
+        let mut command = self.place().dormouse("ls");
+        let output =
+            command.arg("--json").arg("--store").arg(store).output().context("cannot run dormouse ls")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(
+            output.status.success(),
+            "dormouse ls failed: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let images: Vec<serde_json::Value> =
+            serde_json::from_str(&said).context("dormouse ls said something else")?;
+        let id = |image: &serde_json::Value| image["image"].as_str().map(str::to_owned);
+        images.iter().map(|image| id(image).with_context(|| format!("no id in {image}"))).collect()
+    }
+}
+
+/// Waits for a job's first line.
+pub fn first_line(job: Job) -> anyhow::Result<Job> {
+    if job.stdout.wait_for_line(LIMIT) {
+        return Ok(job);
+    }
+    let finished = job.finish()?;
+    bail!("the job printed nothing; {}; stderr: {}", finished.exit, finished.stderr)
+}
+
+/// How a command failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Its exit code.
+    pub code: Option<i32>,
+    /// All it said.
+    pub message: String,
+}
+
+impl Failure {
+    /// The failure of a command that must have failed.
+    pub fn of(output: &Output) -> anyhow::Result<Self> {
+        let said = [&output.stdout[..], &output.stderr[..]].concat();
+        let message = String::from_utf8_lossy(&said).into_owned();
+        ensure!(!output.status.success(), "this was to fail: {message}");
+        Ok(Self { code: output.status.code(), message })
+    }
+
+    /// Checks exit code and message.
+    #[track_caller]
+    pub fn expect(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "exit code; it said: {}", self.message);
+        for word in words {
+            assert!(self.message.contains(word), "{word:?} is not in: {}", self.message);
+        }
+    }
+}

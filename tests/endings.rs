@@ -1,0 +1,232 @@
+//! However a program ends and wherever it writes: as without Dormouse, before and after a restart.
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use dormouse_tests::{Stage, first_line};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::job::Job;
+use testkit::outcome::{Exit, fits};
+use testkit::place::After;
+use testkit::tree::wait_until_gone;
+
+/// Runs `endings HOW` undisturbed, and again through a checkpoint and a restart.
+fn ends_alike(how: &str, exit: Exit) {
+    let stage = Stage::new(how).unwrap();
+    let undisturbed = stage.started("endings", &[how, "60", "64"]).unwrap().finish().unwrap();
+    assert_eq!(undisturbed.exit, exit, "{}", undisturbed.stderr);
+    assert!(String::from_utf8_lossy(&undisturbed.stdout).contains("done sum"), "{:?}", undisturbed.stdout);
+
+    let job = stage.started("endings", &[how, "60", "64"]).unwrap();
+    let image = stage.checkpoint(After::Stop).unwrap();
+    let before = job.finish().unwrap();
+    let after = stage.place().restart(&image).unwrap().finish().unwrap();
+    assert_eq!(after.exit, exit, "{}", after.stderr);
+    let pieces = [&before.stdout[..], &after.stdout[..]];
+    assert!(
+        fits(&undisturbed.stdout, &pieces, true).is_ok(),
+        "{:?}",
+        String::from_utf8_lossy(&pieces.concat())
+    );
+}
+
+#[test]
+fn exit_code() {
+    ends_alike("exit", Exit::Code(42));
+}
+
+#[test]
+fn abort() {
+    ends_alike("abort", Exit::Signal(Signal::ABORT.as_raw()));
+}
+
+#[test]
+fn killed_by_itself() {
+    ends_alike("kill", Exit::Signal(Signal::KILL.as_raw()));
+}
+
+#[test]
+fn segmentation_fault() {
+    ends_alike("segfault", Exit::Signal(Signal::SEGV.as_raw()));
+}
+
+#[test]
+fn grandchild_that_outlives_its_parent() {
+    ends_alike("grandchild", Exit::Code(0));
+}
+
+#[test]
+fn grandchild_that_outlives_the_program() {
+    let stage = Stage::new("survivor").unwrap();
+    let finished = stage.started("endings", &["survivor", "20", "64"]).unwrap().finish().unwrap();
+    let text = String::from_utf8_lossy(&finished.stdout).into_owned();
+    assert_eq!(finished.exit, Exit::Code(0));
+    assert!(text.ends_with("grandchild: alone\n"), "{text}");
+}
+
+/// A signal sent to Dormouse reaches the program, whose handler decides.
+fn handles(how: &str, signal: Signal) {
+    let stage = Stage::new(how).unwrap();
+    let check = |job: Job| {
+        job.signal(signal).unwrap();
+        let finished = job.finish().unwrap();
+        let text = String::from_utf8_lossy(&finished.stdout).into_owned();
+        assert!(text.ends_with(&format!("asked to stop by signal {}\n", signal.as_raw())), "{text}");
+        assert_eq!(finished.exit, Exit::Code(7));
+    };
+    // So many steps that only the signal ends it.
+    check(stage.started("endings", &[how, "100000", "64"]).unwrap());
+
+    let job = stage.started("endings", &[how, "2000", "64"]).unwrap();
+    let image = stage.checkpoint(After::Stop).unwrap();
+    job.finish().unwrap();
+    check(first_line(stage.place().restart(&image).unwrap()).unwrap());
+}
+
+#[test]
+fn sigterm_is_handled() {
+    handles("sigterm", Signal::TERM);
+}
+
+#[test]
+fn sigint_is_handled() {
+    handles("sigint", Signal::INT);
+}
+
+#[test]
+fn sigterm_ends_a_program_without_a_handler() {
+    let stage = Stage::new("terminated").unwrap();
+    let job = stage.started("endings", &["exit", "2000", "64"]).unwrap();
+    job.signal(Signal::TERM).unwrap();
+    assert_eq!(job.finish().unwrap().exit, Exit::Signal(Signal::TERM.as_raw()));
+}
+
+#[test]
+fn a_killed_supervisor_takes_the_job_with_it_and_its_image_restarts() {
+    let stage = Stage::new("orphan").unwrap();
+    let job = stage.started("endings", &["exit", "400", "64"]).unwrap();
+    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    let others: Vec<i32> =
+        stage.place().processes(&job).unwrap().into_iter().filter(|pid| *pid != job.pid()).collect();
+    assert!(others.len() >= 3, "an init, an application and a server: {others:?}");
+    kill_process(Pid::from_raw(job.pid()).unwrap(), Signal::KILL).unwrap();
+    wait_until_gone(&others, Duration::from_secs(5)).unwrap();
+    assert_eq!(job.finish().unwrap().exit, Exit::Signal(Signal::KILL.as_raw()));
+    let after = stage.place().restart(&image).unwrap().finish().unwrap();
+    assert_eq!(after.exit, Exit::Code(42), "{}", after.stderr);
+}
+
+/// What `endings stdio` writes at its end.
+const BOTH: &str = "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\nout 4\nerr 4\n";
+
+#[test]
+fn one_pipe_for_output_and_errors_keeps_their_order() {
+    let stage = Stage::new("merged").unwrap();
+    let check = |job: Job| {
+        let finished = job.finish().unwrap();
+        let text = String::from_utf8_lossy(&finished.stdout).into_owned();
+        assert!(text.ends_with(BOTH), "{text}");
+        assert_eq!(finished.exit, Exit::Code(0));
+    };
+    let job = Job::start_merged(stage.command("endings", &["stdio", "60", "64"])).unwrap();
+    check(job);
+
+    let job =
+        first_line(Job::start_merged(stage.command("endings", &["stdio", "60", "64"])).unwrap()).unwrap();
+    let image = stage.checkpoint(After::Stop).unwrap();
+    job.finish().unwrap();
+    check(Job::start_merged(stage.place().restart_command(&image)).unwrap());
+}
+
+#[test]
+fn output_to_files() {
+    let stage = Stage::new("files").unwrap();
+    let (out, err) = (stage.place().cwd().join("out"), stage.place().cwd().join("err"));
+    let into_files = |command: &mut Command| {
+        let open = |path| std::fs::File::options().create(true).append(true).open(path).unwrap();
+        command.stdout(open(&out)).stderr(open(&err)).status().unwrap()
+    };
+    assert!(into_files(&mut stage.command("endings", &["stdio", "60", "64"])).success());
+    let undisturbed = std::fs::read(&out).unwrap();
+    assert!(
+        String::from_utf8_lossy(&std::fs::read(&err).unwrap())
+            .contains("err 0\nerr 1\nerr 2\nerr 3\nerr 4\n")
+    );
+    std::fs::remove_file(&out).unwrap();
+
+    let mut command = stage.command("endings", &["stdio", "60", "64"]);
+    command.stdout(std::fs::File::create(&out).unwrap()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    while std::fs::metadata(&out).unwrap().len() < 40 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended without a word");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let image = stage.checkpoint(After::Stop).unwrap();
+    child.wait().unwrap();
+    assert!(into_files(&mut stage.place().restart_command(&image)).success());
+    assert_eq!(String::from_utf8_lossy(&std::fs::read(&out).unwrap()), String::from_utf8_lossy(&undisturbed));
+}
+
+#[test]
+fn output_to_a_terminal() {
+    let stage = Stage::new("terminal").unwrap();
+    let on_terminal = |command: &Command| {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let line: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+        // script(1), which every Debian has, runs a command on a terminal of its own and copies what comes out.
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--flush", "--command", &line.join(" "), "/dev/null"]);
+        script.current_dir(stage.place().cwd()).stdin(Stdio::null());
+        Job::start(script).unwrap()
+    };
+    let finished = on_terminal(&stage.command("endings", &["stdio", "60", "64"])).finish().unwrap();
+    let text = String::from_utf8_lossy(&finished.stdout).replace("\r\n", "\n");
+    assert!(text.contains("terminals: 1 1 1\n") && text.ends_with(BOTH), "{text}");
+
+    let job = first_line(on_terminal(&stage.command("endings", &["stdio", "60", "64"]))).unwrap();
+    let image = stage.checkpoint(After::Stop).unwrap();
+    job.finish().unwrap();
+    let finished = on_terminal(&stage.place().restart_command(&image)).finish().unwrap();
+    let text = String::from_utf8_lossy(&finished.stdout).replace("\r\n", "\n");
+    assert!(text.ends_with(BOTH), "{text}");
+    assert_eq!(finished.exit, Exit::Code(0));
+}
+
+#[test]
+fn a_pipe_is_no_terminal() {
+    let stage = Stage::new("pipe").unwrap();
+    let finished = stage.started("endings", &["stdio", "1", "1"]).unwrap().finish().unwrap();
+    assert!(
+        finished.stdout.starts_with(b"terminals: 0 0 0\n"),
+        "{:?}",
+        String::from_utf8_lossy(&finished.stdout)
+    );
+}
+
+#[test]
+fn a_program_that_is_not_cuda_just_runs() {
+    let stage = Stage::new("plain").unwrap();
+    let input = stage.place().cwd().join("input");
+    std::fs::write(&input, "abc\nliving on video\n").unwrap();
+    let mut command = stage.command("no_cuda", &[]);
+    command.stdin(std::fs::File::open(&input).unwrap());
+    let finished = Job::start(command).unwrap().finish().unwrap();
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "cba\noediv no gnivil\ndone 2 lines\n");
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+}
+
+#[test]
+fn programs_that_cannot_be_started() {
+    let stage = Stage::new("missing").unwrap();
+    let run = |program: &str| {
+        Job::start(stage.place().run_command(program.as_ref(), &[])).unwrap().finish().unwrap()
+    };
+    let missing = run("./no-such-program");
+    assert_eq!(missing.exit, Exit::Code(127));
+    assert!(missing.stderr.contains("no-such-program"), "{}", missing.stderr);
+    std::fs::write(stage.place().cwd().join("text"), "no program\n").unwrap();
+    let text = run("./text");
+    assert_eq!(text.exit, Exit::Code(126));
+    assert!(text.stderr.contains("text"), "{}", text.stderr);
+}

@@ -1,0 +1,279 @@
+//! Bad input, missing privileges, full disks: each is refused with a message that says what, to what, and what to do.
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use dormouse_tests::{Failure, Stage};
+use testkit::job::Job;
+use testkit::outcome::Exit;
+use testkit::place::{After, Checkpoint, Device, Place};
+
+/// A guest that was checkpointed and stopped: what is left is its image.
+fn asleep(name: &str) -> (Stage, String) {
+    let stage = Stage::new(name).unwrap();
+    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    let image = stage.checkpoint(After::Stop).unwrap();
+    job.finish().unwrap();
+    (stage, image)
+}
+
+/// Restarts an image that must be refused, first with `--check`.
+fn refused_restart(stage: &Stage, image: &str, code: i32, words: &[&str]) {
+    let check = stage.place().restart_command(image).arg("--check").output().unwrap();
+    Failure::of(&check).unwrap().expect(code, words);
+    let restart = stage.place().restart_command(image).output().unwrap();
+    Failure::of(&restart).unwrap().expect(125, words);
+}
+
+fn run_on_after_failed_checkpoint(stage: &Stage, job: Job) {
+    assert!(stage.images().unwrap_or_default().is_empty());
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
+}
+
+#[test]
+fn no_criu() {
+    let stage = Stage::new("no-criu").unwrap();
+    let mut command = stage.command("vector_loop", &["200", "40"]);
+    command.env("DORMOUSE_CRIU", "/nowhere/criu");
+    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    stage.refused_checkpoint(&[]).unwrap().expect(9, &["CRIU", "/nowhere/criu"]);
+    run_on_after_failed_checkpoint(&stage, job);
+}
+
+#[test]
+fn a_criu_that_does_not_work_on_this_kernel() {
+    let stage = Stage::new("old-criu").unwrap();
+    let old = stage.place().cwd().join("criu");
+    std::fs::write(&old, "#!/bin/sh\ncase \"$*\" in *--version*) echo Version: 3.17.1;; esac\nexit 1\n")
+        .unwrap();
+    std::fs::set_permissions(&old, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = stage.command("vector_loop", &["200", "40"]);
+    command.env("DORMOUSE_CRIU", &old);
+    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    stage.refused_checkpoint(&[]).unwrap().expect(9, &["CRIU", old.to_str().unwrap()]);
+    run_on_after_failed_checkpoint(&stage, job);
+}
+
+#[test]
+fn no_ptx_on_the_software_device() {
+    let stage = Stage::new("sass").unwrap();
+    let place = Place { device: Device::Soft, ..stage.place() };
+    let finished = place.run(&stage.guest("sass_only"), &[]).unwrap().finish().unwrap();
+    assert_ne!(finished.exit, Exit::Code(0));
+    for word in ["sm_90", "-gencode arch=compute_90,code=compute_90"] {
+        assert!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn an_unsupported_call_is_reported_once_by_name() {
+    let stage = Stage::new("unsupported").unwrap();
+    let finished = stage.started("unsupported", &["10", "1"]).unwrap().finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert_eq!(finished.stderr.matches("cuImportExternalSemaphore").count(), 1, "{}", finished.stderr);
+}
+
+/// The image's manifest.
+fn manifest(stage: &Stage, image: &str) -> PathBuf {
+    stage.place().store().join(format!("images/{image}.img"))
+}
+
+/// The largest pack of the store.
+fn pack(stage: &Stage) -> PathBuf {
+    let packs =
+        std::fs::read_dir(stage.place().store().join("packs")).unwrap().map(|entry| entry.unwrap().path());
+    packs.max_by_key(|pack| pack.metadata().unwrap().len()).unwrap()
+}
+
+fn change(path: &PathBuf, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::remove_file(path).unwrap();
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn refused_verify(stage: &Stage, image: &str) {
+    let mut verify = stage.place().dormouse("verify");
+    let output = verify.arg("--store").arg(stage.place().store()).arg(image).output().unwrap();
+    Failure::of(&output).unwrap().expect(7, &[]);
+}
+
+#[test]
+fn a_truncated_image() {
+    let (stage, image) = asleep("truncated");
+    change(&manifest(&stage, &image), |bytes| bytes.truncate(bytes.len() / 2));
+    refused_restart(&stage, &image, 7, &[&image]);
+}
+
+#[test]
+fn a_truncated_pack() {
+    let (stage, image) = asleep("short");
+    change(&pack(&stage), |bytes| bytes.truncate(bytes.len() / 2));
+    refused_verify(&stage, &image);
+    refused_restart(&stage, &image, 7, &["pack"]);
+}
+
+#[test]
+fn a_flipped_bit_in_the_manifest() {
+    let (stage, image) = asleep("flipped");
+    change(&manifest(&stage, &image), |bytes| {
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+    });
+    refused_restart(&stage, &image, 7, &[&image]);
+}
+
+#[test]
+fn a_flipped_bit_in_the_data() {
+    let (stage, image) = asleep("rotten");
+    change(&pack(&stage), |bytes| bytes[4096] ^= 4);
+    refused_verify(&stage, &image);
+    let restart = stage.place().restart_command(&image).output().unwrap();
+    Failure::of(&restart).unwrap().expect(125, &[]);
+}
+
+/// Changes two bytes of the manifest's header, with the checksum made right again as its writer would have.
+fn rewrite_header(stage: &Stage, image: &str, offset: usize, value: u16) {
+    change(&manifest(stage, image), |bytes| {
+        bytes[offset..offset + 2].copy_from_slice(&value.to_le_bytes());
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&bytes[..32]).update(&bytes[64..]);
+        bytes[32..64].copy_from_slice(hasher.finalize().as_bytes());
+    });
+}
+
+#[test]
+fn an_image_of_a_newer_version() {
+    let (stage, image) = asleep("newer");
+    rewrite_header(&stage, &image, 8, 9);
+    let check = stage.place().restart_command(&image).arg("--check").output().unwrap();
+    let failure = Failure::of(&check).unwrap();
+    assert!(failure.message.contains("version 9"), "{failure:?}");
+}
+
+#[test]
+fn an_image_of_another_machine_architecture() {
+    let (stage, image) = asleep("foreign");
+    // 183 is AArch64.
+    rewrite_header(&stage, &image, 10, 183);
+    refused_restart(&stage, &image, 8, &[]);
+}
+
+#[test]
+fn an_image_that_is_not_there() {
+    let (stage, _) = asleep("absent");
+    refused_restart(&stage, "ffffffffffffffffffffffffffffffff", 3, &["ffffffff"]);
+}
+
+/// A guest that ran from a copy of its program, to be changed.
+fn asleep_from_a_copy(name: &str) -> (Stage, String, PathBuf) {
+    let stage = Stage::new(name).unwrap();
+    let program = stage.place().cwd().join("program");
+    std::fs::copy(stage.guest("vector_loop"), &program).unwrap();
+    let args = ["200", "40"].map(str::to_owned);
+    let job = dormouse_tests::first_line(stage.place().run(&program, &args).unwrap()).unwrap();
+    let image = stage.checkpoint(After::Stop).unwrap();
+    job.finish().unwrap();
+    (stage, image, program)
+}
+
+#[test]
+fn a_changed_program() {
+    let (stage, image, program) = asleep_from_a_copy("changed");
+    std::fs::remove_file(&program).unwrap();
+    std::fs::copy(stage.guest("stencil"), &program).unwrap();
+    refused_restart(&stage, &image, 8, &[program.to_str().unwrap()]);
+}
+
+#[test]
+fn a_missing_program() {
+    let (stage, image, program) = asleep_from_a_copy("gone");
+    std::fs::remove_file(&program).unwrap();
+    refused_restart(&stage, &image, 8, &[program.to_str().unwrap()]);
+}
+
+/// A small file system of its own, unmounted at the end.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn tmpfs(path: PathBuf, options: &str) -> Self {
+        std::fs::create_dir_all(&path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(&path);
+        assert!(mount.status().unwrap().success());
+        Self(path)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_store() {
+    let stage = Stage::new("full").unwrap();
+    let _store = Mount::tmpfs(stage.place().store(), "size=1m");
+    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
+    run_on_after_failed_checkpoint(&stage, job);
+}
+
+#[test]
+fn a_read_only_store() {
+    let stage = Stage::new("read-only").unwrap();
+    let _store = Mount::tmpfs(stage.place().store(), "ro");
+    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
+    run_on_after_failed_checkpoint(&stage, job);
+}
+
+#[test]
+fn no_privilege_for_namespaces() {
+    let stage = Stage::new("unprivileged").unwrap();
+    let command = stage.command("vector_loop", &["1", "1"]);
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--"]);
+    setpriv.arg(command.get_program()).args(command.get_args()).current_dir(stage.place().cwd());
+    let failure = Failure::of(&setpriv.output().unwrap()).unwrap();
+    failure.expect(125, &["CAP_SYS_ADMIN"]);
+}
+
+#[test]
+fn another_terminal_another_folder_other_pids() {
+    let (stage, image) = asleep("elsewhere");
+    let undisturbed = stage.started("vector_loop", &["200", "40"]).unwrap().finish().unwrap();
+    let mut command = stage.place().restart_command(&image);
+    command.current_dir("/").env_clear();
+    let finished = Job::start(command).unwrap().finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert!(undisturbed.stdout.ends_with(&finished.stdout) && !finished.stdout.is_empty());
+}
+
+#[test]
+fn images_of_one_job_do_not_mix() {
+    let stage = Stage::new("pair").unwrap();
+    let undisturbed = stage.started("vector_loop", &["300", "40"]).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &["300", "40"]).unwrap();
+    let mut images = Vec::new();
+    for _ in 0..2 {
+        if let Checkpoint::Published(report) = stage.place().checkpoint(After::LeaveRunning).unwrap() {
+            images.push(report.image);
+        }
+    }
+    job.finish().unwrap();
+    assert_eq!(images.len(), 2, "the guest was over too early");
+    let restart = |image: &String| {
+        let finished = stage.place().restart(image).unwrap().finish().unwrap();
+        assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+        finished.stdout
+    };
+    let outputs: Vec<Vec<u8>> = images.iter().map(restart).collect();
+    assert!(outputs.iter().all(|output| undisturbed.stdout.ends_with(output)));
+    assert!(outputs[0].len() >= outputs[1].len() && !outputs[1].is_empty());
+}
