@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, Copy3D, Fill, HostFunction, Launch, LoadError, Pitched, Range, RawBlock, RawContext, RawEvent,
+    BLOCK_GRANULARITY, Backend, Copy3D, Fill, HostFunction, Launch, LoadError, Pitched, Range, RawBlock, RawContext, RawEvent,
     RawFunction, RawModule, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
@@ -122,6 +122,11 @@ fn memory_error(error: MemoryError) -> CuError {
     }
 }
 
+fn blocks_only(range: Range) -> Result<()> {
+    let whole = (range.base | range.bytes).is_multiple_of(BLOCK_GRANULARITY);
+    if whole { Ok(()) } else { Err(CuError::INVALID_VALUE) }
+}
+
 fn load_error(error: &ModuleError) -> LoadError {
     let code = match error {
         ModuleError::NoPtx(_) => CuError::NO_BINARY_FOR_GPU,
@@ -160,6 +165,7 @@ impl Backend for SoftBackend {
     }
 
     fn reserve(&self, range: Range) -> Result<()> {
+        blocks_only(range)?;
         self.memory.reserve(range.base, range.bytes).map_err(memory_error)
     }
 
@@ -167,6 +173,7 @@ impl Backend for SoftBackend {
         if device >= self.facts.len() {
             return Err(CuError::INVALID_DEVICE);
         }
+        blocks_only(range)?;
         self.memory.map(device, range.base, range.bytes).map_err(memory_error)?;
         Ok(RawBlock(self.blocks.insert(Arc::new(range.base))))
     }
