@@ -92,7 +92,7 @@ pub enum WriteError {
         /// The object.
         what: String,
     },
-    /// This writer failed before; [`crate::ChunkWriter::finish`] says why.
+    /// The image's writer failed before, and has said why: to whichever of its objects, or its end, came first.
     #[error("the image's writer has failed already")]
     Stopped,
     /// A receipt is not one.

@@ -15,6 +15,9 @@ use crate::error::describe;
 
 /// Takes the bytes of one object, in order. Must be [finished](ObjectWriter::finish): dropped before, it makes the whole writer fail, so
 /// that half an object is never published.
+///
+/// Chunks are hashed and written behind the caller's back. What goes wrong there is returned by the next function that is called of any of the
+/// writer's objects, whichever it concerns, and once only.
 #[derive(Debug)]
 pub struct ObjectWriter<'a> {
     writer: &'a ChunkWriter,
@@ -36,7 +39,7 @@ impl<'a> ObjectWriter<'a> {
     /// Adds `len` bytes that are all zero. Costs nothing for whole chunks.
     ///
     /// # Errors
-    /// [`WriteError::Stopped`].
+    /// Whatever went wrong with the writer.
     pub fn zeros(&mut self, mut len: u64) -> Result<(), WriteError> {
         while len > 0 {
             if self.buffer.is_none() && len >= CHUNK_SIZE as u64 {
@@ -60,7 +63,7 @@ impl<'a> ObjectWriter<'a> {
     /// shortest way from a device, one piece of at most a chunk after the other.
     ///
     /// # Errors
-    /// [`WriteError::Source`] with what `source` said, [`WriteError::Stopped`].
+    /// [`WriteError::Source`] with what `source` said, and whatever went wrong with the writer.
     pub fn fill(
         &mut self,
         len: u64,
@@ -78,7 +81,7 @@ impl<'a> ObjectWriter<'a> {
     /// Adds all that `source` gives, and says how many bytes that was.
     ///
     /// # Errors
-    /// [`WriteError::Source`], [`WriteError::Stopped`].
+    /// [`WriteError::Source`], and whatever went wrong with the writer.
     pub fn copy_from(&mut self, mut source: impl Read) -> Result<u64, WriteError> {
         let begin = self.position;
         loop {
@@ -102,7 +105,7 @@ impl<'a> ObjectWriter<'a> {
     /// Adds a file's content, from its start to its end; its holes are not read. The file's offset is moved.
     ///
     /// # Errors
-    /// [`WriteError::Source`], [`WriteError::Stopped`].
+    /// [`WriteError::Source`], and whatever went wrong with the writer.
     pub fn copy_file(&mut self, file: &File) -> Result<u64, WriteError> {
         let end = file.metadata().map_err(|error| self.source(error))?.len();
         let mut at = 0;
@@ -133,7 +136,7 @@ impl<'a> ObjectWriter<'a> {
     /// Ends the object.
     ///
     /// # Errors
-    /// [`WriteError::Stopped`].
+    /// Whatever went wrong with the writer.
     pub fn finish(mut self) -> Result<(), WriteError> {
         self.submit()?;
         self.finished = true;
@@ -182,7 +185,8 @@ impl<'a> ObjectWriter<'a> {
     }
 }
 
-/// The same as [`ObjectWriter::copy_from`], for those who push. Nothing is lost by not calling `flush`.
+/// The same as [`ObjectWriter::copy_from`], for those who push. Errors are [`WriteError`]s in disguise: `downcast` gets them back. Nothing is
+/// lost by not calling `flush`.
 impl Write for ObjectWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = bytes.len().min(self.room());

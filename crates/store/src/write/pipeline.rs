@@ -63,7 +63,7 @@ struct Shared {
     known: Mutex<HashSet<ChunkId>>,
     objects: Mutex<Vec<OpenObject>>,
     stored: Mutex<StoredBytes>,
-    /// The first thing that went wrong.
+    /// The first thing that went wrong, until somebody was told.
     failure: Mutex<Option<WriteError>>,
     failed: AtomicBool,
     /// Buffers to use again.
@@ -137,12 +137,11 @@ impl ChunkWriter {
     /// Waits until everything is durable, and says what there is.
     ///
     /// # Errors
-    /// The first thing that went wrong, in whichever thread.
+    /// The first thing that went wrong, in whichever thread, unless one of this writer's objects has returned that already:
+    /// [`WriteError::Stopped`] then.
     pub fn finish(mut self) -> Result<Receipt, WriteError> {
         let packs = self.threads.take().map(Threads::join).unwrap_or_default();
-        if let Some(failure) = lock(&self.shared.failure).take() {
-            return Err(failure);
-        }
+        self.shared.check()?;
         let objects = std::mem::take(&mut *lock(&self.shared.objects));
         let objects =
             objects.into_iter().map(OpenObject::close).collect::<Option<_>>().ok_or(WriteError::Stopped)?;
@@ -158,7 +157,7 @@ impl ChunkWriter {
 
     /// Adds zeros to an object.
     pub(super) fn add_extent(&self, object: usize, extent: Extent) -> Result<(), WriteError> {
-        self.check()?;
+        self.shared.check()?;
         self.shared.count(|stored| {
             stored.total += extent.len();
             stored.zero += extent.len();
@@ -169,7 +168,7 @@ impl ChunkWriter {
 
     /// Hands a chunk on; waits for room.
     pub(super) fn submit(&self, object: usize, plain: Buffer) -> Result<(), WriteError> {
-        self.check()?;
+        self.shared.check()?;
         let mut extent = 0;
         self.shared.with_object(object, |object| {
             extent = object.extents.len();
@@ -186,10 +185,6 @@ impl ChunkWriter {
 
     pub(super) fn fail(&self, error: WriteError) {
         self.shared.fail(error);
-    }
-
-    fn check(&self) -> Result<(), WriteError> {
-        if self.shared.failed.load(Ordering::Acquire) { Err(WriteError::Stopped) } else { Ok(()) }
     }
 }
 
@@ -264,8 +259,18 @@ impl OpenObject {
 
 impl Shared {
     fn fail(&self, error: WriteError) {
-        lock(&self.failure).get_or_insert(error);
-        self.failed.store(true, Ordering::Release);
+        let mut failure = lock(&self.failure);
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            *failure = Some(error);
+        }
+    }
+
+    /// The first thing that went wrong, for the first who asks.
+    fn check(&self) -> Result<(), WriteError> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(lock(&self.failure).take().unwrap_or(WriteError::Stopped))
     }
 
     fn count(&self, add: impl FnOnce(&mut StoredBytes)) {

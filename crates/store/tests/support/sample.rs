@@ -94,10 +94,8 @@ pub fn write(draft: &Draft, number: u64) -> Result<Vec<Receipt>, WriteError> {
     let parts = objects.chunks(objects.len().div_ceil(Compress::ALL.len()));
     let parts = parts.zip(Compress::ALL).map(|(part, compress)| {
         let writer = draft.writer(&options(compress))?;
-        // A failed writer says why only at its end.
-        let written = write_objects(&writer, part);
-        let receipt = writer.finish()?;
-        written.map(|()| receipt)
+        write_objects(&writer, part)?;
+        writer.finish()
     });
     parts.collect()
 }
@@ -109,7 +107,7 @@ pub fn write_objects(writer: &ChunkWriter, objects: &[(ObjectKind, Vec<u8>)]) ->
         } else {
             let mut object = writer.object(kind.clone());
             for piece in bytes.chunks(CHUNK_SIZE / 3) {
-                object.write_all(piece).map_err(|_| WriteError::Stopped)?;
+                object.write_all(piece).map_err(|error| error.downcast::<WriteError>().unwrap())?;
             }
             object.finish()?;
         }
