@@ -129,14 +129,17 @@ pub fn trailer(id: PackId, entries: &[Entry]) -> Result<Vec<u8>, FormatError> {
 /// Reads the last [`END_LEN`] bytes of a pack of `file_len` bytes: where its trailer begins.
 ///
 /// # Errors
-/// [`FormatError::Magic`], [`FormatError::TooLong`].
+/// [`FormatError::Magic`], [`FormatError::Truncated`], [`FormatError::TooLong`].
 pub fn trailer_offset(end: &[u8; END_LEN], file_len: u64) -> Result<u64, FormatError> {
     let (len, magic) = split::<8>(end);
     if magic != END_MAGIC {
         return Err(FormatError::Magic { expected: "the end of a pack" });
     }
     let len = u64::from_le_bytes(len);
-    let room = file_len.saturating_sub((HEADER_LEN + END_LEN) as u64);
+    let need = (HEADER_LEN + END_LEN) as u64;
+    let Some(room) = file_len.checked_sub(need) else {
+        return Err(FormatError::Truncated { what: "a pack", at: 0, need, have: file_len });
+    };
     let limit = room.min(limits::TRAILER_BODY + sealed::HEADER_LEN as u64);
     if len > limit {
         let at = file_len.saturating_sub(END_LEN as u64);

@@ -116,6 +116,13 @@ proptest! {
         if let Ok(at) = pack::trailer_offset(&end, len) {
             assert!(at >= 64 && at <= len - 16);
         }
+        // Lengths that fit, and files that are hardly one.
+        let (trailer, len) = (len % 100, len % 200);
+        end[..8].copy_from_slice(&trailer.to_le_bytes());
+        match pack::trailer_offset(&end, len) {
+            Ok(at) => assert_eq!((at >= 64, at + trailer + 16), (true, len)),
+            Err(_) => assert!(trailer + 80 > len),
+        }
     }
 
     /// Decompressors meet arbitrary bytes only behind a forged checksum; even then they stay within their buffers.
