@@ -18,7 +18,7 @@ use super::limits::Limits;
 use super::occupancy;
 use super::place::Placement;
 use crate::exec;
-use crate::memory::{Memory, MemoryError};
+use crate::memory::{Memory, MemoryError, Workspaces};
 use crate::module::{Module, ModuleError, Selected};
 use crate::printf::Output;
 use crate::sched::Pool;
@@ -60,6 +60,7 @@ pub struct SoftBackend {
     memory: Arc<Memory>,
     output: Arc<Output>,
     pool: Arc<Pool>,
+    workspaces: Arc<Workspaces>,
     placement: Placement,
     contexts: Table<ContextEntry>,
     blocks: Table<u64>,
@@ -73,9 +74,11 @@ pub struct SoftBackend {
 impl SoftBackend {
     /// Devices with nothing in them.
     pub fn new(options: Options) -> Self {
+        let memory = Arc::new(Memory::new(options.devices, options.memory));
         Self {
             facts: (0..options.devices).map(|index| facts(index, options.memory)).collect(),
-            memory: Arc::new(Memory::new(options.devices, options.memory)),
+            workspaces: Workspaces::new(memory.clone()),
+            memory,
             output: Arc::default(),
             pool: Arc::new(Pool::new()),
             placement: Placement::default(),
@@ -453,7 +456,7 @@ impl Backend for SoftBackend {
         context.context.check()?;
         let function = self.functions.get(launch.function.0)?;
         let function = &function.object;
-        function.check(launch)?;
+        let asked = function.check(launch)?;
         let kernel = &function.kernel;
         let mut params = vec![0u64; (kernel.param_bytes.div_ceil(8)) as usize];
         for (word, bytes) in params.iter_mut().zip(launch.params.chunks(8)) {
@@ -463,6 +466,10 @@ impl Backend for SoftBackend {
         }
         let threads = launch.block.iter().product();
         let resident = function.resident(threads, launch.shared.into());
+        let workspace = match asked.cooperative {
+            true => Some(self.workspaces.take().map_err(memory_error)?),
+            false => None,
+        };
         let work = exec::Launch {
             image: function.module.image.clone(),
             kernel: kernel.index,
@@ -473,6 +480,7 @@ impl Backend for SoftBackend {
             params,
             memory: self.memory.clone(),
             output: self.output.clone(),
+            workspace,
             id: self.grids.fetch_add(1, Ordering::Relaxed),
             multiprocessors: MULTIPROCESSORS,
         };

@@ -3,6 +3,7 @@
 use cudarc::driver::sys::CUdevice_attribute as A;
 use wire::DeviceFacts;
 
+use crate::memory::RESERVED_SHARED;
 use crate::module::COMPUTE_CAPABILITY;
 
 /// Multiprocessors.
@@ -15,8 +16,6 @@ pub const BLOCKS_PER_MULTIPROCESSOR: u32 = 32;
 pub const REGISTERS: u32 = 65536;
 /// Shared memory of a multiprocessor, bytes.
 pub const SHARED_PER_MULTIPROCESSOR: u64 = 228 << 10;
-/// Shared memory that each block takes besides its own, bytes.
-pub const SHARED_RESERVED: u64 = 1 << 10;
 /// Shared memory of a block without opting in, bytes.
 pub const SHARED_PER_BLOCK: u64 = 48 << 10;
 /// Shared memory of a block at most, bytes.
@@ -87,7 +86,7 @@ fn attributes(index: usize) -> Vec<(i32, i32)> {
         (A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, SHARED_OPTIN as i32),
         (A::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1),
         (A::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, BLOCKS_PER_MULTIPROCESSOR as i32),
-        (A::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, SHARED_RESERVED as i32),
+        (A::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, RESERVED_SHARED as i32),
         (A::CU_DEVICE_ATTRIBUTE_NUMA_ID, -1),
     ]
     .map(|(attribute, value)| (attribute as i32, value))

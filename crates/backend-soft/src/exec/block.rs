@@ -5,7 +5,7 @@ use super::warp::{Warp, WarpState};
 use super::{Fault, FaultKind, LANES, Lanes, Launch, Row, Spaces};
 
 /// Instructions a warp executes before the next one's turn.
-const WARP_SLICE: i64 = 1 << 14;
+const WARP_SLICE: i64 = 1 << 12;
 
 /// Whether a block has more to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ impl Block {
             if !barrier::release(&mut self.warps, &mut lanes) && ready == 0 {
                 return Err(Fault { block: self.index, ..Fault::new(FaultKind::Deadlock, 0) });
             }
-            if slice <= 0 {
+            if slice <= 0 || std::mem::take(&mut lanes.gives_way) {
                 return Ok(BlockState::Running);
             }
         }

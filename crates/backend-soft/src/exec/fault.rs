@@ -11,8 +11,6 @@ pub enum FaultKind {
     IllegalAddress,
     /// The address is not a multiple of the access's size.
     Misaligned,
-    /// The state space has no such operation.
-    AddressSpace,
     /// An indirect call or branch goes nowhere.
     InvalidPc,
     /// Too many nested calls.
@@ -51,7 +49,6 @@ impl Fault {
         match self.kind {
             FaultKind::IllegalAddress => CuError::ILLEGAL_ADDRESS,
             FaultKind::Misaligned => CuError::MISALIGNED_ADDRESS,
-            FaultKind::AddressSpace => CuError::INVALID_ADDRESS_SPACE,
             FaultKind::InvalidPc => CuError::INVALID_PC,
             FaultKind::StackOverflow => CuError::HARDWARE_STACK_ERROR,
             FaultKind::Assert(_) => CuError::ASSERT,
@@ -65,7 +62,6 @@ impl std::fmt::Display for Fault {
         match &self.kind {
             FaultKind::IllegalAddress => write!(f, "illegal address {:#x}", self.address)?,
             FaultKind::Misaligned => write!(f, "misaligned address {:#x}", self.address)?,
-            FaultKind::AddressSpace => write!(f, "address {:#x} is in the wrong state space", self.address)?,
             FaultKind::InvalidPc => write!(f, "no function or label has the address {:#x}", self.address)?,
             FaultKind::StackOverflow => f.write_str("stack overflow")?,
             FaultKind::Trap => f.write_str("trap")?,

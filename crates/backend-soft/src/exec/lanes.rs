@@ -25,8 +25,8 @@ pub struct Lanes<'a> {
     pub barriers: &'a mut Barriers,
     /// `%warpid`
     pub warp: u32,
-    /// Lanes of the group that is executing.
-    pub active: u32,
+    /// Whether a thread has asked to let others run (`nanosleep`).
+    pub gives_way: bool,
 }
 
 impl<'a> Lanes<'a> {
@@ -51,7 +51,7 @@ impl<'a> Lanes<'a> {
             threads,
             barriers,
             warp: 0,
-            active: 0,
+            gives_way: false,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Function;
-use crate::memory::Memory;
+use crate::memory::{Memory, Workspace};
 use crate::printf::Output;
 
 /// The functions of a loaded module.
@@ -39,7 +39,7 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Threads.
     pub block: [u32; 3],
-    /// Shared memory of a block, bytes: static, then dynamic.
+    /// Shared memory of a block, bytes: what the device keeps, then static, then dynamic.
     pub shared_bytes: u64,
     /// The dynamic part.
     pub dynamic_shared: u32,
@@ -49,6 +49,8 @@ pub struct Launch {
     pub memory: Arc<Memory>,
     /// Where kernels print to.
     pub output: Arc<Output>,
+    /// What a cooperative grid's blocks meet at.
+    pub workspace: Option<Workspace>,
     /// `%gridid`
     pub id: u64,
     /// `%nsmid`

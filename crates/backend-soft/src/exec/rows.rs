@@ -70,24 +70,21 @@ impl Pred {
 
 /// A value of one lane as an instruction sees it.
 pub trait Elem: Copy + Default + 'static {
-    /// Rows that it takes.
-    const ROWS: usize;
     /// Reads a lane.
     ///
     /// # Safety
-    /// `rows` points to [`Self::ROWS`] rows; `lane` is below [`LANES`].
+    /// `rows` points to the rows of a register of this type; `lane` is below [`LANES`].
     unsafe fn read(rows: *const Row, lane: usize) -> Self;
     /// Writes a lane.
     ///
     /// # Safety
-    /// `rows` points to [`Self::ROWS`] rows; `lane` is below [`LANES`].
+    /// `rows` points to the rows of a register of this type; `lane` is below [`LANES`].
     unsafe fn write(rows: *mut Row, lane: usize, value: Self);
 }
 
 macro_rules! whole_elements {
-    ($($ty:ty: $rows:literal),*) => {$(
+    ($($ty:ty),*) => {$(
         impl Elem for $ty {
-            const ROWS: usize = $rows;
             #[inline(always)]
             unsafe fn read(rows: *const Row, lane: usize) -> Self {
                 // SAFETY: the rows hold 32 values of this type (this function's contract); any bits are valid.
@@ -101,13 +98,12 @@ macro_rules! whole_elements {
         }
     )*};
 }
-whole_elements!(u32: 1, i32: 1, f32: 1, u64: 2, i64: 2, f64: 2);
+whole_elements!(u32, i32, f32, u64, i64, f64);
 
 /// Shorter values live in the low bits of a 32-bit lane; the rest is zero.
 macro_rules! short_elements {
     ($($ty:ty as $unsigned:ty),*) => {$(
         impl Elem for $ty {
-            const ROWS: usize = 1;
             #[inline(always)]
             unsafe fn read(rows: *const Row, lane: usize) -> Self {
                 // SAFETY: this function's contract.
@@ -129,7 +125,6 @@ macro_rules! wrapped_elements {
         #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
         pub struct $name(pub $bits);
         impl Elem for $name {
-            const ROWS: usize = <$bits>::ROWS;
             #[inline(always)]
             unsafe fn read(rows: *const Row, lane: usize) -> Self {
                 // SAFETY: this function's contract.
@@ -157,7 +152,7 @@ wrapped_elements!(
 /// Writes the lanes of `mask`.
 ///
 /// # Safety
-/// `rows` points to `D::ROWS` rows that nothing else refers to.
+/// `rows` points to the rows of a register of type `D` that nothing else refers to.
 #[inline(always)]
 pub unsafe fn commit<D: Elem>(rows: *mut Row, out: &[D; LANES], mask: u32) {
     if mask == !0 {

@@ -123,7 +123,6 @@ impl Warp {
         let function = &lanes.launch.image.functions[self.frames[frame].function];
         // SAFETY: the frame is touched again only after the loop below; the launch keeps the function.
         unsafe { lanes.enter(&mut self.frames[frame], function) };
-        lanes.active = mask;
         let others = || {
             let ready = self.groups.iter().enumerate().filter(|(_, group)| group.wait == Wait::Ready);
             ready.filter(|(index, _)| *index != at).map(|(_, group)| group)
@@ -230,6 +229,7 @@ impl Warp {
                 self.groups.push(Group { pc: here.pc + 1, ..here });
                 self.fair = FAIR_TURNS;
                 *slice = 0;
+                lanes.gives_way = true;
             }
         }
         Ok(())

@@ -64,7 +64,7 @@ pub(super) fn arithmetic(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         ("div", F32) => (rounded!(mode, ftz; bin, f32, |a, b| (a / b), div32(a, b)), 2),
         ("div", F64) => (rounded!(mode, ftz; bin, f64, |a, b| (a / b), div64(a, b)), 2),
         ("fma" | "mad", F32) => (rounded!(mode, ftz; ter, f32, |a, b, c| a.mul_add(b, c), fma32(a, b, c)), 3),
-        ("fma" | "mad", F64) => (rounded!(mode, ftz; ter, f64, |a, b, c| a.mul_add(b, c), fused64(a, b, c)), 3),
+        ("fma" | "mad", F64) => (rounded!(mode, ftz; ter, f64, |a, b, c| a.mul_add(b, c), fma64(a, b, c)), 3),
         ("neg", F32) if ftz => (un(|a: f32| -a.flush()), 1),
         ("neg", F32) => (un(|a: u32| a ^ 0x8000_0000), 1),
         ("neg", F64) => (un(|a: u64| a ^ 1 << 63), 1),

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ptx::ast::{Axis, SpecialRegister as Reg};
 
 use crate::exec::{Elem, Inst, LANES, Lanes};
+use crate::memory::{RESERVED_SHARED, Workspace};
 
 /// A value that fits the width of any special register's reader.
 pub trait Word: Elem {
@@ -56,13 +57,15 @@ pub fn code(register: Reg) -> Option<u64> {
         Reg::ClockHi => CLOCK_HI,
         Reg::GlobalTimer | Reg::GlobalTimerLo => TIMER,
         Reg::GlobalTimerHi => TIMER_HI,
-        Reg::TotalSmemSize | Reg::AggrSmemSize => SHARED_SIZE,
+        Reg::TotalSmemSize => OWN_SHARED_SIZE,
+        Reg::AggrSmemSize => SHARED_SIZE,
         Reg::DynamicSmemSize => DYNAMIC_SIZE,
+        // Where the driver tells the address of a cooperative grid's workspace.
+        Reg::EnvReg(1) => WORKSPACE_HI,
+        Reg::EnvReg(2) => WORKSPACE,
         Reg::EnvReg(_) | Reg::CurrentGraphExec => ZERO,
-        Reg::ReservedSmemOffsetBegin
-        | Reg::ReservedSmemOffsetEnd
-        | Reg::ReservedSmemOffsetCap
-        | Reg::ReservedSmemOffset(_) => ZERO,
+        Reg::ReservedSmemOffsetEnd | Reg::ReservedSmemOffsetCap => RESERVED_SIZE,
+        Reg::ReservedSmemOffsetBegin | Reg::ReservedSmemOffset(_) => ZERO,
         Reg::Pm(_) | Reg::Pm64(_) => return None,
     })
 }
@@ -90,6 +93,10 @@ const TIMER: u64 = 27;
 const TIMER_HI: u64 = 28;
 const SHARED_SIZE: u64 = 29;
 const DYNAMIC_SIZE: u64 = 30;
+const OWN_SHARED_SIZE: u64 = 31;
+const RESERVED_SIZE: u64 = 32;
+const WORKSPACE: u64 = 33;
+const WORKSPACE_HI: u64 = 34;
 
 /// Reads the special register that `inst.imm` selects.
 ///
@@ -100,6 +107,7 @@ pub unsafe fn read<T: Word>(lanes: &mut Lanes<'_>, inst: &Inst, mask: u32) {
     let axis = |first: u64| (inst.imm - first) as usize;
     let same = |value: u64| [value; LANES];
     let each = |f: fn(u32) -> u32| std::array::from_fn(|lane| u64::from(f(lane as u32)));
+    let workspace = || launch.workspace.as_ref().map_or(0, Workspace::address);
     let block_number = || {
         let [x, y, z] = lanes.block.map(u64::from);
         x + u64::from(launch.grid[0]) * (y + u64::from(launch.grid[1]) * z)
@@ -126,6 +134,10 @@ pub unsafe fn read<T: Word>(lanes: &mut Lanes<'_>, inst: &Inst, mask: u32) {
         TIMER => same(nanoseconds()),
         TIMER_HI => same(nanoseconds() >> 32),
         SHARED_SIZE => same(launch.shared_bytes),
+        OWN_SHARED_SIZE => same(launch.shared_bytes - RESERVED_SHARED),
+        RESERVED_SIZE => same(RESERVED_SHARED),
+        WORKSPACE => same(workspace()),
+        WORKSPACE_HI => same(workspace() >> 32),
         DYNAMIC_SIZE => same(launch.dynamic_shared.into()),
         _ => same(0),
     };

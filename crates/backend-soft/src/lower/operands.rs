@@ -1,6 +1,6 @@
 //! Operands.
 
-use ptx::ast::{Address, AddressBase, Immediate, Operand, RegId, ScalarType, Symbol};
+use ptx::ast::{Address, AddressBase, Immediate, Operand, ScalarType, Symbol};
 
 use super::{Home, Lower, Reason, Result, SymbolHome};
 use crate::exec::{Compute, Condition, GENERIC, Inst, NARROW, Op, Pred, Slot, Space, IN_FRAME, un};
@@ -117,11 +117,6 @@ impl Lower<'_> {
     /// Whether an operand is a predicate register.
     pub fn is_pred(&self, operand: &Operand) -> bool {
         matches!(operand, Operand::Reg(reg) | Operand::Not(reg) if matches!(self.home(*reg), Home::Pred(_)))
-    }
-
-    /// The type of a register.
-    pub fn register_type(&self, reg: RegId) -> ScalarType {
-        self.body.register(reg).ty
     }
 
     /// What a symbol stands for.

@@ -3,9 +3,11 @@
 mod extents;
 mod pages;
 mod table;
+mod workspace;
 
 pub use extents::Extents;
 pub use table::Memory;
+pub use workspace::{Workspace, Workspaces};
 
 use std::io;
 
@@ -17,6 +19,9 @@ pub const LOCAL_WINDOW: u64 = SHARED_WINDOW + WINDOW_BYTES;
 pub const PARAM_WINDOW: u64 = LOCAL_WINDOW + WINDOW_BYTES;
 /// Size of each window.
 pub const WINDOW_BYTES: u64 = 1 << 32;
+/// The device keeps the start of each block's shared memory for itself, as GPUs of compute capability 9.0 do: cooperative groups
+/// use it. Bytes.
+pub const RESERVED_SHARED: u64 = 1 << 10;
 /// Variables of modules are placed from here up, in the order of loading.
 pub const MODULE_ARENA: u64 = 0x3000_0000_0000;
 /// End of the module arena.

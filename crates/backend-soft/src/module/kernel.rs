@@ -5,6 +5,7 @@ use ptx::ast;
 use super::layout::Layout;
 use super::{COMPUTE_CAPABILITY, ModuleError, Selected};
 use crate::exec::{Callee, Function};
+use crate::memory::RESERVED_SHARED;
 
 /// Most threads of a block.
 pub const MAX_THREADS: u32 = 1024;
@@ -41,7 +42,7 @@ pub struct Kernel {
     pub required: Option<[u32; 3]>,
     /// Shared memory that it declares, bytes.
     pub static_shared: u64,
-    /// Where its dynamic shared memory begins.
+    /// Where its dynamic shared memory begins, counted from the start of the block's shared memory.
     pub dynamic_shared_base: u64,
     /// Local memory of a thread, bytes.
     pub local_bytes: u64,
@@ -67,7 +68,7 @@ impl Kernel {
     ) -> Result<Self, ModuleError> {
         let refused = |what: &str| ModuleError::Refused(format!("{}: {what}", function.name));
         let (params, param_bytes) = function.param_layout().ok_or_else(|| refused("its parameters have no size"))?;
-        let (_, static_shared) =
+        let (_, shared_end) =
             layout.kernel_shared(tree, function).ok_or_else(|| refused("its shared variables are too large"))?;
         let externs = function.body.iter().flat_map(|body| &body.locals).chain(tree.variables());
         let align = externs.filter(|v| crate::lower::is_dynamic_shared(v)).map(ast::Variable::alignment);
@@ -86,8 +87,8 @@ impl Kernel {
             param_bytes,
             max_threads: bound.unwrap_or(MAX_THREADS).clamp(1, MAX_THREADS),
             required: limits.req_ntid.map(|dims| dims.map(|n| n.max(1))),
-            static_shared,
-            dynamic_shared_base: static_shared.next_multiple_of(align),
+            static_shared: shared_end - RESERVED_SHARED,
+            dynamic_shared_base: shared_end.next_multiple_of(align),
             local_bytes: local_bytes(functions, index, 0),
             constant_bytes: layout.constant_bytes(),
             registers: own.rows.next_multiple_of(8).clamp(MIN_REGISTERS, MAX_REGISTERS) as u32,

@@ -6,7 +6,7 @@ use ptx::ast::{self, FunctionKind, Linkage, Relocation, Space, Variable};
 
 use super::ModuleError;
 use crate::lower::{Env, SymbolHome, is_dynamic_shared, lay_out, shared_locals};
-use crate::memory::SHARED_WINDOW;
+use crate::memory::{RESERVED_SHARED, SHARED_WINDOW};
 
 /// Alignment of a module's memory, and unit of its size.
 pub const GRANULARITY: u64 = 4096;
@@ -18,7 +18,7 @@ pub struct Layout<'a> {
     bytes: u64,
     /// In shared memory and used by more than one function, with their offsets.
     shared: Vec<(&'a Variable, u64)>,
-    shared_bytes: u64,
+    shared_end: u64,
 }
 
 fn too_large(what: &str) -> ModuleError {
@@ -44,13 +44,13 @@ impl<'a> Layout<'a> {
         let of_functions = of_functions.filter_map(|f| f.body.as_ref()).flat_map(shared_locals);
         let of_module = tree.variables().filter(|v| v.space == Space::Shared && !is_dynamic_shared(v));
         let shared: Vec<_> = of_module.chain(of_functions).collect();
-        let (shared_offsets, shared_bytes) =
-            lay_out(shared.iter().copied(), 0).ok_or_else(|| too_large("shared"))?;
+        let (shared_offsets, shared_end) =
+            lay_out(shared.iter().copied(), RESERVED_SHARED).ok_or_else(|| too_large("shared"))?;
         Ok(Self {
             placed: variables.into_iter().zip(offsets).collect(),
             bytes,
             shared: shared.into_iter().zip(shared_offsets).collect(),
-            shared_bytes,
+            shared_end,
         })
     }
 
@@ -79,10 +79,12 @@ impl<'a> Layout<'a> {
 
     /// Shared variables that several functions use lie at the start, in kernels that call anything or name one of them.
     fn shared_start(&self, tree: &ast::Module, kernel: &ast::Function) -> u64 {
-        let Some(body) = kernel.body.as_ref().filter(|_| self.shared_bytes > 0) else { return 0 };
+        let Some(body) = kernel.body.as_ref().filter(|_| !self.shared.is_empty()) else {
+            return RESERVED_SHARED;
+        };
         let outer: Vec<&str> = self.shared.iter().map(|(v, _)| v.name.as_str()).collect();
         let calls = tree.definitions().any(|f| f.kind == FunctionKind::Func) && uses(body, |_| false, true);
-        if calls || uses(body, |name| outer.contains(&name), false) { self.shared_bytes } else { 0 }
+        if calls || uses(body, |name| outer.contains(&name), false) { self.shared_end } else { RESERVED_SHARED }
     }
 
     /// What functions are lowered with.

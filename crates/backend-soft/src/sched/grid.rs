@@ -5,8 +5,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::exec::{Block, BlockState, Fault, Launch};
 
-/// Instructions of a warp that a block executes before another's turn: a few milliseconds.
-const SLICE: i64 = 1 << 20;
+/// Instructions of a warp that a block executes before another's turn: less than a millisecond.
+const SLICE: i64 = 1 << 16;
 
 #[derive(Default)]
 struct State {
