@@ -44,7 +44,7 @@ pub(super) fn main(tmpfs: &str) -> ExitCode {
 
 fn enter(told: &Instructions) -> Result<(), StartFailure> {
     // SAFETY: this process has one thread and shares nothing with another.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWPID) }
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
         .map_err(io::Error::from)
         .map_err(StartFailure::setup("making the job's namespaces (needs CAP_SYS_ADMIN)"))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -62,7 +62,11 @@ fn enter(told: &Instructions) -> Result<(), StartFailure> {
     if let Some(folder) = &told.library_dir {
         linker::name_first(folder).map_err(StartFailure::setup("making the job's ld.so.cache"))?;
     }
-    Ok(())
+    // Last: the first process made from here on is pid 1 of the job, and ldconfig must not be.
+    // SAFETY: as above.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWPID) }
+        .map_err(io::Error::from)
+        .map_err(StartFailure::setup("making the job's PID namespace (needs CAP_SYS_ADMIN)"))
 }
 
 fn mount_tmpfs(number: i32) -> io::Result<()> {
