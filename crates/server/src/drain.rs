@@ -52,6 +52,11 @@ impl Session {
         streams.into_iter().filter(|stream| !stream.poll().unwrap_or(true)).collect()
     }
 
+    /// Whether no stream has work.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.busy_streams().is_empty()
+    }
+
     fn describe_stream(&self, stream: &Stream) -> String {
         let kernel = stream.last_callee().and_then(|handle| read(&self.table).callee_name(handle));
         match kernel {

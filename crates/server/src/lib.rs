@@ -24,7 +24,7 @@ mod transfer;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use failure::Failure;
-pub use serve::{ServeError, serve};
+pub use serve::{ServeError, serve, serve_on};
 
 /// A lock that a panicking thread does not take along: the session ends then anyway.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{ChunkWriter, OpenError, Receipt, Store, WriteError, WriteOptions};
 use thiserror::Error;
-use transport::{ServerSession, State, TransportError};
+use transport::{ServerSession, TransportError};
 
 /// The descriptor on which a server finds its supervisor.
 const CONTROL_FD: i32 = 3;
@@ -119,7 +119,7 @@ pub fn serve_on(
             let link = ServerSession::create(dir)?;
             let config = Config { dir: dir.to_owned(), layout: Layout::of_session(session) };
             let made = Session::new(backend, link, config, 0);
-            made.link.control().set_state(State::Running);
+            made.announce();
             Rings::start(&made)?;
             Server { session: made, number: session, started: true }.run(&mut supervisor)
         }
@@ -252,7 +252,7 @@ impl Server {
             self.session.open_gate();
         } else {
             self.started = true;
-            self.session.link.control().set_state(State::Running);
+            self.session.announce();
             Rings::start(&self.session)?;
         }
         Ok(())

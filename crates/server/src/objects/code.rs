@@ -20,6 +20,12 @@ pub struct Image {
     pub bytes: Vec<u8>,
 }
 
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes of code", self.bytes.len())
+    }
+}
+
 impl Image {
     /// Names the bytes.
     #[must_use]

@@ -120,6 +120,11 @@ impl Session {
         self.link.control().ring_doorbell();
     }
 
+    /// Tells the application that messages are taken.
+    pub fn announce(&self) {
+        self.link.control().set_state(State::Running);
+    }
+
     /// Whether it has ended.
     #[must_use]
     pub fn is_ending(&self) -> bool {

@@ -7,6 +7,7 @@ use crate::objects::StreamKey;
 use crate::read;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use transport::{Next, RingIndex, RingReader, RingState, TransportError};
 use wire::Request;
@@ -23,30 +24,35 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Starts taking messages: a thread of its own watches the doorbell until the session ends.
+    /// Starts taking messages: a thread of its own watches the doorbell until the session ends, and outlives the rings'.
     ///
     /// # Errors
     /// When the thread cannot be made.
-    pub fn start(session: &Arc<Session>) -> std::io::Result<()> {
+    pub fn start(session: &Arc<Session>) -> std::io::Result<JoinHandle<()>> {
         let rings = Arc::new(Self { session: Arc::clone(session), running: Mutex::default() });
-        std::thread::Builder::new().name("doorbell".into()).spawn(move || rings.watch())?;
-        Ok(())
+        std::thread::Builder::new().name("doorbell".into()).spawn(move || rings.watch())
     }
 
     fn watch(self: &Arc<Self>) {
         let control = self.session.link.control();
+        let mut threads: Vec<JoinHandle<()>> = Vec::new();
         let mut seen = 0;
         while !self.session.is_ending() {
             for (index, state) in control.rings() {
                 if state != RingState::Free && crate::lock(&self.running).insert(index) {
-                    self.serve(index);
+                    threads.extend(self.serve(index));
                 }
             }
+            threads.retain(|thread| !thread.is_finished());
             seen = control.wait_doorbell(seen, LOOK);
+        }
+        for thread in threads {
+            // One that panicked has said so, and has ended the session.
+            let _ = thread.join();
         }
     }
 
-    fn serve(self: &Arc<Self>, index: RingIndex) {
+    fn serve(self: &Arc<Self>, index: RingIndex) -> Option<JoinHandle<()>> {
         let rings = Arc::clone(self);
         let serve = move || {
             let _end = EndOnPanic(&rings.session);
@@ -58,9 +64,13 @@ impl Rings {
             // The ring may have been taken again before it was out of the list.
             rings.session.link.control().ring_doorbell();
         };
-        if let Err(error) = std::thread::Builder::new().name(format!("ring {}", index.get())).spawn(serve) {
-            tracing::error!(%error, "no thread for a ring: the session ends");
-            self.session.end();
+        match std::thread::Builder::new().name(format!("ring {}", index.get())).spawn(serve) {
+            Ok(thread) => Some(thread),
+            Err(error) => {
+                tracing::error!(%error, "no thread for a ring: the session ends");
+                self.session.end();
+                None
+            }
         }
     }
 }
@@ -111,8 +121,10 @@ impl Session {
                 break;
             }
         }
-        // The device may still use what is kept for the ring; the process ends soon.
-        std::mem::forget(caller);
+        if !self.is_idle() {
+            // The device may still use what is kept for the ring; the process ends soon.
+            std::mem::forget(caller);
+        }
         Ok(())
     }
 

@@ -1,0 +1,428 @@
+//! The cut and its reversal: gate, capture, restore, rehearsal.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{App, BASIC, CTX, HELLO, Pinned, Thread, VARIABLES, backend, wait_until};
+use image::{ImageId, Manifest, ObjectKind, SessionId};
+use server::control::{Answer, Ask, Start};
+use server::session::Session;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use store::{ChunkWriter, Store, WriteOptions};
+use tempfile::TempDir;
+use transport::ServerSession;
+use wire::*;
+
+const SESSION: u32 = 7;
+const SOON: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(20);
+
+/// A store in a folder of its own.
+struct Images {
+    _dir: TempDir,
+    store: Store,
+}
+
+impl Images {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open_or_create(&dir.path().join("store")).unwrap();
+        Self { _dir: dir, store }
+    }
+
+    /// Captures a gated session and publishes it; tells the state's bytes too.
+    fn capture(&self, session: &Session) -> (ImageId, Vec<u8>) {
+        let draft = self.store.begin().unwrap();
+        let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
+        let captured = session.capture(SESSION, &writer, &mut |_| {}).unwrap();
+        assert_eq!(captured.devices.len(), 1);
+        let receipt = writer.finish().unwrap();
+        let manifest = manifest(draft.id());
+        let id = draft.publish(manifest, vec![receipt]).unwrap().id;
+        (id, captured.state)
+    }
+}
+
+/// What a supervisor would say of the job.
+fn manifest(id: ImageId) -> Manifest {
+    Manifest {
+        id,
+        machine: image::Machine::HERE,
+        job: "job".into(),
+        created_ns: 1,
+        dormouse: "0".into(),
+        parent: None,
+        rehearsed: false,
+        host: Default::default(),
+        devices: vec![],
+        command: Default::default(),
+        cut: Default::default(),
+        stored: Default::default(),
+        job_files: vec![],
+        mapped_files: vec![],
+        objects: vec![],
+    }
+}
+
+fn held(app: &mut App, thread: &mut Thread) -> (Pinned, PinnedId, u64) {
+    let pinned = PinnedId(900);
+    let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 4096, flags: 0 }).unwrap();
+    let ours = Pinned::open(app.dir.path(), pinned);
+    (ours, pinned, address)
+}
+
+#[test]
+fn the_gate_names_the_kernel_that_holds_it_and_reopens() {
+    let (mut app, mut thread) = App::with_context();
+    let (ours, _, address) = held(&mut app, &mut thread);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    thread.launch(wait_for, Stream::Legacy, 1, &[address, address + 4], &[]);
+    thread.call(StreamQuery { ctx: CTX, stream: Stream::Legacy }).unwrap();
+    let holders = app.session.close_gate(SOON).unwrap_err();
+    assert!(holders.iter().any(|holder| holder.contains("wait_for")), "{holders:?}");
+    // The job runs on.
+    assert_eq!(thread.call(StreamQuery { ctx: CTX, stream: Stream::Legacy }), Ok(false));
+    ours.word(0).store(1, Ordering::Release);
+    thread.synchronize().unwrap();
+    app.session.close_gate(LONG).unwrap();
+    app.session.open_gate();
+}
+
+#[test]
+fn the_gate_names_a_callback_that_does_not_return() {
+    let (app, mut thread) = App::with_context();
+    thread.send(HostFunction { ctx: CTX, stream: Stream::Legacy, callback: CallbackId(0x77) });
+    let callbacks = app.client.callbacks();
+    callbacks.next(LONG).unwrap().unwrap();
+    let holders = app.session.close_gate(SOON).unwrap_err();
+    assert!(holders.iter().any(|holder| holder.contains("callback 0xd800000077")), "{holders:?}");
+    callbacks.acknowledge();
+    app.session.close_gate(LONG).unwrap();
+    app.session.open_gate();
+}
+
+#[test]
+fn calls_wait_at_the_closed_gate() {
+    let (app, mut thread) = App::with_context();
+    let memory = thread.alloc(4);
+    thread.put(memory, &[1]);
+    thread.synchronize().unwrap();
+    app.session.close_gate(LONG).unwrap();
+    thread.put(memory, &[2]);
+    let waiting = std::thread::spawn(move || thread.get(memory, 1));
+    std::thread::sleep(SOON);
+    assert!(!waiting.is_finished());
+    app.session.open_gate();
+    assert_eq!(waiting.join().unwrap(), [2]);
+}
+
+#[test]
+fn what_cannot_be_saved_is_named() {
+    let (mut app, mut thread) = App::with_context();
+    let heap = ".version 7.0\n.target sm_75\n.address_size 64\n\
+        .extern .func (.param .b64 r) malloc (.param .b64 n);\n\
+        .visible .entry grow()\n{\n.reg .b64 %rd<3>;\n\
+        { .param .b64 p; st.param.b64 [p], 16; .param .b64 q; call.uni (q), malloc, (p); ld.param.b64 %rd1, [q]; }\n\
+        ret;\n}\n";
+    let (module, upload) = (ModuleId(2), app.upload(heap));
+    // A device that has no heap refuses the module, by name, before there is anything to save.
+    match thread.explain(ModuleLoad { ctx: CTX, module, upload, options: vec![] }) {
+        Err((_, detail)) => assert!(detail.contains("malloc"), "{detail}"),
+        Ok(()) => {
+            app.session.close_gate(LONG).unwrap();
+            let refusals = app.session.refusals();
+            assert!(
+                refusals.iter().any(|each| each.contains("grow") && each.contains("malloc")),
+                "{refusals:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_failed_context_is_refused() {
+    let (mut app, mut thread) = App::with_context();
+    let module = app.load(&mut thread, 2, BASIC);
+    let wild = thread.function(module, 3, "wild");
+    thread.launch(wild, Stream::Legacy, 1, &[], &[]);
+    assert!(thread.synchronize().is_err());
+    app.session.close_gate(LONG).unwrap();
+    let refusals = app.session.refusals();
+    assert!(refusals.iter().any(|each| each.contains("ILLEGAL_ADDRESS")), "{refusals:?}");
+}
+
+/// Everything a session can hold, made, captured, killed, restored, and used again.
+#[test]
+fn a_session_comes_back_as_it_was() {
+    let (mut app, mut thread) = App::with_context();
+    let images = Images::new();
+    let (ours, _, shared) = held(&mut app, &mut thread);
+    ours.word(5).store(55, Ordering::Release);
+    // Modules A and B; A goes, C comes, and B's variables are known by address.
+    let a = app.load(&mut thread, 10, VARIABLES);
+    let b = app.load(&mut thread, 11, VARIABLES);
+    let address_of = |thread: &mut Thread, module, name: &str| {
+        thread.call(ModuleGetGlobal { module, name: name.into() }).unwrap().0
+    };
+    let gone = address_of(&mut thread, a, "counter");
+    let counter = address_of(&mut thread, b, "counter");
+    let scale = address_of(&mut thread, b, "scale");
+    thread.call(ModuleUnload { module: a }).unwrap();
+    let c = app.load(&mut thread, 12, VARIABLES);
+    let late = address_of(&mut thread, c, "counter");
+    assert_ne!((gone, late), (counter, counter));
+    let step = thread.function(b, 13, "step");
+    let library = LibraryId(14);
+    let upload = app.upload(BASIC);
+    thread.call(LibraryLoad { library, upload, options: vec![] }).unwrap();
+    let kernel = KernelId(15);
+    thread.call(LibraryGetKernel { ctx: CTX, library, kernel, name: "add_one".into() }).unwrap();
+    let add = Callee::Kernel(kernel);
+    thread.call(FunctionSetAttribute { ctx: CTX, callee: add, attribute: 8, value: 4096 }).unwrap();
+    thread.call(ContextSetLimit { ctx: CTX, limit: 1, value: 2 << 20 }).unwrap();
+    // Memory: two small allocations, one of them freed; one large, one with zeros.
+    let (small, hole, large, zeros) =
+        (thread.alloc(4000), thread.alloc(5000), thread.alloc(5 << 20), thread.alloc(9 << 20));
+    let words: Vec<u32> = (0..1000).collect();
+    thread.put(small, &words);
+    thread.put(hole, &words);
+    thread.send(MemFree { address: hole });
+    let fill = |dst, value, width| Fill {
+        ctx: CTX,
+        stream: Stream::PerThread,
+        dst,
+        pitch: 0,
+        element: 4,
+        value,
+        width,
+        height: 1,
+    };
+    thread.send(fill(large, 0xabcd, (5 << 20) / 4));
+    thread.send(fill(zeros, 0, (9 << 20) / 4));
+    thread.put(scale, &[4]);
+    thread.launch(step, Stream::Legacy, 1, &[small], &[]);
+    // Streams and events.
+    let stream = StreamId(16);
+    thread.send(StreamCreate { ctx: CTX, stream, flags: 1, priority: 0 });
+    let (start, end, after) = (EventId(17), EventId(18), EventId(19));
+    for event in [start, end, after] {
+        thread.send(EventCreate { ctx: CTX, event, flags: 0 });
+    }
+    let record = |event| EventRecord { ctx: CTX, stream: Stream::Created(stream), event, flags: 0 };
+    thread.send(record(start));
+    thread.call(EventSynchronize { event: start }).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    thread.send(record(end));
+    thread.synchronize().unwrap();
+    let elapsed = thread.call(EventElapsed { start, end }).unwrap();
+    assert!(elapsed >= 19.0);
+    // What is printed and not yet delivered.
+    let hello = app.load(&mut thread, 20, HELLO);
+    let hello = thread.function(hello, 21, "hello");
+    thread.launch(hello, Stream::Legacy, 1, &[], &[1]);
+    wait_until(|| thread.call(StreamQuery { ctx: CTX, stream: Stream::Legacy }).unwrap());
+    let before = std::mem::take(&mut thread.output);
+
+    app.session.close_gate(LONG).unwrap();
+    assert_eq!(app.session.refusals(), Vec::<String>::new());
+    assert!(app.session.capture_bytes().unwrap() >= 14 << 20);
+    let (id, state) = images.capture(&app.session);
+    // A message in the ring at the cut is executed by whoever comes next.
+    thread.launch(step, Stream::Legacy, 1, &[small + 4], &[]);
+
+    let (dir, addresses) = app.kill();
+    drop(thread);
+    let image = images.store.open_image(&id).unwrap();
+    assert!(image.object(&ObjectKind::SessionState { session: SessionId(SESSION.into()) }).is_ok());
+    let rehearsal = tempfile::tempdir().unwrap();
+    let link = ServerSession::create(rehearsal.path()).unwrap();
+    Session::rehearse(backend(), link, rehearsal.path().to_owned(), &state).unwrap();
+
+    let app = App::restore(dir, addresses, SESSION, &image);
+    let mut thread = app.thread();
+    thread.synchronize().unwrap();
+    let printed = [before, thread.output.clone()].concat();
+    assert_eq!(String::from_utf8(printed).unwrap(), "hello 1 of conformance\n");
+    wait_until(|| thread.get(small + 4, 1) == [32]);
+    let mut expected = words.clone();
+    (expected[0], expected[1]) = (28, 32);
+    assert_eq!(thread.get(small, 1000), expected);
+    assert_eq!(thread.get(large, 1000), vec![0xabcd; 1000]);
+    assert_eq!(thread.get(large + (5 << 20) - 4, 1), [0xabcd]);
+    assert_eq!(thread.get(zeros + (9 << 20) - 4000, 1000), vec![0; 1000]);
+    assert_eq!(
+        (thread.get(counter, 1), thread.get(scale, 1), thread.get(late, 1)),
+        (vec![9], vec![4], vec![7])
+    );
+    assert_eq!(address_of(&mut thread, b, "counter"), counter);
+    let elsewhere = thread.alloc(5000);
+    assert_eq!(elsewhere, hole, "the same calls give the same addresses");
+    // Settings.
+    let attribute = FunctionGetAttribute { ctx: CTX, callee: add, attribute: 8 };
+    assert_eq!(thread.call(attribute), Ok(4096));
+    assert_eq!(thread.call(ContextGetLimit { ctx: CTX, limit: 1 }), Ok(2 << 20));
+    // Objects work.
+    thread.launch(add, Stream::Created(stream), 32, &[small], &[1]);
+    thread.launch(add, Stream::PerThread, 1, &[shared + 20], &[1]);
+    thread.synchronize().unwrap();
+    assert_eq!(thread.get(small, 1), [29]);
+    assert_eq!(ours.word(5).load(Ordering::Acquire), 56);
+    // The time line goes on.
+    assert_eq!(thread.call(EventQuery { event: end }), Ok(true));
+    let again = thread.call(EventElapsed { start, end }).unwrap();
+    assert!((again - elapsed).abs() < 0.01, "{elapsed} {again}");
+    assert_eq!(thread.call(EventElapsed { start, end: after }), Err(CuError::INVALID_HANDLE));
+    thread.send(record(after));
+    thread.synchronize().unwrap();
+    let across = thread.call(EventElapsed { start, end: after }).unwrap();
+    let backwards = thread.call(EventElapsed { start: after, end }).unwrap();
+    assert!(
+        across > elapsed && (across + backwards - elapsed).abs() < 0.01,
+        "{across} {backwards} {elapsed}"
+    );
+
+    // And once more.
+    app.session.close_gate(LONG).unwrap();
+    let (id, _) = images.capture(&app.session);
+    let (dir, addresses) = app.kill();
+    drop(thread);
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let mut thread = app.thread();
+    assert_eq!(thread.get(small, 1), [29]);
+    let third = thread.call(EventElapsed { start, end: after }).unwrap();
+    assert!((third - across).abs() < 0.01, "{across} {third}");
+    thread.call(ContextDestroy { ctx: CTX }).unwrap();
+}
+
+/// A server process's control loop, as the supervisor sees it.
+struct Supervisor {
+    to: UnixStream,
+    from: BufReader<UnixStream>,
+    server: std::thread::JoinHandle<()>,
+}
+
+impl Supervisor {
+    fn start(dir: &std::path::Path, session: u32, start: &Start) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let dir = dir.to_owned();
+        let server = std::thread::spawn(move || {
+            server::serve_on(OwnedFd::from(theirs), &dir, session, || Ok(backend())).unwrap();
+        });
+        let mut supervisor = Self { from: BufReader::new(ours.try_clone().unwrap()), to: ours, server };
+        supervisor.say(start);
+        supervisor
+    }
+
+    fn say(&mut self, what: &impl serde::Serialize) {
+        let mut line = serde_json::to_vec(what).unwrap();
+        line.push(b'\n');
+        self.to.write_all(&line).unwrap();
+    }
+
+    fn answer(&mut self) -> Answer {
+        loop {
+            let mut line = String::new();
+            assert!(self.from.read_line(&mut line).unwrap() > 0, "the server is gone");
+            match serde_json::from_str(&line).unwrap() {
+                Answer::Progress { .. } => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    fn ask(&mut self, ask: &Ask) -> Answer {
+        self.say(ask);
+        self.answer()
+    }
+}
+
+#[test]
+fn a_server_answers_its_supervisor() {
+    let dir = tempfile::tempdir().unwrap();
+    let images = Images::new();
+    let mut supervisor = Supervisor::start(dir.path(), 60, &Start::Fresh);
+    assert!(matches!(supervisor.answer(), Answer::Ready { .. }));
+    let client = transport::ClientSession::open(dir.path()).unwrap();
+    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![] };
+    thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
+    let memory = thread.alloc(3 << 20);
+    thread.put(memory, &[1, 2, 3]);
+    assert!(matches!(supervisor.ask(&Ask::Ungate), Answer::Failed { .. }), "no gate is closed");
+    let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
+    let Answer::Idle { refusals, table_changed, bytes } = idle else { panic!("{idle:?}") };
+    assert_eq!((refusals.len(), table_changed, bytes), (0, true, 3 << 20));
+    let draft = images.store.begin().unwrap();
+    let capture = Ask::Capture {
+        store: images.store.dir(),
+        draft: draft.id().to_string(),
+        compress: image::Compress::Lz4,
+    };
+    let captured = supervisor.ask(&capture);
+    let Answer::Captured { receipt, bytes, devices, state } = captured else { panic!("{captured:?}") };
+    assert_eq!((bytes, devices.len()), (3 << 20, 1));
+    assert_eq!(devices[0].backend, "soft");
+    let receipt: Vec<u8> =
+        (0..receipt.len()).step_by(2).map(|i| u8::from_str_radix(&receipt[i..i + 2], 16).unwrap()).collect();
+    let receipt = store::Receipt::from_bytes(&receipt).unwrap();
+    let id = draft.publish(manifest(draft.id()), vec![receipt]).unwrap().id;
+    assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
+    thread.put(memory, &[9]);
+    let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
+    assert!(matches!(idle, Answer::Idle { table_changed: false, .. }), "{idle:?}");
+    assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
+    assert!(matches!(supervisor.ask(&Ask::End), Answer::Ended { .. }));
+    supervisor.server.join().unwrap();
+    assert!(client.control().state() == transport::State::Dead);
+    drop(thread);
+
+    let spare = tempfile::tempdir().unwrap();
+    let mut rehearsal = Supervisor::start(spare.path(), 0, &Start::Rehearsal);
+    assert!(matches!(rehearsal.answer(), Answer::Ready { .. }));
+    assert_eq!(rehearsal.ask(&Ask::Rehearse { state: state.clone() }), Answer::Done);
+    rehearsal.server.join().unwrap();
+    std::fs::remove_file(state).unwrap();
+
+    wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
+    // The image is of session 60; another has nothing in it.
+    let start = Start::Restore { store: images.store.dir(), image: id.to_string() };
+    let mut restored = Supervisor::start(dir.path(), 60, &start);
+    let ready = restored.answer();
+    assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");
+    assert_eq!(restored.ask(&Ask::Ungate), Answer::Done);
+    let client = transport::ClientSession::open(dir.path()).unwrap();
+    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![] };
+    assert_eq!(thread.get(memory, 3), [1, 2, 3]);
+    assert!(matches!(restored.ask(&Ask::End), Answer::Ended { .. }));
+    restored.server.join().unwrap();
+}
+
+#[test]
+fn a_rehearsal_names_what_is_elsewhere() {
+    let (mut app, mut thread) = App::with_context();
+    let images = Images::new();
+    let module = app.load(&mut thread, 2, VARIABLES);
+    thread.call(ModuleGetGlobal { module, name: "counter".into() }).unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let (mut state, code) = app.session.state().unwrap();
+    let (_, bytes) = images.capture(&app.session);
+    let rehearse = |bytes: &[u8]| {
+        let dir = tempfile::tempdir().unwrap();
+        let link = ServerSession::create(dir.path()).unwrap();
+        Session::rehearse(backend(), link, dir.path().to_owned(), bytes)
+    };
+    let _files = app.kill();
+    rehearse(&bytes).unwrap();
+    let counter = state.modules[0].variables.iter_mut().find(|variable| variable.name == "counter").unwrap();
+    counter.range.base += 64;
+    let message = rehearse(&state.to_bytes(&code).unwrap()).unwrap_err().to_string();
+    for part in
+        ["counter", "module 0xd400000002", &format!("{:#x}", state.modules[0].variables[0].range.base - 64)]
+    {
+        assert!(message.contains(part), "{message}");
+    }
+}

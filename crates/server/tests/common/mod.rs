@@ -1,0 +1,214 @@
+//! An application in miniature: what the shim would send, against a session on the software device.
+#![allow(clippy::unwrap_used, dead_code)]
+
+use backend::Backend;
+use backend_soft::SoftBackend;
+use server::memory::Layout;
+use server::session::{Config, Rings, Session};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use transport::{ClientRing, ClientSession, ServerSession};
+use wire::*;
+
+pub const BASIC: &str = include_str!("../../../backend/src/conformance/ptx/basic.ptx");
+pub const VARIABLES: &str = include_str!("../../../backend/src/conformance/ptx/variables.ptx");
+pub const HELLO: &str = include_str!("../../../backend/src/conformance/ptx/hello.ptx");
+
+/// Addresses are the process's, so one session at a time has them.
+static ADDRESSES: Mutex<()> = Mutex::new(());
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+pub fn backend() -> Arc<dyn Backend> {
+    Arc::new(SoftBackend::default())
+}
+
+/// A layout that no other test of the process uses.
+pub fn layout() -> Layout {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Layout { arena: 0x6000_0000_0000 + number * (1 << 40), pinned: 0x5000_0000_0000 + number * (64 << 30) }
+}
+
+/// A session and its application.
+pub struct App {
+    pub session: Arc<Session>,
+    pub dir: TempDir,
+    pub client: Arc<ClientSession>,
+    threads: Option<JoinHandle<()>>,
+    next_upload: u32,
+    _addresses: MutexGuard<'static, ()>,
+}
+
+pub const CTX: ContextId = ContextId(1);
+
+impl App {
+    /// A fresh session.
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = ServerSession::create(dir.path()).unwrap();
+        let config = Config { dir: dir.path().to_owned(), layout: layout() };
+        let session = Session::new(backend(), link, config, 0);
+        Self::run(session, dir, addresses)
+    }
+
+    /// With a primary context, and a thread that has used it.
+    pub fn with_context() -> (Self, Thread) {
+        let app = Self::start();
+        let mut thread = app.thread();
+        thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
+        (app, thread)
+    }
+
+    fn run(session: Arc<Session>, dir: TempDir, addresses: MutexGuard<'static, ()>) -> Self {
+        session.announce();
+        let threads = Rings::start(&session).unwrap();
+        let client = ClientSession::open(dir.path()).unwrap();
+        Self { session, dir, client, threads: Some(threads), next_upload: 1, _addresses: addresses }
+    }
+
+    pub fn thread(&self) -> Thread {
+        Thread { ring: self.client.take_ring().unwrap(), output: Vec::new() }
+    }
+
+    /// Leaves an image for the server.
+    pub fn upload(&mut self, image: &str) -> UploadId {
+        let id = UploadId(self.next_upload);
+        self.next_upload += 1;
+        let image = [image.as_bytes(), b"\0"].concat();
+        std::fs::write(self.dir.path().join(format!("upload-{}", id.0)), image).unwrap();
+        id
+    }
+
+    pub fn load(&mut self, thread: &mut Thread, module: u32, image: &str) -> ModuleId {
+        let (module, upload) = (ModuleId(module), self.upload(image));
+        thread.call(ModuleLoad { ctx: CTX, module, upload, options: vec![] }).unwrap();
+        module
+    }
+
+    /// Ends the session as a killed server would, and hands over its files.
+    pub fn kill(mut self) -> (TempDir, MutexGuard<'static, ()>) {
+        self.session.end();
+        self.threads.take().unwrap().join().unwrap();
+        let Self { session, dir, _addresses, client, .. } = self;
+        assert_eq!(Arc::strong_count(&session), 1, "somebody keeps the session");
+        drop((session, client));
+        (dir, _addresses)
+    }
+
+    /// Goes on from an image, on files of the session before.
+    pub fn restore(
+        dir: TempDir,
+        addresses: MutexGuard<'static, ()>,
+        session: u32,
+        image: &store::Image,
+    ) -> Self {
+        let link = ServerSession::attach(dir.path()).unwrap();
+        let path = dir.path().to_owned();
+        let session = Session::restore(backend(), link, path, session, image, &|_| {}).unwrap();
+        Self::run(session, dir, addresses)
+    }
+}
+
+/// An application thread.
+pub struct Thread {
+    pub ring: ClientRing,
+    pub output: Vec<u8>,
+}
+
+impl Thread {
+    pub fn send<M: Message<Reply = ()>>(&mut self, message: M) {
+        assert!(M::PIPELINED, "{} is a round trip", M::NAME);
+        self.ring.submit(M::OPCODE, &[&encoded(&message)]).unwrap();
+    }
+
+    pub fn call<M: Message>(&mut self, message: M) -> Result<M::Reply, CuError> {
+        self.explain(message).map_err(|(code, _)| code)
+    }
+
+    pub fn explain<M: Message>(&mut self, message: M) -> Result<M::Reply, (CuError, String)> {
+        assert!(!M::PIPELINED, "{} is pipelined", M::NAME);
+        let mut bytes = Vec::new();
+        self.ring.call(M::OPCODE, &[&encoded(&message)], &mut bytes).unwrap();
+        let mut from = Decoder::new(&bytes);
+        let reply = Reply::<M::Reply>::decode(&mut from).unwrap();
+        from.finish().unwrap();
+        self.output.extend(reply.output.0);
+        reply.result
+    }
+
+    pub fn alloc(&mut self, bytes: u64) -> u64 {
+        self.call(MemAlloc { ctx: CTX, bytes }).unwrap()
+    }
+
+    pub fn put(&mut self, dst: u64, words: &[u32]) {
+        let data = Bytes(words.iter().flat_map(|word| word.to_le_bytes()).collect());
+        self.send(CopyFromInline { ctx: CTX, stream: Stream::Legacy, dst, data });
+    }
+
+    pub fn get(&mut self, src: u64, count: u32) -> Vec<u32> {
+        let Bytes(data) =
+            self.call(CopyToInline { ctx: CTX, stream: Stream::Legacy, src, bytes: count * 4 }).unwrap();
+        data.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    pub fn function(&mut self, module: ModuleId, function: u32, name: &str) -> Callee {
+        let function = FunctionId(function);
+        self.call(ModuleGetFunction { module, function, name: name.into() }).unwrap();
+        Callee::Function(function)
+    }
+
+    pub fn launch(&mut self, callee: Callee, stream: Stream, threads: u32, wide: &[u64], narrow: &[u32]) {
+        let wide = wide.iter().flat_map(|value| value.to_le_bytes());
+        let params = wide.chain(narrow.iter().flat_map(|value| value.to_le_bytes())).collect();
+        self.send(Launch {
+            ctx: CTX,
+            stream,
+            callee,
+            grid: [1; 3],
+            block: [threads, 1, 1],
+            shared: 0,
+            attributes: vec![],
+            params: Bytes(params),
+        });
+    }
+
+    pub fn synchronize(&mut self) -> Result<(), CuError> {
+        self.call(ContextSynchronize { ctx: CTX })
+    }
+}
+
+fn encoded(message: &impl Wire) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
+pub fn wait_until(mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "still not so");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Words of pinned memory, through the file as the application has it.
+pub struct Pinned(memmap2::MmapMut);
+
+impl Pinned {
+    pub fn open(dir: &Path, id: PinnedId) -> Self {
+        let path = dir.join(format!("pinned-{}", id.0));
+        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        // SAFETY: tests access the mapping by atomics only, and the file keeps its length.
+        Self(unsafe { memmap2::MmapMut::map_mut(&file).unwrap() })
+    }
+
+    pub fn word(&self, index: usize) -> &std::sync::atomic::AtomicU32 {
+        assert!(index * 4 < self.0.len());
+        // SAFETY: the mapping is page-aligned and has the word, as just seen; atomics may be shared.
+        unsafe { &*self.0.as_ptr().cast::<std::sync::atomic::AtomicU32>().add(index) }
+    }
+}
