@@ -139,8 +139,9 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Optio
 /// [`Kind::NotFound`] when nobody listens, [`Kind::Ended`] when the supervisor ends before it has answered.
 pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Result<Event, Failure> {
     let fail = |error: io::Error| Failure::of("the job's supervisor does not answer", &error);
-    let stream = UnixStream::connect(socket)
-        .map_err(|error| Failure::new(Kind::NotFound, format!("the job's supervisor does not listen: {error}")))?;
+    let stream = UnixStream::connect(socket).map_err(|error| {
+        Failure::new(Kind::NotFound, format!("the job's supervisor does not listen: {error}"))
+    })?;
     send(&stream, request).map_err(fail)?;
     let mut from = BufReader::new(stream);
     while let Some(event) = receive::<Event>(&mut from).map_err(fail)? {

@@ -3,7 +3,7 @@
 use crate::admin::{CheckpointOptions, Event, Report};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
-use crate::folder::{self, in_memory, write_failure};
+use crate::folder::{self, Entry, in_memory, write_failure};
 use crate::server_process::ServerProcess;
 use crate::sessions::{Session, SessionRecord, panicked};
 use crate::stores::open_or_create_store;
@@ -28,6 +28,10 @@ pub struct JobRecord {
     pub sessions: Vec<SessionRecord>,
     /// Where calls went: the value of `--device`.
     pub device: String,
+    /// The job's tmpfs, beside the bytes of its files.
+    pub shared: Vec<Entry>,
+    /// CRIU's folder, likewise.
+    pub criu: Vec<Entry>,
 }
 
 /// First pause before the gate is tried again; it doubles each time.
@@ -73,7 +77,11 @@ impl Drop for Device {
 ///
 /// # Errors
 /// Whatever happens, nothing half-done is listed; the job runs on, or has ended by itself.
-pub fn take(job: &Supervisor, options: &CheckpointOptions, events: &Sender<Event>) -> Result<Report, Failure> {
+pub fn take(
+    job: &Supervisor,
+    options: &CheckpointOptions,
+    events: &Sender<Event>,
+) -> Result<Report, Failure> {
     let began = Instant::now();
     let step = |name: &str| {
         // Whoever asked may have gone; the checkpoint goes on.
@@ -95,16 +103,24 @@ pub fn take(job: &Supervisor, options: &CheckpointOptions, events: &Sender<Event
     let Captured { frozen, host_time, device, device_time } =
         capture(job, &criu, &mut gated, &ask, images.path(), events)?;
     let shared_at = Instant::now();
+    let shared = job.job.tmpfs().path();
     let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
-    let shared_bytes = folder::save(job.job.tmpfs().path().as_path(), &writer, |path| ObjectKind::SharedFile { path })?;
+    let shared_bytes = folder::save(&shared, &writer, |path| ObjectKind::SharedFile { path })?;
     let shared_time = shared_at.elapsed();
     let record = JobRecord {
         host: frozen.record().clone(),
         sessions: sessions.iter().map(|session| session.record.clone()).collect(),
         device: job.sessions.device().to_owned(),
+        shared: entries(&shared)?,
+        criu: entries(images.path())?,
     };
     // With --stop the job stays as it is until its image is safe, and goes on if it is not.
-    let frozen = if options.stop { Some((frozen, gated)) } else { resume(frozen, gated)?; None };
+    let frozen = if options.stop {
+        Some((frozen, gated))
+    } else {
+        resume(frozen, gated)?;
+        None
+    };
     let stall = closed.elapsed();
     tracing::debug!("stopped for {stall:?}, of it {:?} for the host half", frozen_at.elapsed());
 
@@ -155,7 +171,10 @@ pub fn take(job: &Supervisor, options: &CheckpointOptions, events: &Sender<Event
 }
 
 /// Closes the gate of every session and waits until all are idle; tries again with growing pauses.
-fn gate<'a>(sessions: &'a [Arc<Session>], options: &CheckpointOptions) -> Result<(Gated<'a>, u32, Instant), Failure> {
+fn gate<'a>(
+    sessions: &'a [Arc<Session>],
+    options: &CheckpointOptions,
+) -> Result<(Gated<'a>, u32, Instant), Failure> {
     let mut pause = BACK_OFF;
     for attempt in 0.. {
         let closed = Instant::now();
@@ -209,7 +228,10 @@ fn try_gate<'a>(
         Some(failure) => Err(failure),
         None if !refusals.is_empty() => Err(Failure::new(
             Kind::Refused,
-            format!("the job holds what cannot be restored; nothing was written, it runs on: {}", refusals.join("; ")),
+            format!(
+                "the job holds what cannot be restored; nothing was written, it runs on: {}",
+                refusals.join("; ")
+            ),
         )),
         None if !holders.is_empty() => Ok(Err(holders)),
         None => Ok(Ok(gated)),
@@ -285,8 +307,13 @@ impl Device {
     }
 }
 
+fn entries(dir: &Path) -> Result<Vec<Entry>, Failure> {
+    folder::entries(dir).map_err(|error| Failure::of(format_args!("cannot read {}", dir.display()), &error))
+}
+
 fn receipt_of(hex: &str) -> Result<Receipt, Failure> {
-    let bytes = facts::from_hex(hex).ok_or_else(|| Failure::new(Kind::Failed, "a GPU server's receipt is not hexadecimal"))?;
+    let bytes = facts::from_hex(hex)
+        .ok_or_else(|| Failure::new(Kind::Failed, "a GPU server's receipt is not hexadecimal"))?;
     Receipt::from_bytes(&bytes).map_err(write_failure)
 }
 
@@ -313,7 +340,10 @@ fn rehearse(job: &Supervisor, states: &[PathBuf]) -> Result<bool, Failure> {
             other => return Err(server.unexpected(&other)),
         }
         server.tell(&Ask::Rehearse { state: state.clone() }).map_err(|failure| {
-            Failure::new(Kind::Refused, format!("a rehearsal of the restart failed, so nothing was published: {failure}"))
+            Failure::new(
+                Kind::Refused,
+                format!("a rehearsal of the restart failed, so nothing was published: {failure}"),
+            )
         })?;
     }
     Ok(true)
@@ -341,10 +371,7 @@ fn manifest(
         rehearsed,
         host: facts::host(),
         devices: device.devices.clone(),
-        command: image::Command {
-            args: job.command.args.clone(),
-            cwd: job.command.cwd.clone(),
-        },
+        command: image::Command { args: job.command.args.clone(), cwd: job.command.cwd.clone() },
         cut,
         stored: image::StoredBytes::default(),
         job_files: record.host.written.iter().map(facts::job_file).collect(),

@@ -84,7 +84,10 @@ mod tests {
     #[test]
     fn causes_are_told_once() {
         let outer = Outer(std::io::Error::other("disk is on fire"));
-        assert_eq!(Failure::of("checkpoint", &outer).message, "checkpoint: cannot open the store: disk is on fire");
+        assert_eq!(
+            Failure::of("checkpoint", &outer).message,
+            "checkpoint: cannot open the store: disk is on fire"
+        );
         let plain = std::io::Error::other("disk is on fire");
         assert_eq!(Chain(&plain).to_string(), "disk is on fire");
     }

@@ -57,7 +57,9 @@ pub fn check_name(name: &str) -> Result<(), Failure> {
     }
     Err(Failure::new(
         Kind::Failed,
-        format!("a job cannot be named {name:?}: use 1 to 64 letters, digits, '-', '_' and '.', not starting with '-' or '.'"),
+        format!(
+            "a job cannot be named {name:?}: use 1 to 64 letters, digits, '-', '_' and '.', not starting with '-' or '.'"
+        ),
     ))
 }
 
@@ -69,7 +71,9 @@ impl JobFolder {
     pub fn claim(root: &Path, facts: &JobFacts) -> Result<Self, Failure> {
         check_name(&facts.job)?;
         let path = root.join(&facts.job);
-        let fail = |error: io::Error| Failure::of(format_args!("cannot make the job's folder {}", path.display()), &error);
+        let fail = |error: io::Error| {
+            Failure::of(format_args!("cannot make the job's folder {}", path.display()), &error)
+        };
         fs::create_dir_all(&path).map_err(fail)?;
         let Some(lock) = try_lock(&path).map_err(fail)? else {
             return Err(Failure::new(
@@ -135,7 +139,11 @@ pub fn find(root: &Path, name: &str) -> Result<JobFacts, Failure> {
         return Ok(facts);
     }
     let others: Vec<String> = list(root)?.into_iter().map(|facts| facts.job).collect();
-    let hint = if others.is_empty() { "no job is running".to_owned() } else { format!("running: {}", others.join(", ")) };
+    let hint = if others.is_empty() {
+        "no job is running".to_owned()
+    } else {
+        format!("running: {}", others.join(", "))
+    };
     Err(Failure::new(Kind::NotFound, format!("no job named {name:?} is running ({hint})")))
 }
 

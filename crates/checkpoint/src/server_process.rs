@@ -30,7 +30,9 @@ impl ServerProcess {
     /// # Errors
     /// When the process cannot be made.
     pub fn start(session: u32, dir: &Path, device: &str, start: &Start) -> Result<Self, Failure> {
-        let fail = |error: io::Error| Failure::of(format_args!("cannot start the GPU server of session {session}"), &error);
+        let fail = |error: io::Error| {
+            Failure::of(format_args!("cannot start the GPU server of session {session}"), &error)
+        };
         let (ours, theirs) = UnixStream::pair().map_err(fail)?;
         ours.set_read_timeout(Some(SILENCE)).map_err(fail)?;
         let theirs = OwnedFd::from(theirs);

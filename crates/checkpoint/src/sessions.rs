@@ -113,7 +113,8 @@ impl Sessions {
 
     fn start(&self, record: SessionRecord, start: &Start) -> Result<Session, Failure> {
         let dir = self.dir(record.number);
-        fs::create_dir_all(&dir).map_err(|error| Failure::of(format_args!("cannot make {}", dir.display()), &error))?;
+        fs::create_dir_all(&dir)
+            .map_err(|error| Failure::of(format_args!("cannot make {}", dir.display()), &error))?;
         let mut server = ServerProcess::start(record.number, &dir, &self.device, start)?;
         match server.answer(&mut |_, _| {})? {
             Answer::Ready { device } => tracing::info!("session {}: {device}", record.number),
@@ -126,7 +127,12 @@ impl Sessions {
     ///
     /// # Errors
     /// The first server's failure.
-    pub fn restore(&self, records: &[SessionRecord], store: &Path, image: &str) -> Result<Vec<Session>, Failure> {
+    pub fn restore(
+        &self,
+        records: &[SessionRecord],
+        store: &Path,
+        image: &str,
+    ) -> Result<Vec<Session>, Failure> {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
         self.next.store(next, Ordering::Relaxed);
         let start = Start::Restore { store: store.to_owned(), image: image.to_owned() };
@@ -147,7 +153,8 @@ impl Sessions {
             Ok(pidfd_open(pid, PidfdFlags::empty())?)
         };
         let number = session.record.number;
-        let fail = |error: io::Error| Failure::of(format_args!("the process of session {number} is gone"), &error);
+        let fail =
+            |error: io::Error| Failure::of(format_args!("the process of session {number} is gone"), &error);
         let process = open(pid).map_err(fail)?;
         let server = open(session.server().pid()).map_err(fail)?;
         let session = Arc::new(session);

@@ -110,7 +110,10 @@ impl Restart {
         let record: JobRecord = serde_json::from_slice(&json).map_err(|error| {
             Failure::new(Kind::Damaged, format!("the job's record in image {id} cannot be read: {error}"))
         })?;
-        record.host.check_programs().map_err(|error| Failure::new(Kind::Mismatch, Chain(&error).to_string()))?;
+        record
+            .host
+            .check_programs()
+            .map_err(|error| Failure::new(Kind::Mismatch, Chain(&error).to_string()))?;
         Ok(Self { image, record })
     }
 
@@ -130,7 +133,12 @@ impl Restart {
     ///
     /// # Errors
     /// When it cannot be restored; then nothing of it is left running.
-    pub fn run(self, settings: Settings, stdio: host::Stdio, signals: host::signals::Forwarder) -> Result<host::Ending, Failure> {
+    pub fn run(
+        self,
+        settings: Settings,
+        stdio: host::Stdio,
+        signals: host::signals::Forwarder,
+    ) -> Result<host::Ending, Failure> {
         let criu = criu()?;
         let manifest = self.image.manifest();
         let id = manifest.id;
@@ -139,18 +147,14 @@ impl Restart {
         let folder = JobFolder::claim(&runtime::root(), &facts)?;
         let tmpfs = tmpfs(settings.shared_memory)?;
         let shared = tmpfs.path();
-        folder::load(&shared, &self.image, |kind| match kind {
-            ObjectKind::SharedFile { path } => Some(path),
-            _ => None,
-        })?;
+        folder::load(&shared, &self.image, &self.record.shared, |path| ObjectKind::SharedFile { path })?;
         let images = in_memory()?;
         let sessions = Sessions::new(shared.clone(), settings.device);
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| {
-                folder::load(images.path(), &self.image, |kind| match kind {
-                    ObjectKind::CriuFile { name } => Some(name),
-                    _ => None,
+                folder::load(images.path(), &self.image, &self.record.criu, |name| ObjectKind::CriuFile {
+                    name,
                 })
             });
             let restored = sessions.restore(&self.record.sessions, &settings.store, &id.to_string());
@@ -181,11 +185,18 @@ impl Restart {
 }
 
 /// Gives every restored process its session back and lets the job go on.
-fn wake(stopped: host::Restored, sessions: &Arc<Sessions>, restored: Vec<Session>) -> Result<host::Job, Failure> {
+fn wake(
+    stopped: host::Restored,
+    sessions: &Arc<Sessions>,
+    restored: Vec<Session>,
+) -> Result<host::Job, Failure> {
     for session in restored {
         let inner = host::InnerPid(session.record.inner_pid as i32);
         let outer = stopped.job().outer(inner).ok_or_else(|| {
-            Failure::new(Kind::Damaged, format!("the image has a GPU session for process {}, but no such process", inner.0))
+            Failure::new(
+                Kind::Damaged,
+                format!("the image has a GPU session for process {}, but no such process", inner.0),
+            )
         })?;
         session.server().tell(&server::control::Ask::Ungate)?;
         sessions.watch(outer.0 as u32, session)?;
@@ -214,9 +225,14 @@ impl Supervisor {
     }
 
     /// Answers questions until the job has ended.
-    fn supervise(self: Arc<Self>, folder: &JobFolder, signals: host::signals::Forwarder) -> Result<host::Ending, Failure> {
+    fn supervise(
+        self: Arc<Self>,
+        folder: &JobFolder,
+        signals: host::signals::Forwarder,
+    ) -> Result<host::Ending, Failure> {
         let socket = folder.admin_socket();
-        let fail = |error: io::Error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error);
+        let fail =
+            |error: io::Error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error);
         let listener = UnixListener::bind(&socket).map_err(fail)?;
         signals.forward_to(&self.job).map_err(|error| Failure::of("cannot pass on signals", &error))?;
         let listening = {
@@ -267,7 +283,10 @@ impl Supervisor {
             }
             Some(Request::Status) => {
                 let pids = self.job.tasks().iter().map(|task| task.outer.0).collect();
-                send(stream, &Event::Status { facts: self.facts.clone(), pids, sessions: self.sessions.count() })
+                send(
+                    stream,
+                    &Event::Status { facts: self.facts.clone(), pids, sessions: self.sessions.count() },
+                )
             }
             None => Ok(()),
         }
@@ -282,7 +301,8 @@ impl Supervisor {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let message = format!("a checkpoint of job {:?} is under way already; wait for it", self.facts.job);
+                let message =
+                    format!("a checkpoint of job {:?} is under way already; wait for it", self.facts.job);
                 return Err(Failure::new(Kind::Busy, message));
             }
         };
@@ -342,7 +362,8 @@ fn install_shim(shim: &Path, library: &Path) -> Result<(), Failure> {
 }
 
 fn hello(shared: &Path) -> Result<HelloListener, Failure> {
-    HelloListener::bind(&shared.join(HELLO)).map_err(|error| Failure::of("cannot listen for GPU sessions", &error))
+    HelloListener::bind(&shared.join(HELLO))
+        .map_err(|error| Failure::of("cannot listen for GPU sessions", &error))
 }
 
 fn serve(sessions: &Arc<Sessions>, hello: HelloListener) -> std::thread::JoinHandle<()> {

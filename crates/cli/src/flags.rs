@@ -156,7 +156,9 @@ pub enum Compress {
 
 /// `dormouse restart`
 #[derive(Args, Debug)]
-#[command(after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.")]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image."
+)]
 pub struct Restart {
     /// The image
     pub image: String,
@@ -185,7 +187,9 @@ pub struct Ls {
 
 /// A command about one image.
 #[derive(Args, Debug)]
-#[command(after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.")]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image."
+)]
 pub struct Image {
     /// The image
     pub image: String,

@@ -23,14 +23,19 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         compress: flags.compress.into(),
     };
     let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
-    let last = admin::ask(&root.join(&job.job).join("admin.sock"), &Request::Checkpoint(options), |event| match event {
-        Event::Step { step } => bar.set_message(step.clone()),
-        Event::Progress { done, total } => {
-            bar.set_length(*total);
-            bar.set_position(*done);
-        }
-        _ => {}
-    });
+    let last =
+        admin::ask(
+            &root.join(&job.job).join("admin.sock"),
+            &Request::Checkpoint(options),
+            |event| match event {
+                Event::Step { step } => bar.set_message(step.clone()),
+                Event::Progress { done, total } => {
+                    bar.set_length(*total);
+                    bar.set_position(*done);
+                }
+                _ => {}
+            },
+        );
     bar.finish_and_clear();
     match last? {
         Event::Published(report) => Ok(Published(report)),

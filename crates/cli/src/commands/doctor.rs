@@ -54,7 +54,10 @@ fn privilege(capability: Capability) -> Check {
     if capability.is_held() {
         return found(&name, capability.purpose().to_owned());
     }
-    missing(&name, format!("{}: run as root, or give the process this capability", capability.purpose()))
+    // CRIU gets by without this one, unless the job raised its limits.
+    let optional = capability == Capability::SysResource;
+    let detail = format!("{}: run as root, or give the process this capability", capability.purpose());
+    Check { optional, ..missing(&name, detail) }
 }
 
 fn carried(capabilities: &Capabilities, resource: Resource) -> Check {
@@ -70,7 +73,9 @@ fn gpu() -> Check {
     let libraries = host::driver::library_paths("libcuda.so");
     let (ok, detail) = match (Path::new("/dev/nvidiactl").exists(), libraries.first()) {
         (true, Some(library)) => (true, format!("driver library {}", library.display())),
-        (true, None) => (false, "there is a GPU, but no libcuda.so.1; install the driver's library".to_owned()),
+        (true, None) => {
+            (false, "there is a GPU, but no libcuda.so.1; install the driver's library".to_owned())
+        }
         (false, _) => (false, "no GPU; programs run on the software device".to_owned()),
     };
     Check { name: "gpu".to_owned(), ok, optional: true, detail }
@@ -105,7 +110,8 @@ impl Show for Findings {
             })
             .collect();
         table(out, &rows)?;
-        let verdict = if self.all_well() { "programs can be run and checkpointed" } else { "something is missing" };
+        let verdict =
+            if self.all_well() { "programs can be run and checkpointed" } else { "something is missing" };
         writeln!(out, "\n{verdict}")
     }
 

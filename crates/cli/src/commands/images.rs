@@ -22,8 +22,9 @@ pub fn ls(flags: &flags::Ls) -> Result<Images, Failure> {
         // The default store is made by the first checkpoint.
         return Ok(Images(Listing::default()));
     }
-    let mut listing =
-        open_store(&dir)?.list().map_err(|error| Failure::of(format_args!("cannot list {}", dir.display()), &error))?;
+    let mut listing = open_store(&dir)?
+        .list()
+        .map_err(|error| Failure::of(format_args!("cannot list {}", dir.display()), &error))?;
     if let Some(job) = &flags.job {
         listing.images.retain(|image| image.job == *job);
     }
@@ -32,7 +33,9 @@ pub fn ls(flags: &flags::Ls) -> Result<Images, Failure> {
 
 impl Show for Images {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut rows = vec![["IMAGE", "JOB", "CREATED", "SIZE", "WRITTEN", "DEVICE", "COMMAND"].map(String::from).to_vec()];
+        let mut rows = vec![
+            ["IMAGE", "JOB", "CREATED", "SIZE", "WRITTEN", "DEVICE", "COMMAND"].map(String::from).to_vec(),
+        ];
         rows.extend(self.0.images.iter().map(|image| {
             vec![
                 image.id.to_string().chars().take(12).collect(),
@@ -72,7 +75,11 @@ impl Show for Details {
         writeln!(out, "created    {} by dormouse {}", summary.created, summary.dormouse)?;
         writeln!(out, "command    {}", summary.command.join(" "))?;
         writeln!(out, "folder     {}", image.cwd)?;
-        writeln!(out, "machine    {} ({}, Linux {})", image.host.hostname, summary.machine, image.host.kernel)?;
+        writeln!(
+            out,
+            "machine    {} ({}, Linux {})",
+            image.host.hostname, summary.machine, image.host.kernel
+        )?;
         for device in &image.device_details {
             let capability = device.compute_capability;
             writeln!(
@@ -108,7 +115,12 @@ impl Show for Details {
         writeln!(out)?;
         let mut rows = vec![["BYTES", "ZERO", "CHUNKS", "OBJECT"].map(String::from).to_vec()];
         rows.extend(image.objects.iter().map(|object| {
-            vec![object.len.to_string(), object.zero.to_string(), object.chunks.to_string(), object.name.clone()]
+            vec![
+                object.len.to_string(),
+                object.zero.to_string(),
+                object.chunks.to_string(),
+                object.name.clone(),
+            ]
         }));
         table(out, &rows)
     }

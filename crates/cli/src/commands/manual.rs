@@ -16,7 +16,7 @@ pub fn completions(shell: clap_complete::Shell) -> ExitCode {
 
 /// Writes `dormouse.1` and a page for each subcommand.
 pub fn man(folder: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(folder)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
-        .map_err(|error| Failure::of(format_args!("cannot write man pages into {}", folder.display()), &error))
+    fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder)).map_err(
+        |error| Failure::of(format_args!("cannot write man pages into {}", folder.display()), &error),
+    )
 }

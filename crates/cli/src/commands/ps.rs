@@ -18,7 +18,8 @@ pub fn run(_: &Ps) -> Result<Jobs, Failure> {
 
 impl Show for Jobs {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut rows = vec![["JOB", "SUPERVISOR", "STARTED (UTC)", "DEVICE", "COMMAND"].map(String::from).to_vec()];
+        let mut rows =
+            vec![["JOB", "SUPERVISOR", "STARTED (UTC)", "DEVICE", "COMMAND"].map(String::from).to_vec()];
         rows.extend(self.0.iter().map(|job| {
             vec![
                 job.job.clone(),

@@ -20,8 +20,8 @@ pub fn run(flags: &Server) -> ExitCode {
 fn open(device: Device) -> Result<Arc<dyn Backend>, String> {
     match device {
         Device::Soft => Ok(Arc::new(backend_soft::SoftBackend::new(backend_soft::Options::default()))),
-        Device::Gpu | Device::Auto => {
-            backend_driver::Driver::open().map(|driver| Arc::new(driver) as _).map_err(|error| error.to_string())
-        }
+        Device::Gpu | Device::Auto => backend_driver::Driver::open()
+            .map(|driver| Arc::new(driver) as _)
+            .map_err(|error| error.to_string()),
     }
 }
