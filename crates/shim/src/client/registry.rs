@@ -42,7 +42,10 @@ impl<T: Object> Registry<T> {
 }
 
 /// A thread's view of a registry. Ids are never used twice, so an entry is right as long as its object is alive.
-pub struct Cache<T>(Box<[Option<(u32, Arc<T>)>]>);
+pub struct Cache<T>(Box<[Entry<T>]>);
+
+/// Id and object.
+type Entry<T> = Option<(u32, Arc<T>)>;
 
 impl<T: Object> Cache<T> {
     const ENTRIES: usize = 64;
