@@ -53,7 +53,7 @@ int main(int argc, char **argv) {
     uint32_t sum = 0;
     for (int step = 1; step <= steps; step++) {
         uint32_t key = guest::mix(step, work);
-        CUDA(cuMemcpyHtoD(key_symbol, &key, sizeof key));
+        CUDA(cuMemcpyHtoDAsync(key_symbol, &key, sizeof key, stream));
         void *advance_arguments[] = {&step, &work};
         CUDA(cuLaunchKernel(advance, STATE / 256, 1, 1, 256, 1, 1, 0, stream, advance_arguments, nullptr));
         CUDA(cuMemcpyDtoHAsync(host, state, STATE * sizeof(uint32_t), stream));
