@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use host::signals::Forwarder;
 use host::{Criu, DumpOptions, Job, JobSpec, RestoreSpec, Restored, SpawnError, Stdio, Tmpfs, copy_tree};
@@ -40,13 +40,17 @@ fn supervise() -> Outcome<()> {
     forwarder.forward_to(&job)?;
     let listener = UnixListener::bind(&control)?;
     let served = Arc::clone(&job);
+    let answering = Arc::new(Mutex::new(()));
+    let busy = Arc::clone(&answering);
     std::thread::spawn(move || {
         for connection in listener.incoming().flatten() {
+            let _answering = busy.lock();
             let reply = serve(&served, &connection).unwrap_or_else(|e| format!("error: {e}"));
             let _ = writeln!(&connection, "{reply}");
         }
     });
     let ending = job.wait()?;
+    let _answered = answering.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = fs::remove_file(control);
     ending.exit_like_it()
 }
@@ -83,6 +87,7 @@ fn restore(image: &Path) -> Outcome<Job> {
     let tmpfs = Tmpfs::create(TMPFS_SIZE)?;
     copy_tree(&image.join("tmpfs"), &tmpfs.path())?;
     let images = &image.join("criu");
-    let spec = RestoreSpec { images, record: &record, tmpfs, stdio: Stdio::take()?, hide: Vec::new(), log_level: 2 };
+    let spec =
+        RestoreSpec { images, record: &record, tmpfs, stdio: Stdio::take()?, hide: Vec::new(), log_level: 2 };
     Ok(Restored::restore(&Criu::find()?, spec)?.resume()?)
 }

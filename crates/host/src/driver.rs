@@ -40,7 +40,9 @@ fn is_version_of(file: &str, name: &str) -> bool {
 
 fn named_by_ldconfig(name: &str) -> Vec<PathBuf> {
     let ldconfig = ["/sbin/ldconfig", "/usr/sbin/ldconfig"].into_iter().find(|p| Path::new(p).exists());
-    let Ok(output) = Command::new(ldconfig.unwrap_or("ldconfig")).arg("-p").output() else { return Vec::new() };
+    let Ok(output) = Command::new(ldconfig.unwrap_or("ldconfig")).arg("-p").output() else {
+        return Vec::new();
+    };
     parse_ldconfig(&String::from_utf8_lossy(&output.stdout), name)
 }
 

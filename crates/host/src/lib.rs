@@ -61,6 +61,7 @@ pub mod files;
 pub mod init;
 mod job;
 mod mounts;
+mod net;
 pub mod privilege;
 pub mod signals;
 pub mod stdio;
@@ -68,11 +69,10 @@ mod tasks;
 mod tmpfs;
 
 pub use criu::{Criu, CriuError};
-pub use cut::{
-    DumpError, DumpOptions, DumpReport, Frozen, HostRecord, RestoreError, RestoreSpec, Restored,
-};
+pub use cut::{DumpError, DumpOptions, DumpReport, Frozen, HostRecord, RestoreError, RestoreSpec, Restored};
 pub use job::{Ending, Job, JobSpec, SpawnError, Target};
 pub use mounts::Mount;
+pub use net::Connection;
 pub use stdio::Stdio;
 pub use tasks::{InnerPid, OuterPid, Task};
 pub use tmpfs::{JOB_DIR, Tmpfs, TmpfsError, copy_tree};

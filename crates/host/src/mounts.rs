@@ -42,7 +42,8 @@ pub(crate) fn of(pid: OuterPid) -> io::Result<Vec<Mount>> {
         .into_iter()
         .map(|info| {
             let target = PathBuf::from(unescape(info.mount_point.as_os_str()));
-            let seen_from_here = PathBuf::from(format!("/proc/{pid}/root")).join(target.strip_prefix("/").unwrap_or(&target));
+            let seen_from_here =
+                PathBuf::from(format!("/proc/{pid}/root")).join(target.strip_prefix("/").unwrap_or(&target));
             Mount {
                 is_dir: std::fs::metadata(seen_from_here).map_or(true, |m| m.is_dir()),
                 target,

@@ -34,7 +34,8 @@ impl Inherited {
     pub(crate) fn of_this_process() -> io::Result<Self> {
         let status = fs::read_to_string("/proc/thread-self/status")?;
         let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
-        let set = |name| signals_in(field(name).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0));
+        let set =
+            |name| signals_in(field(name).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0));
         Ok(Self {
             umask: field("Umask:").and_then(|octal| u32::from_str_radix(octal, 8).ok()).unwrap_or(0o022),
             // Rust's own start-up ignores SIGPIPE.

@@ -74,7 +74,8 @@ pub(crate) fn in_namespace_of(init: OuterPid) -> Vec<Task> {
     let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let mut tasks: Vec<Task> =
         pids.filter(|&pid| namespace(pid).as_ref() == Some(&ours)).filter_map(task).collect();
-    let inner_of: std::collections::HashMap<i32, InnerPid> = tasks.iter().map(|t| (t.outer.0, t.inner)).collect();
+    let inner_of: std::collections::HashMap<i32, InnerPid> =
+        tasks.iter().map(|t| (t.outer.0, t.inner)).collect();
     for task in &mut tasks {
         task.parent = inner_of.get(&task.parent.0).copied().unwrap_or(InnerPid(0));
     }

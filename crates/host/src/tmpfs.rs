@@ -44,17 +44,21 @@ impl Tmpfs {
     pub fn create(size: u64) -> Result<Self, TmpfsError> {
         let failed = |what| move |e: rustix::io::Errno| TmpfsError { what, size, source: e.into() };
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open a file system"))?;
-        for (key, value) in [("size", size.to_string()), ("mode", "0755".into()), ("source", "dormouse-job".into())] {
+        for (key, value) in
+            [("size", size.to_string()), ("mode", "0755".into()), ("source", "dormouse-job".into())]
+        {
             fsconfig_set_string(context.as_fd(), key, value).map_err(failed("configure a file system"))?;
         }
         fsconfig_create(context.as_fd()).map_err(failed("create a file system"))?;
-        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
-            .map_err(failed("mount a file system"))?;
+        let mount =
+            fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
+                .map_err(failed("mount a file system"))?;
         let tmpfs = Self { mount, size };
-        DirBuilder::new()
-            .mode(0o755)
-            .create(tmpfs.host_dir())
-            .map_err(|source| TmpfsError { what: "make a folder", size, source })?;
+        DirBuilder::new().mode(0o755).create(tmpfs.host_dir()).map_err(|source| TmpfsError {
+            what: "make a folder",
+            size,
+            source,
+        })?;
         Ok(tmpfs)
     }
 
@@ -121,7 +125,13 @@ pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
             std::os::unix::fs::symlink(fs::read_link(&from)?, &to)?;
             continue;
         } else if kind.is_fifo() {
-            rustix::fs::mknodat(rustix::fs::CWD, &to, FileType::Fifo, Mode::from_raw_mode(meta.mode() & 0o7777), 0)?;
+            rustix::fs::mknodat(
+                rustix::fs::CWD,
+                &to,
+                FileType::Fifo,
+                Mode::from_raw_mode(meta.mode() & 0o7777),
+                0,
+            )?;
         } else {
             continue;
         }

@@ -12,7 +12,8 @@ impl LogExcerpt {
     const LINES: usize = 12;
 
     pub(crate) fn of(log: &Path) -> Self {
-        let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let text =
+            fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
         let errors: Vec<&str> = text.lines().filter(|l| l.contains("Error") || l.contains("Warn")).collect();
         let first = errors.len().saturating_sub(Self::LINES);
         Self(errors[first..].iter().map(|l| (*l).to_owned()).collect())

@@ -88,7 +88,8 @@ impl Criu {
             return Err(not_found());
         };
         let mut criu = Self { program, loader, version: String::new() };
-        criu.version = criu.ask_version().map_err(|why| CriuError::DoesNotStart { path: criu.program.clone(), why })?;
+        criu.version =
+            criu.ask_version().map_err(|why| CriuError::DoesNotStart { path: criu.program.clone(), why })?;
         Ok(criu)
     }
 
@@ -134,7 +135,9 @@ fn candidates() -> Vec<PathBuf> {
     let mut places = Vec::new();
     if let Ok(executable) = std::env::current_exe().and_then(fs::canonicalize) {
         places.extend(executable.parent().and_then(Path::parent).map(|bundle| bundle.join("criu")));
-        places.extend(executable.ancestors().skip(1).map(|folder| folder.join(".prefix/criu")).find(|p| p.is_dir()));
+        places.extend(
+            executable.ancestors().skip(1).map(|folder| folder.join(".prefix/criu")).find(|p| p.is_dir()),
+        );
     }
     // Where cargo runs something, the workspace is known though its target folder may be elsewhere.
     if let Some(manifest) = std::env::var_os("CARGO_MANIFEST_DIR") {
@@ -148,7 +151,9 @@ fn candidates() -> Vec<PathBuf> {
 
 /// The dynamic loader in an unpacked set of packages, and the folder it lies in, which holds the libraries.
 fn find_loader(prefix: &Path) -> Option<(PathBuf, PathBuf)> {
-    for libraries in ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"].map(|p| prefix.join(p)) {
+    for libraries in
+        ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"].map(|p| prefix.join(p))
+    {
         let loader = libraries.join("ld-linux-x86-64.so.2");
         if loader.is_file() && libraries.join("libc.so.6").is_file() {
             return Some((loader, libraries));

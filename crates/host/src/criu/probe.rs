@@ -90,7 +90,9 @@ pub struct Capabilities {
 
 /// A CRIU lacks something that jobs need.
 #[derive(Debug, thiserror::Error)]
-#[error("{criu} cannot dump {resource} on this kernel ({kernel}); install a newer CRIU or set DORMOUSE_CRIU to one: {why}")]
+#[error(
+    "{criu} cannot dump {resource} on this kernel ({kernel}); install a newer CRIU or set DORMOUSE_CRIU to one: {why}"
+)]
 pub struct ProbeError {
     criu: Criu,
     resource: Resource,
@@ -127,7 +129,8 @@ impl Criu {
     /// `init_program` as in [`JobSpec`].
     #[must_use]
     pub fn probe(&self, init_program: Option<&Path>) -> Capabilities {
-        let round = |resources: &[Resource]| round(self, resources, init_program).err().map(|e| e.to_string());
+        let round =
+            |resources: &[Resource]| round(self, resources, init_program).err().map(|e| e.to_string());
         let mut failures = Vec::new();
         if round(&Resource::ALL).is_some() {
             for resource in Resource::ALL {
@@ -190,7 +193,11 @@ fn round(criu: &Criu, resources: &[Resource], init: Option<&Path>) -> Result<(),
     let spec = RestoreSpec { images: images.path(), record: &record, tmpfs, stdio, hide, log_level: 2 };
     let job = Restored::restore(criu, spec)?.resume()?;
     let ending = job.wait()?;
-    if ending.status().success() { Ok(()) } else { Err("what the helper held was not the same afterwards".into()) }
+    if ending.status().success() {
+        Ok(())
+    } else {
+        Err("what the helper held was not the same afterwards".into())
+    }
 }
 
 /// The helper: opens `what`, says so, and looks at it again after the restart.
@@ -230,12 +237,20 @@ fn open(resource: Resource) -> io::Result<Check> {
             let mut one = TcpStream::connect(listener.local_addr()?)?;
             let mut other = listener.accept()?.0;
             one.write_all(BEFORE)?;
-            Box::new(move || Ok(arrives(&mut other, BEFORE)? && other.write_all(AFTER).is_ok() && arrives(&mut one, AFTER)?))
+            Box::new(move || {
+                Ok(arrives(&mut other, BEFORE)?
+                    && other.write_all(AFTER).is_ok()
+                    && arrives(&mut one, AFTER)?)
+            })
         }
         Resource::UnixSocket => {
             let (mut one, mut other) = UnixStream::pair()?;
             one.write_all(BEFORE)?;
-            Box::new(move || Ok(arrives(&mut other, BEFORE)? && other.write_all(AFTER).is_ok() && arrives(&mut one, AFTER)?))
+            Box::new(move || {
+                Ok(arrives(&mut other, BEFORE)?
+                    && other.write_all(AFTER).is_ok()
+                    && arrives(&mut one, AFTER)?)
+            })
         }
         Resource::Pty => {
             let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
@@ -269,7 +284,8 @@ fn open(resource: Resource) -> io::Result<Check> {
             file.write_all_at(BEFORE, 0)?;
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a new mapping at a place of the kernel's choosing.
-            let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 8, protection, MapFlags::SHARED, &file, 0)? };
+            let mapped =
+                unsafe { rustix::mm::mmap(std::ptr::null_mut(), 8, protection, MapFlags::SHARED, &file, 0)? };
             Box::new(move || {
                 drop(file);
                 // SAFETY: the mapping is 8 bytes long and stays for as long as the process lives.

@@ -141,6 +141,9 @@ pub(crate) enum Event {
     Done { success: bool, message: String },
 }
 
+/// What a child does between fork and exec.
+pub(crate) type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
+
 /// A CRIU child serving one request.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -154,9 +157,10 @@ impl Session {
     pub(crate) fn start(
         criu: &Criu,
         passed: &[BorrowedFd<'_>],
-        before_exec: Option<Box<dyn FnMut() -> io::Result<()> + Send + Sync>>,
+        before_exec: Option<BeforeExec>,
     ) -> io::Result<Self> {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut numbers: Vec<RawFd> = passed.iter().map(AsRawFd::as_raw_fd).collect();
         numbers.push(theirs.as_raw_fd());
         let mut command = criu.command();
@@ -178,6 +182,10 @@ impl Session {
             });
         }
         Ok(Self { child: command.spawn()?, socket: ours })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn request(&self, kind: i32, options: Options) -> io::Result<()> {

@@ -16,6 +16,7 @@ use crate::criu::{Criu, LogExcerpt};
 use crate::files::{self, FileError};
 use crate::job::{Ending, Job};
 use crate::mounts;
+use crate::net;
 use crate::tasks::{OuterPid, Task};
 
 /// How to dump.
@@ -120,7 +121,8 @@ impl Job {
         };
         let all = mounts::of(self.init).map_err(|_| DumpError::Ended)?;
         let mounts = record::mounts(all, &self.base_mounts);
-        let work = tempfile::Builder::new().prefix("dormouse-dump-").tempdir().map_err(failed("making a folder"))?;
+        let work =
+            tempfile::Builder::new().prefix("dormouse-dump-").tempdir().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
 
@@ -154,7 +156,11 @@ impl Job {
             Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, work.path())),
             Err(e) => {
                 let log = LogExcerpt::of(&work.path().join(LOG));
-                return Err(if log.0.is_empty() { failed("listening to CRIU")(e) } else { self.refused(criu, "", work.path()) });
+                return Err(if log.0.is_empty() {
+                    failed("listening to CRIU")(e)
+                } else {
+                    self.refused(criu, "", work.path())
+                });
             }
         }
 
@@ -169,6 +175,7 @@ impl Job {
                 kernel: kernel_release(),
                 mounts,
                 channels: Vec::new(),
+                connections: Vec::new(),
                 written: Vec::new(),
                 programs: Vec::new(),
                 tasks: Vec::new(),
@@ -228,8 +235,10 @@ impl Frozen<'_> {
             self.record.channels = border.record(&pids);
         }
         (self.record.written, self.warnings) = files::collect(&pids, images, options.save_limit)?;
+        self.record.connections = net::of(&pids);
         self.record.programs = files::mapped_by(&pids);
-        let record = |t: Task| TaskRecord { pid: t.inner, parent: t.parent, comm: t.comm, threads: t.threads.len() };
+        let record =
+            |t: Task| TaskRecord { pid: t.inner, parent: t.parent, comm: t.comm, threads: t.threads.len() };
         self.record.tasks = tasks.into_iter().map(record).collect();
         Ok(())
     }
@@ -259,6 +268,7 @@ impl Frozen<'_> {
     /// # Errors
     /// When the job's init cannot be collected.
     pub fn kill(mut self) -> Result<(DumpReport, Ending), DumpError> {
+        self.job.discard_output();
         // SAFETY: `init` is a child of ours that has not been waited for. It dies when CRIU lets it go.
         unsafe { libc::kill(self.job.init.0, libc::SIGKILL) };
         let report = self.release().unwrap_or(DumpReport {
@@ -266,7 +276,7 @@ impl Frozen<'_> {
             host: self.recording,
             bytes: self.bytes,
         });
-        let ending = self.job.end(true).map_err(failed("ending the job"))?;
+        let ending = self.job.kill().map_err(failed("ending the job"))?;
         Ok((report, ending))
     }
 
@@ -277,7 +287,10 @@ impl Frozen<'_> {
         let (success, _) = session.finish()?;
         acknowledged?;
         if !success {
-            return Err(io::Error::other(format!("CRIU failed:{}", LogExcerpt::of(&self.work.path().join(LOG)))));
+            return Err(io::Error::other(format!(
+                "CRIU failed:{}",
+                LogExcerpt::of(&self.work.path().join(LOG))
+            )));
         }
         let stopped = frozen_time(self.work.path()).unwrap_or(held);
         Ok(DumpReport { stopped, host: stopped.saturating_sub(held) + self.recording, bytes: self.bytes })

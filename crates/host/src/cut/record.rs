@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{ProgramFile, WrittenFile};
 use crate::mounts::{Keeper, Mount};
+use crate::net::Connection;
 use crate::stdio::ChannelRecord;
 use crate::tasks::InnerPid;
 use crate::tmpfs::JOB_DIR;
@@ -21,6 +22,8 @@ pub struct HostRecord {
     pub mounts: Vec<MountRecord>,
     /// Every pipe to the outside, with the bytes on their way.
     pub channels: Vec<ChannelRecord>,
+    /// Its TCP connections.
+    pub connections: Vec<Connection>,
     /// Files the job has written.
     pub written: Vec<WrittenFile>,
     /// Files the job is made of.

@@ -3,20 +3,22 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use super::dump::LOG;
 use super::record::HostRecord;
-use crate::criu::rpc::{self, Event, InheritFd, Session};
+use crate::criu::rpc::{self, BeforeExec, Event, InheritFd, Session};
 use crate::criu::{Criu, LogExcerpt};
 use crate::files::{self, FileError};
 use crate::init::dev;
 use crate::init::instructions::{DEV, EMPTY_DIR, EMPTY_FILE};
 use crate::job::{Job, check_privilege};
 use crate::mounts::{Keeper, Mount};
+use crate::net;
 use crate::privilege::PrivilegeError;
 use crate::stdio::Stdio;
 use crate::stdio::border::Border;
@@ -124,15 +126,17 @@ impl Restored {
         let external = external_mounts(record)?;
         files::put_back(&record.written, images)?;
 
-        let work = tempfile::Builder::new().prefix("dormouse-restore-").tempdir().map_err(failed("making a folder"))?;
+        let work = tempfile::Builder::new()
+            .prefix("dormouse-restore-")
+            .tempdir()
+            .map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
-        let (border, pipes) = Border::reopen(&record.channels, stdio).map_err(failed("opening the job's streams"))?;
+        let (border, pipes) =
+            Border::reopen(&record.channels, stdio).map_err(failed("opening the job's streams"))?;
 
-        let mut passed: Vec<BorrowedFd<'_>> = pipes.iter().map(|(_, fd)| fd.as_fd()).collect();
-        passed.extend([images_dir.as_fd(), work_dir.as_fd()]);
-        let namespace = enter_namespace(tmpfs.as_fd());
-        let session = Session::start(criu, &passed, Some(namespace)).map_err(failed("starting CRIU"))?;
+        net::forget(&record.connections);
+
         let inherit = |(key, fd): &(String, OwnedFd)| InheritFd { key: key.clone(), fd: fd.as_raw_fd() };
         let request = rpc::Options {
             images_dir_fd: images_dir.as_raw_fd(),
@@ -151,25 +155,28 @@ impl Restored {
             external,
             ..rpc::Options::default()
         };
-        session.request(rpc::RESTORE, request).map_err(failed("asking CRIU"))?;
-        let mut init = None;
-        let event = session.run_to("pre-resume", |_, pid| init = pid.or(init));
-        drop(pipes);
-        let refused = |why: String| RestoreError::Refused {
-            criu: criu.to_string(),
-            why,
-            log: LogExcerpt::of(&work.path().join(LOG)),
-        };
-        match (event, init) {
-            (Ok(Event::Reached { .. }), Some(init)) => {
-                let base = record.mounts.iter().filter(|m| m.key.is_some()).map(|m| m.mount.clone()).collect();
-                let job = Job::new(OuterPid(init), tmpfs, border, base).map_err(failed("watching the job"))?;
-                Ok(Self { job, session, work, criu: criu.to_string() })
+        let mut passed: Vec<BorrowedFd<'_>> = pipes.iter().map(|(_, fd)| fd.as_fd()).collect();
+        passed.extend([images_dir.as_fd(), work_dir.as_fd()]);
+        let mut namespace = Namespace::new(tmpfs.as_fd());
+        let started = Instant::now();
+        let (session, init) = loop {
+            let (why, log) = match attempt(criu, &passed, &mut namespace, &request) {
+                Ok(restored) => break restored,
+                Err(why) => (why, LogExcerpt::of(&work.path().join(LOG))),
+            };
+            if !lingers(&log) || started.elapsed() > LINGER_PATIENCE {
+                return Err(RestoreError::Refused {
+                    criu: criu.to_string(),
+                    why: explain(&log).unwrap_or(why),
+                    log,
+                });
             }
-            (Ok(Event::Done { message, .. }), _) => Err(refused(message)),
-            (Ok(_), None) => Err(refused("it did not say which process is the job's init".into())),
-            (Err(e), _) => Err(refused(e.to_string())),
-        }
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        drop(pipes);
+        let base = record.mounts.iter().filter(|m| m.key.is_some()).map(|m| m.mount.clone()).collect();
+        let job = Job::new(OuterPid(init), tmpfs, border, base).map_err(failed("watching the job"))?;
+        Ok(Self { job, session, work, criu: criu.to_string() })
     }
 
     /// The job, of which nothing runs yet.
@@ -234,40 +241,122 @@ fn external_mounts(record: &HostRecord) -> Result<Vec<String>, RestoreError> {
 
 fn is_mount_point(path: &Path) -> bool {
     let here = OuterPid(i32::try_from(std::process::id()).unwrap_or(0));
-    crate::mounts::of(here).is_ok_and(|all| all.iter().any(|m| m.target == path && m.keeper(&[]) != Keeper::Root))
+    crate::mounts::of(here)
+        .is_ok_and(|all| all.iter().any(|m| m.target == path && m.keeper(&[]) != Keeper::Root))
 }
 
 fn root_dir() -> PathBuf {
     Path::new(JOB_DIR).join(HOST_DIR).join("root")
 }
 
-/// What CRIU does before it starts: a mount namespace of its own, gone with it, with the job's tmpfs at its place and the
-/// machine's root bound below it (CRIU wants the new root to be a mount).
-fn enter_namespace(tmpfs: BorrowedFd<'_>) -> Box<dyn FnMut() -> io::Result<()> + Send + Sync> {
-    let tmpfs = tmpfs.as_raw_fd();
-    let path = |p: PathBuf| CString::new(p.into_os_string().into_encoded_bytes()).unwrap_or_default();
-    let (job_dir, root) = (path(JOB_DIR.into()), path(root_dir()));
-    Box::new(move || {
-        let ok = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-        // SAFETY: system calls only, on strings and a descriptor that outlive them, in a freshly forked child.
-        unsafe {
-            ok(libc::unshare(libc::CLONE_NEWNS).into())?;
-            let private = libc::MS_REC | libc::MS_PRIVATE;
-            ok(libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), private, std::ptr::null()).into())?;
-            const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
-            let empty = c"".as_ptr();
-            ok(libc::syscall(
-                libc::SYS_move_mount,
-                tmpfs,
-                empty,
-                libc::AT_FDCWD,
-                job_dir.as_ptr(),
-                MOVE_MOUNT_F_EMPTY_PATH,
-            ))?;
-            if libc::mkdir(root.as_ptr(), 0o755) < 0 && *libc::__errno_location() != libc::EEXIST {
-                return Err(io::Error::last_os_error());
-            }
-            ok(libc::mount(c"/".as_ptr(), root.as_ptr(), std::ptr::null(), libc::MS_BIND, std::ptr::null()).into())
-        }
+/// CRIU's words when a connection of the job's former life is in TIME_WAIT and the kernel cannot destroy it. Between two ends on
+/// one machine it may be taken over once it is a second old.
+const CONNECTION_LINGERS: [&str; 2] =
+    ["Can't connect inet socket back: Cannot assign requested", "Can't bind inet socket"];
+const LINGER_PATIENCE: Duration = Duration::from_secs(3);
+
+fn lingers(log: &LogExcerpt) -> bool {
+    CONNECTION_LINGERS.iter().any(|text| log.mentions(text))
+}
+
+fn explain(log: &LogExcerpt) -> Option<String> {
+    lingers(log).then(|| {
+        "a TCP port of the job is taken: by another process, or by a connection of its own before it was killed, \
+         which the kernel keeps for a minute; free it, or try again then"
+            .to_owned()
     })
+}
+
+/// Runs CRIU up to the point where the tasks would run. Answers the job's init; on failure, why.
+fn attempt(
+    criu: &Criu,
+    passed: &[BorrowedFd<'_>],
+    namespace: &mut Namespace,
+    request: &rpc::Options,
+) -> Result<(Session, i32), String> {
+    let session = Session::start(criu, passed, Some(namespace.enter()))
+        .map_err(|e| format!("it does not start: {e}"))?;
+    namespace.keep(session.pid()).map_err(|e| e.to_string())?;
+    session.request(rpc::RESTORE, request.clone()).map_err(|e| e.to_string())?;
+    let mut init = None;
+    match session.run_to("pre-resume", |_, pid| init = pid.or(init)) {
+        Ok(Event::Reached { .. }) => init
+            .map(|init| (session, init))
+            .ok_or_else(|| "it did not say which process is the job's init".into()),
+        Ok(Event::Done { message, .. }) => {
+            let _ = session.finish();
+            Err(if message.is_empty() { "its log ends with".into() } else { message })
+        }
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// A mount namespace for CRIU, gone with the last attempt: the job's tmpfs at its place, and the machine's root bound below it
+/// (CRIU wants the new root to be a mount).
+struct Namespace {
+    tmpfs: RawFd,
+    /// Made by the first attempt: a tmpfs can be attached once.
+    made: Option<OwnedFd>,
+    job_dir: CString,
+    root: CString,
+}
+
+impl Namespace {
+    fn new(tmpfs: BorrowedFd<'_>) -> Self {
+        let path = |p: PathBuf| CString::new(p.into_os_string().into_encoded_bytes()).unwrap_or_default();
+        Self { tmpfs: tmpfs.as_raw_fd(), made: None, job_dir: path(JOB_DIR.into()), root: path(root_dir()) }
+    }
+
+    fn keep(&mut self, of: u32) -> io::Result<()> {
+        if self.made.is_none() {
+            self.made = Some(File::open(format!("/proc/{of}/ns/mnt"))?.into());
+        }
+        Ok(())
+    }
+
+    /// To be run in the child that becomes CRIU.
+    fn enter(&self) -> BeforeExec {
+        let (tmpfs, job_dir, root) = (self.tmpfs, self.job_dir.clone(), self.root.clone());
+        let made = self.made.as_ref().map(AsRawFd::as_raw_fd);
+        Box::new(move || {
+            let ok = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+            // SAFETY: system calls only, on strings and descriptors that outlive them, in a freshly forked child.
+            unsafe {
+                if let Some(made) = made {
+                    return ok(libc::setns(made, libc::CLONE_NEWNS).into());
+                }
+                ok(libc::unshare(libc::CLONE_NEWNS).into())?;
+                let private = libc::MS_REC | libc::MS_PRIVATE;
+                ok(libc::mount(
+                    c"none".as_ptr(),
+                    c"/".as_ptr(),
+                    std::ptr::null(),
+                    private,
+                    std::ptr::null(),
+                )
+                .into())?;
+                const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+                let (here, empty) = (libc::AT_FDCWD, c"".as_ptr());
+                ok(libc::syscall(
+                    libc::SYS_move_mount,
+                    tmpfs,
+                    empty,
+                    here,
+                    job_dir.as_ptr(),
+                    MOVE_MOUNT_F_EMPTY_PATH,
+                ))?;
+                if libc::mkdir(root.as_ptr(), 0o755) < 0 && *libc::__errno_location() != libc::EEXIST {
+                    return Err(io::Error::last_os_error());
+                }
+                ok(libc::mount(
+                    c"/".as_ptr(),
+                    root.as_ptr(),
+                    std::ptr::null(),
+                    libc::MS_BIND,
+                    std::ptr::null(),
+                )
+                .into())
+            }
+        })
+    }
 }

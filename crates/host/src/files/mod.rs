@@ -5,5 +5,5 @@ mod written;
 
 pub use programs::{Identity, ProgramFile};
 pub(crate) use programs::{changed, mapped_by};
-pub(crate) use written::{collect, put_back};
 pub use written::{FileError, Restoration, WrittenFile};
+pub(crate) use written::{collect, put_back};

@@ -70,7 +70,9 @@ pub(crate) fn changed(file: &ProgramFile) -> Option<String> {
     }
     match identify(&file.path, &meta) {
         Some(now) if now.identity == file.identity => None,
-        Some(ProgramFile { identity: Identity::BuildId(_), .. }) => Some("has changed: another build id".into()),
+        Some(ProgramFile { identity: Identity::BuildId(_), .. }) => {
+            Some("has changed: another build id".into())
+        }
         Some(_) => Some("has changed: same length, other contents".into()),
         None => Some("cannot be read".into()),
     }
@@ -99,7 +101,8 @@ fn build_id(file: &mut (impl Read + Seek)) -> io::Result<Option<Vec<u8>>> {
     if file.read_exact(&mut header).is_err() || &header[..6] != b"\x7fELF\x02\x01" {
         return Ok(None);
     }
-    let (table, entry_size, entries) = (u64_at(&header, 32), u64::from(u16_at(&header, 54)), u16_at(&header, 56));
+    let (table, entry_size, entries) =
+        (u64_at(&header, 32), u64::from(u16_at(&header, 54)), u16_at(&header, 56));
     if entry_size < 56 {
         return Ok(None);
     }

@@ -142,7 +142,11 @@ fn find_mapped(task: OuterPid, found: &mut BTreeMap<PathBuf, Found>) {
 }
 
 fn note(found: &mut BTreeMap<PathBuf, Found>, path: PathBuf, through: PathBuf, appended: bool) {
-    if path.is_absolute() && !path.starts_with(JOB_DIR) && !path.starts_with("/dev") && !path.starts_with("/proc") {
+    if path.is_absolute()
+        && !path.starts_with(JOB_DIR)
+        && !path.starts_with("/dev")
+        && !path.starts_with("/proc")
+    {
         let file = found.entry(path).or_insert(Found { through, appended });
         file.appended &= appended;
     }
@@ -165,15 +169,20 @@ fn save(from: &Path, to: &Path, length: u64) -> io::Result<()> {
 pub(crate) fn put_back(files: &[WrittenFile], folder: &Path) -> Result<(), FileError> {
     for file in files.iter().filter(|f| !matches!(f.restoration, Restoration::Contents(_))) {
         let now = fs::metadata(&file.path).map_err(|e| {
-            FileError::new(&file.path, format!("the job was writing it at the checkpoint, but now: {e}; bring it back"))
+            FileError::new(
+                &file.path,
+                format!("the job was writing it at the checkpoint, but now: {e}; bring it back"),
+            )
         })?;
         if now.len() < file.length {
-            let what = format!("has {} bytes, but had {} at the checkpoint; bring it back", now.len(), file.length);
+            let what =
+                format!("has {} bytes, but had {} at the checkpoint; bring it back", now.len(), file.length);
             return Err(FileError::new(&file.path, what));
         }
     }
     for file in files {
-        put_one_back(file, folder).map_err(|e| FileError::new(&file.path, format!("cannot be brought back: {e}")))?;
+        put_one_back(file, folder)
+            .map_err(|e| FileError::new(&file.path, format!("cannot be brought back: {e}")))?;
     }
     Ok(())
 }
@@ -192,7 +201,8 @@ fn put_one_back(file: &WrittenFile, folder: &Path) -> io::Result<()> {
     }
     let existed = file.path.exists();
     // The same inode where there is one: it may have other names.
-    let mut to = OpenOptions::new().write(true).create(true).truncate(true).mode(file.mode).open(&file.path)?;
+    let mut to =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(file.mode).open(&file.path)?;
     io::copy(&mut saved, &mut to)?;
     if !existed {
         std::os::unix::fs::fchown(&to, Some(file.owner.0), Some(file.owner.1))?;

@@ -30,7 +30,10 @@ pub(super) fn start(told: &Instructions, terminal: Option<&Terminal>) -> Result<
     }
 }
 
-fn open_streams(wanted: &[InnerStream], terminal: Option<&Terminal>) -> Result<Vec<(i32, OwnedFd)>, StartFailure> {
+fn open_streams(
+    wanted: &[InnerStream],
+    terminal: Option<&Terminal>,
+) -> Result<Vec<(i32, OwnedFd)>, StartFailure> {
     let mut open: Vec<(i32, OwnedFd)> = Vec::new();
     for stream in wanted {
         let fd = match &stream.source {

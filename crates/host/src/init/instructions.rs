@@ -72,7 +72,13 @@ pub(crate) struct InnerStream {
 pub(crate) enum InnerSource {
     Terminal,
     /// Opened by path inside; must be the file that the supervisor has open.
-    Path { path: PathBuf, flags: u32, offset: u64, device: u64, inode: u64 },
+    Path {
+        path: PathBuf,
+        flags: u32,
+        offset: u64,
+        device: u64,
+        inode: u64,
+    },
     /// A descriptor inherited from the supervisor.
     Inherited(i32),
     /// The same open file as an earlier stream.

@@ -20,7 +20,8 @@ pub(super) fn name_first(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     let configuration = host_path("ld.so.conf");
-    let include = if Path::new(CONFIGURATION).exists() { format!("include {CONFIGURATION}\n") } else { String::new() };
+    let include =
+        if Path::new(CONFIGURATION).exists() { format!("include {CONFIGURATION}\n") } else { String::new() };
     fs::write(&configuration, format!("{}\n{include}", folder.display()))?;
     let cache = host_path(LD_CACHE);
     let ldconfig = ["/sbin/ldconfig", "/usr/sbin/ldconfig"].into_iter().find(|p| Path::new(p).exists());

@@ -62,6 +62,8 @@ unsafe fn inherited(fd: i32) -> OwnedFd {
 
 fn read_instructions(path: &std::path::Path) -> Result<Instructions, StartFailure> {
     let text = std::fs::read(path).map_err(StartFailure::setup(format!("reading {}", path.display())))?;
-    serde_json::from_slice(&text)
-        .map_err(|e| StartFailure::Setup { what: format!("understanding {}: {e}", path.display()), errno: libc::EPROTO })
+    serde_json::from_slice(&text).map_err(|e| StartFailure::Setup {
+        what: format!("understanding {}: {e}", path.display()),
+        errno: libc::EPROTO,
+    })
 }

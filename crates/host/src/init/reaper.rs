@@ -42,7 +42,9 @@ pub(super) fn main() -> ExitCode {
         Err(_) => return ExitCode::FAILURE,
     };
     let started = catch_signals().map_err(StartFailure::setup("catching signals")).and_then(|()| {
-        rustix::process::setsid().map_err(io::Error::from).map_err(StartFailure::setup("starting a session"))?;
+        rustix::process::setsid()
+            .map_err(io::Error::from)
+            .map_err(StartFailure::setup("starting a session"))?;
         let terminal = told.terminal.as_ref().map(Terminal::open).transpose();
         let terminal = terminal.map_err(StartFailure::setup("making the job's terminal"))?;
         let pid = application::start(&told, terminal.as_ref())?;

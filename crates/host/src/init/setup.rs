@@ -8,7 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount_bind, mount_change, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, mount_bind, mount_change, unmount,
+};
 use rustix::thread::UnshareFlags;
 
 use super::instructions::{DEV, EMPTY_DIR, EMPTY_FILE, Instructions, PROGRAM, StartFailure};
@@ -53,8 +55,11 @@ fn enter(told: &Instructions) -> Result<(), StartFailure> {
     mount_tmpfs(told.tmpfs).map_err(StartFailure::setup(format!("mounting the job's tmpfs at {JOB_DIR}")))?;
     mount_dev(told).map_err(StartFailure::setup("giving the job its own /dev (needs CAP_MKNOD)"))?;
     for (source, target) in &told.binds {
-        bind_over(source, target)
-            .map_err(StartFailure::setup(format!("mounting {} over {}", source.display(), target.display())))?;
+        bind_over(source, target).map_err(StartFailure::setup(format!(
+            "mounting {} over {}",
+            source.display(),
+            target.display()
+        )))?;
     }
     for path in told.hide.iter().filter(|p| !p.starts_with("/dev")) {
         hide(path).map_err(StartFailure::setup(format!("hiding {}", path.display())))?;

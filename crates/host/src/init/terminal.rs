@@ -126,4 +126,3 @@ fn empty(to: BorrowedFd<'_>, buffer: &mut Vec<u8>) {
         Err(_) => buffer.clear(),
     }
 }
-

@@ -7,10 +7,13 @@ mod spec;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 
 pub use ending::Ending;
 pub use spawn::SpawnError;
@@ -43,13 +46,20 @@ pub struct Job {
     /// The mounts that we made or the machine had: what the application mounts itself is CRIU's to carry.
     pub(crate) base_mounts: Vec<Mount>,
     ending: Mutex<Option<Ending>>,
+    /// Output on its way belongs to an image: it goes nowhere else.
+    discard_output: AtomicBool,
     /// Held by whoever has the job stopped.
     pub(crate) cutting: Mutex<()>,
 }
 
 impl Job {
     /// `init` must be a child of this process that has not been waited for.
-    pub(crate) fn new(init: OuterPid, tmpfs: Tmpfs, border: Border, base_mounts: Vec<Mount>) -> io::Result<Self> {
+    pub(crate) fn new(
+        init: OuterPid,
+        tmpfs: Tmpfs,
+        border: Border,
+        base_mounts: Vec<Mount>,
+    ) -> io::Result<Self> {
         let pid = Pid::from_raw(init.0).ok_or(io::ErrorKind::InvalidInput)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         Ok(Self {
@@ -59,6 +69,7 @@ impl Job {
             border: Mutex::new(Some(border)),
             base_mounts,
             ending: Mutex::new(None),
+            discard_output: AtomicBool::new(false),
             cutting: Mutex::new(()),
         })
     }
@@ -105,7 +116,11 @@ impl Job {
             Target::Group => -unsafe { libc::getpgid(application.0) },
         };
         // SAFETY: sends a signal, no memory involved. -1 (from a failed getpgid) would be 1 here, which is not ours to signal.
-        if pid == 1 || unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        if pid == 1 || unsafe { libc::kill(pid, signal) } == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 
     /// Gives the job's terminal the size of the user's.
@@ -154,7 +169,7 @@ impl Job {
                 Err(e) => return Err(e.into()),
             }
         }
-        self.collect(false)
+        self.collect()
     }
 
     /// Ends the job at once, every process of it.
@@ -162,19 +177,24 @@ impl Job {
     /// # Errors
     /// When waiting fails.
     pub fn kill(&self) -> io::Result<Ending> {
-        self.end(false)
+        self.end()
     }
 
-    pub(crate) fn end(&self, discard_output: bool) -> io::Result<Ending> {
+    /// From now on, output that has not been delivered is dropped.
+    pub(crate) fn discard_output(&self) {
+        self.discard_output.store(true, Ordering::Relaxed);
+    }
+
+    fn end(&self) -> io::Result<Ending> {
         match pidfd_send_signal(&self.pidfd, Signal::KILL) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
             Err(e) => return Err(e.into()),
         }
-        self.collect(discard_output)
+        self.collect()
     }
 
     /// Collects init, once, and closes the border.
-    fn collect(&self, discard_output: bool) -> io::Result<Ending> {
+    fn collect(&self) -> io::Result<Ending> {
         use std::os::fd::AsFd;
         let mut ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ending) = *ending {
@@ -186,7 +206,7 @@ impl Job {
             }
         }
         if let Some(border) = self.border().take() {
-            border.close(discard_output);
+            border.close(self.discard_output.load(Ordering::Relaxed));
         }
         // Without a status, init was killed and the application with it.
         Ok(*ending.insert(self.application_ending().unwrap_or(Ending::from_wait_status(libc::SIGKILL))))
@@ -199,6 +219,6 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let _ = self.end(false);
+        let _ = self.end();
     }
 }

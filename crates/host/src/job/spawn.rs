@@ -78,8 +78,10 @@ impl Job {
         check_privilege()?;
         let program = spec.init_program().map_err(SpawnError::io("finding the init program"))?;
         install_init(&program, &tmpfs).map_err(SpawnError::io(format!("copying {}", program.display())))?;
-        let (mut border, ends) = Border::open(spec.stdio).map_err(SpawnError::io("opening the job's streams"))?;
-        let (report, report_end) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| SpawnError::io("making a pipe")(e.into()))?;
+        let (mut border, ends) =
+            Border::open(spec.stdio).map_err(SpawnError::io("opening the job's streams"))?;
+        let (report, report_end) =
+            pipe_with(PipeFlags::CLOEXEC).map_err(|e| SpawnError::io("making a pipe")(e.into()))?;
         let told = Instructions {
             argv: spec.argv,
             env: spec.env,

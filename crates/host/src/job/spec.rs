@@ -74,7 +74,8 @@ pub(crate) fn locate_init() -> io::Result<PathBuf> {
     let executable = fs::canonicalize(std::env::current_exe()?)?;
     let beside = executable.ancestors().skip(1).take(2).map(|folder| folder.join(NAME));
     beside.into_iter().find(|p| p.is_file()).ok_or_else(|| {
-        let what = format!("{NAME} is not beside {}; reinstall dormouse or set DORMOUSE_INIT", executable.display());
+        let what =
+            format!("{NAME} is not beside {}; reinstall dormouse or set DORMOUSE_INIT", executable.display());
         io::Error::new(io::ErrorKind::NotFound, what)
     })
 }

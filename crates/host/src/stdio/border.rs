@@ -93,10 +93,16 @@ impl Border {
                     let (path, flags, offset) = (path.clone(), flags.bits(), *offset);
                     InnerSource::Path { path, flags, offset, device: stat.st_dev, inode: stat.st_ino }
                 }
-                (None, StreamKind::Device { path, flags }) => {
-                    InnerSource::Path { path: path.clone(), flags: flags.bits(), offset: 0, device: 0, inode: 0 }
+                (None, StreamKind::Device { path, flags }) => InnerSource::Path {
+                    path: path.clone(),
+                    flags: flags.bits(),
+                    offset: 0,
+                    device: 0,
+                    inode: 0,
+                },
+                (None, StreamKind::Handed) => {
+                    InnerSource::Inherited(opening.hand(stream.outer.try_clone()?)?)
                 }
-                (None, StreamKind::Handed) => InnerSource::Inherited(opening.hand(stream.outer.try_clone()?)?),
                 (None, StreamKind::Relayed) if stream.fd == 0 => {
                     InnerSource::Inherited(opening.input(Role::Input, stream.outer.as_fd(), Vec::new(), 0)?)
                 }
@@ -126,15 +132,22 @@ impl Border {
     }
 
     /// Makes the pipes of a job that comes back. Answers CRIU's key and the job's end of each.
-    pub(crate) fn reopen(records: &[ChannelRecord], stdio: Stdio) -> io::Result<(Self, Vec<(String, OwnedFd)>)> {
+    pub(crate) fn reopen(
+        records: &[ChannelRecord],
+        stdio: Stdio,
+    ) -> io::Result<(Self, Vec<(String, OwnedFd)>)> {
         let mut opening = Opening { channels: Vec::new(), fds: Vec::new() };
         let (screen, keyboard) = stdio.terminal_ends();
         for record in records {
             let pending = record.undelivered.clone();
             match record.role {
                 Role::Alive => drop(opening.held(Role::Alive)?),
-                Role::Input => drop(opening.input(Role::Input, outer(&stdio, 0)?, pending, record.delivered)?),
-                Role::Output(fd) => drop(opening.output(record.role, outer(&stdio, fd)?, pending, record.delivered)?),
+                Role::Input => {
+                    drop(opening.input(Role::Input, outer(&stdio, 0)?, pending, record.delivered)?)
+                }
+                Role::Output(fd) => {
+                    drop(opening.output(record.role, outer(&stdio, fd)?, pending, record.delivered)?)
+                }
                 Role::Screen => {
                     let shown_on = screen.map_or_else(|| outer(&stdio, 1), Ok)?;
                     opening.output(Role::Screen, shown_on, pending, record.delivered)?;
@@ -146,7 +159,8 @@ impl Border {
             }
         }
         let Opening { channels, fds } = opening;
-        let keyed = records.iter().zip(fds).map(|(record, fd)| (format!("pipe:[{}]", record.inode), fd)).collect();
+        let keyed =
+            records.iter().zip(fds).map(|(record, fd)| (format!("pipe:[{}]", record.inode), fd)).collect();
         Ok((Self { channels, stdio, raw_mode: None }, keyed))
     }
 
@@ -238,14 +252,26 @@ impl Opening {
         self.add(Role::Input, fd, OurEnd::None)
     }
 
-    fn input(&mut self, role: Role, from: BorrowedFd<'_>, pending: Vec<u8>, delivered: u64) -> io::Result<i32> {
+    fn input(
+        &mut self,
+        role: Role,
+        from: BorrowedFd<'_>,
+        pending: Vec<u8>,
+        delivered: u64,
+    ) -> io::Result<i32> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK)?;
         let relay = Relay::start("in", from.try_clone_to_owned()?, writer, pending, delivered)?;
         self.add(role, reader, OurEnd::Relay(relay))
     }
 
-    fn output(&mut self, role: Role, to: BorrowedFd<'_>, pending: Vec<u8>, delivered: u64) -> io::Result<i32> {
+    fn output(
+        &mut self,
+        role: Role,
+        to: BorrowedFd<'_>,
+        pending: Vec<u8>,
+        delivered: u64,
+    ) -> io::Result<i32> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let relay = Relay::start("out", reader, to.try_clone_to_owned()?, pending, delivered)?;
         self.add(role, writer, OurEnd::Relay(relay))
@@ -270,7 +296,10 @@ fn unread(inode: u64, tasks: &[OuterPid]) -> Vec<u8> {
         let Ok(links) = std::fs::read_dir(format!("/proc/{task}/fd")) else { continue };
         for link in links.flatten().map(|entry| entry.path()) {
             if std::fs::read_link(&link).is_ok_and(|to| to.as_os_str() == name.as_str()) {
-                let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(link);
+                let opened = OpenOptions::new()
+                    .read(true)
+                    .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+                    .open(link);
                 return opened.and_then(|pipe| peek_pipe(pipe.as_fd())).unwrap_or_default();
             }
         }

@@ -75,7 +75,8 @@ impl Stdio {
         for (fd, given) in (0..).zip(fds) {
             let outer = given.try_clone_to_owned()?;
             let kind = classify(outer.as_fd(), fd == 0);
-            let shares = streams.iter().find(|s| same_open_file(s.outer.as_fd(), outer.as_fd())).map(|s| s.fd);
+            let shares =
+                streams.iter().find(|s| same_open_file(s.outer.as_fd(), outer.as_fd())).map(|s| s.fd);
             streams.push(Stream { fd, kind, outer, shares });
         }
         Ok(Self { streams })
@@ -103,7 +104,8 @@ impl Stdio {
     /// The descriptor to show a terminal's output on, and the one to read its input from.
     pub(crate) fn terminal_ends(&self) -> (Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>) {
         let terminal = |s: &&Stream| s.kind == StreamKind::Terminal;
-        let output = self.streams.iter().filter(terminal).max_by_key(|s| (s.fd == 1, s.fd)).map(|s| s.outer.as_fd());
+        let output =
+            self.streams.iter().filter(terminal).max_by_key(|s| (s.fd == 1, s.fd)).map(|s| s.outer.as_fd());
         let input = self.streams.iter().filter(terminal).find(|s| s.fd == 0).map(|s| s.outer.as_fd());
         (output, input)
     }
@@ -114,7 +116,9 @@ fn classify(fd: BorrowedFd<'_>, input: bool) -> StreamKind {
         return StreamKind::Terminal;
     }
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let (Ok(flags), Ok(path), Ok(meta)) = (rustix::fs::fcntl_getfl(fd), fs::read_link(&link), fs::metadata(&link)) else {
+    let (Ok(flags), Ok(path), Ok(meta)) =
+        (rustix::fs::fcntl_getfl(fd), fs::read_link(&link), fs::metadata(&link))
+    else {
         return StreamKind::Relayed;
     };
     let file_type = meta.file_type();
@@ -124,7 +128,8 @@ fn classify(fd: BorrowedFd<'_>, input: bool) -> StreamKind {
     // The job has a /dev and a /proc of its own; only device nodes are the same there.
     let hidden = path.starts_with("/dev") || path.starts_with("/proc");
     let named = fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
-    let flags = flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOCTTY | OFlags::LARGEFILE);
+    let flags =
+        flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOCTTY | OFlags::LARGEFILE);
     if file_type.is_char_device() && named {
         StreamKind::Device { path, flags }
     } else if file_type.is_file() && named && !hidden {

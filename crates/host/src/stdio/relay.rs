@@ -71,7 +71,8 @@ impl Relay {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
-            let waiting = state.source.as_ref().is_some_and(|s| rustix::io::ioctl_fionread(s).unwrap_or(0) > 0);
+            let waiting =
+                state.source.as_ref().is_some_and(|s| rustix::io::ioctl_fionread(s).unwrap_or(0) > 0);
             let left = deadline.saturating_duration_since(Instant::now());
             if (state.pending.is_empty() && !waiting) || left.is_zero() {
                 return;
