@@ -64,8 +64,10 @@ impl Pred {
     pub const TRUE: Pred = Pred(2);
     /// Written and never read.
     pub const SINK: Pred = Pred(3);
+    /// Written and read within what one instruction became.
+    pub const SCRATCH: Pred = Pred(4);
     /// Predicates of a frame before the first register's.
-    pub const RESERVED: usize = 4;
+    pub const RESERVED: usize = 5;
 }
 
 /// A value of one lane as an instruction sees it.

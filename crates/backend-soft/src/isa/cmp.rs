@@ -196,11 +196,11 @@ fn set(
         _ => return Err(op.unsupported()),
     };
     let handler = comparison(op, order, ty)?;
-    setp(cx, op.instruction, handler, ty, combine, [Predicate::SINK; 2])?;
+    setp(cx, op.instruction, handler, ty, combine, [Predicate::SCRATCH, Predicate::SINK])?;
     let mut inst = cx.inst(Op::Compute(select(|a: u32, b: u32, c| if c { a } else { b })));
     inst.s[0] = cx.constant(yes, 1);
     inst.s[1] = cx.constant(0, 1);
-    inst.c[0] = Condition { pred: Predicate::SINK, negated: false };
+    inst.c[0] = Condition { pred: Predicate::SCRATCH, negated: false };
     inst.d[0] = cx.dst(cx.operand(op.instruction, 0)?, d)?.0;
     cx.push(inst);
     Ok(())
@@ -242,7 +242,7 @@ fn slct(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     cx.compute(op.instruction, handler, ty, &[ty, ty, by])
 }
 
-/// `testp`: what kind of number a value is.
+/// `testp`: what kind of number a value is; zero counts as normal.
 fn testp(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     let ty = op.ty()?;
     let [kind] = op.mods[..] else { return Err(op.unsupported()) };
@@ -251,13 +251,13 @@ fn testp(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         ("infinite", F32) => compare(|a: f32, _: f32| a.is_infinite()),
         ("number", F32) => compare(|a: f32, _: f32| !a.is_nan()),
         ("notanumber", F32) => compare(|a: f32, _: f32| a.is_nan()),
-        ("normal", F32) => compare(|a: f32, _: f32| a.is_normal()),
+        ("normal", F32) => compare(|a: f32, _: f32| a.is_normal() || a == 0.0),
         ("subnormal", F32) => compare(|a: f32, _: f32| a.is_subnormal()),
         ("finite", F64) => compare(|a: f64, _: f64| a.is_finite()),
         ("infinite", F64) => compare(|a: f64, _: f64| a.is_infinite()),
         ("number", F64) => compare(|a: f64, _: f64| !a.is_nan()),
         ("notanumber", F64) => compare(|a: f64, _: f64| a.is_nan()),
-        ("normal", F64) => compare(|a: f64, _: f64| a.is_normal()),
+        ("normal", F64) => compare(|a: f64, _: f64| a.is_normal() || a == 0.0),
         ("subnormal", F64) => compare(|a: f64, _: f64| a.is_subnormal()),
         _ => return Err(op.unsupported()),
     };

@@ -50,7 +50,7 @@ pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
                 cx.copy(value, value, integral(op)?);
             }
             if op.has("relu") {
-                cx.copy(value, value, un(|a: f64| if a < 0.0 { 0.0 } else { a }));
+                cx.copy(value, value, un(half::relu));
             }
             convert(cx, to, d, value, from_double(op, d)?)?;
             saturate(cx, op, to, d)
@@ -250,7 +250,7 @@ fn from_integer(op: &Spelling<'_>, d: ScalarType, signed: bool) -> Result<Comput
 /// A scratch slot with the source's value in double precision.
 fn double(cx: &mut Lower<'_>, op: &Spelling<'_>, source: Slot, s: ScalarType) -> Result<Slot> {
     let handler: Compute = match s {
-        F32 if op.has("ftz") => un(|a: f32| f64::from(a.flush())),
+        F32 if op.has("ftz") => un(|a: f32| f64::from(a.flush().canonical())),
         F32 | Tf32 => un(|a: f32| f64::from(a)),
         F64 => un(|a: f64| a),
         F16 => un(|a: crate::exec::Half| a.float()),
@@ -315,7 +315,7 @@ fn from_double(op: &Spelling<'_>, d: ScalarType) -> Result<Compute> {
         (Bf16, Direction::Zero) => un(|a: f64| crate::exec::Bfloat(BFLOAT.round(a, Direction::Zero))),
         (Bf16, Direction::Down) => un(|a: f64| crate::exec::Bfloat(BFLOAT.round(a, Direction::Down))),
         (Bf16, Direction::Up) => un(|a: f64| crate::exec::Bfloat(BFLOAT.round(a, Direction::Up))),
-        (Tf32, Direction::Away) => un(|a: f64| tensor(a as f32, 0x1000)),
+        (Tf32, Direction::Away) => un(|a: f64| if a.is_nan() { a as f32 } else { tensor(a as f32, 0x1000) }),
         (Tf32, Direction::Even) => un(|a: f64| {
             let value = a as f32;
             tensor(value, 0x0fff + (value.to_bits() >> 13 & 1))
@@ -328,7 +328,7 @@ fn from_double(op: &Spelling<'_>, d: ScalarType) -> Result<Compute> {
 /// TF32 is single precision with 13 fraction bits fewer; `add` decides how the cut is rounded.
 #[inline(always)]
 fn tensor(value: f32, add: u32) -> f32 {
-    if value.is_finite() { f32::from_bits((value.to_bits() + add) & !0x1fff) } else { value.canonical() }
+    if value.is_finite() { f32::from_bits((value.to_bits() + add) & !0x1fff) } else { f32::from_bits(value.canonical().to_bits() & !0x1fff) }
 }
 
 /// Two single-precision values to a packed pair: the first source goes to the high half.
@@ -340,7 +340,7 @@ fn pack(cx: &mut Lower<'_>, op: &Spelling<'_>, d: ScalarType, s: ScalarType) -> 
         ($format:expr, $direction:expr, $bits:literal, $relu:expr) => {
             bin(|high: f32, low: f32| {
                 let one = |value: f32| {
-                    let value = if $relu && value < 0.0 { 0.0 } else { value };
+                    let value = if $relu && value <= 0.0 { 0.0 } else { value };
                     u32::from($format.round(f64::from(value), $direction))
                 };
                 one(high) << $bits | one(low)

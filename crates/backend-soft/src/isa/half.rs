@@ -6,7 +6,7 @@
 use ptx::ast::ScalarType::{self, *};
 
 use super::narrow::{BFLOAT, Direction, HALF};
-use super::rounding::{Float, add_to_odd};
+use super::rounding::{Float, NEAREST, add_to_odd};
 use super::{Result, Spelling};
 use crate::exec::{Bfloat, Compute, Half, bin, ter, un};
 use crate::lower::Lower;
@@ -77,8 +77,8 @@ pub(super) fn arithmetic(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         ("add", _) => (by_type!(op, ty; bin, |a, b| a + b), 2),
         ("sub", _) => (by_type!(op, ty; bin, |a, b| a - b), 2),
         ("mul", _) => (by_type!(op, ty; bin, |a, b| a * b), 2),
-        ("fma", _) if op.has("relu") => (by_type!(op, ty; ter, |a, b, c| relu(add_to_odd(a * b, c))), 3),
-        ("fma", _) => (by_type!(op, ty; ter, |a, b, c| add_to_odd(a * b, c)), 3),
+        ("fma", _) if op.has("relu") => (by_type!(op, ty; ter, |a, b, c| relu(add_to_odd::<NEAREST>(a * b, c))), 3),
+        ("fma", _) => (by_type!(op, ty; ter, |a, b, c| add_to_odd::<NEAREST>(a * b, c)), 3),
         ("neg", F16 | Bf16) => (un(|a: u16| a ^ 0x8000), 1),
         ("neg", _) => (un(|a: u32| a ^ 0x8000_8000), 1),
         ("abs", F16 | Bf16) => (un(|a: u16| a & 0x7fff), 1),
@@ -94,10 +94,10 @@ pub(super) fn arithmetic(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Negative values become 0; what is not a number stays so.
+/// Negative values and -0 become 0; what is not a number stays so.
 #[inline(always)]
-fn relu(value: f64) -> f64 {
-    if value < 0.0 { 0.0 } else { value }
+pub(super) fn relu(value: f64) -> f64 {
+    if value <= 0.0 { 0.0 } else { value }
 }
 
 /// `min` and `max`.

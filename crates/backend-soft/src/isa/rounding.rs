@@ -79,15 +79,16 @@ pub fn rcp64<const MODE: u32>(a: f64) -> f64 {
 pub fn fma32<const MODE: u32>(a: f32, b: f32, c: f32) -> f32 {
     // The product of two single-precision numbers is exact in double precision, and a sum rounded to odd there keeps what
     // the second rounding must know.
-    let sum = add_to_odd(f64::from(a) * f64::from(b), f64::from(c));
+    let sum = add_to_odd::<MODE>(f64::from(a) * f64::from(b), f64::from(c));
     narrow32::<MODE>(sum)
 }
 
 /// The sum, rounded towards zero but with the last bit set where that was inexact.
 #[inline]
-pub fn add_to_odd(a: f64, b: f64) -> f64 {
+pub fn add_to_odd<const MODE: u32>(a: f64, b: f64) -> f64 {
     if add64::<DOWN>(a, b) == add64::<UP>(a, b) || !(a + b).is_finite() {
-        a + b
+        // Where nothing is rounded the direction still decides the sign of zero.
+        add64::<MODE>(a, b)
     } else {
         f64::from_bits(add64::<ZERO>(a, b).to_bits() | 1)
     }
@@ -130,7 +131,9 @@ pub trait Float: Copy {
 impl Float for f32 {
     #[inline(always)]
     fn canonical(self) -> Self {
-        if self.is_nan() { f32::from_bits(0x7fff_ffff) } else { self }
+        // In integers: a compiler may take any value that is not a number for any other.
+        let bits = self.to_bits();
+        f32::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { 0x7fff_ffff } else { bits })
     }
     #[inline(always)]
     fn flush(self) -> Self {
