@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::record::{self, HostRecord, TaskRecord};
 use crate::criu::rpc::{self, Event, Session};
 use crate::criu::{Criu, LogExcerpt};
-use crate::files::{self, FileError};
+use crate::files::{self, FileError, Limits};
 use crate::job::{Ending, Job};
 use crate::mounts;
 use crate::net;
@@ -24,6 +24,10 @@ use crate::tasks::{OuterPid, Task};
 pub struct DumpOptions {
     /// Files open for writing that may be changed in place are saved up to this length in bytes.
     pub save_limit: u64,
+    /// The same for each file that the job has written and closed.
+    pub save_closed_limit: u64,
+    /// And for all of these together.
+    pub save_all_closed_limit: u64,
     /// How long CRIU tries to stop all tasks before it gives up, in seconds.
     pub freeze_timeout: u32,
     /// How long output on its way may take to arrive while the job is stopped; what has not is stored.
@@ -36,6 +40,8 @@ impl Default for DumpOptions {
     fn default() -> Self {
         Self {
             save_limit: 256 << 20,
+            save_closed_limit: 16 << 20,
+            save_all_closed_limit: 64 << 20,
             freeze_timeout: 10,
             drain_patience: Duration::from_millis(100),
             log_level: 2,
@@ -120,7 +126,7 @@ impl Job {
             Err(TryLockError::WouldBlock) => return Err(DumpError::Busy),
         };
         let all = mounts::of(self.init).map_err(|_| DumpError::Ended)?;
-        let mounts = record::mounts(all, &self.base_mounts);
+        let mounts = record::mounts(all, self.base_mounts());
         let work =
             tempfile::Builder::new().prefix("dormouse-dump-").tempdir().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
@@ -234,7 +240,13 @@ impl Frozen<'_> {
             border.drain(options.drain_patience);
             self.record.channels = border.record(&pids);
         }
-        (self.record.written, self.warnings) = files::collect(&pids, images, options.save_limit)?;
+        let limits = Limits {
+            open: options.save_limit,
+            closed: options.save_closed_limit,
+            all_closed: options.save_all_closed_limit,
+        };
+        let closed = self.job.written();
+        (self.record.written, self.warnings) = files::collect(&pids, closed, images, limits)?;
         self.record.connections = net::of(&pids);
         self.record.programs = files::mapped_by(&pids);
         let record =

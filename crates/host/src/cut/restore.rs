@@ -174,8 +174,9 @@ impl Restored {
             std::thread::sleep(Duration::from_millis(100));
         };
         drop(pipes);
+        let job = Job::new(OuterPid(init), tmpfs, border).map_err(failed("watching the job"))?;
         let base = record.mounts.iter().filter(|m| m.key.is_some()).map(|m| m.mount.clone()).collect();
-        let job = Job::new(OuterPid(init), tmpfs, border, base).map_err(failed("watching the job"))?;
+        job.settle(base, record.written.iter().map(|file| file.path.clone()).collect());
         Ok(Self { job, session, work, criu: criu.to_string() })
     }
 

@@ -1,9 +1,11 @@
 //! Files outside the image: those the job has written, and those it is made of.
 
 mod programs;
+mod tracker;
 mod written;
 
 pub use programs::{Identity, ProgramFile};
 pub(crate) use programs::{changed, mapped_by};
+pub(crate) use tracker::Tracker;
 pub use written::{FileError, Restoration, WrittenFile};
-pub(crate) use written::{collect, put_back};
+pub(crate) use written::{Limits, collect, put_back};

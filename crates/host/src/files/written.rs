@@ -1,7 +1,8 @@
-//! Files that the job has open for writing at the cut, and their way back to what they were.
+//! Files that the job has written, and their way back to what they were at the cut.
 //!
 //! CRIU restores a descriptor's offset and insists on the file's length; contents are ours. A file that can only have been
-//! appended to needs its length and nothing else. One that may be changed in place is copied, up to a limit.
+//! appended to needs its length and nothing else. One that may be changed in place, or is not open and may be opened again, is
+//! copied, up to a limit.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -27,6 +28,8 @@ pub struct WrittenFile {
     pub mode: u32,
     /// Its owner and group.
     pub owner: (u32, u32),
+    /// Whether it was open. One that was not may be missing later.
+    pub open: bool,
     /// How it is brought back.
     pub restoration: Restoration,
 }
@@ -66,50 +69,109 @@ struct Found {
     appended: bool,
 }
 
-/// Records the files that `tasks`, all stopped, have open for writing, and saves into `folder` those that may be changed in
-/// place and are no longer than `limit` bytes. Answers warnings too.
+/// How much is copied, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Of each file that is open.
+    pub(crate) open: u64,
+    /// Of each file that is not.
+    pub(crate) closed: u64,
+    /// Of all that are not.
+    pub(crate) all_closed: u64,
+}
+
+/// Records the files that `tasks`, all stopped, have open for writing or have written before (`closed`), and saves into `folder`
+/// those that may be changed in place. Answers warnings too.
 pub(crate) fn collect(
     tasks: &[OuterPid],
+    closed: impl IntoIterator<Item = PathBuf>,
     folder: &Path,
-    limit: u64,
+    limits: Limits,
 ) -> Result<(Vec<WrittenFile>, Vec<String>), FileError> {
-    let mut found: BTreeMap<PathBuf, Found> = BTreeMap::new();
+    let mut open: BTreeMap<PathBuf, Found> = BTreeMap::new();
     for task in tasks {
-        find_open(*task, &mut found);
-        find_mapped(*task, &mut found);
+        find_open(*task, &mut open);
+        find_mapped(*task, &mut open);
     }
-    let (mut files, mut warnings) = (Vec::new(), Vec::new());
-    for (path, Found { through, appended }) in found {
+    let mut collection = Collection { folder, files: Vec::new(), warnings: Vec::new() };
+    let closed: Vec<PathBuf> = closed.into_iter().filter(|path| !open.contains_key(path)).collect();
+    for (path, Found { through, appended }) in open {
         // What has no name out here (deleted, or on a mount of the job's own) is CRIU's to carry.
-        let (Ok(named), Ok(open)) = (fs::metadata(&path), fs::metadata(&through)) else { continue };
-        if !open.is_file() || (named.dev(), named.ino()) != (open.dev(), open.ino()) {
+        let (Ok(named), Ok(meta)) = (fs::metadata(&path), fs::metadata(&through)) else { continue };
+        if !meta.is_file() || (named.dev(), named.ino()) != (meta.dev(), meta.ino()) {
             continue;
         }
         let restoration = if appended {
             Restoration::Truncate
-        } else if open.len() <= limit {
-            let name = format!("written-{}", files.len());
-            save(&through, &folder.join(&name), open.len())
-                .map_err(|e| FileError::new(&path, format!("cannot be saved with the checkpoint: {e}")))?;
-            Restoration::Contents(name)
+        } else if meta.len() <= limits.open {
+            collection.save(&path, &through, meta.len())?
         } else {
-            warnings.push(format!(
-                "{} ({} bytes) is open for writing and longer than the {limit} bytes that are saved: \
+            collection.warnings.push(format!(
+                "{} ({} bytes) is open for writing and longer than the {} bytes that are saved: \
                  a restart will restore its length, but not what is changed in it after this checkpoint",
                 path.display(),
-                open.len()
+                meta.len(),
+                limits.open
             ));
             Restoration::LengthOnly
         };
-        files.push(WrittenFile {
+        collection.add(path, &meta, true, restoration);
+    }
+    collection.add_closed(closed, limits)?;
+    Ok((collection.files, collection.warnings))
+}
+
+struct Collection<'a> {
+    folder: &'a Path,
+    files: Vec<WrittenFile>,
+    warnings: Vec<String>,
+}
+
+impl Collection<'_> {
+    fn add_closed(&mut self, closed: Vec<PathBuf>, limits: Limits) -> Result<(), FileError> {
+        let (mut room, mut too_long) = (limits.all_closed, 0);
+        for path in closed {
+            // Deleted since, or on a mount of the job's own.
+            let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+            if !meta.is_file() {
+                continue;
+            }
+            let restoration = if meta.len() <= limits.closed.min(room) {
+                room -= meta.len();
+                self.save(&path, &path, meta.len())?
+            } else {
+                too_long += 1;
+                Restoration::LengthOnly
+            };
+            self.add(path, &meta, false, restoration);
+        }
+        if too_long > 0 {
+            self.warnings.push(format!(
+                "{too_long} files that the job has written and closed are too long to be saved: \
+                 a restart will restore their lengths, but not what is changed in them after this checkpoint"
+            ));
+        }
+        Ok(())
+    }
+
+    fn save(&self, path: &Path, through: &Path, length: u64) -> Result<Restoration, FileError> {
+        let name = format!("written-{}", self.files.len());
+        match save(through, &self.folder.join(&name), length) {
+            Ok(()) => Ok(Restoration::Contents(name)),
+            Err(e) => Err(FileError::new(path, format!("cannot be saved with the checkpoint: {e}"))),
+        }
+    }
+
+    fn add(&mut self, path: PathBuf, meta: &fs::Metadata, open: bool, restoration: Restoration) {
+        self.files.push(WrittenFile {
             path,
-            length: open.len(),
-            mode: open.mode() & 0o7777,
-            owner: (open.uid(), open.gid()),
+            length: meta.len(),
+            mode: meta.mode() & 0o7777,
+            owner: (meta.uid(), meta.gid()),
+            open,
             restoration,
         });
     }
-    Ok((files, warnings))
 }
 
 fn find_open(task: OuterPid, found: &mut BTreeMap<PathBuf, Found>) {
@@ -167,20 +229,29 @@ fn save(from: &Path, to: &Path, length: u64) -> io::Result<()> {
 /// # Errors
 /// Names the first file that cannot be brought back. Nothing has been changed if one is missing or has lost data.
 pub(crate) fn put_back(files: &[WrittenFile], folder: &Path) -> Result<(), FileError> {
-    for file in files.iter().filter(|f| !matches!(f.restoration, Restoration::Contents(_))) {
-        let now = fs::metadata(&file.path).map_err(|e| {
-            FileError::new(
-                &file.path,
-                format!("the job was writing it at the checkpoint, but now: {e}; bring it back"),
-            )
-        })?;
-        if now.len() < file.length {
-            let what =
-                format!("has {} bytes, but had {} at the checkpoint; bring it back", now.len(), file.length);
-            return Err(FileError::new(&file.path, what));
-        }
-    }
+    let mut wanted = Vec::new();
     for file in files {
+        match (&file.restoration, fs::metadata(&file.path)) {
+            (Restoration::Contents(_), _) => {}
+            (_, Ok(now)) if now.len() >= file.length => {}
+            // The job may have been done with it.
+            (_, Err(_)) if !file.open => continue,
+            (_, Ok(now)) => {
+                let what = format!(
+                    "has {} bytes, but had {} at the checkpoint; bring it back",
+                    now.len(),
+                    file.length
+                );
+                return Err(FileError::new(&file.path, what));
+            }
+            (_, Err(e)) => {
+                let what = format!("the job was writing it at the checkpoint, but now: {e}; bring it back");
+                return Err(FileError::new(&file.path, what));
+            }
+        }
+        wanted.push(file);
+    }
+    for file in wanted {
         put_one_back(file, folder)
             .map_err(|e| FileError::new(&file.path, format!("cannot be brought back: {e}")))?;
     }
@@ -189,24 +260,93 @@ pub(crate) fn put_back(files: &[WrittenFile], folder: &Path) -> Result<(), FileE
 
 fn put_one_back(file: &WrittenFile, folder: &Path) -> io::Result<()> {
     let Restoration::Contents(name) = &file.restoration else {
-        return OpenOptions::new().write(true).open(&file.path)?.set_len(file.length);
+        let there = OpenOptions::new().write(true).open(&file.path)?;
+        return if there.metadata()?.len() == file.length { Ok(()) } else { there.set_len(file.length) };
     };
     // A name of ours, not a way out of the folder.
     if name.contains('/') {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
-    let mut saved = File::open(folder.join(name))?;
-    if saved.metadata()?.len() != file.length {
+    let saved = folder.join(name);
+    if fs::metadata(&saved)?.len() != file.length {
         return Err(io::Error::other("its saved contents have another length than recorded"));
     }
     let existed = file.path.exists();
+    if existed && same_contents(&saved, &file.path)? {
+        return Ok(());
+    }
     // The same inode where there is one: it may have other names.
     let mut to =
         OpenOptions::new().write(true).create(true).truncate(true).mode(file.mode).open(&file.path)?;
-    io::copy(&mut saved, &mut to)?;
+    io::copy(&mut File::open(saved)?, &mut to)?;
     if !existed {
         std::os::unix::fs::fchown(&to, Some(file.owner.0), Some(file.owner.1))?;
         to.set_permissions(fs::Permissions::from_mode(file.mode))?;
     }
     Ok(())
+}
+
+/// A file that nobody has changed keeps its times.
+fn same_contents(a: &Path, b: &Path) -> io::Result<bool> {
+    let (a, b) = (File::open(a)?, File::open(b)?);
+    if a.metadata()?.len() != b.metadata()?.len() {
+        return Ok(false);
+    }
+    let hash = |file| {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(file).map(|h| h.finalize())
+    };
+    Ok(hash(a)? == hash(b)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn file(path: &Path, length: u64, open: bool, restoration: Restoration) -> WrittenFile {
+        WrittenFile { path: path.to_owned(), length, mode: 0o640, owner: (0, 0), open, restoration }
+    }
+
+    #[test]
+    fn lengths_contents_and_permissions_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, table) = (folder.path().join("log"), folder.path().join("table"));
+        fs::write(&log, "one two").unwrap();
+        fs::write(folder.path().join("written-0"), "contents").unwrap();
+        let files = [
+            file(&log, 3, true, Restoration::Truncate),
+            file(&table, 8, false, Restoration::Contents("written-0".into())),
+            file(Path::new("/nowhere/at/all"), 8, false, Restoration::LengthOnly),
+        ];
+        put_back(&files, folder.path()).unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "one");
+        assert_eq!(fs::read_to_string(&table).unwrap(), "contents");
+        assert_eq!(fs::metadata(&table).unwrap().mode() & 0o7777, 0o640);
+    }
+
+    #[test]
+    fn nothing_is_changed_when_one_file_has_lost_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, short) = (folder.path().join("log"), folder.path().join("short"));
+        fs::write(&log, "one two").unwrap();
+        fs::write(&short, "x").unwrap();
+        let files =
+            [file(&log, 3, true, Restoration::Truncate), file(&short, 2, true, Restoration::LengthOnly)];
+        let error = put_back(&files, folder.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("short has 1 bytes, but had 2") || error.contains("short: has 1 bytes, but had 2"),
+            "{error}"
+        );
+        assert_eq!(fs::read_to_string(&log).unwrap(), "one two");
+    }
+
+    #[test]
+    fn a_saved_name_cannot_leave_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        let files = [file(&path, 1, true, Restoration::Contents("../../etc/passwd".into()))];
+        assert!(put_back(&files, folder.path()).is_err());
+        assert!(!path.exists());
+    }
 }

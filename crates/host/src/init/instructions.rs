@@ -24,6 +24,10 @@ pub(crate) const EMPTY_DIR: &str = "empty-dir";
 /// The job's `ld.so.cache`.
 pub(crate) const LD_CACHE: &str = "ld.so.cache";
 
+/// What init says on the report pipe when all is mounted; a [`StartFailure`] as JSON takes its place or follows it. It then waits
+/// for the same byte from the `alive` pipe.
+pub(crate) const READY: u8 = b'\n';
+
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Instructions {
     pub(crate) argv: Vec<OsString>,
@@ -104,6 +108,7 @@ pub(crate) enum StartFailure {
 }
 
 impl StartFailure {
+    /// Such a failure from an I/O error.
     pub(crate) fn setup(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |e| Self::Setup { what, errno: e.raw_os_error().unwrap_or(0) }

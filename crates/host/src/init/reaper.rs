@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::instructions::{INSTRUCTIONS, STATUS, StartFailure};
+use super::instructions::{INSTRUCTIONS, Instructions, READY, STATUS, StartFailure};
 use super::setup::host_path;
 use super::terminal::Terminal;
 use super::{application, inherited, read_instructions, report};
@@ -47,6 +47,7 @@ pub(super) fn main() -> ExitCode {
             .map_err(StartFailure::setup("starting a session"))?;
         let terminal = told.terminal.as_ref().map(Terminal::open).transpose();
         let terminal = terminal.map_err(StartFailure::setup("making the job's terminal"))?;
+        await_start(&told).map_err(StartFailure::setup("waiting for the supervisor"))?;
         let pid = application::start(&told, terminal.as_ref())?;
         Ok((pid, terminal))
     });
@@ -63,6 +64,19 @@ pub(super) fn main() -> ExitCode {
             report(told.report, &failure);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Says that all is mounted, and waits until the supervisor has looked at it.
+fn await_start(told: &Instructions) -> io::Result<()> {
+    // SAFETY: both are open, and stay so.
+    let (report, alive) =
+        unsafe { (BorrowedFd::borrow_raw(told.report), BorrowedFd::borrow_raw(told.alive)) };
+    rustix::io::write(report, &[READY])?;
+    let mut byte = [0];
+    match rustix::io::read(alive, &mut byte)? {
+        1 => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 

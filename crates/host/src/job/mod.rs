@@ -4,11 +4,13 @@ mod ending;
 mod spawn;
 mod spec;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
@@ -20,6 +22,7 @@ pub use spawn::SpawnError;
 pub(crate) use spawn::check_privilege;
 pub use spec::JobSpec;
 
+use crate::files::Tracker;
 use crate::init::instructions::{STATUS, WINDOW};
 use crate::mounts::Mount;
 use crate::stdio::border::Border;
@@ -44,7 +47,9 @@ pub struct Job {
     /// None once the job has ended.
     border: Mutex<Option<Border>>,
     /// The mounts that we made or the machine had: what the application mounts itself is CRIU's to carry.
-    pub(crate) base_mounts: Vec<Mount>,
+    base_mounts: OnceLock<Vec<Mount>>,
+    /// None where the kernel does not let us watch.
+    tracker: OnceLock<Tracker>,
     ending: Mutex<Option<Ending>>,
     /// Output on its way belongs to an image: it goes nowhere else.
     discard_output: AtomicBool,
@@ -54,12 +59,7 @@ pub struct Job {
 
 impl Job {
     /// `init` must be a child of this process that has not been waited for.
-    pub(crate) fn new(
-        init: OuterPid,
-        tmpfs: Tmpfs,
-        border: Border,
-        base_mounts: Vec<Mount>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(init: OuterPid, tmpfs: Tmpfs, border: Border) -> io::Result<Self> {
         let pid = Pid::from_raw(init.0).ok_or(io::ErrorKind::InvalidInput)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         Ok(Self {
@@ -67,11 +67,31 @@ impl Job {
             pidfd,
             tmpfs,
             border: Mutex::new(Some(border)),
-            base_mounts,
+            base_mounts: OnceLock::new(),
+            tracker: OnceLock::new(),
             ending: Mutex::new(None),
             discard_output: AtomicBool::new(false),
             cutting: Mutex::new(()),
         })
+    }
+
+    /// Takes note of the job's mounts, before anything of it runs, and watches them for files that it writes. `written` are those
+    /// of an earlier life.
+    pub(crate) fn settle(&self, base_mounts: Vec<Mount>, written: BTreeSet<PathBuf>) {
+        match Tracker::start(self.init, &base_mounts, written) {
+            Ok(tracker) => drop(self.tracker.set(tracker)),
+            Err(error) => tracing::warn!(%error, "files that the job writes and closes will not be restored"),
+        }
+        let _ = self.base_mounts.set(base_mounts);
+    }
+
+    pub(crate) fn base_mounts(&self) -> &[Mount] {
+        self.base_mounts.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Every file the job has written and closed.
+    pub(crate) fn written(&self) -> BTreeSet<PathBuf> {
+        self.tracker.get().map(Tracker::written).unwrap_or_default()
     }
 
     /// The job's tmpfs.

@@ -1,5 +1,6 @@
 //! Starts a job.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -12,7 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Job, JobSpec};
 use crate::init::SETUP;
-use crate::init::instructions::{INSTRUCTIONS, Instructions, PROGRAM, StartFailure};
+use crate::init::instructions::{INSTRUCTIONS, Instructions, PROGRAM, READY, StartFailure};
 use crate::mounts;
 use crate::privilege::{self, Capability, PrivilegeError};
 use crate::stdio::border::Border;
@@ -78,8 +79,7 @@ impl Job {
         check_privilege()?;
         let program = spec.init_program().map_err(SpawnError::io("finding the init program"))?;
         install_init(&program, &tmpfs).map_err(SpawnError::io(format!("copying {}", program.display())))?;
-        let (mut border, ends) =
-            Border::open(spec.stdio).map_err(SpawnError::io("opening the job's streams"))?;
+        let (border, ends) = Border::open(spec.stdio).map_err(SpawnError::io("opening the job's streams"))?;
         let (report, report_end) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|e| SpawnError::io("making a pipe")(e.into()))?;
         let told = Instructions {
@@ -105,19 +105,25 @@ impl Job {
             ends.fds.iter().map(AsFd::as_fd).chain([report_end.as_fd(), tmpfs.as_fd()]).collect();
         let setup = run_setup(&tmpfs, &passed);
         drop((ends.fds, report_end));
-        let init = setup.map_err(SpawnError::io("running the init program"));
-        let failure = read_report(report.into()).map_err(SpawnError::io("hearing from the job's init"))?;
-        let init = match (init?, failure) {
-            (Some(init), None) => init,
-            (init, failure) => {
-                init.map(reap);
-                return Err(explain(failure));
-            }
+        let init = setup.map_err(SpawnError::io("running the init program"))?;
+        let mut report = File::from(report);
+        let first = first_byte(&mut report).map_err(SpawnError::io("hearing from the job's init"))?;
+        let Some(init) = init.filter(|_| first == Some(READY)) else {
+            let failure = read_failure(first, report);
+            init.map(reap);
+            return Err(explain(failure));
         };
-        // A job that is over already has none, and needs none.
-        let base_mounts = mounts::of(init).unwrap_or_default();
-        border.grab_terminal().map_err(SpawnError::io("taking over the terminal"))?;
-        Self::new(init, tmpfs, border, base_mounts).map_err(SpawnError::io("watching the job"))
+        let job = Self::new(init, tmpfs, border).map_err(SpawnError::io("watching the job"))?;
+        // All is mounted and nothing of the application runs yet.
+        job.settle(mounts::of(init).map_err(SpawnError::io("reading the job's mounts"))?, BTreeSet::new());
+        if let Some(border) = job.border().as_mut() {
+            border.grab_terminal().map_err(SpawnError::io("taking over the terminal"))?;
+            border.start().map_err(SpawnError::io("starting the application"))?;
+        }
+        match read_failure(None, report) {
+            None => Ok(job),
+            failure => Err(explain(failure)),
+        }
     }
 }
 
@@ -152,14 +158,17 @@ fn run_setup(tmpfs: &Tmpfs, passed: &[BorrowedFd<'_>]) -> io::Result<Option<Oute
     Ok(pid.map(OuterPid))
 }
 
-/// What init has to say before it closes the pipe.
-fn read_report(report: std::os::fd::OwnedFd) -> io::Result<Option<StartFailure>> {
-    let mut text = Vec::new();
-    File::from(report).take(64 * 1024).read_to_end(&mut text)?;
-    if text.is_empty() {
-        return Ok(None);
-    }
-    Ok(serde_json::from_slice(&text).ok())
+/// What init says first: [`READY`] when it can start the application.
+fn first_byte(report: &mut File) -> io::Result<Option<u8>> {
+    let mut byte = [0];
+    Ok((report.read(&mut byte)? == 1).then_some(byte[0]))
+}
+
+/// What else init has to say before it closes the pipe: nothing, when all is well. `first` has been read already.
+fn read_failure(first: Option<u8>, report: File) -> Option<StartFailure> {
+    let mut text: Vec<u8> = first.into_iter().collect();
+    report.take(64 * 1024).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 fn explain(failure: Option<StartFailure>) -> SpawnError {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::kind::{Stdio, StreamKind};
 use super::relay::{Relay, peek_pipe};
 use super::{RawMode, TerminalModes, Window};
-use crate::init::instructions::{InnerSource, InnerStream, InnerTerminal};
+use crate::init::instructions::{InnerSource, InnerStream, InnerTerminal, READY};
 use crate::tasks::OuterPid;
 
 /// What a pipe across the border is for.
@@ -64,7 +64,7 @@ enum OurEnd {
     /// Moves bytes; for inputs, what it writes to is kept reachable to look at what the job has not read.
     Relay(Relay),
     /// Held and nothing else.
-    Held { _end: OwnedFd },
+    Held(OwnedFd),
     /// Handed over: the user's own pipe.
     None,
 }
@@ -140,28 +140,36 @@ impl Border {
         let (screen, keyboard) = stdio.terminal_ends();
         for record in records {
             let pending = record.undelivered.clone();
-            match record.role {
-                Role::Alive => drop(opening.held(Role::Alive)?),
-                Role::Input => {
-                    drop(opening.input(Role::Input, outer(&stdio, 0)?, pending, record.delivered)?)
-                }
-                Role::Output(fd) => {
-                    drop(opening.output(record.role, outer(&stdio, fd)?, pending, record.delivered)?)
-                }
+            let (delivered, role) = (record.delivered, record.role);
+            // The number is for init's instructions; CRIU goes by the pipe's inode.
+            let _number = match role {
+                Role::Alive => opening.held(role),
+                Role::Input => opening.input(role, outer(&stdio, 0)?, pending, delivered),
+                Role::Output(fd) => opening.output(role, outer(&stdio, fd)?, pending, delivered),
                 Role::Screen => {
                     let shown_on = screen.map_or_else(|| outer(&stdio, 1), Ok)?;
-                    opening.output(Role::Screen, shown_on, pending, record.delivered)?;
+                    opening.output(role, shown_on, pending, delivered)
                 }
                 Role::Keys => match keyboard {
-                    Some(keyboard) => drop(opening.input(Role::Keys, keyboard, pending, record.delivered)?),
-                    None => drop(opening.held(Role::Keys)?),
+                    Some(keyboard) => opening.input(role, keyboard, pending, delivered),
+                    None => opening.held(role),
                 },
-            }
+            }?;
         }
         let Opening { channels, fds } = opening;
         let keyed =
             records.iter().zip(fds).map(|(record, fd)| (format!("pipe:[{}]", record.inode), fd)).collect();
         Ok((Self { channels, stdio, raw_mode: None }, keyed))
+    }
+
+    /// Tells init to start the application.
+    pub(crate) fn start(&self) -> io::Result<()> {
+        for channel in &self.channels {
+            if let (Role::Alive, OurEnd::Held(end)) = (channel.role, &channel.end) {
+                rustix::io::write(end, &[READY])?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts the user's terminal into raw mode, if the job reads from it.
@@ -245,7 +253,7 @@ impl Opening {
     /// A pipe that the job reads from and nobody writes to.
     fn held(&mut self, role: Role) -> io::Result<i32> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        self.add(role, reader, OurEnd::Held { _end: writer })
+        self.add(role, reader, OurEnd::Held(writer))
     }
 
     fn hand(&mut self, fd: OwnedFd) -> io::Result<i32> {
