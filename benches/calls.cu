@@ -34,18 +34,21 @@ static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Rounds of `count` calls each; reports the time of one, in microseconds, or as a rate of `bytes`.
+// Rounds of `count` calls each; reports the time of one, in microseconds, or as a rate of `bytes`. `finish` belongs to the time,
+// `prepare` and `afterwards` do not.
 static void measure(const char *name, int rounds, int count, double bytes, const std::function<void()> &prepare,
-                    const std::function<void()> &call, const std::function<void()> &finish = [] {}) {
+                    const std::function<void()> &call, const std::function<void()> &finish = [] {},
+                    const std::function<void()> &afterwards = [] {}) {
     std::vector<double> each;
     for (int round = 0; round < rounds + 2; round++) {
         prepare();
         double begin = now();
         for (int i = 0; i < count; i++) call();
-        double middle = now();
         finish();
+        double end = now();
+        afterwards();
         // The first rounds warm everything up.
-        if (round >= 2) each.push_back((middle - begin) / count);
+        if (round >= 2) each.push_back((end - begin) / count);
     }
     std::sort(each.begin(), each.end());
     auto show = [&](double seconds) { return bytes > 0 ? bytes / seconds / 1e9 : seconds * 1e6; };
@@ -63,7 +66,8 @@ int main(int argc, char **argv) {
     CHECK(cudaMalloc(&word, 4));
     CHECK(cudaMemset(word, 0, 4));
 
-    measure("launch_asynchronous", rounds, 256, 0, idle, [&] { touch<<<1, 32>>>(word, 1); }, idle);
+    measure("launch_asynchronous", rounds, 256, 0, idle, [&] { touch<<<1, 32>>>(word, 1); }, nothing,
+            idle);
     measure("launch_sustained", rounds / 4, 20000, 0, idle, [&] { touch<<<1, 32>>>(word, 1); }, idle);
     measure("launch_and_synchronize", rounds, 200, 0, idle, [&] {
         touch<<<1, 32>>>(word, 1);

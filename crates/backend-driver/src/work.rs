@@ -82,19 +82,33 @@ pub fn occupancy_clusters(api: &Api, active: bool, launch: &Launch<'_>) -> Resul
 }
 
 pub fn copy_3d(api: &Api, arg: StreamArg, copy: &Copy3D) -> Result<()> {
-    // SAFETY: a plain record of numbers and pointers, for which zero is "none".
-    let mut record: sys::CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
-    record.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
-    record.srcDevice = copy.src.address;
-    record.srcPitch = copy.src.pitch as usize;
-    record.srcHeight = copy.src.rows as usize;
-    record.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED;
-    record.dstDevice = copy.dst.address;
-    record.dstPitch = copy.dst.pitch as usize;
-    record.dstHeight = copy.dst.rows as usize;
-    record.WidthInBytes = copy.width as usize;
-    record.Height = copy.height as usize;
-    record.Depth = copy.depth as usize;
+    let record = sys::CUDA_MEMCPY3D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        srcHost: std::ptr::null(),
+        srcDevice: copy.src.address,
+        srcArray: std::ptr::null_mut(),
+        reserved0: std::ptr::null_mut(),
+        srcPitch: copy.src.pitch as usize,
+        srcHeight: copy.src.rows as usize,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: copy.dst.address,
+        dstArray: std::ptr::null_mut(),
+        reserved1: std::ptr::null_mut(),
+        dstPitch: copy.dst.pitch as usize,
+        dstHeight: copy.dst.rows as usize,
+        WidthInBytes: copy.width as usize,
+        Height: copy.height as usize,
+        Depth: copy.depth as usize,
+    };
     // SAFETY: the server has checked both boxes against its tables.
     check(unsafe { (api.cuMemcpy3DAsync_v2)(&raw const record, stream(arg)) })
 }
