@@ -88,7 +88,7 @@ pub trait Backend: Send + Sync + 'static {
     fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()>;
     /// Names of its kernels.
     fn module_functions(&self, ctx: RawContext, module: RawModule) -> Result<Vec<String>>;
-    /// As `cuModuleGetFunction`.
+    /// As `cuModuleGetFunction`: asked twice, it gives the same function, with what has been set in it.
     fn function(&self, ctx: RawContext, module: RawModule, name: &str) -> Result<RawFunction>;
     /// Parameters and attributes.
     fn function_facts(&self, ctx: RawContext, function: RawFunction) -> Result<FunctionFacts>;

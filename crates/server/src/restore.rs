@@ -232,6 +232,7 @@ impl Session {
         let ctx = self.context(record.ctx).map_err(object(record.key))?;
         let stream =
             Stream::make(&self.placer, &ctx, record.clone(), Making::Again).map_err(code(record.key))?;
+        self.note_made(&stream).map_err(object(record.key))?;
         let mut table = write(&self.table);
         insert(&mut table.streams, record.key, stream).map_err(object(record.key))
     }

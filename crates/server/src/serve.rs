@@ -13,6 +13,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use store::{ChunkWriter, OpenError, Receipt, Store, WriteError, WriteOptions};
 use thiserror::Error;
@@ -119,13 +120,13 @@ pub fn serve_on(
             let link = ServerSession::create(dir)?;
             let config = Config { dir: dir.to_owned(), layout: Layout::of_session(session) };
             let made = Session::new(backend, link, config, 0);
-            made.announce();
-            Rings::start(&made)?;
-            Server { session: made, number: session, started: true }.run(&mut supervisor)
+            let mut server = Server { session: made, number: session, rings: None };
+            server.start()?;
+            server.run(&mut supervisor)
         }
         Start::Restore { store, image } => {
             let made = restore(&supervisor, dir, session, backend, &store, &image)?;
-            Server { session: made, number: session, started: false }.run(&mut supervisor)
+            Server { session: made, number: session, rings: None }.run(&mut supervisor)
         }
     });
     if let Err(error) = &served {
@@ -191,14 +192,14 @@ fn unexpected(ask: &Ask) -> Answer {
 struct Server {
     session: Arc<Session>,
     number: u32,
-    /// Whether messages have ever been taken.
-    started: bool,
+    /// The rings' threads, once messages have been taken.
+    rings: Option<JoinHandle<()>>,
 }
 
 impl Server {
     fn run(mut self, supervisor: &mut Supervisor) -> Result<(), ServeError> {
         let mut captured_changes = None;
-        let mut gated = !self.started;
+        let mut gated = self.rings.is_none();
         supervisor.answer(&Answer::Ready { device: self.session.backend().describe() })?;
         while let Some(line) = supervisor.line()? {
             let answer = match serde_json::from_str(&line)? {
@@ -224,7 +225,12 @@ impl Server {
                 }
                 Ask::End => {
                     let output = self.end();
-                    return supervisor.answer(&Answer::Ended { output: hex(&output) });
+                    supervisor.answer(&Answer::Ended { output: hex(&output) })?;
+                    if let Some(rings) = self.rings.take() {
+                        // One that panicked has said so.
+                        let _ = rings.join();
+                    }
+                    return Ok(());
                 }
                 other => unexpected(&other),
             };
@@ -248,13 +254,16 @@ impl Server {
     }
 
     fn ungate(&mut self) -> Result<(), ServeError> {
-        if self.started {
+        if self.rings.is_some() {
             self.session.open_gate();
-        } else {
-            self.started = true;
-            self.session.announce();
-            Rings::start(&self.session)?;
+            return Ok(());
         }
+        self.start()
+    }
+
+    fn start(&mut self) -> Result<(), ServeError> {
+        self.session.announce();
+        self.rings = Some(Rings::start(&self.session)?);
         Ok(())
     }
 

@@ -41,8 +41,8 @@ impl Images {
         let captured = session.capture(SESSION, &writer, &mut |_| {}).unwrap();
         assert_eq!(captured.devices.len(), 1);
         let receipt = writer.finish().unwrap();
-        let manifest = manifest(draft.id());
-        let id = draft.publish(manifest, vec![receipt]).unwrap().id;
+        let described = manifest(draft.id());
+        let id = draft.publish(described, vec![receipt]).unwrap().id;
         (id, captured.state)
     }
 }
@@ -51,7 +51,7 @@ impl Images {
 fn manifest(id: ImageId) -> Manifest {
     Manifest {
         id,
-        machine: image::Machine::HERE,
+        machine: image::Machine::HOST,
         job: "job".into(),
         created_ns: 1,
         dormouse: "0".into(),
@@ -352,6 +352,7 @@ fn a_server_answers_its_supervisor() {
     thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
     let memory = thread.alloc(3 << 20);
     thread.put(memory, &[1, 2, 3]);
+    thread.synchronize().unwrap();
     assert!(matches!(supervisor.ask(&Ask::Ungate), Answer::Failed { .. }), "no gate is closed");
     let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
     let Answer::Idle { refusals, table_changed, bytes } = idle else { panic!("{idle:?}") };
@@ -369,9 +370,11 @@ fn a_server_answers_its_supervisor() {
     let receipt: Vec<u8> =
         (0..receipt.len()).step_by(2).map(|i| u8::from_str_radix(&receipt[i..i + 2], 16).unwrap()).collect();
     let receipt = store::Receipt::from_bytes(&receipt).unwrap();
-    let id = draft.publish(manifest(draft.id()), vec![receipt]).unwrap().id;
+    let described = manifest(draft.id());
+    let id = draft.publish(described, vec![receipt]).unwrap().id;
     assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
     thread.put(memory, &[9]);
+    assert_eq!(thread.get(memory, 1), [9]);
     let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
     assert!(matches!(idle, Answer::Idle { table_changed: false, .. }), "{idle:?}");
     assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);

@@ -59,10 +59,11 @@ fn no_message_brings_the_server_down() {
         ..ProptestConfig::default()
     });
     let messages = prop::collection::vec((opcode(), body(memory)), 1..20);
+    let thread = std::cell::RefCell::new(thread);
     runner
         .run(&messages, |messages| {
             for (opcode, body) in messages {
-                send(&mut thread, opcode, &body);
+                send(&mut thread.borrow_mut(), opcode, &body);
             }
             Ok(())
         })

@@ -223,6 +223,32 @@ fn streams_and_events_keep_order_and_time() {
 }
 
 #[test]
+fn a_copy_from_the_application_is_there_for_every_stream() {
+    let (mut app, mut thread) = App::with_context();
+    let pinned = PinnedId(9);
+    let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 4096, flags: 0 }).unwrap();
+    let ours = Pinned::open(app.dir.path(), pinned);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    let add = thread.function(module, 4, "add_one");
+    let memory = thread.alloc(4);
+    let free = StreamId(5);
+    // Natively the copy waits for the kernel before it returns; here it returns, and the free stream waits for it.
+    thread.launch(wait_for, Stream::Legacy, 1, &[address, address + 4], &[]);
+    thread.put(memory, &[70]);
+    thread.send(StreamCreate { ctx: CTX, stream: free, flags: 1, priority: 0 });
+    thread.launch(add, Stream::Created(free), 1, &[memory], &[1]);
+    assert_eq!(thread.call(StreamQuery { ctx: CTX, stream: Stream::Created(free) }), Ok(false));
+    ours.word(0).store(1, Ordering::Release);
+    thread.call(StreamSynchronize { ctx: CTX, stream: Stream::Created(free) }).unwrap();
+    assert_eq!(thread.get(memory, 1), [71]);
+    thread.put(memory, &[5]);
+    thread.launch(add, Stream::Created(free), 1, &[memory], &[1]);
+    thread.call(StreamSynchronize { ctx: CTX, stream: Stream::Created(free) }).unwrap();
+    assert_eq!(thread.get(memory, 1), [6]);
+}
+
+#[test]
 fn callbacks_run_in_turn() {
     let (mut app, mut thread) = App::with_context();
     let module = app.load(&mut thread, 2, BASIC);

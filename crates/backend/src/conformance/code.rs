@@ -41,10 +41,13 @@ pub(super) fn parameters_are_told(backend: &dyn Backend) {
 
 pub(super) fn attributes_are_set(backend: &dyn Backend) {
     let rig = Rig::new(backend);
-    let function = rig.kernel(BASIC, "sum");
+    let module = rig.load(BASIC);
+    let function = backend.function(rig.ctx, module, "sum").unwrap();
     assert!(backend.function_attribute(rig.ctx, function, MAX_THREADS).unwrap() >= 256);
     backend.function_set_attribute(rig.ctx, function, MAX_DYNAMIC_SHARED, 20_000).unwrap();
     assert_eq!(backend.function_attribute(rig.ctx, function, MAX_DYNAMIC_SHARED).unwrap(), 20_000);
+    let same = backend.function(rig.ctx, module, "sum").unwrap();
+    assert_eq!(backend.function_attribute(rig.ctx, same, MAX_DYNAMIC_SHARED).unwrap(), 20_000);
     assert!(backend.function_set_attribute(rig.ctx, function, MAX_THREADS, 1).is_err(), "it cannot be set");
     assert!(backend.function_attribute(rig.ctx, function, 0xffff).is_err());
     backend.function_set_cache_config(rig.ctx, function, 1).unwrap();

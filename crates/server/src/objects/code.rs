@@ -5,7 +5,7 @@ use crate::lock;
 use backend::{Backend, LoadError, Range, RawFunction, RawModule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use wire::{ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
 
 /// BLAKE3 of an image: its name in a session's state.
@@ -85,7 +85,7 @@ pub struct Module {
     pub settings: Mutex<BTreeMap<String, FunctionSettings>>,
     /// Variables whose addresses the application has been told.
     globals: Mutex<BTreeMap<String, Range>>,
-    functions: Mutex<BTreeMap<String, Weak<Function>>>,
+    functions: Mutex<BTreeMap<String, RawFunction>>,
     raw: RawModule,
     backend: Arc<dyn Backend>,
 }
@@ -131,15 +131,16 @@ impl Module {
     /// `NOT_FOUND`, or the backend's.
     pub fn function(self: &Arc<Self>, name: &str) -> backend::Result<Arc<Function>> {
         let mut functions = lock(&self.functions);
-        if let Some(found) = functions.get(name).and_then(Weak::upgrade) {
-            return Ok(found);
-        }
-        let raw = self.backend.function(self.ctx.raw, self.raw, name)?;
+        let raw = match functions.get(name) {
+            Some(raw) => *raw,
+            None => {
+                let raw = self.backend.function(self.ctx.raw, self.raw, name)?;
+                functions.insert(name.to_owned(), raw);
+                raw
+            }
+        };
         let module = Arc::clone(self);
-        let function =
-            Arc::new(Function { name: name.to_owned(), raw, module, params_bytes: OnceLock::new() });
-        functions.insert(name.to_owned(), Arc::downgrade(&function));
-        Ok(function)
+        Ok(Arc::new(Function { name: name.to_owned(), raw, module, params_bytes: OnceLock::new() }))
     }
 
     /// Where the variable of that name lies.

@@ -1,6 +1,6 @@
 //! Contexts, and the markers that tell how far their streams are.
 
-use super::{Making, Placement, Placer};
+use super::{HostCopy, Making, Placement, Placer};
 use crate::lock;
 use backend::{Backend, RawContext, RawEvent, StreamArg};
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,8 @@ pub struct Context {
     pub settings: Mutex<ContextSettings>,
     /// After a restart: an event recorded when the session went on, from which times of earlier events are counted.
     pub epoch: OnceLock<RawEvent>,
+    /// The last copy from the application's memory in a default stream, until it is known to be complete.
+    host_copy: HostCopy,
     spare_markers: Mutex<Vec<RawEvent>>,
     backend: Arc<dyn Backend>,
 }
@@ -67,6 +69,7 @@ impl Context {
             raw,
             settings: Mutex::default(),
             epoch: OnceLock::new(),
+            host_copy: HostCopy::default(),
             spare_markers: Mutex::default(),
             backend: Arc::clone(backend),
         }))
@@ -90,6 +93,12 @@ impl Context {
         self.backend.devices().get(self.device()).map_or(0, crate::facts::compute_capability)
     }
 
+    /// What the context knows of copies from the application's memory.
+    #[must_use]
+    pub fn host_copy(&self) -> &HostCopy {
+        &self.host_copy
+    }
+
     /// Records a marker behind everything that `stream` has been given.
     ///
     /// # Errors
@@ -108,7 +117,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        for raw in lock(&self.spare_markers).drain(..) {
+        for raw in lock(&self.spare_markers).drain(..).chain(self.host_copy.event()) {
             // It ends with the context anyway.
             let _ = self.backend.event_destroy(self.raw, raw);
         }

@@ -7,6 +7,7 @@
 mod code;
 mod context;
 mod event;
+mod host_copy;
 mod placer;
 mod stream;
 mod variables;
@@ -14,6 +15,7 @@ mod variables;
 pub use code::*;
 pub use context::*;
 pub use event::*;
+pub use host_copy::HostCopy;
 pub use placer::*;
 pub use stream::*;
 pub use variables::CodeFacts;

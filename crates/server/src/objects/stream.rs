@@ -114,15 +114,27 @@ impl Stream {
         self.raw.map_or(StreamArg::Legacy, StreamArg::Created)
     }
 
-    /// Notes that work is about to be submitted.
-    pub fn note_work(&self) {
-        self.submitted.fetch_add(1, Ordering::Relaxed);
+    /// The device library.
+    pub(super) fn backend(&self) -> &dyn Backend {
+        &*self.backend
     }
 
-    /// Notes that the function with this handle is about to be launched.
-    pub fn note_launch(&self, callee: u64) {
+    /// To be called before work is submitted.
+    ///
+    /// # Errors
+    /// The backend's, for instance an execution error of the context.
+    pub fn begin_work(&self) -> backend::Result<()> {
+        self.submitted.fetch_add(1, Ordering::Relaxed);
+        self.ctx.host_copy().hold_back(self)
+    }
+
+    /// To be called before the function with this handle is launched.
+    ///
+    /// # Errors
+    /// As [`Stream::begin_work`].
+    pub fn begin_launch(&self, callee: u64) -> backend::Result<()> {
         self.last_callee.store(callee, Ordering::Relaxed);
-        self.note_work();
+        self.begin_work()
     }
 
     /// Handle of the function last launched, if any.

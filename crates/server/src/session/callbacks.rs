@@ -68,7 +68,7 @@ impl Execute for wire::HostFunction {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let callbacks = Arc::clone(&session.callbacks);
         let id = self.callback;
-        stream.note_work();
+        stream.begin_work()?;
         session.backend().host_function(
             stream.ctx.raw,
             stream.arg(),

@@ -54,10 +54,11 @@ impl Execute for wire::CopyFromInline {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let Bytes(data) = self.data;
         session.check_memory(self.dst, data.len() as u64)?;
-        stream.note_work();
+        stream.begin_work()?;
         // Plain host memory: read when the call returns.
         let src = data.as_ptr() as u64;
-        Ok(session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, src, data.len() as u64)?)
+        session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, src, data.len() as u64)?;
+        Ok(stream.ctx.host_copy().note(&stream)?)
     }
 }
 
@@ -66,8 +67,9 @@ impl Execute for wire::CopyFromSlot {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_memory(self.dst, self.bytes.into())?;
         let src = session.slot(caller, self.slot, self.bytes)?;
-        stream.note_work();
+        stream.begin_work()?;
         session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, src, self.bytes.into())?;
+        stream.ctx.host_copy().note(&stream)?;
         session.slot_used(caller, self.slot, &stream)
     }
 }
@@ -88,7 +90,7 @@ impl Execute for wire::CopyToInline {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_memory(self.src, self.bytes.into())?;
         let bounce = session.bounce(caller)?;
-        stream.note_work();
+        stream.begin_work()?;
         session.backend().copy(
             stream.ctx.raw,
             stream.arg(),
@@ -108,7 +110,7 @@ impl Execute for wire::CopyToSlot {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_memory(self.src, self.bytes.into())?;
         let dst = session.slot(caller, self.slot, self.bytes)?;
-        stream.note_work();
+        stream.begin_work()?;
         session.backend().copy(stream.ctx.raw, stream.arg(), dst, self.src, self.bytes.into())?;
         session.slot_used(caller, self.slot, &stream)
     }
@@ -127,7 +129,7 @@ impl Execute for wire::Copy {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_memory(self.dst, self.bytes)?;
         session.check_memory(self.src, self.bytes)?;
-        stream.note_work();
+        stream.begin_work()?;
         Ok(session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, self.src, self.bytes)?)
     }
 }
@@ -156,7 +158,7 @@ impl Execute for wire::Copy3D {
             height: self.height,
             depth: self.depth,
         };
-        stream.note_work();
+        stream.begin_work()?;
         Ok(session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?)
     }
 }
@@ -168,9 +170,10 @@ impl Execute for wire::CopyRowsFromSlot {
         session.check_pitched(&self.dst, shape)?;
         let src = session.packed_slot(caller, self.slot, shape)?;
         let Self { width, height, depth, .. } = self;
-        stream.note_work();
+        stream.begin_work()?;
         let copy = Copy3D { dst: pitched(self.dst), src, width, height, depth };
         session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?;
+        stream.ctx.host_copy().note(&stream)?;
         session.slot_used(caller, self.slot, &stream)
     }
 }
@@ -182,7 +185,7 @@ impl Execute for wire::CopyRowsToSlot {
         session.check_pitched(&self.src, shape)?;
         let dst = session.packed_slot(caller, self.slot, shape)?;
         let Self { width, height, depth, .. } = self;
-        stream.note_work();
+        stream.begin_work()?;
         let copy = Copy3D { dst, src: pitched(self.src), width, height, depth };
         session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?;
         session.slot_used(caller, self.slot, &stream)
@@ -207,7 +210,7 @@ impl Execute for wire::Fill {
             width: self.width,
             height: self.height,
         };
-        stream.note_work();
+        stream.begin_work()?;
         Ok(session.backend().fill(stream.ctx.raw, stream.arg(), &fill)?)
     }
 }
@@ -221,7 +224,7 @@ impl Execute for wire::CopyPeer {
             .or_else(|_| session.stream(caller, self.src_ctx, self.stream))?;
         session.check_memory(self.dst, self.bytes)?;
         session.check_memory(self.src, self.bytes)?;
-        stream.note_work();
+        stream.begin_work()?;
         let (dst, src) = ((dst_ctx.raw, self.dst), (src_ctx.raw, self.src));
         Ok(session.backend().copy_peer(stream.arg(), dst, src, self.bytes)?)
     }

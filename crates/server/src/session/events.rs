@@ -37,7 +37,7 @@ impl Execute for wire::EventRecord {
             let detail = format!("{:?} is of another context than {}", self.event, stream.record.key);
             return Err(Failure::new(CuError::INVALID_HANDLE, detail));
         }
-        stream.note_work();
+        stream.begin_work()?;
         session.backend().event_record(stream.ctx.raw, event.raw, stream.arg(), self.flags)?;
         event.note_record();
         Ok(())

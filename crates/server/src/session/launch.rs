@@ -46,7 +46,7 @@ impl Execute for wire::Launch {
             Callee::Function(id) => id.handle(),
             Callee::Kernel(id) => id.handle(),
         };
-        stream.note_launch(handle);
+        stream.begin_launch(handle)?;
         let launch = Launch {
             function: function.raw,
             grid: self.grid,

@@ -26,6 +26,19 @@ impl Session {
         }
     }
 
+    /// Notes that a stream has come into its context.
+    pub(crate) fn note_made(&self, stream: &Stream) -> Result<()> {
+        if !stream.is_non_blocking() {
+            return Ok(());
+        }
+        let legacy = crate::read(&self.table).streams.get(&StreamKey::Legacy(stream.record.ctx)).cloned();
+        match legacy {
+            Some(legacy) => Ok(stream.ctx.host_copy().note_non_blocking(&legacy)?),
+            // The context is gone, and the stream with it.
+            None => Err(CuError::INVALID_CONTEXT.into()),
+        }
+    }
+
     /// Takes a stream out of the table; its work still completes.
     pub(crate) fn destroy_stream(&self, key: StreamKey) -> Result<()> {
         let mut table = write(&self.table);
@@ -58,6 +71,7 @@ impl Execute for wire::StreamCreate {
             placement: Default::default(),
         };
         let stream = Stream::make(&session.placer, &ctx, record, Making::New)?;
+        session.note_made(&stream)?;
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.streams, key, stream)
@@ -91,7 +105,7 @@ impl Execute for wire::StreamWaitEvent {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let event = crate::read(&session.table).event(self.event)?;
-        stream.note_work();
+        stream.begin_work()?;
         Ok(session.backend().stream_wait_event(stream.ctx.raw, stream.arg(), event.raw, self.flags)?)
     }
 }

@@ -29,6 +29,7 @@ pub fn backend() -> Arc<dyn Backend> {
 /// A layout that no other test of the process uses.
 pub fn layout() -> Layout {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert!(number < 16, "too many sessions for one process's address space");
     Layout { arena: 0x6000_0000_0000 + number * (1 << 40), pinned: 0x5000_0000_0000 + number * (64 << 30) }
 }
 
@@ -96,6 +97,8 @@ impl App {
         let Self { session, dir, _addresses, client, .. } = self;
         assert_eq!(Arc::strong_count(&session), 1, "somebody keeps the session");
         drop((session, client));
+        // Threads of the device may need a moment to let go of its memory.
+        wait_until(|| !anything_mapped());
         (dir, _addresses)
     }
 
@@ -111,6 +114,19 @@ impl App {
         let session = Session::restore(backend(), link, path, session, image, &|_| {}).unwrap();
         Self::run(session, dir, addresses)
     }
+}
+
+/// Whether there is memory where only device memory can be.
+fn anything_mapped() -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let starts = maps.lines().filter_map(|line| u64::from_str_radix(line.split('-').next()?, 16).ok());
+    starts
+        .into_iter()
+        .any(|start| (0x2000_0000_0000..0x4000_0000_0000).contains(&start) || in_test_arenas(start))
+}
+
+fn in_test_arenas(start: u64) -> bool {
+    (0x6000_0000_0000..0x6000_0000_0000 + (NEXT.load(Ordering::Relaxed) << 40)).contains(&start)
 }
 
 /// An application thread.
