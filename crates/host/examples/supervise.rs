@@ -1,14 +1,17 @@
 //! The least that a supervisor must do: runs a job, dumps it when told to, brings it back. Tests drive jobs through it.
 //!
 //! `supervise run CONTROL -- PROGRAM ARGS…` and `supervise restart CONTROL IMAGE`, where CONTROL is a path for a UNIX socket that
-//! takes one command per connection: `dump IMAGE`, `stop IMAGE`, `tasks`.
+//! takes one command per connection: `dump IMAGE`, `stop IMAGE`, `hold IMAGE` (and never let go), `tasks`.
+//!
+//! `SUPERVISE_LIBRARY` names a library that is put into the job's tmpfs, for `SUPERVISE_OVER`, a file to mount it over, or, without
+//! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide.
 
 use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use host::signals::Forwarder;
 use host::{Criu, DumpOptions, Job, JobSpec, RestoreSpec, Restored, SpawnError, Stdio, Tmpfs, copy_tree};
@@ -32,7 +35,7 @@ fn supervise() -> Outcome<()> {
     let job = match mode.to_str() {
         Some("run") => {
             let argv = args.skip_while(|a| a == "--").collect();
-            Job::spawn(JobSpec::inherit(argv)?, Tmpfs::create(TMPFS_SIZE)?)?
+            spawn(JobSpec::inherit(argv)?)?
         }
         _ => restore(Path::new(&args.next().ok_or("no image named")?))?,
     };
@@ -40,32 +43,50 @@ fn supervise() -> Outcome<()> {
     forwarder.forward_to(&job)?;
     let listener = UnixListener::bind(&control)?;
     let served = Arc::clone(&job);
-    let answering = Arc::new(Mutex::new(()));
+    let answering = Arc::new(RwLock::new(()));
     let busy = Arc::clone(&answering);
     std::thread::spawn(move || {
         for connection in listener.incoming().flatten() {
-            let _answering = busy.lock();
-            let reply = serve(&served, &connection).unwrap_or_else(|e| format!("error: {e}"));
-            let _ = writeln!(&connection, "{reply}");
+            let (job, busy) = (Arc::clone(&served), Arc::clone(&busy));
+            std::thread::spawn(move || {
+                let _answering = busy.read();
+                let reply = serve(&job, &connection).unwrap_or_else(|e| format!("error: {e}"));
+                let _ = writeln!(&connection, "{reply}");
+            });
         }
     });
     let ending = job.wait()?;
-    let _answered = answering.lock().unwrap_or_else(PoisonError::into_inner);
+    let _answered = answering.write().unwrap_or_else(PoisonError::into_inner);
     let _ = fs::remove_file(control);
     ending.exit_like_it()
+}
+
+fn spawn(mut spec: JobSpec) -> Outcome<Job> {
+    let tmpfs = Tmpfs::create(TMPFS_SIZE)?;
+    if let Some(library) = std::env::var_os("SUPERVISE_LIBRARY").map(PathBuf::from) {
+        let name = library.file_name().ok_or("a library has a name")?;
+        fs::create_dir(tmpfs.path().join("lib"))?;
+        fs::copy(&library, tmpfs.path().join("lib").join(name))?;
+        let inside = Path::new(host::JOB_DIR).join("lib");
+        match std::env::var_os("SUPERVISE_OVER") {
+            Some(over) => spec.binds.push((inside.join(name), over.into())),
+            None => spec.library_dir = Some(inside),
+        }
+    }
+    spec.hide.extend(std::env::var_os("SUPERVISE_HIDE").map(PathBuf::from));
+    Ok(Job::spawn(spec, tmpfs)?)
 }
 
 fn serve(job: &Job, connection: &UnixStream) -> Outcome<String> {
     let mut line = String::new();
     BufReader::new(connection).read_line(&mut line)?;
     match line.trim().split_once(' ') {
-        Some(("dump", image)) => dump(job, Path::new(image), false),
-        Some(("stop", image)) => dump(job, Path::new(image), true),
+        Some((how @ ("dump" | "stop" | "hold"), image)) => dump(job, Path::new(image), how, connection),
         _ => Ok(job.tasks().iter().map(|t| format!("{}:{}:{} ", t.inner, t.comm, t.threads.len())).collect()),
     }
 }
 
-fn dump(job: &Job, image: &Path, stop: bool) -> Outcome<String> {
+fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outcome<String> {
     let images = image.join("criu");
     fs::create_dir_all(&images)?;
     fs::create_dir(image.join("tmpfs"))?;
@@ -78,7 +99,16 @@ fn dump(job: &Job, image: &Path, stop: bool) -> Outcome<String> {
     copy_tree(&job.tmpfs().path(), &image.join("tmpfs"))?;
     let delivered = frozen.record().delivered(1).unwrap_or(0);
     let warnings = frozen.warnings().join("; ");
-    let report = if stop { frozen.kill()?.0 } else { frozen.resume()? };
+    let report = match how {
+        "hold" => {
+            writeln!(connection, "held")?;
+            loop {
+                std::thread::park();
+            }
+        }
+        "stop" => frozen.kill()?.0,
+        _ => frozen.resume()?,
+    };
     Ok(format!("ok {delivered} {} {} {warnings}", report.stopped.as_micros(), report.bytes))
 }
 

@@ -14,6 +14,8 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
 
+use crate::privilege::{self, Capability, PrivilegeError};
+
 /// Where the tmpfs lies inside every job, before and after any restart: mappings and open files are found again by this path.
 pub const JOB_DIR: &str = "/run/dormouse-job";
 
@@ -22,11 +24,21 @@ pub(crate) const HOST_DIR: &str = ".host";
 
 /// Why the job's tmpfs could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {what} for the job's shared memory ({size} bytes of tmpfs): {source}")]
-pub struct TmpfsError {
-    what: &'static str,
-    size: u64,
-    source: io::Error,
+#[non_exhaustive]
+pub enum TmpfsError {
+    /// Mounting takes a capability.
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
+    /// The kernel refused.
+    #[error("cannot {what} for the job's shared memory ({size} bytes of tmpfs): {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// How much it was to hold.
+        size: u64,
+        /// Why it failed.
+        source: io::Error,
+    },
 }
 
 /// A mounted tmpfs, alive as long as this value, a server holding a file of it, or a job that has it.
@@ -42,7 +54,8 @@ impl Tmpfs {
     /// # Errors
     /// When the kernel refuses, for want of privilege or because it is older than 5.2.
     pub fn create(size: u64) -> Result<Self, TmpfsError> {
-        let failed = |what| move |e: rustix::io::Errno| TmpfsError { what, size, source: e.into() };
+        privilege::require(&[Capability::SysAdmin])?;
+        let failed = |what| move |e: rustix::io::Errno| TmpfsError::Io { what, size, source: e.into() };
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open a file system"))?;
         for (key, value) in
             [("size", size.to_string()), ("mode", "0755".into()), ("source", "dormouse-job".into())]
@@ -54,7 +67,7 @@ impl Tmpfs {
             fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
                 .map_err(failed("mount a file system"))?;
         let tmpfs = Self { mount, size };
-        DirBuilder::new().mode(0o755).create(tmpfs.host_dir()).map_err(|source| TmpfsError {
+        DirBuilder::new().mode(0o755).create(tmpfs.host_dir()).map_err(|source| TmpfsError::Io {
             what: "make a folder",
             size,
             source,

@@ -94,7 +94,7 @@ pub struct Capabilities {
     "{criu} cannot dump {resource} on this kernel ({kernel}); install a newer CRIU or set DORMOUSE_CRIU to one: {why}"
 )]
 pub struct ProbeError {
-    criu: Criu,
+    criu: String,
     resource: Resource,
     kernel: String,
     why: String,
@@ -115,7 +115,7 @@ impl Capabilities {
         match self.failures.first() {
             None => Ok(()),
             Some((resource, why)) => Err(ProbeError {
-                criu: self.criu.clone(),
+                criu: self.criu.to_string(),
                 resource: *resource,
                 kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
                 why: why.clone(),

@@ -161,12 +161,7 @@ impl Job {
             Ok(Event::Reached { .. }) => {}
             Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, work.path())),
             Err(e) => {
-                let log = LogExcerpt::of(&work.path().join(LOG));
-                return Err(if log.0.is_empty() {
-                    failed("listening to CRIU")(e)
-                } else {
-                    self.refused(criu, "", work.path())
-                });
+                return Err(self.refused(criu, &format!("it ended before it was done ({e})"), work.path()));
             }
         }
 
@@ -205,8 +200,8 @@ impl Job {
         let log = LogExcerpt::of(&work.join(LOG));
         let why = match explain(&log) {
             Some(known) => known.to_owned(),
-            None if message.is_empty() => "its log ends with".to_owned(),
-            None => message.to_owned(),
+            None if message.is_empty() => "see its log".to_owned(),
+            None => message.trim().to_owned(),
         };
         DumpError::Refused { criu: criu.to_string(), why, log }
     }

@@ -286,7 +286,7 @@ fn attempt(
             .ok_or_else(|| "it did not say which process is the job's init".into()),
         Ok(Event::Done { message, .. }) => {
             let _ = session.finish();
-            Err(if message.is_empty() { "its log ends with".into() } else { message })
+            Err(if message.trim().is_empty() { "see its log".into() } else { message })
         }
         Err(e) => Err(e.to_string()),
     }

@@ -110,7 +110,9 @@ impl Job {
         let first = first_byte(&mut report).map_err(SpawnError::io("hearing from the job's init"))?;
         let Some(init) = init.filter(|_| first == Some(READY)) else {
             let failure = read_failure(first, report);
-            init.map(reap);
+            if let Some(init) = init {
+                reap(init);
+            }
             return Err(explain(failure));
         };
         let job = Self::new(init, tmpfs, border).map_err(SpawnError::io("watching the job"))?;

@@ -167,6 +167,19 @@ impl Supervisor {
 
     /// Sends a command to the control socket and returns the answer.
     pub fn ask(&self, command: &str) -> String {
+        let mut reply = String::new();
+        self.send(command).read_to_string(&mut reply).unwrap();
+        reply.trim().to_owned()
+    }
+
+    /// Dumps into `image` and leaves the job stopped.
+    pub fn hold(&self, image: &Path) {
+        let mut reply = String::new();
+        BufReader::new(self.send(&format!("hold {}", image.display()))).read_line(&mut reply).unwrap();
+        assert_eq!(reply.trim(), "held");
+    }
+
+    fn send(&self, command: &str) -> UnixStream {
         let started = Instant::now();
         let mut connection = loop {
             match UnixStream::connect(&self.control) {
@@ -176,9 +189,7 @@ impl Supervisor {
             }
         };
         writeln!(connection, "{command}").unwrap();
-        let mut reply = String::new();
-        connection.read_to_string(&mut reply).unwrap();
-        reply.trim().to_owned()
+        connection
     }
 
     /// Dumps into `image`; answers how many bytes of output had been delivered.

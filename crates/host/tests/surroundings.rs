@@ -1,0 +1,205 @@
+//! What a job sees of the machine, what it must not see, and what is said when something is missing.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use host::Criu;
+use host::criu::{CriuError, Resource};
+use support::{Bench, Supervisor, counter, is_alive, wait_until};
+
+fn criu() -> Criu {
+    Criu::find().expect("the tests need CRIU: run `cargo xtask setup`")
+}
+
+#[test]
+fn the_probe_finds_that_everything_can_be_carried() {
+    let capabilities = criu().probe(Some(Path::new(env!("CARGO_BIN_EXE_dormouse-init"))));
+    for resource in Resource::ALL {
+        assert_eq!(capabilities.failure(resource), None, "{}", resource.name());
+    }
+    capabilities.require_all().unwrap();
+}
+
+/// A program that claims to be CRIU.
+fn impostor(bench: &Bench, script: &str) -> std::path::PathBuf {
+    let path = bench.path("criu");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn a_criu_that_is_missing_or_broken_is_explained() {
+    let bench = Bench::new();
+    let error = Criu::at(&bench.path("nothing")).unwrap_err();
+    assert!(matches!(error, CriuError::NotFound { .. }));
+    let text = error.to_string();
+    assert!(text.contains("no CRIU found") && text.contains("DORMOUSE_CRIU"), "{text}");
+
+    let error = Criu::at(&impostor(&bench, "echo 'vDSO layout is unknown' >&2; exit 1")).unwrap_err();
+    assert!(matches!(error, CriuError::DoesNotStart { .. }));
+    assert!(error.to_string().contains("vDSO layout is unknown"), "{error}");
+}
+
+#[test]
+fn a_criu_that_cannot_dump_is_named_and_the_job_runs_on() {
+    let bench = Bench::new();
+    let old = impostor(&bench, "[ \"$1\" = --version ] && echo 'Version: 3.17.1' || exit 1");
+    let init = Path::new(env!("CARGO_BIN_EXE_dormouse-init"));
+    let found = Criu::at(&old).unwrap().probe(Some(init));
+    let text = found.require_all().unwrap_err().to_string();
+    assert!(
+        text.contains("CRIU 3.17.1 at") && text.contains("cannot dump processes on this kernel"),
+        "{text}"
+    );
+
+    let program = bench.compile("counter", &counter(2, 100));
+    let mut command = bench.command(&bench.to_the_end(&program));
+    command.env("DORMOUSE_CRIU", &old);
+    let mut job = Supervisor::start(command, bench.control());
+    job.wait_for_number(5);
+    let reply = job.ask(&format!("dump {}", bench.image().display()));
+    assert!(reply.contains("CRIU 3.17.1") && reply.contains("cannot dump the job"), "{reply}");
+    bench.let_end();
+    assert_eq!(job.finish().0.code(), Some(7));
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    let bench = Bench::new();
+    let inner = bench.command(&["true"]);
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-sys_admin,-mknod", "--inh-caps", "-sys_admin,-mknod"]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    let output = command.env("DORMOUSE_INIT", env!("CARGO_BIN_EXE_dormouse-init")).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    // The first thing that needs one says so.
+    assert!(text.contains("CAP_SYS_ADMIN"), "{text}");
+}
+
+/// A library with one function, and a program that finds it by name.
+fn library(bench: &Bench, answer: u32) -> std::path::PathBuf {
+    let (source, library) = (bench.path("lib.c"), bench.path(&format!("{answer}/libdormouse-test.so.1")));
+    fs::create_dir_all(library.parent().unwrap()).unwrap();
+    fs::write(&source, format!("int answer(void) {{ return {answer}; }}\n")).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-Wl,-soname,libdormouse-test.so.1", "-o"]).arg(&library).arg(&source);
+    assert!(cc.status().unwrap().success());
+    library
+}
+
+const FINDER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    void *library = dlopen(v[1], RTLD_NOW);
+    if (!library) return puts(dlerror()), 1;
+    int (*answer)(void) = (int (*)(void))dlsym(library, "answer");
+    for (int i = 0; i < 2; i++) {
+        while (i && access(v[c - 1], F_OK)) usleep(1000);
+        printf("%d\n", answer()), fflush(stdout);
+    }
+    return 0;
+}
+"#;
+
+/// Runs the finder, kills everything after its first answer, and restarts it: both answers.
+fn ask_twice(bench: &Bench, mut command: Command) -> String {
+    let mut job = Supervisor::start(
+        {
+            command.stderr(Stdio::inherit());
+            command
+        },
+        bench.control(),
+    );
+    job.wait_for(|line| !line.is_empty());
+    let image = bench.image();
+    job.dump(&image);
+    let before = job.kill_everything();
+    bench.let_end();
+    before + &bench.restart(&image).finish().1
+}
+
+#[test]
+fn a_library_is_mounted_over_the_machines_own() {
+    let bench = Bench::new();
+    let (theirs, ours) = (library(&bench, 1), library(&bench, 2));
+    let finder = bench.compile("finder", FINDER);
+    let end = bench.path("end");
+    let mut command = bench.command(&[finder.as_os_str(), theirs.as_os_str(), end.as_os_str()]);
+    command.env("SUPERVISE_LIBRARY", &ours).env("SUPERVISE_OVER", &theirs);
+    assert_eq!(ask_twice(&bench, command), "2\n2\n");
+}
+
+#[test]
+fn a_library_is_found_by_name_where_the_machine_has_none() {
+    let bench = Bench::new();
+    let ours = library(&bench, 3);
+    let finder = bench.compile("finder", FINDER);
+    let end = bench.path("end");
+    let mut command = bench.command(&[finder.as_os_str(), "libdormouse-test.so.1".as_ref(), end.as_os_str()]);
+    command.env("SUPERVISE_LIBRARY", &ours);
+    assert_eq!(ask_twice(&bench, command), "3\n3\n");
+}
+
+#[test]
+fn what_is_hidden_is_not_seen() {
+    let bench = Bench::new();
+    let secret = bench.path("secret");
+    fs::write(&secret, "secret").unwrap();
+    for (path, seen) in
+        [(secret.to_str().unwrap(), ""), ("/dev/zero", "cat: /dev/zero: No such file or directory")]
+    {
+        let mut command = bench.command(&["sh", "-c", &format!("cat {path} 2>&1")]);
+        command.env("SUPERVISE_HIDE", path);
+        assert_eq!(Supervisor::start(command, bench.control()).finish().1.trim(), seen);
+    }
+}
+
+#[test]
+fn a_supervisor_killed_during_a_checkpoint_leaves_nothing() {
+    let bench = Bench::new();
+    let mut job = bench.run(&["sh", "-c", "trap '' TERM HUP; sleep 64 & echo ready; wait"]);
+    job.wait_for(|line| line == "ready");
+    job.hold(&bench.image());
+    let pids = job.job_pids();
+    assert_eq!(pids.len(), 3, "{pids:?}");
+    job.signal(libc::SIGKILL);
+    job.wait();
+    wait_until("the job's end", || !pids.iter().any(|&pid| is_alive(pid)));
+}
+
+#[test]
+fn two_checkpoints_at_once_are_refused() {
+    let bench = Bench::new();
+    let mut job = bench.run(&["sh", "-c", "echo ready; exec sleep 65"]);
+    job.wait_for(|line| line == "ready");
+    job.hold(&bench.image());
+    let reply = job.ask(&format!("dump {}", bench.image().display()));
+    assert!(reply.contains("another checkpoint of this job is being taken"), "{reply}");
+}
+
+#[test]
+fn a_job_on_a_full_disk_runs_on() {
+    let bench = Bench::new();
+    let program = bench.compile("counter", &counter(2, 100));
+    let mut job = bench.run_to_the_end(&program);
+    job.wait_for_number(5);
+    // A folder that cannot hold the images.
+    let small = bench.path("small");
+    fs::create_dir(&small).unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=16k", "none"]).arg(&small).status().unwrap();
+    assert!(mounted.success());
+    let reply = job.ask(&format!("dump {}", small.display()));
+    assert!(Command::new("umount").arg(&small).status().unwrap().success());
+    assert!(reply.starts_with("error: "), "{reply}");
+    bench.let_end();
+    assert_eq!(job.finish().0.code(), Some(7));
+}
