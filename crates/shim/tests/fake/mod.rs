@@ -1,0 +1,339 @@
+//! A GPU server that is a thread of the test: real shared files, a plain array for device memory, and a record of what
+//! arrived in which order.
+#![allow(clippy::unwrap_used, dead_code)]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use cuda_abi::CuError;
+use transport::hello::HelloListener;
+use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
+use wire::{Bytes, DeviceFacts, Encoder, FunctionFacts, Param, Pitched, Reply, Request, SessionFacts, Wire};
+
+/// Where device memory begins, and how much there is.
+pub const DEVICE: u64 = 0x2000_0000_0000;
+pub const DEVICE_BYTES: usize = 64 << 20;
+const PINNED: u64 = 0x5000_0000_0000;
+
+/// What every kernel of the fake takes: a pointer and an `int`.
+pub const PARAMS: [Param; 2] = [Param { offset: 0, size: 8 }, Param { offset: 8, size: 4 }];
+
+pub struct Fake {
+    pub session: Arc<ServerSession>,
+    pub folder: PathBuf,
+    /// Ring and message, in the order in which they were executed.
+    pub seen: Mutex<Vec<(usize, Request)>>,
+    /// Messages that fail, by name.
+    pub failing: Mutex<HashMap<&'static str, CuError>>,
+    /// What the device prints with the next synchronisation.
+    pub printing: Mutex<Vec<u8>>,
+    memory: Mutex<Vec<u8>>,
+    next: AtomicU64,
+    next_pinned: AtomicU64,
+}
+
+static FAKE: OnceLock<(tempfile::TempDir, Arc<Fake>)> = OnceLock::new();
+
+/// The fake of this process, with the session started and a primary context current to the calling thread.
+pub fn start() -> &'static Arc<Fake> {
+    let fake = start_only();
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the pointers are this test's.
+    unsafe {
+        cuda_shim::api::primary_context::cuDevicePrimaryCtxRetain(&raw mut context, 0).unwrap();
+        cuda_shim::api::context::cuCtxSetCurrent(context).unwrap();
+    }
+    fake
+}
+
+/// The fake of this process, with the session started.
+pub fn start_only() -> &'static Arc<Fake> {
+    let (job, fake) = FAKE.get_or_init(|| {
+        let job = tempfile::tempdir().unwrap();
+        let fake = Fake::serve(job.path());
+        (job, fake)
+    });
+    cuda_shim::client::start(job.path()).unwrap();
+    fake
+}
+
+impl Fake {
+    fn serve(job: &Path) -> Arc<Self> {
+        let listener = HelloListener::bind(&job.join("hello.sock")).unwrap();
+        let folder = job.join("s1");
+        std::fs::create_dir(&folder).unwrap();
+        let session = ServerSession::create(&folder).unwrap();
+        session.control().set_state(State::Running);
+        let fake = Arc::new(Self {
+            session,
+            folder,
+            seen: Mutex::default(),
+            failing: Mutex::default(),
+            printing: Mutex::default(),
+            memory: Mutex::new(vec![0; DEVICE_BYTES]),
+            next: AtomicU64::new(DEVICE),
+            next_pinned: AtomicU64::new(PINNED),
+        });
+        std::thread::spawn(move || {
+            while let Ok(pending) = listener.accept(Duration::from_secs(5)) {
+                pending.welcome(1).unwrap();
+            }
+        });
+        let bell = Arc::clone(&fake);
+        std::thread::spawn(move || bell.watch());
+        fake
+    }
+
+    fn watch(self: Arc<Self>) {
+        let mut threads: HashMap<RingIndex, std::thread::JoinHandle<()>> = HashMap::new();
+        let mut seen = u32::MAX;
+        while self.session.control().state() == State::Running {
+            for (index, state) in self.session.control().rings() {
+                if state != RingState::Free && threads.get(&index).is_none_or(|thread| thread.is_finished()) {
+                    let fake = Arc::clone(&self);
+                    threads.insert(index, std::thread::spawn(move || fake.ring(index)));
+                }
+            }
+            seen = self.session.wait_doorbell(seen, Duration::from_millis(20));
+        }
+    }
+
+    fn ring(&self, index: RingIndex) {
+        let mut reader = self.session.reader(index);
+        while self.session.control().state() == State::Running {
+            match reader.next(Duration::from_millis(20)).unwrap() {
+                Next::Message(message) => {
+                    for dependency in message.dependencies {
+                        while !self.session.is_done(*dependency).unwrap() {
+                            std::thread::yield_now();
+                        }
+                    }
+                    let request = Request::decode(message.opcode, message.body).unwrap();
+                    self.execute(&mut reader, request);
+                }
+                Next::Idle => {}
+                Next::Closed => return reader.release(),
+            }
+        }
+    }
+
+    fn execute(&self, reader: &mut RingReader, request: Request) {
+        self.seen.lock().unwrap().push((reader.index().get(), request.clone()));
+        let failure = self.failing.lock().unwrap().get(request.name()).copied();
+        if request.is_pipelined() {
+            match failure {
+                Some(error) => self.session.control().set_error(error),
+                None => self.run(reader.index(), request),
+            }
+            return reader.advance();
+        }
+        let synchronises = matches!(request, Request::ContextSynchronize(_) | Request::StreamSynchronize(_));
+        let takes = synchronises || matches!(request, Request::TakeOutput(_));
+        let mut printing = self.printing.lock().unwrap();
+        let count = if takes { printing.len().min(wire::OUTPUT_MAX) } else { 0 };
+        let output: Vec<u8> = printing.drain(..count).collect();
+        drop(printing);
+        let body = match failure {
+            Some(error) => Err((error, "because the test says so".to_owned())),
+            None => Ok(Raw(self.answer(reader.index(), request))),
+        };
+        let mut bytes = Vec::new();
+        Reply { output: Bytes(output), result: body }.encode(&mut Encoder::new(&mut bytes));
+        reader.reply(&bytes).unwrap();
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn slot(&self, ring: RingIndex, slot: u32, bytes: u64) -> &mut [u8] {
+        let slot = self.session.slot(ring, slot as usize).unwrap();
+        // SAFETY: the client does not touch a slot while a message that uses it is under way.
+        unsafe { std::slice::from_raw_parts_mut(slot.address().as_ptr(), bytes as usize) }
+    }
+
+    /// Pipelined messages.
+    fn run(&self, ring: RingIndex, request: Request) {
+        let at = |address: u64| (address - DEVICE) as usize;
+        match request {
+            Request::CopyFromInline(m) => self.write(m.dst, &m.data.0),
+            Request::CopyFromSlot(m) => self.write(m.dst, self.slot(ring, m.slot, m.bytes.into())),
+            Request::CopyToSlot(m) => {
+                let bytes = self.read(m.src, m.bytes.into());
+                self.slot(ring, m.slot, m.bytes.into()).copy_from_slice(&bytes);
+            }
+            Request::Copy(m) => self.write(m.dst, &self.read(m.src, m.bytes)),
+            Request::Copy3D(m) => {
+                for (dst, src) in rows(m.dst, m.height, m.depth).zip(rows(m.src, m.height, m.depth)) {
+                    self.write(dst, &self.read(src, m.width));
+                }
+            }
+            Request::CopyRowsFromSlot(m) => {
+                let slot = self.slot(ring, m.slot, m.width * m.height * m.depth);
+                for (dst, row) in rows(m.dst, m.height, m.depth).zip(slot.chunks(m.width as usize)) {
+                    self.write(dst, row);
+                }
+            }
+            Request::CopyRowsToSlot(m) => {
+                let slot = self.slot(ring, m.slot, m.width * m.height * m.depth);
+                for (src, row) in rows(m.src, m.height, m.depth).zip(slot.chunks_mut(m.width as usize)) {
+                    row.copy_from_slice(&self.read(src, m.width));
+                }
+            }
+            Request::Fill(m) => {
+                let element = &m.value.to_le_bytes()[..m.element.into()];
+                for row in 0..m.height {
+                    self.write(m.dst + row * m.pitch, &element.repeat(m.width as usize));
+                }
+            }
+            Request::HostFunction(m) => {
+                let mut callbacks = self.session.callbacks();
+                let number = callbacks.publish(Callback { id: m.callback.0, status: 0 }).unwrap().unwrap();
+                while callbacks.acknowledged() <= number {
+                    let _ = callbacks.wait_acknowledged(number, Duration::from_millis(100));
+                }
+            }
+            Request::MemFree(m) => assert!(at(m.address) < DEVICE_BYTES),
+            _ => {}
+        }
+    }
+
+    /// The encoded answers of round trips.
+    fn answer(&self, ring: RingIndex, request: Request) -> Vec<u8> {
+        match request {
+            Request::GetFacts(_) => encoded(&SessionFacts { driver_version: 13000, devices: vec![device()] }),
+            Request::MemAlloc(m) => {
+                let bytes = m.bytes.next_multiple_of(512);
+                encoded(&self.next.fetch_add(bytes, Ordering::Relaxed))
+            }
+            Request::MemInfo(_) => encoded(&(1u64 << 30, 2u64 << 30)),
+            Request::PinnedAlloc(m) => {
+                let file = std::fs::File::create(self.folder.join(format!("pinned-{}", m.pinned.0))).unwrap();
+                file.set_len(m.bytes).unwrap();
+                let bytes = m.bytes.next_multiple_of(4096);
+                encoded(&self.next_pinned.fetch_add(bytes, Ordering::Relaxed))
+            }
+            Request::CopyToInline(m) => encoded(&Bytes(self.read(m.src, m.bytes.into()))),
+            Request::CopyWait(m) => {
+                self.run(
+                    ring,
+                    Request::Copy(wire::Copy {
+                        ctx: m.ctx,
+                        stream: m.stream,
+                        dst: m.dst,
+                        src: m.src,
+                        bytes: m.bytes,
+                    }),
+                );
+                Vec::new()
+            }
+            Request::ModuleLoad(m) => {
+                std::fs::remove_file(self.folder.join(format!("upload-{}", m.upload.0))).unwrap();
+                Vec::new()
+            }
+            Request::ModuleGetFunction(m) => encoded(&function(m.name)),
+            Request::LibraryGetKernel(m) => encoded(&function(m.name)),
+            Request::ModuleListFunctions(_) => encoded(&vec!["first".to_owned(), "second".to_owned()]),
+            Request::ModuleGetGlobal(_) => encoded(&(DEVICE + 4096, 64u64)),
+            Request::OccupancyBlocks(m) => encoded(&(2048 / m.block as i32)),
+            Request::StreamQuery(_) | Request::EventQuery(_) => encoded(&false),
+            Request::EventElapsed(_) => encoded(&1.5f32),
+            Request::ContextGetLimit(m) => encoded(&u64::from(m.limit)),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Device memory, or pinned memory, which is mapped in this process.
+    fn read(&self, address: u64, bytes: u64) -> Vec<u8> {
+        if address >= PINNED {
+            // SAFETY: pinned memory that the client has mapped.
+            return unsafe { std::slice::from_raw_parts(address as *const u8, bytes as usize) }.to_vec();
+        }
+        let at = (address - DEVICE) as usize;
+        self.memory.lock().unwrap()[at..at + bytes as usize].to_vec()
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) {
+        if address >= PINNED {
+            // SAFETY: as in `read`.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+            return;
+        }
+        let at = (address - DEVICE) as usize;
+        self.memory.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// What of device memory is there now.
+    pub fn device(&self, address: u64, bytes: usize) -> Vec<u8> {
+        self.read(address, bytes as u64)
+    }
+
+    /// The messages so far of which `pick` makes something.
+    pub fn picked<T>(&self, pick: impl FnMut(&(usize, Request)) -> Option<T>) -> Vec<T> {
+        self.seen.lock().unwrap().iter().filter_map(pick).collect()
+    }
+
+    /// Only one test of a process at a time may make messages fail.
+    pub fn fail(&self, message: &'static str, error: CuError) -> Failing<'_> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.failing.lock().unwrap().insert(message, error);
+        Failing { fake: self, message, _one: one }
+    }
+}
+
+pub struct Failing<'a> {
+    fake: &'a Fake,
+    message: &'static str,
+    _one: MutexGuard<'a, ()>,
+}
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.fake.failing.lock().unwrap().remove(self.message);
+    }
+}
+
+/// An answer that is encoded already.
+struct Raw(Vec<u8>);
+
+impl Wire for Raw {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        to.put(&self.0);
+    }
+    fn decode(_: &mut wire::Decoder<'_>) -> Result<Self, wire::DecodeError> {
+        Ok(Self(Vec::new()))
+    }
+}
+
+fn encoded(value: &impl Wire) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
+fn rows(side: Pitched, height: u64, depth: u64) -> impl Iterator<Item = u64> {
+    (0..depth).flat_map(move |slice| {
+        (0..height).map(move |row| side.address + (slice * side.rows + row) * side.pitch)
+    })
+}
+
+fn device() -> DeviceFacts {
+    let attributes =
+        [(1, 1024), (2, 1024), (3, 1024), (4, 64), (5, i32::MAX), (6, 65535), (7, 65535), (10, 32)]
+            .into_iter()
+            .chain([(16, 4), (39, 2048), (75, 9), (76, 0)])
+            .collect();
+    DeviceFacts {
+        name: "Fake".to_owned(),
+        uuid: *b"0123456789abcdef",
+        total_memory: 2 << 30,
+        pci_bus_id: "0000:01:00.0".to_owned(),
+        attributes,
+        stream_priorities: (0, -5),
+    }
+}
+
+fn function(name: String) -> FunctionFacts {
+    FunctionFacts { name, params: PARAMS.to_vec(), attributes: vec![(0, 512), (1, 16), (8, 4096)] }
+}

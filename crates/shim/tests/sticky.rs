@@ -1,0 +1,29 @@
+//! An execution error stays, and device output comes before what follows it.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+
+use cuda_abi::CuError;
+use cuda_shim::api::{context::*, memory::*, set::*};
+use cuda_shim::default_stream::LEGACY;
+
+#[test]
+fn an_execution_error_is_the_answer_of_every_later_call() {
+    let fake = fake::start();
+    let mut address = 0;
+    // SAFETY: the pointers are this test's.
+    unsafe {
+        cuMemAlloc_v2(&raw mut address, 64).unwrap();
+        let failing = fake.fail("Fill", CuError::ILLEGAL_ADDRESS);
+        cuMemsetD8_v2(address, 0, 64, LEGACY).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while cuCtxSynchronize().is_ok() && std::time::Instant::now() < deadline {}
+        drop(failing);
+        assert_eq!(cuCtxSynchronize(), Err(CuError::ILLEGAL_ADDRESS));
+        assert_eq!(cuMemsetD8_v2(address, 0, 64, LEGACY), Err(CuError::ILLEGAL_ADDRESS));
+        assert_eq!(cuMemFree_v2(address), Err(CuError::ILLEGAL_ADDRESS));
+        let mut context = std::ptr::null_mut();
+        cuCtxGetCurrent(&raw mut context).unwrap();
+        assert!(!context.is_null(), "what is known here is still answered");
+    }
+}
