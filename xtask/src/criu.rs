@@ -37,7 +37,8 @@ pub fn install(prefix: &Path) -> anyhow::Result<()> {
     step("unpacking CRIU");
     let release = Release::of_this_machine()?;
     let parent = prefix.parent().context("a prefix lies in a folder")?;
-    let work = tempfile::Builder::new().prefix(".criu-").tempdir_in(parent).context("cannot make a folder")?;
+    let work =
+        tempfile::Builder::new().prefix(".criu-").tempdir_in(parent).context("cannot make a folder")?;
     let packages = release.download(work.path())?;
     let unpacked = work.path().join("prefix");
     unpack(&packages, &unpacked)?;
@@ -136,7 +137,9 @@ impl Release {
     fn entries(&self) -> anyhow::Result<(String, String)> {
         let (mut stanzas, mut lines) = (String::new(), String::new());
         let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
-        files.extend(fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|e| e.path()));
+        files.extend(
+            fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|e| e.path()),
+        );
         for file in files {
             let Ok(text) = fs::read_to_string(&file) else { continue };
             match file.extension().and_then(|e| e.to_str()) {
@@ -194,12 +197,14 @@ fn unpack(packages: &[PathBuf], prefix: &Path) -> anyhow::Result<()> {
     for package in packages {
         quiet(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&all))?;
         let format = "${Package} ${Version} (source ${source:Package} ${source:Version})\\n";
-        let about = quiet(Command::new("dpkg-deb").arg("--show").arg("--showformat").arg(format).arg(package))?;
+        let about =
+            quiet(Command::new("dpkg-deb").arg("--show").arg("--showformat").arg(format).arg(package))?;
         list.push_str(&String::from_utf8_lossy(&about.stdout));
     }
     for kept in KEPT {
         let (from, to) = (all.join(kept), prefix.join(kept));
-        fs::create_dir_all(to.parent().context("every kept path lies in a folder")?).context("cannot make a folder")?;
+        fs::create_dir_all(to.parent().context("every kept path lies in a folder")?)
+            .context("cannot make a folder")?;
         fs::rename(&from, &to).with_context(|| format!("the packages hold no {kept}"))?;
     }
     prune_libraries(&prefix.join("usr/lib/x86_64-linux-gnu"))?;

@@ -2,6 +2,7 @@
 
 mod abi;
 mod bundle;
+mod criu;
 mod demo;
 mod deny;
 mod guests;

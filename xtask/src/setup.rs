@@ -18,7 +18,8 @@ use crate::workspace::Workspace;
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     let _lock = lock(workspace)?;
     compilers()?;
-    cuda_compiler(workspace)
+    cuda_compiler(workspace)?;
+    crate::criu::install(&workspace.criu())
 }
 
 /// Installs what the bundle needs beside that: a linker for older C libraries.

@@ -54,18 +54,7 @@ impl Tmpfs {
     /// # Errors
     /// When the kernel refuses, for want of privilege or because it is older than 5.2.
     pub fn create(size: u64) -> Result<Self, TmpfsError> {
-        privilege::require(&[Capability::SysAdmin])?;
-        let failed = |what| move |e: rustix::io::Errno| TmpfsError::Io { what, size, source: e.into() };
-        let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open a file system"))?;
-        for (key, value) in
-            [("size", size.to_string()), ("mode", "0755".into()), ("source", "dormouse-job".into())]
-        {
-            fsconfig_set_string(context.as_fd(), key, value).map_err(failed("configure a file system"))?;
-        }
-        fsconfig_create(context.as_fd()).map_err(failed("create a file system"))?;
-        let mount =
-            fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
-                .map_err(failed("mount a file system"))?;
+        let mount = mount_detached(size)?;
         let tmpfs = Self { mount, size };
         DirBuilder::new().mode(0o755).create(tmpfs.host_dir()).map_err(|source| TmpfsError::Io {
             what: "make a folder",
@@ -107,6 +96,35 @@ impl Tmpfs {
         let new = self.host_file(&format!("{name}.new"));
         fs::write(&new, contents)?;
         fs::rename(new, self.host_file(name))
+    }
+}
+
+fn mount_detached(size: u64) -> Result<OwnedFd, TmpfsError> {
+    privilege::require(&[Capability::SysAdmin])?;
+    let failed = |what| move |e: rustix::io::Errno| TmpfsError::Io { what, size, source: e.into() };
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open a file system"))?;
+    for (key, value) in
+        [("size", size.to_string()), ("mode", "0755".into()), ("source", "dormouse-job".into())]
+    {
+        fsconfig_set_string(context.as_fd(), key, value).map_err(failed("configure a file system"))?;
+    }
+    fsconfig_create(context.as_fd()).map_err(failed("create a file system"))?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
+        .map_err(failed("mount a file system"))
+}
+
+/// A folder for what CRIU writes beside its images: its log. Gone with this process, killed or not.
+#[derive(Debug)]
+pub(crate) struct Scratch(OwnedFd);
+
+impl Scratch {
+    pub(crate) fn create() -> io::Result<Self> {
+        const SIZE: u64 = 64 << 20;
+        mount_detached(SIZE).map(Self).map_err(io::Error::other)
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
 

@@ -8,7 +8,6 @@ use std::sync::{MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use tempfile::TempDir;
 
 use super::record::{self, HostRecord, TaskRecord};
 use crate::criu::rpc::{self, Event, Session};
@@ -18,6 +17,7 @@ use crate::job::{Ending, Job};
 use crate::mounts;
 use crate::net;
 use crate::tasks::{OuterPid, Task};
+use crate::tmpfs::Scratch;
 
 /// How to dump.
 #[derive(Debug, Clone)]
@@ -100,7 +100,7 @@ pub struct Frozen<'a> {
     job: &'a Job,
     /// None once the tasks have been let go.
     session: Option<Session>,
-    work: TempDir,
+    work: Scratch,
     record: HostRecord,
     warnings: Vec<String>,
     /// When CRIU had written everything, which is when the caller may begin.
@@ -127,8 +127,7 @@ impl Job {
         };
         let all = mounts::of(self.init).map_err(|_| DumpError::Ended)?;
         let mounts = record::mounts(all, self.base_mounts());
-        let work =
-            tempfile::Builder::new().prefix("dormouse-dump-").tempdir().map_err(failed("making a folder"))?;
+        let work = Scratch::create().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
 
@@ -159,9 +158,9 @@ impl Job {
         session.request(rpc::DUMP, request).map_err(failed("asking CRIU"))?;
         match session.run_to("post-dump", |_, _| {}) {
             Ok(Event::Reached { .. }) => {}
-            Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, work.path())),
+            Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, &work.path())),
             Err(e) => {
-                return Err(self.refused(criu, &format!("it ended before it was done ({e})"), work.path()));
+                return Err(self.refused(criu, &format!("it ended before it was done ({e})"), &work.path()));
             }
         }
 
@@ -299,7 +298,7 @@ impl Frozen<'_> {
                 LogExcerpt::of(&self.work.path().join(LOG))
             )));
         }
-        let stopped = frozen_time(self.work.path()).unwrap_or(held);
+        let stopped = frozen_time(&self.work.path()).unwrap_or(held);
         Ok(DumpReport { stopped, host: stopped.saturating_sub(held) + self.recording, bytes: self.bytes })
     }
 }

@@ -7,8 +7,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
 use super::dump::LOG;
 use super::record::HostRecord;
 use crate::criu::rpc::{self, BeforeExec, Event, InheritFd, Session};
@@ -23,7 +21,7 @@ use crate::privilege::PrivilegeError;
 use crate::stdio::Stdio;
 use crate::stdio::border::Border;
 use crate::tasks::{OuterPid, Task};
-use crate::tmpfs::{HOST_DIR, JOB_DIR, Tmpfs};
+use crate::tmpfs::{HOST_DIR, JOB_DIR, Scratch, Tmpfs};
 
 /// What to bring back, and onto what.
 #[derive(Debug)]
@@ -109,7 +107,7 @@ impl HostRecord {
 pub struct Restored {
     job: Job,
     session: Session,
-    work: TempDir,
+    work: Scratch,
     criu: String,
 }
 
@@ -126,10 +124,7 @@ impl Restored {
         let external = external_mounts(record)?;
         files::put_back(&record.written, images)?;
 
-        let work = tempfile::Builder::new()
-            .prefix("dormouse-restore-")
-            .tempdir()
-            .map_err(failed("making a folder"))?;
+        let work = Scratch::create().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
         let (border, pipes) =
