@@ -26,9 +26,10 @@ fn the_probe_finds_that_everything_can_be_carried() {
 
 /// A program that claims to be CRIU.
 fn impostor(bench: &Bench, script: &str) -> std::path::PathBuf {
-    let path = bench.path("criu");
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (text, path) = (bench.path("criu.sh"), bench.path("criu"));
+    fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+    // Written by another process: one that this one forks meanwhile would hold it open for writing, too busy to be executed.
+    assert!(Command::new("install").args(["-m", "755"]).arg(&text).arg(&path).status().unwrap().success());
     path
 }
 
