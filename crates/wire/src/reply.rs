@@ -1,7 +1,7 @@
 //! What comes back from a round trip.
 
-use crate::codec::{Bytes, DecodeError, Decoder, Encoder, Wire};
 use crate::CuError;
+use crate::codec::{Bytes, DecodeError, Decoder, Encoder, Wire};
 
 /// The answer to a round trip, before its body is decoded.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,0 +1,150 @@
+//! Messages survive the wire, and what is no message is refused without harm.
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use wire::*;
+
+fn encoded(value: &impl Wire) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
+fn decoded<T: Wire>(bytes: &[u8]) -> Result<T, DecodeError> {
+    let mut from = Decoder::new(bytes);
+    let value = T::decode(&mut from)?;
+    from.finish()?;
+    Ok(value)
+}
+
+/// Every prefix of an encoding is refused, and so is anything behind it.
+fn is_exact<T: Wire + PartialEq + std::fmt::Debug>(value: &T) {
+    let mut bytes = encoded(value);
+    assert_eq!(&decoded::<T>(&bytes).unwrap(), value);
+    for len in 0..bytes.len() {
+        assert!(decoded::<T>(&bytes[..len]).is_err(), "{len} of {} bytes of {value:?}", bytes.len());
+    }
+    bytes.push(0);
+    assert_eq!(decoded::<T>(&bytes), Err(DecodeError::Trailing(1)));
+}
+
+fn text() -> impl Strategy<Value = String> {
+    proptest::collection::vec(any::<char>(), 0..20).prop_map(|chars| chars.into_iter().collect())
+}
+
+fn stream() -> impl Strategy<Value = Stream> {
+    prop_oneof![
+        Just(Stream::Legacy),
+        Just(Stream::PerThread),
+        (1..u32::MAX).prop_map(|id| Stream::Created(StreamId(id))),
+    ]
+}
+
+fn callee() -> impl Strategy<Value = Callee> {
+    (1..u32::MAX, any::<bool>()).prop_map(|(id, kernel)| match kernel {
+        true => Callee::Kernel(KernelId(id)),
+        false => Callee::Function(FunctionId(id)),
+    })
+}
+
+fn launch() -> impl Strategy<Value = Launch> {
+    let value = any::<[u8; 32]>().prop_map(|half| {
+        let mut value = [7; 64];
+        value[16..48].copy_from_slice(&half);
+        LaunchValue(value)
+    });
+    let attributes = proptest::collection::vec((any::<u32>(), value), 0..4);
+    let params = proptest::collection::vec(any::<u8>(), 0..64);
+    (any::<u32>(), stream(), callee(), any::<[u32; 3]>(), any::<[u32; 3]>(), any::<u32>(), attributes, params)
+        .prop_map(|(ctx, stream, callee, grid, block, shared, attributes, params)| Launch {
+            ctx: ContextId(ctx),
+            stream,
+            callee,
+            grid,
+            block,
+            shared,
+            attributes,
+            params: Bytes(params),
+        })
+}
+
+fn facts() -> impl Strategy<Value = FunctionFacts> {
+    let params = proptest::collection::vec((any::<u32>(), any::<u32>()), 0..4);
+    let attributes = proptest::collection::vec((any::<i32>(), any::<i32>()), 0..4);
+    (text(), params, attributes).prop_map(|(name, params, attributes)| FunctionFacts {
+        name,
+        params: params.into_iter().map(|(offset, size)| Param { offset, size }).collect(),
+        attributes,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn launches_are_exact(launch in launch()) {
+        is_exact(&launch);
+        let request = Request::decode(Launch::OPCODE, &encoded(&launch)).unwrap();
+        prop_assert_eq!(request.name(), "Launch");
+        prop_assert!(request.is_pipelined());
+        prop_assert_eq!(request, Request::Launch(launch));
+    }
+
+    #[test]
+    fn replies_are_exact(facts in facts(), output in proptest::collection::vec(any::<u8>(), 0..40), code in 1..1000u32, why in text()) {
+        is_exact(&Reply { output: Bytes(output.clone()), result: Ok(facts) });
+        let error = CuError::from_code(code).unwrap();
+        is_exact(&Reply::<FunctionFacts> { output: Bytes(output), result: Err((error, why)) });
+    }
+
+    #[test]
+    fn greetings_are_exact(protocol in any::<u32>(), pid in any::<u32>(), reason in text()) {
+        is_exact(&Greeting::Hello { protocol, pid });
+        is_exact(&Greeting::Welcome { session: pid });
+        is_exact(&Greeting::Refused { reason });
+    }
+
+    /// Any bytes under any opcode: a message of exactly their length, or an error; never more memory than there are bytes.
+    #[test]
+    fn arbitrary_bytes_are_a_message_or_an_error(
+        opcode in 0..120u16,
+        bytes in proptest::collection::vec(prop_oneof![4 => 0..3u8, 1 => any::<u8>()], 0..300),
+    ) {
+        match Request::decode(opcode, &bytes) {
+            Ok(request) => prop_assert_eq!(Request::decode(opcode, &bytes).unwrap(), request),
+            Err(DecodeError::Trailing(rest)) => {
+                let exact = &bytes[..bytes.len() - rest];
+                prop_assert!(Request::decode(opcode, exact).is_ok());
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_count_that_lies_is_refused_before_anything_is_allocated() {
+    let lie = [0xff, 0xff, 0xff, 0x7f, 1, 2, 3];
+    assert!(matches!(decoded::<Vec<u32>>(&lie), Err(DecodeError::TooLong(_))));
+    assert!(matches!(decoded::<Vec<()>>(&[0xff, 0xff, 0x0f, 0]), Err(DecodeError::TooLong(_))));
+    assert!(matches!(decoded::<Bytes>(&lie), Err(DecodeError::Truncated { .. })));
+    assert!(matches!(decoded::<String>(&lie), Err(DecodeError::Truncated { .. })));
+    assert_eq!(decoded::<String>(&[1, 0, 0, 0, 0xff]), Err(DecodeError::NotUtf8));
+    assert!(matches!(decoded::<bool>(&[2]), Err(DecodeError::Invalid { what: "flag", value: 2 })));
+}
+
+#[test]
+fn handles_tell_their_kind() {
+    let stream = StreamId(7);
+    assert_eq!(StreamId::from_handle(stream.handle()), Some(stream));
+    assert_eq!(EventId::from_handle(stream.handle()), None);
+    for other in [0, 1, 2, 0xd2 << 32, u64::MAX, 0xdead_beef] {
+        assert_eq!(StreamId::from_handle(other), None, "{other:#x}");
+    }
+}
+
+#[test]
+fn opcodes_are_what_the_document_says() {
+    assert_eq!(Request::decode(GetFacts::OPCODE, &[]), Ok(Request::GetFacts(GetFacts {})));
+    assert!(matches!(Request::decode(u16::MAX, &[]), Err(DecodeError::Invalid { what: "opcode", .. })));
+    assert!(matches!(Request::decode(0, &[]), Err(DecodeError::Invalid { what: "opcode", .. })));
+}
