@@ -427,3 +427,33 @@ fn block_sizes_are_found_and_streams_named() {
         assert_eq!(streams, [Stream::PerThread]);
     }
 }
+
+#[test]
+fn more_threads_than_rings_share_one() {
+    start();
+    let mut context = null_mut();
+    // SAFETY: the pointer is this test's.
+    unsafe { cuCtxGetCurrent(&raw mut context) }.unwrap();
+    let context = context as usize;
+    const THREADS: usize = transport::MAX_RINGS + 20;
+    // All of them have made a call before the first one ends.
+    let all = std::sync::Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let all = &all;
+            let run = move || {
+                // SAFETY: a handle.
+                unsafe { cuCtxSetCurrent(context as sys::CUcontext) }.unwrap();
+                let data = bytes(70_000, thread as u8);
+                let address = alloc(data.len());
+                to_device(address, &data).unwrap();
+                all.wait();
+                to_device(address, &data[1..]).unwrap();
+                assert!(from_device(address, 69_999) == data[1..]);
+                // SAFETY: no host memory.
+                unsafe { cuMemFree_v2(address) }.unwrap();
+            };
+            std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, run).unwrap();
+        }
+    });
+}

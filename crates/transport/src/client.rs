@@ -2,7 +2,7 @@
 
 use crate::callbacks::CallbackReceiver;
 use crate::control::{Control, RingState, State};
-use crate::layout::{Ring, RingIndex, SESSION_BYTES, STAGING_BYTES};
+use crate::layout::{MAX_RINGS, Ring, RingIndex, SESSION_BYTES, STAGING_BYTES};
 use crate::map::{Mapping, SessionMap};
 use crate::ring::{Dependency, Kind, Producer, promised};
 use crate::server::at;
@@ -43,10 +43,22 @@ impl ClientSession {
     /// Takes a ring for the calling thread and tells the server.
     ///
     /// # Errors
-    /// [`TransportError::NoRing`] when all are taken.
+    /// [`TransportError::NoRing`] when all but the last are taken.
     pub fn take_ring(self: &Arc<Self>) -> Result<ClientRing> {
+        self.take_from(RingIndex::all().take(MAX_RINGS - 1))
+    }
+
+    /// Takes the last ring, which threads that get no ring of their own have to share.
+    ///
+    /// # Errors
+    /// [`TransportError::NoRing`] when it is taken.
+    pub fn take_last_ring(self: &Arc<Self>) -> Result<ClientRing> {
+        self.take_from(RingIndex::all().skip(MAX_RINGS - 1))
+    }
+
+    fn take_from(self: &Arc<Self>, mut rings: impl Iterator<Item = RingIndex>) -> Result<ClientRing> {
         let control = self.control();
-        let index = RingIndex::all()
+        let index = rings
             .find(|index| control.change_ring(*index, RingState::Free, RingState::Active))
             .ok_or(TransportError::NoRing)?;
         control.ring_taken(index);

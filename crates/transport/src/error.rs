@@ -41,7 +41,7 @@ pub enum TransportError {
     #[error("the GPU server of this session is dead")]
     Dead,
     /// Every ring is taken by another thread.
-    #[error("all {} rings of the session are in use", crate::MAX_RINGS)]
+    #[error("every ring of the session is in use")]
     NoRing,
     /// A ring, slot or message is outside of its bounds: a mistake of the caller.
     #[error("{what} {value} is out of bounds")]

@@ -130,11 +130,11 @@ impl Call<'_> {
         for (offset, len) in pieces(bytes, SLOT_BYTES as u64) {
             let slot = self.free_slot()?;
             // SAFETY: readable, as the caller says; the slot is this thread's and nothing uses it.
-            unsafe { self.slot(slot)?.fill(src.add(offset as usize), len as usize) }
+            unsafe { self.line()?.slot(slot)?.fill(src.add(offset as usize), len as usize) }
                 .map_err(|_| CuError::UNKNOWN)?;
             let message =
                 CopyFromSlot { ctx, stream, dst: dst + offset, slot: slot as u32, bytes: len as u32 };
-            self.thread.slots.busy[slot] = true;
+            self.line()?.slots.busy[slot] = true;
             self.submit(&message)?;
         }
         Ok(())
@@ -181,13 +181,13 @@ impl Call<'_> {
             if let (true, Some(piece)) = (under_way.len() < SLOTS, pieces.peek().copied()) {
                 pieces.next();
                 let slot = self.free_slot()?;
-                self.thread.slots.busy[slot] = true;
+                self.line()?.slots.busy[slot] = true;
                 start(self, slot as u32, piece)?;
                 under_way.push_back((slot, piece));
             } else if let Some((slot, piece)) = under_way.pop_front() {
                 self.ask(&CopyToSlotWait { slot: slot as u32 })?;
-                self.thread.slots.busy[slot] = false;
-                take(self.slot(slot)?, piece).map_err(|_| CuError::UNKNOWN)?;
+                self.line()?.slots.busy[slot] = false;
+                take(self.line()?.slot(slot)?, piece).map_err(|_| CuError::UNKNOWN)?;
             }
         }
         Ok(())
@@ -195,11 +195,12 @@ impl Call<'_> {
 
     /// A slot that nothing uses, waiting for the copy that does.
     pub(super) fn free_slot(&mut self) -> CuResult<usize> {
-        let slot = self.thread.slots.next;
-        self.thread.slots.next = (slot + 1) % SLOTS;
-        if self.thread.slots.busy[slot] {
+        let slots = &mut self.line()?.slots;
+        let slot = slots.next;
+        slots.next = (slot + 1) % SLOTS;
+        if slots.busy[slot] {
             self.ask(&SlotWait { slot: slot as u32 })?;
-            self.thread.slots.busy[slot] = false;
+            self.line()?.slots.busy[slot] = false;
         }
         Ok(slot)
     }

@@ -137,7 +137,7 @@ impl Call<'_> {
         }
         for band in bands(extent) {
             let slot = self.free_slot()?;
-            let memory = self.slot(slot)?.address().as_ptr();
+            let memory = self.line()?.slot(slot)?.address().as_ptr();
             for row in 0..band.rows {
                 let from = src.from(band.slice, band.row + row).side.address();
                 // SAFETY: a row of what is the caller's to read; the band's rows fit in the slot, which nothing uses.
@@ -146,7 +146,7 @@ impl Call<'_> {
                     std::ptr::copy_nonoverlapping(pointer(from), to, width as usize);
                 }
             }
-            self.thread.slots.busy[slot] = true;
+            self.line()?.slots.busy[slot] = true;
             let dst = dst.from(band.slice, band.row).pitched();
             let message =
                 CopyRowsFromSlot { ctx, stream, dst, slot: slot as u32, width, height: band.rows, depth: 1 };

@@ -13,7 +13,7 @@ use super::context::{Context, Owner};
 use super::memory::{Allocation, Kind, Memory};
 use super::objects::{Callable, Event, Library, Module, Stream};
 use super::registry::{Object, Registry};
-use super::thread::Call;
+use super::thread::{Call, SharedLine};
 use super::{fork, pinned};
 use crate::facts::{DeviceIdentity, Facts};
 use crate::private::context_storage;
@@ -113,6 +113,8 @@ pub struct Session {
     pub memory: Memory,
     /// Host callbacks under way.
     pub callbacks: Callbacks,
+    /// For threads that get no ring of their own.
+    pub shared_line: SharedLine,
     identities: Vec<DeviceIdentity>,
 }
 
@@ -132,6 +134,7 @@ impl Session {
             .collect();
         Self {
             callbacks: Callbacks::new(Arc::clone(&transport)),
+            shared_line: SharedLine::default(),
             transport,
             folder,
             devices,

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::{CuError, CuResult, sys};
 use transport::{ClientRing, ClientSession, SLOTS, TransportError};
@@ -20,7 +20,7 @@ use crate::log::{self, Level};
 
 /// A thread's own.
 pub struct Thread {
-    ring: Option<ClientRing>,
+    ring: Ring,
     /// The context stack; the last is current.
     pub contexts: Vec<Arc<Context>>,
     /// The body of the message being made.
@@ -28,15 +28,48 @@ pub struct Thread {
     reply: Vec<u8>,
     /// The launch being made: kept, so that its buffers are.
     pub launch: Launch,
-    /// Which staging slots an asynchronous copy may still be reading, and which is next.
-    pub slots: Slots,
     streams: Cache<Stream>,
     events: Cache<Event>,
     functions: Cache<Callable>,
     kernels: Cache<Callable>,
 }
 
-/// The staging slots of a thread's ring.
+/// A thread's ring.
+enum Ring {
+    /// It has sent nothing yet.
+    None,
+    /// Its own.
+    Own(Line),
+    /// All rings were taken when it needed one: for ever after it shares [`Session::shared_line`], so that its default stream
+    /// stays the same.
+    Shared,
+}
+
+/// A ring with what is known of its staging slots.
+pub struct Line {
+    ring: ClientRing,
+    /// Its staging slots.
+    pub slots: Slots,
+}
+
+impl Line {
+    fn new(ring: ClientRing) -> Self {
+        Self { ring, slots: Slots::default() }
+    }
+
+    /// A staging slot.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn slot(&self, slot: usize) -> CuResult<transport::Slot<'_>> {
+        self.ring.slot(slot).map_err(failed)
+    }
+}
+
+/// The line that threads without a ring of their own share; a call holds it until it returns.
+pub type SharedLine = Mutex<Option<Line>>;
+
+/// Which staging slots an asynchronous copy may still be using, and which is next.
 #[derive(Default)]
 pub struct Slots {
     /// Whether a copy from the slot is under way.
@@ -94,12 +127,11 @@ fn place() -> *mut Place {
         params: wire::Bytes::default(),
     };
     let thread = Thread {
-        ring: None,
+        ring: Ring::None,
         contexts: Vec::new(),
         body: Vec::new(),
         reply: Vec::new(),
         launch,
-        slots: Slots::default(),
         streams: Cache::new(),
         events: Cache::new(),
         functions: Cache::new(),
@@ -143,7 +175,7 @@ pub fn with<R>(body: impl FnOnce(&mut Call<'_>) -> CuResult<R>) -> CuResult<R> {
     let _busy = Busy(&place.busy);
     // SAFETY: `busy` was false, so nobody else has a reference, and it is true until `_busy` is dropped.
     let thread = unsafe { &mut *place.thread.get() };
-    body(&mut Call { session, thread })
+    body(&mut Call { session, thread, shared: None })
 }
 
 /// The current context, active or not, of a process that has a session.
@@ -167,6 +199,8 @@ pub struct Call<'a> {
     pub session: &'static Session,
     /// The calling thread's own.
     pub thread: &'a mut Thread,
+    /// The shared line, once this call needs it.
+    shared: Option<MutexGuard<'static, Option<Line>>>,
 }
 
 impl Call<'_> {
@@ -227,12 +261,12 @@ impl Call<'_> {
         found.ok_or(CuError::INVALID_HANDLE)
     }
 
-    /// The ring of this thread, and the buffers for messages.
-    fn ring(&mut self) -> CuResult<&mut ClientRing> {
-        match &mut self.thread.ring {
-            Some(ring) => Ok(ring),
-            none => Ok(none.insert(self.session.transport.take_ring().map_err(failed)?)),
-        }
+    /// The line that this call's messages go through.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn line(&mut self) -> CuResult<&mut Line> {
+        line(self.session, &mut self.thread.ring, &mut self.shared)
     }
 
     /// What earlier asynchronous work has failed with, if it has.
@@ -271,7 +305,7 @@ impl Call<'_> {
             body.truncate(body.len().saturating_sub(4));
             (last.len() as u32).encode(&mut Encoder::new(&mut body));
         }
-        let sent = self.ring().and_then(|ring| ring.submit(M::OPCODE, &[&body, last]).map_err(failed));
+        let sent = self.line().and_then(|line| line.ring.submit(M::OPCODE, &[&body, last]).map_err(failed));
         self.thread.body = body;
         sent
     }
@@ -282,12 +316,11 @@ impl Call<'_> {
     /// As [`Call::submit`].
     pub fn submit_launch(&mut self) -> CuResult {
         self.check()?;
-        self.ring()?;
         let thread = &mut *self.thread;
         thread.body.clear();
         thread.launch.encode(&mut Encoder::new(&mut thread.body));
-        let ring = thread.ring.as_mut().ok_or(CuError::UNKNOWN)?;
-        ring.submit(Launch::OPCODE, &[&thread.body]).map_err(failed)
+        let line = line(self.session, &mut thread.ring, &mut self.shared)?;
+        line.ring.submit(Launch::OPCODE, &[&thread.body]).map_err(failed)
     }
 
     /// Sends a round trip and waits for its answer.
@@ -325,20 +358,37 @@ impl Call<'_> {
         body.clear();
         message.encode(&mut Encoder::new(&mut body));
         let answered = self
-            .ring()
-            .and_then(|ring| ring.call(M::OPCODE, &[&body], &mut reply).map_err(failed))
+            .line()
+            .and_then(|line| line.ring.call(M::OPCODE, &[&body], &mut reply).map_err(failed))
             .and_then(|()| answer::<M>(&reply));
         self.thread.body = body;
         self.thread.reply = reply;
         answered
     }
+}
 
-    /// A staging slot of this thread.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub fn slot(&mut self, slot: usize) -> CuResult<transport::Slot<'_>> {
-        self.ring()?.slot(slot).map_err(failed)
+/// The thread's line, which it gets with its first message.
+#[inline]
+fn line<'a>(
+    session: &'static Session,
+    ring: &'a mut Ring,
+    shared: &'a mut Option<MutexGuard<'static, Option<Line>>>,
+) -> CuResult<&'a mut Line> {
+    if let Ring::None = ring {
+        *ring = match session.transport.take_ring() {
+            Ok(own) => Ring::Own(Line::new(own)),
+            Err(TransportError::NoRing) => Ring::Shared,
+            Err(error) => return Err(failed(error)),
+        };
+    }
+    if let Ring::Own(line) = ring {
+        return Ok(line);
+    }
+    let held =
+        shared.get_or_insert_with(|| session.shared_line.lock().unwrap_or_else(PoisonError::into_inner));
+    match &mut **held {
+        Some(line) => Ok(line),
+        none => Ok(none.insert(Line::new(session.transport.take_last_ring().map_err(failed)?))),
     }
 }
 
