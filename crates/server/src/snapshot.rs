@@ -52,7 +52,7 @@ impl Session {
                     (event.record.clone(), times.get(id).copied().unwrap_or_else(|| event.recorded()))
                 })
                 .collect(),
-            modules: modules.iter().map(|module| module_state(module)).collect(),
+            modules: modules.iter().map(module_state).collect(),
             tombstones: table.tombstones.iter().map(|t| (t.record.clone(), t.unloaded)).collect(),
             module_ids: table
                 .modules

@@ -390,6 +390,28 @@ fn a_call_that_waits_delays_nobody_else() {
 }
 
 #[test]
+fn a_stream_that_is_stuck_does_not_keep_back_what_frees_it() {
+    let (mut app, mut thread) = App::with_context();
+    let pinned = PinnedId(9);
+    let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 4096, flags: 0 }).unwrap();
+    let ours = Pinned::open(app.dir.path(), pinned);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    let (store, add) = (thread.function(module, 4, "store"), thread.function(module, 5, "add_one"));
+    let (stuck, free) = (StreamId(6), StreamId(7));
+    for stream in [stuck, free] {
+        thread.send(StreamCreate { ctx: CTX, stream, flags: 1, priority: 0 });
+    }
+    thread.launch(wait_for, Stream::Created(stuck), 1, &[address, address + 4], &[]);
+    for _ in 0..200 {
+        thread.launch(add, Stream::Created(stuck), 1, &[address + 8], &[1]);
+    }
+    thread.launch(store, Stream::Created(free), 1, &[address], &[1]);
+    thread.call(StreamSynchronize { ctx: CTX, stream: Stream::Created(stuck) }).unwrap();
+    assert_eq!((ours.word(1).load(Ordering::Acquire), ours.word(2).load(Ordering::Acquire)), (1, 200));
+}
+
+#[test]
 fn threads_see_what_others_have_called_before() {
     let (mut app, mut first) = App::with_context();
     let module = app.load(&mut first, 2, BASIC);

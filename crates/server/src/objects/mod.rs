@@ -8,6 +8,7 @@ mod code;
 mod context;
 mod event;
 mod host_copy;
+mod pace;
 mod placer;
 mod stream;
 mod variables;
@@ -68,6 +69,14 @@ pub fn insert<K: Ord + std::fmt::Debug + Copy, V>(map: &mut BTreeMap<K, V>, id: 
         }
         Entry::Occupied(_) => Err(in_use(id)),
     }
+}
+
+/// Takes out what `gone` says, to be dropped where no lock is held.
+pub fn take_out<K: Ord, V>(map: &mut BTreeMap<K, V>, mut gone: impl FnMut(&V) -> bool) -> Vec<V> {
+    let (out, stay) = std::mem::take(map).into_iter().partition(|(_, value)| gone(value));
+    *map = stay;
+    let out: BTreeMap<K, V> = out;
+    out.into_values().collect()
 }
 
 /// What a message that creates `id` a second time is told.

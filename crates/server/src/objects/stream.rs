@@ -1,10 +1,13 @@
 //! Streams, the default ones included, and how far each is.
 
-use super::{Context, Making, Placement, Placer};
+use super::pace::Pace;
+use super::{Context, Making, Marker, Placement, Placer};
+use crate::lock;
 use backend::{Backend, RawStream, StreamArg};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use wire::{ContextId, Stream as StreamName, StreamId};
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -74,6 +77,7 @@ pub struct Stream {
     idle_at: AtomicU64,
     /// Handle of the function last launched; 0 for none.
     last_callee: AtomicU64,
+    pace: Mutex<Pace<Marker>>,
     backend: Arc<dyn Backend>,
 }
 
@@ -104,6 +108,7 @@ impl Stream {
             submitted: AtomicU64::new(0),
             idle_at: AtomicU64::new(0),
             last_callee: AtomicU64::new(0),
+            pace: Mutex::default(),
             backend: Arc::clone(backend),
         }))
     }
@@ -125,7 +130,24 @@ impl Stream {
     /// The backend's, for instance an execution error of the context.
     pub fn begin_work(&self) -> backend::Result<()> {
         self.submitted.fetch_add(1, Ordering::Relaxed);
+        let mut pace = lock(&self.pace);
+        if pace.count() {
+            // In a failed context nothing is in the way any more.
+            pace.mark(self.ctx.mark(self.arg()).ok(), Instant::now());
+        }
+        drop(pace);
         self.ctx.host_copy().hold_back(self)
+    }
+
+    /// Whether it has been given so much that the next piece of work should wait.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        lock(&self.pace).is_full(Marker::is_complete, Instant::now())
+    }
+
+    /// Lets work through until some is complete.
+    pub fn let_through(&self) {
+        lock(&self.pace).give_up();
     }
 
     /// To be called before the function with this handle is launched.

@@ -5,7 +5,7 @@ use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{
     Context, Function, Image, JitOptions, Kernel, Library, LibraryRecord, Making, Module, ModuleRecord,
-    Owner, Resolved, in_use, insert,
+    Owner, Resolved, in_use, insert, take_out,
 };
 use crate::{lock, read, write};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -184,8 +184,7 @@ impl Execute for wire::LibraryUnload {
             return Err(Failure::new(CuError::INVALID_HANDLE, format!("there is no {:?}", self.library)));
         };
         // Kernels hold functions, which hold modules.
-        let kernels: Vec<_> =
-            table.kernels.extract_if(.., |_, kernel| Arc::ptr_eq(&kernel.library, &library)).collect();
+        let kernels = take_out(&mut table.kernels, |kernel| Arc::ptr_eq(&kernel.library, &library));
         drop(table);
         drop(kernels);
         let modules = std::mem::take(&mut *lock(&library.modules)).into_values().collect();

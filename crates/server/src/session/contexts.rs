@@ -3,7 +3,9 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::objects::{Context, ContextRecord, Making, Stream, StreamKey, StreamRecord, in_use, insert};
+use crate::objects::{
+    Context, ContextRecord, Making, Stream, StreamKey, StreamRecord, in_use, insert, take_out,
+};
 use crate::{lock, read, write};
 use std::sync::Arc;
 use wire::{ContextId, CuError, Device, SessionFacts};
@@ -54,9 +56,9 @@ impl Session {
             lock(&other.settings).peers.remove(&id.0);
         }
         // Objects are dropped outside of the lock.
-        let streams: Vec<_> = table.streams.extract_if(.., |_, s| s.record.ctx == id).collect();
+        let streams = take_out(&mut table.streams, |stream| stream.record.ctx == id);
         let dying: Vec<_> = table.dying.extract_if(.., |stream| stream.record.ctx == id).collect();
-        let events: Vec<_> = table.events.extract_if(.., |_, event| event.record.ctx == id).collect();
+        let events = take_out(&mut table.events, |event| event.record.ctx == id);
         let modules: Vec<_> =
             table.loaded_modules().into_iter().filter(|module| module.record.ctx == id).collect();
         for library in table.libraries.values() {

@@ -12,6 +12,9 @@ use wire::{ContextId, EventId, Request, Stream as StreamName};
 /// How long a message waits for another ring before it looks whether it has to.
 const PATIENCE: Duration = Duration::from_micros(100);
 
+/// How long a message waits for a stream that does not get on.
+const STALL: Duration = Duration::from_secs(1);
+
 /// What a message touches, as far as the order of calls can be seen from outside.
 #[derive(Clone, Debug)]
 pub(super) enum Footprint {
@@ -175,6 +178,26 @@ impl Session {
             }
         }
         Ok(true)
+    }
+
+    /// Waits until the stream that `request` gives work to is not too far ahead of its device; outside of the gate, which
+    /// closes meanwhile. False when the session ends first.
+    pub(super) fn await_room(&self, request: &Request, ring: u16) -> bool {
+        let Footprint::Stream(key, ..) = Footprint::of(request, ring) else { return true };
+        let Some(stream) = read(&self.table).streams.get(&key).cloned() else { return true };
+        let begun = Instant::now();
+        let mut backoff = Backoff::new();
+        while request.is_pipelined() && stream.is_full() {
+            if self.is_ending() {
+                return false;
+            }
+            // The device may be waiting for what comes after this message.
+            if begun.elapsed() > STALL {
+                stream.let_through();
+            }
+            backoff.pause();
+        }
+        true
     }
 
     fn conflicts_with_pending(

@@ -135,10 +135,11 @@ impl Session {
         caller: &mut Caller,
         taken: Taken,
     ) -> Result<bool, TransportError> {
-        if let Ok(request) = &taken.request
-            && !self.await_turn(request, caller.number(), &taken.dependencies)?
-        {
-            return Ok(false);
+        if let Ok(request) = &taken.request {
+            let turn = self.await_turn(request, caller.number(), &taken.dependencies)?;
+            if !turn || !self.await_room(request, caller.number()) {
+                return Ok(false);
+            }
         }
         let _pass = self.gate.enter(caller.ring, taken.opcode);
         if self.is_ending() {
