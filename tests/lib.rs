@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
 use tempfile::TempDir;
 use testkit::job::{Job, LIMIT};
 use testkit::kit::Kit;
@@ -77,7 +78,7 @@ impl Stage {
     /// The images that `dormouse ls` lists.
     pub fn images(&self) -> anyhow::Result<Vec<String>> {
         let store = self.place().store();
-        if !store.exists() {
+        if !store.join("config").exists() {
             return Ok(Vec::new());
         }
         let mut command = self.place().dormouse("ls");
@@ -89,11 +90,20 @@ impl Stage {
             "dormouse ls failed: {said}{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        let images: Vec<serde_json::Value> =
-            serde_json::from_str(&said).context("dormouse ls said something else")?;
-        let id = |image: &serde_json::Value| image["image"].as_str().map(str::to_owned);
-        images.iter().map(|image| id(image).with_context(|| format!("no id in {image}"))).collect()
+        let listing: Listing = serde_json::from_str(&said).context("dormouse ls said something else")?;
+        Ok(listing.images.into_iter().map(|image| image.id).collect())
     }
+}
+
+/// What is read of `dormouse ls --json`.
+#[derive(Deserialize)]
+struct Listing {
+    images: Vec<Image>,
+}
+
+#[derive(Deserialize)]
+struct Image {
+    id: String,
 }
 
 /// Waits for a job's first line.

@@ -28,7 +28,7 @@ fn refused_restart(stage: &Stage, image: &str, code: i32, words: &[&str]) {
 }
 
 fn run_on_after_failed_checkpoint(stage: &Stage, job: Job) {
-    assert!(stage.images().unwrap_or_default().is_empty());
+    assert!(stage.images().unwrap().is_empty());
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
