@@ -112,6 +112,9 @@ impl Module {
         });
         let raw = loaded.map_err(|code| LoadError { code, detail })?;
         let facts = CodeFacts::of(&image.bytes, ctx.compute_capability());
+        if facts.prints {
+            ctx.note_prints();
+        }
         Ok(Arc::new(Self {
             record,
             ctx: Arc::clone(ctx),

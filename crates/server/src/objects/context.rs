@@ -5,6 +5,7 @@ use crate::lock;
 use backend::{Backend, RawContext, RawEvent, StreamArg};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use wire::ContextId;
 
@@ -50,6 +51,8 @@ pub struct Context {
     pub epoch: OnceLock<RawEvent>,
     /// The last copy from the application's memory in a default stream, until it is known to be complete.
     host_copy: HostCopy,
+    /// Whether code that may print has been loaded.
+    prints: AtomicBool,
     spare_markers: Mutex<Vec<RawEvent>>,
     backend: Arc<dyn Backend>,
 }
@@ -70,6 +73,7 @@ impl Context {
             settings: Mutex::default(),
             epoch: OnceLock::new(),
             host_copy: HostCopy::default(),
+            prints: AtomicBool::new(false),
             spare_markers: Mutex::default(),
             backend: Arc::clone(backend),
         }))
@@ -91,6 +95,17 @@ impl Context {
     #[must_use]
     pub fn compute_capability(&self) -> u32 {
         self.backend.devices().get(self.device()).map_or(0, crate::facts::compute_capability)
+    }
+
+    /// Notes that code that may print is loaded.
+    pub fn note_prints(&self) {
+        self.prints.store(true, Ordering::Release);
+    }
+
+    /// Whether its kernels may print: then somebody who synchronises is to be given the output.
+    #[must_use]
+    pub fn may_print(&self) -> bool {
+        self.prints.load(Ordering::Acquire)
     }
 
     /// What the context knows of copies from the application's memory.

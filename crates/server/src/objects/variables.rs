@@ -11,6 +11,8 @@ pub struct CodeFacts {
     pub exact: bool,
     /// What a checkpoint cannot save.
     pub refusals: Vec<String>,
+    /// Whether its kernels may print, assertions included.
+    pub prints: bool,
 }
 
 impl CodeFacts {
@@ -19,6 +21,7 @@ impl CodeFacts {
     pub fn of(bytes: &[u8], capability: u32) -> Self {
         let unknown = |reason: String| Self {
             refusals: vec![format!("its variables are not known ({reason})")],
+            prints: true,
             ..Self::default()
         };
         let (facts, exact) = match Code::parse(bytes) {
@@ -29,7 +32,7 @@ impl CodeFacts {
                 match (fatbinary.cubin_for(capability), fatbinary.ptx_for(capability)) {
                     (Some(entry), ptx) => (ModuleFacts::of_entry(entry), ptx.is_none()),
                     (None, Some(entry)) => (ModuleFacts::of_entry(entry), false),
-                    (None, None) => return Self::default(),
+                    (None, None) => return unknown("no code in it fits the device".into()),
                 }
             }
         };
@@ -37,6 +40,7 @@ impl CodeFacts {
             Ok(facts) => facts,
             Err(error) => return unknown(error.to_string()),
         };
+        let prints = facts.uses_printf() || facts.imports.iter().any(|name| name == "__assertfail");
         let mut refusals = Vec::new();
         if facts.uses_heap() {
             refusals.push("its kernels call malloc: the device heap cannot be saved".into());
@@ -48,6 +52,6 @@ impl CodeFacts {
             refusals.push(format!("its variable {} is managed memory", variable.name));
         }
         let variables = facts.variables.into_iter().map(|variable| variable.name).collect();
-        Self { variables, exact, refusals }
+        Self { variables, exact, refusals, prints }
     }
 }

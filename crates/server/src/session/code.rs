@@ -52,7 +52,13 @@ impl Session {
             options: options.clone(),
             placement: Default::default(),
         };
-        Ok(Module::make(&self.placer, ctx, image, record, Making::New)?)
+        Module::make(&self.placer, ctx, image, record, Making::New).map_err(|error| {
+            if !error.detail.is_empty() {
+                // Programs tend to say no more than the code's name.
+                tracing::error!("device code is not loaded ({}): {}", error.code, error.detail);
+            }
+            error.into()
+        })
     }
 
     /// The library's module in a context, loaded at first use.

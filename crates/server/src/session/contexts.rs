@@ -39,12 +39,15 @@ impl Session {
     /// Waits for all work of a context; what it printed is collected.
     pub(crate) fn synchronize_context(&self, ctx: ContextId) -> Result<()> {
         let streams = read(&self.table).all_streams(Some(ctx));
-        let waited = self.wait_streams(&streams);
         let context = self.context(ctx)?;
-        // Nothing is left to wait for; this tells what is wrong, and has the device library hand over what was printed.
-        let waited = waited.and_then(|()| Ok(self.backend().context_synchronize(context.raw)?));
-        self.collect_output();
-        waited
+        self.wait_streams(&streams)?;
+        if context.may_print() {
+            // Nothing is left to wait for: the device library hands over what was printed.
+            let waited = self.backend().context_synchronize(context.raw);
+            self.collect_output();
+            waited?;
+        }
+        Ok(())
     }
 
     /// Takes everything of a context out of the table.

@@ -100,7 +100,7 @@ impl Execute for wire::CopyToInline {
         )?;
         session.wait(|| stream.poll())?;
         let data = bounce.read(bytes);
-        session.collect_output();
+        session.hand_over_output(&stream)?;
         Ok(Bytes(data))
     }
 }
@@ -118,9 +118,7 @@ impl Execute for wire::CopyToSlot {
 
 impl Execute for wire::CopyToSlotWait {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
-        session.slot_wait(caller, self.slot)?;
-        session.collect_output();
-        Ok(())
+        session.slot_wait(caller, self.slot)
     }
 }
 
@@ -140,8 +138,7 @@ impl Execute for wire::CopyWait {
         wire::Copy { ctx, stream, dst, src, bytes }.execute(session, caller)?;
         let stream = session.stream(caller, ctx, stream)?;
         session.wait(|| stream.poll())?;
-        session.collect_output();
-        Ok(())
+        session.hand_over_output(&stream)
     }
 }
 

@@ -55,7 +55,9 @@ impl Execute for wire::EventSynchronize {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let event = read(&session.table).event(self.event)?;
         session.wait(|| event.poll())?;
-        session.collect_output();
+        if event.ctx.may_print() {
+            session.collect_output();
+        }
         Ok(())
     }
 }

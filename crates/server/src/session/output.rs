@@ -4,6 +4,7 @@ use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::Result;
 use crate::lock;
+use crate::objects::Stream;
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use wire::OUTPUT_MAX;
@@ -17,6 +18,16 @@ impl Session {
     pub(crate) fn collect_output(&self) {
         let mut pending = lock(&self.output.0);
         pending.extend(self.backend().take_output());
+    }
+
+    /// Has the device library hand over what the work of an idle stream has printed.
+    pub(crate) fn hand_over_output(&self, stream: &Stream) -> Result<()> {
+        if stream.ctx.may_print() {
+            // Nothing is left to wait for.
+            self.backend().stream_synchronize(stream.ctx.raw, stream.arg())?;
+            self.collect_output();
+        }
+        Ok(())
     }
 
     /// What goes with the next reply.

@@ -88,10 +88,7 @@ impl Execute for wire::StreamSynchronize {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.wait(|| stream.poll())?;
-        // Nothing is left to wait for: the device library hands over what was printed.
-        session.backend().stream_synchronize(stream.ctx.raw, stream.arg())?;
-        session.collect_output();
-        Ok(())
+        session.hand_over_output(&stream)
     }
 }
 
