@@ -457,3 +457,41 @@ fn more_threads_than_rings_share_one() {
         }
     });
 }
+
+static SOURCE: std::sync::Mutex<[u8; 4]> = std::sync::Mutex::new([0; 4]);
+
+unsafe extern "C" fn fill_source(data: *mut c_void) {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    // SAFETY: the test's buffer, which nobody touches meanwhile.
+    unsafe { data.cast::<[u8; 4]>().write([1, 2, 3, 4]) };
+}
+
+#[test]
+fn a_copy_reads_what_a_host_function_before_it_has_written() {
+    let fake = start();
+    let mut guard = SOURCE.lock().unwrap();
+    let source: *mut [u8; 4] = &raw mut *guard;
+    let address = alloc(8);
+    // SAFETY: the buffer is this test's, and stays.
+    unsafe {
+        cuLaunchHostFunc(LEGACY, Some(fill_source), source.cast()).unwrap();
+        cuMemcpyHtoD_v2(address, source.cast(), 4, LEGACY).unwrap();
+        cuStreamSynchronize(LEGACY).unwrap();
+        assert_eq!(fake.device(address, 4), [1, 2, 3, 4]);
+
+        source.write([0; 4]);
+        cuMemHostRegister_v2(source.cast(), 4, 0).unwrap();
+        assert_eq!(
+            cuMemHostRegister_v2(source.cast::<u8>().add(3).cast(), 4, 0),
+            Err(CuError::HOST_MEMORY_ALREADY_REGISTERED)
+        );
+        cuLaunchHostFunc(LEGACY, Some(fill_source), source.cast()).unwrap();
+        cuMemcpyHtoDAsync_v2(address + 4, source.cast(), 4, LEGACY).unwrap();
+        cuStreamSynchronize(LEGACY).unwrap();
+        assert_eq!(fake.device(address + 4, 4), [1, 2, 3, 4]);
+        assert_eq!(cuMemHostGetDevicePointer_v2(&mut 0, source.cast(), 0), Err(CuError::NOT_SUPPORTED));
+        assert_eq!(cuMemFreeHost(source.cast()), Err(CuError::INVALID_VALUE));
+        cuMemHostUnregister(source.cast()).unwrap();
+        assert_eq!(cuMemHostUnregister(source.cast()), Err(CuError::HOST_MEMORY_NOT_REGISTERED));
+    }
+}

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cuda_abi::{CuError, CuResult, sys::CUdeviceptr};
 use wire::{PinnedAlloc, PinnedFree, PinnedId};
 
-use crate::client::{Kind, Owner, out, pinned, with};
+use crate::client::{Allocation, Kind, Owner, out, pinned, with};
+use crate::log::{self, Level};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`, `DEVICEMAP`, `WRITECOMBINED`.
 const FLAGS: c_uint = 1 | 2 | 4;
@@ -62,6 +63,39 @@ pub unsafe fn cuMemFreeHost(p: *mut c_void) -> CuResult {
     })
 }
 
+/// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`, `READ_ONLY`.
+const REGISTER_FLAGS: c_uint = 1 | 2 | 8;
+
+/// Registers memory of the application's own. It stays where it is, out of the device's reach, and copies are staged: a copy
+/// from it waits until the stream gets there.
+pub unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: c_uint) -> CuResult {
+    if p.is_null() || bytesize == 0 || Flags & !(REGISTER_FLAGS | IO_MEMORY) != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if Flags & IO_MEMORY != 0 {
+        return Err(CuError::NOT_SUPPORTED);
+    }
+    with(|call| {
+        let owner = Owner::new(call.context()?);
+        let (base, bytes, number) = (p.expose_provenance() as u64, bytesize as u64, call.session.next_id());
+        let kind = Kind::Registered { flags: Flags };
+        let new = call.session.memory.register(Allocation { base, bytes, owner, number, kind });
+        if new { Ok(()) } else { Err(CuError::HOST_MEMORY_ALREADY_REGISTERED) }
+    })
+}
+
+/// `CU_MEMHOSTREGISTER_IOMEMORY`.
+const IO_MEMORY: c_uint = 4;
+
+/// Ends that. No copy is under way: each was complete, on this side, when its call returned.
+pub unsafe fn cuMemHostUnregister(p: *mut c_void) -> CuResult {
+    with(|call| {
+        let registered = |kind: &Kind| matches!(kind, Kind::Registered { .. });
+        let found = call.session.memory.remove(p.addr() as u64, registered);
+        found.map(|_| ()).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)
+    })
+}
+
 /// Gives the device's address of pinned memory: the same one.
 pub unsafe fn cuMemHostGetDevicePointer_v2(
     pdptr: *mut CUdeviceptr,
@@ -73,7 +107,22 @@ pub unsafe fn cuMemHostGetDevicePointer_v2(
         return Err(CuError::INVALID_VALUE);
     }
     let address = p.addr() as u64;
-    flags_of(address)?;
+    with(|call| {
+        call.context()?;
+        match call.session.memory.find(address).map(|found| found.kind) {
+            Some(Kind::Pinned { .. }) => Ok(()),
+            Some(Kind::Registered { .. }) => {
+                log::message(
+                    Level::Warn,
+                    format_args!(
+                        "registered memory at {address:#x} is not mapped on the device; use cuMemHostAlloc"
+                    ),
+                );
+                Err(CuError::NOT_SUPPORTED)
+            }
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    })?;
     // SAFETY: the caller's to write to.
     unsafe { pdptr.set(address) };
     Ok(())
@@ -92,7 +141,7 @@ fn flags_of(address: u64) -> CuResult<c_uint> {
     with(|call| {
         call.context()?;
         match call.session.memory.find(address).map(|found| found.kind) {
-            Some(Kind::Pinned { flags, .. }) => Ok(flags),
+            Some(Kind::Pinned { flags, .. } | Kind::Registered { flags }) => Ok(flags),
             _ => Err(CuError::INVALID_VALUE),
         }
     })

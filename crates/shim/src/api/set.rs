@@ -8,7 +8,7 @@ use cuda_abi::{
 };
 use wire::Fill;
 
-use crate::client::{Place, Side, with};
+use crate::client::{Side, with};
 
 /// What to fill with: its size and its bits.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ fn fill(dst: CUdeviceptr, element: Element, area: Area, stream: CUstream) -> CuR
         if pitch < row || !pitch.is_multiple_of(size_bytes) || !dst.is_multiple_of(size_bytes) {
             return Err(CuError::INVALID_VALUE);
         }
-        if call.place_of(Side::Device(dst), span)? == Place::Host {
+        if call.place_of(Side::Device(dst), span)?.is_local() {
             return Err(CuError::INVALID_VALUE);
         }
         let (width, height) = (area.width as u64, area.height as u64);

@@ -63,11 +63,14 @@ fn attribute(number: c_uint) -> Option<Attribute> {
 /// The value for an address in an allocation; `None` where the attribute means nothing for it.
 fn value(of: Attribute, found: &Allocation, address: u64) -> Option<Value> {
     use Attribute::*;
-    let pinned = matches!(found.kind, Kind::Pinned { .. });
+    let registered = matches!(found.kind, Kind::Registered { .. });
+    let pinned = registered || matches!(found.kind, Kind::Pinned { .. });
     Some(match of {
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(found.owner.context.id.handle()),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE if pinned => Value::Int(CUmemorytype::CU_MEMORYTYPE_HOST as u32),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CUmemorytype::CU_MEMORYTYPE_DEVICE as u32),
+        // The device does not reach registered memory: it is staged.
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER if registered => return None,
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Word(address),
         CU_POINTER_ATTRIBUTE_HOST_POINTER if pinned => Value::Word(address),
         CU_POINTER_ATTRIBUTE_HOST_POINTER => return None,
@@ -77,7 +80,7 @@ fn value(of: Attribute, found: &Allocation, address: u64) -> Option<Value> {
             Value::Word(found.base)
         }
         CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => Value::Word(found.bytes),
-        CU_POINTER_ATTRIBUTE_MAPPED => Value::Int(1),
+        CU_POINTER_ATTRIBUTE_MAPPED => Value::Int((!registered).into()),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Value::Int(READ_WRITE),
         CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(found.number.into()),
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES | CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Word(0),

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::{CuError, CuResult, sys};
@@ -22,9 +23,22 @@ pub enum Callback {
 // SAFETY: CUDA runs callbacks on a thread of its own, and the application knows that.
 unsafe impl Send for Callback {}
 
+/// Those that are waiting for their turn, and how many have not yet run to their end.
+#[derive(Default)]
+struct Waiting {
+    callbacks: Mutex<HashMap<u32, Callback>>,
+    pending: AtomicUsize,
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Callback>> {
+        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Callbacks that are waiting in streams.
 pub struct Callbacks {
-    waiting: Arc<Mutex<HashMap<u32, Callback>>>,
+    waiting: Arc<Waiting>,
     transport: Arc<ClientSession>,
     running: Mutex<bool>,
 }
@@ -51,25 +65,36 @@ impl Callbacks {
             .map_err(|_| CuError::OUT_OF_MEMORY)?;
             *running = true;
         }
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, callback);
+        self.waiting.pending.fetch_add(1, Ordering::AcqRel);
+        self.waiting.lock().insert(id, callback);
         Ok(())
     }
 
     /// Forgets a callback that was never sent.
     pub fn forget(&self, id: u32) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if self.waiting.lock().remove(&id).is_some() {
+            self.waiting.pending.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether some have not yet run to their end.
+    pub fn any_pending(&self) -> bool {
+        self.waiting.pending.load(Ordering::Acquire) != 0
     }
 }
 
-fn serve(receiver: &CallbackReceiver, waiting: &Mutex<HashMap<u32, Callback>>) {
+fn serve(receiver: &CallbackReceiver, waiting: &Waiting) {
     forbid_calls();
     loop {
         match receiver.next(Duration::from_secs(3600)) {
             Ok(None) => {}
             Ok(Some(due)) => {
-                let callback = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&due.id);
+                let callback = waiting.lock().remove(&due.id);
                 match callback {
-                    Some(callback) => run(callback, due.status),
+                    Some(callback) => {
+                        run(callback, due.status);
+                        waiting.pending.fetch_sub(1, Ordering::AcqRel);
+                    }
                     None => log::message(
                         Level::Error,
                         format_args!("the server asks for callback {}, which is not there", due.id),

@@ -71,7 +71,9 @@ impl Call<'_> {
     pub fn place_of(&self, side: Side, bytes: u64) -> CuResult<Place> {
         let place = self.session.memory.place(side.address(), bytes).ok_or(CuError::INVALID_VALUE)?;
         match (side, place) {
-            (Side::Host(_), Place::Device) | (Side::Device(_), Place::Host) => Err(CuError::INVALID_VALUE),
+            (Side::Host(_), Place::Device) | (Side::Device(_), Place::Host | Place::Registered) => {
+                Err(CuError::INVALID_VALUE)
+            }
             _ => Ok(place),
         }
     }
@@ -98,20 +100,34 @@ impl Call<'_> {
             (Place::Device | Place::Pinned, Place::Device | Place::Pinned) => {
                 self.ask(&CopyWait { ctx, stream, dst, src, bytes })
             }
-            // SAFETY: the side is the caller's to read.
-            (Place::Device | Place::Pinned, Place::Host) => unsafe {
-                self.send(lane, dst, pointer(src), bytes)
-            },
+            (Place::Device | Place::Pinned, Place::Host | Place::Registered) => {
+                self.wait_for_source(lane, places.1)?;
+                // SAFETY: the side is the caller's to read.
+                unsafe { self.send(lane, dst, pointer(src), bytes) }
+            }
             // SAFETY: the side is the caller's to write.
-            (Place::Host, Place::Device | Place::Pinned) => unsafe {
+            (Place::Host | Place::Registered, Place::Device | Place::Pinned) => unsafe {
                 self.fetch(lane, pointer(dst).cast_mut(), src, bytes)
             },
-            (Place::Host, Place::Host) => {
+            (Place::Host | Place::Registered, Place::Host | Place::Registered) => {
                 self.ask(&StreamSynchronize { ctx, stream })?;
                 // SAFETY: both sides are the caller's; they may overlap.
                 unsafe { std::ptr::copy(pointer(src), pointer(dst).cast_mut(), bytes as usize) };
                 Ok(())
             }
+        }
+    }
+
+    /// Waits until memory of this process holds what a copy is to read: what comes before it in the stream may be a host
+    /// function that writes it. A driver reads registered memory when the stream gets there, and waits for the stream itself
+    /// before a synchronous copy from pageable memory.
+    pub(super) fn wait_for_source(&mut self, lane: Lane, source: Place) -> CuResult {
+        let Lane { ctx, stream, wait } = lane;
+        let written = wait == Wait::UntilDone && self.session.callbacks.any_pending();
+        if source == Place::Registered || written {
+            self.ask(&StreamSynchronize { ctx, stream })
+        } else {
+            Ok(())
         }
     }
 

@@ -89,7 +89,7 @@ impl Call<'_> {
         let (to, from) =
             (self.place_of(dst.side, dst.span(extent)?)?, self.place_of(src.side, src.span(extent)?)?);
         let Lane { ctx, stream, wait } = lane;
-        if to != Place::Host && from != Place::Host {
+        if !to.is_local() && !from.is_local() {
             self.submit(&Copy3D {
                 ctx,
                 stream,
@@ -104,7 +104,7 @@ impl Call<'_> {
                 _ => self.ask(&StreamSynchronize { ctx, stream }),
             };
         }
-        if width > SLOT_BYTES as u64 || (to == Place::Host && from == Place::Host) {
+        if width > SLOT_BYTES as u64 || (to.is_local() && from.is_local()) {
             for slice in 0..depth {
                 for row in 0..height {
                     let (dst, src) = (dst.from(slice, row).side, src.from(slice, row).side);
@@ -114,7 +114,7 @@ impl Call<'_> {
             }
             return Ok(());
         }
-        if to == Place::Host {
+        if to.is_local() {
             return self.fetch_pieces(
                 bands(extent),
                 |call, slot, Band { slice, row, rows }| {
@@ -135,6 +135,7 @@ impl Call<'_> {
                 },
             );
         }
+        self.wait_for_source(lane, from)?;
         for band in bands(extent) {
             let slot = self.free_slot()?;
             let memory = self.line()?.slot(slot)?.address().as_ptr();

@@ -1,6 +1,7 @@
 //! What the client knows of memory: which addresses are allocations, of which kind and size.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use wire::PinnedId;
@@ -26,6 +27,11 @@ pub enum Kind {
         /// Its file.
         id: PinnedId,
         /// `CU_MEMHOSTALLOC_*`.
+        flags: u32,
+    },
+    /// Memory of the application's own that `cuMemHostRegister` was told of.
+    Registered {
+        /// `CU_MEMHOSTREGISTER_*`.
         flags: u32,
     },
 }
@@ -54,24 +60,54 @@ pub enum Place {
     Pinned,
     /// Memory of this process alone.
     Host,
+    /// The same, but registered: a copy from it happens when the stream gets there, not when it is asked for.
+    Registered,
+}
+
+impl Place {
+    /// Whether only this process can reach it.
+    pub fn is_local(self) -> bool {
+        matches!(self, Self::Host | Self::Registered)
+    }
 }
 
 /// All allocations, by first address.
 #[derive(Default)]
-pub struct Memory(RwLock<BTreeMap<u64, Allocation>>);
+pub struct Memory {
+    all: RwLock<BTreeMap<u64, Allocation>>,
+    /// Whether anything has ever been registered: if not, copies from pageable memory need no look at the table.
+    registered: AtomicBool,
+}
 
 impl Memory {
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Allocation>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.all.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Allocation>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.all.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an allocation.
     pub fn insert(&self, allocation: Allocation) {
         self.write().insert(allocation.base, allocation);
+    }
+
+    /// Adds memory of the application's own, unless some of it is registered already.
+    pub fn register(&self, registration: Allocation) -> bool {
+        let mut all = self.write();
+        let end = registration.base.saturating_add(registration.bytes);
+        let before = all.range(..end).next_back();
+        if before.is_some_and(|(base, found)| base + found.bytes > registration.base) {
+            return false;
+        }
+        all.insert(registration.base, registration);
+        self.registered.store(true, Ordering::Release);
+        true
+    }
+
+    fn is_registered(&self, address: u64) -> bool {
+        self.find(address).is_some_and(|found| matches!(found.kind, Kind::Registered { .. }))
     }
 
     /// Takes the allocation that begins there away, if it is of that kind.
@@ -110,6 +146,8 @@ impl Memory {
             Place::Device
         } else if PINNED.contains(&address) {
             Place::Pinned
+        } else if self.registered.load(Ordering::Acquire) && self.is_registered(address) {
+            return Some(Place::Registered);
         } else {
             return Some(Place::Host);
         };
