@@ -36,7 +36,12 @@ impl Output {
 ///
 /// # Errors
 /// When an argument or string cannot be read.
-pub fn vprintf(spaces: &mut Spaces<'_>, lane: usize, format: u64, list: u64) -> Result<(Vec<u8>, u32), Fault> {
+pub fn vprintf(
+    spaces: &mut Spaces<'_>,
+    lane: usize,
+    format: u64,
+    list: u64,
+) -> Result<(Vec<u8>, u32), Fault> {
     let format = spaces.read_string(lane, format, MAX_STRING)?;
     let mut arguments = Arguments { spaces, lane, next: list, count: 0 };
     let mut out = Vec::with_capacity(format.len());

@@ -289,7 +289,8 @@ fn matrices_multiply_exactly() {
     let b: Vec<f32> = (0..n * n).map(|i| value(i + 13)).collect();
     let (pa, pb, pc) = (gpu.upload(&a), gpu.upload(&b), gpu.alloc(4 * (n * n) as u64));
     let blocks = (n / 16) as u32;
-    gpu.run("matmul", [blocks, blocks, 1], [16, 16, 1], 0, &[U64(pa), U64(pb), U64(pc), U32(n as u32)]).unwrap();
+    gpu.run("matmul", [blocks, blocks, 1], [16, 16, 1], 0, &[U64(pa), U64(pb), U64(pc), U32(n as u32)])
+        .unwrap();
     let expected: Vec<f32> = (0..n * n)
         .map(|at| (0..n).fold(0f32, |sum, k| a[at / n * n + k].mul_add(b[k * n + at % n], sum)))
         .collect();

@@ -32,7 +32,8 @@ fn results_are_those_of_a_gpu() {
         let output = gpu.alloc(8 * THREADS as u64);
         gpu.run(&format!("k{index}"), [1; 3], [THREADS as u32, 1, 1], 0, &[U64(input), U64(output)]).unwrap();
         let results = gpu.download::<u64>(output, THREADS);
-        let expected = *golden.get(case.text.as_str()).unwrap_or_else(|| panic!("{} is not recorded", case.text));
+        let expected =
+            *golden.get(case.text.as_str()).unwrap_or_else(|| panic!("{} is not recorded", case.text));
         if hash(&results) != expected {
             wrong.push(case.text.as_str());
         }

@@ -1,12 +1,13 @@
 //! The [`Backend`] trait, over the engine.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    BLOCK_GRANULARITY, Backend, Copy3D, Fill, HostFunction, Launch, LoadError, Pitched, Range, RawBlock, RawContext, RawEvent,
-    RawFunction, RawModule, RawStream, Result, StreamArg,
+    BLOCK_GRANULARITY, Backend, Copy3D, Fill, HostFunction, Launch, LoadError, Pitched, Range, RawBlock,
+    RawContext, RawEvent, RawFunction, RawModule, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
@@ -54,6 +55,12 @@ struct Of<T> {
     object: T,
 }
 
+/// A module and the handles of those of its functions that were looked up.
+struct Loaded {
+    module: Arc<Module>,
+    functions: Mutex<HashMap<String, u64>>,
+}
+
 /// The software device.
 pub struct SoftBackend {
     facts: Vec<DeviceFacts>,
@@ -64,7 +71,7 @@ pub struct SoftBackend {
     placement: Placement,
     contexts: Table<ContextEntry>,
     blocks: Table<u64>,
-    modules: Table<Of<Arc<Module>>>,
+    modules: Table<Of<Loaded>>,
     functions: Table<Of<Function>>,
     streams: Table<Of<Arc<Stream>>>,
     events: Table<Of<Event>>,
@@ -219,7 +226,7 @@ impl Backend for SoftBackend {
         self.streams.drain(|stream| stream.context == ctx.0);
         self.events.drain(|event| event.context == ctx.0);
         for module in self.modules.drain(|module| module.context == ctx.0) {
-            self.unload(&module.object)?;
+            self.unload(&module.object.module)?;
         }
         Ok(())
     }
@@ -286,7 +293,8 @@ impl Backend for SoftBackend {
         if let Some((base, bytes)) = module.placed {
             self.placement.tell(Range { base, bytes });
         }
-        Ok(RawModule(self.modules.insert(Arc::new(Of { context: ctx.0, object: Arc::new(module) }))))
+        let object = Loaded { module: Arc::new(module), functions: Mutex::default() };
+        Ok(RawModule(self.modules.insert(Arc::new(Of { context: ctx.0, object }))))
     }
 
     fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()> {
@@ -295,22 +303,27 @@ impl Backend for SoftBackend {
         // As the driver does: kernels of the module end first. An execution error is told by the calls that wait.
         let _ = context.context.synchronize_all();
         self.functions.drain(|function| function.object.module_handle == module.0);
-        self.unload(&entry.object)
+        self.unload(&entry.object.module)
     }
 
     fn module_functions(&self, _ctx: RawContext, module: RawModule) -> Result<Vec<String>> {
         let module = self.modules.get(module.0)?;
         let mut names: Vec<(usize, String)> =
-            module.object.kernels.iter().map(|(name, kernel)| (kernel.index, name.clone())).collect();
+            module.object.module.kernels.iter().map(|(name, kernel)| (kernel.index, name.clone())).collect();
         names.sort();
         Ok(names.into_iter().map(|(_, name)| name).collect())
     }
 
     fn function(&self, ctx: RawContext, module: RawModule, name: &str) -> Result<RawFunction> {
         let entry = self.modules.get(module.0)?;
-        let kernel = entry.object.kernels.get(name).ok_or(CuError::NOT_FOUND)?;
-        let function = Function::new(entry.object.clone(), module.0, kernel.clone());
-        Ok(RawFunction(self.functions.insert(Arc::new(Of { context: ctx.0, object: function }))))
+        let kernel = entry.object.module.kernels.get(name).ok_or(CuError::NOT_FOUND)?;
+        // A function has one handle, and so one set of attributes, however often it is looked up.
+        let mut handed_out = entry.object.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = *handed_out.entry(name.to_owned()).or_insert_with(|| {
+            let function = Function::new(entry.object.module.clone(), module.0, kernel.clone());
+            self.functions.insert(Arc::new(Of { context: ctx.0, object: function }))
+        });
+        Ok(RawFunction(handle))
     }
 
     fn function_facts(&self, _ctx: RawContext, function: RawFunction) -> Result<FunctionFacts> {
@@ -338,7 +351,7 @@ impl Backend for SoftBackend {
 
     fn global(&self, _ctx: RawContext, module: RawModule, name: &str) -> Result<Range> {
         let module = self.modules.get(module.0)?;
-        let (base, bytes) = *module.object.variables.get(name).ok_or(CuError::NOT_FOUND)?;
+        let (base, bytes) = *module.object.module.variables.get(name).ok_or(CuError::NOT_FOUND)?;
         Ok(Range { base, bytes })
     }
 
@@ -356,7 +369,13 @@ impl Backend for SoftBackend {
         Ok(occupancy::blocks(&self.functions.get(function.0)?.object.kernel, block, shared) as i32)
     }
 
-    fn occupancy_shared(&self, _ctx: RawContext, function: RawFunction, blocks: i32, block: i32) -> Result<u64> {
+    fn occupancy_shared(
+        &self,
+        _ctx: RawContext,
+        function: RawFunction,
+        blocks: i32,
+        block: i32,
+    ) -> Result<u64> {
         let function = self.functions.get(function.0)?;
         match (u32::try_from(blocks), u32::try_from(block)) {
             (Ok(1..=32), Ok(1..=1024)) => {}
@@ -369,7 +388,8 @@ impl Backend for SoftBackend {
     fn occupancy_clusters(&self, _ctx: RawContext, active: bool, launch: &Launch<'_>) -> Result<i32> {
         let function = self.functions.get(launch.function.0)?;
         // A cluster is one block here.
-        let threads = launch.block.iter().try_fold(1u32, |all, n| all.checked_mul(*n)).ok_or(CuError::INVALID_VALUE)?;
+        let threads =
+            launch.block.iter().try_fold(1u32, |all, n| all.checked_mul(*n)).ok_or(CuError::INVALID_VALUE)?;
         let resident = function.object.resident(threads, launch.shared.into());
         Ok(if active { i32::try_from(resident).unwrap_or(i32::MAX) } else { 1 })
     }
@@ -398,7 +418,13 @@ impl Backend for SoftBackend {
         context.context.synchronize(&self.stream(&context, stream)?)
     }
 
-    fn stream_wait_event(&self, ctx: RawContext, stream: StreamArg, event: RawEvent, _flags: u32) -> Result<()> {
+    fn stream_wait_event(
+        &self,
+        ctx: RawContext,
+        stream: StreamArg,
+        event: RawEvent,
+        _flags: u32,
+    ) -> Result<()> {
         let context = self.context(ctx)?;
         context.context.wait_event(&self.stream(&context, stream)?, &self.events.get(event.0)?.object)
     }

@@ -1,7 +1,7 @@
 //! Functions: attributes, checks, and what makes a launch of a call.
 
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use backend::Launch;
 use cudarc::driver::sys::{CUfunction_attribute as F, CUlaunchAttributeID as LaunchAttribute};
@@ -123,7 +123,8 @@ impl Function {
     /// What CUDA answers.
     pub fn check(&self, launch: &Launch<'_>) -> Result<Asked, CuError> {
         let kernel = &self.kernel;
-        let within = |dims: [u32; 3], most: [u32; 3]| dims.iter().zip(most).all(|(&n, most)| (1..=most).contains(&n));
+        let within =
+            |dims: [u32; 3], most: [u32; 3]| dims.iter().zip(most).all(|(&n, most)| (1..=most).contains(&n));
         let threads = launch.block.iter().try_fold(1u32, |all, n| all.checked_mul(*n)).unwrap_or(u32::MAX);
         if !within(launch.grid, MAX_GRID)
             || !within(launch.block, MAX_BLOCK)
@@ -136,7 +137,9 @@ impl Function {
         }
         let mut asked = Asked::default();
         for (id, value) in launch.attributes {
-            let word = |at: usize| value.0[at..at + 4].iter().rev().fold(0u32, |all, byte| all << 8 | u32::from(*byte));
+            let word = |at: usize| {
+                value.0[at..at + 4].iter().rev().fold(0u32, |all, byte| all << 8 | u32::from(*byte))
+            };
             if *id == LaunchAttribute::CU_LAUNCH_ATTRIBUTE_COOPERATIVE as u32 {
                 asked.cooperative = word(0) != 0;
             } else if *id == LaunchAttribute::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION as u32

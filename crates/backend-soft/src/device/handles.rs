@@ -46,7 +46,8 @@ impl<T> Table<T> {
     /// Forgets all objects of which `belongs` holds, and gives them.
     pub fn drain(&self, belongs: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let handles: Vec<u64> = table.iter().filter(|(_, object)| belongs(object)).map(|(handle, _)| *handle).collect();
+        let handles: Vec<u64> =
+            table.iter().filter(|(_, object)| belongs(object)).map(|(handle, _)| *handle).collect();
         handles.iter().filter_map(|handle| table.remove(handle)).collect()
     }
 }

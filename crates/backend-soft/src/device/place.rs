@@ -30,7 +30,8 @@ impl Placement {
         make: &mut dyn FnMut() -> Result<(), CuError>,
     ) -> Result<Vec<Range>, CuError> {
         let _one = self.one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
-        let recording = Recording { replay: replay.unwrap_or_default().iter().copied().collect(), told: Vec::new() };
+        let recording =
+            Recording { replay: replay.unwrap_or_default().iter().copied().collect(), told: Vec::new() };
         *self.recording() = Some((std::thread::current().id(), recording));
         let made = make();
         let told = self.recording().take().map(|(_, recording)| recording.told);
@@ -40,7 +41,8 @@ impl Placement {
     /// The address to use for `bytes` bytes, if this thread replays an object that had as many.
     pub fn wanted(&self, bytes: u64) -> Option<u64> {
         let mut recording = self.recording();
-        let (_, recording) = recording.as_mut().filter(|(thread, _)| *thread == std::thread::current().id())?;
+        let (_, recording) =
+            recording.as_mut().filter(|(thread, _)| *thread == std::thread::current().id())?;
         let next = recording.replay.front().filter(|range| range.bytes == bytes)?.base;
         recording.replay.pop_front();
         Some(next)
@@ -48,10 +50,10 @@ impl Placement {
 
     /// Notes what was used.
     pub fn tell(&self, range: Range) {
-        if let Some((thread, recording)) = self.recording().as_mut() {
-            if *thread == std::thread::current().id() {
-                recording.told.push(range);
-            }
+        if let Some((thread, recording)) = self.recording().as_mut()
+            && *thread == std::thread::current().id()
+        {
+            recording.told.push(range);
         }
     }
 

@@ -40,7 +40,7 @@ unsafe impl Stored for u64 {}
 /// # Safety
 /// As [`Access`].
 #[inline(always)]
-pub unsafe fn addresses(lanes: &Lanes<'_>, inst: &Inst) -> [u64; LANES] {
+unsafe fn addresses(lanes: &Lanes<'_>, inst: &Inst) -> [u64; LANES] {
     let mode = inst.mode;
     // SAFETY: lowering gave slot 0 the type that the mode tells.
     unsafe {
@@ -61,13 +61,18 @@ unsafe fn resolve<const SPACE: Space>(
     inst: &Inst,
     mask: u32,
     size: usize,
-) -> Result<[u64; LANES], Fault> {
+    at: &mut [u64; LANES],
+) -> Result<(), Box<Fault>> {
     // SAFETY: the contract of `Access`.
-    let addresses = unsafe { addresses(lanes, inst) };
-    lanes
-        .spaces
-        .resolve::<SPACE>(&addresses, mask, size as u64)
-        .map_err(|(lane, fault)| lanes.fault(fault, lane))
+    *at = unsafe { addresses(lanes, inst) };
+    lanes.spaces.resolve::<SPACE>(at, mask, size as u64).map_err(|misplaced| located(lanes, mask, *misplaced))
+}
+
+#[cold]
+fn located(lanes: &Lanes<'_>, mask: u32, (lane, fault): (usize, Fault)) -> Box<Fault> {
+    // A lane that is not active stood for the first that is.
+    let lane = if mask >> lane & 1 != 0 { lane } else { mask.trailing_zeros() as usize };
+    Box::new(lanes.fault(fault, lane))
 }
 
 /// Whether 32 elements of `size` bytes lie one behind the other.
@@ -88,18 +93,18 @@ macro_rules! accesses {
             #[inline(always)]
             unsafe fn body<const SPACE: Space, $($g: $bound,)* $f: $call + Copy + 'static>(
                 $lanes: &mut Lanes<'_>, $inst: &Inst, $mask: u32,
-            ) -> Result<(), Fault> $body
+            ) -> Result<(), Box<Fault>> $body
 
             unsafe fn base<const SPACE: Space, $($g: $bound,)* $f: $call + Copy + 'static>(
                 l: &mut Lanes<'_>, i: &Inst, m: u32,
-            ) -> Result<(), Fault> {
+            ) -> Result<(), Box<Fault>> {
                 // SAFETY: the contract of `Access`.
                 unsafe { body::<SPACE, $($g,)* $f>(l, i, m) }
             }
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
             unsafe fn fast<const SPACE: Space, $($g: $bound,)* $f: $call + Copy + 'static>(
                 l: &mut Lanes<'_>, i: &Inst, m: u32,
-            ) -> Result<(), Fault> {
+            ) -> Result<(), Box<Fault>> {
                 // SAFETY: the contract of `Access`.
                 unsafe { body::<SPACE, $($g,)* $f>(l, i, m) }
             }
@@ -112,10 +117,11 @@ accesses! {
     /// Loads `inst.width` elements; the closure turns memory's type into the register's.
     pub fn load<M: Stored, D: Elem; F: Fn(M) -> D>(lanes, inst, mask) {
         let f = conjure::<F>();
+        let mut at = [0; LANES];
         let (size, width) = (size_of::<M>(), usize::from(inst.width));
         // SAFETY: `resolve` checked `width` elements at each address of the mask's lanes; slots as lowering made them.
         unsafe {
-            let at = resolve::<SPACE>(lanes, inst, mask, size * width)?;
+            resolve::<SPACE>(lanes, inst, mask, size * width, &mut at)?;
             if width == 1 && mask == !0 && contiguous(&at, size) {
                 let values = (at[0] as *const [M; LANES]).read();
                 lanes.set(inst.d[0], &values.map(f), mask);
@@ -123,10 +129,8 @@ accesses! {
             }
             for element in 0..width {
                 let mut out = [D::default(); LANES];
-                for (lane, out) in out.iter_mut().enumerate() {
-                    if mask >> lane & 1 != 0 {
-                        *out = f((at[lane] as *const M).add(element).read_volatile());
-                    }
+                for (at, out) in at.iter().zip(&mut out) {
+                    *out = f((*at as *const M).add(element).read_volatile());
                 }
                 lanes.set(inst.d[element], &out, mask);
             }
@@ -137,10 +141,11 @@ accesses! {
     /// Stores `inst.width` elements; the closure turns the register's type into memory's.
     pub fn store<S: Elem, M: Stored; F: Fn(S) -> M>(lanes, inst, mask) {
         let f = conjure::<F>();
+        let mut at = [0; LANES];
         let (size, width) = (size_of::<M>(), usize::from(inst.width));
         // SAFETY: as in `load`.
         unsafe {
-            let at = resolve::<SPACE>(lanes, inst, mask, size * width)?;
+            resolve::<SPACE>(lanes, inst, mask, size * width, &mut at)?;
             if width == 1 && mask == !0 && contiguous(&at, size) {
                 let values: [M; LANES] = lanes.all::<S>(inst.stored(0)).map(f);
                 (at[0] as *mut [M; LANES]).write(values);
@@ -161,9 +166,10 @@ accesses! {
     /// Replaces a value by what the closure makes of it and two operands, atomically; gives the old value.
     pub fn atomic<T: Atomic; F: Fn(T, T, T) -> T>(lanes, inst, mask) {
         let f = conjure::<F>();
+        let mut at = [0; LANES];
         // SAFETY: `resolve` checked size and alignment; slots as lowering made them.
         unsafe {
-            let at = resolve::<SPACE>(lanes, inst, mask, size_of::<T>())?;
+            resolve::<SPACE>(lanes, inst, mask, size_of::<T>(), &mut at)?;
             let (b, c) = (lanes.all::<T>(inst.s[1]), lanes.all::<T>(inst.s[2]));
             let mut out = [T::default(); LANES];
             for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {

@@ -70,7 +70,8 @@ impl Warp {
         let (old_words, new_words) = ((self.lane_bytes / 8) as usize, (grown / 8) as usize);
         let mut local = vec![0; new_words * LANES];
         for lane in 0..LANES {
-            local[lane * new_words..][..old_words].copy_from_slice(&self.local[lane * old_words..][..old_words]);
+            local[lane * new_words..][..old_words]
+                .copy_from_slice(&self.local[lane * old_words..][..old_words]);
         }
         self.local = local;
         self.lane_bytes = grown;
@@ -97,7 +98,8 @@ impl Warp {
                     let targets = unsafe { lanes.all::<u64>(slot) };
                     let index = image.at(targets[lane]).filter(|&index| {
                         let callee = &image.functions[index];
-                        sizes(&callee.params).eq(sizes(&site.args)) && sizes(&callee.returns).eq(sizes(&site.returns))
+                        sizes(&callee.params).eq(sizes(&site.args))
+                            && sizes(&callee.returns).eq(sizes(&site.returns))
                     });
                     let fault = || lanes.fault(Fault::new(FaultKind::InvalidPc, targets[lane]), lane);
                     let same = (0..LANES).filter(|&other| targets[other] == targets[lane]);
@@ -202,14 +204,16 @@ impl Warp {
                     }
                 }
                 Builtin::AssertFail => {
-                    let (message, file, line, function) = (argument(0)?, argument(1)?, argument(2)?, argument(3)?);
+                    let (message, file, line, function) =
+                        (argument(0)?, argument(1)?, argument(2)?, argument(3)?);
                     let mut text = |address| {
                         let bytes = lanes.spaces.read_string(lane, address, printf::MAX_STRING);
                         bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
                     };
                     let (message, file, function) = (text(message)?, text(file)?, text(function)?);
-                    let [block, thread] = [lanes.block, std::array::from_fn(|axis| lanes.threads[axis].0[lane])]
-                        .map(|at: [u32; 3]| format!("[{},{},{}]", at[0], at[1], at[2]));
+                    let [block, thread] =
+                        [lanes.block, std::array::from_fn(|axis| lanes.threads[axis].0[lane])]
+                            .map(|at: [u32; 3]| format!("[{},{},{}]", at[0], at[1], at[2]));
                     let said = format!(
                         "{file}:{line}: {function}: block: {block}, thread: {thread} Assertion `{message}` failed."
                     );

@@ -3,7 +3,7 @@
 //!
 //! A closure captures nothing, so that it exists as its type alone and the handler is an ordinary function pointer.
 
-use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::LazyLock;
 
 use super::{Compute, Elem, Inst, LANES, Lanes};
@@ -30,8 +30,8 @@ pub fn wide() -> bool {
 #[inline(always)]
 pub fn conjure<F: Copy + 'static>() -> F {
     const { assert!(size_of::<F>() == 0, "an instruction's closure must not capture anything") };
-    // SAFETY: F has no bytes to initialise, and is Copy: nothing else can tell this value from the one passed.
-    unsafe { MaybeUninit::<F>::uninit().assume_init() }
+    // SAFETY: F has no bytes to read, and is Copy: nothing can tell this value from the one passed.
+    unsafe { *NonNull::<F>::dangling().as_ref() }
 }
 
 /// Defines a function that makes a handler from a closure: compiled once for any x86-64 and once for AVX2, chosen at run

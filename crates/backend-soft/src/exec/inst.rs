@@ -14,7 +14,7 @@ pub type Compute = unsafe fn(&mut Lanes, &Inst, u32);
 ///
 /// # Safety
 /// As for [`Compute`].
-pub type Access = unsafe fn(&mut Lanes, &Inst, u32) -> Result<(), Fault>;
+pub type Access = unsafe fn(&mut Lanes, &Inst, u32) -> Result<(), Box<Fault>>;
 
 /// What an instruction does.
 #[derive(Clone, Copy, Debug)]

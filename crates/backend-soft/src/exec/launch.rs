@@ -25,7 +25,7 @@ impl Image {
     /// The function that has an address.
     pub fn at(&self, address: u64) -> Option<usize> {
         let index = (address / FUNCTION_STEP).checked_sub(1)? as usize;
-        (address % FUNCTION_STEP == 0 && index < self.functions.len()).then_some(index)
+        (address.is_multiple_of(FUNCTION_STEP) && index < self.functions.len()).then_some(index)
     }
 }
 

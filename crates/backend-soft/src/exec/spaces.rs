@@ -19,12 +19,16 @@ pub const LOCAL: Space = 3;
 /// A kernel's `.param`.
 pub const PARAM: Space = 4;
 
+/// An access to where nothing is, and its lane. (Boxed: what usually happens is that nothing is returned.)
+pub type Misplaced = Box<(usize, Fault)>;
+
 /// Memory that one warp can reach.
 pub struct Spaces<'a> {
     memory: &'a Memory,
     extents: Arc<Extents>,
-    /// The part of the extents that was used last.
+    /// The part of the extents that was used last, and the one before.
     recent: (u64, u64),
+    older: (u64, u64),
     shared: *mut u8,
     shared_bytes: u64,
     local: *mut u8,
@@ -42,6 +46,7 @@ impl<'a> Spaces<'a> {
             memory,
             extents: memory.extents(),
             recent: (0, 0),
+            older: (0, 0),
             shared: shared.as_mut_ptr().cast(),
             shared_bytes,
             local: std::ptr::null_mut(),
@@ -62,70 +67,83 @@ impl<'a> Spaces<'a> {
         self.local_bytes = lane_bytes;
     }
 
-    /// The host addresses for the lanes of `mask`; those of other lanes mean nothing. Each is good for `size` bytes.
+    /// Turns the addresses of the lanes of `mask` into host addresses, each good for `size` bytes. Other lanes get the address of
+    /// an active one, so that reading is safe in every lane.
     ///
     /// # Errors
     /// With the lane, for the first lane whose access is misaligned or out of bounds.
     #[inline(always)]
     pub fn resolve<const SPACE: Space>(
         &mut self,
-        addresses: &[u64; LANES],
+        addresses: &mut [u64; LANES],
         mask: u32,
         size: u64,
-    ) -> Result<[u64; LANES], (usize, Fault)> {
-        let live = |lane: usize| mask >> lane & 1 != 0;
+    ) -> Result<(), Misplaced> {
+        if mask != !0 {
+            let first = addresses[mask.trailing_zeros() as usize & (LANES - 1)];
+            for (lane, address) in addresses.iter_mut().enumerate() {
+                *address = if mask >> lane & 1 != 0 { *address } else { first };
+            }
+        }
+        let (start, bytes) = match SPACE {
+            SHARED => (0, self.shared_bytes),
+            LOCAL => (0, self.local_bytes),
+            PARAM => (0, self.param_bytes),
+            GLOBAL => (self.recent.0, self.recent.1 - self.recent.0),
+            _ => (SHARED_WINDOW, 3 * WINDOW_BYTES),
+        };
         let mut low_bits = 0;
-        let (mut low, mut high) = (u64::MAX, 0);
-        for (lane, &address) in addresses.iter().enumerate() {
-            low_bits |= if live(lane) { address } else { 0 };
-            low = low.min(if live(lane) { address } else { u64::MAX });
-            high = high.max(if live(lane) { address } else { 0 });
+        if SPACE == GENERIC {
+            let mut windows = 0;
+            for address in addresses.iter() {
+                low_bits |= address;
+                windows |= u64::from(address.wrapping_sub(start) < bytes);
+            }
+            if low_bits & (size - 1) != 0 {
+                return Err(misaligned(addresses, size));
+            }
+            return if windows == 0 {
+                self.resolve::<GLOBAL>(addresses, !0, size)
+            } else {
+                self.resolve_generic(addresses, size)
+            };
+        }
+        let mut outside = u64::from(bytes < size);
+        let last = bytes.wrapping_sub(size);
+        for address in addresses.iter() {
+            low_bits |= address;
+            outside |= u64::from(address.wrapping_sub(start) > last);
         }
         if low_bits & (size - 1) != 0 {
-            return Err(misaligned(addresses, mask, size));
+            return Err(misaligned(addresses, size));
         }
-        match SPACE {
-            GLOBAL => {
-                if low >= self.recent.0 && high <= self.recent.1.wrapping_sub(size) && self.recent.1 >= size {
-                    return Ok(*addresses);
-                }
-                self.resolve_global(addresses, mask, size)
-            }
-            SHARED | LOCAL | PARAM => {
-                let bytes = match SPACE {
-                    SHARED => self.shared_bytes,
-                    LOCAL => self.local_bytes,
-                    _ => self.param_bytes,
-                };
-                if bytes < size || high > bytes - size {
-                    return Err(outside(addresses, mask, bytes, size));
-                }
-                let base = match SPACE {
-                    SHARED => self.shared as u64,
-                    LOCAL => self.local as u64,
-                    _ => self.params as u64,
-                };
-                let stride = if SPACE == LOCAL { bytes } else { 0 };
-                Ok(std::array::from_fn(|lane| base.wrapping_add(addresses[lane]) + stride * lane as u64))
-            }
-            _ => {
-                let window = |address: u64| address.wrapping_sub(SHARED_WINDOW) < 3 * WINDOW_BYTES;
-                if !window(low) && !window(high) && (low > SHARED_WINDOW || high < SHARED_WINDOW) {
-                    return self.resolve::<GLOBAL>(addresses, mask, size);
-                }
-                self.resolve_generic(addresses, mask, size)
-            }
+        if outside != 0 {
+            return match SPACE {
+                GLOBAL => self.find_global(addresses, size),
+                _ => Err(out_of_bounds(addresses, bytes, size)),
+            };
         }
+        let (base, stride) = match SPACE {
+            GLOBAL => return Ok(()),
+            SHARED => (self.shared as u64, 0),
+            LOCAL => (self.local as u64, bytes),
+            _ => (self.params as u64, 0),
+        };
+        for (lane, address) in addresses.iter_mut().enumerate() {
+            *address = address.wrapping_add(base + stride * lane as u64);
+        }
+        Ok(())
     }
 
-    #[cold]
-    fn resolve_global(
-        &mut self,
-        addresses: &[u64; LANES],
-        mask: u32,
-        size: u64,
-    ) -> Result<[u64; LANES], (usize, Fault)> {
-        for (lane, &address) in addresses.iter().enumerate().filter(|(lane, _)| mask >> lane & 1 != 0) {
+    #[inline(never)]
+    fn find_global(&mut self, addresses: &[u64; LANES], size: u64) -> Result<(), Misplaced> {
+        std::mem::swap(&mut self.recent, &mut self.older);
+        let (start, end) = self.recent;
+        let within = |address: &u64| *address >= start && *address < end && size <= end - *address;
+        if addresses.iter().all(within) {
+            return Ok(());
+        }
+        for (lane, &address) in addresses.iter().enumerate() {
             let found = match self.extents.find(address, size) {
                 // Memory may have been mapped since this slice began.
                 None => {
@@ -134,38 +152,39 @@ impl<'a> Spaces<'a> {
                 }
                 found => found,
             };
-            self.recent = found.ok_or((lane, Fault::new(FaultKind::IllegalAddress, address)))?;
+            self.recent =
+                found.ok_or_else(|| Box::new((lane, Fault::new(FaultKind::IllegalAddress, address))))?;
         }
-        Ok(*addresses)
+        Ok(())
     }
 
     #[inline(never)]
-    fn resolve_generic(
-        &mut self,
-        addresses: &[u64; LANES],
-        mask: u32,
-        size: u64,
-    ) -> Result<[u64; LANES], (usize, Fault)> {
-        let mut out = [0; LANES];
-        for (lane, &address) in addresses.iter().enumerate().filter(|(lane, _)| mask >> lane & 1 != 0) {
-            let mut one = [0; LANES];
-            let only = 1 << lane;
-            let resolved = if address.wrapping_sub(SHARED_WINDOW) < WINDOW_BYTES {
-                one[lane] = address - SHARED_WINDOW;
-                self.resolve::<SHARED>(&one, only, size)
-            } else if address.wrapping_sub(LOCAL_WINDOW) < WINDOW_BYTES {
-                one[lane] = address - LOCAL_WINDOW;
-                self.resolve::<LOCAL>(&one, only, size)
-            } else if address.wrapping_sub(PARAM_WINDOW) < WINDOW_BYTES {
-                one[lane] = address - PARAM_WINDOW;
-                self.resolve::<PARAM>(&one, only, size)
-            } else {
-                one[lane] = address;
-                self.resolve::<GLOBAL>(&one, only, size)
-            };
-            out[lane] = resolved.map_err(|(lane, fault)| (lane, Fault { address, ..fault }))?[lane];
+    fn resolve_generic(&mut self, addresses: &mut [u64; LANES], size: u64) -> Result<(), Misplaced> {
+        for (lane, address) in addresses.iter_mut().enumerate() {
+            *address = self.resolve_one(lane, *address, size).map_err(|fault| Box::new((lane, fault)))?;
         }
-        Ok(out)
+        Ok(())
+    }
+
+    /// The host address for a generic address of one lane.
+    fn resolve_one(&mut self, lane: usize, address: u64, size: u64) -> Result<u64, Fault> {
+        let mut all = [0; LANES];
+        let only = 1 << lane;
+        let resolved = if address.wrapping_sub(SHARED_WINDOW) < WINDOW_BYTES {
+            all[lane] = address - SHARED_WINDOW;
+            self.resolve::<SHARED>(&mut all, only, size)
+        } else if address.wrapping_sub(LOCAL_WINDOW) < WINDOW_BYTES {
+            all[lane] = address - LOCAL_WINDOW;
+            self.resolve::<LOCAL>(&mut all, only, size)
+        } else if address.wrapping_sub(PARAM_WINDOW) < WINDOW_BYTES {
+            all[lane] = address - PARAM_WINDOW;
+            self.resolve::<PARAM>(&mut all, only, size)
+        } else {
+            all[lane] = address;
+            self.resolve::<GLOBAL>(&mut all, only, size)
+        };
+        resolved.map_err(|misplaced| Fault { address, ..misplaced.1 })?;
+        Ok(all[lane])
     }
 
     /// Reads bytes at a generic address of one lane, up to `limit` or to the first zero byte (which is left out).
@@ -194,10 +213,8 @@ impl<'a> Spaces<'a> {
     }
 
     fn read_byte(&mut self, lane: usize, address: u64) -> Result<u8, Fault> {
-        let mut addresses = [0; LANES];
-        addresses[lane] = address;
-        let at = self.resolve::<GENERIC>(&addresses, 1 << lane, 1).map_err(|(_, fault)| fault)?[lane];
-        // SAFETY: `resolve` found a byte there.
+        let at = self.resolve_one(lane, address, 1)?;
+        // SAFETY: `resolve_one` found a byte there.
         Ok(unsafe { (at as *const u8).read_volatile() })
     }
 
@@ -206,10 +223,8 @@ impl<'a> Spaces<'a> {
     /// # Errors
     /// When that is out of bounds.
     pub fn write_local(&mut self, lane: usize, address: u64, value: u32) -> Result<(), Fault> {
-        let mut addresses = [0; LANES];
-        addresses[lane] = address;
-        let at = self.resolve::<LOCAL>(&addresses, 1 << lane, 4).map_err(|(_, fault)| fault)?[lane];
-        // SAFETY: `resolve` checked bounds and alignment.
+        let at = self.resolve_one(lane, LOCAL_WINDOW + address, 4)?;
+        // SAFETY: `resolve_one` checked bounds and alignment.
         unsafe { (at as *mut u32).write(value) };
         Ok(())
     }
@@ -239,16 +254,17 @@ impl<'a> Spaces<'a> {
 }
 
 #[cold]
-fn misaligned(addresses: &[u64; LANES], mask: u32, size: u64) -> (usize, Fault) {
-    first(addresses, mask, FaultKind::Misaligned, |address| address & (size - 1) != 0)
+fn misaligned(addresses: &[u64; LANES], size: u64) -> Misplaced {
+    first(addresses, FaultKind::Misaligned, |address| address & (size - 1) != 0)
 }
 
 #[cold]
-fn outside(addresses: &[u64; LANES], mask: u32, bytes: u64, size: u64) -> (usize, Fault) {
-    first(addresses, mask, FaultKind::IllegalAddress, |address| bytes < size || address > bytes - size)
+fn out_of_bounds(addresses: &[u64; LANES], bytes: u64, size: u64) -> Misplaced {
+    first(addresses, FaultKind::IllegalAddress, |address| bytes < size || address > bytes - size)
 }
 
-fn first(addresses: &[u64; LANES], mask: u32, kind: FaultKind, wrong: impl Fn(u64) -> bool) -> (usize, Fault) {
-    let lane = (0..LANES).find(|lane| mask >> lane & 1 != 0 && wrong(addresses[*lane])).unwrap_or(0);
-    (lane, Fault::new(kind, addresses[lane]))
+/// Lanes that are not active repeat an active one's address, and so its error.
+fn first(addresses: &[u64; LANES], kind: FaultKind, wrong: impl Fn(u64) -> bool) -> Misplaced {
+    let lane = addresses.iter().position(|address| wrong(*address)).unwrap_or(0);
+    Box::new((lane, Fault::new(kind, addresses[lane])))
 }

@@ -26,7 +26,8 @@ impl Warp {
         let mut rest = here.mask;
         while rest != 0 {
             let named = members[rest.trailing_zeros() as usize];
-            let same = (0..LANES).filter(|&lane| members[lane] == named).fold(0, |mask, lane| mask | 1u32 << lane);
+            let same =
+                (0..LANES).filter(|&lane| members[lane] == named).fold(0, |mask, lane| mask | 1u32 << lane);
             let mask = same & rest;
             rest &= !mask;
             self.groups.push(Group { mask, wait: Wait::Together(named), ..here });
@@ -144,8 +145,9 @@ impl Gathered {
             }
             Together::MatchAny { .. } => {
                 for lane in present() {
-                    out.values[lane] =
-                        present().filter(|&other| a[other] == a[lane]).fold(0, |mask, other| mask | 1 << other);
+                    out.values[lane] = present()
+                        .filter(|&other| a[other] == a[lane])
+                        .fold(0, |mask, other| mask | 1 << other);
                 }
             }
             Together::MatchAll { .. } => {

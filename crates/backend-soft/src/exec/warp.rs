@@ -92,7 +92,8 @@ impl Warp {
             let mut other = index + 1;
             while other < self.groups.len() {
                 let there = self.groups[other];
-                if (there.frame, there.pc, there.wait) == (here.frame, here.pc, Wait::Ready) && here.wait == Wait::Ready
+                if (there.frame, there.pc, there.wait) == (here.frame, here.pc, Wait::Ready)
+                    && here.wait == Wait::Ready
                 {
                     self.groups[index].mask |= there.mask;
                     self.groups.swap_remove(other);
@@ -151,7 +152,8 @@ impl Warp {
                 Op::Access(run) => {
                     if m != 0 {
                         // SAFETY: as above.
-                        unsafe { run(lanes, inst, m) }.map_err(|fault| locate(fault, lanes, function, inst.line))?;
+                        unsafe { run(lanes, inst, m) }
+                            .map_err(|fault| locate(*fault, lanes, function, inst.line))?;
                     }
                     pc += 1;
                 }

@@ -1,9 +1,7 @@
 //! Atomic operations on memory.
 
 use ptx::ast::Operand;
-use ptx::ast::ScalarType::{
-    self, B16, B32, B64, Bf16x2, F16x2, F32, F64, S32, S64, U32, U64,
-};
+use ptx::ast::ScalarType::{self, B16, B32, B64, Bf16x2, F16x2, F32, F64, S32, S64, U32, U64};
 
 use super::loads::{in_space, is_hint, space};
 use super::rounding::Float;
@@ -20,7 +18,8 @@ pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         return Err(op.unsupported());
     }
     let ty = op.ty()?;
-    let operation = op.mods.iter().copied().find(|m| operations.contains(m)).ok_or_else(|| op.unsupported())?;
+    let operation =
+        op.mods.iter().copied().find(|m| operations.contains(m)).ok_or_else(|| op.unsupported())?;
     let (d, rest) = match (op.name, &i.operands[..]) {
         ("atom", [d, rest @ ..]) => (d, rest),
         (_, rest) => (&Operand::Sink, rest),
@@ -47,29 +46,42 @@ fn handler(operation: &str, ty: ScalarType, space: Space) -> Option<Access> {
         ("add", U32 | S32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| a.wrapping_add(b))),
         ("add", U64 | S64) => in_space!(space, atomic::<u64>(|a: u64, b: u64, _: u64| a.wrapping_add(b))),
         ("add", F32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| add32(a, b))),
-        ("add", F64) => in_space!(space, atomic::<u64>(|a: u64, b: u64, _: u64| {
-            (f64::from_bits(a) + f64::from_bits(b)).to_bits()
-        })),
+        ("add", F64) => in_space!(
+            space,
+            atomic::<u64>(|a: u64, b: u64, _: u64| { (f64::from_bits(a) + f64::from_bits(b)).to_bits() })
+        ),
         ("add", ScalarType::F16) => in_space!(space, atomic::<u16>(|a: u16, b: u16, _: u16| add_f16(a, b))),
         ("add", ScalarType::Bf16) => in_space!(space, atomic::<u16>(|a: u16, b: u16, _: u16| add_bf16(a, b))),
-        ("add", F16x2) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| {
-            super::integer::pairs(a, b, add_f16)
-        })),
-        ("add", Bf16x2) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| {
-            super::integer::pairs(a, b, add_bf16)
-        })),
+        ("add", F16x2) => {
+            in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| { super::integer::pairs(a, b, add_f16) }))
+        }
+        ("add", Bf16x2) => in_space!(
+            space,
+            atomic::<u32>(|a: u32, b: u32, _: u32| { super::integer::pairs(a, b, add_bf16) })
+        ),
         ("min", U32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| a.min(b))),
         ("max", U32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| a.max(b))),
-        ("min", S32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| (a as i32).min(b as i32) as u32)),
-        ("max", S32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| (a as i32).max(b as i32) as u32)),
+        ("min", S32) => {
+            in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| (a as i32).min(b as i32) as u32))
+        }
+        ("max", S32) => {
+            in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| (a as i32).max(b as i32) as u32))
+        }
         ("min", U64) => in_space!(space, atomic::<u64>(|a: u64, b: u64, _: u64| a.min(b))),
         ("max", U64) => in_space!(space, atomic::<u64>(|a: u64, b: u64, _: u64| a.max(b))),
-        ("min", S64) => in_space!(space, atomic::<u64>(|a: u64, b: u64, _: u64| (a as i64).min(b as i64) as u64)),
-        ("max", S64) => in_space!(space, atomic::<u64>(|a: u64, b: u64, _: u64| (a as i64).max(b as i64) as u64)),
-        ("inc", U32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| if a >= b { 0 } else { a + 1 })),
-        ("dec", U32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| {
-            if a == 0 || a > b { b } else { a - 1 }
-        })),
+        ("min", S64) => {
+            in_space!(space, atomic::<u64>(|a: u64, b: u64, _: u64| (a as i64).min(b as i64) as u64))
+        }
+        ("max", S64) => {
+            in_space!(space, atomic::<u64>(|a: u64, b: u64, _: u64| (a as i64).max(b as i64) as u64))
+        }
+        ("inc", U32) => {
+            in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| if a >= b { 0 } else { a + 1 }))
+        }
+        ("dec", U32) => in_space!(
+            space,
+            atomic::<u32>(|a: u32, b: u32, _: u32| { if a == 0 || a > b { b } else { a - 1 } })
+        ),
         ("and", B32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| a & b)),
         ("or", B32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| a | b)),
         ("xor", B32) => in_space!(space, atomic::<u32>(|a: u32, b: u32, _: u32| a ^ b)),

@@ -59,8 +59,12 @@ pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         ("clz", B64) => un(|a: u64| a.leading_zeros()),
         ("bfind", U32) if shift => un(|a: u32| if a == 0 { !0 } else { a.leading_zeros() }),
         ("bfind", U64) if shift => un(|a: u64| if a == 0 { !0 } else { a.leading_zeros() }),
-        ("bfind", S32) if shift => un(|a: i32| if a ^ a >> 31 == 0 { !0 } else { (a ^ a >> 31).leading_zeros() }),
-        ("bfind", S64) if shift => un(|a: i64| if a ^ a >> 63 == 0 { !0 } else { (a ^ a >> 63).leading_zeros() }),
+        ("bfind", S32) if shift => {
+            un(|a: i32| if a ^ a >> 31 == 0 { !0 } else { (a ^ a >> 31).leading_zeros() })
+        }
+        ("bfind", S64) if shift => {
+            un(|a: i64| if a ^ a >> 63 == 0 { !0 } else { (a ^ a >> 63).leading_zeros() })
+        }
         ("bfind", U32) => un(|a: u32| 31u32.wrapping_sub(a.leading_zeros())),
         ("bfind", U64) => un(|a: u64| 63u32.wrapping_sub(a.leading_zeros())),
         ("bfind", S32) => un(|a: i32| 31u32.wrapping_sub((a ^ a >> 31).leading_zeros())),
@@ -77,7 +81,9 @@ pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         ("bmsk", B32) => bin(|a: u32, b: u32| (field(b & 31) << (a & 31)) as u32),
         ("szext", U32) if op.has("clamp") => bin(|a: u32, b: u32| a & field(b.min(32)) as u32),
         ("szext", U32) => bin(|a: u32, b: u32| a & field(b & 31) as u32),
-        ("szext", S32) if op.has("clamp") => bin(|a: i32, b: u32| extract_signed(a.into(), 0, b.min(32), 31) as i32),
+        ("szext", S32) if op.has("clamp") => {
+            bin(|a: i32, b: u32| extract_signed(a.into(), 0, b.min(32), 31) as i32)
+        }
         ("szext", S32) => bin(|a: i32, b: u32| extract_signed(a.into(), 0, b & 31, 31) as i32),
         ("fns", B32) => ter(nth_set),
         ("lop3", B32) => quad(table_logic),
@@ -120,10 +126,16 @@ fn permute(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     let handler: Compute = match op.mods.first().copied() {
         None => ter(|a: u32, b: u32, c: u32| pick(a, b, std::array::from_fn(|n| c >> (4 * n) & 15))),
         Some("f4e") => ter(|a: u32, b: u32, c: u32| pick(a, b, std::array::from_fn(|n| (c & 3) + n as u32))),
-        Some("b4e") => ter(|a: u32, b: u32, c: u32| pick(a, b, std::array::from_fn(|n| (c & 3).wrapping_sub(n as u32) & 7))),
+        Some("b4e") => ter(|a: u32, b: u32, c: u32| {
+            pick(a, b, std::array::from_fn(|n| (c & 3).wrapping_sub(n as u32) & 7))
+        }),
         Some("rc8") => ter(|a: u32, b: u32, c: u32| pick(a, b, [c & 3; 4])),
-        Some("ecl") => ter(|a: u32, b: u32, c: u32| pick(a, b, std::array::from_fn(|n| (c & 3).max(n as u32)))),
-        Some("ecr") => ter(|a: u32, b: u32, c: u32| pick(a, b, std::array::from_fn(|n| (c & 3).min(n as u32)))),
+        Some("ecl") => {
+            ter(|a: u32, b: u32, c: u32| pick(a, b, std::array::from_fn(|n| (c & 3).max(n as u32))))
+        }
+        Some("ecr") => {
+            ter(|a: u32, b: u32, c: u32| pick(a, b, std::array::from_fn(|n| (c & 3).min(n as u32))))
+        }
         Some(_) => ter(|a: u32, b: u32, c: u32| {
             let low = (c & 1) * 2;
             pick(a, b, [low, low + 1, low, low + 1])

@@ -9,8 +9,8 @@ use crate::exec::{Combine, Compute, Condition, Op, Pred as Predicate, bin, compa
 use crate::lower::{Lower, wrong};
 
 const ORDERS: [&str; 18] = [
-    "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num",
-    "nan",
+    "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu",
+    "num", "nan",
 ];
 
 macro_rules! integer_order {
@@ -50,7 +50,13 @@ macro_rules! float_order {
     };
 }
 
-#[allow(clippy::eq_op, clippy::neg_cmp_op_on_partial_ord, clippy::nonminimal_bool)]
+// Values that are not a number make these comparisons different from the simpler ones.
+#[allow(
+    clippy::eq_op,
+    clippy::neg_cmp_op_on_partial_ord,
+    clippy::nonminimal_bool,
+    clippy::double_comparisons
+)]
 fn comparison(op: &Spelling<'_>, order: &str, ty: ScalarType) -> Result<Compute> {
     Ok(match ty {
         B16 | U16 => integer_order!(op, order, u16),
@@ -128,7 +134,13 @@ fn setp(
 }
 
 /// Packed operands: the first result is that of the low halves, the second that of the high halves.
-fn setp_halves(cx: &mut Lower<'_>, op: &Spelling<'_>, order: &str, combine: Combine, ty: ScalarType) -> Result<()> {
+fn setp_halves(
+    cx: &mut Lower<'_>,
+    op: &Spelling<'_>,
+    order: &str,
+    combine: Combine,
+    ty: ScalarType,
+) -> Result<()> {
     let (p, q) = results(cx, cx.operand(op.instruction, 0)?)?;
     let handler = comparison(op, order, if ty == F16x2 { F16 } else { Bf16 })?;
     let a = cx.src(cx.operand(op.instruction, 1)?, B32)?;
@@ -153,7 +165,13 @@ fn setp_halves(cx: &mut Lower<'_>, op: &Spelling<'_>, order: &str, combine: Comb
 }
 
 /// `set`: a comparison, then a choice between two constants.
-#[allow(clippy::eq_op, clippy::neg_cmp_op_on_partial_ord, clippy::nonminimal_bool)]
+// Values that are not a number make these comparisons different from the simpler ones.
+#[allow(
+    clippy::eq_op,
+    clippy::neg_cmp_op_on_partial_ord,
+    clippy::nonminimal_bool,
+    clippy::double_comparisons
+)]
 fn set(
     cx: &mut Lower<'_>,
     op: &Spelling<'_>,
@@ -176,7 +194,7 @@ fn set(
         }
         let handler: Compute = match order {
             "eq" => both!(|a: f64, b: f64| a == b),
-            "ne" => both!(|a: f64, b: f64| a < b || a > b),
+            "ne" => both!(|a: f64, b: f64| a != b),
             "lt" => both!(|a: f64, b: f64| a < b),
             "le" => both!(|a: f64, b: f64| a <= b),
             "gt" => both!(|a: f64, b: f64| a > b),

@@ -13,9 +13,7 @@ use crate::exec::{Compute, Slot, bin, un};
 use crate::lower::{Lower, wrong};
 
 pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
-    op.only(&[
-        "rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "satfinite", "relu",
-    ])?;
+    op.only(&["rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "satfinite", "relu"])?;
     let [d, s] = op.types[..] else { return Err(op.unsupported()) };
     if op.instruction.operands.len() == 3 {
         return pack(cx, op, d, s);
@@ -241,7 +239,9 @@ fn from_integer(op: &Spelling<'_>, d: ScalarType, signed: bool) -> Result<Comput
         }
         (Bf16, Direction::Even) => of_integer!(signed, |n, m| half::bf16(integer_to_odd(n, m))),
         (Bf16, Direction::Zero) => {
-            of_integer!(signed, |n, m| crate::exec::Bfloat(BFLOAT.round(integer_to_odd(n, m), Direction::Zero)))
+            of_integer!(signed, |n, m| crate::exec::Bfloat(
+                BFLOAT.round(integer_to_odd(n, m), Direction::Zero)
+            ))
         }
         _ => return Err(op.unsupported()),
     })
@@ -328,7 +328,11 @@ fn from_double(op: &Spelling<'_>, d: ScalarType) -> Result<Compute> {
 /// TF32 is single precision with 13 fraction bits fewer; `add` decides how the cut is rounded.
 #[inline(always)]
 fn tensor(value: f32, add: u32) -> f32 {
-    if value.is_finite() { f32::from_bits((value.to_bits() + add) & !0x1fff) } else { f32::from_bits(value.canonical().to_bits() & !0x1fff) }
+    if value.is_finite() {
+        f32::from_bits((value.to_bits() + add) & !0x1fff)
+    } else {
+        f32::from_bits(value.canonical().to_bits() & !0x1fff)
+    }
 }
 
 /// Two single-precision values to a packed pair: the first source goes to the high half.

@@ -77,7 +77,9 @@ pub(super) fn arithmetic(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         ("add", _) => (by_type!(op, ty; bin, |a, b| a + b), 2),
         ("sub", _) => (by_type!(op, ty; bin, |a, b| a - b), 2),
         ("mul", _) => (by_type!(op, ty; bin, |a, b| a * b), 2),
-        ("fma", _) if op.has("relu") => (by_type!(op, ty; ter, |a, b, c| relu(add_to_odd::<NEAREST>(a * b, c))), 3),
+        ("fma", _) if op.has("relu") => {
+            (by_type!(op, ty; ter, |a, b, c| relu(add_to_odd::<NEAREST>(a * b, c))), 3)
+        }
         ("fma", _) => (by_type!(op, ty; ter, |a, b, c| add_to_odd::<NEAREST>(a * b, c)), 3),
         ("neg", F16 | Bf16) => (un(|a: u16| a ^ 0x8000), 1),
         ("neg", _) => (un(|a: u32| a ^ 0x8000_8000), 1),
@@ -106,7 +108,9 @@ pub(super) fn minmax(cx: &mut Lower<'_>, op: &Spelling<'_>, ty: ScalarType) -> R
     let handler: Compute = match (op.name, op.has("NaN")) {
         ("min", false) => by_type!(op, ty; bin, |a, b| super::minmax::min64(a, b)),
         ("max", false) => by_type!(op, ty; bin, |a, b| super::minmax::max64(a, b)),
-        ("min", true) => by_type!(op, ty; bin, |a, b| super::minmax::either_nan(a, b, super::minmax::min64(a, b))),
+        ("min", true) => {
+            by_type!(op, ty; bin, |a, b| super::minmax::either_nan(a, b, super::minmax::min64(a, b)))
+        }
         _ => by_type!(op, ty; bin, |a, b| super::minmax::either_nan(a, b, super::minmax::max64(a, b))),
     };
     cx.compute(op.instruction, handler, ty, &[ty; 2])

@@ -71,8 +71,13 @@ fn products(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     let part = op.mods.iter().copied().find(|m| *m != "sat").unwrap_or("lo");
     if op.has("sat") {
         let saturating = mad && part == "hi" && ty == S32;
-        let handler = ter(|a: i32, b: i32, c: i32| ((i64::from(a) * i64::from(b) >> 32) as i32).saturating_add(c));
-        return if saturating { cx.compute(op.instruction, handler, ty, &[ty; 3]) } else { Err(op.unsupported()) };
+        let handler =
+            ter(|a: i32, b: i32, c: i32| (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c));
+        return if saturating {
+            cx.compute(op.instruction, handler, ty, &[ty; 3])
+        } else {
+            Err(op.unsupported())
+        };
     }
     if part == "wide" {
         let (mul, add, wide): (Compute, Compute, ScalarType) = match ty {
@@ -132,27 +137,27 @@ fn products(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
 
 #[inline(always)]
 fn high_s16(a: i16, b: i16) -> i16 {
-    (i32::from(a) * i32::from(b) >> 16) as i16
+    ((i32::from(a) * i32::from(b)) >> 16) as i16
 }
 #[inline(always)]
 fn high_u16(a: u16, b: u16) -> u16 {
-    (u32::from(a) * u32::from(b) >> 16) as u16
+    ((u32::from(a) * u32::from(b)) >> 16) as u16
 }
 #[inline(always)]
 fn high_s32(a: i32, b: i32) -> i32 {
-    (i64::from(a) * i64::from(b) >> 32) as i32
+    ((i64::from(a) * i64::from(b)) >> 32) as i32
 }
 #[inline(always)]
 pub(super) fn high_u32(a: u32, b: u32) -> u32 {
-    (u64::from(a) * u64::from(b) >> 32) as u32
+    ((u64::from(a) * u64::from(b)) >> 32) as u32
 }
 #[inline(always)]
 fn high_s64(a: i64, b: i64) -> i64 {
-    (i128::from(a) * i128::from(b) >> 64) as i64
+    ((i128::from(a) * i128::from(b)) >> 64) as i64
 }
 #[inline(always)]
 pub(super) fn high_u64(a: u64, b: u64) -> u64 {
-    (u128::from(a) * u128::from(b) >> 64) as u64
+    ((u128::from(a) * u128::from(b)) >> 64) as u64
 }
 
 /// Products of the low 24 bits: the low or high 32 of the 48.
@@ -208,7 +213,9 @@ fn dot(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         ("dp2a", U32, S32, false) => ter(|a: u32, b: u32, c: u32| dot2(a, b, c, half, signed_byte)),
         ("dp2a", S32, U32, false) => ter(|a: u32, b: u32, c: u32| dot2(a, b, c, signed_half, byte)),
         ("dp2a", U32, U32, true) => ter(|a: u32, b: u32, c: u32| dot2(a, b >> 16, c, half, byte)),
-        ("dp2a", S32, S32, true) => ter(|a: u32, b: u32, c: u32| dot2(a, b >> 16, c, signed_half, signed_byte)),
+        ("dp2a", S32, S32, true) => {
+            ter(|a: u32, b: u32, c: u32| dot2(a, b >> 16, c, signed_half, signed_byte))
+        }
         ("dp2a", U32, S32, true) => ter(|a: u32, b: u32, c: u32| dot2(a, b >> 16, c, half, signed_byte)),
         ("dp2a", S32, U32, true) => ter(|a: u32, b: u32, c: u32| dot2(a, b >> 16, c, signed_half, byte)),
         _ => return Err(op.unsupported()),

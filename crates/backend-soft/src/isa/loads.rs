@@ -12,11 +12,48 @@ use crate::lower::{Lower, rows, wrong};
 /// Modifiers that choose caching, ordering or scope. On the host every access is as strong as an acquire or release, and
 /// handlers are not reordered, so only fences remain of them.
 const HINTS: &[&str] = &[
-    "ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "volatile", "relaxed", "acquire", "release", "weak", "mmio", "sc",
-    "acq_rel", "cta", "cluster", "gpu", "sys", "gl", "L1", "L2", "L1::evict_normal", "L1::evict_unchanged",
-    "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::evict_first", "L2::evict_last", "L2::evict_normal",
-    "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint", "unified", "b8", "uni", "level::eviction_priority",
-    "tensormap", "alias", "async",
+    "ca",
+    "cg",
+    "cs",
+    "cv",
+    "lu",
+    "wb",
+    "wt",
+    "nc",
+    "volatile",
+    "relaxed",
+    "acquire",
+    "release",
+    "weak",
+    "mmio",
+    "sc",
+    "acq_rel",
+    "cta",
+    "cluster",
+    "gpu",
+    "sys",
+    "gl",
+    "L1",
+    "L2",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::no_allocate",
+    "L2::evict_first",
+    "L2::evict_last",
+    "L2::evict_normal",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::cache_hint",
+    "unified",
+    "b8",
+    "uni",
+    "level::eviction_priority",
+    "tensormap",
+    "alias",
+    "async",
 ];
 
 pub(super) fn is_hint(modifier: &str) -> bool {
@@ -39,7 +76,11 @@ pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         "ld" | "ldu" | "st" => access(cx, op),
         "cp" => copy(cx, op),
         "membar" | "fence" => {
-            if op.mods.iter().all(|m| is_hint(m) || matches!(*m, "proxy" | "proxy::alias" | "proxy::async" | "sync")) {
+            if op
+                .mods
+                .iter()
+                .all(|m| is_hint(m) || matches!(*m, "proxy" | "proxy::alias" | "proxy::async" | "sync"))
+            {
                 cx.emit(Op::Compute(full_fence));
                 Ok(())
             } else {

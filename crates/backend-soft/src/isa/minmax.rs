@@ -85,8 +85,12 @@ pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
                 ("max", U64, _) => bin(|a: u64, b: u64| a.max(b)),
                 ("min", U16x2, _) => bin(|a: u32, b: u32| pairs(a, b, u16::min)),
                 ("max", U16x2, _) => bin(|a: u32, b: u32| pairs(a, b, u16::max)),
-                ("min", S16x2, false) => bin(|a: u32, b: u32| pairs(a, b, |a, b| (a as i16).min(b as i16) as u16)),
-                ("max", S16x2, false) => bin(|a: u32, b: u32| pairs(a, b, |a, b| (a as i16).max(b as i16) as u16)),
+                ("min", S16x2, false) => {
+                    bin(|a: u32, b: u32| pairs(a, b, |a, b| (a as i16).min(b as i16) as u16))
+                }
+                ("max", S16x2, false) => {
+                    bin(|a: u32, b: u32| pairs(a, b, |a, b| (a as i16).max(b as i16) as u16))
+                }
                 ("min", S16x2, true) => {
                     bin(|a: u32, b: u32| pairs(a, b, |a, b| (a as i16).min(b as i16).max(0) as u16))
                 }

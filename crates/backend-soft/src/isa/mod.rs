@@ -5,8 +5,8 @@
 mod atomics;
 mod bits;
 mod cmp;
-mod convert;
 mod control;
+mod convert;
 mod flags;
 mod float;
 mod half;
@@ -85,26 +85,24 @@ pub fn lower(cx: &mut Lower<'_>, instruction: &Instruction) -> Result<()> {
         "add" | "sub" | "mad" | "addc" | "subc" | "madc" if op.has("cc") || op.name.ends_with('c') => {
             flags::lower(cx, &op)
         }
-        "add" | "sub" | "mul" | "mad" | "div" | "rem" | "neg" | "abs" | "mul24" | "mad24" | "sad" | "dp4a" | "dp2a" => {
-            integer::lower(cx, &op)
-        }
+        "add" | "sub" | "mul" | "mad" | "div" | "rem" | "neg" | "abs" | "mul24" | "mad24" | "sad"
+        | "dp4a" | "dp2a" => integer::lower(cx, &op),
         "min" | "max" => minmax::lower(cx, &op),
         "rcp" | "sqrt" | "copysign" => float::special(cx, &op),
         "rsqrt" | "sin" | "cos" | "lg2" | "ex2" | "tanh" => transcendental::lower(cx, &op),
-        "and" | "or" | "xor" | "not" | "cnot" | "lop3" | "shl" | "shr" | "shf" | "popc" | "clz" | "bfind" | "brev"
-        | "bfe" | "bfi" | "bmsk" | "szext" | "fns" | "prmt" => bits::lower(cx, &op),
+        "and" | "or" | "xor" | "not" | "cnot" | "lop3" | "shl" | "shr" | "shf" | "popc" | "clz" | "bfind"
+        | "brev" | "bfe" | "bfi" | "bmsk" | "szext" | "fns" | "prmt" => bits::lower(cx, &op),
         "setp" | "set" | "selp" | "slct" | "testp" => cmp::lower(cx, &op),
         "mov" | "cvta" | "isspacep" => moves::lower(cx, &op),
         "cvt" => convert::lower(cx, &op),
-        "ld" | "ldu" | "st" | "prefetch" | "prefetchu" | "membar" | "fence" | "cp" | "discard" | "applypriority" => {
-            loads::lower(cx, &op)
-        }
+        "ld" | "ldu" | "st" | "prefetch" | "prefetchu" | "membar" | "fence" | "cp" | "discard"
+        | "applypriority" => loads::lower(cx, &op),
         "atom" | "red" => atomics::lower(cx, &op),
-        "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "bar" | "barrier" | "pmevent"
-        | "griddepcontrol" | "setmaxnreg" => control::lower(cx, &op),
+        "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "bar" | "barrier"
+        | "pmevent" | "griddepcontrol" | "setmaxnreg" => control::lower(cx, &op),
         "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => warp::lower(cx, &op),
-        "vabsdiff4" | "vabsdiff2" | "vadd4" | "vsub4" | "vadd2" | "vsub2" | "vmin4" | "vmax4" | "vmin2" | "vmax2"
-        | "vavrg4" | "vavrg2" | "vset4" | "vset2" => video::lower(cx, &op),
+        "vabsdiff4" | "vabsdiff2" | "vadd4" | "vsub4" | "vadd2" | "vsub2" | "vmin4" | "vmax4" | "vmin2"
+        | "vmax2" | "vavrg4" | "vavrg2" | "vset4" | "vset2" => video::lower(cx, &op),
         _ => Err(op.unsupported()),
     }
 }

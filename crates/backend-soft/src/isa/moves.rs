@@ -1,7 +1,7 @@
 //! Moves, packing, and addresses of other state spaces.
 
-use ptx::ast::ScalarType::{self, *};
 use ptx::ast::Operand;
+use ptx::ast::ScalarType::{self, *};
 
 use super::{Result, Spelling, cmp};
 use crate::exec::{Compute, Op, bin, compare, quad, un};
@@ -54,7 +54,13 @@ fn pack(cx: &mut Lower<'_>, op: &Spelling<'_>, ty: ScalarType, d: &Operand, part
     Ok(())
 }
 
-fn unpack(cx: &mut Lower<'_>, op: &Spelling<'_>, ty: ScalarType, parts: &[Operand], s: &Operand) -> Result<()> {
+fn unpack(
+    cx: &mut Lower<'_>,
+    op: &Spelling<'_>,
+    ty: ScalarType,
+    parts: &[Operand],
+    s: &Operand,
+) -> Result<()> {
     let (handler, part): (Compute, ScalarType) = match (ty.size(), parts.len()) {
         (8, 2) => (bin(|a: u64, by: u32| (a >> by) as u32), B32),
         (8, 4) => (bin(|a: u64, by: u32| (a >> by) as u16), B16),

@@ -145,7 +145,9 @@ mod tests {
 
     #[test]
     fn bfloat_is_the_upper_half_of_single_precision() {
-        for bits in [0x3f80_8000u32, 0x3f81_8000, 0x3f80_8001, 0x7f7f_ffff, 0x0000_8000, 0x8000_0001, 0x007f_ffff] {
+        for bits in
+            [0x3f80_8000u32, 0x3f81_8000, 0x3f80_8001, 0x7f7f_ffff, 0x0000_8000, 0x8000_0001, 0x007f_ffff]
+        {
             let value = f64::from(f32::from_bits(bits));
             let even = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
             assert_eq!(u32::from(BFLOAT.round(value, Direction::Even)), even, "{bits:#x}");

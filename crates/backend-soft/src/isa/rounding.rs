@@ -170,7 +170,9 @@ mod tests {
 
     #[test]
     fn directions_differ_by_one_unit() {
-        let third = |down: f32, up: f32| (up.to_bits() - down.to_bits(), down as f64 * 3.0 < 1.0, up as f64 * 3.0 > 1.0);
+        let third = |down: f32, up: f32| {
+            (up.to_bits() - down.to_bits(), down as f64 * 3.0 < 1.0, up as f64 * 3.0 > 1.0)
+        };
         assert_eq!(third(div32::<DOWN>(1.0, 3.0), div32::<UP>(1.0, 3.0)), (1, true, true));
         assert_eq!(div32::<ZERO>(-1.0, 3.0), -div32::<DOWN>(1.0, 3.0));
         assert_eq!(add64::<UP>(1.0, 1e-300), 1.0 + f64::EPSILON);
@@ -181,7 +183,12 @@ mod tests {
 
     #[test]
     fn fused_is_rounded_once() {
-        let cases = [(1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0), (3.1e20, 1e-39, 1e-41), (0.1, 10.0, -1.0), (1e30, 1e30, -1.0)];
+        let cases = [
+            (1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0),
+            (3.1e20, 1e-39, 1e-41),
+            (0.1, 10.0, -1.0),
+            (1e30, 1e30, -1.0),
+        ];
         for (a, b, c) in cases {
             assert_eq!(fma32::<NEAREST>(a, b, c).to_bits(), a.mul_add(b, c).to_bits(), "{a} {b} {c}");
             let exact = fma32::<DOWN>(a, b, c) <= fma32::<NEAREST>(a, b, c);

@@ -33,8 +33,12 @@ impl Lower<'_> {
         for (operand, result) in call.returns.iter().zip(&returns) {
             let size = result.size().ok_or_else(|| wrong(instruction))?;
             match operand {
-                Operand::Symbol(Symbol::Local(local), 0) => results.push(self.frame_place(instruction, *local, size)?),
-                Operand::Sink => results.push(Place { offset: self.allocate(size, result.alignment())?, size }),
+                Operand::Symbol(Symbol::Local(local), 0) => {
+                    results.push(self.frame_place(instruction, *local, size)?)
+                }
+                Operand::Sink => {
+                    results.push(Place { offset: self.allocate(size, result.alignment())?, size })
+                }
                 Operand::Reg(reg) => {
                     let offset = self.allocate(size, result.alignment())?;
                     results.push(Place { offset, size });
@@ -84,7 +88,9 @@ impl Lower<'_> {
 
     fn frame_place(&self, instruction: &Instruction, local: ptx::ast::LocalId, size: u64) -> Result<Place> {
         match self.local_home(local) {
-            SymbolHome::Frame(offset) if self.body.local(local).size() >= Some(size) => Ok(Place { offset, size }),
+            SymbolHome::Frame(offset) if self.body.local(local).size() >= Some(size) => {
+                Ok(Place { offset, size })
+            }
             _ => Err(wrong(instruction)),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use ptx::ast::{Body, Formal, Function, LocalId, ParamSpace, RegId, ScalarType, Space, Variable};
 
+use super::allocate::{allocate, is_wide};
 use super::{Lower, Reason, Result};
 use crate::exec::{Condition, LOCAL, Place, Pred, Row, Slot, un};
 
@@ -103,22 +104,21 @@ impl<'a> Lower<'a> {
     }
 
     fn place_registers(&mut self) -> Result<()> {
-        // Wide registers first, so that every pair of rows is one vector of 256 bytes at a multiple of it.
-        let wide = |ty: ScalarType| ty.size() == 8;
+        let allocation = allocate(self.body);
         let mut homes = vec![None; self.body.registers.len()];
-        for pass in [true, false] {
-            for (register, home) in self.body.registers.iter().zip(&mut homes) {
-                if register.ty == ScalarType::Pred || wide(register.ty) != pass {
-                    continue;
-                }
-                if register.ty.size() > 8 {
-                    return Err(Reason::Unsupported(format!("a register of type {}", register.ty)));
-                }
-                let slot = Slot::register(self.rows);
-                self.rows += if pass { 2 } else { 1 };
-                *home = Some(if pass { Home::Wide(slot) } else { Home::Narrow(slot) });
+        for (index, register) in self.body.registers.iter().enumerate() {
+            if register.ty.size() > 8 {
+                return Err(Reason::Unsupported(format!("a register of type {}", register.ty)));
             }
+            let place = allocation.places[index];
+            homes[index] = match register.ty {
+                ScalarType::Pred => None,
+                // Wide registers come first, so that every pair of rows begins at an even one.
+                ty if is_wide(ty) => Some(Home::Wide(Slot::register(2 * place))),
+                _ => Some(Home::Narrow(Slot::register(2 * allocation.wide + place))),
+            };
         }
+        self.rows = 2 * allocation.wide + allocation.narrow;
         for home in homes {
             self.homes.push(match home {
                 Some(home) => home,
@@ -190,11 +190,11 @@ impl<'a> Lower<'a> {
     /// Registers that are parameters are filled from the frame's memory at the start, as if they were in `.param` space.
     pub(super) fn load_register_params(&mut self) -> Result<()> {
         for (register, home) in self.body.registers.iter().zip(self.homes.clone()) {
-            if let Some(Formal::Param(param)) = register.formal {
-                if self.function.params[param.index()].space == ParamSpace::Reg {
-                    let offset = self.params[param.index()].offset;
-                    self.frame_load(home, offset, register.ty.size())?;
-                }
+            if let Some(Formal::Param(param)) = register.formal
+                && self.function.params[param.index()].space == ParamSpace::Reg
+            {
+                let offset = self.params[param.index()].offset;
+                self.frame_load(home, offset, register.ty.size())?;
             }
         }
         Ok(())
@@ -253,5 +253,4 @@ impl<'a> Lower<'a> {
         self.copy(to, from, un(|a: u64| a as u32));
         to
     }
-
 }

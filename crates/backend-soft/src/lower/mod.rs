@@ -1,5 +1,6 @@
 //! From the syntax tree of a function to its pre-decoded form.
 
+mod allocate;
 mod calls;
 mod homes;
 mod operands;
@@ -12,9 +13,7 @@ use std::sync::Arc;
 
 use ptx::ast::{Body, FunctionKind, Instruction, Operand, ScalarType, Statement};
 
-use crate::exec::{
-    Access, CallSite, Compute, Condition, Function, Inst, Op, Place, Pred, Row, Slot,
-};
+use crate::exec::{Access, CallSite, Compute, Condition, Function, Inst, Op, Place, Pred, Row, Slot};
 use crate::isa;
 
 /// Why an instruction cannot be carried out.
@@ -52,7 +51,11 @@ type Result<T> = std::result::Result<T, Reason>;
 ///
 /// # Errors
 /// With the first instruction that the device does not support.
-pub fn lower(env: &Env<'_>, function: &ptx::ast::Function, body: &Body) -> std::result::Result<Function, LowerError> {
+pub fn lower(
+    env: &Env<'_>,
+    function: &ptx::ast::Function,
+    body: &Body,
+) -> std::result::Result<Function, LowerError> {
     let name: Arc<str> = Arc::from(function.name.as_str());
     let mut line = 0;
     let lowered = Lower::new(env, function, body).and_then(|mut lower| {

@@ -3,7 +3,7 @@
 use ptx::ast::{Address, AddressBase, Immediate, Operand, ScalarType, Symbol};
 
 use super::{Home, Lower, Reason, Result, SymbolHome};
-use crate::exec::{Compute, Condition, GENERIC, Inst, NARROW, Op, Pred, Slot, Space, IN_FRAME, un};
+use crate::exec::{Compute, Condition, GENERIC, IN_FRAME, Inst, NARROW, Op, Pred, Slot, Space, un};
 use crate::{exec, isa};
 
 /// What remains to be done after an instruction whose result has another size than its register.
@@ -40,8 +40,13 @@ impl Lower<'_> {
             Operand::Imm(immediate) => Ok(self.constant(bits(*immediate, ty), rows(ty))),
             Operand::Special(register) => {
                 let slot = self.scratch(rows(ty));
-                let code = isa::special::code(*register).ok_or_else(|| Reason::Unsupported(register.to_string()))?;
-                let read = if rows(ty) == 2 { isa::special::read::<u64> } else { isa::special::read::<u32> as Compute };
+                let code =
+                    isa::special::code(*register).ok_or_else(|| Reason::Unsupported(register.to_string()))?;
+                let read = if rows(ty) == 2 {
+                    isa::special::read::<u64>
+                } else {
+                    isa::special::read::<u32> as Compute
+                };
                 let mut inst = self.inst(Op::Compute(read));
                 inst.d[0] = slot;
                 inst.imm = code;
@@ -129,7 +134,9 @@ impl Lower<'_> {
                 home.ok_or_else(|| Reason::Undefined(name.to_string()))
             }
             Symbol::Local(local) => Ok(self.local_home(*local)),
-            Symbol::Param(param) if self.is_kernel() => Ok(SymbolHome::Param(self.params[param.index()].offset)),
+            Symbol::Param(param) if self.is_kernel() => {
+                Ok(SymbolHome::Param(self.params[param.index()].offset))
+            }
             Symbol::Param(param) => Ok(SymbolHome::Frame(self.params[param.index()].offset)),
             Symbol::Return(result) => Ok(SymbolHome::Frame(self.returns[result.index()].offset)),
         }

@@ -67,9 +67,11 @@ impl Kernel {
         selected: &Selected,
     ) -> Result<Self, ModuleError> {
         let refused = |what: &str| ModuleError::Refused(format!("{}: {what}", function.name));
-        let (params, param_bytes) = function.param_layout().ok_or_else(|| refused("its parameters have no size"))?;
-        let (_, shared_end) =
-            layout.kernel_shared(tree, function).ok_or_else(|| refused("its shared variables are too large"))?;
+        let (params, param_bytes) =
+            function.param_layout().ok_or_else(|| refused("its parameters have no size"))?;
+        let (_, shared_end) = layout
+            .kernel_shared(tree, function)
+            .ok_or_else(|| refused("its shared variables are too large"))?;
         let externs = function.body.iter().flat_map(|body| &body.locals).chain(tree.variables());
         let align = externs.filter(|v| crate::lower::is_dynamic_shared(v)).map(ast::Variable::alignment);
         let align = align.max().unwrap_or(1).max(SHARED_ALIGN);

@@ -33,11 +33,16 @@ impl<'a> Layout<'a> {
     pub fn new(tree: &'a ast::Module) -> Result<Self, ModuleError> {
         let inner = || tree.definitions().filter_map(|f| f.body.as_ref()).flat_map(|body| &body.locals);
         let in_memory = |v: &&Variable| {
-            matches!(v.space, Space::Global | Space::Const) && v.linkage != Linkage::Extern && v.size() != Some(0)
+            matches!(v.space, Space::Global | Space::Const)
+                && v.linkage != Linkage::Extern
+                && v.size() != Some(0)
         };
         let variables: Vec<_> = tree.variables().chain(inner()).filter(in_memory).collect();
         if let Some(opaque) = variables.iter().find(|v| v.ty.is_opaque()) {
-            return Err(ModuleError::Refused(format!("{}: textures and surfaces are not supported", opaque.name)));
+            return Err(ModuleError::Refused(format!(
+                "{}: textures and surfaces are not supported",
+                opaque.name
+            )));
         }
         let (offsets, bytes) = lay_out(variables.iter().copied(), 0).ok_or_else(|| too_large("global"))?;
         let of_functions = tree.definitions().filter(|f| f.kind == FunctionKind::Func);
@@ -84,7 +89,11 @@ impl<'a> Layout<'a> {
         };
         let outer: Vec<&str> = self.shared.iter().map(|(v, _)| v.name.as_str()).collect();
         let calls = tree.definitions().any(|f| f.kind == FunctionKind::Func) && uses(body, |_| false, true);
-        if calls || uses(body, |name| outer.contains(&name), false) { self.shared_end } else { RESERVED_SHARED }
+        if calls || uses(body, |name| outer.contains(&name), false) {
+            self.shared_end
+        } else {
+            RESERVED_SHARED
+        }
     }
 
     /// What functions are lowered with.
@@ -106,16 +115,18 @@ impl<'a> Layout<'a> {
             let own = function.body.as_ref().and_then(|body| shared_locals(body).next());
             let start = match (function.kind, own) {
                 (FunctionKind::Entry, _) => self.kernel_shared(tree, function).map(|(start, _)| start),
-                (_, Some(first)) => self.shared.iter().find(|(v, _)| std::ptr::eq(*v, first)).map(|(_, at)| *at),
+                (_, Some(first)) => {
+                    self.shared.iter().find(|(v, _)| std::ptr::eq(*v, first)).map(|(_, at)| *at)
+                }
                 (_, None) => None,
             };
             shared_base.insert(function.name.as_str(), start.unwrap_or(0));
         }
         for item in &tree.items {
-            if let ast::Item::Alias(alias) = item {
-                if let Some(index) = functions.get(alias.target.as_str()).copied() {
-                    functions.insert(alias.name.as_str(), index);
-                }
+            if let ast::Item::Alias(alias) = item
+                && let Some(index) = functions.get(alias.target.as_str()).copied()
+            {
+                functions.insert(alias.name.as_str(), index);
             }
         }
         let mut signatures: HashMap<&str, &ast::Function> = HashMap::new();
@@ -157,7 +168,9 @@ fn relocate(
 ) -> Result<(), ModuleError> {
     let undefined = || {
         let (name, symbol) = (&variable.name, &relocation.symbol);
-        ModuleError::Refused(format!("{name} is initialised with {symbol}, which is not defined in the module"))
+        ModuleError::Refused(format!(
+            "{name} is initialised with {symbol}, which is not defined in the module"
+        ))
     };
     let home = match env.functions.get(relocation.symbol.as_str()) {
         Some(index) => SymbolHome::Absolute(crate::exec::Image::address(*index)),

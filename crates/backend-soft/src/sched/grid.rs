@@ -13,11 +13,11 @@ struct State {
     /// The next block that has not started.
     next: u64,
     /// Blocks that have used their slice.
-    suspended: VecDeque<Box<Block>>,
+    suspended: VecDeque<Block>,
     /// Blocks that are with a thread.
     running: usize,
     /// Memory of blocks that are done, for the next ones.
-    spare: Vec<Box<Block>>,
+    spare: Vec<Block>,
     fault: Option<Fault>,
 }
 
@@ -71,7 +71,7 @@ impl Grid {
     }
 
     /// A block to run: one that has not begun, as long as there is room, else the one that has waited longest.
-    fn take(&self, state: &mut State) -> Option<(Box<Block>, Option<u64>)> {
+    fn take(&self, state: &mut State) -> Option<(Block, Option<u64>)> {
         if state.next < self.launch.blocks() && state.suspended.len() + state.running < self.resident {
             let number = state.next;
             state.next += 1;

@@ -90,7 +90,8 @@ impl Context {
         let streams = self.lock();
         if Arc::ptr_eq(stream, &streams.legacy) {
             let blocking = streams.created.iter().filter(|each| each.blocking).map(|each| each.tail());
-            let left = streams.leftover.iter().filter(|(blocking, _)| *blocking).map(|(_, ticket)| ticket.clone());
+            let left =
+                streams.leftover.iter().filter(|(blocking, _)| *blocking).map(|(_, ticket)| ticket.clone());
             after.extend(blocking.chain(left));
         } else if stream.blocking {
             after.push(streams.legacy.tail());
@@ -114,7 +115,8 @@ impl Context {
         let linear = copy.height == 1 && copy.depth == 1;
         if src_plain && !dst_plain && linear && copy.width <= TAKEN_AT_ONCE {
             // SAFETY: the caller promises that plain host memory is there during the call (`Backend::copy`).
-            let bytes = unsafe { std::slice::from_raw_parts(copy.src.address as *const u8, copy.width as usize) };
+            let bytes =
+                unsafe { std::slice::from_raw_parts(copy.src.address as *const u8, copy.width as usize) };
             self.submit(stream, Work::CopyFrom(copy.dst.address, bytes.to_vec()))?;
             return Ok(());
         }
@@ -168,7 +170,9 @@ impl Context {
         let mut ends = vec![stream.tail()];
         if Arc::ptr_eq(stream, &streams.legacy) {
             ends.extend(streams.created.iter().filter(|each| each.blocking).map(|each| each.tail()));
-            ends.extend(streams.leftover.iter().filter(|(blocking, _)| *blocking).map(|(_, ticket)| ticket.clone()));
+            ends.extend(
+                streams.leftover.iter().filter(|(blocking, _)| *blocking).map(|(_, ticket)| ticket.clone()),
+            );
         }
         ends
     }

@@ -69,7 +69,9 @@ pub enum Work {
 impl Side {
     /// One past the last byte, and the first; `None` when that wraps.
     fn span(&self, copy: &Copy3) -> Option<(u64, u64)> {
-        let last = (copy.depth - 1).checked_mul(self.slice)?.checked_add((copy.height - 1).checked_mul(self.pitch)?)?;
+        let last = (copy.depth - 1)
+            .checked_mul(self.slice)?
+            .checked_add((copy.height - 1).checked_mul(self.pitch)?)?;
         Some((self.address, self.address.checked_add(last)?.checked_add(copy.width)?))
     }
 }
@@ -164,7 +166,14 @@ pub fn validate_fill(memory: &Memory, dst: u64, pitch: u64, row: u64, height: u6
 ///
 /// # Errors
 /// When there is no memory.
-pub fn fill(memory: &Memory, dst: u64, pitch: u64, value: &[u8], width: u64, height: u64) -> Result<(), CuError> {
+pub fn fill(
+    memory: &Memory,
+    dst: u64,
+    pitch: u64,
+    value: &[u8],
+    width: u64,
+    height: u64,
+) -> Result<(), CuError> {
     let row = width.checked_mul(value.len() as u64).ok_or(CuError::INVALID_VALUE)?;
     if row == 0 || height == 0 {
         return Ok(());

@@ -23,7 +23,8 @@ pub struct Gpu {
 impl Gpu {
     pub fn new(ptx: &str) -> Self {
         let ctx = BACKEND.context_create(0, 0, false).unwrap();
-        let module = BACKEND.module_load(ctx, ptx.as_bytes(), &[]).unwrap_or_else(|error| panic!("{}", error.detail));
+        let module =
+            BACKEND.module_load(ctx, ptx.as_bytes(), &[]).unwrap_or_else(|error| panic!("{}", error.detail));
         Self { ctx, module }
     }
 
@@ -58,7 +59,14 @@ impl Gpu {
     }
 
     /// Launches and waits.
-    pub fn run(&self, name: &str, grid: [u32; 3], block: [u32; 3], shared: u32, params: &[Param]) -> Result<()> {
+    pub fn run(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        params: &[Param],
+    ) -> Result<()> {
         self.run_with(name, grid, block, shared, params, &[])
     }
 
@@ -75,7 +83,10 @@ impl Gpu {
         let params = encode(params);
         let function = self.function(name);
         let stream = StreamArg::Legacy;
-        BACKEND.launch(self.ctx, &Launch { function, grid, block, shared, stream, attributes, params: &params })?;
+        BACKEND.launch(
+            self.ctx,
+            &Launch { function, grid, block, shared, stream, attributes, params: &params },
+        )?;
         BACKEND.context_synchronize(self.ctx)
     }
 }

@@ -20,13 +20,13 @@ pub enum Kind {
     /// bfloat16, in 16 bits.
     Y,
     /// Two half-precision values.
-    XX,
+    Xx,
     /// Not zero, 32 bits.
-    NZ,
+    Rn,
     /// Not zero, 64 bits.
-    NZQ,
+    Qn,
     /// Not zero, 16 bits.
-    NZH,
+    Hn,
 }
 
 use Kind::*;
@@ -45,9 +45,9 @@ pub const THREADS: usize = 1024;
 impl Kind {
     fn register(self) -> &'static str {
         match self {
-            H | X | Y | NZH => "h",
-            R | N | F | XX | NZ => "r",
-            Q | D | NZQ => "q",
+            H | X | Y | Hn => "h",
+            R | N | F | Xx | Rn => "r",
+            Q | D | Qn => "q",
         }
     }
 
@@ -73,26 +73,80 @@ impl Kind {
         let whole = match self {
             H | R | Q => {
                 let edges = [
-                    0, 1, 2, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 63,
-                    !0, i64::MAX as u64, 0x1234_5678_9abc_def0,
+                    0,
+                    1,
+                    2,
+                    0x7f,
+                    0x80,
+                    0xff,
+                    0x7fff,
+                    0x8000,
+                    0xffff,
+                    0x7fff_ffff,
+                    0x8000_0000,
+                    0xffff_ffff,
+                    1 << 63,
+                    !0,
+                    i64::MAX as u64,
+                    0x1234_5678_9abc_def0,
                 ];
                 if special { edges[pick] } else { random >> (random % 41) }
             }
-            NZ | NZQ | NZH => match (if special { [1, 2, 3, 7, 10, !0, !1, 0x7fff, 0x8000, 0x7fff_ffff, 0x8000_0000, 1 << 63, 255, 256, 65535, 12345][pick] } else { random >> (random % 41) }) & (!0 >> (64 - self.bits())) {
+            Rn | Qn | Hn => match (if special {
+                [
+                    1,
+                    2,
+                    3,
+                    7,
+                    10,
+                    !0,
+                    !1,
+                    0x7fff,
+                    0x8000,
+                    0x7fff_ffff,
+                    0x8000_0000,
+                    1 << 63,
+                    255,
+                    256,
+                    65535,
+                    12345,
+                ][pick]
+            } else {
+                random >> (random % 41)
+            }) & (!0 >> (64 - self.bits()))
+            {
                 0 => 1,
                 value => value,
             },
             N => {
-                if special { [0, 1, 4, 7, 8, 15, 16, 24, 31, 32, 33, 40, 63, 64, 65, 255][pick] } else { random % 72 }
+                if special {
+                    [0, 1, 4, 7, 8, 15, 16, 24, 31, 32, 33, 40, 63, 64, 65, 255][pick]
+                } else {
+                    random % 72
+                }
             }
             F => {
                 let edges: [u32; 16] = [
-                    0, 0x8000_0000, 0x3f80_0000, 0xbf80_0000, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 1, 0x8000_0001,
-                    0x007f_ffff, 0x0080_0000, 0x7f7f_ffff, 0x3f00_0000, 0x4f00_0000, 0xcf80_0001, 0x3fc0_0000,
+                    0,
+                    0x8000_0000,
+                    0x3f80_0000,
+                    0xbf80_0000,
+                    0x7f80_0000,
+                    0xff80_0000,
+                    0x7fc0_0000,
+                    1,
+                    0x8000_0001,
+                    0x007f_ffff,
+                    0x0080_0000,
+                    0x7f7f_ffff,
+                    0x3f00_0000,
+                    0x4f00_0000,
+                    0xcf80_0001,
+                    0x3fc0_0000,
                 ];
                 u64::from(if special {
                     edges[pick]
-                } else if index % 3 == 0 {
+                } else if index.is_multiple_of(3) {
                     random as u32
                 } else {
                     // Of a size that sums and products do not overflow.
@@ -101,26 +155,50 @@ impl Kind {
             }
             D => {
                 let edges = [
-                    0, 1 << 63, 0x3ff0_0000_0000_0000, 0xbff0_0000_0000_0000, 0x7ff0_0000_0000_0000,
-                    0xfff0_0000_0000_0000, 0x4000_0000_0000_0001, 1, 0x8000_0000_0000_0001, 0x000f_ffff_ffff_ffff,
-                    0x0010_0000_0000_0000, 0x7fef_ffff_ffff_ffff, 0x3fe0_0000_0000_0000, 0x41e0_0000_0000_0000,
-                    0xc1f0_0000_0010_0000, 0x47ef_ffff_f000_0000,
+                    0,
+                    1 << 63,
+                    0x3ff0_0000_0000_0000,
+                    0xbff0_0000_0000_0000,
+                    0x7ff0_0000_0000_0000,
+                    0xfff0_0000_0000_0000,
+                    0x4000_0000_0000_0001,
+                    1,
+                    0x8000_0000_0000_0001,
+                    0x000f_ffff_ffff_ffff,
+                    0x0010_0000_0000_0000,
+                    0x7fef_ffff_ffff_ffff,
+                    0x3fe0_0000_0000_0000,
+                    0x41e0_0000_0000_0000,
+                    0xc1f0_0000_0010_0000,
+                    0x47ef_ffff_f000_0000,
                 ];
                 if special {
                     edges[pick]
                 } else {
-                    random & 0x800f_ffff_ffff_ffff | (random >> 13 & 0x3f) + 0x3e0 << 52
+                    (random & 0x800f_ffff_ffff_ffff) | (((random >> 13 & 0x3f) + 0x3e0) << 52)
                 }
             }
-            X | Y | XX => {
+            X | Y | Xx => {
                 let halves: [u64; 16] = if self == Y {
-                    [0, 0x8000, 0x3f80, 0xbf80, 0x7f80, 0xff80, 0x0001, 0x007f, 0x0080, 0x7f7f, 0x3f00, 0x4040, 0xc2c8, 0x3f81, 0x4f00, 0x3eaa]
+                    [
+                        0, 0x8000, 0x3f80, 0xbf80, 0x7f80, 0xff80, 0x0001, 0x007f, 0x0080, 0x7f7f, 0x3f00,
+                        0x4040, 0xc2c8, 0x3f81, 0x4f00, 0x3eaa,
+                    ]
                 } else {
-                    [0, 0x8000, 0x3c00, 0xbc00, 0x7c00, 0xfc00, 0x0001, 0x03ff, 0x0400, 0x7bff, 0x3800, 0x4200, 0xd640, 0x3c01, 0x6400, 0x3555]
+                    [
+                        0, 0x8000, 0x3c00, 0xbc00, 0x7c00, 0xfc00, 0x0001, 0x03ff, 0x0400, 0x7bff, 0x3800,
+                        0x4200, 0xd640, 0x3c01, 0x6400, 0x3555,
+                    ]
                 };
                 // No random bits that are not a number: their results' bits are nobody's promise.
-                let finite = |bits: u64| if self == Y { bits & 0xbfff } else { bits & 0xbbff | bits >> 3 & 0x400 & !(bits >> 4) };
-                if special { halves[pick] | halves[(pick + 5) % 16] << 16 } else { finite(random & 0xffff) | finite(random >> 16 & 0xffff) << 16 }
+                let finite = |bits: u64| {
+                    if self == Y { bits & 0xbfff } else { bits & 0xbbff | bits >> 3 & 0x400 & !(bits >> 4) }
+                };
+                if special {
+                    halves[pick] | halves[(pick + 5) % 16] << 16
+                } else {
+                    finite(random & 0xffff) | finite(random >> 16 & 0xffff) << 16
+                }
             }
         };
         whole & (!0 >> (64 - self.bits()))
@@ -144,9 +222,9 @@ pub fn cases() -> Vec<Case> {
                 add(format!("{op}.{t} $d, $a, $b, $c;"), k, &[k, k, k]);
             }
             let nz = match k {
-                H => NZH,
-                R => NZ,
-                _ => NZQ,
+                H => Hn,
+                R => Rn,
+                _ => Qn,
             };
             for op in ["div", "rem"] {
                 add(format!("{op}.{t} $d, $a, $b;"), k, &[k, nz]);
@@ -170,31 +248,59 @@ pub fn cases() -> Vec<Case> {
     for op in ["and", "or", "xor"] {
         let text = format!("setp.gt.s32 $p, $c, 9; setp.lt.{op}.u32 $p, $a, $b, $p; selp.b32 $d, 1, 0, $p;");
         add(text, R, &[R, R, R]);
-        add(format!("set.ge.{op}.u32.s32 $d, $a, $b, $p;").replace("set.ge", "setp.ne.b32 $p, $c, 0; set.ge"), R, &[R, R, R]);
+        add(
+            format!("set.ge.{op}.u32.s32 $d, $a, $b, $p;").replace("set.ge", "setp.ne.b32 $p, $c, 0; set.ge"),
+            R,
+            &[R, R, R],
+        );
     }
     for (t, k, w) in [("s16", H, R), ("u16", H, R), ("s32", R, Q), ("u32", R, Q)] {
         add(format!("mul.wide.{t} $d, $a, $b;"), w, &[k, k]);
         add(format!("mad.wide.{t} $d, $a, $b, $c;"), w, &[k, k, w]);
     }
     for text in [
-        "add.sat.s32 $d, $a, $b;", "sub.sat.s32 $d, $a, $b;", "mul24.lo.s32 $d, $a, $b;", "mul24.hi.s32 $d, $a, $b;",
-        "mul24.lo.u32 $d, $a, $b;", "mul24.hi.u32 $d, $a, $b;",
-        "add.s16x2 $d, $a, $b;", "min.s16x2 $d, $a, $b;", "max.u16x2 $d, $a, $b;", "min.relu.s32 $d, $a, $b;", "max.relu.s16x2 $d, $a, $b;",
+        "add.sat.s32 $d, $a, $b;",
+        "sub.sat.s32 $d, $a, $b;",
+        "mul24.lo.s32 $d, $a, $b;",
+        "mul24.hi.s32 $d, $a, $b;",
+        "mul24.lo.u32 $d, $a, $b;",
+        "mul24.hi.u32 $d, $a, $b;",
+        "add.s16x2 $d, $a, $b;",
+        "min.s16x2 $d, $a, $b;",
+        "max.u16x2 $d, $a, $b;",
+        "min.relu.s32 $d, $a, $b;",
+        "max.relu.s16x2 $d, $a, $b;",
     ] {
         add(text.into(), R, &[R, R]);
     }
     for text in [
-        "mad24.lo.s32 $d, $a, $b, $c;", "mad24.hi.u32 $d, $a, $b, $c;", "mad.hi.sat.s32 $d, $a, $b, $c;",
-        "dp4a.s32.s32 $d, $a, $b, $c;", "dp4a.u32.s32 $d, $a, $b, $c;", "dp4a.s32.u32 $d, $a, $b, $c;", "dp4a.u32.u32 $d, $a, $b, $c;",
-        "dp2a.lo.s32.s32 $d, $a, $b, $c;", "dp2a.hi.u32.s32 $d, $a, $b, $c;",
-        "add.cc.u32 $d, $a, $b; addc.u32 $d, $c, 0;", "sub.cc.u32 $d, $a, $b; subc.u32 $d, $c, 5;",
+        "mad24.lo.s32 $d, $a, $b, $c;",
+        "mad24.hi.u32 $d, $a, $b, $c;",
+        "mad.hi.sat.s32 $d, $a, $b, $c;",
+        "dp4a.s32.s32 $d, $a, $b, $c;",
+        "dp4a.u32.s32 $d, $a, $b, $c;",
+        "dp4a.s32.u32 $d, $a, $b, $c;",
+        "dp4a.u32.u32 $d, $a, $b, $c;",
+        "dp2a.lo.s32.s32 $d, $a, $b, $c;",
+        "dp2a.hi.u32.s32 $d, $a, $b, $c;",
+        "add.cc.u32 $d, $a, $b; addc.u32 $d, $c, 0;",
+        "sub.cc.u32 $d, $a, $b; subc.u32 $d, $c, 5;",
         "mad.lo.cc.u32 $d, $a, $b, $c; addc.cc.u32 $d, $d, $a; addc.u32 $d, $d, 0;",
         "mad.hi.cc.u32 $d, $a, $b, $c; madc.lo.cc.u32 $d, $d, $b, $c; madc.hi.u32 $d, $d, $a, $b;",
-        "lop3.b32 $d, $a, $b, $c, 0xe8;", "lop3.b32 $d, $a, $b, $c, 0x1b;", "lop3.b32 $d, $a, $b, $c, 0x96;",
-        "prmt.b32 $d, $a, $b, $c;", "prmt.b32.f4e $d, $a, $b, $c;", "prmt.b32.b4e $d, $a, $b, $c;", "prmt.b32.rc8 $d, $a, $b, $c;",
-        "prmt.b32.ecl $d, $a, $b, $c;", "prmt.b32.ecr $d, $a, $b, $c;", "prmt.b32.rc16 $d, $a, $b, $c;",
+        "lop3.b32 $d, $a, $b, $c, 0xe8;",
+        "lop3.b32 $d, $a, $b, $c, 0x1b;",
+        "lop3.b32 $d, $a, $b, $c, 0x96;",
+        "prmt.b32 $d, $a, $b, $c;",
+        "prmt.b32.f4e $d, $a, $b, $c;",
+        "prmt.b32.b4e $d, $a, $b, $c;",
+        "prmt.b32.rc8 $d, $a, $b, $c;",
+        "prmt.b32.ecl $d, $a, $b, $c;",
+        "prmt.b32.ecr $d, $a, $b, $c;",
+        "prmt.b32.rc16 $d, $a, $b, $c;",
         "slct.u32.s32 $d, $a, $b, $c;",
-        "vabsdiff4.u32.u32.u32 $d, $a, $b, $c;", "vabsdiff4.u32.u32.u32.add $d, $a, $b, $c;", "vabsdiff2.u32.u32.u32.add $d, $a, $b, $c;",
+        "vabsdiff4.u32.u32.u32 $d, $a, $b, $c;",
+        "vabsdiff4.u32.u32.u32.add $d, $a, $b, $c;",
+        "vabsdiff2.u32.u32.u32.add $d, $a, $b, $c;",
     ] {
         add(text.into(), R, &[R, R, R]);
     }
@@ -245,8 +351,15 @@ fn floats(add: &mut impl FnMut(String, Kind, &[Kind])) {
             add(format!("{op}.{mode}.f64 $d, $a;"), D, &[D]);
         }
     }
-    for text in ["add.rn.sat.f32 $d, $a, $b;", "mul.rn.ftz.sat.f32 $d, $a, $b;", "min.f32 $d, $a, $b;", "max.f32 $d, $a, $b;",
-        "min.ftz.f32 $d, $a, $b;", "max.NaN.f32 $d, $a, $b;", "copysign.f32 $d, $a, $b;"] {
+    for text in [
+        "add.rn.sat.f32 $d, $a, $b;",
+        "mul.rn.ftz.sat.f32 $d, $a, $b;",
+        "min.f32 $d, $a, $b;",
+        "max.f32 $d, $a, $b;",
+        "min.ftz.f32 $d, $a, $b;",
+        "max.NaN.f32 $d, $a, $b;",
+        "copysign.f32 $d, $a, $b;",
+    ] {
         add(text.into(), F, &[F, F]);
     }
     for text in ["min.f64 $d, $a, $b;", "max.f64 $d, $a, $b;", "copysign.f64 $d, $a, $b;"] {
@@ -269,7 +382,7 @@ fn floats(add: &mut impl FnMut(String, Kind, &[Kind])) {
             add(format!("testp.{what}.{kind} $p, $a; selp.b32 $d, 1, 0, $p;"), R, &[t]);
         }
     }
-    for (t, k) in [("f16", X), ("bf16", Y), ("f16x2", XX)] {
+    for (t, k) in [("f16", X), ("bf16", Y), ("f16x2", Xx)] {
         for op in ["add.rn", "sub.rn", "mul.rn"] {
             add(format!("{op}.{t} $d, $a, $b;"), k, &[k, k]);
         }
@@ -283,7 +396,7 @@ fn floats(add: &mut impl FnMut(String, Kind, &[Kind])) {
     }
     add("fma.rn.relu.f16 $d, $a, $b, $c;".into(), X, &[X, X, X]);
     add("add.rn.sat.f16 $d, $a, $b;".into(), X, &[X, X]);
-    add("set.gt.f16x2.f16x2 $d, $a, $b;".into(), XX, &[XX, XX]);
+    add("set.gt.f16x2.f16x2 $d, $a, $b;".into(), Xx, &[Xx, Xx]);
 }
 
 fn conversions(add: &mut impl FnMut(String, Kind, &[Kind])) {
@@ -331,8 +444,8 @@ fn conversions(add: &mut impl FnMut(String, Kind, &[Kind])) {
     for mode in ["rn", "rz"] {
         add(format!("cvt.{mode}.f16.f32 $d, $a;"), X, &[F]);
         add(format!("cvt.{mode}.bf16.f32 $d, $a;"), Y, &[F]);
-        add(format!("cvt.{mode}.f16x2.f32 $d, $a, $b;"), XX, &[F, F]);
-        add(format!("cvt.{mode}.bf16x2.f32 $d, $a, $b;"), XX, &[F, F]);
+        add(format!("cvt.{mode}.f16x2.f32 $d, $a, $b;"), Xx, &[F, F]);
+        add(format!("cvt.{mode}.bf16x2.f32 $d, $a, $b;"), Xx, &[F, F]);
         add(format!("cvt.{mode}.tf32.f32 $d, $a;"), R, &[F]);
     }
     add("cvt.rn.f16.f64 $d, $a;".into(), X, &[D]);
