@@ -4,14 +4,13 @@ use crate::objects::Context;
 use crate::read;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
-use crate::state::{SessionState, StateError};
+use crate::state::{Images, SessionState, StateError};
 use crate::transfer::{Reader, TransferError};
 use backend::Range;
 use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use std::sync::Arc;
 use store::{ChunkWriter, WriteError};
 use thiserror::Error;
-use wire::CuError;
 
 /// Why a session was not captured; it goes on as before.
 #[derive(Debug, Error)]
@@ -26,12 +25,26 @@ pub enum CaptureError {
     /// The state could not be encoded.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The device library failed.
-    #[error("the device library answered {0} while the session's state was read")]
-    Device(CuError),
     /// Memory without a context to read it in.
     #[error("device {0} has memory and no context to read it in")]
     NoContext(usize),
+}
+
+/// A session at the cut.
+pub struct Cut {
+    /// Its state.
+    pub state: SessionState,
+    /// The code images the state names.
+    pub images: Images,
+}
+
+impl Cut {
+    /// Bytes of device memory that a capture reads.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let inline: u64 = inline_variables(&self.state).map(|range| range.bytes).sum();
+        inline + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
+    }
 }
 
 /// What was captured.
@@ -54,17 +67,18 @@ struct Piece {
 }
 
 impl Session {
-    /// Writes the session as number `session` into a draft.
+    /// Writes the session, which has not changed since `cut`, as number `session` into a draft.
     ///
     /// # Errors
     /// [`CaptureError`].
     pub fn capture(
         &self,
+        cut: &Cut,
         session: u32,
         writer: &ChunkWriter,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Captured, CaptureError> {
-        let (mut state, images) = self.state().map_err(CaptureError::Device)?;
+        let mut state = cut.state.clone();
         let session_id = SessionId(session.into());
         let pieces = pieces(&state);
         let mut done = 0;
@@ -89,19 +103,9 @@ impl Session {
         }
         done += self.read_variables(&mut state)?;
         progress(done);
-        let bytes = state.to_bytes(&images)?;
+        let bytes = state.to_bytes(&cut.images)?;
         writer.put(ObjectKind::SessionState { session: session_id }, &bytes)?;
         Ok(Captured { bytes: done, state: bytes, devices: self.image_facts(&state) })
-    }
-
-    /// Bytes of device memory that a capture would read.
-    ///
-    /// # Errors
-    /// The device library's.
-    pub fn capture_bytes(&self) -> backend::Result<u64> {
-        let (state, _) = self.state()?;
-        let inline: u64 = inline_variables(&state).map(|range| range.bytes).sum();
-        Ok(inline + pieces(&state).iter().map(|piece| piece.range.bytes).sum::<u64>())
     }
 
     fn reader(&self, device: usize) -> Result<Reader, CaptureError> {

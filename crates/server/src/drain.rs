@@ -76,13 +76,17 @@ impl Session {
             }
         }
         for module in table.loaded_modules() {
-            let name = module.describe();
-            refusals.extend(module.facts.refusals.iter().map(|refusal| format!("{name}: {refusal}")));
-            if module.facts.exact {
-                let missing = module.facts.variables.iter().filter(|name| module.place_of(name).is_err());
-                refusals.extend(missing.map(|variable| {
-                    format!("{name}: the driver does not tell where its variable {variable} lies")
-                }));
+            let facts = &module.facts;
+            let mut reasons = facts.refusals.clone();
+            if facts.exact {
+                let missing = facts.variables.iter().filter(|name| module.place_of(name).is_err());
+                reasons.extend(
+                    missing.map(|name| format!("the driver does not tell where its variable {name} lies")),
+                );
+            }
+            if !reasons.is_empty() {
+                let name = module.describe();
+                refusals.extend(reasons.iter().map(|reason| format!("{name}: {reason}")));
             }
         }
         refusals

@@ -1,6 +1,6 @@
 //! A server process: its session, and the supervisor's questions.
 
-use crate::capture::CaptureError;
+use crate::capture::{CaptureError, Cut};
 use crate::control::{Answer, Ask, Start};
 use crate::memory::Layout;
 use crate::restore::RestoreError;
@@ -179,13 +179,13 @@ fn rehearsal(supervisor: &mut Supervisor, dir: &Path, backend: Arc<dyn Backend>)
                 Err(message) => Answer::Failed { message, store: false },
             }
         }
-        other => unexpected(&other),
+        other => not_now(format_args!("{other:?}")),
     };
     supervisor.answer(&answer)
 }
 
-fn unexpected(ask: &Ask) -> Answer {
-    Answer::Failed { message: format!("{ask:?} cannot be asked now"), store: false }
+fn not_now(what: impl std::fmt::Display) -> Answer {
+    Answer::Failed { message: format!("{what} cannot be asked for now"), store: false }
 }
 
 /// A running session and the supervisor's questions about it.
@@ -196,30 +196,39 @@ struct Server {
     rings: Option<JoinHandle<()>>,
 }
 
+/// Where the gate is, as the supervisor has it.
+enum Gate {
+    /// Messages are taken.
+    Open,
+    /// They are not, and this is what there is to capture, if it could be read.
+    Closed(Option<Box<Cut>>),
+}
+
 impl Server {
     fn run(mut self, supervisor: &mut Supervisor) -> Result<(), ServeError> {
         let mut captured_changes = None;
-        let mut gated = self.rings.is_none();
+        let mut gate = if self.rings.is_none() { Gate::Closed(None) } else { Gate::Open };
         supervisor.answer(&Answer::Ready { device: self.session.backend().describe() })?;
         while let Some(line) = supervisor.line()? {
             let answer = match serde_json::from_str(&line)? {
-                Ask::Gate { deadline_ms } if !gated => {
-                    let answer = self.gate(Duration::from_millis(deadline_ms), captured_changes);
-                    gated = matches!(answer, Answer::Idle { .. });
+                Ask::Gate { deadline_ms } if matches!(gate, Gate::Open) => {
+                    let (answer, now) = self.gate(Duration::from_millis(deadline_ms), captured_changes);
+                    gate = now;
                     answer
                 }
-                Ask::Capture { store, draft, compress } if gated => {
+                Ask::Capture { store, draft, compress } => {
                     let options = WriteOptions { compress, ..WriteOptions::default() };
-                    match self.capture(supervisor, &store, &draft, &options) {
-                        Ok(answer) => {
-                            captured_changes = Some(crate::read(&self.session.table).changes);
-                            answer
-                        }
-                        Err(failed) => failed,
+                    let captured = match &gate {
+                        Gate::Closed(Some(cut)) => self.capture(cut, supervisor, &store, &draft, &options),
+                        Gate::Closed(None) | Gate::Open => Err(not_now("a capture")),
+                    };
+                    if captured.is_ok() {
+                        captured_changes = Some(crate::read(&self.session.table).changes);
                     }
+                    captured.unwrap_or_else(|failed| failed)
                 }
-                Ask::Ungate if gated => {
-                    gated = false;
+                Ask::Ungate if !matches!(gate, Gate::Open) => {
+                    gate = Gate::Open;
                     self.ungate()?;
                     Answer::Done
                 }
@@ -232,7 +241,7 @@ impl Server {
                     }
                     return Ok(());
                 }
-                other => unexpected(&other),
+                other => not_now(format_args!("{other:?}")),
             };
             supervisor.answer(&answer)?;
         }
@@ -240,17 +249,19 @@ impl Server {
         Ok(())
     }
 
-    fn gate(&self, deadline: Duration, captured_changes: Option<u64>) -> Answer {
+    fn gate(&self, deadline: Duration, captured_changes: Option<u64>) -> (Answer, Gate) {
         if let Err(holders) = self.session.close_gate(deadline) {
-            return Answer::Busy { holders };
+            return (Answer::Busy { holders }, Gate::Open);
         }
         let mut refusals = self.session.refusals();
-        let bytes = self.session.capture_bytes().unwrap_or_else(|error| {
-            refusals.push(format!("the device library answered {error} to questions about its memory"));
-            0
-        });
+        let cut = self.session.cut();
+        if let Err(error) = &cut {
+            refusals.push(format!("the device library answered {error} to questions about its objects"));
+        }
+        let cut = cut.ok().map(Box::new);
+        let bytes = cut.as_deref().map_or(0, Cut::bytes);
         let table_changed = captured_changes != Some(crate::read(&self.session.table).changes);
-        Answer::Idle { refusals, table_changed, bytes }
+        (Answer::Idle { refusals, table_changed, bytes }, Gate::Closed(cut))
     }
 
     fn ungate(&mut self) -> Result<(), ServeError> {
@@ -270,6 +281,7 @@ impl Server {
     /// `Err` with the answer when it failed.
     fn capture(
         &self,
+        cut: &Cut,
         supervisor: &Supervisor,
         store: &Path,
         draft: &str,
@@ -281,12 +293,12 @@ impl Server {
         let opened = Store::open(store).map_err(|error: OpenError| failed(chain(&error), true))?;
         let of_store = |error: WriteError| failed(chain(&error), true);
         let writer = ChunkWriter::join(&opened, draft, options).map_err(of_store)?;
-        let mut told = 0;
-        let captured = self.session.capture(self.number, &writer, &mut |done| {
+        let (mut told, total) = (0, cut.bytes());
+        let captured = self.session.capture(cut, self.number, &writer, &mut |done| {
             if done - told >= PROGRESS {
                 told = done;
                 // A supervisor that is gone is noticed at the next question.
-                let _ = supervisor.answer(&Answer::Progress { done, total: done });
+                let _ = supervisor.answer(&Answer::Progress { done, total });
             }
         });
         let captured = captured.map_err(|error| {

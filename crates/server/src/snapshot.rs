@@ -1,5 +1,6 @@
 //! Reading the object table into a [`SessionState`]; the gate is closed and the device idle.
 
+use crate::capture::Cut;
 use crate::objects::{Event, FunctionRecord, Module, Recorded, StreamKey, Table};
 use crate::session::Session;
 use crate::state::{Images, KernelRecord, ModuleHandle, ModuleState, SessionState, VariableState};
@@ -13,11 +14,11 @@ use wire::{ContextId, CuError, EventId};
 pub(crate) const INLINE_VARIABLE: u64 = 256 << 10;
 
 impl Session {
-    /// The session's state, but for the contents of variables, and the code images it names.
+    /// What there is to capture: the session's state, but for the contents of variables, and the code images it names.
     ///
     /// # Errors
     /// The backend's, from reading the time line.
-    pub fn state(&self) -> backend::Result<(SessionState, Images)> {
+    pub fn cut(&self) -> backend::Result<Cut> {
         let times = self.time_line()?;
         let table = read(&self.table);
         let modules = table.loaded_modules();
@@ -77,7 +78,7 @@ impl Session {
             pinned: lock(&self.pinned).records().collect(),
             output: self.unsent_output(),
         };
-        Ok((state, images))
+        Ok(Cut { state, images })
     }
 
     /// When each event was recorded, counted back from now.
@@ -136,10 +137,10 @@ impl Session {
 fn module_state(module: &Arc<Module>) -> ModuleState {
     let told = module.told_globals();
     let mut variables: BTreeMap<String, VariableState> = BTreeMap::new();
-    for name in module.facts.variables.iter().chain(told.keys()) {
+    for name in module.facts.variables.iter().chain(&told) {
         // A variable that the loaded code does not have has no contents.
         if let Ok(range) = module.place_of(name) {
-            let told = told.contains_key(name);
+            let told = told.contains(name);
             variables.insert(name.clone(), VariableState { name: name.clone(), range, told, contents: None });
         }
     }

@@ -5,6 +5,7 @@ mod common;
 
 use common::{App, BASIC, CTX, HELLO, Pinned, Thread, VARIABLES, backend, wait_until};
 use image::{ImageId, Manifest, ObjectKind, SessionId};
+use server::capture::Cut;
 use server::control::{Answer, Ask, Start};
 use server::session::Session;
 use std::io::{BufRead, BufReader, Write};
@@ -38,7 +39,8 @@ impl Images {
     fn capture(&self, session: &Session) -> (ImageId, Vec<u8>) {
         let draft = self.store.begin().unwrap();
         let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
-        let captured = session.capture(SESSION, &writer, &mut |_| {}).unwrap();
+        let cut = session.cut().unwrap();
+        let captured = session.capture(&cut, SESSION, &writer, &mut |_| {}).unwrap();
         assert_eq!(captured.devices.len(), 1);
         let receipt = writer.finish().unwrap();
         let described = manifest(draft.id());
@@ -230,7 +232,7 @@ fn a_session_comes_back_as_it_was() {
 
     app.session.close_gate(LONG).unwrap();
     assert_eq!(app.session.refusals(), Vec::<String>::new());
-    assert!(app.session.capture_bytes().unwrap() >= 14 << 20);
+    assert!(app.session.cut().unwrap().bytes() >= 14 << 20);
     let (id, state) = images.capture(&app.session);
     // A message in the ring at the cut is executed by whoever comes next.
     thread.launch(step, Stream::Legacy, 1, &[small + 4], &[]);
@@ -411,7 +413,7 @@ fn a_rehearsal_names_what_is_elsewhere() {
     let module = app.load(&mut thread, 2, VARIABLES);
     thread.call(ModuleGetGlobal { module, name: "counter".into() }).unwrap();
     app.session.close_gate(LONG).unwrap();
-    let (mut state, code) = app.session.state().unwrap();
+    let Cut { mut state, images: code } = app.session.cut().unwrap();
     let (_, bytes) = images.capture(&app.session);
     let rehearse = |bytes: &[u8]| {
         let dir = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use super::{CodeFacts, Context, Making, Placement, Placer};
 use crate::lock;
 use backend::{Backend, LoadError, Range, RawFunction, RawModule};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use wire::{ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
 
@@ -83,8 +83,8 @@ pub struct Module {
     pub facts: CodeFacts,
     /// Changes to its functions, by name.
     pub settings: Mutex<BTreeMap<String, FunctionSettings>>,
-    /// Variables whose addresses the application has been told.
-    globals: Mutex<BTreeMap<String, Range>>,
+    /// Variables that have been looked up: where they lie, and whether the application has been told.
+    globals: Mutex<BTreeMap<String, (Range, bool)>>,
     functions: Mutex<BTreeMap<String, RawFunction>>,
     raw: RawModule,
     backend: Arc<dyn Backend>,
@@ -146,29 +146,31 @@ impl Module {
         Ok(Arc::new(Function { name: name.to_owned(), raw, module, params_bytes: OnceLock::new() }))
     }
 
-    /// Where the variable of that name lies.
+    /// Where the variable of that name lies; the application is told.
     ///
     /// # Errors
     /// `NOT_FOUND`, or the backend's.
     pub fn global(&self, name: &str) -> backend::Result<Range> {
-        let mut globals = lock(&self.globals);
-        if let Some(range) = globals.get(name) {
-            return Ok(*range);
-        }
-        let range = self.backend.global(self.ctx.raw, self.raw, name)?;
-        globals.insert(name.to_owned(), range);
-        Ok(range)
+        self.find_variable(name, true)
     }
 
-    /// Where the variable of that name lies, without anybody being told.
+    /// The same, and nobody is told.
     ///
     /// # Errors
     /// `NOT_FOUND`, or the backend's.
     pub fn place_of(&self, name: &str) -> backend::Result<Range> {
-        match lock(&self.globals).get(name) {
-            Some(range) => Ok(*range),
-            None => self.backend.global(self.ctx.raw, self.raw, name),
+        self.find_variable(name, false)
+    }
+
+    fn find_variable(&self, name: &str, tell: bool) -> backend::Result<Range> {
+        let mut globals = lock(&self.globals);
+        if let Some((range, told)) = globals.get_mut(name) {
+            *told |= tell;
+            return Ok(*range);
         }
+        let range = self.backend.global(self.ctx.raw, self.raw, name)?;
+        globals.insert(name.to_owned(), (range, tell));
+        Ok(range)
     }
 
     /// What to call it: its handle or its library's, and one of its kernels.
@@ -184,10 +186,10 @@ impl Module {
         }
     }
 
-    /// The variables whose addresses the application has been told.
+    /// Names of the variables whose addresses the application has been told.
     #[must_use]
-    pub fn told_globals(&self) -> BTreeMap<String, Range> {
-        lock(&self.globals).clone()
+    pub fn told_globals(&self) -> BTreeSet<String> {
+        lock(&self.globals).iter().filter(|(_, (_, told))| *told).map(|(name, _)| name.clone()).collect()
     }
 
     /// Names of its kernels.
