@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock, Weak};
+
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::job::{Job, Target};
 
@@ -79,26 +81,62 @@ impl Forwarder {
         }
     }
 
-    /// Starts a thread that passes on what arrives, for as long as `job` is held elsewhere too.
+    /// Starts a thread that passes on what arrives, for as long as `job` is held elsewhere too; and, where the job reads from the
+    /// user's terminal, one that stops this process when the user stops the application.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn forward_to(self, job: &Arc<Job>) -> io::Result<JoinHandle<()>> {
+    pub fn forward_to(self, job: &Arc<Job>) -> io::Result<()> {
+        if let Some(stops) = job.stops() {
+            let (job, ended) = (Arc::downgrade(job), job.pidfd().try_clone()?);
+            std::thread::Builder::new()
+                .name("stops".into())
+                .spawn(move || follow_stops(&job, &stops, &ended))?;
+        }
         let job = Arc::downgrade(job);
-        std::thread::Builder::new().name("signals".into()).spawn(move || {
-            loop {
-                // SAFETY: siginfo_t is plain data that the call fills.
-                let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-                // SAFETY: both are ours.
-                let signal = unsafe { libc::sigwaitinfo(&self.set, &mut info) };
-                if signal < 0 {
-                    continue;
-                }
-                let Some(job) = job.upgrade() else { return };
-                pass_on(&job, signal, info.si_code);
-            }
-        })
+        std::thread::Builder::new().name("signals".into()).spawn(move || self.forward(&job))?;
+        Ok(())
     }
+
+    fn forward(&self, job: &Weak<Job>) {
+        loop {
+            // SAFETY: siginfo_t is plain data that the call fills.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: both are ours.
+            let signal = unsafe { libc::sigwaitinfo(&self.set, &mut info) };
+            if signal < 0 {
+                continue;
+            }
+            let Some(job) = job.upgrade() else { return };
+            pass_on(&job, signal, info.si_code);
+        }
+    }
+}
+
+/// Waits for the application to be stopped from the keyboard, until the job has ended.
+fn follow_stops(job: &Weak<Job>, stops: &OwnedFd, ended: &OwnedFd) {
+    loop {
+        let mut fds = [PollFd::new(ended, PollFlags::IN), PollFd::new(stops, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) if fds[0].revents().is_empty() => {}
+            _ => return,
+        }
+        let mut bytes = [0; 64];
+        let (Ok(1..), Some(job)) = (rustix::io::read(stops, &mut bytes), job.upgrade()) else { return };
+        stop_until_continued(&job, Target::Group);
+    }
+}
+
+/// Gives the user the shell back; `fg` continues here.
+fn stop_until_continued(job: &Job, target: Target) {
+    job.suspended(|| {
+        // Sent to this thread, so that it does not run on until another one has taken the signal.
+        // SAFETY: stops this process.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    });
+    let _ = job.signal(libc::SIGCONT, target);
+    job.resize();
 }
 
 fn pass_on(job: &Job, signal: i32, code: i32) {
@@ -109,13 +147,7 @@ fn pass_on(job: &Job, signal: i32, code: i32) {
         libc::SIGWINCH => job.resize(),
         libc::SIGTSTP => {
             let _ = job.signal(libc::SIGTSTP, target);
-            // The user gets the shell back; `fg` continues here.
-            job.suspended(|| {
-                // SAFETY: stops this process.
-                unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
-            });
-            let _ = job.signal(libc::SIGCONT, target);
-            job.resize();
+            stop_until_continued(job, target);
         }
         _ => drop(job.signal(signal, target)),
     }

@@ -286,3 +286,29 @@ fn a_terminal_stays_a_terminal() {
         modes.local_modes.contains(rustix::termios::LocalModes::ICANON | rustix::termios::LocalModes::ECHO)
     );
 }
+
+#[test]
+fn a_stop_from_the_keyboard_gives_the_shell_back() {
+    let bench = Bench::new();
+    let (mut master, slave) = terminal();
+    let mut child = on_terminal(
+        bench.command(&["sh", "-c", "echo ready; read line; echo \"got $line\"; exit 8"]),
+        &slave,
+    );
+    read_until(&mut master, "ready");
+    // ^Z
+    master.write_all(b"\x1a").unwrap();
+    let pid = child.id() as i32;
+    let mut status = 0;
+    // SAFETY: waits for a child of ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
+    assert_eq!((libc::WIFSTOPPED(status), libc::WSTOPSIG(status)), (true, libc::SIGSTOP));
+    let modes = rustix::termios::tcgetattr(&slave).unwrap();
+    assert!(modes.local_modes.contains(rustix::termios::LocalModes::ICANON));
+    // fg
+    // SAFETY: continues a child of ours.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    master.write_all(b"a line\r").unwrap();
+    read_until(&mut master, "got a line");
+    assert_eq!(child.wait().unwrap().code(), Some(8));
+}

@@ -10,11 +10,17 @@ pub struct LogExcerpt(pub Vec<String>);
 
 impl LogExcerpt {
     const LINES: usize = 12;
+    /// What CRIU complains about and goes on.
+    const HARMLESS: [&str; 3] = ["RLIMIT_NOFILE for self", "CLONE_PARENT | CLONE_NEWPID", "kdat cache"];
 
     pub(crate) fn of(log: &Path) -> Self {
         let text =
             fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        let errors: Vec<&str> = text.lines().filter(|l| l.contains("Error") || l.contains("Warn")).collect();
+        let telling = |line: &&str| {
+            (line.contains("Error") || line.contains("Warn"))
+                && !Self::HARMLESS.iter().any(|h| line.contains(h))
+        };
+        let errors: Vec<&str> = text.lines().filter(telling).collect();
         let first = errors.len().saturating_sub(Self::LINES);
         Self(errors[first..].iter().map(|l| (*l).to_owned()).collect())
     }

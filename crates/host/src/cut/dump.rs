@@ -155,8 +155,9 @@ impl Job {
             external,
             ..rpc::Options::default()
         };
-        session.request(rpc::DUMP, request).map_err(failed("asking CRIU"))?;
-        match session.run_to("post-dump", |_, _| {}) {
+        let reached =
+            session.request(rpc::DUMP, request).and_then(|()| session.run_to("post-dump", |_, _| {}));
+        match reached {
             Ok(Event::Reached { .. }) => {}
             Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, &work.path())),
             Err(e) => {

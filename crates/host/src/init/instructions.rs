@@ -60,7 +60,7 @@ impl Instructions {
             InnerSource::Inherited(fd) => Some(fd),
             _ => None,
         });
-        let terminal = self.terminal.iter().flat_map(|t| [t.input, t.output]);
+        let terminal = self.terminal.iter().flat_map(|t| [t.input, t.output, t.stops]);
         streams.chain(terminal).chain([self.alive, self.report])
     }
 }
@@ -94,6 +94,8 @@ pub(crate) enum InnerSource {
 pub(crate) struct InnerTerminal {
     pub(crate) input: i32,
     pub(crate) output: i32,
+    /// Gets a byte whenever the application has been stopped from the keyboard.
+    pub(crate) stops: i32,
     pub(crate) modes: TerminalModes,
     pub(crate) window: Option<Window>,
 }

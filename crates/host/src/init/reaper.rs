@@ -154,9 +154,17 @@ impl Init {
         loop {
             let mut status = 0;
             // SAFETY: `status` is ours.
-            match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) } {
+            match unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED) } {
                 0 => return false,
                 -1 => return io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
+                pid if libc::WIFSTOPPED(status) => {
+                    if let Some(terminal) = &self.terminal
+                        && Some(pid) == self.application
+                        && libc::WSTOPSIG(status) == libc::SIGTSTP
+                    {
+                        terminal.report_stop();
+                    }
+                }
                 pid if Some(pid) == self.application => {
                     self.application = None;
                     let new = host_path("status.new");

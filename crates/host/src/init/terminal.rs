@@ -21,6 +21,7 @@ pub(super) struct Terminal {
     /// Keys, from the supervisor. None at its end.
     input: Option<OwnedFd>,
     output: OwnedFd,
+    stops: OwnedFd,
     keys: Vec<u8>,
     shown: Vec<u8>,
 }
@@ -37,15 +38,16 @@ impl Terminal {
         if let Some(window) = told.window {
             window.apply(master.as_fd())?;
         }
-        // SAFETY: the supervisor passed both for this purpose; they are taken once.
-        let (input, output) = unsafe { (super::inherited(told.input), super::inherited(told.output)) };
-        for fd in [&master, &input, &output] {
+        // SAFETY: the supervisor passed all three for this purpose; they are taken once.
+        let [input, output, stops] =
+            [told.input, told.output, told.stops].map(|fd| unsafe { super::inherited(fd) });
+        for fd in [&master, &input, &output, &stops] {
             let flags = rustix::fs::fcntl_getfl(fd)?;
             rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
             rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
         }
         let buffer = || Vec::with_capacity(2 * BUFFER);
-        Ok(Self { master, slave, input: Some(input), output, keys: buffer(), shown: buffer() })
+        Ok(Self { master, slave, input: Some(input), output, stops, keys: buffer(), shown: buffer() })
     }
 
     pub(super) fn slave(&self) -> BorrowedFd<'_> {
@@ -58,6 +60,11 @@ impl Terminal {
         if let Some(window) = written.and_then(|b| Window::from_bytes(&b)) {
             let _ = window.apply(self.master.as_fd());
         }
+    }
+
+    /// The application has been stopped from the keyboard: the user is to have the shell back.
+    pub(super) fn report_stop(&self) {
+        let _ = rustix::io::write(&self.stops, b"\n");
     }
 
     /// What to wait for.

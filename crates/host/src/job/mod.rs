@@ -151,6 +151,11 @@ impl Job {
         }
     }
 
+    /// See [`Border::stops`].
+    pub(crate) fn stops(&self) -> Option<OwnedFd> {
+        self.border().as_ref().and_then(Border::stops)
+    }
+
     /// Gives the user's terminal back for as long as the supervisor is stopped, then takes it again.
     pub(crate) fn suspended(&self, while_stopped: impl FnOnce()) {
         let border = self.border();

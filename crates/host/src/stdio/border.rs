@@ -29,6 +29,8 @@ pub enum Role {
     Keys,
     /// What the job's terminal shows.
     Screen,
+    /// Tells us that the application was stopped from the keyboard.
+    Stops,
 }
 
 /// A pipe across the border at the cut.
@@ -65,6 +67,8 @@ enum OurEnd {
     Relay(Relay),
     /// Held and nothing else.
     Held(OwnedFd),
+    /// Read by whoever asks for it.
+    Read(OwnedFd),
     /// Handed over: the user's own pipe.
     None,
 }
@@ -120,6 +124,7 @@ impl Border {
                     Some(keyboard) => opening.input(Role::Keys, keyboard, Vec::new(), 0)?,
                     None => opening.held(Role::Keys)?,
                 },
+                stops: opening.read(Role::Stops)?,
                 modes: TerminalModes::of(screen).ok_or_else(io::Error::last_os_error)?,
                 window: Window::of(screen),
             }),
@@ -146,6 +151,7 @@ impl Border {
                 Role::Alive => opening.held(role),
                 Role::Input => opening.input(role, outer(&stdio, 0)?, pending, delivered),
                 Role::Output(fd) => opening.output(role, outer(&stdio, fd)?, pending, delivered),
+                Role::Stops => opening.read(role),
                 Role::Screen => {
                     let shown_on = screen.map_or_else(|| outer(&stdio, 1), Ok)?;
                     opening.output(role, shown_on, pending, delivered)
@@ -180,6 +186,15 @@ impl Border {
             self.raw_mode = RawMode::enter(keyboard)?;
         }
         Ok(())
+    }
+
+    /// A pipe that becomes readable when the application was stopped from the user's keyboard.
+    pub(crate) fn stops(&self) -> Option<OwnedFd> {
+        self.raw_mode.as_ref()?;
+        self.channels.iter().find_map(|channel| match &channel.end {
+            OurEnd::Read(end) if channel.role == Role::Stops => end.try_clone().ok(),
+            _ => None,
+        })
     }
 
     pub(crate) fn raw_mode(&self) -> Option<&RawMode> {
@@ -254,6 +269,12 @@ impl Opening {
     fn held(&mut self, role: Role) -> io::Result<i32> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         self.add(role, reader, OurEnd::Held(writer))
+    }
+
+    /// A pipe that the job writes to and we read.
+    fn read(&mut self, role: Role) -> io::Result<i32> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        self.add(role, writer, OurEnd::Read(reader))
     }
 
     fn hand(&mut self, fd: OwnedFd) -> io::Result<i32> {
