@@ -8,6 +8,8 @@ use crate::state::{Images, SessionState, StateError};
 use crate::transfer::{Reader, TransferError};
 use backend::Range;
 use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use store::{ChunkWriter, WriteError};
 use thiserror::Error;
@@ -82,8 +84,12 @@ impl Session {
         let session_id = SessionId(session.into());
         let pieces = pieces(&state);
         let mut done = 0;
+        let mut readers: BTreeMap<usize, Reader> = BTreeMap::new();
         for piece in &pieces {
-            let mut reader = self.reader(piece.device)?;
+            let reader = match readers.entry(piece.device) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.reader(piece.device)?),
+            };
             let mut read = reader.begin(piece.range);
             let mut object = writer.object(ObjectKind::DeviceMemory {
                 session: session_id,
@@ -121,16 +127,18 @@ impl Session {
     /// Puts the contents of small variables into the state.
     fn read_variables(&self, state: &mut SessionState) -> Result<u64, CaptureError> {
         let mut bytes = 0;
-        for module in &mut state.modules {
-            let Some(ctx) = read(&self.table).contexts.get(&module.record.ctx).cloned() else { continue };
-            let small =
-                module.variables.iter_mut().filter(|variable| variable.range.bytes <= INLINE_VARIABLE);
-            let mut reader: Option<Reader> = None;
+        let contexts = read(&self.table).contexts.clone();
+        for (id, ctx) in contexts {
+            let modules = state.modules.iter_mut().filter(|module| module.record.ctx == id);
+            let mut small = modules
+                .flat_map(|module| &mut module.variables)
+                .filter(|variable| variable.range.bytes <= INLINE_VARIABLE)
+                .peekable();
+            if small.peek().is_none() {
+                continue;
+            }
+            let mut reader = Reader::new(&self.placer.backend, &ctx)?;
             for variable in small {
-                let reader = match &mut reader {
-                    Some(reader) => reader,
-                    none => none.insert(Reader::new(&self.placer.backend, &ctx)?),
-                };
                 variable.contents = Some(reader.read(variable.range)?);
                 bytes += variable.range.bytes;
             }

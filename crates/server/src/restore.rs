@@ -14,6 +14,7 @@ use crate::{lock, write};
 use backend::{Backend, Range, StreamArg};
 use image::{DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 use store::{Piece, ReadError};
@@ -332,16 +333,18 @@ impl Session {
         image: &store::Image,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<()> {
-        for module in &state.modules {
-            let ctx = self.context(module.record.ctx).map_err(object("a module's variables"))?;
+        for (record, _) in &state.contexts {
+            let ctx = self.context(record.id).map_err(object("a module's variables"))?;
             let mut writer = Writer::new(&self.placer.backend, &ctx)?;
-            for variable in &module.variables {
+            let modules = state.modules.iter().filter(|module| module.record.ctx == record.id);
+            for variable in modules.flat_map(|module| &module.variables) {
                 if let Some(contents) = &variable.contents {
                     writer.write(variable.range.base, contents)?;
                 }
             }
             writer.finish()?;
         }
+        let mut writers: BTreeMap<u32, Writers> = BTreeMap::new();
         for stored in &image.manifest().objects {
             let ObjectKind::DeviceMemory { session: of, device: DeviceOrdinal(device), memory, base } =
                 stored.kind
@@ -355,45 +358,22 @@ impl Session {
             if !is_described(state, device as usize, memory, range) {
                 return Err(RestoreError::Dangling(format!("device memory {range}")));
             }
-            let ctx = self
-                .context_on(device as usize)
-                .ok_or(RestoreError::Device { device, count: self.devices.len() })?;
-            self.fill_object(&ctx, &stored.kind, base, image, progress)?;
-        }
-        Ok(())
-    }
-
-    fn fill_object(
-        &self,
-        ctx: &Arc<Context>,
-        kind: &ObjectKind,
-        base: u64,
-        image: &store::Image,
-        progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<()> {
-        // One writer for each thread that is at work at a time.
-        let idle: Mutex<Vec<Writer>> = Mutex::default();
-        image.for_each_piece(kind, |offset, piece| {
-            let spare = lock(&idle).pop();
-            let mut writer = match spare {
-                Some(writer) => writer,
-                None => Writer::new(&self.placer.backend, ctx)?,
+            let writers = match writers.entry(device) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let count = self.devices.len();
+                    let ctx = self.context_on(device as usize);
+                    let ctx = ctx.ok_or(RestoreError::Device { device, count })?;
+                    new.insert(Writers { ctx, backend: &self.placer.backend, idle: Mutex::default() })
+                }
             };
-            match piece {
-                Piece::Bytes(bytes) => {
-                    writer.write(base + offset, bytes)?;
-                    progress(bytes.len() as u64);
-                }
-                Piece::Zeros(bytes) => {
-                    writer.zeros(Range { base: base + offset, bytes })?;
-                    progress(bytes);
-                }
-            }
-            lock(&idle).push(writer);
-            Ok(())
-        })?;
-        for writer in lock(&idle).iter_mut() {
-            writer.finish()?;
+            let writers = &*writers;
+            image.for_each_piece(&stored.kind, |offset, piece| {
+                Ok(writers.write(base + offset, piece, progress)?)
+            })?;
+        }
+        for writers in writers.values() {
+            lock(&writers.idle).iter_mut().try_for_each(Writer::finish)?;
         }
         Ok(())
     }
@@ -412,6 +392,40 @@ impl Session {
             // A context is made once and has no epoch before.
             let _ = ctx.epoch.set(epoch);
         }
+        Ok(())
+    }
+}
+
+/// Writers to one device, as many as there are threads at work at a time.
+struct Writers<'a> {
+    ctx: Arc<Context>,
+    backend: &'a Arc<dyn Backend>,
+    idle: Mutex<Vec<Writer>>,
+}
+
+impl Writers<'_> {
+    fn write(
+        &self,
+        address: u64,
+        piece: Piece<'_>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> std::result::Result<(), TransferError> {
+        let spare = lock(&self.idle).pop();
+        let mut writer = match spare {
+            Some(writer) => writer,
+            None => Writer::new(self.backend, &self.ctx)?,
+        };
+        match piece {
+            Piece::Bytes(bytes) => {
+                writer.write(address, bytes)?;
+                progress(bytes.len() as u64);
+            }
+            Piece::Zeros(bytes) => {
+                writer.zeros(Range { base: address, bytes })?;
+                progress(bytes);
+            }
+        }
+        lock(&self.idle).push(writer);
         Ok(())
     }
 }

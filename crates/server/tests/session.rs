@@ -334,6 +334,13 @@ fn wrong_handles_are_refused() {
         thread.explain(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: vec![] }).unwrap_err();
     assert_eq!(code, CuError::INVALID_IMAGE);
     assert!(detail.contains("upload-12345"), "{detail}");
+    // An address in the server is no option.
+    let upload = app.upload(BASIC);
+    let options = vec![(3, 0x1000)];
+    assert_eq!(
+        thread.call(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options }),
+        Err(CuError::NOT_SUPPORTED)
+    );
     let upload = app.upload("no code");
     assert!(thread.call(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: vec![] }).is_err());
     thread.call(ContextDestroy { ctx: second }).unwrap();
