@@ -219,6 +219,25 @@ fn being_stopped_is_invisible_and_who_was_stopped_stays_stopped() {
 }
 
 #[test]
+fn the_monotonic_clock_goes_on_from_the_checkpoint() {
+    const CLOCK: &str = "#include <stdio.h>\n#include <time.h>\n#include <unistd.h>\n\
+        int main(void) { struct timespec t; for (;;) { clock_gettime(CLOCK_MONOTONIC, &t);\n\
+        printf(\"%ld\\n\", t.tv_sec * 1000 + t.tv_nsec / 1000000), fflush(stdout), usleep(2000); } }\n";
+    let bench = Bench::new();
+    let program = bench.compile("clock", CLOCK);
+    let mut job = bench.run(&[program]);
+    job.wait_for(|line| !line.is_empty());
+    let image = bench.image();
+    job.stop(&image);
+    let before = job.finish().1;
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let after = bench.restart(&image).wait_for(|line| !line.is_empty());
+    let milliseconds = |line: &str| line.trim().parse::<i64>().unwrap();
+    let gap = milliseconds(&after) - milliseconds(before.lines().last().unwrap());
+    assert!((0..1400).contains(&gap), "{gap} ms");
+}
+
+#[test]
 fn another_folder_another_kind_of_output() {
     let bench = Bench::new();
     let program = bench.compile("counter", &counter(2, 100));

@@ -99,6 +99,7 @@ const FINDER: &str = r#"
 #include <stdio.h>
 #include <unistd.h>
 int main(int c, char **v) {
+    if (getpid() != 2) return puts("not pid 2"), 1;
     void *library = dlopen(v[1], RTLD_NOW);
     if (!library) return puts(dlerror()), 1;
     int (*answer)(void) = (int (*)(void))dlsym(library, "answer");
