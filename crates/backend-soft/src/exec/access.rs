@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::compute::{conjure, wide};
-use super::spaces::Space;
+use super::spaces::{LOCAL, SHARED, Space};
 use super::{Access, Elem, Fault, Inst, LANES, Lanes};
 
 /// Address operand: the base is a 32-bit register.
@@ -55,8 +55,12 @@ unsafe fn addresses(lanes: &Lanes<'_>, inst: &Inst) -> [u64; LANES] {
     }
 }
 
+/// The host addresses of an access.
+///
+/// # Safety
+/// As [`Access`].
 #[inline(always)]
-unsafe fn resolve<const SPACE: Space>(
+pub(super) unsafe fn resolve<const SPACE: Space>(
     lanes: &mut Lanes<'_>,
     inst: &Inst,
     mask: u32,
@@ -173,7 +177,10 @@ accesses! {
             let (b, c) = (lanes.all::<T>(inst.s[1]), lanes.all::<T>(inst.s[2]));
             let mut out = [T::default(); LANES];
             for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
-                out[lane] = T::update(at[lane], |old| f(old, b[lane], c[lane]));
+                let apply = |old| f(old, b[lane], c[lane]);
+                // A block runs on one thread at a time, and nobody else reaches its shared memory.
+                let own = SPACE == SHARED || SPACE == LOCAL;
+                out[lane] = if own { T::replace(at[lane], apply) } else { T::update(at[lane], apply) };
             }
             lanes.set(inst.d[0], &out, mask);
         }
@@ -188,6 +195,21 @@ pub trait Atomic: Elem {
     /// # Safety
     /// The address is aligned and good for a value.
     unsafe fn update(at: u64, f: impl Fn(Self) -> Self) -> Self;
+
+    /// The same where no other thread reaches the address.
+    ///
+    /// # Safety
+    /// As [`Self::update`].
+    #[inline(always)]
+    unsafe fn replace(at: u64, f: impl Fn(Self) -> Self) -> Self {
+        let cell = at as *mut Self;
+        // SAFETY: this function's contract.
+        unsafe {
+            let old = cell.read();
+            cell.write(f(old));
+            old
+        }
+    }
 }
 
 macro_rules! atomics {

@@ -13,6 +13,7 @@ mod rows;
 mod spaces;
 mod together;
 mod warp;
+mod words;
 
 pub use access::{IN_FRAME, NARROW, atomic, load, store};
 pub use block::{Block, BlockState};
@@ -27,3 +28,4 @@ pub use lanes::Lanes;
 pub use launch::{Image, Launch};
 pub use rows::{Bfloat, BfloatPair, Elem, Half, HalfPair, LANES, Pred, Row, Slot};
 pub use spaces::{GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Space, Spaces};
+pub use words::load_words;

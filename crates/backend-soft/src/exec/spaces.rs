@@ -67,6 +67,11 @@ impl<'a> Spaces<'a> {
         self.local_bytes = lane_bytes;
     }
 
+    /// The block's shared memory, and its size.
+    pub fn shared(&self) -> (*const u8, u64) {
+        (self.shared, self.shared_bytes)
+    }
+
     /// Turns the addresses of the lanes of `mask` into host addresses, each good for `size` bytes. Other lanes get the address of
     /// an active one, so that reading is safe in every lane.
     ///

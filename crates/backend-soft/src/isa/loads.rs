@@ -6,7 +6,9 @@ use ptx::ast::ScalarType::{self, *};
 use ptx::ast::{Address, Operand};
 
 use super::{Result, Spelling};
-use crate::exec::{Access, GENERIC, GLOBAL, Inst, LOCAL, Lanes, Op, PARAM, SHARED, Space, load, store};
+use crate::exec::{
+    Access, GENERIC, GLOBAL, Inst, LOCAL, Lanes, Op, PARAM, SHARED, Space, load, load_words, store,
+};
 use crate::lower::{Lower, rows, wrong};
 
 /// Modifiers that choose caching, ordering or scope. On the host every access is as strong as an acquire or release, and
@@ -112,6 +114,16 @@ macro_rules! in_space {
 }
 pub(super) use in_space;
 
+fn word_handler(space: Space) -> Access {
+    match space {
+        GLOBAL => load_words::<GLOBAL>(),
+        SHARED => load_words::<SHARED>(),
+        LOCAL => load_words::<LOCAL>(),
+        PARAM => load_words::<PARAM>(),
+        _ => load_words::<GENERIC>(),
+    }
+}
+
 fn load_handler(space: Space, ty: ScalarType, wide: bool) -> Access {
     match (ty, wide) {
         (S8, false) => in_space!(space, load::<i8, i32>(|a: i8| i32::from(a))),
@@ -183,7 +195,8 @@ fn access(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
             };
         }
     } else {
-        inst.op = Op::Access(load_handler(space, ty, wide));
+        let word = ty.size() == 4 && !wide;
+        inst.op = Op::Access(if word { word_handler(space) } else { load_handler(space, ty, wide) });
         for (index, element) in elements.iter().enumerate() {
             inst.d[index] = cx.dst(element, reg_ty)?.0;
         }

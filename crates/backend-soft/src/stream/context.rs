@@ -98,7 +98,7 @@ impl Context {
         }
         after.retain(|ticket| !ticket.is_done());
         let executor = self.executor.clone();
-        Ok(stream.submit(Item { after, work }, move |work| executor.run(work)))
+        stream.submit(Item { after, work }, move |work| executor.run(work))
     }
 
     /// Submits a copy, and waits for it where plain host memory is read or written later than the call may take.

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use wire::CuError;
+
 use super::Work;
 
 /// Work and what it waits for.
@@ -77,20 +79,31 @@ impl Stream {
     }
 
     /// Appends work; `run` executes each piece, on the stream's thread, which is made at the first.
-    pub fn submit(self: &Arc<Self>, item: Item, run: impl Fn(Work) + Send + 'static) -> Ticket {
+    ///
+    /// # Errors
+    /// When the thread cannot be had; nothing is then appended.
+    pub fn submit(
+        self: &Arc<Self>,
+        item: Item,
+        run: impl Fn(Work) + Send + 'static,
+    ) -> Result<Ticket, CuError> {
         let mut queue = self.lock();
+        if !queue.has_thread {
+            let stream = self.clone();
+            let spawned =
+                std::thread::Builder::new().name("soft-stream".into()).spawn(move || stream.work(run));
+            spawned.map_err(|error| {
+                tracing::error!("a stream's thread: {error}");
+                CuError::OUT_OF_MEMORY
+            })?;
+            queue.has_thread = true;
+        }
         queue.items.push_back(item);
         queue.submitted += 1;
         let number = queue.submitted;
-        let needs_thread = !std::mem::replace(&mut queue.has_thread, true);
         drop(queue);
-        if needs_thread {
-            let stream = self.clone();
-            std::thread::spawn(move || stream.work(run));
-        } else {
-            self.arrived.notify_one();
-        }
-        Ticket { stream: self.clone(), number }
+        self.arrived.notify_one();
+        Ok(Ticket { stream: self.clone(), number })
     }
 
     /// Lets the thread end when the work is done. Nothing is submitted afterwards.
