@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dormouse-VERSION-x86_64-linux/
-//!   bin/ lib/ criu/ guests/ bench/     as in a kit, but optimised, and for C libraries from 2.28 on
+//!   bin/ lib/ criu/ guests/ bench/ checks/   as in a kit, but optimised, and for C libraries from 2.28 on
 //!   gpu-check                          runs every check and prints a table
 //!   README.md LICENSES/
 //! ```
@@ -87,7 +87,7 @@ fn zig(workspace: &Workspace) -> PathBuf {
 
 /// Drops what only a debugger reads.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    for file in symbols::files(bundle, &["bin", "lib"])? {
+    for file in symbols::files(bundle, &["bin", "checks", "lib"])? {
         quiet(Command::new("strip").arg("--strip-debug").arg(file))?;
     }
     Ok(())

@@ -1,7 +1,8 @@
 //! The kit: binaries, shim and guests in the bundle's layout, built for this machine, for the tests and the demonstration.
 //!
 //! ```text
-//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/criu -> .prefix/criu   kit/guests/…   kit/bench/…
+//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/criu -> .prefix/criu
+//! kit/guests/…   kit/bench/…   kit/checks/…
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::process::{cargo, step};
 use crate::workspace::Workspace;
 
 /// The packages whose programs and libraries make up a kit.
-pub const PACKAGES: [&str; 4] = ["cli", "host", "shim", "testkit"];
+pub const PACKAGES: [&str; 5] = ["cli", "dormouse-tests", "host", "shim", "testkit"];
 
 /// Builds everything and stages it; returns the kit's folder.
 pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
@@ -33,6 +34,7 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 /// What cargo built.
 pub struct Artifacts {
     programs: Vec<PathBuf>,
+    checks: Vec<PathBuf>,
     shim: PathBuf,
 }
 
@@ -65,26 +67,29 @@ impl Artifacts {
         if !output.status.success() {
             bail!("the build failed ({})", output.status);
         }
-        let mut programs = Vec::new();
+        let (mut programs, mut checks) = (Vec::new(), Vec::new());
         let mut shim = None;
         for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let message = serde_json::from_slice(line).context("cargo said something unexpected")?;
             let Message::CompilerArtifact { target, filenames, executable } = message else { continue };
-            programs.extend(executable);
+            let is_check = target.src_path.parent().is_some_and(|folder| folder.ends_with("tests"));
+            if is_check { &mut checks } else { &mut programs }.extend(executable);
             if target.kind.iter().any(|kind| kind == "cdylib")
                 && target.src_path.ends_with("crates/shim/src/lib.rs")
             {
                 shim = filenames.into_iter().find(|file| file.extension().is_some_and(|e| e == "so"));
             }
         }
-        Ok(Self { programs, shim: shim.context("the build made no libcuda.so.1")? })
+        Ok(Self { programs, checks, shim: shim.context("the build made no libcuda.so.1")? })
     }
 
     /// Copies them to where a kit has them.
     pub fn stage(&self, kit: &Path) -> anyhow::Result<()> {
-        for program in &self.programs {
-            let name = program.file_name().context("a program has a name")?;
-            install(program, &kit.join("bin").join(name))?;
+        for (folder, programs) in [("bin", &self.programs), ("checks", &self.checks)] {
+            for program in programs {
+                let name = program.file_name().context("a program has a name")?;
+                install(program, &kit.join(folder).join(name))?;
+            }
         }
         install(&self.shim, &kit.join("lib/libcuda.so.1"))
     }

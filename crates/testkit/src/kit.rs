@@ -55,7 +55,7 @@ impl Kit {
         self.root.join("bench").join(program)
     }
 
-    /// Further checks: programs that print what they found and fail when it is wrong.
+    /// The folder of further checks: programs that take `--device`, print what they found and fail when it is wrong.
     pub fn checks(&self) -> PathBuf {
         self.root.join("checks")
     }

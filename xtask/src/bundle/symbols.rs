@@ -26,7 +26,7 @@ pub fn files(bundle: &Path, folders: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
 /// Fails when one of our programs, libraries or guests needs a symbol newer than `limit`, and names it.
 pub fn check(bundle: &Path, limit: &str) -> anyhow::Result<()> {
     let limit = version(limit).context("the limit is a version")?;
-    for file in files(bundle, &["bin", "lib", "guests", "bench"])? {
+    for file in files(bundle, &["bin", "checks", "lib", "guests", "bench"])? {
         if !is_elf(&file)? {
             continue;
         }

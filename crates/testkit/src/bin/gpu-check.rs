@@ -72,7 +72,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let manifest = kit.manifest()?;
     let guests = choose(&manifest, &arguments.guests)?;
     let everything = arguments.guests.is_empty();
-    let checks = if everything { other_checks(&kit)? } else { Vec::new() };
+    let checks = if everything { other_checks(&kit, device)? } else { Vec::new() };
     // Costs are measured while nothing else runs; without a GPU there is nothing to compare with.
     let costs = if everything && device == Device::Gpu { cost::measure(&kit)? } else { Vec::new() };
 
@@ -103,8 +103,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     Ok(failed == 0)
 }
 
-/// Runs the programs in the kit's `checks/`, one after the other; each says itself what it found.
-fn other_checks(kit: &Kit) -> anyhow::Result<Vec<Check>> {
+/// Runs the programs in the kit's `checks/`, one after the other: each takes `--device`, says what it found, and fails when
+/// something is wrong.
+fn other_checks(kit: &Kit, device: Device) -> anyhow::Result<Vec<Check>> {
     let Ok(entries) = std::fs::read_dir(kit.checks()) else { return Ok(Vec::new()) };
     let mut programs = Vec::new();
     for entry in entries {
@@ -117,8 +118,10 @@ fn other_checks(kit: &Kit) -> anyhow::Result<Vec<Check>> {
     let check = |program: &std::path::PathBuf| -> anyhow::Result<Check> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         eprintln!("-- {name}");
-        let status =
-            Command::new(program).status().with_context(|| format!("cannot run {}", program.display()))?;
+        let status = Command::new(program)
+            .args(["--device", device.flag()])
+            .status()
+            .with_context(|| format!("cannot run {}", program.display()))?;
         Ok(Check { name, passed: status.success() })
     };
     programs.iter().map(check).collect()
