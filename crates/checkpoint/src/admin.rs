@@ -108,6 +108,8 @@ pub struct Report {
     pub device_bytes: u64,
     /// Bytes written to the store.
     pub written: u64,
+    /// What a restart of this image will not bring back.
+    pub warnings: Vec<String>,
 }
 
 /// Sends one line.

@@ -91,7 +91,9 @@ pub fn take(
     let criu = job.criu()?;
     let store = open_or_create_store(&job.facts.store)?;
     let draft = store.begin().map_err(write_failure)?;
-    let (sessions, _held) = job.sessions.hold();
+    // Made before the gate closes: it reads the store's indexes.
+    let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
+    let (sessions, held) = job.sessions.hold();
     let (mut gated, retries, closed) = gate(&sessions, options)?;
     let drain = closed.elapsed();
 
@@ -104,7 +106,6 @@ pub fn take(
         capture(job, &criu, &mut gated, &ask, images.path(), events)?;
     let shared_at = Instant::now();
     let shared = job.job.tmpfs().path();
-    let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
     let shared_bytes = folder::save(&shared, &writer, |path| ObjectKind::SharedFile { path })?;
     let shared_time = shared_at.elapsed();
     let record = JobRecord {
@@ -115,10 +116,12 @@ pub fn take(
         criu: entries(images.path())?,
     };
     // With --stop the job stays as it is until its image is safe, and goes on if it is not.
-    let frozen = if options.stop {
-        Some((frozen, gated))
+    let warnings = frozen.warnings().to_vec();
+    let stopped = if options.stop {
+        Some((frozen, gated, held))
     } else {
         resume(frozen, gated)?;
+        drop(held);
         None
     };
     let stall = closed.elapsed();
@@ -147,10 +150,10 @@ pub fn take(
     let manifest = manifest(job, &draft, &record, &device, cut, rehearsed);
     let published = draft.publish(manifest, receipts).map_err(write_failure)?;
     job.published(published.id, rehearsed);
-    if let Some((frozen, gated)) = frozen {
+    if let Some((frozen, gated, held)) = stopped {
         frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
         // Its servers end with its processes.
-        drop(gated);
+        drop((gated, held));
     }
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     Ok(Report {
@@ -167,6 +170,7 @@ pub fn take(
         bytes: device.bytes + shared_bytes + host_bytes,
         device_bytes: device.bytes,
         written: published.stored.written,
+        warnings,
     })
 }
 

@@ -79,6 +79,7 @@ impl Show for Published {
             HumanBytes(report.bytes),
             HumanBytes(report.device_bytes),
             HumanBytes(report.written)
-        )
+        )?;
+        report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
     }
 }
