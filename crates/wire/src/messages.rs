@@ -109,6 +109,8 @@ messages! {
     /// More of what the device has printed: the client asks after a reply whose output had [`OUTPUT_MAX`] bytes, until one
     /// has less.
     10 round_trip TakeOutput {} -> ();
+    /// Something that whoever runs the job should know: a call that is not supported. At most [`NOTICE_MAX`] bytes.
+    11 pipelined Notice { text: String } -> ();
 
     // --- memory
     /// `cuMemAlloc`; answers the address.
@@ -238,6 +240,9 @@ messages! {
 
 /// The most bytes a copy message carries itself.
 pub const INLINE_MAX: usize = 64 << 10;
+
+/// The longest notice, bytes: what is beyond is cut off.
+pub const NOTICE_MAX: usize = 1024;
 
 /// The most bytes of device output a reply carries.
 pub const OUTPUT_MAX: usize = 64 << 10;

@@ -42,7 +42,7 @@ impl Session {
     pub(super) fn dispatch(&self, request: Request, caller: &mut Caller) -> Answer {
         dispatch!(request, self, caller;
             GetFacts ContextCreate ContextDestroy ContextSynchronize ContextGetLimit ContextSetLimit
-            ContextSetCacheConfig PeerAccess CanAccessPeer TakeOutput
+            ContextSetCacheConfig PeerAccess CanAccessPeer TakeOutput Notice
             MemAlloc MemFree MemInfo PinnedAlloc PinnedFree
             CopyFromInline CopyFromSlot SlotWait CopyToInline CopyToSlot CopyToSlotWait Copy CopyWait Copy3D Fill CopyPeer
             CopyRowsFromSlot CopyRowsToSlot

@@ -12,6 +12,7 @@ mod dispatch;
 mod events;
 mod launch;
 mod memory;
+mod notice;
 mod order;
 mod output;
 mod ring;

@@ -44,6 +44,7 @@ impl Footprint {
             Request::GetFacts(_)
             | Request::CanAccessPeer(_)
             | Request::TakeOutput(_)
+            | Request::Notice(_)
             | Request::SlotWait(_)
             | Request::CopyToSlotWait(_)
             | Request::LibraryListKernels(_)

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use cuda_abi::{CuError, CuResult};
 use transport::{ClientSession, TransportError, hello};
-use wire::GetFacts;
+use wire::{GetFacts, Notice};
 
 use super::session::{SESSION, Session};
-use super::thread::first_call;
+use super::thread::{first_call, with};
 use super::{fork, session};
 use crate::facts;
 use crate::log::{self, Level};
+use crate::report::{self, Unsupported};
 
 /// Where a job's shared folder is, inside the job: always there, so that mappings find their files wherever it wakes up.
 pub const JOB: &str = "/run/dormouse-job";
@@ -47,7 +48,14 @@ pub fn start(job: &Path) -> CuResult {
     fork::mark()?;
     let _ = SESSION.set(Session::new(transport, folder, facts.devices));
     facts::provide(session()?);
+    report::listen(tell_user);
     Ok(())
+}
+
+/// Has the job's log say what the program asked for in vain.
+fn tell_user(what: Unsupported) {
+    // A session that has failed answers the program with that; the notice is not worth another error.
+    let _ = with(|call| call.submit(&Notice { text: what.to_string() }));
 }
 
 type Connected = (std::sync::Arc<ClientSession>, std::path::PathBuf);

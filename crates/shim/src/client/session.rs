@@ -252,6 +252,7 @@ impl Session {
         let mut retained = device.retained.lock().unwrap_or_else(PoisonError::into_inner);
         match (*retained, all) {
             (0, false) => return Err(CuError::INVALID_CONTEXT),
+            // A reset takes no retain back; the next retain makes the context anew.
             (_, true) => {}
             (_, false) => *retained -= 1,
         }
@@ -259,13 +260,6 @@ impl Session {
             return Ok(None);
         }
         self.destroy_context(call, &device.primary)?;
-        if all && *retained > 0 {
-            // A reset context stays retained, and is made anew when it is used.
-            let flags = device.primary.flags.load(Ordering::Relaxed);
-            let primary = &device.primary;
-            call.ask(&ContextCreate { ctx: primary.id, device: primary.device, flags, primary: true })?;
-            primary.begin();
-        }
         Ok(Some(device.primary.handle()))
     }
 }
