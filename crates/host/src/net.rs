@@ -47,6 +47,11 @@ pub(crate) fn of(tasks: &[OuterPid]) -> Vec<Connection> {
     held.map(|s| s.connection).collect()
 }
 
+/// Whether one of them leads out of the job, where somebody may send while the job is stopped.
+pub(crate) fn any_leads_out(connections: &[Connection]) -> bool {
+    connections.iter().any(|c| !connections.contains(&Connection { local: c.remote, remote: c.local }))
+}
+
 /// Destroys what lingers of `connections` since their processes were killed. What a living process holds is left alone.
 pub(crate) fn forget(connections: &[Connection]) {
     if connections.is_empty() {
@@ -146,6 +151,10 @@ mod tests {
         let here = OuterPid(i32::try_from(std::process::id()).unwrap());
         let found = of(&[here]);
         assert!(connections.iter().all(|c| found.contains(c)), "{found:?}");
+
+        // Within one process, none leads out; half of the pair does.
+        assert!(!any_leads_out(&connections));
+        assert!(any_leads_out(&connections[..1]));
 
         // A living connection is left alone.
         forget(&connections);

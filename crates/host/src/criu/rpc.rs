@@ -25,6 +25,8 @@ const NOTIFY: i32 = 6;
 pub(crate) const CGROUPS_IGNORE: i32 = 0;
 /// Lock connections with nftables rules.
 pub(crate) const NETWORK_NFTABLES: i32 = 2;
+/// Lock no connection: nobody outside the job holds an end.
+pub(crate) const NETWORK_SKIP: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Options {

@@ -148,7 +148,7 @@ impl Job {
             log_file: Some(LOG.into()),
             notify_scripts: Some(true),
             manage_cgroups_mode: Some(rpc::CGROUPS_IGNORE),
-            network_lock: Some(rpc::NETWORK_NFTABLES),
+            network_lock: Some(self.network_lock()),
             // Deleted files that are still open are carried whatever their size.
             ghost_limit: Some(u32::MAX),
             timeout: Some(options.freeze_timeout),
@@ -191,6 +191,12 @@ impl Job {
         frozen.bytes = folder_size(images).map_err(failed("measuring the images"))?;
         frozen.recording = held_since.elapsed();
         Ok(frozen)
+    }
+
+    /// nftables is asked for only where it is needed: not every kernel has it.
+    fn network_lock(&self) -> i32 {
+        let pids: Vec<OuterPid> = self.tasks().iter().map(|t| t.outer).collect();
+        if net::any_leads_out(&net::of(&pids)) { rpc::NETWORK_NFTABLES } else { rpc::NETWORK_SKIP }
     }
 
     fn refused(&self, criu: &Criu, message: &str, work: &Path) -> DumpError {

@@ -2,6 +2,7 @@
 
 mod dump;
 mod record;
+mod release;
 mod restore;
 
 pub use dump::{DumpError, DumpOptions, DumpReport, Frozen};

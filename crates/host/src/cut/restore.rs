@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::dump::LOG;
 use super::record::HostRecord;
+use super::release::HeldBack;
 use crate::criu::rpc::{self, BeforeExec, Event, InheritFd, Session};
 use crate::criu::{Criu, LogExcerpt};
 use crate::files::{self, FileError};
@@ -145,7 +146,11 @@ impl Restored {
             log_file: Some(LOG.into()),
             notify_scripts: Some(true),
             manage_cgroups_mode: Some(rpc::CGROUPS_IGNORE),
-            network_lock: Some(rpc::NETWORK_NFTABLES),
+            network_lock: Some(if net::any_leads_out(&record.connections) {
+                rpc::NETWORK_NFTABLES
+            } else {
+                rpc::NETWORK_SKIP
+            }),
             inherit_fd: pipes.iter().map(inherit).collect(),
             external,
             ..rpc::Options::default()
@@ -193,8 +198,18 @@ impl Restored {
     /// When CRIU fails at the last moment. Nothing of the job is left then.
     pub fn resume(self) -> Result<Job, RestoreError> {
         let Self { job, session, work, criu } = self;
+        let held_back = HeldBack::behind(session.pid(), &job.tasks());
         session.acknowledge().map_err(failed("resuming the job"))?;
-        let (success, _) = session.finish().map_err(failed("resuming the job"))?;
+        let resumed = session.run_to("post-resume", |_, _| {});
+        held_back.release(&job);
+        let success = match resumed {
+            Ok(Event::Reached { .. }) => {
+                session.acknowledge().and_then(|()| session.finish()).map(|(ok, _)| ok)
+            }
+            Ok(Event::Done { success, .. }) => session.finish().map(|_| success),
+            Err(e) => Err(e),
+        };
+        let success = success.map_err(failed("resuming the job"))?;
         if !success {
             let log = LogExcerpt::of(&work.path().join(LOG));
             return Err(RestoreError::Refused { criu, why: "while resuming it".into(), log });
