@@ -189,4 +189,13 @@ mod tests {
             assert_eq!(id_in_notes(&notes[..cut]), None, "cut at {cut}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn damaged_files_are_no_trouble(bytes in proptest::collection::vec(0u8.., 0..200)) {
+            let elf = [b"\x7fELF\x02\x01", &bytes[..]].concat();
+            let _ = build_id(&mut io::Cursor::new(elf));
+            let _ = id_in_notes(&bytes);
+        }
+    }
 }
