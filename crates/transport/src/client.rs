@@ -149,8 +149,10 @@ impl Drop for ClientRing {
 
 /// What every other ring has promised and not yet done: a pipelined call that has returned must come before this one.
 fn collect_dependencies(session: &ClientSession, own: RingIndex, to: &mut Vec<Dependency>) {
-    let ever = session.map.control().head.0.next_ring.load(Ordering::Acquire) as usize;
-    for index in RingIndex::all().take(ever).filter(|index| *index != own) {
+    // A free ring has nothing left to do, and a ring that a returned call went through is seen to be taken.
+    let others =
+        session.control().rings().filter(|(index, state)| *index != own && *state != RingState::Free);
+    for (index, _) in others {
         if let Some(position) = promised(session.map.ring(index)) {
             to.push(Dependency { ring: index.small(), position });
         }

@@ -161,3 +161,72 @@ impl Memory {
         (offset < found.bytes && bytes <= found.bytes - offset).then_some(place)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::context::Context;
+    use super::*;
+    use wire::{ContextId, Device};
+
+    fn allocation(base: u64, bytes: u64, kind: Kind) -> Allocation {
+        let context = Arc::new(Context::new(ContextId(1), Device(0), false, 0, 0));
+        context.begin();
+        Allocation { base, bytes, owner: Owner::new(&context), number: 1, kind }
+    }
+
+    #[test]
+    fn addresses_are_told_apart() {
+        let memory = Memory::default();
+        let (device, pinned) = (0x2000_0000_0200, 0x5000_0000_0000);
+        memory.insert(allocation(device, 100, Kind::Device));
+        memory.insert(allocation(pinned, 4096, Kind::Pinned { id: PinnedId(1), flags: 0 }));
+        assert_eq!(memory.place(device + 50, 50), Some(Place::Device));
+        assert_eq!(memory.place(device + 50, 51), None, "beyond the end");
+        assert_eq!(memory.place(device - 1, 1), None);
+        assert_eq!(memory.place(device + 99, u64::MAX), None);
+        assert_eq!(memory.place(pinned, 4096), Some(Place::Pinned));
+        assert_eq!(memory.place(pinned + 4096, 1), None);
+        assert_eq!(
+            memory.place(0x3000_0000_1000, 8),
+            Some(Place::Device),
+            "a variable: the server checks it"
+        );
+        assert_eq!(memory.place(0x1234, 8), Some(Place::Host));
+        assert!(memory.remove(device, |kind| matches!(kind, Kind::Pinned { .. })).is_none(), "another kind");
+        assert!(memory.remove(device + 1, |_| true).is_none(), "not its beginning");
+        assert!(memory.remove(device, |kind| matches!(kind, Kind::Device)).is_some());
+        assert_eq!(memory.place(device, 1), None);
+    }
+
+    #[test]
+    fn registered_memory_does_not_overlap() {
+        let memory = Memory::default();
+        let registered =
+            |base, bytes| memory.register(allocation(base, bytes, Kind::Registered { flags: 0 }));
+        assert!(registered(0x10_0000, 0x1000));
+        for (base, bytes) in [(0x10_0000, 1), (0xf_f000, 0x1001), (0x10_0fff, 1), (0xf_0000, 0x10_0000)] {
+            assert!(!registered(base, bytes), "{base:#x}+{bytes:#x}");
+        }
+        assert!(registered(0xf_f000, 0x1000));
+        assert!(registered(0x10_1000, 0x1000));
+        assert_eq!(memory.place(0x10_1fff, 1), Some(Place::Registered));
+        assert_eq!(memory.place(0x10_2000, 1), Some(Place::Host));
+    }
+
+    #[test]
+    fn what_a_context_owned_goes_with_its_life() {
+        let context = Arc::new(Context::new(ContextId(1), Device(0), true, 0, 0));
+        assert!(!Owner::new(&context).is_alive(), "a context that is not there owns nothing");
+        context.begin();
+        let first = Owner::new(&context);
+        assert!(first.is_alive());
+        context.end();
+        context.begin();
+        assert!(
+            !first.is_alive() && Owner::new(&context).is_alive(),
+            "a primary context made anew is another one"
+        );
+    }
+}
