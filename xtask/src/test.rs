@@ -38,5 +38,11 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
     } else {
         tests.args(["test", "--locked", "--workspace", "--no-fail-fast", "--all-targets"]);
     }
-    run(tests.env("DORMOUSE_KIT", kit))
+    run(tests.env("DORMOUSE_KIT", kit))?;
+
+    step("the rings, in every order that two processes can run in");
+    run(cargo(root)
+        .args(["test", "--locked", "--package", "transport", "--lib", "--quiet", "--target-dir"])
+        .arg(root.join("target/loom"))
+        .env("RUSTFLAGS", "--cfg loom"))
 }
