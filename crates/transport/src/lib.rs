@@ -3,7 +3,7 @@
 //!
 //! # Rules of the shared memory
 //! - Every word is an atomic, so that no access of either side is a data race whatever the other side does.
-//! - Every word has one writer, named in [`layout`], but for the futex words, the ring states and the session error.
+//! - Every word has one writer, named in `layout`, but for the futex words, the ring states and the session error.
 //! - Nothing read is trusted: positions and lengths are checked at each use, bytes are copied out before they are decoded.
 //! - Positions only grow; a ring that changes hands goes on where it was.
 //! - Nobody waits for what is not published, so a thread that is killed or stopped anywhere delays nobody else.

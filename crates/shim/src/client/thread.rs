@@ -40,7 +40,7 @@ enum Ring {
     None,
     /// Its own.
     Own(Line),
-    /// All rings were taken when it needed one: for ever after it shares [`Session::shared_line`], so that its default stream
+    /// All rings were taken when it needed one: for ever after it shares `Session::shared_line`, so that its default stream
     /// stays the same.
     Shared,
 }
@@ -310,7 +310,7 @@ impl Call<'_> {
         sent
     }
 
-    /// Sends the launch in [`Thread::launch`].
+    /// Sends the launch that the thread has made.
     ///
     /// # Errors
     /// As [`Call::submit`].
