@@ -99,7 +99,7 @@ impl Drop for Guard {
         // The main thread ends with the process, and calls made while it ends still need the ring. A forked child has no
         // ring to give back.
         // SAFETY: these calls cannot fail.
-        let is_main = unsafe { libc::getpid() == libc::gettid() };
+        let is_main = unsafe { libc::c_long::from(libc::getpid()) == libc::syscall(libc::SYS_gettid) };
         if is_main || fork::is_child() {
             return;
         }
