@@ -127,12 +127,16 @@ fn run(callback: Callback, status: u32) {
     }
 }
 
-/// Runs `make` with all signals blocked, so that a thread it makes takes none of the application's.
+/// Runs `make` with all signals blocked, so that a thread it makes takes none that the application sends to itself. Those that
+/// a thread brings upon itself reach the application's handlers.
 fn without_signals<R>(make: impl FnOnce() -> R) -> R {
     // SAFETY: signal sets on this stack, initialised before they are read.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
+        for own in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS] {
+            libc::sigdelset(&raw mut all, own);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         let made = make();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());

@@ -137,7 +137,7 @@ impl Call<'_> {
     /// `src` must be readable for `bytes`.
     unsafe fn send(&mut self, lane: Lane, dst: u64, src: *const u8, bytes: u64) -> CuResult {
         let Lane { ctx, stream, .. } = lane;
-        if bytes <= INLINE_MAX as u64 {
+        if bytes <= INLINE_BEST {
             // SAFETY: readable, as the caller says.
             let data = unsafe { std::slice::from_raw_parts(src, bytes as usize) };
             return self
@@ -162,7 +162,7 @@ impl Call<'_> {
     /// `dst` must be writable for `bytes`.
     unsafe fn fetch(&mut self, lane: Lane, dst: *mut u8, src: u64, bytes: u64) -> CuResult {
         let Lane { ctx, stream, .. } = lane;
-        if bytes <= INLINE_MAX as u64 {
+        if bytes <= INLINE_BEST {
             let data = self.ask(&CopyToInline { ctx, stream, src, bytes: bytes as u32 })?;
             if data.0.len() as u64 != bytes {
                 return Err(CuError::UNKNOWN);
