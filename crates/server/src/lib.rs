@@ -1,7 +1,7 @@
 //! The GPU server: one process for each application process, the only one that talks to a device.
 //!
 //! The data's way: a [`session`] takes messages from the rings, resolves the application's handles in the object table
-//! ([`objects`]), places memory ([`memory`]), and calls the backend. A checkpoint closes the [`gate`], waits until the
+//! ([`objects`]), places memory ([`memory`]), and calls the backend. A checkpoint closes the `gate`, waits until the
 //! device is idle, and writes the state and the device's memory ([`capture`]); a restart makes the same objects at the
 //! same addresses again ([`restore`]). The supervisor asks for all that over [`control`].
 

@@ -1,7 +1,7 @@
 //! A session: one application process's use of the devices.
 //!
-//! [`dispatch`] takes a message to its handler; the handlers are in chapters, as the driver's API is: contexts, memory,
-//! copies, streams, events, code, launch, callbacks. [`ring`] runs the rings' threads, [`order`] keeps the order that CUDA
+//! `dispatch` takes a message to its handler; the handlers are in chapters, as the driver's API is: contexts, memory,
+//! copies, streams, events, code, launch, callbacks. `ring` runs the rings' threads, `order` keeps the order that CUDA
 //! promises between them.
 
 mod callbacks;
