@@ -2,7 +2,7 @@
 //!
 //! Module globals, local memory and the like land in reservations that libcuda asks of the kernel with `mmap(NULL, …)`, through the
 //! dynamic linker. This executable's own `mmap` comes first in its search order, so it can answer those calls, and only those,
-//! at addresses that repeat: outside [`Steering::place`] from a bump pointer, inside it from another whose ranges are
+//! at addresses that repeat: outside [`Steering::begin`] and [`Steering::end`] from a bump pointer, between them from another whose ranges are
 //! recorded, or from the recorded ranges themselves when an object is made again.
 
 use backend::Range;

@@ -5,7 +5,7 @@
 
 use wire::{
     ContextId, Copy, CopyFromInline, CopyFromSlot, CopyToInline, CopyToSlot, CopyToSlotWait, CopyWait,
-    INLINE_MAX, SlotWait, Stream, StreamSynchronize,
+    SlotWait, Stream, StreamSynchronize,
 };
 
 use cuda_abi::{CuError, CuResult};
@@ -13,6 +13,10 @@ use transport::{SLOT_BYTES, SLOTS};
 
 use super::memory::Place;
 use super::thread::Call;
+
+/// Up to so many bytes travel in the message; more is quicker through a slot, which the device reads and writes by itself.
+const INLINE_BEST: u64 = 8 << 10;
+const _: () = assert!(INLINE_BEST <= wire::INLINE_MAX as u64);
 
 /// Whether the call returns before a copy is done that needs this process no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
