@@ -1,5 +1,5 @@
 //! What a GPU server asks of a device, real or software. One trait, two implementations (`backend-driver`, `backend-soft`),
-//! one [`conformance`] suite for both.
+//! one suite for both (the feature `conformance`).
 //!
 //! The trait speaks the driver's language one level below the application's: contexts, mapped blocks of device memory at
 //! fixed addresses, modules, streams. Virtual handles, the object table, sub-allocation and ordering between threads belong
