@@ -1,4 +1,4 @@
-//! The device as the server sees it: facts, limits, handles, and the [`Backend`](backend::Backend) trait.
+//! The device as the server sees it: facts, limits, handles, and the [`Backend`](::backend::Backend) trait.
 
 mod backend;
 mod facts;
