@@ -243,6 +243,10 @@ fn what_is_gone_has_no_handle() {
         cuEventElapsedTime_v2(&raw mut time, event, event).unwrap();
         assert_eq!(time, 1.5);
         assert_eq!(cuEventQuery(event), Err(CuError::NOT_READY));
+        cuEventSynchronize(event).unwrap();
+        cuEventQuery(event).unwrap();
+        cuEventRecord(event, stream).unwrap();
+        assert_eq!(cuEventQuery(event), Err(CuError::NOT_READY), "recorded anew");
 
         assert_eq!(cuStreamSynchronize(event.cast()), Err(CuError::INVALID_HANDLE), "another kind of handle");
         assert_eq!(cuStreamDestroy_v2(LEGACY), Err(CuError::INVALID_HANDLE));

@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cuda_abi::{CuError, CuResult, sys};
 use wire::{EventCreate, EventDestroy, EventElapsed, EventId, EventQuery, EventRecord, EventSynchronize};
@@ -28,8 +28,13 @@ pub unsafe fn cuEventCreate(phEvent: *mut sys::CUevent, Flags: c_uint) -> CuResu
         let context = Arc::clone(call.context()?);
         let id = EventId(call.session.next_id());
         call.submit(&EventCreate { ctx: context.id, event: id, flags: Flags })?;
-        let (recorded, gone) = (AtomicBool::new(false), AtomicBool::new(false));
-        let event = Event { owner: Owner::new(&context), flags: Flags, recorded, gone };
+        let event = Event {
+            owner: Owner::new(&context),
+            flags: Flags,
+            records: AtomicU64::new(0),
+            complete: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+        };
         call.session.events.insert(id.0, Arc::new(event));
         Ok(id)
     })?;
@@ -72,7 +77,7 @@ pub unsafe fn cuEventRecordWithFlags(
             return Err(CuError::INVALID_HANDLE);
         }
         call.submit(&EventRecord { ctx, stream, event: id, flags })?;
-        event.recorded.store(true, Ordering::Release);
+        event.records.fetch_add(1, Ordering::AcqRel);
         Ok(())
     })
 }
@@ -81,10 +86,13 @@ pub unsafe fn cuEventRecordWithFlags(
 pub unsafe fn cuEventQuery(hEvent: sys::CUevent) -> CuResult {
     with(|call| {
         let (id, event) = call.event(hEvent)?;
-        if !event.recorded.load(Ordering::Acquire) {
-            return call.check();
+        let Some(record) = event.pending() else { return call.check() };
+        let event = Arc::clone(event);
+        if !call.ask(&EventQuery { event: id })? {
+            return Err(CuError::NOT_READY);
         }
-        if call.ask(&EventQuery { event: id })? { Ok(()) } else { Err(CuError::NOT_READY) }
+        event.completed(record);
+        Ok(())
     })
 }
 
@@ -92,10 +100,11 @@ pub unsafe fn cuEventQuery(hEvent: sys::CUevent) -> CuResult {
 pub unsafe fn cuEventSynchronize(hEvent: sys::CUevent) -> CuResult {
     with(|call| {
         let (id, event) = call.event(hEvent)?;
-        if !event.recorded.load(Ordering::Acquire) {
-            return call.check();
-        }
-        call.ask(&EventSynchronize { event: id })
+        let Some(record) = event.pending() else { return call.check() };
+        let event = Arc::clone(event);
+        call.ask(&EventSynchronize { event: id })?;
+        event.completed(record);
+        Ok(())
     })
 }
 
@@ -109,7 +118,7 @@ pub unsafe fn cuEventElapsedTime_v2(
     let value = with(|call| {
         let mut timed = |handle| {
             let (id, event) = call.event(handle)?;
-            let usable = event.recorded.load(Ordering::Acquire) && event.flags & DISABLE_TIMING == 0;
+            let usable = event.is_recorded() && event.flags & DISABLE_TIMING == 0;
             if usable { Ok(id) } else { Err(CuError::INVALID_HANDLE) }
         };
         let (start, end) = (timed(hStart)?, timed(hEnd)?);

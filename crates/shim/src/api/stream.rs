@@ -149,7 +149,7 @@ pub unsafe fn cuStreamGetCtx_v2(
     Ok(())
 }
 
-/// Makes later work of a stream wait for an event.
+/// Makes later work of a stream wait for an event; there is nothing to wait for when it is complete.
 pub unsafe fn cuStreamWaitEvent(hStream: sys::CUstream, hEvent: sys::CUevent, Flags: c_uint) -> CuResult {
     // `CU_EVENT_WAIT_EXTERNAL` means something in captures only.
     if Flags > 1 {
@@ -158,7 +158,7 @@ pub unsafe fn cuStreamWaitEvent(hStream: sys::CUstream, hEvent: sys::CUevent, Fl
     with(|call| {
         let (stream, ctx) = call.stream(hStream)?;
         let (event, found) = call.event(hEvent)?;
-        if !found.recorded.load(Ordering::Acquire) {
+        if found.pending().is_none() {
             return Ok(());
         }
         call.submit(&StreamWaitEvent { ctx, stream, event: EventId(event.0), flags: Flags })

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wire::{Callee, ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId, Param};
@@ -44,10 +44,31 @@ pub struct Event {
     pub owner: Owner,
     /// `CUevent_flags`.
     pub flags: u32,
-    /// Whether it has ever been recorded.
-    pub recorded: AtomicBool,
+    /// How often it has been recorded: counted up when the message is sent.
+    pub records: AtomicU64,
+    /// Up to which record it is known to be complete.
+    pub complete: AtomicU64,
     /// Whether it is destroyed.
     pub gone: AtomicBool,
+}
+
+impl Event {
+    /// Whether it has ever been recorded.
+    pub fn is_recorded(&self) -> bool {
+        self.records.load(Ordering::Acquire) != 0
+    }
+
+    /// The record that a question is about, unless it is known to be complete (as an event never recorded is): then there is
+    /// nothing to ask.
+    pub fn pending(&self) -> Option<u64> {
+        let record = self.records.load(Ordering::Acquire);
+        (self.complete.load(Ordering::Acquire) < record).then_some(record)
+    }
+
+    /// The server has said, after [`Event::pending`] told this record, that the event is complete.
+    pub fn completed(&self, record: u64) {
+        self.complete.fetch_max(record, Ordering::AcqRel);
+    }
 }
 
 /// A module.
