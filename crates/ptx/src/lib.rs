@@ -1,6 +1,6 @@
 //! PTX: parse, analyse, rewrite, print.
 //!
-//! [`parse`] turns the text of a module into the tree of [`ast`]; a tree's `Display` gives text that parses to
+//! [`parse()`] turns the text of a module into the tree of [`ast`]; a tree's `Display` gives text that parses to
 //! the same tree. [`Cfg`] and [`Liveness`] tell what an interpreter or a rewriting pass must know of a body.
 
 #![forbid(unsafe_code)]
