@@ -47,4 +47,27 @@ mod tests {
         assert!(selected.text.ends_with("64\n"));
         assert!(Selected::of(b"").is_err());
     }
+
+    #[test]
+    fn machine_code_alone_is_refused_with_what_to_do() {
+        // A fatbinary with one entry: a cubin for sm_80 of 8 bytes.
+        let mut entry = Vec::new();
+        entry.extend(2u16.to_le_bytes());
+        entry.extend(0x101u16.to_le_bytes());
+        entry.extend(64u32.to_le_bytes());
+        entry.extend(8u64.to_le_bytes());
+        entry.extend([0; 8]);
+        entry.extend([7, 0, 1, 0]);
+        entry.extend(80u32.to_le_bytes());
+        entry.extend([0; 8]);
+        entry.extend(1u64.to_le_bytes());
+        entry.resize(64 + 8, 0);
+        let mut image = 0xBA55_ED50u32.to_le_bytes().to_vec();
+        image.extend([1, 0, 16, 0]);
+        image.extend((entry.len() as u64).to_le_bytes());
+        image.extend(entry);
+        let error = Selected::of(&image).expect_err("no PTX").to_string();
+        assert!(error.contains("sm_80") && error.contains("no PTX"), "{error}");
+        assert!(error.contains("-gencode arch=compute_90,code=compute_90"), "{error}");
+    }
 }

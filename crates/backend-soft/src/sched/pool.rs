@@ -31,7 +31,7 @@ impl Pool {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let thread = |index: usize| {
             let shared = shared.clone();
-            // Without a helper a grid only takes longer.
+            // Without one of them a grid only takes longer.
             std::thread::Builder::new().name(format!("soft-{index}")).spawn(move || shared.help()).ok()
         };
         let threads = (1..processors).filter_map(thread).collect();
