@@ -77,6 +77,11 @@ impl Callbacks {
         }
     }
 
+    /// Whether one that is waiting has that id.
+    pub fn contains(&self, id: u32) -> bool {
+        self.waiting.lock().contains_key(&id)
+    }
+
     /// Whether some have not yet run to their end.
     pub fn any_pending(&self) -> bool {
         self.waiting.pending.load(Ordering::Acquire) != 0

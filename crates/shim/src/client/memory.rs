@@ -106,6 +106,12 @@ impl Memory {
         true
     }
 
+    /// Whether pinned memory has that id.
+    pub fn has_pinned(&self, id: u32) -> bool {
+        let is = |kind: &Kind| matches!(kind, Kind::Pinned { id: found, .. } if found.0 == id);
+        self.read().values().any(|found| is(&found.kind))
+    }
+
     fn is_registered(&self, address: u64) -> bool {
         self.find(address).is_some_and(|found| matches!(found.kind, Kind::Registered { .. }))
     }

@@ -19,7 +19,7 @@ impl<T> Default for Registry<T> {
 }
 
 impl<T: Object> Registry<T> {
-    /// Adds an object under an id that has never been used.
+    /// Adds an object under an id that no other has.
     pub fn insert(&self, id: u32, object: Arc<T>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, object);
     }
@@ -28,6 +28,11 @@ impl<T: Object> Registry<T> {
     pub fn get(&self, id: u32) -> Option<Arc<T>> {
         let found = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
         found.filter(|object| object.is_alive())
+    }
+
+    /// Whether an object has that id, alive or not.
+    pub fn contains(&self, id: u32) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
     }
 
     /// Removes the object of that id, if it is alive: only one caller gets it.
@@ -41,7 +46,8 @@ impl<T: Object> Registry<T> {
     }
 }
 
-/// A thread's view of a registry. Ids are never used twice, so an entry is right as long as its object is alive.
+/// A thread's view of a registry. An id is used again only when its object is gone, so an entry is right as long as its object is
+/// alive.
 pub struct Cache<T>(Box<[Entry<T>]>);
 
 /// Id and object.

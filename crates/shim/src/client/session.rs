@@ -1,7 +1,7 @@
 //! The session of this process.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cuda_abi::{CuError, CuResult, sys::CUcontext};
@@ -116,6 +116,10 @@ pub struct Session {
     /// For threads that get no ring of their own.
     pub shared_line: SharedLine,
     identities: Vec<DeviceIdentity>,
+    /// The highest id given out so far.
+    highest_id: AtomicU32,
+    /// Whether the numbers have begun again.
+    wrapped: AtomicBool,
 }
 
 impl Session {
@@ -147,12 +151,35 @@ impl Session {
             kernels: Registry::default(),
             memory: Memory::default(),
             identities,
+            highest_id: AtomicU32::new(0),
+            wrapped: AtomicBool::new(false),
         }
     }
 
-    /// A number for a new handle.
+    /// A number for a new handle, which no other object has. A program that runs long enough uses numbers again.
     pub fn next_id(&self) -> u32 {
-        self.transport.control().next_id()
+        loop {
+            let id = self.transport.control().next_id();
+            let highest = self.highest_id.fetch_max(id, Ordering::Relaxed);
+            if highest > id && highest - id > u32::MAX / 2 {
+                self.wrapped.store(true, Ordering::Relaxed);
+            }
+            if !self.wrapped.load(Ordering::Relaxed) || !self.is_used(id) {
+                return id;
+            }
+        }
+    }
+
+    fn is_used(&self, id: u32) -> bool {
+        self.contexts.contains(id)
+            || self.streams.contains(id)
+            || self.events.contains(id)
+            || self.modules.contains(id)
+            || self.libraries.contains(id)
+            || self.functions.contains(id)
+            || self.kernels.contains(id)
+            || self.callbacks.contains(id)
+            || self.memory.has_pinned(id)
     }
 
     /// Notes where an allocation of the server's is: address and bytes.
