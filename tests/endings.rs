@@ -14,11 +14,11 @@ use testkit::tree::wait_until_gone;
 /// Runs `endings HOW` undisturbed, and again through a checkpoint and a restart.
 fn ends_alike(how: &str, exit: Exit) {
     let stage = Stage::new(how).unwrap();
-    let undisturbed = stage.started("endings", &[how, "60", "64"]).unwrap().finish().unwrap();
+    let undisturbed = stage.started("endings", &[how, "500", "64"]).unwrap().finish().unwrap();
     assert_eq!(undisturbed.exit, exit, "{}", undisturbed.stderr);
     assert!(String::from_utf8_lossy(&undisturbed.stdout).contains("done sum"), "{:?}", undisturbed.stdout);
 
-    let job = stage.started("endings", &[how, "60", "64"]).unwrap();
+    let job = stage.started("endings", &[how, "500", "64"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     let before = job.finish().unwrap();
     let after = stage.place().restart(&image).unwrap().finish().unwrap();
@@ -129,11 +129,11 @@ fn one_pipe_for_output_and_errors_keeps_their_order() {
         assert!(text.ends_with(BOTH), "{text}");
         assert_eq!(finished.exit, Exit::Code(0));
     };
-    let job = Job::start_merged(stage.command("endings", &["stdio", "60", "64"])).unwrap();
+    let job = Job::start_merged(stage.command("endings", &["stdio", "500", "64"])).unwrap();
     check(job);
 
     let job =
-        first_line(Job::start_merged(stage.command("endings", &["stdio", "60", "64"])).unwrap()).unwrap();
+        first_line(Job::start_merged(stage.command("endings", &["stdio", "500", "64"])).unwrap()).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
     check(Job::start_merged(stage.place().restart_command(&image)).unwrap());
@@ -147,7 +147,7 @@ fn output_to_files() {
         let open = |path| std::fs::File::options().create(true).append(true).open(path).unwrap();
         command.stdout(open(&out)).stderr(open(&err)).status().unwrap()
     };
-    assert!(into_files(&mut stage.command("endings", &["stdio", "60", "64"])).success());
+    assert!(into_files(&mut stage.command("endings", &["stdio", "500", "64"])).success());
     let undisturbed = std::fs::read(&out).unwrap();
     assert!(
         String::from_utf8_lossy(&std::fs::read(&err).unwrap())
@@ -155,7 +155,7 @@ fn output_to_files() {
     );
     std::fs::remove_file(&out).unwrap();
 
-    let mut command = stage.command("endings", &["stdio", "60", "64"]);
+    let mut command = stage.command("endings", &["stdio", "500", "64"]);
     command.stdout(std::fs::File::create(&out).unwrap()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     while std::fs::metadata(&out).unwrap().len() < 40 {
@@ -180,11 +180,11 @@ fn output_to_a_terminal() {
         script.current_dir(stage.place().cwd()).stdin(Stdio::null());
         Job::start(script).unwrap()
     };
-    let finished = on_terminal(&stage.command("endings", &["stdio", "60", "64"])).finish().unwrap();
+    let finished = on_terminal(&stage.command("endings", &["stdio", "500", "64"])).finish().unwrap();
     let text = String::from_utf8_lossy(&finished.stdout).replace("\r\n", "\n");
     assert!(text.contains("terminals: 1 1 1\n") && text.ends_with(BOTH), "{text}");
 
-    let job = first_line(on_terminal(&stage.command("endings", &["stdio", "60", "64"]))).unwrap();
+    let job = first_line(on_terminal(&stage.command("endings", &["stdio", "500", "64"]))).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
     let finished = on_terminal(&stage.place().restart_command(&image)).finish().unwrap();
