@@ -77,7 +77,12 @@ impl Block {
             if !barrier::release(&mut self.warps, &mut lanes) && ready == 0 {
                 return Err(Fault { block: self.index, ..Fault::new(FaultKind::Deadlock, 0) });
             }
-            if slice <= 0 || std::mem::take(&mut lanes.gives_way) {
+            if std::mem::take(&mut lanes.gives_way) {
+                // Whoever it waits for may need the processor: another block, or the host.
+                std::thread::yield_now();
+                slice = 0;
+            }
+            if slice <= 0 {
                 return Ok(BlockState::Running);
             }
         }
