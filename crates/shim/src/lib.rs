@@ -1,7 +1,7 @@
 //! The `libcuda.so.1` that applications load in place of the driver's.
 //!
 //! The way of a call: `exports` (one symbol per function of the list, generated) → [`api`] (what each function
-//! does, by chapter) → the session client, or an answer made here. [`private`] holds the tables that cudart asks for
+//! does, by chapter) → the session [`client`], or an answer made here. [`private`] holds the tables that cudart asks for
 //! beside the public functions; they are computed in this process.
 //!
 //! # How to implement a function
