@@ -45,13 +45,16 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     step(format_args!("building for C libraries from {GLIBC} on"));
     let artifacts = Artifacts::build(&mut zigbuild(workspace))?;
     artifacts.stage(&bundle)?;
-    strip(&bundle)?;
     let zig = zig(workspace);
     guests::build(workspace, &bundle, Linker::Zig { zig: &zig, glibc: GLIBC })?;
     std::fs::remove_dir_all(bundle.join(".objects")).context("cannot remove object files")?;
+    strip(&bundle)?;
     symbols::check(&bundle, GLIBC)?;
-    if workspace.criu().exists() {
-        quiet(Command::new("cp").arg("--archive").arg(workspace.criu()).arg(bundle.join("criu")))?;
+    match workspace.criu().exists() {
+        true => {
+            drop(quiet(Command::new("cp").arg("--archive").arg(workspace.criu()).arg(bundle.join("criu")))?)
+        }
+        false => step("this machine's own CRIU works, so none was unpacked, and the bundle has none"),
     }
     let script = bundle.join("gpu-check");
     std::fs::write(&script, GPU_CHECK).context("cannot write gpu-check")?;
@@ -85,10 +88,13 @@ fn zig(workspace: &Workspace) -> PathBuf {
     workspace.zig().join("ziglang/zig")
 }
 
-/// Drops what only a debugger reads.
+/// Drops what only a debugger reads, and of guests and benchmarks what only a linker does.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    for file in symbols::files(bundle, &["bin", "checks", "lib"])? {
-        quiet(Command::new("strip").arg("--strip-debug").arg(file))?;
+    let ours: &[&str] = &["bin", "checks", "lib"];
+    for (how, folders) in [("--strip-debug", ours), ("--strip-all", &["guests", "bench"])] {
+        for file in symbols::binaries(bundle, folders)? {
+            quiet(Command::new("strip").arg(how).arg(file))?;
+        }
     }
     Ok(())
 }

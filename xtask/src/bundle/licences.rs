@@ -20,8 +20,8 @@ const README: &str = "\
 
 const CRIU: &str = "\
 - `criu/`: CRIU (GPL-2.0) and the libraries it loads, unmodified packages of Debian, run as a program of their own. Their
-  copyright files are in `criu/`. Their source is in Debian's archive, under the source packages and versions below
-  (`apt-get source PACKAGE=VERSION` with a deb-src entry for the suite), and stays in Debian's snapshot archive.
+  copyright files are in `criu/` beside this file. Their source is in Debian's archive, and stays in its snapshot archive, under
+  the source packages and versions that `../criu/packages.txt` gives (`apt-get source PACKAGE=VERSION`).
 
 ";
 

@@ -9,15 +9,18 @@ use anyhow::{Context, bail};
 
 use crate::process::quiet;
 
-/// The files of some of the bundle's folders.
-pub fn files(bundle: &Path, folders: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+/// The programs and libraries in some of the bundle's folders.
+pub fn binaries(bundle: &Path, folders: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for folder in folders {
         let folder = bundle.join(folder);
         for entry in
             std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
         {
-            found.push(entry?.path());
+            let path = entry?.path();
+            if is_elf(&path)? {
+                found.push(path);
+            }
         }
     }
     Ok(found)
@@ -26,10 +29,7 @@ pub fn files(bundle: &Path, folders: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
 /// Fails when one of our programs, libraries or guests needs a symbol newer than `limit`, and names it.
 pub fn check(bundle: &Path, limit: &str) -> anyhow::Result<()> {
     let limit = version(limit).context("the limit is a version")?;
-    for file in files(bundle, &["bin", "checks", "lib", "guests", "bench"])? {
-        if !is_elf(&file)? {
-            continue;
-        }
+    for file in binaries(bundle, &["bin", "checks", "lib", "guests", "bench"])? {
         let output = quiet(Command::new("objdump").arg("--dynamic-syms").arg(&file))?;
         let table = String::from_utf8_lossy(&output.stdout);
         if let Some(line) = newer_than(&table, &limit) {
