@@ -281,6 +281,14 @@ fn named_barriers_pair_warps() {
 }
 
 #[test]
+fn barriers_in_memory_have_phases() {
+    let gpu = Gpu::new(PTX);
+    let out = gpu.alloc(4 * 96);
+    gpu.run("split_barrier", line(1), line(96), 0, &[U64(out)]).unwrap();
+    assert_eq!(gpu.download::<u32>(out, 96), (0..96).map(|t| 15 + (t + 1) % 96 * 15).collect::<Vec<u32>>());
+}
+
+#[test]
 fn matrices_multiply_exactly() {
     let gpu = Gpu::new(PTX);
     let n = 64usize;

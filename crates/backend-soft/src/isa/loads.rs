@@ -26,17 +26,15 @@ const HINTS: &[&str] = &[
     "relaxed",
     "acquire",
     "release",
+    "acq_rel",
     "weak",
     "mmio",
     "sc",
-    "acq_rel",
     "cta",
     "cluster",
     "gpu",
     "sys",
     "gl",
-    "L1",
-    "L2",
     "L1::evict_normal",
     "L1::evict_unchanged",
     "L1::evict_first",
@@ -49,13 +47,6 @@ const HINTS: &[&str] = &[
     "L2::128B",
     "L2::256B",
     "L2::cache_hint",
-    "unified",
-    "b8",
-    "uni",
-    "level::eviction_priority",
-    "tensormap",
-    "alias",
-    "async",
 ];
 
 pub(super) fn is_hint(modifier: &str) -> bool {
@@ -78,11 +69,7 @@ pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         "ld" | "ldu" | "st" => access(cx, op),
         "cp" => copy(cx, op),
         "membar" | "fence" => {
-            if op
-                .mods
-                .iter()
-                .all(|m| is_hint(m) || matches!(*m, "proxy" | "proxy::alias" | "proxy::async" | "sync"))
-            {
+            if op.mods.iter().all(|m| is_hint(m) || matches!(*m, "proxy" | "alias" | "async")) {
                 cx.emit(Op::Compute(full_fence));
                 Ok(())
             } else {
@@ -209,6 +196,7 @@ fn access(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
 fn copy(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     match op.mods[..] {
         ["async", "commit_group" | "wait_group" | "wait_all"] => return Ok(()),
+        ["async", "mbarrier", "arrive", ..] => return super::mbarrier::arrive_after_copies(cx, op),
         ["async", "ca" | "cg", "shared" | "shared::cta", "global", ..] => {}
         _ => return Err(op.unsupported()),
     }

@@ -12,6 +12,7 @@ mod float;
 mod half;
 mod integer;
 mod loads;
+mod mbarrier;
 mod minmax;
 mod moves;
 mod narrow;
@@ -98,6 +99,7 @@ pub fn lower(cx: &mut Lower<'_>, instruction: &Instruction) -> Result<()> {
         "ld" | "ldu" | "st" | "prefetch" | "prefetchu" | "membar" | "fence" | "cp" | "discard"
         | "applypriority" => loads::lower(cx, &op),
         "atom" | "red" => atomics::lower(cx, &op),
+        "mbarrier" => mbarrier::lower(cx, &op),
         "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "bar" | "barrier"
         | "pmevent" | "griddepcontrol" | "setmaxnreg" => control::lower(cx, &op),
         "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => warp::lower(cx, &op),

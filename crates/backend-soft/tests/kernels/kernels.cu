@@ -4,6 +4,7 @@
 
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
+#include <cuda_awbarrier_primitives.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -267,6 +268,27 @@ __global__ void named_barriers(u32* out) {
             asm volatile("bar.arrive 2, 64;" ::: "memory");
         }
     }
+}
+
+// Threads that do not wait where they arrive.
+__global__ void split_barrier(u32* out) {
+    __shared__ __mbarrier_t barrier;
+    __shared__ u32 box[96];
+    u32 t = threadIdx.x, n = blockDim.x, sum = 0;
+    if (t == 0) __mbarrier_init(&barrier, n);
+    __syncthreads();
+    for (u32 round = 1; round <= 5; ++round) {
+        box[t] = t * round;
+        __mbarrier_token_t written = __mbarrier_arrive(&barrier);
+        sum += round;
+        while (!__mbarrier_test_wait(&barrier, written)) {
+        }
+        sum += box[(t + 1) % n];
+        __mbarrier_token_t read = __mbarrier_arrive(&barrier);
+        while (!__mbarrier_try_wait(&barrier, read, 1000)) {
+        }
+    }
+    out[t] = sum;
 }
 
 __global__ void matmul(const float* a, const float* b, float* c, u32 n) {
