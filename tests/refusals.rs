@@ -202,6 +202,11 @@ struct Mount(PathBuf);
 impl Mount {
     fn tmpfs(path: PathBuf, options: &str) -> Self {
         std::fs::create_dir_all(&path).unwrap();
+        // Seen by this thread and what it starts alone: jobs of other tests must not have it among their mounts.
+        // SAFETY: only this thread's view of the file system changes, and no file is open by a path in it.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
+        let mut private = Command::new("mount");
+        assert!(private.args(["--make-rprivate", "/"]).status().unwrap().success());
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(&path);
         assert!(mount.status().unwrap().success());

@@ -102,8 +102,15 @@ pub fn take(
     let frozen_at = Instant::now();
     let table_changed = gated.table_changed;
     let ask = Ask::Capture { store: store.dir(), draft: draft.id().to_string(), compress: options.compress };
-    let Captured { frozen, host_time, device, device_time } =
-        capture(job, &criu, &mut gated, &ask, images.path(), events)?;
+    let captured = capture(job, &criu, &mut gated, &ask, images.path(), events);
+    let Captured { frozen, host_time, device, device_time } = match captured {
+        Ok(captured) => captured,
+        Err(failure) => {
+            // The job runs on while the reason is looked for.
+            drop(gated);
+            return Err(explained(&criu, failure));
+        }
+    };
     let shared_at = Instant::now();
     let shared = job.job.tmpfs().path();
     let shared_bytes = folder::save(&shared, &writer, |path| ObjectKind::SharedFile { path })?;
@@ -326,6 +333,17 @@ fn dump_failure(job: &Supervisor, error: &host::DumpError) -> Failure {
         return Failure::new(Kind::Ended, "the job ended during the checkpoint; nothing was published");
     }
     Failure::new(Kind::Failed, Chain(error).to_string())
+}
+
+/// Whether a failure comes of a CRIU that does not work on this machine.
+fn explained(criu: &host::Criu, failure: Failure) -> Failure {
+    if failure.kind != Kind::Failed {
+        return failure;
+    }
+    match criu.probe(None).require_all() {
+        Ok(()) => failure,
+        Err(error) => Failure::new(Kind::Unavailable, Chain(&error).to_string()),
+    }
 }
 
 fn resume(frozen: host::Frozen<'_>, gated: Gated<'_>) -> Result<(), Failure> {

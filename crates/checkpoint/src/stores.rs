@@ -3,7 +3,7 @@
 use crate::error::{Chain, Failure, Kind};
 use image::ImageId;
 use std::path::Path;
-use store::{FindError, Store};
+use store::{FindError, ReadError, Store};
 
 /// Opens a store that must be there.
 ///
@@ -20,7 +20,9 @@ pub fn open_store(dir: &Path) -> Result<Store, Failure> {
 pub fn find_image(store: &Store, reference: &str) -> Result<ImageId, Failure> {
     store.find(reference).map_err(|error| {
         let kind = match error {
-            FindError::NotFound { .. } | FindError::Ambiguous { .. } => Kind::NotFound,
+            FindError::NotFound { .. }
+            | FindError::Ambiguous { .. }
+            | FindError::Read(ReadError::NoImage { .. }) => Kind::NotFound,
             _ => Kind::Damaged,
         };
         Failure::new(kind, Chain(&error).to_string())

@@ -300,6 +300,13 @@ impl Supervisor {
         let _cutting = match self.cutting.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // The supervisor itself takes the lock when the job has ended.
+            Err(TryLockError::WouldBlock) if self.ended.load(Ordering::Acquire) => {
+                return Err(Failure::new(
+                    Kind::Ended,
+                    "the job ended before its checkpoint; nothing was published",
+                ));
+            }
             Err(TryLockError::WouldBlock) => {
                 let message =
                     format!("a checkpoint of job {:?} is under way already; wait for it", self.facts.job);

@@ -87,14 +87,3 @@ pub(super) fn host_functions_are_told_of_failure(backend: &dyn Backend) {
     }
     assert_eq!(backend.context_synchronize(rig.ctx), Err(CuError::ILLEGAL_ADDRESS));
 }
-
-pub(super) fn other_contexts_go_on(backend: &dyn Backend) {
-    let failed = Rig::new(backend);
-    go_wild(&failed);
-    assert_eq!(backend.context_synchronize(failed.ctx), Err(CuError::ILLEGAL_ADDRESS));
-    drop(failed);
-    let rig = Rig::new(backend);
-    rig.put(rig.at(0), &[1, 2, 3]);
-    rig.launch(rig.kernel(BASIC, "add_one"), 32, StreamArg::Legacy, &params(&[rig.at(0)], &[3]));
-    assert_eq!(rig.get(rig.at(0), 3), [2, 3, 4]);
-}

@@ -65,5 +65,5 @@ behaviours! {
         an_event_never_recorded_is_complete;
     placement: made_again_in_the_same_place given_back_ranges_are_told;
     errors: no_module_from_garbage no_function_of_that_name wrong_launches_are_told_at_once
-        a_wild_access_is_sticky host_functions_are_told_of_failure other_contexts_go_on;
+        a_wild_access_is_sticky host_functions_are_told_of_failure;
 }
