@@ -39,3 +39,7 @@ pub mod private;
 pub mod report;
 
 pub use exports::address;
+
+/// Tells this library from the driver's: a GPU server that finds it in the driver's place refuses to load it.
+#[unsafe(export_name = "dormouse_shim")]
+pub static MARKER: u8 = 1;

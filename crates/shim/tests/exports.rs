@@ -26,8 +26,10 @@ fn tool(name: &str, arguments: &[&str]) -> String {
 fn the_functions_of_the_list_are_exported_and_nothing_else() {
     let symbols = tool("nm", &["--dynamic", "--defined-only", "--format=just-symbols"]);
     let exported: BTreeSet<&str> = symbols.lines().collect();
-    let listed: BTreeSet<&str> = FunctionId::all().map(FunctionId::symbol).collect();
-    assert_eq!(exported, listed);
+    let mut expected: BTreeSet<&str> = FunctionId::all().map(FunctionId::symbol).collect();
+    // By which a GPU server tells it from the driver.
+    expected.insert("dormouse_shim");
+    assert_eq!(exported, expected);
 }
 
 #[test]
