@@ -140,7 +140,12 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Optio
 /// # Errors
 /// [`Kind::NotFound`] when nobody listens, [`Kind::Ended`] when the supervisor ends before it has answered.
 pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Result<Event, Failure> {
-    let fail = |error: io::Error| Failure::of("the job's supervisor does not answer", &error);
+    let ended =
+        || Failure::new(Kind::Ended, "the job ended before its supervisor answered; nothing was published");
+    let fail = |error: io::Error| match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => ended(),
+        _ => Failure::of("the job's supervisor does not answer", &error),
+    };
     let stream = UnixStream::connect(socket).map_err(|error| {
         Failure::new(Kind::NotFound, format!("the job's supervisor does not listen: {error}"))
     })?;
@@ -152,7 +157,7 @@ pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Re
             return Ok(event);
         }
     }
-    Err(Failure::new(Kind::Ended, "the job ended before its supervisor answered; nothing was published"))
+    Err(ended())
 }
 
 #[cfg(test)]

@@ -109,12 +109,16 @@ impl Pending {
         self.inner_pid
     }
 
-    /// The server is ready.
+    /// The server is ready. Returns when the application has closed its end, so that a checkpoint after that finds no
+    /// connection out of the job.
     ///
     /// # Errors
     /// When the application is gone.
     pub fn welcome(self, session: u32) -> Result<()> {
-        say(&self.socket, &self.path, &Greeting::Welcome { session })
+        say(&self.socket, &self.path, &Greeting::Welcome { session })?;
+        // It says nothing more: what comes is the end, or nothing within the greeting's time-out.
+        let _ = rustix::io::retry_on_intr(|| recv(&self.socket, &mut [0u8; 1], RecvFlags::empty()));
+        Ok(())
     }
 
     /// There will be no session; the application's log says why.
