@@ -12,7 +12,7 @@ const README: &str = "\
 # Licences
 
 - Dormouse: MIT OR Apache-2.0, at your choice (`LICENSE-MIT`, `LICENSE-APACHE`).
-- The Rust libraries linked into it: `rust-libraries.txt`, with the text of each licence. Their source is on crates.io
+- The Rust libraries linked into it: `rust-libraries.txt`, with the text of each licence. Their source is in the Rust package registry
   under the names and versions given there.
 - `guests/libcudart.so.13`, and the static copy in the guest programs: the CUDA runtime, redistributable under NVIDIA's CUDA
   Toolkit end user licence agreement (attachment A). The guests themselves are part of Dormouse.
