@@ -33,6 +33,10 @@ enum Task {
     Demo,
     /// Check formatting, lints, documentation, licences and the list of driver functions, and run all tests
     Test,
+    /// What CI runs: the demonstration, then every check and test
+    Ci,
+    /// Run every guest through every disturbance for long: 20 rounds each, four guests side by side
+    Soak,
     /// Check licences and sources of everything that is linked
     Deny,
     /// Compile the guest programs
@@ -61,6 +65,8 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Setup => setup::run(&workspace),
         Task::Demo => demo::run(&workspace),
         Task::Test => test::run_all(&workspace),
+        Task::Ci => demo::run(&workspace).and_then(|()| test::run_all(&workspace)),
+        Task::Soak => test::soak(&workspace),
         Task::Deny => deny::check(&workspace),
         Task::Guests => {
             setup::run(&workspace)?;

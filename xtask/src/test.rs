@@ -1,5 +1,7 @@
 //! `cargo xtask test`: everything that can be checked without a GPU.
 
+use std::process::Command;
+
 use crate::process::{cargo, run, step, succeeds};
 use crate::workspace::Workspace;
 use crate::{abi, deny, kit, setup};
@@ -45,4 +47,12 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
         .args(["test", "--locked", "--package", "transport", "--lib", "--quiet", "--target-dir"])
         .arg(root.join("target/loom"))
         .env("RUSTFLAGS", "--cfg loom"))
+}
+
+/// The long runs of the guests, on this machine's GPU or else on the software device.
+pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
+    setup::run(workspace)?;
+    let kit = kit::build(workspace)?;
+    step("20 rounds of every scenario");
+    run(Command::new(kit.join("bin/gpu-check")).args(["--soak", "--jobs", "4"]).env("DORMOUSE_KIT", &kit))
 }
