@@ -94,13 +94,17 @@ pub fn take(
     // Made before the gate closes: it reads the store's indexes.
     let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
     let (sessions, held) = job.sessions.hold();
-    let (mut gated, retries, closed) = gate(&sessions, options)?;
+    let (mut gated, retries, closed) = gate(job, &sessions, options)?;
     let drain = closed.elapsed();
 
     step("capturing");
     let images = in_memory()?;
     let frozen_at = Instant::now();
     let table_changed = gated.table_changed;
+    if table_changed {
+        // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
+        job.forget_rehearsal();
+    }
     let ask = Ask::Capture { store: store.dir(), draft: draft.id().to_string(), compress: options.compress };
     let captured = capture(job, &criu, &mut gated, &ask, images.path(), events);
     let Captured { frozen, host_time, device, device_time } = match captured {
@@ -117,7 +121,7 @@ pub fn take(
     let shared_time = shared_at.elapsed();
     let record = JobRecord {
         host: frozen.record().clone(),
-        sessions: sessions.iter().map(|session| session.record.clone()).collect(),
+        sessions: frozen_sessions(&sessions, frozen.record()),
         device: job.sessions.device().to_owned(),
         shared: entries(&shared)?,
         criu: entries(images.path())?,
@@ -183,13 +187,14 @@ pub fn take(
 
 /// Closes the gate of every session and waits until all are idle; tries again with growing pauses.
 fn gate<'a>(
+    job: &Supervisor,
     sessions: &'a [Arc<Session>],
     options: &CheckpointOptions,
 ) -> Result<(Gated<'a>, u32, Instant), Failure> {
     let mut pause = BACK_OFF;
     for attempt in 0.. {
         let closed = Instant::now();
-        match try_gate(sessions, options)? {
+        match try_gate(job, sessions, options)? {
             Ok(gated) => return Ok((gated, attempt, closed)),
             Err(holders) if attempt >= options.retries => {
                 let message = format!(
@@ -211,17 +216,23 @@ fn gate<'a>(
 
 /// `Err` with what held it when some session did not get idle.
 fn try_gate<'a>(
+    job: &Supervisor,
     sessions: &'a [Arc<Session>],
     options: &CheckpointOptions,
 ) -> Result<Result<Gated<'a>, Vec<String>>, Failure> {
     let ask = Ask::Gate { deadline_ms: options.gate_deadline_ms };
     let mut gated = Gated { servers: Vec::new(), table_changed: false, bytes: 0 };
-    let mut asked: Vec<_> = sessions.iter().map(|session| session.server()).collect();
-    // Everyone is asked before anyone is waited for: a session may need another to get idle.
-    for server in &mut asked {
-        server.say(&ask)?;
-    }
     let (mut holders, mut refusals, mut failed) = (Vec::new(), Vec::new(), None);
+    // Everyone is asked before anyone is waited for: a session may need another to get idle. Whoever was asked is heard
+    // out and let go, also when another fails.
+    let mut asked = Vec::new();
+    for session in sessions.iter().filter(|session| job.sessions.has(session.record.number)) {
+        let mut server = session.server();
+        match server.say(&ask) {
+            Ok(()) => asked.push(server),
+            Err(failure) => failed = Some(failure),
+        }
+    }
     for mut server in asked {
         match server.answer(&mut |_, _| {}) {
             Ok(Answer::Idle { refusals: each, table_changed, bytes }) => {
@@ -294,7 +305,12 @@ fn capture<'a>(
     });
     let device_time = began.elapsed();
     let mut device = Device { receipts: Vec::new(), devices: Vec::new(), states: Vec::new(), bytes: 0 };
-    let taken = answers.into_iter().try_for_each(|answer| device.take(answer?));
+    // Every answer is taken, also after a failure: each names a file that is to be removed.
+    let mut taken = Ok(());
+    for answer in answers {
+        let one = answer.and_then(|answer| device.take(answer));
+        taken = taken.and(one);
+    }
     let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
     taken?;
     Ok(Captured { frozen, host_time, device, device_time })
@@ -316,6 +332,14 @@ impl Device {
         }
         Ok(())
     }
+}
+
+/// The sessions whose processes are in the image: others ended on the way.
+fn frozen_sessions(sessions: &[Arc<Session>], record: &host::HostRecord) -> Vec<SessionRecord> {
+    let is_there = |session: &SessionRecord| {
+        record.tasks.iter().any(|task| i64::from(task.pid.0) == i64::from(session.inner_pid))
+    };
+    sessions.iter().map(|session| session.record.clone()).filter(is_there).collect()
 }
 
 fn entries(dir: &Path) -> Result<Vec<Entry>, Failure> {

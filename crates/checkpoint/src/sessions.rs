@@ -224,6 +224,12 @@ impl Sessions {
         (self.live().values().map(Arc::clone).collect(), held)
     }
 
+    /// Whether the session has not ended.
+    #[must_use]
+    pub fn has(&self, number: u32) -> bool {
+        self.live().contains_key(&number)
+    }
+
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -326,6 +326,11 @@ impl Supervisor {
         self.rehearsed.load(Ordering::Relaxed)
     }
 
+    /// The object tables are not those that were rehearsed.
+    pub(crate) fn forget_rehearsal(&self) {
+        self.rehearsed.store(false, Ordering::Relaxed);
+    }
+
     /// The newest image of this job.
     pub(crate) fn newest_image(&self) -> Option<ImageId> {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner)

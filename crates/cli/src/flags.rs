@@ -235,11 +235,11 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(|| "out of range".to_owned())
 }
 
-/// A time in seconds that is not negative, infinite or absurd.
+/// A time in seconds, shorter than the silence after which a GPU server is given up.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected seconds, from 0 to 86400".to_owned()),
+        Ok(seconds) if (0.0..=60.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds, from 0 to 60".to_owned()),
     }
 }
 
