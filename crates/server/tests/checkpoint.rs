@@ -306,18 +306,29 @@ struct Supervisor {
     to: UnixStream,
     from: BufReader<UnixStream>,
     server: std::thread::JoinHandle<()>,
+    device: std::sync::Weak<dyn backend::Backend>,
 }
 
 impl Supervisor {
     fn start(dir: &std::path::Path, session: u32, start: &Start) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let dir = dir.to_owned();
+        let opened = backend();
+        let device = std::sync::Arc::downgrade(&opened);
         let server = std::thread::spawn(move || {
-            server::serve_on(OwnedFd::from(theirs), &dir, session, || Ok(backend())).unwrap();
+            server::serve_on(OwnedFd::from(theirs), &dir, session, || Ok(opened)).unwrap();
         });
-        let mut supervisor = Self { from: BufReader::new(ours.try_clone().unwrap()), to: ours, server };
+        let from = BufReader::new(ours.try_clone().unwrap());
+        let mut supervisor = Self { from, to: ours, server, device };
         supervisor.say(start);
         supervisor
+    }
+
+    /// Waits for what the end of a server's process would be: its threads let go of the device, whose addresses the next
+    /// server in this process is to have.
+    fn ended(self) {
+        self.server.join().unwrap();
+        wait_until(|| self.device.strong_count() == 0);
     }
 
     fn say(&mut self, what: &impl serde::Serialize) {
@@ -381,7 +392,7 @@ fn a_server_answers_its_supervisor() {
     assert!(matches!(idle, Answer::Idle { table_changed: false, .. }), "{idle:?}");
     assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
     assert!(matches!(supervisor.ask(&Ask::End), Answer::Ended { .. }));
-    supervisor.server.join().unwrap();
+    supervisor.ended();
     assert!(client.control().state() == transport::State::Dead);
     drop(thread);
 
@@ -389,7 +400,7 @@ fn a_server_answers_its_supervisor() {
     let mut rehearsal = Supervisor::start(spare.path(), 0, &Start::Rehearsal);
     assert!(matches!(rehearsal.answer(), Answer::Ready { .. }));
     assert_eq!(rehearsal.ask(&Ask::Rehearse { state: state.clone() }), Answer::Done);
-    rehearsal.server.join().unwrap();
+    rehearsal.ended();
     std::fs::remove_file(state).unwrap();
 
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
@@ -403,7 +414,7 @@ fn a_server_answers_its_supervisor() {
     let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![] };
     assert_eq!(thread.get(memory, 3), [1, 2, 3]);
     assert!(matches!(restored.ask(&Ask::End), Answer::Ended { .. }));
-    restored.server.join().unwrap();
+    restored.ended();
 }
 
 #[test]
