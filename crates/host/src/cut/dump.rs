@@ -284,6 +284,11 @@ impl Frozen<'_> {
         self.job.discard_output();
         // SAFETY: `init` is a child of ours that has not been waited for. It dies when CRIU lets it go.
         unsafe { libc::kill(self.job.init.0, libc::SIGKILL) };
+        // Everybody else at once too: whoever CRIU lets go before init would run on for a moment and be heard.
+        for task in self.job.tasks() {
+            // SAFETY: a signal to a process of the job, which CRIU holds: its pid cannot be another's.
+            unsafe { libc::kill(task.outer.0, libc::SIGKILL) };
+        }
         let report = self.release().unwrap_or(DumpReport {
             stopped: self.held_since.elapsed(),
             host: self.recording,
