@@ -6,6 +6,7 @@ mod cut;
 mod error;
 mod facts;
 mod folder;
+pub mod restart;
 pub mod runtime;
 mod server_process;
 mod sessions;

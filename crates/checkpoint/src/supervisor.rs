@@ -1,14 +1,12 @@
 //! A job's life under its supervisor: started or restarted, watched, checkpointed, ended.
 
 use crate::admin::{Event, Request, receive, send};
-use crate::cut::{self, JobRecord};
+use crate::cut;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
-use crate::folder::{self, in_memory, read_failure};
 use crate::runtime::{self, JobFacts, JobFolder};
-use crate::sessions::{Session, Sessions, readable};
-use crate::stores::open_store;
-use image::{Command, ImageId, ObjectKind, RawPath};
+use crate::sessions::{Sessions, readable};
+use image::{Command, ImageId, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -24,10 +22,6 @@ const LIBRARY_DIR: &str = "lib";
 const HELLO: &str = "hello.sock";
 /// How often threads look whether the job has ended.
 const TICK: Duration = Duration::from_millis(200);
-/// CRIU's log holds its warnings.
-const CRIU_LOG_LEVEL: i32 = 2;
-/// The most a job's record may take.
-const RECORD_MAX: usize = 256 << 20;
 
 /// What a user chose for a job.
 pub struct Settings {
@@ -88,124 +82,8 @@ pub fn run(
     ending
 }
 
-/// What a restart needs to know before anything is made.
-pub struct Restart {
-    image: store::Image,
-    record: JobRecord,
-}
-
-impl Restart {
-    /// Reads the image's manifest and record, and checks that this machine has what it needs.
-    ///
-    /// # Errors
-    /// [`Kind::Damaged`], [`Kind::Mismatch`] (another architecture, a changed or missing program).
-    pub fn open(store: &Path, reference: &str) -> Result<Self, Failure> {
-        let store = open_store(store)?;
-        let id = crate::find_image(&store, reference)?;
-        let image = store.open_image(&id).map_err(|error| match error {
-            store::ReadError::WrongMachine { .. } => Failure::new(Kind::Mismatch, Chain(&error).to_string()),
-            other => read_failure(other),
-        })?;
-        let json = image.read_to_vec(&ObjectKind::HostRecord, RECORD_MAX).map_err(read_failure)?;
-        let record: JobRecord = serde_json::from_slice(&json).map_err(|error| {
-            Failure::new(Kind::Damaged, format!("the job's record in image {id} cannot be read: {error}"))
-        })?;
-        record
-            .host
-            .check_programs()
-            .map_err(|error| Failure::new(Kind::Mismatch, Chain(&error).to_string()))?;
-        Ok(Self { image, record })
-    }
-
-    /// The job's name when the image was taken.
-    #[must_use]
-    pub fn job(&self) -> &str {
-        &self.image.manifest().job
-    }
-
-    /// Where its calls went.
-    #[must_use]
-    pub fn device(&self) -> &str {
-        &self.record.device
-    }
-
-    /// Continues the job, to its end.
-    ///
-    /// # Errors
-    /// When it cannot be restored; then nothing of it is left running.
-    pub fn run(
-        self,
-        settings: Settings,
-        stdio: host::Stdio,
-        signals: host::signals::Forwarder,
-    ) -> Result<host::Ending, Failure> {
-        let criu = criu()?;
-        let manifest = self.image.manifest();
-        let id = manifest.id;
-        let command = manifest.command.clone();
-        let facts = facts_of(&settings, &command, Some(id.to_string()));
-        let folder = JobFolder::claim(&runtime::root(), &facts)?;
-        let tmpfs = tmpfs(settings.shared_memory)?;
-        let shared = tmpfs.path();
-        folder::load(&shared, &self.image, &self.record.shared, |path| ObjectKind::SharedFile { path })?;
-        let images = in_memory()?;
-        let sessions = Sessions::new(shared.clone(), settings.device);
-        // Servers rebuild their sessions while CRIU's files are unpacked.
-        let (restored, unpacked) = std::thread::scope(|scope| {
-            let unpacking = scope.spawn(|| {
-                folder::load(images.path(), &self.image, &self.record.criu, |name| ObjectKind::CriuFile {
-                    name,
-                })
-            });
-            let restored = sessions.restore(&self.record.sessions, &settings.store, &id.to_string());
-            (restored, unpacking.join().unwrap_or_else(|_| Err(crate::sessions::panicked())))
-        });
-        let (restored, ()) = (restored?, unpacked?);
-        let hello = hello(&shared)?;
-        let serving = serve(&sessions, hello);
-        let spec = host::RestoreSpec {
-            images: images.path(),
-            record: &self.record.host,
-            tmpfs,
-            stdio,
-            hide: host::driver::device_nodes(),
-            log_level: CRIU_LOG_LEVEL,
-        };
-        let job = host::Restored::restore(&criu, spec)
-            .map_err(|error| Failure::new(Kind::Failed, Chain(&error).to_string()))
-            .and_then(|stopped| wake(stopped, &sessions, restored));
-        drop(images);
-        let ending = job.and_then(|job| {
-            Supervisor::new(facts, command, job, Arc::clone(&sessions), Some(id)).supervise(&folder, signals)
-        });
-        sessions.end();
-        let _ = serving.join();
-        ending
-    }
-}
-
-/// Gives every restored process its session back and lets the job go on.
-fn wake(
-    stopped: host::Restored,
-    sessions: &Arc<Sessions>,
-    restored: Vec<Session>,
-) -> Result<host::Job, Failure> {
-    for session in restored {
-        let inner = host::InnerPid(session.record.inner_pid as i32);
-        let outer = stopped.job().outer(inner).ok_or_else(|| {
-            Failure::new(
-                Kind::Damaged,
-                format!("the image has a GPU session for process {}, but no such process", inner.0),
-            )
-        })?;
-        session.server().tell(&server::control::Ask::Ungate)?;
-        sessions.watch(outer.0 as u32, session)?;
-    }
-    stopped.resume().map_err(|error| Failure::of("the restored job does not go on", &error))
-}
-
 impl Supervisor {
-    fn new(
+    pub(crate) fn new(
         facts: JobFacts,
         command: Command,
         job: host::Job,
@@ -225,7 +103,7 @@ impl Supervisor {
     }
 
     /// Answers questions until the job has ended.
-    fn supervise(
+    pub(crate) fn supervise(
         self: Arc<Self>,
         folder: &JobFolder,
         signals: host::signals::Forwarder,
@@ -342,11 +220,11 @@ impl Supervisor {
     }
 }
 
-fn criu() -> Result<host::Criu, Failure> {
+pub(crate) fn criu() -> Result<host::Criu, Failure> {
     host::Criu::find().map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))
 }
 
-fn facts_of(settings: &Settings, command: &Command, restarted_from: Option<String>) -> JobFacts {
+pub(crate) fn facts_of(settings: &Settings, command: &Command, restarted_from: Option<String>) -> JobFacts {
     JobFacts {
         job: settings.name.clone(),
         supervisor: std::process::id(),
@@ -358,7 +236,7 @@ fn facts_of(settings: &Settings, command: &Command, restarted_from: Option<Strin
     }
 }
 
-fn tmpfs(size: u64) -> Result<host::Tmpfs, Failure> {
+pub(crate) fn tmpfs(size: u64) -> Result<host::Tmpfs, Failure> {
     host::Tmpfs::create(size).map_err(|error| {
         let kind = if rustix::process::geteuid().is_root() { Kind::Failed } else { Kind::Unavailable };
         Failure::new(kind, Chain(&error).to_string())
@@ -373,12 +251,12 @@ fn install_shim(shim: &Path, library: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::of(format_args!("cannot put {} into the job", shim.display()), &error))
 }
 
-fn hello(shared: &Path) -> Result<HelloListener, Failure> {
+pub(crate) fn hello(shared: &Path) -> Result<HelloListener, Failure> {
     HelloListener::bind(&shared.join(HELLO))
         .map_err(|error| Failure::of("cannot listen for GPU sessions", &error))
 }
 
-fn serve(sessions: &Arc<Sessions>, hello: HelloListener) -> std::thread::JoinHandle<()> {
+pub(crate) fn serve(sessions: &Arc<Sessions>, hello: HelloListener) -> std::thread::JoinHandle<()> {
     let sessions = Arc::clone(sessions);
     std::thread::spawn(move || sessions.serve(&hello))
 }

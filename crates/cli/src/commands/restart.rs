@@ -5,7 +5,8 @@ use crate::exit::{self, OWN_FAILURE};
 use crate::flags::{Device, Restart};
 use crate::output::complain;
 use checkpoint::Failure;
-use checkpoint::supervisor::{self, Settings};
+use checkpoint::restart;
+use checkpoint::supervisor::Settings;
 use std::process::ExitCode;
 
 /// Continues a job from an image and ends as it does.
@@ -27,7 +28,7 @@ fn start(flags: Restart) -> Result<Option<host::Ending>, Failure> {
     let signals = host::signals::Forwarder::block().map_err(io)?;
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_dir(&flags.store);
-    let restart = supervisor::Restart::open(&store, &flags.image)?;
+    let restart = restart::Restart::open(&store, &flags.image)?;
     // Without a wish the job goes back to the sort of device it was on.
     let device = match flags.machine.device {
         Device::Auto => restart.device().to_owned(),
