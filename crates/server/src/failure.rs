@@ -22,6 +22,14 @@ impl Failure {
     }
 }
 
+/// Cuts off what is beyond `max` bytes, between two characters.
+pub fn truncate(text: &mut String, max: usize) {
+    if text.len() > max {
+        let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+    }
+}
+
 impl From<CuError> for Failure {
     fn from(code: CuError) -> Self {
         Self { code, detail: String::new() }
@@ -41,5 +49,19 @@ impl std::fmt::Display for Failure {
             write!(f, ": {}", self.detail)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_between_characters() {
+        for (max, kept) in [(0, ""), (1, "a"), (2, "a"), (3, "a\u{e9}"), (4, "a\u{e9}z"), (9, "a\u{e9}z")] {
+            let mut text = "a\u{e9}z".to_owned();
+            truncate(&mut text, max);
+            assert_eq!(text, kept, "{max}");
+        }
     }
 }

@@ -125,7 +125,7 @@ fn kernels_run_from_modules_and_libraries() {
     assert_eq!(facts.params, [Param { offset: 0, size: 8 }, Param { offset: 8, size: 4 }]);
     thread.launch(Callee::Kernel(kernel), Stream::PerThread, 32, &[memory], &[2]);
     assert_eq!(thread.get(memory, 3), [3, 4, 4]);
-    let mut names = thread.call(LibraryListKernels { library }).unwrap();
+    let mut names = thread.call(LibraryListKernels { library, first: 0, most: 9 }).unwrap().names;
     names.sort();
     assert_eq!(names, ["add_one", "copy", "store", "sum", "wait_for", "wild"]);
     // The library's module in this context, under a module handle, and a function of it.
@@ -143,6 +143,44 @@ fn kernels_run_from_modules_and_libraries() {
     assert_eq!(thread.call(get(Callee::Kernel(kernel))), Err(CuError::INVALID_HANDLE));
     assert_eq!(thread.call(get(same)), Err(CuError::INVALID_HANDLE));
     assert!(thread.call(get(function)).is_ok());
+}
+
+#[test]
+fn an_answer_of_any_length_leaves_the_session_alive() {
+    let (mut app, mut thread) = App::with_context();
+    let header = ".version 8.0\n.target sm_80\n.address_size 64\n";
+    // The names take more than the reply area: they come in pages.
+    let kernel = |number| format!(".visible .entry kernel_{number:0100}() {{ ret; }}\n");
+    let many = [header.to_owned(), (0..4000).map(kernel).collect()].concat();
+    let module = app.load(&mut thread, 2, &many);
+    let mut names = Vec::new();
+    let mut pages = 0;
+    while names.len() < 4000 {
+        let first = names.len() as u32;
+        let page = thread.call(ModuleListFunctions { module, first, most: u32::MAX }).unwrap();
+        assert_eq!(page.total, 4000);
+        names.extend(page.names);
+        pages += 1;
+    }
+    assert!(pages > 1);
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 4000);
+    // A single name that is too long is refused, and nothing else is.
+    let name = "k".repeat(200 << 10);
+    let long = app.load(&mut thread, 3, &format!("{header}.visible .entry {name}() {{ ret; }}"));
+    let listed = thread.explain(ModuleListFunctions { module: long, first: 0, most: 1 });
+    let (code, detail) = listed.unwrap_err();
+    assert_eq!(code, CuError::NOT_SUPPORTED);
+    assert!(detail.contains("ModuleListFunctions"), "{detail}");
+    // A reason that quotes it is cut off.
+    let get = ModuleGetFunction { module, function: FunctionId(4), name: "\u{e9}".repeat(60 << 10) };
+    assert_eq!(thread.call(get), Err(CuError::NOT_FOUND));
+    let wrong = format!("{header}.visible .entry k() {{ {name}.u32 %r1; ret; }}");
+    let load = ModuleLoad { ctx: CTX, module: ModuleId(5), upload: app.upload(&wrong), options: vec![] };
+    let (_, detail) = thread.explain(load).unwrap_err();
+    assert!(!detail.is_empty() && detail.len() <= DETAIL_MAX, "{} bytes", detail.len());
+    thread.synchronize().unwrap();
 }
 
 #[test]
@@ -359,7 +397,7 @@ fn a_context_takes_its_objects_along() {
     thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 1, flags: 0 }).unwrap();
     thread.call(ContextDestroy { ctx: CTX }).unwrap();
     assert_eq!(thread.call(EventQuery { event: EventId(5) }), Err(CuError::INVALID_HANDLE));
-    assert_eq!(thread.call(ModuleListFunctions { module }), Err(CuError::INVALID_HANDLE));
+    assert_eq!(thread.call(ModuleListFunctions { module, first: 0, most: 1 }), Err(CuError::INVALID_HANDLE));
     assert_eq!(thread.call(PinnedFree { pinned }), Err(CuError::INVALID_VALUE));
     // All of it can be had again, at the same address.
     thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_abi::{CuError, sys};
 use cuda_shim::api::{
-    context::*, copy::*, event::*, host_memory::*, launch::*, memory::*, module::*, occupancy::*, set::*,
-    stream::*, unified::*,
+    context::*, copy::*, event::*, host_memory::*, launch::*, library::*, memory::*, module::*, occupancy::*,
+    set::*, stream::*, unified::*,
 };
 use cuda_shim::default_stream::LEGACY;
 use fake::start;
@@ -498,4 +498,41 @@ fn a_copy_reads_what_a_host_function_before_it_has_written() {
         cuMemHostUnregister(source.cast()).unwrap();
         assert_eq!(cuMemHostUnregister(source.cast()), Err(CuError::HOST_MEMORY_NOT_REGISTERED));
     }
+}
+
+#[test]
+fn lists_longer_than_an_answer_are_put_together() {
+    let fake = start();
+    let module = module();
+    let (mut count, mut found) = (0, [null_mut(); 4]);
+    // SAFETY: the pointers are this test's, and `found` has as many elements as are asked for.
+    unsafe {
+        cuModuleGetFunctionCount(&raw mut count, module).unwrap();
+        cuModuleEnumerateFunctions(found.as_mut_ptr(), 2, module).unwrap();
+        assert!(count == 3 && !found[1].is_null() && found[2].is_null(), "{count} {found:?}");
+        cuModuleEnumerateFunctions(found.as_mut_ptr(), 4, module).unwrap();
+    }
+    let mut library = null_mut();
+    // SAFETY: PTX, ended by a NUL.
+    unsafe {
+        let code = c".version 8.0".as_ptr().cast();
+        cuLibraryLoadData(&raw mut library, code, null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
+            .unwrap();
+    }
+    let mut kernels = [null_mut(); 4];
+    // SAFETY: as above.
+    unsafe {
+        cuLibraryGetKernelCount(&raw mut count, library).unwrap();
+        cuLibraryEnumerateKernels(kernels.as_mut_ptr(), 4, library).unwrap();
+    }
+    assert_eq!(count, 3);
+    for (found, kernel) in found.iter().zip(&kernels).take(3) {
+        assert!(!found.is_null() && !kernel.is_null());
+    }
+    assert!(found[3].is_null() && kernels[3].is_null());
+    let names = fake.picked(|(_, request)| match request {
+        Request::LibraryGetKernel(get) => Some(get.name.clone()),
+        _ => None,
+    });
+    assert_eq!(names, ["first", "second", "third"]);
 }

@@ -1,6 +1,7 @@
 //! What a client is told once and then answers by itself.
 
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
+use crate::messages::NAMES_MAX;
 
 macro_rules! record {
     ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? }) => {
@@ -65,5 +66,73 @@ record! {
         params: Vec<Param>,
         /// `CUfunction_attribute` and its value when it was looked up.
         attributes: Vec<(i32, i32)>,
+    }
+}
+
+record! {
+    /// Some of a list of names, which may be longer than an answer can be.
+    Names {
+        /// How many names the whole list has.
+        total: u32,
+        /// Those asked for, in order, or the first of them: all that fit.
+        names: Vec<String>,
+    }
+}
+
+impl Names {
+    /// Of the names in `list`, at most `most` from number `first` on, and as many as fit into [`NAMES_MAX`]; one at least
+    /// where there is one.
+    #[must_use]
+    pub fn page(list: &[String], first: u32, most: u32) -> Self {
+        let mut room = NAMES_MAX;
+        let fits = |name: &&String| {
+            let first = room == NAMES_MAX;
+            match room.checked_sub(name.len() + size_of::<u32>()) {
+                Some(left) => room = left,
+                None if first => room = 0,
+                None => return false,
+            }
+            true
+        };
+        let asked = list.iter().skip(first as usize).take(most as usize);
+        Self {
+            total: u32::try_from(list.len()).unwrap_or(u32::MAX),
+            names: asked.take_while(fits).cloned().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_any_length_is_told_in_pages() {
+        let list: Vec<String> = (0..100_000).map(|number| format!("_Z{number:030}v")).collect();
+        let mut told = Vec::new();
+        let mut pages = 0;
+        while told.len() < list.len() {
+            let page = Names::page(&list, told.len() as u32, u32::MAX);
+            let mut bytes = Vec::new();
+            page.encode(&mut Encoder::new(&mut bytes));
+            assert!(bytes.len() <= NAMES_MAX + 8 && !page.names.is_empty());
+            assert_eq!(page.total, 100_000);
+            told.extend(page.names);
+            pages += 1;
+        }
+        assert_eq!(told, list);
+        assert_eq!(pages, list.len().div_ceil(NAMES_MAX / (33 + 4)));
+    }
+
+    #[test]
+    fn a_page_has_what_was_asked_for() {
+        let long = "x".repeat(2 * NAMES_MAX);
+        let list = ["a".to_owned(), long.clone(), "b".to_owned()];
+        assert_eq!(Names::page(&list, 0, 0), Names { total: 3, names: vec![] });
+        assert_eq!(Names::page(&list, 0, 9).names, ["a"]);
+        // A name longer than a page is a page of its own.
+        assert_eq!(Names::page(&list, 1, 9).names, [long]);
+        assert_eq!(Names::page(&list, 2, 9).names, ["b"]);
+        assert_eq!(Names::page(&list, 3, 9).names, Vec::<String>::new());
     }
 }

@@ -12,11 +12,11 @@ mod reply;
 
 pub use codec::{DecodeError, Decoder, Encoder, MAX_LIST, Wire};
 pub use cuda_abi::CuError;
-pub use facts::{DeviceFacts, FunctionFacts, Param, SessionFacts};
+pub use facts::{DeviceFacts, FunctionFacts, Names, Param, SessionFacts};
 pub use greeting::{GREETING_MAX, Greeting};
 pub use ids::*;
 pub use messages::*;
 pub use reply::Reply;
 
 /// Version of the protocol; both sides refuse any other.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;

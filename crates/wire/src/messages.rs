@@ -3,7 +3,7 @@
 
 pub use crate::codec::Bytes;
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
-use crate::facts::{FunctionFacts, SessionFacts};
+use crate::facts::{FunctionFacts, Names, SessionFacts};
 use crate::ids::*;
 
 /// A message from the application's side and the type of its answer.
@@ -188,8 +188,8 @@ messages! {
     72 round_trip ModuleGetFunction { module: ModuleId, function: FunctionId, name: String } -> FunctionFacts;
     /// `cuModuleGetGlobal`; answers address and bytes.
     73 round_trip ModuleGetGlobal { module: ModuleId, name: String } -> (u64, u64);
-    /// `cuModuleEnumerateFunctions`: the names.
-    74 round_trip ModuleListFunctions { module: ModuleId } -> Vec<String>;
+    /// `cuModuleEnumerateFunctions`: at most `most` names, from number `first` on.
+    74 round_trip ModuleListFunctions { module: ModuleId, first: u32, most: u32 } -> Names;
     /// `cuLibraryLoadData`.
     75 round_trip LibraryLoad { library: LibraryId, upload: UploadId, options: Vec<(u32, u64)> } -> ();
     /// `cuLibraryUnload`.
@@ -198,8 +198,8 @@ messages! {
     77 round_trip LibraryGetKernel { ctx: ContextId, library: LibraryId, kernel: KernelId, name: String } -> FunctionFacts;
     /// `cuLibraryGetGlobal`; answers address and bytes.
     78 round_trip LibraryGetGlobal { ctx: ContextId, library: LibraryId, name: String } -> (u64, u64);
-    /// `cuLibraryEnumerateKernels`: the names.
-    79 round_trip LibraryListKernels { library: LibraryId } -> Vec<String>;
+    /// `cuLibraryEnumerateKernels`: at most `most` names, from number `first` on.
+    79 round_trip LibraryListKernels { library: LibraryId, first: u32, most: u32 } -> Names;
     /// `cuLibraryGetModule`.
     80 round_trip LibraryGetModule { ctx: ContextId, library: LibraryId, module: ModuleId } -> ();
     /// `cuKernelGetFunction`.
@@ -246,6 +246,12 @@ pub const NOTICE_MAX: usize = 1024;
 
 /// The most bytes of device output a reply carries.
 pub const OUTPUT_MAX: usize = 64 << 10;
+
+/// The longest text about a failure that a reply carries, bytes: what is beyond is cut off.
+pub const DETAIL_MAX: usize = 64 << 10;
+
+/// The most bytes of names that a reply carries, but for a single longer one: the client asks for the others.
+pub const NAMES_MAX: usize = 64 << 10;
 
 /// One side of a pitched copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -86,6 +86,8 @@ pub struct Module {
     /// Variables that have been looked up: where they lie, and whether the application has been told.
     globals: Mutex<BTreeMap<String, (Range, bool)>>,
     functions: Mutex<BTreeMap<String, RawFunction>>,
+    /// Names of its kernels, once somebody has asked.
+    names: OnceLock<Vec<String>>,
     raw: RawModule,
     backend: Arc<dyn Backend>,
 }
@@ -123,6 +125,7 @@ impl Module {
             settings: Mutex::default(),
             globals: Mutex::default(),
             functions: Mutex::default(),
+            names: OnceLock::new(),
             raw,
             backend: Arc::clone(backend),
         }))
@@ -196,8 +199,12 @@ impl Module {
     ///
     /// # Errors
     /// The backend's.
-    pub fn functions(&self) -> backend::Result<Vec<String>> {
-        self.backend.module_functions(self.ctx.raw, self.raw)
+    pub fn functions(&self) -> backend::Result<&[String]> {
+        if let Some(names) = self.names.get() {
+            return Ok(names);
+        }
+        let names = self.backend.module_functions(self.ctx.raw, self.raw)?;
+        Ok(self.names.get_or_init(|| names))
     }
 }
 

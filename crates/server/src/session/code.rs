@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
 use std::sync::{Arc, RwLock};
-use wire::{Callee, ContextId, CuError, FunctionFacts, UploadId};
+use wire::{Callee, ContextId, CuError, FunctionFacts, Names, UploadId};
 
 /// The largest image that is read, bytes.
 const IMAGE_MAX: u64 = 2 << 30;
@@ -202,9 +202,9 @@ impl Execute for wire::ModuleGetGlobal {
 }
 
 impl Execute for wire::ModuleListFunctions {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<Vec<String>> {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<Names> {
         let module = read(&session.table).module(self.module)?;
-        Ok(module.functions()?)
+        Ok(Names::page(module.functions()?, self.first, self.most))
     }
 }
 
@@ -256,7 +256,7 @@ impl Execute for wire::LibraryGetGlobal {
 }
 
 impl Execute for wire::LibraryListKernels {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<Vec<String>> {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<Names> {
         let (library, ctx) = {
             let table = read(&session.table);
             (table.library(self.library)?, table.contexts.keys().next().copied())
@@ -270,7 +270,7 @@ impl Execute for wire::LibraryListKernels {
                 return Err(Failure::new(CuError::INVALID_CONTEXT, detail));
             }
         };
-        Ok(module.functions()?)
+        Ok(Names::page(module.functions()?, self.first, self.most))
     }
 }
 

@@ -1,8 +1,11 @@
 //! From a message to its handler, and from the handler's answer to the reply's bytes.
 
 use super::{Caller, Session};
-use crate::failure::{Failure, Result};
-use wire::{Bytes, CuError, Encoder, Message, Reply, Request, Wire};
+use crate::failure::{Failure, Result, truncate};
+use transport::REPLY_MAX;
+use wire::{
+    Bytes, CuError, DETAIL_MAX, Encoder, INLINE_MAX, Message, NAMES_MAX, OUTPUT_MAX, Reply, Request, Wire,
+};
 
 /// A message's handler.
 pub(super) trait Execute: Message {
@@ -57,6 +60,29 @@ impl Session {
     }
 }
 
+/// The longest body that is sent: with it, the device's output and the reply's own fields must fit into the ring.
+const BODY_MAX: usize = REPLY_MAX - OUTPUT_MAX - 64;
+const _: () = assert!(DETAIL_MAX <= BODY_MAX && NAMES_MAX <= BODY_MAX && INLINE_MAX <= BODY_MAX);
+
+impl Answer {
+    /// The answer to the message `name`, such that the ring can carry it: a reason is cut off, and a body that is too long is a
+    /// failure of this message alone.
+    pub(super) fn bounded(self, name: &str) -> Self {
+        match self {
+            Self::Done(body) if body.len() > BODY_MAX => {
+                let detail =
+                    format!("the answer to {name} has {} bytes, and {BODY_MAX} can be sent", body.len());
+                Self::Failed(Failure::new(CuError::NOT_SUPPORTED, detail))
+            }
+            Self::Failed(mut failure) => {
+                truncate(&mut failure.detail, DETAIL_MAX);
+                Self::Failed(failure)
+            }
+            done => done,
+        }
+    }
+}
+
 /// The bytes of a [`Reply`] whose body is encoded already.
 pub(super) fn reply_bytes(output: Vec<u8>, answer: Answer) -> Vec<u8> {
     /// An encoded body.
@@ -81,4 +107,21 @@ pub(super) fn reply_bytes(output: Vec<u8>, answer: Answer) -> Vec<u8> {
 /// The answer to a message that is none.
 pub(super) fn malformed(opcode: u16, error: wire::DecodeError) -> Failure {
     Failure::new(CuError::INVALID_VALUE, format!("message {opcode} is malformed: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_fits_into_the_ring() {
+        let output = || vec![0; OUTPUT_MAX];
+        let long = || Answer::Done(vec![0; REPLY_MAX]).bounded("GetFacts");
+        assert!(matches!(long(), Answer::Failed(failure) if failure.detail.contains("GetFacts")));
+        let detail = || Answer::Failed(Failure::new(CuError::INVALID_PTX, "\u{e9}".repeat(REPLY_MAX)));
+        let full = Answer::Done(vec![0; BODY_MAX]);
+        for answer in [long(), detail().bounded("ModuleLoad"), full.bounded("CopyToInline")] {
+            assert!(reply_bytes(output(), answer).len() <= REPLY_MAX);
+        }
+    }
 }

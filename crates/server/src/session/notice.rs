@@ -2,7 +2,7 @@
 
 use super::dispatch::Execute;
 use super::{Caller, Session};
-use crate::failure::Result;
+use crate::failure::{Result, truncate};
 use wire::{NOTICE_MAX, Notice};
 
 impl Execute for Notice {
@@ -16,9 +16,7 @@ impl Execute for Notice {
 fn printable(text: &str) -> String {
     let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut line: String = clean.collect();
-    while line.len() > NOTICE_MAX {
-        line.pop();
-    }
+    truncate(&mut line, NOTICE_MAX);
     line
 }
 

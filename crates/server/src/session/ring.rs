@@ -145,10 +145,12 @@ impl Session {
         if self.is_ending() {
             return Ok(false);
         }
+        let name = taken.request.as_ref().map_or("an unknown message", Request::name);
         let answer = match taken.request {
             Ok(request) => self.dispatch(request, caller),
             Err(error) => Answer::Failed(malformed(taken.opcode, error)),
         };
+        let answer = answer.bounded(name);
         if let Answer::Failed(failure) = &answer {
             self.note_failure(failure, taken.opcode, taken.pipelined);
         }

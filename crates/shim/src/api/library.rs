@@ -107,12 +107,12 @@ pub unsafe fn cuLibraryGetKernel(
 /// Gives the number of kernels.
 pub unsafe fn cuLibraryGetKernelCount(count: *mut c_uint, lib: sys::CUlibrary) -> CuResult {
     let count = out(count)?;
-    let names = with(|call| {
+    let kernels = with(|call| {
         let library = call.library(lib)?.id;
-        call.ask(&LibraryListKernels { library })
+        call.ask(&LibraryListKernels { library, first: 0, most: 0 })
     })?;
     // SAFETY: the caller's to write to.
-    unsafe { count.set(names.len() as c_uint) };
+    unsafe { count.set(kernels.total) };
     Ok(())
 }
 
@@ -127,9 +127,9 @@ pub unsafe fn cuLibraryEnumerateKernels(
     }
     let found = with(|call| {
         let library = call.library(lib)?;
-        let names = call.ask(&LibraryListKernels { library: library.id })?;
-        let wanted = names.iter().take(numKernels as usize);
-        wanted.map(|name| call.library_kernel(&library, name)).collect::<CuResult<Vec<_>>>()
+        let id = library.id;
+        let names = call.names(numKernels, |first, most| LibraryListKernels { library: id, first, most })?;
+        names.iter().map(|name| call.library_kernel(&library, name)).collect::<CuResult<Vec<_>>>()
     })?;
     for (index, id) in found.into_iter().enumerate() {
         // SAFETY: the caller gives `numKernels` elements.

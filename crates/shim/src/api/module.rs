@@ -109,12 +109,12 @@ pub unsafe fn cuModuleGetFunction(
 /// Gives the number of functions.
 pub unsafe fn cuModuleGetFunctionCount(count: *mut c_uint, r#mod: sys::CUmodule) -> CuResult {
     let count = out(count)?;
-    let names = with(|call| {
+    let functions = with(|call| {
         let module = call.module(r#mod)?.id;
-        call.ask(&ModuleListFunctions { module })
+        call.ask(&ModuleListFunctions { module, first: 0, most: 0 })
     })?;
     // SAFETY: the caller's to write to.
-    unsafe { count.set(names.len() as c_uint) };
+    unsafe { count.set(functions.total) };
     Ok(())
 }
 
@@ -129,9 +129,10 @@ pub unsafe fn cuModuleEnumerateFunctions(
     }
     let found = with(|call| {
         let module = call.module(r#mod)?;
-        let names = call.ask(&ModuleListFunctions { module: module.id })?;
-        let wanted = names.iter().take(numFunctions as usize);
-        wanted.map(|name| call.module_function(&module, name)).collect::<CuResult<Vec<_>>>()
+        let id = module.id;
+        let names =
+            call.names(numFunctions, |first, most| ModuleListFunctions { module: id, first, most })?;
+        names.iter().map(|name| call.module_function(&module, name)).collect::<CuResult<Vec<_>>>()
     })?;
     for (index, id) in found.into_iter().enumerate() {
         // SAFETY: the caller gives `numFunctions` elements.

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cuda_abi::{CuError, CuResult, sys};
 use wire::{
     Callee, ContextId, FunctionGetAttribute, FunctionId, KernelGetFunction, KernelId, LibraryGetKernel,
-    LibraryGetModule, LibraryId, LibraryLoad, LibraryUnload, ModuleGetFunction, ModuleId, ModuleLoad,
-    ModuleUnload,
+    LibraryGetModule, LibraryId, LibraryLoad, LibraryUnload, Message, ModuleGetFunction, ModuleId,
+    ModuleLoad, ModuleUnload, Names,
 };
 
 use super::context::Owner;
@@ -195,6 +195,29 @@ impl Call<'_> {
         self.session.functions.insert(function.0, Arc::new(callable));
         locked(&kernel.functions).insert(context.id, function);
         Ok(function)
+    }
+
+    /// The first `wanted` names of a list, or all there are, in as many round trips as it takes: `page` makes the message for
+    /// at most so many (second) from a number (first) on.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn names<M: Message<Reply = Names>>(
+        &mut self,
+        wanted: u32,
+        page: impl Fn(u32, u32) -> M,
+    ) -> CuResult<Vec<String>> {
+        let mut found = Vec::new();
+        loop {
+            let first = found.len() as u32;
+            let Some(most) = wanted.checked_sub(first).filter(|most| *most > 0) else { return Ok(found) };
+            let mut more = self.ask(&page(first, most))?.names;
+            if more.is_empty() {
+                return Ok(found);
+            }
+            more.truncate(most as usize);
+            found.append(&mut more);
+        }
     }
 
     /// A function's attribute, from what is known of it or from the server.

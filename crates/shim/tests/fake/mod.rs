@@ -11,7 +11,9 @@ use std::time::Duration;
 use cuda_abi::CuError;
 use transport::hello::HelloListener;
 use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
-use wire::{Bytes, DeviceFacts, Encoder, FunctionFacts, Param, Pitched, Reply, Request, SessionFacts, Wire};
+use wire::{
+    Bytes, DeviceFacts, Encoder, FunctionFacts, Names, Param, Pitched, Reply, Request, SessionFacts, Wire,
+};
 
 /// Where device memory begins, and how much there is.
 pub const DEVICE: u64 = 0x2000_0000_0000;
@@ -233,7 +235,12 @@ impl Fake {
             }
             Request::ModuleGetFunction(m) => encoded(&function(m.name)),
             Request::LibraryGetKernel(m) => encoded(&function(m.name)),
-            Request::ModuleListFunctions(_) => encoded(&vec!["first".to_owned(), "second".to_owned()]),
+            Request::ModuleListFunctions(m) => encoded(&names(m.first, m.most)),
+            Request::LibraryListKernels(m) => encoded(&names(m.first, m.most)),
+            Request::LibraryLoad(m) => {
+                std::fs::remove_file(self.folder.join(format!("upload-{}", m.upload.0))).unwrap();
+                Vec::new()
+            }
             Request::ModuleGetGlobal(_) => encoded(&(DEVICE + 4096, 64u64)),
             Request::OccupancyBlocks(m) => encoded(&(2048 / m.block as i32)),
             Request::StreamQuery(_) | Request::EventQuery(_) => encoded(&false),
@@ -332,6 +339,11 @@ fn device() -> DeviceFacts {
         attributes,
         stream_priorities: (0, -5),
     }
+}
+
+/// One name at a time, as if each filled an answer.
+fn names(first: u32, most: u32) -> Names {
+    Names::page(&["first", "second", "third"].map(str::to_owned), first, most.min(1))
 }
 
 fn function(name: String) -> FunctionFacts {
