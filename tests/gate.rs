@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use dormouse_tests::{Failure, Stage};
+use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::place::{After, Checkpoint};
 
@@ -93,6 +94,28 @@ fn a_program_that_ends_or_crashes_during_its_checkpoint() {
         }
         assert!(published <= 4);
     }
+}
+
+/// A process that asks for its session while a checkpoint begins holds the checkpoint up; it does not make it fail.
+#[test]
+fn processes_that_begin_during_checkpoints() {
+    let stage = Stage::new("beginning").unwrap();
+    let script =
+        format!("for each in 1 2 3 4 5 6 7 8 9 10; do {} 3 40; done", stage.guest("vector_loop").display());
+    let command = stage.place().run_command("/bin/sh".as_ref(), &["-c".to_owned(), script]);
+    let mut job = Job::start(command).unwrap();
+    let mut published = 0;
+    while !job.has_ended().unwrap() {
+        match stage.place().checkpoint(After::LeaveRunning).unwrap() {
+            Checkpoint::Published(_) => published += 1,
+            Checkpoint::Ended => {}
+        }
+    }
+    assert!(published > 0);
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    let ends = finished.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"done"));
+    assert_eq!(ends.count(), 10, "{}", String::from_utf8_lossy(&finished.stdout));
 }
 
 #[test]

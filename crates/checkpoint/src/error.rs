@@ -20,6 +20,8 @@ pub enum Kind {
     Damaged,
     /// The image does not fit this machine: another architecture, a changed program, a missing device.
     Mismatch,
+    /// The device's memory is used up.
+    DeviceFull,
     /// A privilege or CRIU is missing.
     Unavailable,
     /// The store cannot take the image: full, read-only, unreachable.

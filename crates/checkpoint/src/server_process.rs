@@ -2,7 +2,7 @@
 
 use crate::admin::{receive, send};
 use crate::error::{Failure, Kind};
-use server::control::{Answer, Ask, Start};
+use server::control::{Answer, Ask, Cause, Start};
 use std::io::{self, BufReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -80,14 +80,34 @@ impl ServerProcess {
         loop {
             match receive(&mut self.from).map_err(|error| self.gone(&error))? {
                 Some(Answer::Progress { done, total }) => progress(done, total),
-                Some(Answer::Failed { message, store }) => {
-                    let kind = if store { Kind::Store } else { Kind::Failed };
+                Some(Answer::Failed { message, cause }) => {
+                    let kind = match cause {
+                        Cause::Store => Kind::Store,
+                        Cause::DeviceMemory => Kind::DeviceFull,
+                        Cause::Other => Kind::Failed,
+                    };
                     return Err(Failure::new(kind, message));
                 }
                 Some(answer) => return Ok(answer),
                 None => return Err(self.gone(&io::Error::other("it has ended"))),
             }
         }
+    }
+
+    /// [`Self::answer`] to a question that may take this much longer than others.
+    ///
+    /// # Errors
+    /// As [`Self::answer`].
+    pub fn answer_within(
+        &mut self,
+        longer: Duration,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Answer, Failure> {
+        let wait = |time| self.to.set_read_timeout(Some(time)).map_err(|error| self.gone(&error));
+        wait(SILENCE + longer)?;
+        let answer = self.answer(progress);
+        self.to.set_read_timeout(Some(SILENCE)).map_err(|error| self.gone(&error))?;
+        answer
     }
 
     /// Asks and waits for the answer.

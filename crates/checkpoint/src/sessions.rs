@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 use transport::hello::{HelloListener, Pending};
@@ -53,7 +53,28 @@ pub struct Sessions {
     next: AtomicU32,
     /// Held for reading while a session begins, for writing while a cut is taken.
     beginning: RwLock<()>,
+    /// Processes that have asked for a session and not got it yet.
+    asking: AtomicUsize,
     ended: AtomicBool,
+}
+
+/// While it lives, no session begins.
+pub type Held<'a> = RwLockWriteGuard<'a, ()>;
+
+/// A process that asks for a session.
+struct Asking(Arc<Sessions>);
+
+impl Asking {
+    fn of(sessions: &Arc<Sessions>) -> Self {
+        sessions.asking.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(sessions))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Sessions {
@@ -66,6 +87,7 @@ impl Sessions {
             live: Mutex::default(),
             next: AtomicU32::new(1),
             beginning: RwLock::default(),
+            asking: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
         })
     }
@@ -82,10 +104,10 @@ impl Sessions {
             if !readable(listener, TICK) {
                 continue;
             }
+            let asking = Asking::of(self);
             match listener.accept(GREETING) {
                 Ok(pending) => {
-                    let sessions = Arc::clone(self);
-                    std::thread::spawn(move || sessions.begin(pending));
+                    std::thread::spawn(move || asking.0.begin(pending));
                 }
                 Err(error) => tracing::warn!("a process asked for a GPU session: {}", Chain(&error)),
             }
@@ -219,9 +241,15 @@ impl Sessions {
     }
 
     /// The sessions as they are now, in order; none begins until the guard is dropped.
-    pub fn hold(&self) -> (Vec<Arc<Session>>, RwLockWriteGuard<'_, ()>) {
+    pub fn hold(&self) -> (Vec<Arc<Session>>, Held<'_>) {
         let held = self.beginning.write().unwrap_or_else(PoisonError::into_inner);
         (self.live().values().map(Arc::clone).collect(), held)
+    }
+
+    /// Whether a process has asked for a session that has not begun.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.asking.load(Ordering::Acquire) > 0
     }
 
     /// Whether the session has not ended.

@@ -13,6 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use transport::hello::HelloListener;
 
@@ -22,6 +23,8 @@ const LIBRARY_DIR: &str = "lib";
 const HELLO: &str = "hello.sock";
 /// How often threads look whether the job has ended.
 const TICK: Duration = Duration::from_millis(200);
+/// How long whoever asks may take to say what, and to hear the answer.
+const ASKING: Duration = Duration::from_secs(10);
 
 /// What a user chose for a job.
 pub struct Settings {
@@ -119,32 +122,42 @@ impl Supervisor {
         };
         let ending = self.job.wait().map_err(|error| Failure::of("cannot wait for the job", &error));
         self.ended.store(true, Ordering::Release);
-        let _ = listening.join();
-        // A checkpoint that has its cut is still published when the job ends meanwhile.
+        let answering = listening.join().unwrap_or_default();
+        // A checkpoint that has its cut is still published when the job ends meanwhile, and whoever asked is told.
         drop(self.cutting.lock());
+        for each in answering {
+            // One that panicked has said so.
+            let _ = each.join();
+        }
         ending
     }
 
-    fn listen(self: &Arc<Self>, listener: &UnixListener) {
+    /// Answers until the job has ended, each question on a thread of its own; gives those that are still at it.
+    fn listen(self: &Arc<Self>, listener: &UnixListener) -> Vec<JoinHandle<()>> {
+        let mut answering: Vec<JoinHandle<()>> = Vec::new();
         while !self.ended.load(Ordering::Acquire) {
+            answering.retain(|each| !each.is_finished());
             if !readable(listener, TICK) {
                 continue;
             }
             match listener.accept() {
                 Ok((stream, _)) => {
                     let this = Arc::clone(self);
-                    std::thread::spawn(move || {
+                    answering.push(std::thread::spawn(move || {
                         if let Err(error) = this.answer(&stream) {
                             tracing::debug!("whoever asked is gone: {error}");
                         }
-                    });
+                    }));
                 }
                 Err(error) => tracing::warn!("admin socket: {error}"),
             }
         }
+        answering
     }
 
     fn answer(self: Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(ASKING))?;
+        stream.set_write_timeout(Some(ASKING))?;
         match receive(&mut BufReader::new(stream))? {
             Some(Request::Checkpoint(options)) => {
                 let (events, queue) = mpsc::channel();

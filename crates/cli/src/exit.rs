@@ -14,7 +14,7 @@ pub fn code(kind: Kind) -> u8 {
         Kind::NotIdle => 5,
         Kind::Refused => 6,
         Kind::Damaged => 7,
-        Kind::Mismatch => 8,
+        Kind::Mismatch | Kind::DeviceFull => 8,
         Kind::Unavailable => 9,
         Kind::Store => 10,
         Kind::Ended => 11,

@@ -238,8 +238,8 @@ fn size(text: &str) -> Result<u64, String> {
 /// A time in seconds, shorter than the silence after which a GPU server is given up.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=60.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected seconds, from 0 to 60".to_owned()),
+        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds, from 0 to 86400 (a day)".to_owned()),
     }
 }
 

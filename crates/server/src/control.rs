@@ -112,7 +112,19 @@ pub enum Answer {
     Failed {
         /// What happened, to what, and what to do.
         message: String,
-        /// Whether the store is the reason: full, read-only, gone.
-        store: bool,
+        /// Whose fault it is.
+        cause: Cause,
     },
+}
+
+/// What a failure is put down to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The store: full, read-only, gone.
+    Store,
+    /// The device's memory is used up.
+    DeviceMemory,
+    /// Anything else.
+    Other,
 }

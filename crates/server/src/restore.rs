@@ -71,6 +71,14 @@ pub enum RestoreError {
     Dangling(String),
 }
 
+impl RestoreError {
+    /// Whether an object could not be made because the device's memory is used up.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Object { reason, .. } if reason.code == CuError::OUT_OF_MEMORY)
+    }
+}
+
 type Result<T> = std::result::Result<T, RestoreError>;
 
 fn object(name: impl std::fmt::Display) -> impl FnOnce(Failure) -> RestoreError {
@@ -216,7 +224,7 @@ impl Session {
         if record.device as usize >= self.devices.len() {
             return Err(RestoreError::Device { device: record.device, count: self.devices.len() });
         }
-        let ctx = Context::make(&self.placer, record.clone(), Making::Again).map_err(code(&name))?;
+        let ctx = Context::make(&self.placer, record.clone(), Making::Again).map_err(object(&name))?;
         self.add_context(&ctx).map_err(object(&name))?;
         for (limit, value) in &settings.limits {
             let set = self.backend().context_set_limit(ctx.raw, *limit, *value);
@@ -232,7 +240,7 @@ impl Session {
     fn restore_stream(&self, record: &StreamRecord) -> Result<()> {
         let ctx = self.context(record.ctx).map_err(object(record.key))?;
         let stream =
-            Stream::make(&self.placer, &ctx, record.clone(), Making::Again).map_err(code(record.key))?;
+            Stream::make(&self.placer, &ctx, record.clone(), Making::Again).map_err(object(record.key))?;
         self.note_made(&stream).map_err(object(record.key))?;
         let mut table = write(&self.table);
         insert(&mut table.streams, record.key, stream).map_err(object(record.key))
@@ -243,8 +251,7 @@ impl Session {
         let image =
             images.get(&record.image).ok_or_else(|| RestoreError::Dangling(format!("code of {}", name())))?;
         let ctx = self.context(record.ctx).map_err(object(name()))?;
-        Module::make(&self.placer, &ctx, image, record.clone(), Making::Again)
-            .map_err(|error| object(name())(error.into()))
+        Module::make(&self.placer, &ctx, image, record.clone(), Making::Again).map_err(object(name()))
     }
 
     fn restore_settings(&self, state: &ModuleState, module: &Arc<Module>) -> Result<()> {

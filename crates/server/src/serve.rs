@@ -1,7 +1,7 @@
 //! A server process: its session, and the supervisor's questions.
 
 use crate::capture::{CaptureError, Cut};
-use crate::control::{Answer, Ask, Start};
+use crate::control::{Answer, Ask, Cause, Start};
 use crate::memory::Layout;
 use crate::restore::RestoreError;
 use crate::session::{Config, Rings, Session};
@@ -131,7 +131,7 @@ pub fn serve_on(
     });
     if let Err(error) = &served {
         // The supervisor may be gone; then nobody has to be told.
-        let _ = supervisor.answer(&Answer::Failed { message: chain(error), store: false });
+        let _ = supervisor.answer(&Answer::Failed { message: chain(error), cause: Cause::Other });
     }
     served
 }
@@ -170,13 +170,16 @@ fn rehearsal(supervisor: &mut Supervisor, dir: &Path, backend: Arc<dyn Backend>)
         Ask::Rehearse { state } => {
             let link = ServerSession::create(dir)?;
             let rehearsed = std::fs::read(&state)
-                .map_err(|error| format!("{}: {error}", state.display()))
+                .map_err(|error| (format!("{}: {error}", state.display()), Cause::Other))
                 .and_then(|state| {
-                    Session::rehearse(backend, link, dir.to_owned(), &state).map_err(|error| chain(&error))
+                    Session::rehearse(backend, link, dir.to_owned(), &state).map_err(|error| {
+                        let full = error.is_out_of_memory();
+                        (chain(&error), if full { Cause::DeviceMemory } else { Cause::Other })
+                    })
                 });
             match rehearsed {
                 Ok(()) => Answer::Done,
-                Err(message) => Answer::Failed { message, store: false },
+                Err((message, cause)) => Answer::Failed { message, cause },
             }
         }
         other => not_now(format_args!("{other:?}")),
@@ -185,7 +188,7 @@ fn rehearsal(supervisor: &mut Supervisor, dir: &Path, backend: Arc<dyn Backend>)
 }
 
 fn not_now(what: impl std::fmt::Display) -> Answer {
-    Answer::Failed { message: format!("{what} cannot be asked for now"), store: false }
+    Answer::Failed { message: format!("{what} cannot be asked for now"), cause: Cause::Other }
 }
 
 /// A running session and the supervisor's questions about it.
@@ -287,11 +290,11 @@ impl Server {
         draft: &str,
         options: &WriteOptions,
     ) -> Result<Answer, Answer> {
-        let failed = |message: String, store: bool| Answer::Failed { message, store };
+        let failed = |message: String, cause: Cause| Answer::Failed { message, cause };
         let draft: ImageId =
-            draft.parse().map_err(|error: image::ParseIdError| failed(error.to_string(), false))?;
-        let opened = Store::open(store).map_err(|error: OpenError| failed(chain(&error), true))?;
-        let of_store = |error: WriteError| failed(chain(&error), true);
+            draft.parse().map_err(|error: image::ParseIdError| failed(error.to_string(), Cause::Other))?;
+        let opened = Store::open(store).map_err(|error: OpenError| failed(chain(&error), Cause::Store))?;
+        let of_store = |error: WriteError| failed(chain(&error), Cause::Store);
         let writer = ChunkWriter::join(&opened, draft, options).map_err(of_store)?;
         let (mut told, total) = (0, cut.bytes());
         let captured = self.session.capture(cut, self.number, &writer, &mut |done| {
@@ -302,13 +305,13 @@ impl Server {
             }
         });
         let captured = captured.map_err(|error| {
-            let is_store = matches!(error, CaptureError::Store(_));
-            failed(format!("session {} was not captured: {}", self.number, chain(&error)), is_store)
+            let cause = if matches!(error, CaptureError::Store(_)) { Cause::Store } else { Cause::Other };
+            failed(format!("session {} was not captured: {}", self.number, chain(&error)), cause)
         })?;
         let receipt: Receipt = writer.finish().map_err(of_store)?;
         let receipt = receipt.to_bytes().map_err(of_store)?;
         let state = state_file(&captured.state)
-            .map_err(|error| failed(format!("no file for the object table: {error}"), false))?;
+            .map_err(|error| failed(format!("no file for the object table: {error}"), Cause::Other))?;
         Ok(Answer::Captured {
             receipt: hex(&receipt),
             bytes: captured.bytes,

@@ -3,6 +3,7 @@
 
 mod common;
 
+use backend_soft::{Options, SoftBackend};
 use common::{App, BASIC, CTX, HELLO, Pinned, Thread, VARIABLES, backend, wait_until};
 use image::{ImageId, Manifest, ObjectKind, SessionId};
 use server::capture::Cut;
@@ -11,6 +12,7 @@ use server::session::Session;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{ChunkWriter, Store, WriteOptions};
@@ -426,19 +428,46 @@ fn a_rehearsal_names_what_is_elsewhere() {
     app.session.close_gate(LONG).unwrap();
     let Cut { mut state, images: code } = app.session.cut().unwrap();
     let (_, bytes) = images.capture(&app.session);
-    let rehearse = |bytes: &[u8]| {
+    let rehearse_on = |backend, bytes: &[u8]| {
         let dir = tempfile::tempdir().unwrap();
         let link = ServerSession::create(dir.path()).unwrap();
-        Session::rehearse(backend(), link, dir.path().to_owned(), bytes)
+        Session::rehearse(backend, link, dir.path().to_owned(), bytes)
     };
+    let rehearse = |bytes: &[u8]| rehearse_on(backend(), bytes);
     let _files = app.kill();
     rehearse(&bytes).unwrap();
+    let full = SoftBackend::new(Options { memory: 16, ..Options::default() });
+    let error = rehearse_on(Arc::new(full), &bytes).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
     let counter = state.modules[0].variables.iter_mut().find(|variable| variable.name == "counter").unwrap();
     counter.range.base += 64;
     let message = rehearse(&state.to_bytes(&code).unwrap()).unwrap_err().to_string();
     for part in
         ["counter", "module 0xd400000002", &format!("{:#x}", state.modules[0].variables[0].range.base - 64)]
     {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn a_rehearsal_names_an_object_whose_ranges_differ() {
+    let (mut app, mut thread) = App::with_context();
+    let images = Images::new();
+    let module = app.load(&mut thread, 2, VARIABLES);
+    thread.call(ModuleGetGlobal { module, name: "counter".into() }).unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let Cut { mut state, images: code } = app.session.cut().unwrap();
+    images.capture(&app.session);
+    // As recorded by a device library that needed one range more, in which the program's variables do not lie.
+    let extra = backend::Range { base: 0x3000_4000_0000, bytes: 2 << 20 };
+    state.modules[0].record.placement.ranges.push(extra);
+    let _files = app.kill();
+    let dir = tempfile::tempdir().unwrap();
+    let link = ServerSession::create(dir.path()).unwrap();
+    let bytes = state.to_bytes(&code).unwrap();
+    let rehearsed = Session::rehearse(backend(), link, dir.path().to_owned(), &bytes);
+    let message = rehearsed.unwrap_err().to_string();
+    for part in ["Module(ModuleId(2))", "has to take", &extra.to_string()] {
         assert!(message.contains(part), "{message}");
     }
 }

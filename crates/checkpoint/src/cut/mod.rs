@@ -1,0 +1,292 @@
+//! The cut: one consistent instant of a job, written to the store. The order of the steps is in `ARCHITECTURE.md`.
+
+mod capture;
+mod gate;
+mod rehearsal;
+
+use self::capture::{Captured, Device, capture};
+use self::gate::{Busy, Gated};
+use self::rehearsal::rehearse;
+use crate::admin::{CheckpointOptions, Event, Report};
+use crate::error::{Chain, Failure, Kind};
+use crate::facts;
+use crate::folder::{self, Entry, in_memory, write_failure};
+use crate::sessions::{Held, Session, SessionRecord};
+use crate::stores::open_or_create_store;
+use crate::supervisor::Supervisor;
+use image::{CutTimes, Manifest, ObjectKind};
+use serde::{Deserialize, Serialize};
+use server::control::Ask;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+use store::{ChunkWriter, Draft, Store, WriteOptions};
+
+/// What the supervisor records in an image, as [`ObjectKind::HostRecord`], in JSON.
+#[derive(Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The host half.
+    pub host: host::HostRecord,
+    /// The GPU sessions.
+    pub sessions: Vec<SessionRecord>,
+    /// Where calls went: the value of `--device`.
+    pub device: String,
+    /// The job's tmpfs, beside the bytes of its files.
+    pub shared: Vec<Entry>,
+    /// CRIU's folder, likewise.
+    pub criu: Vec<Entry>,
+}
+
+/// First pause before the gate is tried again; it doubles each time.
+const BACK_OFF: Duration = Duration::from_millis(100);
+
+/// Takes a checkpoint of the supervisor's job and publishes it.
+///
+/// # Errors
+/// Whatever happens, nothing half-done is listed; the job runs on, or has ended by itself.
+pub fn take(
+    job: &Supervisor,
+    options: &CheckpointOptions,
+    events: &Sender<Event>,
+) -> Result<Report, Failure> {
+    let began = Instant::now();
+    let criu = job.criu()?;
+    let store = open_or_create_store(&job.facts.store)?;
+    let draft = store.begin().map_err(write_failure)?;
+    // Made before the gate closes: it reads the store's indexes.
+    let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
+    let cut = Cut { job, options, events, criu, store, draft, writer, began };
+
+    let mut pause = BACK_OFF;
+    let mut retries = 0;
+    loop {
+        cut.step("closing the gate");
+        let closed = Instant::now();
+        let (sessions, held) = job.sessions.hold();
+        let Busy(holders) = match gate::close(job, &sessions, options)? {
+            Err(busy) => busy,
+            // Its connection leads out of the job, so it gets its session first.
+            Ok(_) if job.sessions.is_asked() => asking(),
+            Ok(mut gated) => {
+                let drain = closed.elapsed();
+                cut.step("capturing");
+                let images = in_memory()?;
+                match cut.capture(&mut gated, images.path()) {
+                    Ok(captured) => {
+                        let still = Still { captured, gated, held, closed, drain, retries };
+                        return cut.publish(still, &sessions, images.path());
+                    }
+                    Err(_) if job.sessions.is_asked() => asking(),
+                    Err(failure) => {
+                        // The job runs on while the reason is looked for.
+                        drop((gated, held));
+                        return Err(explained(&cut.criu, failure));
+                    }
+                }
+            }
+        };
+        drop(held);
+        if retries >= options.retries {
+            return Err(not_idle(options, retries, &holders));
+        }
+        tracing::info!("not idle, held by {}; trying again", holders.join("; "));
+        std::thread::sleep(pause);
+        pause *= 2;
+        retries += 1;
+    }
+}
+
+fn asking() -> Busy {
+    Busy(vec!["a process that asks for a GPU session".to_owned()])
+}
+
+fn not_idle(options: &CheckpointOptions, retries: u32, holders: &[String]) -> Failure {
+    let message = format!(
+        "the job was not idle within {} ms of closing the gate ({} tries) and runs on: held by {}. \
+         Give it longer with --gate-deadline",
+        options.gate_deadline_ms,
+        retries + 1,
+        holders.join("; ")
+    );
+    Failure::new(Kind::NotIdle, message)
+}
+
+/// A checkpoint on its way.
+struct Cut<'a> {
+    job: &'a Supervisor,
+    options: &'a CheckpointOptions,
+    events: &'a Sender<Event>,
+    criu: host::Criu,
+    store: Store,
+    draft: Draft,
+    writer: ChunkWriter,
+    began: Instant,
+}
+
+/// A job that stands still, captured.
+struct Still<'a> {
+    captured: Captured<'a>,
+    gated: Gated<'a>,
+    held: Held<'a>,
+    /// When the gate was closed.
+    closed: Instant,
+    /// From then until all was idle.
+    drain: Duration,
+    retries: u32,
+}
+
+impl<'a> Cut<'a> {
+    fn step(&self, name: &str) {
+        // Whoever asked may have gone; the checkpoint goes on.
+        let _ = self.events.send(Event::Step { step: name.to_owned() });
+    }
+
+    fn capture(&self, gated: &mut Gated<'_>, images: &Path) -> Result<Captured<'a>, Failure> {
+        if gated.table_changed {
+            // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
+            self.job.forget_rehearsal();
+        }
+        let (store, draft) = (self.store.dir(), self.draft.id().to_string());
+        let ask = Ask::Capture { store, draft, compress: self.options.compress };
+        capture(self.job, &self.criu, gated, &ask, images, self.events)
+    }
+
+    /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
+    fn publish(self, still: Still<'_>, sessions: &[Arc<Session>], images: &Path) -> Result<Report, Failure> {
+        let Self { job, options, .. } = self;
+        let Still { captured, gated, held, closed, drain, retries } = still;
+        let Captured { frozen, host_time, device, device_time } = captured;
+        let table_changed = gated.table_changed;
+        let shared_at = Instant::now();
+        let shared = job.job.tmpfs().path();
+        let shared_bytes = folder::save(&shared, &self.writer, |path| ObjectKind::SharedFile { path })?;
+        let shared_time = shared_at.elapsed();
+        let record = JobRecord {
+            host: frozen.record().clone(),
+            sessions: frozen_sessions(sessions, frozen.record()),
+            device: job.sessions.device().to_owned(),
+            shared: entries(&shared)?,
+            criu: entries(images)?,
+        };
+        // With --stop the job stays as it is until its image is safe, and goes on if it is not.
+        let mut warnings = frozen.warnings().to_vec();
+        let stopped = if options.stop {
+            Some((frozen, gated, held))
+        } else {
+            resume(frozen, gated)?;
+            drop(held);
+            None
+        };
+        let stall = closed.elapsed();
+
+        self.step("writing");
+        let host_bytes = folder::save(images, &self.writer, |name| ObjectKind::CriuFile { name })?;
+        let record_json =
+            serde_json::to_vec(&record).map_err(|error| Failure::of("the job's record", &error))?;
+        self.writer.put(ObjectKind::HostRecord, &record_json).map_err(write_failure)?;
+        let rehearsed = if job.is_rehearsed() && !table_changed {
+            true
+        } else {
+            self.step("rehearsing");
+            let unrehearsed = rehearse(job, &device.states)?;
+            warnings.extend(unrehearsed.clone());
+            unrehearsed.is_none()
+        };
+        self.step("publishing");
+        let times = CutTimes {
+            drain_wait: drain,
+            device_capture: device_time,
+            pinned_capture: shared_time,
+            host_freeze: host_time,
+            stall,
+        };
+        let mut receipts = device.receipts.clone();
+        receipts.push(self.writer.finish().map_err(write_failure)?);
+        let manifest = manifest(job, &self.draft, &record, &device, times, rehearsed);
+        let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
+        job.published(published.id, rehearsed);
+        if let Some((frozen, gated, held)) = stopped {
+            frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
+            // Its servers end with its processes.
+            drop((gated, held));
+        }
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Ok(Report {
+            image: published.id.to_string(),
+            job: job.facts.job.clone(),
+            retries,
+            total_ms: ms(self.began.elapsed()),
+            drain_ms: ms(drain),
+            stall_ms: ms(stall),
+            device_ms: ms(device_time),
+            shared_ms: ms(shared_time),
+            host_ms: ms(host_time),
+            rehearsed,
+            bytes: device.bytes + shared_bytes + host_bytes,
+            device_bytes: device.bytes,
+            written: published.stored.written,
+            warnings,
+        })
+    }
+}
+
+/// The sessions whose processes are in the image: others ended on the way.
+fn frozen_sessions(sessions: &[Arc<Session>], record: &host::HostRecord) -> Vec<SessionRecord> {
+    let is_there = |session: &SessionRecord| {
+        record.tasks.iter().any(|task| i64::from(task.pid.0) == i64::from(session.inner_pid))
+    };
+    sessions.iter().map(|session| session.record.clone()).filter(is_there).collect()
+}
+
+fn entries(dir: &Path) -> Result<Vec<Entry>, Failure> {
+    folder::entries(dir).map_err(|error| Failure::of(format_args!("cannot read {}", dir.display()), &error))
+}
+
+/// Whether a failure comes of a CRIU that does not work on this machine.
+fn explained(criu: &host::Criu, failure: Failure) -> Failure {
+    if failure.kind != Kind::Failed {
+        return failure;
+    }
+    match criu.probe(None).require_all() {
+        Ok(()) => failure,
+        Err(error) => Failure::new(Kind::Unavailable, Chain(&error).to_string()),
+    }
+}
+
+fn resume(frozen: host::Frozen<'_>, gated: Gated<'_>) -> Result<(), Failure> {
+    frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
+    drop(gated);
+    Ok(())
+}
+
+fn write_options(options: &CheckpointOptions) -> WriteOptions {
+    WriteOptions { compress: options.compress, ..WriteOptions::default() }
+}
+
+fn manifest(
+    job: &Supervisor,
+    draft: &Draft,
+    record: &JobRecord,
+    device: &Device,
+    cut: CutTimes,
+    rehearsed: bool,
+) -> Manifest {
+    Manifest {
+        id: draft.id(),
+        machine: image::Machine::HOST,
+        job: job.facts.job.clone(),
+        created_ns: facts::now_ns(),
+        dormouse: env!("CARGO_PKG_VERSION").to_owned(),
+        parent: job.newest_image(),
+        rehearsed,
+        host: facts::host(),
+        devices: device.devices.clone(),
+        command: image::Command { args: job.command.args.clone(), cwd: job.command.cwd.clone() },
+        cut,
+        stored: image::StoredBytes::default(),
+        job_files: record.host.written.iter().map(facts::job_file).collect(),
+        mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),
+        objects: Vec::new(),
+    }
+}
