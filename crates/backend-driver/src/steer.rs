@@ -7,8 +7,8 @@
 
 use backend::Range;
 use libc::{MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, c_int, c_void, off_t, size_t};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Ranges the driver takes while an object is made.
 const PLACED_BASE: u64 = 0x3000_0000_0000;
@@ -83,7 +83,7 @@ impl Steering {
         }
     }
 
-    /// An address for a request of `bytes`, and the note of it; `placing`: on the thread that is making an object.
+    /// An address to ask the kernel for, for a request of `bytes`; `placing`: on the thread that is making an object.
     fn choose(&mut self, bytes: u64, placing: bool) -> Option<u64> {
         let bump = |next: &mut u64, end: u64| {
             let alignment: u64 = if bytes >= 512 << 20 { 512 << 20 } else { 2 << 20 };
@@ -97,21 +97,37 @@ impl Steering {
         match &mut self.mode {
             _ if !placing => bump(&mut self.other, STEERED_END),
             Mode::Other => None,
-            Mode::Record(ranges) => {
-                let base = bump(&mut self.placed, OTHER_BASE)?;
-                ranges.push(Range { base, bytes });
-                Some(base)
-            }
-            Mode::Replay { expected, taken } => {
-                // A request that does not match the record gets another place, and the caller sees that the ranges differ.
-                let base = match expected.pop_front() {
-                    Some(range) if range.bytes == bytes => range.base,
-                    _ => bump(&mut self.placed, OTHER_BASE)?,
-                };
-                taken.push(Range { base, bytes });
-                Some(base)
-            }
+            Mode::Record(_) => bump(&mut self.placed, OTHER_BASE),
+            // A request that does not match the record gets another place, and the caller sees that the ranges differ.
+            Mode::Replay { expected, .. } => match expected.pop_front() {
+                Some(range) if range.bytes == bytes => Some(range.base),
+                _ => bump(&mut self.placed, OTHER_BASE),
+            },
         }
+    }
+
+    /// Notes where the object that is being made got memory, be it where it was to lie or not.
+    fn note(&mut self, range: Range) {
+        match &mut self.mode {
+            Mode::Other => {}
+            Mode::Record(ranges) | Mode::Replay { taken: ranges, .. } => ranges.push(range),
+        }
+    }
+
+    /// Makes the mapping of `bytes` with `map`, which is told where to put it (`None`: where the kernel likes) and tells where it
+    /// is; one that cannot be had where it was chosen is made elsewhere.
+    fn steer(
+        steering: &Mutex<Self>,
+        bytes: u64,
+        placing: bool,
+        map: impl Fn(Option<u64>) -> Option<u64>,
+    ) -> Option<u64> {
+        let chosen = locked(steering).choose(bytes, placing);
+        let base = chosen.and_then(|base| map(Some(base))).or_else(|| map(None))?;
+        if placing {
+            locked(steering).note(Range { base, bytes });
+        }
+        Some(base)
     }
 }
 
@@ -124,8 +140,12 @@ pub fn is_mapped(range: Range) -> bool {
     })
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Steering> {
-    STEERING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Steering> {
+    locked(&STEERING)
+}
+
+fn locked(steering: &Mutex<Steering>) -> MutexGuard<'_, Steering> {
+    steering.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The executable segments of the library that contains `address`.
@@ -214,16 +234,16 @@ unsafe extern "C" fn answer(
     let ours = (CODE_START.load(Ordering::Relaxed)..CODE_END.load(Ordering::Acquire)).contains(&caller);
     if ours && address.is_null() && bytes as u64 >= SMALLEST && flags & MAP_FIXED == 0 {
         let whole = (bytes as u64).next_multiple_of(4096);
-        let chosen = lock().choose(whole, PLACING.get());
-        if let Some(base) = chosen {
-            // SAFETY: a fixed mapping that refuses to replace anything; the other arguments are the caller's.
-            let got = unsafe {
-                kernel_mmap(base as *mut c_void, bytes, protection, flags | MAP_FIXED_NOREPLACE, file, offset)
-            };
-            if got != MAP_FAILED {
-                return got;
-            }
-        }
+        let map = |chosen: Option<u64>| {
+            let fixed = if chosen.is_some() { MAP_FIXED_NOREPLACE } else { 0 };
+            let at = chosen.unwrap_or(0) as *mut c_void;
+            // SAFETY: the caller's arguments, at most with an address at which nothing is replaced.
+            let got = unsafe { kernel_mmap(at, bytes, protection, flags | fixed, file, offset) };
+            (got != MAP_FAILED).then_some(got as u64)
+        };
+        // On failure `errno` is that of the caller's own request.
+        return Steering::steer(&STEERING, whole, PLACING.get(), map)
+            .map_or(MAP_FAILED, |base| base as *mut c_void);
     }
     // SAFETY: exactly what the caller asked for.
     unsafe { kernel_mmap(address, bytes, protection, flags, file, offset) }
@@ -247,40 +267,73 @@ unsafe fn kernel_mmap(
 mod tests {
     use super::*;
 
-    fn steering(mode: Mode) -> Steering {
-        Steering { mode, placed: PLACED_BASE, other: OTHER_BASE }
+    fn steering(mode: Mode) -> Mutex<Steering> {
+        Mutex::new(Steering { mode, placed: PLACED_BASE, other: OTHER_BASE })
+    }
+
+    fn replay(expected: &[Range]) -> Mutex<Steering> {
+        steering(Mode::Replay { expected: expected.iter().copied().collect(), taken: Vec::new() })
+    }
+
+    fn noted(steering: Mutex<Steering>) -> Vec<Range> {
+        match steering.into_inner().unwrap_or_else(PoisonError::into_inner).mode {
+            Mode::Record(ranges) | Mode::Replay { taken: ranges, .. } => ranges,
+            Mode::Other => panic!("mode changed"),
+        }
+    }
+
+    /// Where a kernel puts what it may put anywhere.
+    const ANYWHERE: u64 = 0x7f00_0000_0000;
+
+    /// A kernel that has room wherever it is asked for it.
+    fn roomy(chosen: Option<u64>) -> Option<u64> {
+        Some(chosen.unwrap_or(ANYWHERE))
     }
 
     #[test]
     fn recorded_ranges_are_given_again() {
-        let mut first = steering(Mode::Record(Vec::new()));
+        let first = steering(Mode::Record(Vec::new()));
         let sizes = [2 << 20, 600 << 20, 1 << 20, 64 << 10];
-        let chosen: Vec<_> = sizes.iter().map(|bytes| first.choose(*bytes, true)).collect();
-        let Mode::Record(ranges) = first.mode else { panic!("mode changed") };
+        let take = |steering: &_| sizes.map(|bytes| Steering::steer(steering, bytes, true, roomy));
+        let chosen = take(&first);
+        let ranges = noted(first);
         assert!(ranges.iter().skip(1).zip(&ranges).all(|(next, this)| next.base >= this.end()));
         assert_eq!(ranges[1].base % (512 << 20), 0);
 
-        let mut second =
-            steering(Mode::Replay { expected: ranges.iter().copied().collect(), taken: Vec::new() });
-        let again: Vec<_> = sizes.iter().map(|bytes| second.choose(*bytes, true)).collect();
-        assert_eq!(chosen, again);
+        let second = replay(&ranges);
+        assert_eq!(take(&second), chosen);
+        assert_eq!(noted(second), ranges);
     }
 
     #[test]
     fn a_request_that_differs_is_seen() {
         let expected = [Range { base: PLACED_BASE, bytes: 2 << 20 }];
-        let mut replay = steering(Mode::Replay { expected: expected.into(), taken: Vec::new() });
-        assert!(replay.choose(4 << 20, true).is_some());
-        let Mode::Replay { taken, .. } = replay.mode else { panic!("mode changed") };
-        assert_ne!(taken, expected);
+        let replay = replay(&expected);
+        assert!(Steering::steer(&replay, 4 << 20, true, roomy).is_some());
+        assert_ne!(noted(replay), expected);
+    }
+
+    #[test]
+    fn a_place_that_is_taken_is_not_said_to_have_been_had() {
+        let occupied = |chosen: Option<u64>| chosen.is_none().then_some(ANYWHERE);
+        let found = Range { base: ANYWHERE, bytes: 2 << 20 };
+        let first = steering(Mode::Record(Vec::new()));
+        assert_eq!(Steering::steer(&first, found.bytes, true, occupied), Some(found.base));
+        assert_eq!(noted(first), [found]);
+        let again = replay(&[Range { base: PLACED_BASE, bytes: 2 << 20 }]);
+        assert_eq!(Steering::steer(&again, found.bytes, true, occupied), Some(found.base));
+        assert_eq!(noted(again), [found]);
+        // What cannot be had at all is no range.
+        let full = steering(Mode::Record(Vec::new()));
+        assert_eq!(Steering::steer(&full, 2 << 20, true, |_| None), None);
+        assert_eq!(noted(full), []);
     }
 
     #[test]
     fn what_other_threads_take_is_not_recorded() {
-        let mut steering = steering(Mode::Record(Vec::new()));
-        assert_eq!(steering.choose(2 << 20, false), Some(OTHER_BASE));
-        let Mode::Record(ranges) = steering.mode else { panic!("mode changed") };
-        assert!(ranges.is_empty());
+        let steering = steering(Mode::Record(Vec::new()));
+        assert_eq!(Steering::steer(&steering, 2 << 20, false, roomy), Some(OTHER_BASE));
+        assert_eq!(noted(steering), []);
     }
 
     #[test]

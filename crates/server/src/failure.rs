@@ -1,6 +1,5 @@
 //! Why a message failed.
 
-use backend::LoadError;
 use wire::CuError;
 
 /// What a message fails with: the code the application gets, and a sentence for the log.
@@ -33,12 +32,6 @@ pub fn truncate(text: &mut String, max: usize) {
 impl From<CuError> for Failure {
     fn from(code: CuError) -> Self {
         Self { code, detail: String::new() }
-    }
-}
-
-impl From<LoadError> for Failure {
-    fn from(error: LoadError) -> Self {
-        Self { code: error.code, detail: error.detail }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Device code: images, modules loaded from them, libraries that are modules not yet tied to a context.
 
 use super::{CodeFacts, Context, Making, Placement, Placer};
+use crate::failure::{Failure, Result};
 use crate::lock;
-use backend::{Backend, LoadError, Range, RawFunction, RawModule};
+use backend::{Backend, Range, RawFunction, RawModule};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
@@ -103,7 +104,7 @@ impl Module {
         image: &Arc<Image>,
         mut record: ModuleRecord,
         making: Making,
-    ) -> Result<Arc<Self>, LoadError> {
+    ) -> Result<Arc<Self>> {
         let backend = &placer.backend;
         let mut detail = String::new();
         let loaded = placer.place(&mut record.placement, making, || {
@@ -112,7 +113,10 @@ impl Module {
                 error.code
             })
         });
-        let raw = loaded.map_err(|code| LoadError { code, detail })?;
+        let raw = loaded.map_err(|failure| match detail.is_empty() {
+            true => failure,
+            false => Failure::new(failure.code, detail),
+        })?;
         let facts = CodeFacts::of(&image.bytes, ctx.compute_capability());
         if facts.prints {
             ctx.note_prints();

@@ -1,6 +1,7 @@
 //! Contexts, and the markers that tell how far their streams are.
 
 use super::{HostCopy, Making, Placement, Placer};
+use crate::failure::Result;
 use crate::lock;
 use backend::{Backend, RawContext, RawEvent, StreamArg};
 use serde::{Deserialize, Serialize};
@@ -62,7 +63,7 @@ impl Context {
     ///
     /// # Errors
     /// The backend's.
-    pub fn make(placer: &Placer, mut record: ContextRecord, making: Making) -> backend::Result<Arc<Self>> {
+    pub fn make(placer: &Placer, mut record: ContextRecord, making: Making) -> Result<Arc<Self>> {
         let backend = &placer.backend;
         let raw = placer.place(&mut record.placement, making, || {
             backend.context_create(record.device as usize, record.flags, record.primary)

@@ -1,9 +1,11 @@
 //! The order in which objects are made, and what the device library takes while making each.
 
+use crate::failure::{Failure, Result};
 use backend::{Backend, Range};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use wire::CuError;
 
 /// When an object was made, and what the device library took for it: what a restart repeats.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -51,26 +53,44 @@ impl Placer {
     /// Runs `make` in a turn of its own, or again in the one it had, and notes in `placement` what it took.
     ///
     /// # Errors
-    /// What `make` answers.
+    /// What `make` answers; when the object is made again and the device library did not take the ranges of the first time, which
+    /// ones: an address in them that the program has seen (of a function, say) would mean something else.
     pub fn place<T>(
         &self,
         placement: &mut Placement,
         making: Making,
         make: impl FnOnce() -> backend::Result<T>,
-    ) -> backend::Result<T> {
+    ) -> Result<T> {
         let mut turn = placement.turn;
         let mut make = Some(make);
         let mut made = None;
         let replay = (making == Making::Again).then_some(placement.ranges.as_slice());
         let ranges = self.backend.place(replay, &mut || {
-            let make = make.take().ok_or(wire::CuError::UNKNOWN)?;
+            let make = make.take().ok_or(CuError::UNKNOWN)?;
             if making == Making::New {
                 turn = self.turn();
             }
             made = Some(make()?);
             Ok(())
         })?;
+        if let Some(recorded) = replay
+            && recorded != ranges
+        {
+            let detail = format!(
+                "the device library took {} for it, and has to take {} as before; restart with the same driver and device",
+                list(&ranges),
+                list(recorded)
+            );
+            return Err(Failure::new(CuError::OPERATING_SYSTEM, detail));
+        }
         *placement = Placement { turn, ranges };
-        made.ok_or(wire::CuError::UNKNOWN)
+        Ok(made.ok_or(CuError::UNKNOWN)?)
+    }
+}
+
+fn list(ranges: &[Range]) -> String {
+    match ranges {
+        [] => "nothing".to_owned(),
+        ranges => ranges.iter().map(Range::to_string).collect::<Vec<_>>().join(", "),
     }
 }

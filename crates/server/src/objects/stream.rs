@@ -2,6 +2,7 @@
 
 use super::pace::Pace;
 use super::{Context, Making, Marker, Placement, Placer};
+use crate::failure::Result;
 use crate::lock;
 use backend::{Backend, RawStream, StreamArg};
 use serde::{Deserialize, Serialize};
@@ -91,7 +92,7 @@ impl Stream {
         ctx: &Arc<Context>,
         mut record: StreamRecord,
         making: Making,
-    ) -> backend::Result<Arc<Self>> {
+    ) -> Result<Arc<Self>> {
         let backend = &placer.backend;
         let raw = match record.key {
             StreamKey::Legacy(_) => None,

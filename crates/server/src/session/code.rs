@@ -85,12 +85,11 @@ impl Session {
             options: options.clone(),
             placement: Default::default(),
         };
-        Module::make(&self.placer, ctx, image, record, Making::New).map_err(|error| {
-            if !error.detail.is_empty() {
+        Module::make(&self.placer, ctx, image, record, Making::New).inspect_err(|failure| {
+            if !failure.detail.is_empty() {
                 // Programs tend to say no more than the code's name.
-                tracing::error!("device code is not loaded ({}): {}", error.code, error.detail);
+                tracing::error!("device code is not loaded ({}): {}", failure.code, failure.detail);
             }
-            error.into()
         })
     }
 
