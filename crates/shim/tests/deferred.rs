@@ -6,7 +6,7 @@ mod fake;
 use std::ptr::null_mut;
 
 use cuda_abi::CuError;
-use cuda_shim::api::{context::*, stream::*};
+use cuda_shim::api::{context::*, primary_context::*, stream::*};
 
 #[test]
 fn failures_of_pipelined_calls_come_back_once() {
@@ -28,5 +28,17 @@ fn failures_of_pipelined_calls_come_back_once() {
         drop(failing);
         cuCtxGetLimit(&raw mut limit, 2).unwrap();
         assert_eq!(limit, 2);
+
+        let failing = fake.fail("StreamCreate", CuError::OUT_OF_MEMORY);
+        cuStreamCreate(&raw mut stream, 0).unwrap();
+        while fake.session.control().error().is_none() {
+            std::thread::yield_now();
+        }
+        drop(failing);
+        // The server hears of the context's end all the same, or could not make it anew.
+        assert_eq!(cuDevicePrimaryCtxReset_v2(0), Err(CuError::OUT_OF_MEMORY));
+        let ended =
+            fake.picked(|(_, request)| matches!(request, wire::Request::ContextDestroy(_)).then_some(()));
+        assert_eq!(ended.len(), 1);
     }
 }

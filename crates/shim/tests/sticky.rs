@@ -4,7 +4,7 @@
 mod fake;
 
 use cuda_abi::CuError;
-use cuda_shim::api::{context::*, memory::*, set::*};
+use cuda_shim::api::{context::*, memory::*, primary_context::*, set::*};
 use cuda_shim::default_stream::LEGACY;
 
 #[test]
@@ -25,5 +25,9 @@ fn an_execution_error_is_the_answer_of_every_later_call() {
         let mut context = std::ptr::null_mut();
         cuCtxGetCurrent(&raw mut context).unwrap();
         assert!(!context.is_null(), "what is known here is still answered");
+        // A reset succeeds and mends nothing: the error is the process's.
+        cuDevicePrimaryCtxReset_v2(0).unwrap();
+        assert_eq!(cuDevicePrimaryCtxRetain(&raw mut context, 0), Err(CuError::ILLEGAL_ADDRESS));
+        assert_eq!(cuCtxCreate_v2(&raw mut context, 0, 0), Err(CuError::ILLEGAL_ADDRESS));
     }
 }

@@ -162,7 +162,9 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Records what a pipelined message failed with. The first error stands, but a sticky one replaces one that is not.
+    /// Records what a pipelined message failed with. The first error stands, but a sticky one replaces one that is not, and
+    /// outlives the context it came from: the driver answers it in every context of the process from then on, new ones
+    /// included, whatever cuda.h says (seen on an H200 with driver 580 for 700, 710, 716 and 719).
     pub fn set_error(self, error: CuError) {
         let new = SessionError { error, sticky: error.is_sticky() };
         let word = &self.0.control().error.0;

@@ -230,9 +230,15 @@ impl Session {
     /// Destroys a context, and here what belonged to it.
     ///
     /// # Errors
-    /// What the server says; the context is gone all the same.
+    /// What earlier work has failed with, or the server says; the context is gone all the same. A sticky error is not told: as with
+    /// the driver a broken context is destroyed like any other, and mends nothing, because its error has broken the process.
     pub fn destroy_context(&self, call: &mut Call<'_>, context: &Arc<Context>) -> CuResult {
-        let done = call.ask(&ContextDestroy { ctx: context.id });
+        // An earlier failure is told once, and must not keep the server from hearing of the end.
+        let earlier = call.check();
+        let done = match call.ask(&ContextDestroy { ctx: context.id }).and(earlier) {
+            Err(error) if error.is_sticky() => Ok(()),
+            done => done,
+        };
         context.end();
         for gone in self.memory.sweep(|allocation| !allocation.owner.is_alive()) {
             if let Kind::Pinned { .. } = gone.kind {
