@@ -182,6 +182,8 @@ pub struct Report {
     pub stall_ms: f64,
     /// Of it, the host half, ms.
     pub host_ms: f64,
+    /// From the request to the published image, ms.
+    pub total_ms: f64,
 }
 
 impl Checkpoint {

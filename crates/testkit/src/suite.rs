@@ -1,15 +1,16 @@
 //! Guests × scenarios × rounds, side by side, and the table of what came out.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
 
 use crate::kit::Kit;
 use crate::manifest::{Guest, Manifest, Set};
-use crate::place::Device;
+use crate::place::{Device, Report};
 use crate::reference::Reference;
 use crate::scenario::{Case, Scenario};
 use crate::seed::Seed;
@@ -49,6 +50,8 @@ pub struct Row {
     pub stall_ms: Option<f64>,
     /// Of the stall, the host half, median, ms.
     pub host_ms: Option<f64>,
+    /// The median time from the request to the published image, ms.
+    pub total_ms: Option<f64>,
     /// What went wrong, with what it takes to see it again.
     pub failures: Vec<String>,
 }
@@ -56,87 +59,144 @@ pub struct Row {
 impl Suite {
     /// Runs one guest through all scenarios. A round that fails does not keep others from being run.
     pub fn guest(&self, guest: &Guest) -> anyhow::Result<Row> {
-        let folder =
-            tempfile::Builder::new().prefix("dormouse-test-").tempdir().context("cannot make a folder")?;
-        let job = job_name(&guest.name);
-        let mut row = Row {
-            guest: guest.name.clone(),
-            native_s: None,
-            under_s: 0.0,
-            passed: vec![0; Scenario::ALL.len()],
-            rounds: self.rounds,
-            stall_ms: None,
-            host_ms: None,
-            failures: Vec::new(),
-        };
-        let reference = match Reference::measure(&self.kit, self.device, guest, folder.path(), &job) {
-            Ok(reference) => reference,
-            Err(error) => {
-                row.failures.push(format!("{}, undisturbed: {error:#}", guest.name));
-                return Ok(row);
-            }
-        };
-        row.native_s = reference.native.map(|took| took.as_secs_f64());
-        row.under_s = reference.took.as_secs_f64();
-
-        let case = Case {
-            kit: &self.kit,
-            device: self.device,
-            guest,
-            reference: &reference,
-            job: &job,
-            folder: folder.path(),
-        };
-        let mut reports = Vec::new();
-        for (scenario, passed) in Scenario::ALL.into_iter().zip(&mut row.passed) {
-            for round in 0..self.rounds {
-                let seed = Seed::of_round(self.seed, &guest.name, scenario.name(), round);
-                match case.round(scenario, &seed) {
-                    Ok(more) => {
-                        reports.extend(more);
-                        *passed += 1;
-                    }
-                    Err(error) => row.failures.push(format!(
-                        "{}, {}, round {round}, seed {}: {error:#}",
-                        guest.name,
-                        scenario.name(),
-                        self.seed
-                    )),
-                }
-            }
-        }
-        row.stall_ms = median(reports.iter().map(|report| report.stall_ms).collect());
-        row.host_ms = median(reports.iter().map(|report| report.host_ms).collect());
-        Ok(row)
+        let mut rows = self.all(&[guest], 1, |_| {})?;
+        rows.pop().context("one guest makes one row")
     }
 
-    /// Runs many guests, `side_by_side` at a time, and tells of each when it is done.
+    /// Runs many guests, `side_by_side` rounds at a time, and tells of each guest when it is done. All undisturbed runs come
+    /// first.
     pub fn all(
         &self,
         guests: &[&Guest],
         side_by_side: usize,
         done: impl Fn(&Row) + Sync,
     ) -> anyhow::Result<Vec<Row>> {
-        let next = AtomicUsize::new(0);
-        let rows = Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
-            let work = || -> anyhow::Result<()> {
-                while let Some(guest) = guests.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let row = self.guest(guest)?;
-                    done(&row);
-                    rows.lock().unwrap_or_else(PoisonError::into_inner).push(row);
-                }
-                Ok(())
-            };
-            let threads: Vec<_> = (0..side_by_side.max(1)).map(|_| scope.spawn(work)).collect();
-            threads
-                .into_iter()
-                .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a test thread panicked"))?)
+        let folder =
+            tempfile::Builder::new().prefix("dormouse-test-").tempdir().context("cannot make a folder")?;
+        let trials: Vec<Trial<'_>> = side_by_side_map(side_by_side, guests.len(), |index| {
+            Ok(Trial::begin(self, guests[index], folder.path().join(index.to_string())))
         })?;
-        let mut rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-        rows.sort_by_key(|row| guests.iter().position(|guest| guest.name == row.guest));
-        Ok(rows)
+        let per_guest = Scenario::ALL.len() * self.rounds as usize;
+        side_by_side_map(side_by_side, trials.len() * per_guest, |unit| {
+            let (trial, unit) = (&trials[unit / per_guest], unit % per_guest);
+            let scenario = unit / self.rounds as usize;
+            if trial.round(self, scenario, (unit % self.rounds as usize) as u32) {
+                done(&trial.row());
+            }
+            Ok(())
+        })?;
+        Ok(trials.iter().map(Trial::row).collect())
     }
+}
+
+/// A guest whose rounds are being run.
+struct Trial<'a> {
+    guest: &'a Guest,
+    folder: PathBuf,
+    reference: anyhow::Result<Reference>,
+    tally: Mutex<Tally>,
+}
+
+/// What came out of a guest's rounds so far.
+#[derive(Default)]
+struct Tally {
+    run: usize,
+    passed: [u32; Scenario::ALL.len()],
+    reports: Vec<Report>,
+    failures: Vec<String>,
+    rounds: u32,
+}
+
+impl<'a> Trial<'a> {
+    fn begin(suite: &Suite, guest: &'a Guest, folder: PathBuf) -> Self {
+        let reference = Reference::measure(&suite.kit, suite.device, guest, &folder, &job_name(&guest.name));
+        let failures =
+            reference.as_ref().err().map(|error| format!("{}, undisturbed: {error:#}", guest.name));
+        let tally =
+            Tally { failures: failures.into_iter().collect(), rounds: suite.rounds, ..Tally::default() };
+        Self { guest, folder, reference, tally: Mutex::new(tally) }
+    }
+
+    /// Runs one round; whether it was the last one.
+    fn round(&self, suite: &Suite, scenario: usize, round: u32) -> bool {
+        let result = self.reference.as_ref().ok().map(|reference| {
+            let kind = Scenario::ALL[scenario];
+            let case = Case {
+                kit: &suite.kit,
+                device: suite.device,
+                guest: self.guest,
+                reference,
+                job: &job_name(&self.guest.name),
+                folder: &self.folder.join(format!("{}-{round}", kind.name())),
+            };
+            let seed = Seed::of_round(suite.seed, &self.guest.name, kind.name(), round);
+            case.round(kind, &seed).with_context(|| {
+                format!("{}, {}, round {round}, seed {}", self.guest.name, kind.name(), suite.seed)
+            })
+        });
+        let mut tally = self.tally();
+        match result {
+            Some(Ok(reports)) => {
+                tally.reports.extend(reports);
+                tally.passed[scenario] += 1;
+            }
+            Some(Err(error)) => tally.failures.push(format!("{error:#}")),
+            // What is wrong with the reference has been said.
+            None => {}
+        }
+        tally.run += 1;
+        tally.run == Scenario::ALL.len() * suite.rounds as usize
+    }
+
+    fn row(&self) -> Row {
+        let tally = self.tally();
+        let reference = self.reference.as_ref().ok();
+        let middle = |of: fn(&Report) -> f64| median(tally.reports.iter().map(of).collect());
+        Row {
+            guest: self.guest.name.clone(),
+            native_s: reference.and_then(|each| each.native).map(|took| took.as_secs_f64()),
+            under_s: reference.map_or(0.0, |each| each.took.as_secs_f64()),
+            passed: tally.passed.to_vec(),
+            rounds: tally.rounds,
+            stall_ms: middle(|report| report.stall_ms),
+            host_ms: middle(|report| report.host_ms),
+            total_ms: middle(|report| report.total_ms),
+            failures: tally.failures.clone(),
+        }
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `each` of `0..count`, at most `side_by_side` at a time; what they answer, in order.
+fn side_by_side_map<T: Send>(
+    side_by_side: usize,
+    count: usize,
+    each: impl Fn(usize) -> anyhow::Result<T> + Sync,
+) -> anyhow::Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let answers = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let work = || -> anyhow::Result<()> {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
+                    return Ok(());
+                }
+                let answer = each(index)?;
+                answers.lock().unwrap_or_else(PoisonError::into_inner).push((index, answer));
+            }
+        };
+        let threads: Vec<_> = (0..side_by_side.max(1)).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a test thread panicked"))?)
+    })?;
+    let mut answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
+    answers.sort_by_key(|(index, _)| *index);
+    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
 /// The guests of the matrix, or those of them that are named.
@@ -163,23 +223,29 @@ pub struct Table<'a>(pub &'a [Row]);
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |value: Option<f64>, digits: usize| {
-            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-        };
         write!(f, "{:<20}{:>10}{:>10}", "guest", "native s", "under s")?;
         for scenario in Scenario::ALL {
             write!(f, "{:>12}", scenario.name())?;
         }
-        writeln!(f, "{:>10}{:>10}", "stall ms", "host ms")?;
-        for row in self.0 {
-            write!(f, "{:<20}{:>10}{:>10.2}", row.guest, number(row.native_s, 2), row.under_s)?;
-            for passed in &row.passed {
-                write!(f, "{:>12}", format!("{passed}/{}", row.rounds))?;
-            }
-            let verdict = if row.failures.is_empty() { "" } else { "  FAILED" };
-            writeln!(f, "{:>10}{:>10}{verdict}", number(row.stall_ms, 0), number(row.host_ms, 0))?;
+        writeln!(f, "{:>10}{:>10}{:>10}", "stall ms", "host ms", "total ms")?;
+        self.0.iter().try_for_each(|row| writeln!(f, "{row}"))
+    }
+}
+
+/// The row of the table.
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |value: Option<f64>, digits: usize| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        write!(f, "{:<20}{:>10}{:>10.2}", self.guest, number(self.native_s, 2), self.under_s)?;
+        for passed in &self.passed {
+            write!(f, "{:>12}", format!("{passed}/{}", self.rounds))?;
         }
-        Ok(())
+        for time in [self.stall_ms, self.host_ms, self.total_ms] {
+            write!(f, "{:>10}", number(time, 0))?;
+        }
+        if self.failures.is_empty() { Ok(()) } else { write!(f, "  FAILED") }
     }
 }
 
@@ -198,6 +264,7 @@ mod tests {
             rounds: 3,
             stall_ms: Some(41.7),
             host_ms: None,
+            total_ms: None,
             failures: failures.iter().map(|&text| text.to_owned()).collect(),
         };
         let table = Table(&[row("stencil", &[]), row("linked", &["differs"])]).to_string();

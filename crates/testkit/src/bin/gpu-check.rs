@@ -28,7 +28,7 @@ struct Arguments {
     /// Only these guests, separated by commas (and no other checks)
     #[arg(long, value_delimiter = ',')]
     guests: Vec<String>,
-    /// How many guests run side by side
+    /// How many rounds run side by side
     #[arg(long, default_value_t = 1)]
     jobs: usize,
     /// What the moments of checkpoints are drawn from
@@ -78,7 +78,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
 
     let suite = Suite { kit, device, rounds, seed: arguments.seed };
     let tell = |row: &Row| {
-        eprintln!("{:<20} {}", row.guest, if row.failures.is_empty() { "ok" } else { "FAILED" });
+        eprintln!("{row}");
         row.failures.iter().for_each(|failure| eprintln!("  {failure}"));
     };
     let rows = suite.all(&guests, arguments.jobs, tell)?;
