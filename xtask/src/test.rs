@@ -42,6 +42,11 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
     }
     run(tests.env("DORMOUSE_KIT", kit))?;
 
+    step("the fuzz targets compile");
+    run(cargo(root)
+        .args(["check", "--locked", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"])
+        .arg(root.join("target/fuzz")))?;
+
     step("the rings, in every order that two processes can run in");
     run(cargo(root)
         .args(["test", "--locked", "--package", "transport", "--lib", "--quiet", "--target-dir"])

@@ -18,8 +18,9 @@ use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
 /// Version of the table's encoding; any other is refused.
-const VERSION: u32 = 1;
-const MAGIC: [u8; 4] = *b"DMss";
+pub const VERSION: u32 = 1;
+/// The last bytes of every state.
+pub const MAGIC: [u8; 4] = *b"DMss";
 const FOOTER: usize = 16;
 
 /// Everything of a session but the contents of its memory.
@@ -267,6 +268,21 @@ mod tests {
             bytes.extend(VERSION.to_le_bytes());
             bytes.extend(MAGIC);
             let _ = SessionState::from_bytes(&bytes);
+        }
+
+        /// What is understood of a damaged table is written, and read back the same.
+        #[test]
+        fn damaged_tables_are_survived(damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+            let mut bytes = state().to_bytes(&Images::new()).unwrap();
+            let table = bytes.len() - FOOTER;
+            for (at, byte) in damage {
+                bytes[at.index(table)] = byte;
+            }
+            if let Ok((state, images)) = SessionState::from_bytes(&bytes) {
+                let again = state.to_bytes(&images).unwrap();
+                let (same, images) = SessionState::from_bytes(&again).unwrap();
+                prop_assert_eq!(same.to_bytes(&images).unwrap(), again);
+            }
         }
     }
 }

@@ -121,6 +121,29 @@ proptest! {
     }
 }
 
+/// Bytes that are understood are what is written for it.
+fn comes_back<T: Wire>(bytes: &[u8]) {
+    let mut from = Decoder::new(bytes);
+    if let Ok(value) = T::decode(&mut from) {
+        assert_eq!(encoded(&value), bytes[..bytes.len() - from.remaining()]);
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_are_a_reply_or_an_error(
+        bytes in proptest::collection::vec(prop_oneof![4 => 0..3u8, 1 => any::<u8>()], 0..300),
+    ) {
+        comes_back::<Greeting>(&bytes);
+        comes_back::<Greeting>(&[b"DORM", &bytes[..]].concat());
+        comes_back::<Reply<()>>(&bytes);
+        comes_back::<Reply<Bytes>>(&bytes);
+        comes_back::<Reply<Names>>(&bytes);
+        comes_back::<Reply<SessionFacts>>(&bytes);
+        comes_back::<Reply<FunctionFacts>>(&bytes);
+    }
+}
+
 #[test]
 fn a_count_that_lies_is_refused_before_anything_is_allocated() {
     let lie = [0xff, 0xff, 0xff, 0x7f, 1, 2, 3];
