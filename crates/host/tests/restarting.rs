@@ -148,6 +148,48 @@ fn sockets_threads_children_and_shared_memory_survive() {
     assert_eq!((status.code(), before[..delivered].to_owned() + &after), (Some(7), counted(150)));
 }
 
+/// Two ends of a TCP connection that nobody reads from until the end: as much as fits is queued, sent and not.
+const STUFFED: &str = r#"
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#define CHECK(c) do { if (!(c)) { perror(#c); exit(99); } } while (0)
+static int ends[2], sent[2];
+static void stuff(int end) {
+    while (send(ends[end], &sent[end], sizeof(int), MSG_DONTWAIT) == sizeof(int)) sent[end]++;
+}
+int main(int argc, char **argv) {
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t length = sizeof at;
+    CHECK(!bind(listener, (void *)&at, sizeof at) && !listen(listener, 1) && !getsockname(listener, (void *)&at, &length));
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(!connect(ends[0], (void *)&at, sizeof at));
+    ends[1] = accept(listener, 0, 0);
+    stuff(0), stuff(1);
+    for (int i = 0; i <= 60 || access(argv[argc - 1], F_OK); i++) printf("%d\n", i), fflush(stdout), usleep(2000);
+    for (int end = 0; end < 2; end++)
+        for (int i = 0, v; i < sent[end]; i++) CHECK(recv(ends[!end], &v, sizeof v, MSG_WAITALL) == sizeof v && v == i);
+    exit(7);
+}
+"#;
+
+#[test]
+fn a_connection_that_is_full_both_ways_survives() {
+    let bench = Bench::new();
+    let program = bench.compile("stuffed", STUFFED);
+    let mut job = bench.run_to_the_end(&program);
+    job.wait_for_number(10);
+    let image = bench.image();
+    job.dump(&image);
+    job.kill_everything();
+    bench.let_end();
+    let (status, _) = bench.restart(&image).finish();
+    assert_eq!(status.code(), Some(7));
+}
+
 #[test]
 fn signals_and_their_codes_are_the_same_afterwards() {
     let bench = Bench::new();

@@ -3,6 +3,7 @@
 pub(crate) mod log;
 pub mod probe;
 pub(crate) mod rpc;
+pub(crate) mod tcp;
 
 use std::fmt;
 use std::fs;
