@@ -22,7 +22,7 @@ pub const JOB_DIR: &str = "/run/dormouse-job";
 /// The part of the tmpfs that is this crate's own: init, `/dev`, status files. It is captured and restored like the rest.
 pub(crate) const HOST_DIR: &str = ".host";
 
-/// Why the job's tmpfs could not be made.
+/// Why a tmpfs could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TmpfsError {
@@ -30,7 +30,7 @@ pub enum TmpfsError {
     #[error(transparent)]
     Privilege(#[from] PrivilegeError),
     /// The kernel refused.
-    #[error("cannot {what} for the job's shared memory ({size} bytes of tmpfs): {source}")]
+    #[error("cannot {what} in memory (a tmpfs of {size} bytes): {source}")]
     Io {
         /// What was being done.
         what: &'static str,
@@ -68,7 +68,7 @@ impl Tmpfs {
     /// the job's own name for it is [`JOB_DIR`].
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.mount.as_raw_fd()))
+        path_of(&self.mount)
     }
 
     /// The most bytes it can hold.
@@ -113,19 +113,33 @@ fn mount_detached(size: u64) -> Result<OwnedFd, TmpfsError> {
         .map_err(failed("mount a file system"))
 }
 
-/// A folder for what CRIU writes beside its images: its log. Gone with this process, killed or not.
+/// A folder in memory for what is written on the way. Gone with this process, killed or not.
 #[derive(Debug)]
-pub(crate) struct Scratch(OwnedFd);
+pub struct Scratch(OwnedFd);
 
 impl Scratch {
-    pub(crate) fn create() -> io::Result<Self> {
-        const SIZE: u64 = 64 << 20;
-        mount_detached(SIZE).map(Self).map_err(io::Error::other)
+    /// A folder that can hold up to `size` bytes. Needs CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// As [`Tmpfs::create`].
+    pub fn create(size: u64) -> Result<Self, TmpfsError> {
+        mount_detached(size).map(Self)
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    /// Room for CRIU's log.
+    pub(crate) fn for_log() -> io::Result<Self> {
+        Self::create(64 << 20).map_err(io::Error::other)
     }
+
+    /// The folder by which this process and its children reach it. Valid while this process lives and holds the value.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        path_of(&self.0)
+    }
+}
+
+fn path_of(mount: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), mount.as_raw_fd()))
 }
 
 impl AsFd for Tmpfs {

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use support::{Bench, Supervisor, code, is_alive, terminal, wait_until};
+use support::{Bench, Supervisor, children_of, code, is_alive, terminal, wait_until};
 
 #[test]
 fn exit_codes_and_signals_pass_through() {
@@ -265,8 +265,9 @@ fn a_terminal_stays_a_terminal() {
     let (mut master, slave) = terminal();
     let size = rustix::termios::Winsize { ws_row: 33, ws_col: 101, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&master, size).unwrap();
-    let script = "tty; stty size; read line; echo \"got $line\"; trap 'echo resized; stty size' WINCH; echo waiting; \
-                  trap 'echo interrupted; exit 9' INT; while :; do sleep 0.01; done";
+    // Both traps are set before the first key is sent that they are for.
+    let script = "tty; stty size; read line; echo \"got $line\"; trap 'echo resized; stty size' WINCH; \
+                  trap 'echo interrupted; exit 9' INT; echo waiting; while :; do sleep 0.01; done";
     let mut child = on_terminal(bench.command(&["sh", "-c", script]), &slave);
     let text = read_until(&mut master, "33 101");
     assert!(text.contains("/dev/pts/0"), "{text}");
@@ -285,6 +286,34 @@ fn a_terminal_stays_a_terminal() {
     assert!(
         modes.local_modes.contains(rustix::termios::LocalModes::ICANON | rustix::termios::LocalModes::ECHO)
     );
+}
+
+#[test]
+fn what_a_program_writes_last_arrives_on_a_terminal() {
+    let bench = Bench::new();
+    let (mut master, slave) = terminal();
+    let expected: String = (1..=1900).map(|i| format!("{i}\r\n")).collect();
+    for _ in 0..10 {
+        let mut child =
+            on_terminal(bench.command(&["sh", "-c", "echo ready; sleep 0.1; exec seq 1 1900"]), &slave);
+        read_until(&mut master, "ready\r\n");
+        // The job's init gets to none of it before the program has ended; a pty holds about 12 KiB.
+        let init = children_of(child.id() as i32)[0];
+        let application = children_of(init)[0];
+        // SAFETY: signals a process that our child has not waited for.
+        let signal = |signal| assert_eq!(unsafe { libc::kill(init, signal) }, 0);
+        signal(libc::SIGSTOP);
+        wait_until("the program's end", || !is_alive(application));
+        signal(libc::SIGCONT);
+        let reading = {
+            let mut master = master.try_clone().unwrap();
+            std::thread::spawn(move || read_until(&mut master, "that was it"))
+        };
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        (&slave).write_all(b"that was it\n").unwrap();
+        let text = reading.join().unwrap();
+        assert!(text.starts_with(&expected), "{} of {} bytes arrived", text.len(), expected.len());
+    }
 }
 
 #[test]

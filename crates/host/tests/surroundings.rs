@@ -70,6 +70,30 @@ fn a_criu_that_cannot_dump_is_named_and_the_job_runs_on() {
 }
 
 #[test]
+fn a_criu_that_cannot_restore_leaves_the_jobs_files_alone() {
+    let bench = Bench::new();
+    let program = bench.compile("counter", &counter(2, 1000));
+    let file = bench.path("output");
+    let mut command = bench.command(&bench.to_the_end(&program));
+    command.stdout(fs::File::options().append(true).create(true).open(&file).unwrap());
+    let job = Supervisor::start(command, bench.control());
+    let lines = || fs::read_to_string(&file).unwrap().lines().count();
+    wait_until("thirty lines", || lines() > 30);
+    let image = bench.image();
+    job.dump(&image);
+    let at_cut = lines();
+    wait_until("more lines", || lines() > at_cut + 20);
+    job.kill_everything();
+    let before = fs::read(&file).unwrap();
+
+    let broken = impostor(&bench, "[ \"$1\" = --version ] && echo 'Version: 3.17.1' || exit 1");
+    let mut command = bench.restart_command(&image);
+    command.env("DORMOUSE_CRIU", &broken).stdout(Stdio::null()).stderr(Stdio::null());
+    assert_eq!(command.status().unwrap().code(), Some(125));
+    assert!(fs::read(&file).unwrap() == before);
+}
+
+#[test]
 fn a_missing_capability_is_named() {
     let bench = Bench::new();
     let inner = bench.command(&["true"]);

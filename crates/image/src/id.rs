@@ -91,6 +91,10 @@ hex_id! {
     ImageId, 16
 }
 hex_id! {
+    /// A job through all its lives, which every image of it has in common: 16 random bytes.
+    Lineage, 16
+}
+hex_id! {
     /// A pack file: 16 random bytes.
     PackId, 16
 }

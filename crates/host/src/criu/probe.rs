@@ -20,7 +20,7 @@ use crate::init::PROBE;
 use crate::init::instructions::PROGRAM;
 use crate::job::{Job, JobSpec};
 use crate::stdio::Stdio;
-use crate::tmpfs::{HOST_DIR, JOB_DIR, Tmpfs, copy_tree};
+use crate::tmpfs::{HOST_DIR, JOB_DIR, Scratch, Tmpfs, copy_tree};
 
 /// Something that processes hold and a checkpoint must carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,8 +180,8 @@ fn round(criu: &Criu, resources: &[Resource], init: Option<&Path>) -> Result<(),
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let images = tempfile::Builder::new().prefix("dormouse-probe-").tempdir()?;
-    let frozen = job.dump(criu, images.path(), &DumpOptions::default())?;
+    let images = Scratch::create(SIZE)?;
+    let frozen = job.dump(criu, &images.path(), &DumpOptions::default())?;
     let record = frozen.record().clone();
     let tmpfs = Tmpfs::create(SIZE)?;
     copy_tree(&job.tmpfs().path(), &tmpfs.path())?;
@@ -190,7 +190,7 @@ fn round(criu: &Criu, resources: &[Resource], init: Option<&Path>) -> Result<(),
     fs::write(tmpfs.path().join(MAPPED), AFTER)?;
     fs::write(tmpfs.path().join(GO), "")?;
     let (stdio, hide) = (Stdio::null()?, Vec::new());
-    let spec = RestoreSpec { images: images.path(), record: &record, tmpfs, stdio, hide, log_level: 2 };
+    let spec = RestoreSpec { images: &images.path(), record: &record, tmpfs, stdio, hide, log_level: 2 };
     let job = Restored::restore(criu, spec)?.resume()?;
     let ending = job.wait()?;
     if ending.status().success() {

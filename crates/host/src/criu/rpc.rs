@@ -243,6 +243,13 @@ impl Session {
         }
     }
 
+    /// Lets CRIU go no further: it undoes what it has begun and ends.
+    pub(crate) fn abandon(mut self) {
+        drop(self.socket);
+        // Whatever it says, it is gone.
+        let _ = self.child.wait();
+    }
+
     /// Acknowledges all that is left and waits for CRIU to end.
     pub(crate) fn finish(mut self) -> io::Result<(bool, ExitStatus)> {
         let success = matches!(self.run_to("", |_, _| {}), Ok(Event::Done { success: true, .. }));

@@ -127,7 +127,7 @@ impl Job {
         };
         let all = mounts::of(self.init).map_err(|_| DumpError::Ended)?;
         let mounts = record::mounts(all, self.base_mounts());
-        let work = Scratch::create().map_err(failed("making a folder"))?;
+        let work = Scratch::for_log().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
 

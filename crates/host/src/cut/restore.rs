@@ -11,7 +11,7 @@ use super::dump::LOG;
 use super::record::HostRecord;
 use super::release::HeldBack;
 use crate::criu::rpc::{self, BeforeExec, Event, InheritFd, Session};
-use crate::criu::{Criu, LogExcerpt};
+use crate::criu::{Criu, LogExcerpt, tcp};
 use crate::files::{self, FileError};
 use crate::init::dev;
 use crate::init::instructions::{DEV, EMPTY_DIR, EMPTY_FILE};
@@ -90,11 +90,20 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
 }
 
 impl HostRecord {
-    /// Whether the programs the job is made of are still what they were.
+    /// Whether this process may restore the job, and whether what it needs of this machine is there: its programs as they
+    /// were, its mount points, the files it was writing. Changes nothing.
     ///
     /// # Errors
-    /// Names the first that is not.
-    pub fn check_programs(&self) -> Result<(), RestoreError> {
+    /// Names the first thing that is missing.
+    pub fn check(&self) -> Result<(), RestoreError> {
+        check_privilege()?;
+        self.check_programs()?;
+        external_mounts(self)?;
+        files::restorable(&self.written)?;
+        Ok(())
+    }
+
+    fn check_programs(&self) -> Result<(), RestoreError> {
         match self.programs.iter().find_map(|file| Some((file, files::changed(file)?))) {
             None => Ok(()),
             Some((file, what)) => Err(RestoreError::Changed { path: file.path.clone(), what }),
@@ -116,22 +125,22 @@ impl Restored {
     /// Brings the job back, up to the point where its tasks would run.
     ///
     /// # Errors
-    /// When a program has changed, a written file is gone, or CRIU fails. Written files are touched only after all other checks.
+    /// When a program has changed, a written file is gone, or CRIU fails. Files the job was writing are touched last: when CRIU
+    /// has made the job's processes and mounts and is about to open them.
     pub fn restore(criu: &Criu, spec: RestoreSpec<'_>) -> Result<Self, RestoreError> {
         let RestoreSpec { images, record, tmpfs, stdio, hide, log_level } = spec;
-        check_privilege()?;
-        record.check_programs()?;
+        record.check()?;
         prepare_tmpfs(&tmpfs, &hide).map_err(failed("preparing the job's tmpfs"))?;
         let external = external_mounts(record)?;
-        files::put_back(&record.written, images)?;
 
-        let work = Scratch::create().map_err(failed("making a folder"))?;
+        let work = Scratch::for_log().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
         let (border, pipes) =
             Border::reopen(&record.channels, stdio).map_err(failed("opening the job's streams"))?;
 
         net::forget(&record.connections);
+        tcp::count_unsent_as_sent(images).map_err(failed("reading CRIU's images of TCP connections"))?;
 
         let inherit = |(key, fd): &(String, OwnedFd)| InheritFd { key: key.clone(), fd: fd.as_raw_fd() };
         let request = rpc::Options {
@@ -159,10 +168,12 @@ impl Restored {
         passed.extend([images_dir.as_fd(), work_dir.as_fd()]);
         let mut namespace = Namespace::new(tmpfs.as_fd());
         let started = Instant::now();
+        let put_back = || files::put_back(&record.written, images);
         let (session, init) = loop {
-            let (why, log) = match attempt(criu, &passed, &mut namespace, &request) {
+            let (why, log) = match attempt(criu, &passed, &mut namespace, &request, &put_back) {
                 Ok(restored) => break restored,
-                Err(why) => (why, LogExcerpt::of(&work.path().join(LOG))),
+                Err(Stopped::ByFile(error)) => return Err(error.into()),
+                Err(Stopped::ByCriu(why)) => (why, LogExcerpt::of(&work.path().join(LOG))),
             };
             if !lingers(&log) || started.elapsed() > LINGER_PATIENCE {
                 return Err(RestoreError::Refused {
@@ -278,27 +289,51 @@ fn explain(log: &LogExcerpt) -> Option<String> {
     })
 }
 
-/// Runs CRIU up to the point where the tasks would run. Answers the job's init; on failure, why.
+/// Why an attempt went no further.
+enum Stopped {
+    ByFile(FileError),
+    ByCriu(String),
+}
+
+impl From<io::Error> for Stopped {
+    fn from(error: io::Error) -> Self {
+        Self::ByCriu(error.to_string())
+    }
+}
+
+/// Where CRIU has made the job's first process and all its mounts, and has opened none of its files.
+const BEFORE_FILES: &str = "post-setup-namespaces";
+
+/// Runs CRIU up to the point where the tasks would run. Answers the job's init. `put_back` returns files to what they were.
 fn attempt(
     criu: &Criu,
     passed: &[BorrowedFd<'_>],
     namespace: &mut Namespace,
     request: &rpc::Options,
-) -> Result<(Session, i32), String> {
+    put_back: &dyn Fn() -> Result<(), FileError>,
+) -> Result<(Session, i32), Stopped> {
     let session = Session::start(criu, passed, Some(namespace.enter()))
-        .map_err(|e| format!("it does not start: {e}"))?;
-    namespace.keep(session.pid()).map_err(|e| e.to_string())?;
-    session.request(rpc::RESTORE, request.clone()).map_err(|e| e.to_string())?;
+        .map_err(|e| Stopped::ByCriu(format!("it does not start: {e}")))?;
+    namespace.keep(session.pid())?;
+    session.request(rpc::RESTORE, request.clone())?;
     let mut init = None;
-    match session.run_to("pre-resume", |_, pid| init = pid.or(init)) {
-        Ok(Event::Reached { .. }) => init
-            .map(|init| (session, init))
-            .ok_or_else(|| "it did not say which process is the job's init".into()),
-        Ok(Event::Done { message, .. }) => {
-            let _ = session.finish();
-            Err(if message.trim().is_empty() { "see its log".into() } else { message })
+    let mut event = session.run_to(BEFORE_FILES, |_, pid| init = pid.or(init))?;
+    if let Event::Reached { .. } = event {
+        if let Err(error) = put_back() {
+            session.abandon();
+            return Err(Stopped::ByFile(error));
         }
-        Err(e) => Err(e.to_string()),
+        session.acknowledge()?;
+        event = session.run_to("pre-resume", |_, pid| init = pid.or(init))?;
+    }
+    match event {
+        Event::Reached { .. } => init
+            .map(|init| (session, init))
+            .ok_or_else(|| Stopped::ByCriu("it did not say which process is the job's init".into())),
+        Event::Done { message, .. } => {
+            let _ = session.finish();
+            Err(Stopped::ByCriu(if message.trim().is_empty() { "see its log".into() } else { message }))
+        }
     }
 }
 

@@ -8,4 +8,4 @@ pub use programs::{Identity, ProgramFile};
 pub(crate) use programs::{changed, mapped_by};
 pub(crate) use tracker::Tracker;
 pub use written::{FileError, Restoration, WrittenFile};
-pub(crate) use written::{Limits, collect, put_back};
+pub(crate) use written::{Limits, collect, put_back, restorable};

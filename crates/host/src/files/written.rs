@@ -224,18 +224,25 @@ fn save(from: &Path, to: &Path, length: u64) -> io::Result<()> {
     io::copy(&mut io::Read::take(from, length), &mut &to).map(drop)
 }
 
-/// Returns every file to its state at the cut; `folder` holds the saved contents.
+/// The files that can and are to be returned to their state at the cut. Changes nothing.
 ///
 /// # Errors
-/// Names the first file that cannot be brought back. Nothing has been changed if one is missing or has lost data.
-pub(crate) fn put_back(files: &[WrittenFile], folder: &Path) -> Result<(), FileError> {
+/// Names the first file that cannot be brought back: it is missing, or has lost data.
+pub(crate) fn restorable(files: &[WrittenFile]) -> Result<Vec<&WrittenFile>, FileError> {
     let mut wanted = Vec::new();
     for file in files {
         match (&file.restoration, fs::metadata(&file.path)) {
-            (Restoration::Contents(_), _) => {}
+            (Restoration::Contents(_), Ok(now)) if !now.is_file() => {
+                return Err(FileError::new(
+                    &file.path,
+                    "the job was writing it, but now it is no regular file",
+                ));
+            }
+            (Restoration::Contents(_), Ok(_)) => {}
+            (Restoration::Contents(_), Err(_)) if file.path.parent().is_some_and(Path::is_dir) => {}
             (_, Ok(now)) if now.len() >= file.length => {}
             // The job may have been done with it.
-            (_, Err(_)) if !file.open => continue,
+            (Restoration::Truncate | Restoration::LengthOnly, Err(_)) if !file.open => continue,
             (_, Ok(now)) => {
                 let what = format!(
                     "has {} bytes, but had {} at the checkpoint; bring it back",
@@ -251,7 +258,15 @@ pub(crate) fn put_back(files: &[WrittenFile], folder: &Path) -> Result<(), FileE
         }
         wanted.push(file);
     }
-    for file in wanted {
+    Ok(wanted)
+}
+
+/// Returns every file to its state at the cut; `folder` holds the saved contents.
+///
+/// # Errors
+/// Names the first file that cannot be brought back. Nothing has been changed if one is missing or has lost data.
+pub(crate) fn put_back(files: &[WrittenFile], folder: &Path) -> Result<(), FileError> {
+    for file in restorable(files)? {
         put_one_back(file, folder)
             .map_err(|e| FileError::new(&file.path, format!("cannot be brought back: {e}")))?;
     }

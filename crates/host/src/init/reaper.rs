@@ -183,7 +183,7 @@ impl Init {
             if terminal.drained() {
                 break;
             }
-            if !self.wait() {
+            if terminal.is_held_up() && !self.wait() {
                 return ExitCode::FAILURE;
             }
         }

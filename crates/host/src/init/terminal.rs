@@ -24,6 +24,8 @@ pub(super) struct Terminal {
     stops: OwnedFd,
     keys: Vec<u8>,
     shown: Vec<u8>,
+    /// The last read found nothing. Only a read tells: what was written may still be on its way to where FIONREAD counts.
+    silent: bool,
 }
 
 impl Terminal {
@@ -47,7 +49,16 @@ impl Terminal {
             rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
         }
         let buffer = || Vec::with_capacity(2 * BUFFER);
-        Ok(Self { master, slave, input: Some(input), output, stops, keys: buffer(), shown: buffer() })
+        Ok(Self {
+            master,
+            slave,
+            input: Some(input),
+            output,
+            stops,
+            keys: buffer(),
+            shown: buffer(),
+            silent: false,
+        })
     }
 
     pub(super) fn slave(&self) -> BorrowedFd<'_> {
@@ -91,21 +102,25 @@ impl Terminal {
             self.input = None;
         }
         empty(self.master.as_fd(), &mut self.keys);
-        if self.shown.len() < BUFFER {
-            fill(self.master.as_fd(), &mut self.shown);
-        }
+        self.silent = self.shown.len() < BUFFER && fill(self.master.as_fd(), &mut self.shown) != Filled::Some;
         empty(self.output.as_fd(), &mut self.shown);
     }
 
-    /// Whether everything the application wrote has left.
+    /// Whether everything that processes wrote has left, now that none is there to write more.
     pub(super) fn drained(&self) -> bool {
-        self.shown.is_empty() && rustix::io::ioctl_fionread(&self.master).unwrap_or(0) == 0
+        self.shown.is_empty() && self.silent
+    }
+
+    /// Whether the supervisor has to take something before more can be moved.
+    pub(super) fn is_held_up(&self) -> bool {
+        !self.shown.is_empty()
     }
 }
 
 #[derive(PartialEq, Eq)]
 enum Filled {
-    Open,
+    Some,
+    Nothing,
     Ended,
 }
 
@@ -115,9 +130,9 @@ fn fill(from: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Filled {
         Ok(0) => Filled::Ended,
         Ok(n) => {
             buffer.extend_from_slice(&bytes[..n]);
-            Filled::Open
+            Filled::Some
         }
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Filled::Open,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Filled::Nothing,
         Err(_) => Filled::Ended,
     }
 }

@@ -24,6 +24,7 @@ pub use spec::JobSpec;
 
 use crate::files::Tracker;
 use crate::init::instructions::{STATUS, WINDOW};
+use crate::memory;
 use crate::mounts::Mount;
 use crate::stdio::border::Border;
 use crate::tasks::{self, InnerPid, OuterPid, Task};
@@ -122,6 +123,20 @@ impl Job {
     #[must_use]
     pub fn inner(&self, outer: OuterPid) -> Option<InnerPid> {
         self.tasks().into_iter().find(|t| t.outer == outer).map(|t| t.inner)
+    }
+
+    /// Bytes of private memory that the job's processes have, swapped out or not, and of memory they share that is not on
+    /// the job's tmpfs: about what a dump writes.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let on_tmpfs = rustix::fs::statvfs(self.tmpfs.path())
+            .map_or(0, |fs| (fs.f_blocks - fs.f_bfree).saturating_mul(fs.f_frsize));
+        let of_task = |task: &Task| {
+            let status = fs::read_to_string(format!("/proc/{}/status", task.outer)).unwrap_or_default();
+            let field = |name| memory::kilobytes(&status, name);
+            field("RssAnon:") + field("VmSwap:") + field("RssShmem:").saturating_sub(on_tmpfs)
+        };
+        self.tasks().iter().map(of_task).sum()
     }
 
     /// Sends a signal to the application, unless it is over.

@@ -1,0 +1,110 @@
+//! How much memory this machine has to spare.
+
+use std::fs;
+use std::path::Path;
+
+/// Bytes that can be written to memory without swapping: what the machine has available, or what this process's control
+/// groups leave of it. 0 where nobody says.
+#[must_use]
+pub fn available() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let left =
+        [&V2, &V1].into_iter().filter_map(|version| version.left(Path::new(version.root), &groups)).min();
+    let machine = kilobytes(&meminfo, "MemAvailable:");
+    left.map_or(machine, |left| left.min(machine))
+}
+
+/// Where a version of control groups says what.
+struct Groups {
+    root: &'static str,
+    /// What precedes the group's path in `/proc/self/cgroup`.
+    line: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// The page cache of files, in `memory.stat`: it makes room when asked to.
+    cache: [&'static str; 2],
+}
+
+const V2: Groups = Groups {
+    root: "/sys/fs/cgroup",
+    line: "0::/",
+    limit: "memory.max",
+    used: "memory.current",
+    cache: ["inactive_file ", "active_file "],
+};
+const V1: Groups = Groups {
+    root: "/sys/fs/cgroup/memory",
+    line: ":memory:/",
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    cache: ["total_inactive_file ", "total_active_file "],
+};
+
+impl Groups {
+    /// What the tightest limit from this process's group up to `root` leaves.
+    fn left(&self, root: &Path, groups: &str) -> Option<u64> {
+        let group = groups.lines().find_map(|line| line.split_once(self.line))?.1;
+        let folder = root.join(group);
+        let above = folder.ancestors().take_while(|folder| folder.starts_with(root));
+        above.filter_map(|folder| self.left_by(folder)).min()
+    }
+
+    fn left_by(&self, folder: &Path) -> Option<u64> {
+        let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        let number = |name: &str| -> Option<u64> { read(name)?.trim().parse().ok() };
+        let (limit, used) = (number(self.limit)?, number(self.used)?);
+        let stat = read("memory.stat").unwrap_or_default();
+        let field = |name: &str| -> u64 {
+            stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
+        };
+        let cache: u64 = self.cache.map(field).iter().sum();
+        Some(limit.saturating_sub(used.saturating_sub(cache)))
+    }
+}
+
+/// A field of `/proc/meminfo` or `/proc/PID/status`, in bytes; 0 where there is none.
+pub(crate) fn kilobytes(text: &str, field: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(field));
+    let number = value.and_then(|value| value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    number.map_or(0, |kilobytes| kilobytes.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_machine_has_some() {
+        assert!(available() > 1 << 20);
+    }
+
+    #[test]
+    fn fields_are_in_kilobytes() {
+        let text = "Name:\tinit\nRssAnon:\t     12 kB\nVmSwap:\t 1 kB\n";
+        assert_eq!(kilobytes(text, "RssAnon:"), 12 << 10);
+        assert_eq!(kilobytes(text, "RssShmem:"), 0);
+        assert_eq!(kilobytes("RssAnon: many kB", "RssAnon:"), 0);
+    }
+
+    #[test]
+    fn the_tightest_group_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("outer/inner");
+        fs::create_dir_all(&inner).unwrap();
+        let group = |folder: &Path, max: &str, current: &str, stat: &str| {
+            for (name, text) in [("memory.max", max), ("memory.current", current), ("memory.stat", stat)] {
+                fs::write(folder.join(name), text).unwrap();
+            }
+        };
+        group(&inner, "max\n", "500\n", "");
+        let left = || V2.left(root.path(), "4:memory:/elsewhere\n0::/outer/inner\n");
+        assert_eq!(left(), None);
+        group(inner.parent().unwrap(), "1000\n", "900\n", "anon 1\ninactive_file 100\nactive_file 50\n");
+        assert_eq!(left(), Some(250));
+        group(&inner, "600\n", "500\n", "");
+        assert_eq!(left(), Some(100));
+        assert_eq!(V1.left(root.path(), "0::/outer/inner\n"), None);
+    }
+}
