@@ -51,8 +51,8 @@ fn entry(
     writeln!(
         table,
         "    Function {{ id: FunctionId::{symbol}, symbol: {symbol:?}, name: {:?}, chapter: {:?}, since: {since}, \
-         class: Class::{:?}, per_thread: {per_thread}, unsupported: {:?} }},",
-        function.name, chapter.name, function.class, version.unsupported
+         class: Class::{:?}, per_thread: {per_thread}, unsupported: {:?}, limits: {:?} }},",
+        function.name, chapter.name, function.class, version.unsupported, function.limits
     )
 }
 

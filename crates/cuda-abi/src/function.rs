@@ -23,6 +23,8 @@ pub struct Function {
     pub per_thread: bool,
     /// Why it answers `CUDA_ERROR_NOT_SUPPORTED`, where it does: for the user.
     pub unsupported: Option<&'static str>,
+    /// What of it is not supported, where the rest is: for the user.
+    pub limits: Option<&'static str>,
 }
 
 impl FunctionId {

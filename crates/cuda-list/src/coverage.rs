@@ -71,7 +71,11 @@ fn row(function: &Function, version: &Version, page: &mut String) {
         Replay::Destroys(kind, _) => format!("forgets the {kind}"),
         Replay::Changes(kind, _) => format!("changes the {kind}"),
     };
-    let supported = version.unsupported.as_ref().map_or("yes".to_owned(), |reason| format!("no: {reason}"));
+    let supported = match (&version.unsupported, &function.limits) {
+        (Some(reason), _) => format!("no: {reason}"),
+        (None, Some(limits)) => format!("yes, but {limits}"),
+        (None, None) => "yes".to_owned(),
+    };
     let since = format!("{}.{}", version.since / 1000, version.since % 1000 / 10);
     let _ = writeln!(page, "| {symbols} | {since} | {class} | {replay} | {supported} |");
 }

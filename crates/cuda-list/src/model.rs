@@ -44,6 +44,8 @@ pub struct Function {
     pub touches: Vec<Implicit>,
     /// What a restart must know of it.
     pub replay: Replay,
+    /// What of it is not supported, where the rest is.
+    pub limits: Option<String>,
     /// Oldest first.
     pub versions: Vec<Version>,
 }

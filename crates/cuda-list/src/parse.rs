@@ -83,12 +83,15 @@ impl Reader<'_> {
                     class: Class::Roundtrip,
                     touches: Vec::new(),
                     replay: Replay::Nothing,
+                    limits: None,
                     versions: Vec::new(),
                 });
             }
             "class" => self.function()?.class = class(rest)?,
             "touches" => self.function()?.touches = vec![implicit(rest)?],
             "replay" => self.function()?.replay = replay(rest)?,
+            "limits" if rest.is_empty() => return Err("a limit is missing"),
+            "limits" => self.function()?.limits = Some(rest.to_owned()),
             "unsupported" if rest.is_empty() => return Err("a reason is missing"),
             "unsupported" => match self.function()?.versions.last_mut() {
                 Some(version) => version.unsupported = Some(rest.to_owned()),

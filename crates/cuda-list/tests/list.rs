@@ -94,6 +94,7 @@ fn mistakes_are_named_with_their_line() {
         ("chapter A\nfn cuA\n2000 cuA(int a)\n7000 cuA_v2_ptsz", "t.abi:4: a per-thread variant follows"),
         ("chapter A\nfn cuA\nclass fast", "t.abi:3: unknown class"),
         ("chapter A\nfn cuA\nunsupported", "t.abi:3: a reason is missing"),
+        ("chapter A\nfn cuA\nlimits", "t.abi:3: a limit is missing"),
         ("chapter A\nfn cuA\n2000 cuA(int a,", "a parameter list is not closed"),
         ("chapter A\nfn cuA", "the function above has no version"),
         ("class client", "t.abi:1: stands before the first fn"),

@@ -33,8 +33,12 @@ impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unsupported::Function(id) => {
-                let reason = id.function().unsupported.unwrap_or("it is not in this case");
-                write!(f, "{} is not supported: {reason}", id.symbol())
+                let function = id.function();
+                match (function.unsupported, function.limits) {
+                    (Some(reason), _) => write!(f, "{} is not supported: {reason}", id.symbol()),
+                    (None, Some(limits)) => write!(f, "{} is not supported here: {limits}", id.symbol()),
+                    (None, None) => write!(f, "{} is not supported in this case", id.symbol()),
+                }
             }
             Unsupported::PrivateSlot { table, slot } => {
                 write!(f, "entry {slot} of the driver's private table {table} is not known")
@@ -128,6 +132,12 @@ mod tests {
         assert_eq!(
             text,
             "cuLaunch is not supported: this form of launch ended with CUDA 4.0; use cuLaunchKernel"
+        );
+        let text = Unsupported::Function(FunctionId::cuMemHostGetDevicePointer_v2).to_string();
+        assert_eq!(
+            text,
+            "cuMemHostGetDevicePointer_v2 is not supported here: registered memory (cuMemHostRegister) is not mapped on the \
+             device; use cuMemHostAlloc"
         );
         let text = Unsupported::PrivateTable([0xab; 16]).to_string();
         assert_eq!(text, "the driver's private table abababababababababababababababab is not known");

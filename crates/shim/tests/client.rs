@@ -494,6 +494,13 @@ fn a_copy_reads_what_a_host_function_before_it_has_written() {
         cuStreamSynchronize(LEGACY).unwrap();
         assert_eq!(fake.device(address + 4, 4), [1, 2, 3, 4]);
         assert_eq!(cuMemHostGetDevicePointer_v2(&mut 0, source.cast(), 0), Err(CuError::NOT_SUPPORTED));
+        // Whoever runs the job is told by name.
+        cuStreamSynchronize(LEGACY).unwrap();
+        let told = fake.picked(|(_, request)| match request {
+            Request::Notice(notice) => Some(notice.text.clone()),
+            _ => None,
+        });
+        assert!(told.iter().any(|text| text.starts_with("cuMemHostGetDevicePointer_v2 is not")), "{told:?}");
         assert_eq!(cuMemFreeHost(source.cast()), Err(CuError::INVALID_VALUE));
         cuMemHostUnregister(source.cast()).unwrap();
         assert_eq!(cuMemHostUnregister(source.cast()), Err(CuError::HOST_MEMORY_NOT_REGISTERED));

@@ -3,11 +3,11 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use cuda_abi::{CuError, CuResult, sys::CUdeviceptr};
+use cuda_abi::{CuError, CuResult, FunctionId, sys::CUdeviceptr};
 use wire::{PinnedAlloc, PinnedFree, PinnedId};
 
 use crate::client::{Allocation, Kind, Owner, out, pinned, with};
-use crate::log::{self, Level};
+use crate::report::{Unsupported, report};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`, `DEVICEMAP`, `WRITECOMBINED`.
 const FLAGS: c_uint = 1 | 2 | 4;
@@ -107,22 +107,18 @@ pub unsafe fn cuMemHostGetDevicePointer_v2(
         return Err(CuError::INVALID_VALUE);
     }
     let address = p.addr() as u64;
-    with(|call| {
+    let found = with(|call| {
         call.context()?;
-        match call.session.memory.find(address).map(|found| found.kind) {
-            Some(Kind::Pinned { .. }) => Ok(()),
-            Some(Kind::Registered { .. }) => {
-                log::message(
-                    Level::Warn,
-                    format_args!(
-                        "registered memory at {address:#x} is not mapped on the device; use cuMemHostAlloc"
-                    ),
-                );
-                Err(CuError::NOT_SUPPORTED)
-            }
-            _ => Err(CuError::INVALID_VALUE),
-        }
+        Ok(call.session.memory.find(address))
     })?;
+    match found.map(|found| found.kind) {
+        Some(Kind::Pinned { .. }) => {}
+        Some(Kind::Registered { .. }) => {
+            report(Unsupported::Function(FunctionId::cuMemHostGetDevicePointer_v2));
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        _ => return Err(CuError::INVALID_VALUE),
+    }
     // SAFETY: the caller's to write to.
     unsafe { pdptr.set(address) };
     Ok(())
