@@ -1,6 +1,7 @@
 //! Libraries and kernels.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::path::Path;
 use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult, sys};
@@ -21,21 +22,13 @@ pub unsafe fn cuLibraryLoadData(
     _libraryOptionValues: *mut *mut c_void,
     numLibraryOptions: c_uint,
 ) -> CuResult {
-    let library = out(library)?;
-    // SAFETY: the caller gives arrays of these lengths.
-    let options = unsafe {
-        check_library_options(libraryOptions, numLibraryOptions)?;
-        JitOptions::read(numJitOptions, jitOptions, jitOptionsValues)?
-    };
-    let id = with(|call| {
-        let session = call.session;
-        // SAFETY: the caller gives a whole image.
-        let upload = unsafe { Upload::from_memory(&session.folder, UploadId(session.next_id()), code) }?;
-        call.load_library(&upload, &options)
-    })?;
-    // SAFETY: the caller's to write to.
-    unsafe { library.set(handle(id.handle())) };
-    Ok(())
+    let jit = (numJitOptions, jitOptions, jitOptionsValues);
+    // SAFETY: the caller's contract is the same, and gives a whole image.
+    unsafe {
+        load(library, jit, (libraryOptions, numLibraryOptions), |folder, id| {
+            Upload::from_memory(folder, id, code)
+        })
+    }
 }
 
 /// Loads a library from a file.
@@ -49,18 +42,31 @@ pub unsafe fn cuLibraryLoadFromFile(
     _libraryOptionValues: *mut *mut c_void,
     numLibraryOptions: c_uint,
 ) -> CuResult {
+    let jit = (numJitOptions, jitOptions, jitOptionsValues);
+    // SAFETY: the caller's contract is the same.
+    unsafe {
+        load(library, jit, (libraryOptions, numLibraryOptions), |folder, id| {
+            Upload::write(folder, id, &read_file(fileName)?)
+        })
+    }
+}
+
+/// Loads a library from what `upload` writes into the session's folder.
+unsafe fn load(
+    library: *mut sys::CUlibrary,
+    (jit_count, jit_options, jit_values): (c_uint, *mut c_uint, *mut *mut c_void),
+    (options, count): (*const c_uint, c_uint),
+    upload: impl FnOnce(&Path, UploadId) -> CuResult<Upload>,
+) -> CuResult {
     let library = out(library)?;
     // SAFETY: the caller gives arrays of these lengths.
-    let options = unsafe {
-        check_library_options(libraryOptions, numLibraryOptions)?;
-        JitOptions::read(numJitOptions, jitOptions, jitOptionsValues)?
+    let jit = unsafe {
+        check_library_options(options, count)?;
+        JitOptions::read(jit_count, jit_options, jit_values)?
     };
-    // SAFETY: text, as the caller says.
-    let bytes = unsafe { read_file(fileName) }?;
     let id = with(|call| {
-        let session = call.session;
-        let upload = Upload::write(&session.folder, UploadId(session.next_id()), &bytes)?;
-        call.load_library(&upload, &options)
+        let upload = upload(&call.session.folder, UploadId(call.session.next_id()))?;
+        call.load_library(&upload, &jit)
     })?;
     // SAFETY: the caller's to write to.
     unsafe { library.set(handle(id.handle())) };

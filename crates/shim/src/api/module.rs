@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use cuda_abi::{
     CuError, CuResult,
@@ -25,13 +26,23 @@ pub unsafe fn cuModuleGetLoadingMode(mode: *mut c_uint) -> CuResult {
 
 /// Loads a module from a file.
 pub unsafe fn cuModuleLoad(module: *mut sys::CUmodule, fname: *const c_char) -> CuResult {
-    let module = out(module)?;
     // SAFETY: the caller's contract is the same.
-    let bytes = unsafe { read_file(fname) }?;
+    load(module, &JitOptions::default(), |folder, id| unsafe {
+        Upload::write(folder, id, &read_file(fname)?)
+    })
+}
+
+/// Loads a module from what `upload` writes into the session's folder.
+unsafe fn load(
+    module: *mut sys::CUmodule,
+    options: &JitOptions,
+    upload: impl FnOnce(&Path, UploadId) -> CuResult<Upload>,
+) -> CuResult {
+    let module = out(module)?;
     let id = with(|call| {
-        let session = call.session;
-        let upload = Upload::write(&session.folder, UploadId(session.next_id()), &bytes)?;
-        call.load_module(&upload, &JitOptions::default())
+        call.context()?;
+        let upload = upload(&call.session.folder, UploadId(call.session.next_id()))?;
+        call.load_module(&upload, options)
     })?;
     // SAFETY: the caller's to write to.
     unsafe { module.set(handle(id.handle())) };
@@ -62,19 +73,10 @@ pub unsafe fn cuModuleLoadDataEx(
     options: *mut c_uint,
     optionValues: *mut *mut c_void,
 ) -> CuResult {
-    let module = out(module)?;
     // SAFETY: the caller gives arrays of this length.
     let options = unsafe { JitOptions::read(numOptions, options, optionValues) }?;
-    let id = with(|call| {
-        let session = call.session;
-        call.context()?;
-        // SAFETY: the caller gives a whole image.
-        let upload = unsafe { Upload::from_memory(&session.folder, UploadId(session.next_id()), image) }?;
-        call.load_module(&upload, &options)
-    })?;
-    // SAFETY: the caller's to write to.
-    unsafe { module.set(handle(id.handle())) };
-    Ok(())
+    // SAFETY: the caller gives a whole image.
+    load(module, &options, |folder, id| unsafe { Upload::from_memory(folder, id, image) })
 }
 
 /// Loads a module from a fatbinary in memory.

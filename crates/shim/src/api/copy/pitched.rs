@@ -70,45 +70,29 @@ unsafe fn run(stream: sys::CUstream, wait: Wait, dst: Place, src: Place, extent:
     })
 }
 
-unsafe fn copy_2d(copy: *const sys::CUDA_MEMCPY2D, stream: sys::CUstream, wait: Wait) -> CuResult {
-    if copy.is_null() {
-        return Err(CuError::INVALID_VALUE);
-    }
-    // SAFETY: not NULL, so the caller's description; the sides are as it says.
-    unsafe {
-        let dst = side!(copy, dstMemoryType dstHost dstDevice dstPitch dstXInBytes dstY);
-        let src = side!(copy, srcMemoryType srcHost srcDevice srcPitch srcXInBytes srcY);
-        let extent = Extent { width: (*copy).WidthInBytes as u64, height: (*copy).Height as u64, depth: 1 };
-        run(stream, wait, dst, src, extent)
-    }
+/// Defines the copy that a description asks for; one of slices also has heights, a third coordinate and a depth.
+macro_rules! copy {
+    ($name:ident($Copy:ident) $(, $dstHeight:ident $dstZ:ident $srcHeight:ident $srcZ:ident $Depth:ident)?) => {
+        unsafe fn $name(copy: *const sys::$Copy, stream: sys::CUstream, wait: Wait) -> CuResult {
+            if copy.is_null() {
+                return Err(CuError::INVALID_VALUE);
+            }
+            // SAFETY: not NULL, so the caller's description; the sides are as it says.
+            unsafe {
+                let dst = side!(copy, dstMemoryType dstHost dstDevice dstPitch dstXInBytes dstY $(, $dstHeight $dstZ)?);
+                let src = side!(copy, srcMemoryType srcHost srcDevice srcPitch srcXInBytes srcY $(, $srcHeight $srcZ)?);
+                let (width, height) = ((*copy).WidthInBytes as u64, (*copy).Height as u64);
+                let depth = 1 $(* (*copy).$Depth as u64)?;
+                run(stream, wait, dst, src, Extent { width, height, depth })
+            }
+        }
+    };
 }
 
-unsafe fn copy_3d(copy: *const sys::CUDA_MEMCPY3D, stream: sys::CUstream, wait: Wait) -> CuResult {
-    if copy.is_null() {
-        return Err(CuError::INVALID_VALUE);
-    }
-    // SAFETY: not NULL, so the caller's description; the sides are as it says.
-    unsafe {
-        let dst = side!(copy, dstMemoryType dstHost dstDevice dstPitch dstXInBytes dstY, dstHeight dstZ);
-        let src = side!(copy, srcMemoryType srcHost srcDevice srcPitch srcXInBytes srcY, srcHeight srcZ);
-        let (width, height) = ((*copy).WidthInBytes as u64, (*copy).Height as u64);
-        run(stream, wait, dst, src, Extent { width, height, depth: (*copy).Depth as u64 })
-    }
-}
-
-/// Between devices too: both have the same addresses in the server, which copies whatever lies there.
-unsafe fn copy_3d_peer(copy: *const sys::CUDA_MEMCPY3D_PEER, stream: sys::CUstream, wait: Wait) -> CuResult {
-    if copy.is_null() {
-        return Err(CuError::INVALID_VALUE);
-    }
-    // SAFETY: not NULL, so the caller's description; the sides are as it says.
-    unsafe {
-        let dst = side!(copy, dstMemoryType dstHost dstDevice dstPitch dstXInBytes dstY, dstHeight dstZ);
-        let src = side!(copy, srcMemoryType srcHost srcDevice srcPitch srcXInBytes srcY, srcHeight srcZ);
-        let (width, height) = ((*copy).WidthInBytes as u64, (*copy).Height as u64);
-        run(stream, wait, dst, src, Extent { width, height, depth: (*copy).Depth as u64 })
-    }
-}
+copy!(copy_2d(CUDA_MEMCPY2D));
+copy!(copy_3d(CUDA_MEMCPY3D), dstHeight dstZ srcHeight srcZ Depth);
+// Between devices too: both have the same addresses in the server, which copies whatever lies there.
+copy!(copy_3d_peer(CUDA_MEMCPY3D_PEER), dstHeight dstZ srcHeight srcZ Depth);
 
 /// Copies rows.
 pub unsafe fn cuMemcpy2D_v2(pCopy: *const sys::CUDA_MEMCPY2D, default_stream: sys::CUstream) -> CuResult {

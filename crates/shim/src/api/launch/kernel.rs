@@ -39,12 +39,8 @@ pub unsafe fn cuLaunchKernel(
     kernelParams: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CuResult {
-    let config = Config {
-        grid: [gridDimX, gridDimY, gridDimZ],
-        block: [blockDimX, blockDimY, blockDimZ],
-        shared: sharedMemBytes,
-        stream: hStream,
-    };
+    let (grid, block) = ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]);
+    let config = Config { grid, block, shared: sharedMemBytes, stream: hStream };
     // SAFETY: the caller's contract is the same.
     with(|call| unsafe { launch(call, f, config, &[], Arguments { params: kernelParams, extra }) })
 }
@@ -76,12 +72,8 @@ pub unsafe fn cuLaunchCooperativeKernel(
     hStream: sys::CUstream,
     kernelParams: *mut *mut c_void,
 ) -> CuResult {
-    let config = Config {
-        grid: [gridDimX, gridDimY, gridDimZ],
-        block: [blockDimX, blockDimY, blockDimZ],
-        shared: sharedMemBytes,
-        stream: hStream,
-    };
+    let (grid, block) = ([gridDimX, gridDimY, gridDimZ], [blockDimX, blockDimY, blockDimZ]);
+    let config = Config { grid, block, shared: sharedMemBytes, stream: hStream };
     let mut cooperative = LaunchValue([0; 64]);
     cooperative.0[0] = 1;
     let arguments = Arguments { params: kernelParams, extra: std::ptr::null_mut() };
@@ -129,13 +121,9 @@ unsafe fn read_config(
         }
     }
     let stream = if config.hStream.is_null() { default_stream } else { config.hStream };
-    let size = Config {
-        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
-        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
-        shared: config.sharedMemBytes,
-        stream,
-    };
-    Ok((size, attributes))
+    let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+    let block = [config.blockDimX, config.blockDimY, config.blockDimZ];
+    Ok((Config { grid, block, shared: config.sharedMemBytes, stream }, attributes))
 }
 
 /// The same as a message that is not sent: what occupancy queries are asked about.
