@@ -27,9 +27,9 @@ pub unsafe fn cuModuleGetLoadingMode(mode: *mut c_uint) -> CuResult {
 /// Loads a module from a file.
 pub unsafe fn cuModuleLoad(module: *mut sys::CUmodule, fname: *const c_char) -> CuResult {
     // SAFETY: the caller's contract is the same.
-    load(module, &JitOptions::default(), |folder, id| unsafe {
-        Upload::write(folder, id, &read_file(fname)?)
-    })
+    unsafe {
+        load(module, &JitOptions::default(), |folder, id| Upload::write(folder, id, &read_file(fname)?))
+    }
 }
 
 /// Loads a module from what `upload` writes into the session's folder.
@@ -73,10 +73,11 @@ pub unsafe fn cuModuleLoadDataEx(
     options: *mut c_uint,
     optionValues: *mut *mut c_void,
 ) -> CuResult {
-    // SAFETY: the caller gives arrays of this length.
-    let options = unsafe { JitOptions::read(numOptions, options, optionValues) }?;
-    // SAFETY: the caller gives a whole image.
-    load(module, &options, |folder, id| unsafe { Upload::from_memory(folder, id, image) })
+    // SAFETY: the caller gives arrays of this length, and a whole image.
+    unsafe {
+        let options = JitOptions::read(numOptions, options, optionValues)?;
+        load(module, &options, |folder, id| Upload::from_memory(folder, id, image))
+    }
 }
 
 /// Loads a module from a fatbinary in memory.
