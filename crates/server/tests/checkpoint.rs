@@ -4,11 +4,13 @@
 mod common;
 
 use backend_soft::{Options, SoftBackend};
-use common::{App, BASIC, CTX, HELLO, Pinned, Thread, VARIABLES, backend, wait_until};
+use common::{App, BASIC, CTX, HELLO, Thread, VARIABLES, backend, wait_until};
 use image::{ImageId, Manifest, ObjectKind, SessionId};
 use server::capture::Cut;
 use server::control::{Answer, Ask, Start};
+use server::restore::RestoreError;
 use server::session::Session;
+use server::state::SessionState;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -72,17 +74,39 @@ fn manifest(id: ImageId) -> Manifest {
     }
 }
 
-fn held(app: &mut App, thread: &mut Thread) -> (Pinned, PinnedId, u64) {
-    let pinned = PinnedId(900);
-    let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 4096, flags: 0 }).unwrap();
-    let ours = Pinned::open(app.dir.path(), pinned);
-    (ours, pinned, address)
+/// Rehearses a state in a session of its own.
+fn rehearse(state: &[u8]) -> Result<(), RestoreError> {
+    rehearse_on(backend(), state)
+}
+
+fn rehearse_on(backend: Arc<dyn backend::Backend>, state: &[u8]) -> Result<(), RestoreError> {
+    let dir = tempfile::tempdir().unwrap();
+    let link = ServerSession::create(dir.path()).unwrap();
+    Session::rehearse(backend, link, dir.path().to_owned(), state)
+}
+
+/// What a rehearsal says of a session's state after `tamper`: one with a module whose variable the program knows.
+fn tampered(tamper: impl FnOnce(&mut SessionState)) -> RestoreError {
+    let (mut app, mut thread) = App::with_context();
+    let images = Images::new();
+    let module = app.load(&mut thread, 2, VARIABLES);
+    thread.call(ModuleGetGlobal { module, name: "counter".into() }).unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let Cut { mut state, images: code } = app.session.cut().unwrap();
+    let (_, bytes) = images.capture(&app.session);
+    let _files = app.kill();
+    rehearse(&bytes).unwrap();
+    let full = SoftBackend::new(Options { memory: 16, ..Options::default() });
+    let error = rehearse_on(Arc::new(full), &bytes).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    tamper(&mut state);
+    rehearse(&state.to_bytes(&code).unwrap()).unwrap_err()
 }
 
 #[test]
 fn the_gate_names_the_kernel_that_holds_it_and_reopens() {
     let (mut app, mut thread) = App::with_context();
-    let (ours, _, address) = held(&mut app, &mut thread);
+    let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
     let module = app.load(&mut thread, 2, BASIC);
     let wait_for = thread.function(module, 3, "wait_for");
     thread.launch(wait_for, Stream::Legacy, 1, &[address, address + 4], &[]);
@@ -165,7 +189,7 @@ fn a_failed_context_is_refused() {
 fn a_session_comes_back_as_it_was() {
     let (mut app, mut thread) = App::with_context();
     let images = Images::new();
-    let (ours, _, shared) = held(&mut app, &mut thread);
+    let (ours, shared) = app.pinned(&mut thread, PinnedId(900), 4096);
     ours.word(5).store(55, Ordering::Release);
     // Modules A and B; A goes, C comes, and B's variables are known by address.
     let a = app.load(&mut thread, 10, VARIABLES);
@@ -211,12 +235,8 @@ fn a_session_comes_back_as_it_was() {
     thread.put(scale, &[4]);
     thread.launch(step, Stream::Legacy, 1, &[small], &[]);
     // Streams and events.
-    let stream = StreamId(16);
-    thread.send(StreamCreate { ctx: CTX, stream, flags: 1, priority: 0 });
-    let (start, end, after) = (EventId(17), EventId(18), EventId(19));
-    for event in [start, end, after] {
-        thread.send(EventCreate { ctx: CTX, event, flags: 0 });
-    }
+    let [stream] = thread.streams([16]);
+    let [start, end, after] = thread.events([17, 18, 19]);
     let record = |event| EventRecord { ctx: CTX, stream: Stream::Created(stream), event, flags: 0 };
     thread.send(record(start));
     thread.call(EventSynchronize { event: start }).unwrap();
@@ -243,9 +263,7 @@ fn a_session_comes_back_as_it_was() {
     drop(thread);
     let image = images.store.open_image(&id).unwrap();
     assert!(image.object(&ObjectKind::SessionState { session: SessionId(SESSION.into()) }).is_ok());
-    let rehearsal = tempfile::tempdir().unwrap();
-    let link = ServerSession::create(rehearsal.path()).unwrap();
-    Session::rehearse(backend(), link, rehearsal.path().to_owned(), &state).unwrap();
+    rehearse(&state).unwrap();
 
     let app = App::restore(dir, addresses, SESSION, &image);
     let mut thread = app.thread();
@@ -373,10 +391,12 @@ fn a_server_answers_its_supervisor() {
     let Answer::Idle { refusals, table_changed, bytes } = idle else { panic!("{idle:?}") };
     assert_eq!((refusals.len(), table_changed, bytes), (0, true, 3 << 20));
     let draft = images.store.begin().unwrap();
+    let states = tempfile::tempdir().unwrap();
     let capture = Ask::Capture {
         store: images.store.dir(),
         draft: draft.id().to_string(),
         compress: image::Compress::Lz4,
+        states: states.path().to_owned(),
     };
     let captured = supervisor.ask(&capture);
     let Answer::Captured { receipt, bytes, devices, state } = captured else { panic!("{captured:?}") };
@@ -401,9 +421,8 @@ fn a_server_answers_its_supervisor() {
     let spare = tempfile::tempdir().unwrap();
     let mut rehearsal = Supervisor::start(spare.path(), 0, &Start::Rehearsal);
     assert!(matches!(rehearsal.answer(), Answer::Ready { .. }));
-    assert_eq!(rehearsal.ask(&Ask::Rehearse { state: state.clone() }), Answer::Done);
+    assert_eq!(rehearsal.ask(&Ask::Rehearse { state }), Answer::Done);
     rehearsal.ended();
-    std::fs::remove_file(state).unwrap();
 
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
     // The image is of session 60; another has nothing in it.
@@ -421,52 +440,25 @@ fn a_server_answers_its_supervisor() {
 
 #[test]
 fn a_rehearsal_names_what_is_elsewhere() {
-    let (mut app, mut thread) = App::with_context();
-    let images = Images::new();
-    let module = app.load(&mut thread, 2, VARIABLES);
-    thread.call(ModuleGetGlobal { module, name: "counter".into() }).unwrap();
-    app.session.close_gate(LONG).unwrap();
-    let Cut { mut state, images: code } = app.session.cut().unwrap();
-    let (_, bytes) = images.capture(&app.session);
-    let rehearse_on = |backend, bytes: &[u8]| {
-        let dir = tempfile::tempdir().unwrap();
-        let link = ServerSession::create(dir.path()).unwrap();
-        Session::rehearse(backend, link, dir.path().to_owned(), bytes)
-    };
-    let rehearse = |bytes: &[u8]| rehearse_on(backend(), bytes);
-    let _files = app.kill();
-    rehearse(&bytes).unwrap();
-    let full = SoftBackend::new(Options { memory: 16, ..Options::default() });
-    let error = rehearse_on(Arc::new(full), &bytes).unwrap_err();
-    assert!(error.is_out_of_memory(), "{error}");
-    let counter = state.modules[0].variables.iter_mut().find(|variable| variable.name == "counter").unwrap();
-    counter.range.base += 64;
-    let message = rehearse(&state.to_bytes(&code).unwrap()).unwrap_err().to_string();
-    for part in
-        ["counter", "module 0xd400000002", &format!("{:#x}", state.modules[0].variables[0].range.base - 64)]
-    {
+    let mut recorded = 0;
+    let error = tampered(|state| {
+        let mut variables = state.modules[0].variables.iter_mut();
+        let counter = variables.find(|variable| variable.name == "counter").unwrap();
+        recorded = counter.range.base;
+        counter.range.base += 64;
+    });
+    let message = error.to_string();
+    for part in ["counter", "module 0xd400000002", &format!("{recorded:#x}")] {
         assert!(message.contains(part), "{message}");
     }
 }
 
 #[test]
 fn a_rehearsal_names_an_object_whose_ranges_differ() {
-    let (mut app, mut thread) = App::with_context();
-    let images = Images::new();
-    let module = app.load(&mut thread, 2, VARIABLES);
-    thread.call(ModuleGetGlobal { module, name: "counter".into() }).unwrap();
-    app.session.close_gate(LONG).unwrap();
-    let Cut { mut state, images: code } = app.session.cut().unwrap();
-    images.capture(&app.session);
     // As recorded by a device library that needed one range more, in which the program's variables do not lie.
     let extra = backend::Range { base: 0x3000_4000_0000, bytes: 2 << 20 };
-    state.modules[0].record.placement.ranges.push(extra);
-    let _files = app.kill();
-    let dir = tempfile::tempdir().unwrap();
-    let link = ServerSession::create(dir.path()).unwrap();
-    let bytes = state.to_bytes(&code).unwrap();
-    let rehearsed = Session::rehearse(backend(), link, dir.path().to_owned(), &bytes);
-    let message = rehearsed.unwrap_err().to_string();
+    let error = tampered(|state| state.modules[0].record.placement.ranges.push(extra));
+    let message = error.to_string();
     for part in ["Module(ModuleId(2))", "has to take", &extra.to_string()] {
         assert!(message.contains(part), "{message}");
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{App, BASIC, CTX, HELLO, Pinned, VARIABLES, wait_until};
+use common::{App, BASIC, CTX, HELLO, VARIABLES, wait_until};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use wire::*;
@@ -203,8 +203,7 @@ fn variables_are_copied_to_and_from() {
 fn pinned_memory_is_shared() {
     let (mut app, mut thread) = App::with_context();
     let pinned = PinnedId(9);
-    let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 10_000, flags: 0 }).unwrap();
-    let ours = Pinned::open(app.dir.path(), pinned);
+    let (ours, address) = app.pinned(&mut thread, pinned, 10_000);
     ours.word(0).store(41, Ordering::Release);
     let module = app.load(&mut thread, 2, BASIC);
     let add = thread.function(module, 3, "add_one");
@@ -230,14 +229,8 @@ fn streams_and_events_keep_order_and_time() {
     let add = thread.function(module, 3, "add_one");
     let memory = thread.alloc(4);
     thread.put(memory, &[0]);
-    let (one, two) = (StreamId(4), StreamId(5));
-    for stream in [one, two] {
-        thread.send(StreamCreate { ctx: CTX, stream, flags: 1, priority: 0 });
-    }
-    let (start, end) = (EventId(6), EventId(7));
-    for event in [start, end] {
-        thread.send(EventCreate { ctx: CTX, event, flags: 0 });
-    }
+    let [one, two] = thread.streams([4, 5]);
+    let [start, end] = thread.events([6, 7]);
     let record = |stream, event| EventRecord { ctx: CTX, stream: Stream::Created(stream), event, flags: 0 };
     thread.send(record(one, start));
     for _ in 0..50 {
@@ -263,9 +256,7 @@ fn streams_and_events_keep_order_and_time() {
 #[test]
 fn a_copy_from_the_application_is_there_for_every_stream() {
     let (mut app, mut thread) = App::with_context();
-    let pinned = PinnedId(9);
-    let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 4096, flags: 0 }).unwrap();
-    let ours = Pinned::open(app.dir.path(), pinned);
+    let (ours, address) = app.pinned(&mut thread, PinnedId(9), 4096);
     let module = app.load(&mut thread, 2, BASIC);
     let wait_for = thread.function(module, 3, "wait_for");
     let add = thread.function(module, 4, "add_one");
@@ -408,16 +399,11 @@ fn a_context_takes_its_objects_along() {
 #[test]
 fn a_call_that_waits_delays_nobody_else() {
     let (mut app, mut thread) = App::with_context();
-    let pinned = PinnedId(9);
-    let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 4096, flags: 0 }).unwrap();
-    let ours = Pinned::open(app.dir.path(), pinned);
+    let (ours, address) = app.pinned(&mut thread, PinnedId(9), 4096);
     let module = app.load(&mut thread, 2, BASIC);
     let wait_for = thread.function(module, 3, "wait_for");
     let store = thread.function(module, 4, "store");
-    let (held, free) = (StreamId(5), StreamId(6));
-    for stream in [held, free] {
-        thread.send(StreamCreate { ctx: CTX, stream, flags: 1, priority: 0 });
-    }
+    let [held, free] = thread.streams([5, 6]);
     thread.launch(wait_for, Stream::Created(held), 1, &[address, address + 4], &[]);
     let waiting = std::thread::spawn(move || {
         let waited = thread.call(StreamSynchronize { ctx: CTX, stream: Stream::Created(held) });
@@ -437,16 +423,11 @@ fn a_call_that_waits_delays_nobody_else() {
 #[test]
 fn a_stream_that_is_stuck_does_not_keep_back_what_frees_it() {
     let (mut app, mut thread) = App::with_context();
-    let pinned = PinnedId(9);
-    let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 4096, flags: 0 }).unwrap();
-    let ours = Pinned::open(app.dir.path(), pinned);
+    let (ours, address) = app.pinned(&mut thread, PinnedId(9), 4096);
     let module = app.load(&mut thread, 2, BASIC);
     let wait_for = thread.function(module, 3, "wait_for");
     let (store, add) = (thread.function(module, 4, "store"), thread.function(module, 5, "add_one"));
-    let (stuck, free) = (StreamId(6), StreamId(7));
-    for stream in [stuck, free] {
-        thread.send(StreamCreate { ctx: CTX, stream, flags: 1, priority: 0 });
-    }
+    let [stuck, free] = thread.streams([6, 7]);
     thread.launch(wait_for, Stream::Created(stuck), 1, &[address, address + 4], &[]);
     for _ in 0..200 {
         thread.launch(add, Stream::Created(stuck), 1, &[address + 8], &[1]);

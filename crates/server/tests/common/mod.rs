@@ -90,6 +90,12 @@ impl App {
         module
     }
 
+    /// Pinned memory: the words that both sides see, and their address.
+    pub fn pinned(&self, thread: &mut Thread, pinned: PinnedId, bytes: u64) -> (Pinned, u64) {
+        let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes, flags: 0 }).unwrap();
+        (Pinned::open(self.dir.path(), pinned), address)
+    }
+
     /// Ends the session as a killed server would, and hands over its files.
     pub fn kill(mut self) -> (TempDir, MutexGuard<'static, ()>) {
         self.session.end();
@@ -175,6 +181,23 @@ impl Thread {
         let function = FunctionId(function);
         self.call(ModuleGetFunction { module, function, name: name.into() }).unwrap();
         Callee::Function(function)
+    }
+
+    /// Streams that do not wait for the legacy one.
+    pub fn streams<const N: usize>(&mut self, ids: [u32; N]) -> [StreamId; N] {
+        let streams = ids.map(StreamId);
+        for stream in streams {
+            self.send(StreamCreate { ctx: CTX, stream, flags: 1, priority: 0 });
+        }
+        streams
+    }
+
+    pub fn events<const N: usize>(&mut self, ids: [u32; N]) -> [EventId; N] {
+        let events = ids.map(EventId);
+        for event in events {
+            self.send(EventCreate { ctx: CTX, event, flags: 0 });
+        }
+        events
     }
 
     pub fn launch(&mut self, callee: Callee, stream: Stream, threads: u32, wide: &[u64], narrow: &[u32]) {
