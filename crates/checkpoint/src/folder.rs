@@ -147,20 +147,6 @@ pub fn read_failure(error: store::ReadError) -> Failure {
     Failure::new(kind, crate::error::Chain(&error).to_string())
 }
 
-/// A new folder in memory, where the machine has one: what CRIU writes goes there first, so that the job is not stopped
-/// for as long as a disk takes.
-///
-/// # Errors
-/// When it cannot be made.
-pub fn in_memory() -> Result<tempfile::TempDir, Failure> {
-    let memory = Path::new("/dev/shm");
-    let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    tempfile::Builder::new()
-        .prefix("dormouse-")
-        .tempdir_in(&place)
-        .map_err(|error| Failure::of(format_args!("cannot make a folder in {}", place.display()), &error))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -6,12 +6,15 @@ mod cut;
 mod error;
 mod facts;
 mod folder;
+mod lineage;
+mod lock;
 pub mod restart;
 pub mod runtime;
 mod server_process;
 mod sessions;
 mod stores;
 pub mod supervisor;
+mod work;
 
 pub use error::{Chain, Failure, Kind};
 pub use stores::{find_image, open_store};

@@ -2,18 +2,23 @@
 //! shows), `admin.sock` (where a checkpoint is asked for). A folder whose lock nobody holds is left over and is removed.
 
 use crate::error::{Failure, Kind};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use crate::lineage::Life;
+use crate::lock;
+use image::Lineage;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// What is known of a running job.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct JobFacts {
     /// Its name.
     pub job: String,
+    /// What it has in common with its images and with whatever is restarted from them.
+    pub lineage: Lineage,
     /// Pid of its supervisor.
     pub supervisor: u32,
     /// When it was started, in ns since 1970 UTC.
@@ -32,9 +37,13 @@ pub struct JobFacts {
 #[derive(Debug)]
 pub struct JobFolder {
     path: PathBuf,
-    // Held, never read: the lock goes with it.
+    // Held, never read: the locks go with them, the folder's last, since that is what others wait for.
+    _life: Life,
     _lock: OwnedFd,
 }
+
+/// The file in a job's folder that its supervisor holds.
+const LOCK: &str = "lock";
 
 /// Where the folders of all jobs lie.
 #[must_use]
@@ -64,18 +73,18 @@ pub fn check_name(name: &str) -> Result<(), Failure> {
 }
 
 impl JobFolder {
-    /// Claims the name of a job.
+    /// Claims the name of a job and its lineage.
     ///
     /// # Errors
-    /// [`Kind::Busy`] when a job of that name runs.
+    /// [`Kind::Busy`] when a job of that lineage runs, or one of that name.
     pub fn claim(root: &Path, facts: &JobFacts) -> Result<Self, Failure> {
         check_name(&facts.job)?;
         let path = root.join(&facts.job);
         let fail = |error: io::Error| {
             Failure::of(format_args!("cannot make the job's folder {}", path.display()), &error)
         };
-        fs::create_dir_all(&path).map_err(fail)?;
-        let Some(lock) = try_lock(&path).map_err(fail)? else {
+        let life = Life::begin(root, facts.lineage, &facts.job)?;
+        let Some(lock) = take(&path).map_err(fail)? else {
             return Err(Failure::new(
                 Kind::Busy,
                 format!("a job named {:?} is running already; choose another name with --name", facts.job),
@@ -89,7 +98,7 @@ impl JobFolder {
         let text = serde_json::to_vec_pretty(facts).map_err(|error| fail(error.into()))?;
         let fresh = path.join("job.json.new");
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path.join("job.json"))).map_err(fail)?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, _life: life, _lock: lock })
     }
 
     /// Where the supervisor listens.
@@ -147,26 +156,34 @@ pub fn find(root: &Path, name: &str) -> Result<JobFacts, Failure> {
     Err(Failure::new(Kind::NotFound, format!("no job named {name:?} is running ({hint})")))
 }
 
+/// Waits until the supervisor of a job has ended, or for `patience`: then its name and its images can be used again.
+pub fn wait_until_gone(root: &Path, job: &JobFacts, patience: Duration) {
+    const NAP: Duration = Duration::from_millis(5);
+    let began = Instant::now();
+    let is_there = || running(&root.join(&job.job)).is_some_and(|now| now.supervisor == job.supervisor);
+    while is_there() && began.elapsed() < patience {
+        std::thread::sleep(NAP);
+    }
+}
+
 fn running(path: &Path) -> Option<JobFacts> {
-    if path.join("lock").exists() && matches!(try_lock(path), Ok(Some(_))) {
-        // Nobody holds it: its supervisor was killed.
+    if let Ok(Some(_held)) = lock::try_existing(&path.join(LOCK)) {
+        // Its supervisor was killed.
         let _ = fs::remove_dir_all(path);
         return None;
     }
     serde_json::from_slice(&fs::read(path.join("job.json")).ok()?).ok()
 }
 
-/// The lock of a job's folder, if nobody holds it.
-fn try_lock(path: &Path) -> io::Result<Option<OwnedFd>> {
-    let file = rustix::fs::open(
-        path.join("lock"),
-        OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
-        Mode::RUSR | Mode::WUSR,
-    )?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(file)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(error.into()),
+/// The lock of a job's folder, which is made if need be.
+fn take(path: &Path) -> io::Result<Option<OwnedFd>> {
+    loop {
+        fs::create_dir_all(path)?;
+        match lock::take(&path.join(LOCK)) {
+            // Somebody has just removed it as left over.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            taken => return taken,
+        }
     }
 }
 
@@ -178,6 +195,7 @@ mod tests {
     fn facts(job: &str) -> JobFacts {
         JobFacts {
             job: job.into(),
+            lineage: Lineage([7; 16]),
             supervisor: 1,
             started_ns: 0,
             command: vec!["true".into()],

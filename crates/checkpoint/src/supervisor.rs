@@ -4,9 +4,10 @@ use crate::admin::{Event, Request, receive, send};
 use crate::cut;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
+use crate::lineage;
 use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{Sessions, readable};
-use image::{Command, ImageId, RawPath};
+use image::{Command, ImageId, Lineage, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -64,7 +65,7 @@ pub fn run(
         args: spec.argv.iter().map(|arg| RawPath::from(arg.as_os_str())).collect(),
         cwd: RawPath::from(spec.cwd.as_os_str()),
     };
-    let facts = facts_of(&settings, &command, None);
+    let facts = facts_of(&settings, &command, lineage::fresh()?, None);
     let folder = JobFolder::claim(&runtime::root(), &facts)?;
     let tmpfs = tmpfs(settings.shared_memory)?;
     let library = tmpfs.path().join(LIBRARY_DIR);
@@ -237,9 +238,15 @@ pub(crate) fn criu() -> Result<host::Criu, Failure> {
     host::Criu::find().map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))
 }
 
-pub(crate) fn facts_of(settings: &Settings, command: &Command, restarted_from: Option<String>) -> JobFacts {
+pub(crate) fn facts_of(
+    settings: &Settings,
+    command: &Command,
+    lineage: Lineage,
+    restarted_from: Option<String>,
+) -> JobFacts {
     JobFacts {
         job: settings.name.clone(),
+        lineage,
         supervisor: std::process::id(),
         started_ns: facts::now_ns(),
         command: command.args.iter().map(ToString::to_string).collect(),

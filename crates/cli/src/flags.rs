@@ -165,9 +165,12 @@ pub struct Restart {
     /// Name of the job [default: the one it had]
     #[arg(short, long)]
     pub name: Option<String>,
-    /// Only say whether the image can be restarted here
+    /// Only find out whether the image can be restarted here and now; changes nothing
     #[arg(long)]
     pub check: bool,
+    /// With --check: answer in JSON, whose fields are a promise
+    #[arg(long, requires = "check")]
+    pub json: bool,
     #[command(flatten)]
     pub machine: Machine,
     #[command(flatten)]

@@ -29,7 +29,9 @@ mod store_config;
 
 pub use chunk::{CHUNK_SIZE, Codec, Compress, Entry};
 pub use error::{ChunkError, FormatError};
-pub use id::{ChunkId, DeviceOrdinal, ImageId, Machine, PackId, Lineage, ParseIdError, RawPath, SessionId, StoreId};
+pub use id::{
+    ChunkId, DeviceOrdinal, ImageId, Lineage, Machine, PackId, ParseIdError, RawPath, SessionId, StoreId,
+};
 pub use index::Index;
 pub use manifest::{
     Command, CutTimes, DeviceFacts, FileAction, HostFacts, JobFile, Manifest, MappedFile, StoredBytes,

@@ -46,6 +46,8 @@ pub enum Ask {
         draft: String,
         /// How to compress.
         compress: Compress,
+        /// A folder for the file with the object table; it is gone with the supervisor.
+        states: PathBuf,
     },
     /// Take messages again. Answers [`Answer::Done`].
     Ungate,
@@ -98,7 +100,7 @@ pub enum Answer {
         bytes: u64,
         /// The devices of the session.
         devices: Vec<DeviceFacts>,
-        /// A file with the object table, for [`Ask::Rehearse`]; the supervisor removes it.
+        /// A file with the object table, for [`Ask::Rehearse`].
         state: PathBuf,
     },
     /// Done.

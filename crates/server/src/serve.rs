@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -219,10 +219,12 @@ impl Server {
                     gate = now;
                     answer
                 }
-                Ask::Capture { store, draft, compress } => {
+                Ask::Capture { store, draft, compress, states } => {
                     let options = WriteOptions { compress, ..WriteOptions::default() };
                     let captured = match &gate {
-                        Gate::Closed(Some(cut)) => self.capture(cut, supervisor, &store, &draft, &options),
+                        Gate::Closed(Some(cut)) => {
+                            self.capture(cut, supervisor, &store, &draft, &options, &states)
+                        }
                         Gate::Closed(None) | Gate::Open => Err(not_now("a capture")),
                     };
                     if captured.is_ok() {
@@ -289,6 +291,7 @@ impl Server {
         store: &Path,
         draft: &str,
         options: &WriteOptions,
+        states: &Path,
     ) -> Result<Answer, Answer> {
         let failed = |message: String, cause: Cause| Answer::Failed { message, cause };
         let draft: ImageId =
@@ -310,7 +313,8 @@ impl Server {
         })?;
         let receipt: Receipt = writer.finish().map_err(of_store)?;
         let receipt = receipt.to_bytes().map_err(of_store)?;
-        let state = state_file(&captured.state)
+        let state = states.join(format!("session-{}", self.number));
+        std::fs::write(&state, &captured.state)
             .map_err(|error| failed(format!("no file for the object table: {error}"), Cause::Other))?;
         Ok(Answer::Captured {
             receipt: hex(&receipt),
@@ -326,13 +330,6 @@ impl Server {
         self.session.end();
         output
     }
-}
-
-/// A file with the object table, outside of the job's tmpfs, which is captured next.
-fn state_file(bytes: &[u8]) -> io::Result<PathBuf> {
-    let mut file = tempfile::Builder::new().prefix("dormouse-state-").tempfile()?;
-    file.write_all(bytes)?;
-    Ok(file.into_temp_path().keep()?)
 }
 
 /// An error and what it comes from, in one line.

@@ -10,7 +10,6 @@ use crate::sessions::panicked;
 use crate::supervisor::Supervisor;
 use image::DeviceFacts;
 use server::control::{Answer, Ask};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -24,16 +23,6 @@ pub struct Device {
     /// The object tables, to rehearse.
     pub states: Vec<PathBuf>,
     pub bytes: u64,
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        for state in &self.states {
-            if let Err(error) = fs::remove_file(state) {
-                tracing::debug!("{}: {error}", state.display());
-            }
-        }
-    }
 }
 
 /// A stopped job and its captured device memory, and how long each took.
@@ -84,14 +73,10 @@ pub fn capture<'a>(
     });
     let device_time = began.elapsed();
     let mut device = Device { receipts: Vec::new(), devices: Vec::new(), states: Vec::new(), bytes: 0 };
-    // Every answer is taken, also after a failure: each names a file that is to be removed.
-    let mut taken = Ok(());
-    for answer in answers {
-        let one = answer.and_then(|answer| device.take(answer));
-        taken = taken.and(one);
-    }
     let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
-    taken?;
+    for answer in answers {
+        device.take(answer?)?;
+    }
     Ok(Captured { frozen, host_time, device, device_time })
 }
 

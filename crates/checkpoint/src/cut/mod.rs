@@ -10,11 +10,12 @@ use self::rehearsal::rehearse;
 use crate::admin::{CheckpointOptions, Event, Report};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
-use crate::folder::{self, Entry, in_memory, write_failure};
+use crate::folder::{self, Entry, write_failure};
 use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_or_create_store;
 use crate::supervisor::Supervisor;
-use image::{CutTimes, Manifest, ObjectKind};
+use crate::work::WorkFolder;
+use image::{CutTimes, Lineage, Manifest, ObjectKind};
 use serde::{Deserialize, Serialize};
 use server::control::Ask;
 use std::path::Path;
@@ -30,6 +31,8 @@ pub struct JobRecord {
     pub host: host::HostRecord,
     /// The GPU sessions.
     pub sessions: Vec<SessionRecord>,
+    /// What the job has in common with whatever is restarted from the image.
+    pub lineage: Lineage,
     /// Where calls went: the value of `--device`.
     pub device: String,
     /// The job's tmpfs, beside the bytes of its files.
@@ -61,6 +64,7 @@ pub fn take(
     let mut pause = BACK_OFF;
     let mut retries = 0;
     loop {
+        let work = WorkFolder::new(job.job.memory())?;
         cut.step("closing the gate");
         let closed = Instant::now();
         let (sessions, held) = job.sessions.hold();
@@ -71,11 +75,10 @@ pub fn take(
             Ok(mut gated) => {
                 let drain = closed.elapsed();
                 cut.step("capturing");
-                let images = in_memory()?;
-                match cut.capture(&mut gated, images.path()) {
+                match cut.capture(&mut gated, &work) {
                     Ok(captured) => {
                         let still = Still { captured, gated, held, closed, drain, retries };
-                        return cut.publish(still, &sessions, images.path());
+                        return cut.publish(still, &sessions, &work);
                     }
                     Err(_) if job.sessions.is_asked() => asking(),
                     Err(failure) => {
@@ -142,18 +145,23 @@ impl<'a> Cut<'a> {
         let _ = self.events.send(Event::Step { step: name.to_owned() });
     }
 
-    fn capture(&self, gated: &mut Gated<'_>, images: &Path) -> Result<Captured<'a>, Failure> {
+    fn capture(&self, gated: &mut Gated<'_>, work: &WorkFolder) -> Result<Captured<'a>, Failure> {
         if gated.table_changed {
             // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
             self.job.forget_rehearsal();
         }
         let (store, draft) = (self.store.dir(), self.draft.id().to_string());
-        let ask = Ask::Capture { store, draft, compress: self.options.compress };
-        capture(self.job, &self.criu, gated, &ask, images, self.events)
+        let ask = Ask::Capture { store, draft, compress: self.options.compress, states: work.states() };
+        capture(self.job, &self.criu, gated, &ask, &work.images(), self.events)
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
-    fn publish(self, still: Still<'_>, sessions: &[Arc<Session>], images: &Path) -> Result<Report, Failure> {
+    fn publish(
+        self,
+        still: Still<'_>,
+        sessions: &[Arc<Session>],
+        work: &WorkFolder,
+    ) -> Result<Report, Failure> {
         let Self { job, options, .. } = self;
         let Still { captured, gated, held, closed, drain, retries } = still;
         let Captured { frozen, host_time, device, device_time } = captured;
@@ -165,9 +173,10 @@ impl<'a> Cut<'a> {
         let record = JobRecord {
             host: frozen.record().clone(),
             sessions: frozen_sessions(sessions, frozen.record()),
+            lineage: job.facts.lineage,
             device: job.sessions.device().to_owned(),
             shared: entries(&shared)?,
-            criu: entries(images)?,
+            criu: entries(&work.images())?,
         };
         // With --stop the job stays as it is until its image is safe, and goes on if it is not.
         let mut warnings = frozen.warnings().to_vec();
@@ -181,7 +190,7 @@ impl<'a> Cut<'a> {
         let stall = closed.elapsed();
 
         self.step("writing");
-        let host_bytes = folder::save(images, &self.writer, |name| ObjectKind::CriuFile { name })?;
+        let host_bytes = folder::save(&work.images(), &self.writer, |name| ObjectKind::CriuFile { name })?;
         let record_json =
             serde_json::to_vec(&record).map_err(|error| Failure::of("the job's record", &error))?;
         self.writer.put(ObjectKind::HostRecord, &record_json).map_err(write_failure)?;
@@ -244,7 +253,7 @@ fn entries(dir: &Path) -> Result<Vec<Entry>, Failure> {
 }
 
 /// Whether a failure comes of a CRIU that does not work on this machine.
-fn explained(criu: &host::Criu, failure: Failure) -> Failure {
+pub fn explained(criu: &host::Criu, failure: Failure) -> Failure {
     if failure.kind != Kind::Failed {
         return failure;
     }

@@ -1,9 +1,9 @@
 //! Trying a restart before its image is published: every object at its address again, in a fresh server.
 
 use crate::error::{Failure, Kind};
-use crate::folder::in_memory;
 use crate::server_process::ServerProcess;
 use crate::supervisor::Supervisor;
+use crate::work::WorkFolder;
 use server::control::{Answer, Ask, Start};
 use std::path::{Path, PathBuf};
 
@@ -33,8 +33,8 @@ pub fn rehearse(job: &Supervisor, states: &[PathBuf]) -> Result<Option<String>, 
 }
 
 fn replay(job: &Supervisor, state: &Path) -> Result<(), Failure> {
-    let dir = in_memory()?;
-    let mut server = ServerProcess::start(0, dir.path(), job.sessions.device(), &Start::Rehearsal)?;
+    let work = WorkFolder::new(0)?;
+    let mut server = ServerProcess::start(0, &work.session(), job.sessions.device(), &Start::Rehearsal)?;
     match server.answer(&mut |_, _| {})? {
         Answer::Ready { .. } => {}
         other => return Err(server.unexpected(&other)),

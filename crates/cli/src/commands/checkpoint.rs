@@ -7,6 +7,10 @@ use checkpoint::{Failure, Kind, runtime};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+/// How long the supervisor of a stopped job may take to end: a restart may follow at once.
+const SUPERVISOR_END: Duration = Duration::from_secs(10);
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -38,7 +42,12 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         );
     bar.finish_and_clear();
     match last? {
-        Event::Published(report) => Ok(Published(report)),
+        Event::Published(report) => {
+            if flags.stop {
+                runtime::wait_until_gone(&root, &job, SUPERVISOR_END);
+            }
+            Ok(Published(report))
+        }
         Event::Failed(failure) => Err(failure),
         other => Err(Failure::new(Kind::Failed, format!("the job's supervisor answered {other:?}"))),
     }

@@ -1,48 +1,74 @@
 //! `dormouse restart`
 
 use super::{device, store_dir};
-use crate::exit::{self, OWN_FAILURE};
-use crate::flags::{Device, Restart};
-use crate::output::complain;
+use crate::exit::OWN_FAILURE;
+use crate::flags::{self, Restart};
+use crate::output::{Show, complain, finish};
 use checkpoint::Failure;
 use checkpoint::restart;
 use checkpoint::supervisor::Settings;
+use serde::Serialize;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Continues a job from an image and ends as it does.
+/// An image that can be restarted here.
+#[derive(Serialize)]
+struct Restartable {
+    /// Its id.
+    image: String,
+    /// The job's name when it was taken.
+    job: String,
+    /// Where calls would go.
+    device: String,
+}
+
+/// Continues a job from an image and ends as it does, or finds out whether that can be done.
 pub fn run(flags: Restart) -> ExitCode {
-    let check = flags.check;
+    if flags.check {
+        return finish(flags.json, check(&flags));
+    }
     match start(flags) {
-        Ok(Some(ending)) => ending.exit_like_it(),
-        Ok(None) => ExitCode::SUCCESS,
+        Ok(ending) => ending.exit_like_it(),
         Err(failure) => {
             complain(&failure);
-            if check { exit::of(&failure) } else { ExitCode::from(OWN_FAILURE) }
+            ExitCode::from(OWN_FAILURE)
         }
     }
 }
 
-fn start(flags: Restart) -> Result<Option<host::Ending>, Failure> {
-    let io = |error: std::io::Error| Failure::of("cannot prepare the job", &error);
+fn check(flags: &Restart) -> Result<Restartable, Failure> {
+    let restart = restart::Restart::open(&store_dir(&flags.store), &flags.image)?;
+    let device = device_for(flags, &restart);
+    restart.check(&device, flags.machine.shared_memory)?;
+    Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device })
+}
+
+fn start(flags: Restart) -> Result<host::Ending, Failure> {
+    let io = |error: io::Error| Failure::of("cannot prepare the job", &error);
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_dir(&flags.store);
     let restart = restart::Restart::open(&store, &flags.image)?;
-    // Without a wish the job goes back to the sort of device it was on.
-    let device = match flags.machine.device {
-        Device::Auto => restart.device().to_owned(),
-        asked => device(asked).to_owned(),
-    };
-    if flags.check {
-        println!("this image of job {} can be restarted here", restart.job());
-        return Ok(None);
-    }
     let settings = Settings {
+        device: device_for(&flags, &restart),
         name: flags.name.unwrap_or_else(|| restart.job().to_owned()),
-        device,
         store,
         shared_memory: flags.machine.shared_memory,
     };
-    restart.run(settings, stdio, signals).map(Some)
+    restart.run(settings, stdio, signals)
+}
+
+/// Without a wish the job goes back to the sort of device it was on.
+fn device_for(flags: &Restart, restart: &restart::Restart) -> String {
+    match flags.machine.device {
+        flags::Device::Auto => restart.device().to_owned(),
+        asked => device(asked).to_owned(),
+    }
+}
+
+impl Show for Restartable {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "image {} of job {} can be restarted here", self.image, self.job)
+    }
 }
