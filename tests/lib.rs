@@ -142,3 +142,30 @@ impl Failure {
         }
     }
 }
+
+/// A small file system of its own, unmounted at the end.
+#[derive(Debug)]
+pub struct Mount(PathBuf);
+
+impl Mount {
+    /// A tmpfs at `path`.
+    pub fn tmpfs(path: PathBuf, options: &str) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&path).context("cannot make a folder")?;
+        // Seen by this thread and what it starts alone: jobs of other tests must not have it among their mounts.
+        // SAFETY: only this thread's view of the file system changes, and no file is open by a path in it.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
+            .context("cannot make a mount namespace")?;
+        let mut private = Command::new("mount");
+        ensure!(private.args(["--make-rprivate", "/"]).status()?.success(), "cannot make mounts private");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(&path);
+        ensure!(mount.status()?.success(), "cannot mount a tmpfs at {}", path.display());
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}

@@ -1,12 +1,14 @@
 //! Bad input, missing privileges, full disks: each is refused with a message that says what, to what, and what to do.
 #![allow(clippy::unwrap_used)]
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use dormouse_tests::{Failure, Stage};
-use testkit::job::Job;
+use dormouse_tests::{Failure, Mount, Stage};
+use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Checkpoint, Device, Place};
 
@@ -44,13 +46,22 @@ fn no_criu() {
     run_on_after_failed_checkpoint(&stage, job);
 }
 
+/// A CRIU that starts and does nothing else.
+fn old_criu(stage: &Stage) -> PathBuf {
+    let old = stage.place().cwd().join("criu");
+    std::fs::write(
+        &old,
+        "#!/bin/sh\ncase \"$*\" in *--version*) echo Version: 3.17.1; exit;; esac\nexit 1\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&old, PermissionsExt::from_mode(0o755)).unwrap();
+    old
+}
+
 #[test]
 fn a_criu_that_does_not_work_on_this_kernel() {
     let stage = Stage::new("old-criu").unwrap();
-    let old = stage.place().cwd().join("criu");
-    std::fs::write(&old, "#!/bin/sh\ncase \"$*\" in *--version*) echo Version: 3.17.1;; esac\nexit 1\n")
-        .unwrap();
-    std::fs::set_permissions(&old, PermissionsExt::from_mode(0o755)).unwrap();
+    let old = old_criu(&stage);
     let mut command = stage.command("vector_loop", &["200", "40"]);
     command.env("DORMOUSE_CRIU", &old);
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
@@ -132,8 +143,7 @@ fn a_flipped_bit_in_the_data() {
     let (stage, image) = asleep("rotten");
     change(&pack(&stage), |bytes| bytes[4096] ^= 4);
     refused_verify(&stage, &image);
-    let restart = stage.place().restart_command(&image).output().unwrap();
-    Failure::of(&restart).unwrap().expect(125, &[]);
+    refused_restart(&stage, &image, 7, &[]);
 }
 
 /// Changes two bytes of the manifest's header, with the checksum made right again as its writer would have.
@@ -196,34 +206,10 @@ fn a_missing_program() {
     refused_restart(&stage, &image, 8, &[program.to_str().unwrap()]);
 }
 
-/// A small file system of its own, unmounted at the end.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn tmpfs(path: PathBuf, options: &str) -> Self {
-        std::fs::create_dir_all(&path).unwrap();
-        // Seen by this thread and what it starts alone: jobs of other tests must not have it among their mounts.
-        // SAFETY: only this thread's view of the file system changes, and no file is open by a path in it.
-        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
-        let mut private = Command::new("mount");
-        assert!(private.args(["--make-rprivate", "/"]).status().unwrap().success());
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", options, "none"]).arg(&path);
-        assert!(mount.status().unwrap().success());
-        Self(path)
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_store() {
     let stage = Stage::new("full").unwrap();
-    let _store = Mount::tmpfs(stage.place().store(), "size=1m");
+    let _store = Mount::tmpfs(stage.place().store(), "size=1m").unwrap();
     let job = stage.started("vector_loop", &["200", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
     run_on_after_failed_checkpoint(&stage, job);
@@ -232,7 +218,7 @@ fn a_full_store() {
 #[test]
 fn a_read_only_store() {
     let stage = Stage::new("read-only").unwrap();
-    let _store = Mount::tmpfs(stage.place().store(), "ro");
+    let _store = Mount::tmpfs(stage.place().store(), "ro").unwrap();
     let job = stage.started("vector_loop", &["200", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
     run_on_after_failed_checkpoint(&stage, job);
@@ -247,6 +233,133 @@ fn no_privilege_for_namespaces() {
     setpriv.arg(command.get_program()).args(command.get_args()).current_dir(stage.place().cwd());
     let failure = Failure::of(&setpriv.output().unwrap()).unwrap();
     failure.expect(125, &["CAP_SYS_ADMIN"]);
+}
+
+/// A guest that writes its output to a file, left running after a checkpoint.
+fn awake(name: &str, steps: &str) -> (Stage, String, Child, PathBuf) {
+    let stage = Stage::new(name).unwrap();
+    let file = stage.place().cwd().join("output");
+    let mut command = stage.command("vector_loop", &[steps, "40"]);
+    command.stdout(File::options().create(true).append(true).open(&file).unwrap()).stderr(Stdio::null());
+    let child = command.spawn().unwrap();
+    wait_for_growth(&file, 0);
+    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    (stage, image, child, file)
+}
+
+fn wait_for_growth(file: &Path, from: u64) {
+    let began = Instant::now();
+    while std::fs::metadata(file).unwrap().len() <= from {
+        assert!(began.elapsed() < LIMIT, "nothing is written to {}", file.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_job_that_still_runs_is_not_restarted_under_any_name() {
+    let (stage, image, mut child, file) = awake("alive", "4000");
+    let at_cut = std::fs::metadata(&file).unwrap().len();
+    wait_for_growth(&file, at_cut);
+    let words = [&format!("job {:?}", stage.name())[..], "still runs", "stop it, or wait"];
+    refused_restart(&stage, &image, 4, &words);
+    let before = std::fs::read(&file).unwrap();
+    let restart = stage.place().restart_command(&image).args(["--name", "other-name"]).output().unwrap();
+    let failure = Failure::of(&restart).unwrap();
+    failure.expect(125, &words);
+    assert!(!failure.message.contains("--name"), "{failure:?}");
+    assert!(std::fs::read(&file).unwrap().starts_with(&before), "the running job's output was cut back");
+    assert!(child.try_wait().unwrap().is_none(), "the guest was over too early");
+
+    stage.checkpoint(After::Stop).unwrap();
+    child.wait().unwrap();
+    let check = stage.place().restart_command(&image).args(["--check", "--json"]).output().unwrap();
+    let said = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(check.status.success(), "{said}");
+    let answer: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(answer["image"], image);
+    assert_eq!(answer["device"], stage.place().device.flag());
+}
+
+#[test]
+fn of_two_restarts_at_once_one_runs() {
+    let (stage, image) = asleep("twins");
+    let restart = |name: &str| {
+        let mut command = stage.place().restart_command(&image);
+        Job::start({
+            command.args(["--name", name]);
+            command
+        })
+        .unwrap()
+    };
+    let twins = [restart("twin-a"), restart("twin-b")].map(|job| job.finish().unwrap());
+    let [won, lost] = match &twins {
+        [a, b] if a.exit == Exit::Code(0) => [a, b],
+        [a, b] => [b, a],
+    };
+    assert_eq!((won.exit, lost.exit), (Exit::Code(0), Exit::Code(125)), "{} {}", won.stderr, lost.stderr);
+    assert!(lost.stderr.contains("still runs"), "{}", lost.stderr);
+    assert!(String::from_utf8_lossy(&won.stdout).contains("done sum"));
+}
+
+#[test]
+fn a_stopped_job_can_be_restarted_at_once() {
+    let stage = Stage::new("at-once").unwrap();
+    let mut job = stage.started("vector_loop", &["400", "40"]).unwrap();
+    for _ in 0..3 {
+        let image = stage.checkpoint(After::Stop).unwrap();
+        let next = stage.place().restart(&image).unwrap();
+        job.finish().unwrap();
+        job = dormouse_tests::first_line(next).unwrap();
+    }
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+}
+
+#[test]
+fn a_restart_without_criu() {
+    let (stage, image) = asleep("no-criu-left");
+    let mut check = stage.place().restart_command(&image);
+    let check = check.arg("--check").env("DORMOUSE_CRIU", "/nowhere/criu").output().unwrap();
+    Failure::of(&check).unwrap().expect(9, &["CRIU", "/nowhere/criu"]);
+}
+
+#[test]
+fn a_restart_with_a_criu_that_does_not_work_on_this_kernel() {
+    let (stage, image) = asleep("old-criu-left");
+    let old = old_criu(&stage);
+    for (flags, code) in [(&["--check"][..], 9), (&[], 125)] {
+        let mut restart = stage.place().restart_command(&image);
+        let restart = restart.args(flags).env("DORMOUSE_CRIU", &old).output().unwrap();
+        Failure::of(&restart).unwrap().expect(code, &["CRIU 3.17.1", "cannot dump"]);
+    }
+}
+
+#[test]
+fn a_restart_without_privilege() {
+    let (stage, image) = asleep("unprivileged-restart");
+    let command = stage.place().restart_command(&image);
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--"]);
+    setpriv.arg(command.get_program()).args(command.get_args()).arg("--check");
+    Failure::of(&setpriv.output().unwrap()).unwrap().expect(9, &["CAP_SYS_ADMIN"]);
+}
+
+#[test]
+fn a_restart_without_the_device() {
+    let (stage, image) = asleep("no-gpu");
+    let place = Place { device: Device::Gpu, ..stage.place() };
+    let mut check = place.restart_command(&image);
+    let check = check.arg("--check").env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+    Failure::of(&check).unwrap().expect(8, &["no device"]);
+}
+
+#[test]
+fn a_restart_without_a_file_that_was_written() {
+    let (stage, image, mut child, file) = awake("lost-output", "4000");
+    stage.checkpoint(After::Stop).unwrap();
+    child.wait().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    refused_restart(&stage, &image, 8, &[file.to_str().unwrap(), "bring it back"]);
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Whatever is killed, and whenever: memory and folders for temporary files are as they were.
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use dormouse_tests::{Mount, Stage, first_line};
+use testkit::job::{Job, LIMIT};
+use testkit::place::After;
+
+/// A stage whose processes share nothing with other tests that they could leave something in.
+struct Clean {
+    stage: Stage,
+    temporary: PathBuf,
+    _shared_memory: Mount,
+}
+
+impl Clean {
+    fn new(name: &str) -> Self {
+        let stage = Stage::new(name).unwrap();
+        let temporary = stage.place().cwd().join("temporary");
+        std::fs::create_dir(&temporary).unwrap();
+        let shared_memory = Mount::tmpfs("/dev/shm".into(), "mode=1777").unwrap();
+        Self { stage, temporary, _shared_memory: shared_memory }
+    }
+
+    fn start(&self, mut command: Command) -> Job {
+        command.env("TMPDIR", &self.temporary);
+        first_line(Job::start(command).unwrap()).unwrap()
+    }
+
+    fn run(&self) -> Command {
+        self.stage.command("vector_loop", &["4000", "40"])
+    }
+
+    #[track_caller]
+    fn kill_everything(&self, job: Job) {
+        self.stage.place().kill_everything(job).unwrap();
+        for folder in [Path::new("/dev/shm"), &self.temporary] {
+            let left: Vec<_> =
+                std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+            assert!(left.is_empty(), "left over: {left:?}");
+        }
+    }
+}
+
+#[test]
+fn killed_after_a_checkpoint_and_after_a_restart() {
+    let clean = Clean::new("killed-after");
+    let job = clean.start(clean.run());
+    let image = clean.stage.checkpoint(After::LeaveRunning).unwrap();
+    clean.kill_everything(job);
+    let job = clean.start(clean.stage.place().restart_command(&image));
+    clean.kill_everything(job);
+}
+
+#[test]
+fn killed_in_the_middle_of_a_checkpoint() {
+    let clean = Clean::new("killed-amid");
+    let (criu, reached) = (clean.stage.place().cwd().join("criu"), clean.stage.place().cwd().join("reached"));
+    // Asked to dump, it never answers.
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && echo Version: 4.2 && exit\n: > {}\nexec sleep 1000\n",
+        reached.display()
+    );
+    std::fs::write(&criu, script).unwrap();
+    std::fs::set_permissions(&criu, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut command = clean.run();
+    command.env("DORMOUSE_CRIU", &criu);
+    let job = clean.start(command);
+    let mut checkpoint = clean.stage.place().checkpoint_command(After::LeaveRunning).spawn().unwrap();
+    let began = Instant::now();
+    while !reached.exists() {
+        assert!(began.elapsed() < LIMIT, "CRIU is not asked");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // Meanwhile the server captures its device memory and hands its object table over.
+    std::thread::sleep(Duration::from_millis(500));
+    clean.kill_everything(job);
+    checkpoint.wait().unwrap();
+}
