@@ -7,7 +7,7 @@ use crate::map::{Mapping, SessionMap};
 use crate::ring::{Dependency, Kind, Producer, promised};
 use crate::server::at;
 use crate::staging::Slot;
-use crate::sync::{NAP, Ordering, spin};
+use crate::sync::{NAP, Ordering, Patience};
 use crate::{Result, TransportError};
 use std::path::Path;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ impl ClientSession {
         control.ring_taken(index);
         let producer = Producer::attach(self.map.ring(index));
         control.ring_doorbell();
-        Ok(ClientRing { session: Arc::clone(self), index, producer, dependencies: Vec::new() })
+        let patience = Patience::new();
+        Ok(ClientRing { session: Arc::clone(self), index, producer, patience, dependencies: Vec::new() })
     }
 
     /// The client's end of the callback ring; one thread may use it.
@@ -79,6 +80,7 @@ pub struct ClientRing {
     session: Arc<ClientSession>,
     index: RingIndex,
     producer: Producer,
+    patience: Patience,
     dependencies: Vec<Dependency>,
 }
 
@@ -104,7 +106,7 @@ impl ClientRing {
     pub fn call(&mut self, opcode: u16, body: &[&[u8]], reply: &mut Vec<u8>) -> Result<()> {
         self.publish(Kind::RoundTrip, opcode, body)?;
         let ring = self.session.map.ring(self.index);
-        wait(&self.session, ring, || self.producer.answered(ring))?;
+        wait(&self.session, ring, &mut self.patience, || self.producer.answered(ring))?;
         self.producer.read_reply(ring, reply).map_err(|error| at(error, self.index))
     }
 
@@ -133,7 +135,7 @@ impl ClientRing {
             {
                 return Ok(());
             }
-            wait(session, ring, || self.producer.moved(ring, head))?;
+            wait(session, ring, &mut self.patience, || self.producer.moved(ring, head))?;
         }
     }
 }
@@ -160,17 +162,16 @@ fn collect_dependencies(session: &ClientSession, own: RingIndex, to: &mut Vec<De
 }
 
 /// Waits until `ready`, or until the server is dead.
-fn wait(session: &ClientSession, ring: &Ring, ready: impl Fn() -> bool) -> Result<()> {
-    if spin(&ready) {
-        return Ok(());
-    }
-    loop {
-        ring.client.0.waiting.park(NAP, || ready() || session.control().state() == State::Dead);
-        if ready() {
-            return Ok(());
-        }
-        if session.control().state() == State::Dead {
-            return Err(TransportError::Dead);
-        }
-    }
+fn wait(
+    session: &ClientSession,
+    ring: &Ring,
+    patience: &mut Patience,
+    ready: impl Fn() -> bool,
+) -> Result<()> {
+    let is_dead = || session.control().state() == State::Dead;
+    let sleep = || {
+        ring.client.0.waiting.park(NAP, || ready() || is_dead());
+        !is_dead()
+    };
+    if patience.wait(&ready, sleep) { Ok(()) } else { Err(TransportError::Dead) }
 }

@@ -1,6 +1,6 @@
 //! The control page.
 
-use crate::layout::{LAYOUT_VERSION, MAGIC, MAX_RINGS, RingIndex, SESSION_BYTES};
+use crate::layout::{MAGIC, MAX_RINGS, RingIndex, SESSION_BYTES, VERSION};
 use crate::map::{Mapping, SessionMap};
 use crate::sync::{Ordering, futex_wait, futex_wake};
 use crate::{Result, TransportError};
@@ -77,8 +77,8 @@ impl<'a> Control<'a> {
         let head = &self.0.control().head.0;
         let bad = |what, value| Err(TransportError::NotASession { path: path.to_owned(), what, value });
         match (head.magic.load(Ordering::Acquire), head.version.load(Ordering::Acquire)) {
-            (MAGIC, LAYOUT_VERSION) => Ok(()),
-            (MAGIC, version) => bad("layout version", version.into()),
+            (MAGIC, VERSION) => Ok(()),
+            (MAGIC, version) => bad("version", version.into()),
             (magic, _) => bad("magic", magic),
         }
     }
@@ -86,7 +86,7 @@ impl<'a> Control<'a> {
     /// Makes a file of zeros a session.
     pub(crate) fn initialise(self) {
         let control = self.0.control();
-        control.head.0.version.store(LAYOUT_VERSION, Ordering::Relaxed);
+        control.head.0.version.store(VERSION, Ordering::Relaxed);
         control.next_id.0.store(1, Ordering::Relaxed);
         control.head.0.magic.store(MAGIC, Ordering::Release);
     }

@@ -19,8 +19,11 @@ pub const CALLBACKS: usize = 1024;
 
 /// First word of a session file: `DORMOUSE`.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
-/// Version of what follows the magic.
-pub(crate) const LAYOUT_VERSION: u32 = 1;
+/// Version of what follows the magic, and of the messages in it: a process that is woken from an image does not greet again, so
+/// that a server learns only here what it speaks.
+pub(crate) const VERSION: u32 = LAYOUT_VERSION << 16 | wire::PROTOCOL_VERSION;
+/// Version of the layout alone.
+const LAYOUT_VERSION: u32 = 1;
 
 pub(crate) const CONTROL_BYTES: usize = 64 << 10;
 pub(crate) const RING_STRIDE: usize = 2 << 20;

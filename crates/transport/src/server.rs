@@ -6,7 +6,7 @@ use crate::layout::{Ring, RingIndex, SESSION_BYTES, STAGING_BYTES};
 use crate::map::{Mapping, SessionMap};
 use crate::ring::{Consumer, Dependency, Message, any_pending, is_done};
 use crate::staging::Slot;
-use crate::sync::spin;
+use crate::sync::Patience;
 use crate::{Result, TransportError};
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl ServerSession {
     #[must_use]
     pub fn reader(self: &Arc<Self>, index: RingIndex) -> RingReader {
         let consumer = Consumer::attach(self.map.ring(index));
-        RingReader { session: Arc::clone(self), index, consumer }
+        RingReader { session: Arc::clone(self), index, consumer, patience: Patience::new() }
     }
 
     /// Wakes the thread that waits in [`RingReader::next`] of a ring.
@@ -132,6 +132,7 @@ pub struct RingReader {
     session: Arc<ServerSession>,
     index: RingIndex,
     consumer: Consumer,
+    patience: Patience,
 }
 
 impl RingReader {
@@ -150,8 +151,13 @@ impl RingReader {
         let control = self.session.control();
         let consumer = &self.consumer;
         let closing = || control.ring_state(self.index) == RingState::Closing;
-        if !consumer.has_message(ring) && !spin(|| consumer.has_message(ring)) && !closing() {
-            ring.server.0.sleeping.park(timeout, || consumer.has_message(ring) || closing());
+        if !consumer.has_message(ring) {
+            let ready = || consumer.has_message(ring) || closing();
+            let once = || {
+                ring.server.0.sleeping.park(timeout, ready);
+                false
+            };
+            self.patience.wait(ready, once);
         }
         // Seen before the ring is polled, so that nothing published before the end is missed.
         let closed = closing();

@@ -284,6 +284,14 @@ fn what_is_no_session_is_refused() {
         matches!(ServerSession::create(dir.path()), Err(TransportError::Io { .. })),
         "a session is made once"
     );
+    // What a server of other messages left, as in an image of another version.
+    let dir = tempfile::tempdir().unwrap();
+    drop(ServerSession::create(dir.path()).unwrap());
+    let file = std::fs::File::options().write(true).open(dir.path().join("session")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &(wire::PROTOCOL_VERSION - 1).to_le_bytes()[..2], 8)
+        .unwrap();
+    let older = ServerSession::attach(dir.path()).err().unwrap();
+    assert!(matches!(older, TransportError::NotASession { what: "version", .. }), "{older}");
 }
 
 #[test]
