@@ -94,6 +94,45 @@ fn a_criu_that_cannot_restore_leaves_the_jobs_files_alone() {
 }
 
 #[test]
+fn a_mount_that_is_gone_is_missed_only_by_who_used_it() {
+    // Seen by this thread and what it starts alone: jobs of other tests must not have it among their mounts.
+    // SAFETY: only this thread's view of the file system changes, and no file is open by a path in it.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
+    assert!(Command::new("mount").args(["--make-rprivate", "/"]).status().unwrap().success());
+    for used in [false, true] {
+        let bench = Bench::new();
+        let program = bench.compile("counter", &counter(2, 100));
+        let folder = bench.path("mounted");
+        fs::create_dir(&folder).unwrap();
+        let mount = |args: &[&str]| {
+            assert!(Command::new("mount").args(args).arg(&folder).status().unwrap().success())
+        };
+        mount(&["-t", "tmpfs", "none"]);
+        let mut command = bench.command(&bench.to_the_end(&program));
+        if used {
+            command.current_dir(&folder);
+        }
+        let mut job = Supervisor::start(command, bench.control());
+        job.wait_for_number(30);
+        let image = bench.image();
+        job.dump(&image);
+        let before = job.kill_everything();
+        assert!(Command::new("umount").arg(&folder).status().unwrap().success());
+        fs::remove_dir(&folder).unwrap();
+        bench.let_end();
+        let output = bench.restart_command(&image).stderr(Stdio::piped()).output().unwrap();
+        if used {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let wanted = format!("{} does not exist here", folder.display());
+            assert!(output.status.code() == Some(125) && text.contains(&wanted), "{text}");
+        } else {
+            assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(before.starts_with("0\n") && output.stdout.ends_with(b"100\n"));
+        }
+    }
+}
+
+#[test]
 fn a_missing_capability_is_named() {
     let bench = Bench::new();
     let inner = bench.command(&["true"]);

@@ -1,6 +1,7 @@
 //! Finding CRIU, talking to it, and finding out what it can do here.
 
 pub(crate) mod log;
+pub(crate) mod mounts;
 pub mod probe;
 pub(crate) mod rpc;
 pub(crate) mod tcp;

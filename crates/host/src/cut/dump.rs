@@ -249,6 +249,7 @@ impl Frozen<'_> {
         let closed = self.job.written();
         (self.record.written, self.warnings) = files::collect(&pids, closed, images, limits)?;
         self.record.connections = net::of(&pids);
+        record::note_used(&mut self.record.mounts, &pids);
         self.record.programs = files::mapped_by(&pids);
         let record =
             |t: Task| TaskRecord { pid: t.inner, parent: t.parent, comm: t.comm, threads: t.threads.len() };

@@ -1,5 +1,6 @@
 //! What an image must hold besides CRIU's own files.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use crate::files::{ProgramFile, WrittenFile};
 use crate::mounts::{Keeper, Mount};
 use crate::net::Connection;
 use crate::stdio::ChannelRecord;
-use crate::tasks::InnerPid;
+use crate::tasks::{InnerPid, OuterPid};
 use crate::tmpfs::JOB_DIR;
 
 /// The host half of a job at the cut. Stored with the image by the caller; a restart needs it.
@@ -54,6 +55,9 @@ pub struct MountRecord {
     pub key: Option<String>,
     /// What is to be mounted there, as a path in the job.
     pub source: PathBuf,
+    /// Whether a process had something below it: an open file, a mapping, its working folder, or a mount of its own. One that
+    /// was not used can be left out where a machine does not have it.
+    pub used: bool,
 }
 
 impl HostRecord {
@@ -78,7 +82,53 @@ pub(super) fn mounts(all: Vec<Mount>, base: &[Mount]) -> Vec<MountRecord> {
             } else {
                 mount.target.clone()
             };
-            MountRecord { mount, key, source }
+            MountRecord { mount, key, source, used: true }
         })
         .collect()
+}
+
+/// Finds out which of `mounts` are used by `tasks`, all stopped.
+pub(super) fn note_used(mounts: &mut [MountRecord], tasks: &[OuterPid]) {
+    let mut paths: BTreeSet<PathBuf> = tasks.iter().flat_map(|&task| crate::files::held_by(task)).collect();
+    let own = mounts.iter().filter(|mount| mount.key.is_none()).map(|mount| mount.mount.target.clone());
+    paths.extend(own);
+    for mount in mounts.iter_mut().filter(|mount| mount.key.is_some()) {
+        // In order, what lies below a folder comes right after it.
+        let target = &mount.mount.target;
+        mount.used = paths.range(target.clone()..).next().is_some_and(|path| path.starts_with(target));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn mount(target: &str, key: Option<&str>) -> MountRecord {
+        let mount = Mount {
+            target: target.into(),
+            fs_type: "tmpfs".into(),
+            device: "0:1".into(),
+            root: "/".into(),
+            is_dir: true,
+        };
+        MountRecord { mount, key: key.map(str::to_owned), source: target.into(), used: true }
+    }
+
+    #[test]
+    fn a_mount_is_used_by_what_lies_below_it() {
+        let program = std::env::current_exe().unwrap_or_default();
+        let folder = program.parent().and_then(Path::to_str).unwrap_or_default().to_owned();
+        let mut mounts = [
+            mount("/", None),
+            mount(&folder, Some("a")),
+            mount(&format!("{folder}-and-more"), Some("b")),
+            mount("/nowhere", Some("c")),
+            mount("/nowhere/else", Some("d")),
+            mount("/nowhere/else/own", None),
+        ];
+        note_used(&mut mounts, &[OuterPid(std::process::id() as i32)]);
+        let used: Vec<&str> = mounts.iter().filter(|m| m.used).filter_map(|m| m.key.as_deref()).collect();
+        assert_eq!(used, ["a", "c", "d"]);
+    }
 }

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::dump::LOG;
-use super::record::HostRecord;
+use super::record::{HostRecord, MountRecord};
 use super::release::HeldBack;
 use crate::criu::rpc::{self, BeforeExec, Event, InheritFd, Session};
-use crate::criu::{Criu, LogExcerpt, tcp};
+use crate::criu::{self, Criu, LogExcerpt, tcp};
 use crate::files::{self, FileError};
 use crate::init::dev;
 use crate::init::instructions::{DEV, EMPTY_DIR, EMPTY_FILE};
@@ -56,8 +56,8 @@ pub enum RestoreError {
         /// How.
         what: String,
     },
-    /// A folder over which something is mounted in the job does not exist here.
-    #[error("{path} does not exist here, but the job had something mounted there; make it", path = .path.display())]
+    /// A folder over which something is mounted in the job, and which the job used, does not exist here.
+    #[error("{path} does not exist here, but the job used what was mounted there; make it", path = .path.display())]
     NoMountPoint {
         /// Which.
         path: PathBuf,
@@ -98,7 +98,7 @@ impl HostRecord {
     pub fn check(&self) -> Result<(), RestoreError> {
         check_privilege()?;
         self.check_programs()?;
-        external_mounts(self)?;
+        mounts_here(self)?;
         files::restorable(&self.written)?;
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Restored {
         let RestoreSpec { images, record, tmpfs, stdio, hide, log_level } = spec;
         record.check()?;
         prepare_tmpfs(&tmpfs, &hide).map_err(failed("preparing the job's tmpfs"))?;
-        let external = external_mounts(record)?;
+        let Mounts { external, left_out } = mounts_here(record)?;
 
         let work = Scratch::for_log().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
@@ -140,6 +140,8 @@ impl Restored {
             Border::reopen(&record.channels, stdio).map_err(failed("opening the job's streams"))?;
 
         net::forget(&record.connections);
+        criu::mounts::leave_out(images, &left_out)
+            .map_err(failed("leaving out mounts that this machine lacks"))?;
         tcp::count_unsent_as_sent(images).map_err(failed("reading CRIU's images of TCP connections"))?;
 
         let inherit = |(key, fd): &(String, OwnedFd)| InheritFd { key: key.clone(), fd: fd.as_raw_fd() };
@@ -186,7 +188,8 @@ impl Restored {
         };
         drop(pipes);
         let job = Job::new(OuterPid(init), tmpfs, border).map_err(failed("watching the job"))?;
-        let base = record.mounts.iter().filter(|m| m.key.is_some()).map(|m| m.mount.clone()).collect();
+        let is_base = |m: &&MountRecord| m.key.as_ref().is_some_and(|key| !left_out.contains(key));
+        let base = record.mounts.iter().filter(is_base).map(|m| m.mount.clone()).collect();
         job.settle(base, record.written.iter().map(|file| file.path.clone()).collect());
         Ok(Self { job, session, work, criu: criu.to_string() })
     }
@@ -241,24 +244,35 @@ fn prepare_tmpfs(tmpfs: &Tmpfs, hide: &[PathBuf]) -> io::Result<()> {
     dev::populate(&tmpfs.host_file(DEV), hide)
 }
 
-/// What CRIU is to mount where: what the job had, or something empty where this machine lacks it.
-fn external_mounts(record: &HostRecord) -> Result<Vec<String>, RestoreError> {
-    let mut external = Vec::new();
+/// What becomes of the mounts that are ours to bring back.
+struct Mounts {
+    /// What CRIU is to mount where: what the job had, or something empty where this machine lacks it.
+    external: Vec<String>,
+    /// The keys of those that have no place here, and that nobody used.
+    left_out: Vec<String>,
+}
+
+fn mounts_here(record: &HostRecord) -> Result<Mounts, RestoreError> {
+    let mut mounts = Mounts { external: Vec::new(), left_out: Vec::new() };
     for mount in &record.mounts {
         let Some(key) = &mount.key else { continue };
         let Mount { target, is_dir, .. } = &mount.mount;
         let ours = mount.source.starts_with(JOB_DIR);
         if !target.exists() && target.as_os_str() != JOB_DIR {
-            return Err(RestoreError::NoMountPoint { path: target.clone() });
+            if mount.used {
+                return Err(RestoreError::NoMountPoint { path: target.clone() });
+            }
+            mounts.left_out.push(key.clone());
+            continue;
         }
         let source = if ours || is_mount_point(target) {
             mount.source.clone()
         } else {
             Path::new(JOB_DIR).join(HOST_DIR).join(if *is_dir { EMPTY_DIR } else { EMPTY_FILE })
         };
-        external.push(format!("mnt[{key}]:{}", source.display()));
+        mounts.external.push(format!("mnt[{key}]:{}", source.display()));
     }
-    Ok(external)
+    Ok(mounts)
 }
 
 fn is_mount_point(path: &Path) -> bool {

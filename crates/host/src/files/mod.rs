@@ -1,9 +1,11 @@
 //! Files outside the image: those the job has written, and those it is made of.
 
+mod held;
 mod programs;
 mod tracker;
 mod written;
 
+pub(crate) use held::held_by;
 pub use programs::{Identity, ProgramFile};
 pub(crate) use programs::{changed, mapped_by};
 pub(crate) use tracker::Tracker;
