@@ -2,7 +2,7 @@
 //! with this process, killed or not, so that the job is not stopped for as long as a disk takes; or, where memory is short, on
 //! disk, where the next one removes what a killed process has left.
 
-use crate::error::{Chain, Failure};
+use crate::error::{Chain, Failure, Kind};
 use crate::lock;
 use std::fs;
 use std::io;
@@ -46,8 +46,13 @@ impl WorkFolder {
     }
 
     fn in_memory(room: u64) -> Result<Self, Failure> {
-        let tmpfs = host::Scratch::create(room)
-            .map_err(|error| Failure::new(crate::error::Kind::Unavailable, Chain(&error).to_string()))?;
+        let tmpfs = host::Scratch::create(room).map_err(|error| {
+            let kind = match error {
+                host::TmpfsError::Privilege(_) => Kind::Unavailable,
+                _ => Kind::Failed,
+            };
+            Failure::new(kind, Chain(&error).to_string())
+        })?;
         Self::with_parts(tmpfs.path(), Place::Memory { _tmpfs: tmpfs })
     }
 
