@@ -11,12 +11,13 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// Between two tries.
 const NAP: Duration = Duration::from_millis(2);
 
-/// The lock of the file or folder at `path`, if nobody holds it. Nothing is made.
+/// The lock of the file or folder at `path`, if nobody holds it. Nothing is made, and whatever somebody has put there, nothing
+/// is waited for.
 ///
 /// # Errors
 /// As the file system's, also when there is no such file.
 pub fn try_existing(path: &Path) -> io::Result<Option<OwnedFd>> {
-    try_with(path, OFlags::RDONLY)
+    try_with(path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
 }
 
 /// The lock of the file at `path`, made if need be; `None` when it is held for longer than it takes to look at it.
@@ -97,5 +98,15 @@ mod tests {
         let path = dir.path().join("lock");
         assert_eq!(try_existing(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_pipe_without_a_writer_holds_nobody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        assert!(try_existing(&path).unwrap().is_some());
+        std::os::unix::fs::symlink("pipe", dir.path().join("link")).unwrap();
+        assert!(try_existing(&dir.path().join("link")).is_err());
     }
 }

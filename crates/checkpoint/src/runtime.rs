@@ -209,12 +209,33 @@ mod tests {
     fn a_name_is_used_once() {
         let root = tempfile::tempdir().unwrap();
         let held = JobFolder::claim(root.path(), &facts("a")).unwrap();
-        assert_eq!(JobFolder::claim(root.path(), &facts("a")).unwrap_err().kind, Kind::Busy);
+        let stranger = JobFacts { lineage: Lineage([8; 16]), ..facts("a") };
+        let failure = JobFolder::claim(root.path(), &stranger).unwrap_err();
+        assert_eq!(failure.kind, Kind::Busy);
+        assert!(failure.message.contains("choose another name"), "{failure}");
+        let failure = JobFolder::claim(root.path(), &facts("b")).unwrap_err();
+        assert_eq!(failure.kind, Kind::Busy);
+        assert!(failure.message.contains("job \"a\"") && failure.message.contains("still runs"), "{failure}");
         assert_eq!(list(root.path()).unwrap(), [facts("a")]);
         assert_eq!(find(root.path(), "b").unwrap_err().message, "no job named \"b\" is running (running: a)");
         drop(held);
         assert_eq!(list(root.path()).unwrap(), []);
-        JobFolder::claim(root.path(), &facts("a")).unwrap();
+        JobFolder::claim(root.path(), &stranger).unwrap();
+    }
+
+    #[test]
+    fn the_end_of_a_supervisor_is_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let held = JobFolder::claim(root.path(), &facts("a")).unwrap();
+        wait_until_gone(root.path(), &facts("a"), Duration::from_millis(20));
+        assert!(find(root.path(), "a").is_ok(), "patience has an end");
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(held);
+        });
+        wait_until_gone(root.path(), &facts("a"), Duration::from_secs(60));
+        assert!(find(root.path(), "a").is_err());
+        end.join().unwrap();
     }
 
     #[test]

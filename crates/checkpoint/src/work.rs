@@ -7,6 +7,7 @@ use crate::lock;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// What the folders on disk are called.
@@ -61,7 +62,13 @@ impl WorkFolder {
             Failure::of(format_args!("cannot make a folder in {}", parent.display()), &error)
         };
         loop {
-            let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent).map_err(fail)?;
+            // The memory of processes will lie here.
+            let owner_only = fs::Permissions::from_mode(0o700);
+            let folder = tempfile::Builder::new()
+                .prefix(PREFIX)
+                .permissions(owner_only)
+                .tempdir_in(parent)
+                .map_err(fail)?;
             match lock::try_existing(folder.path()) {
                 Ok(Some(lock)) => {
                     let path = folder.path().to_owned();
@@ -159,6 +166,7 @@ mod tests {
         remove_left_over(parent.path());
         assert!(!left.exists());
         assert!(used.images().is_dir());
+        assert_eq!(fs::metadata(&used.path).unwrap().permissions().mode() & 0o777, 0o700);
         drop(used);
         let names: Vec<_> =
             fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
