@@ -12,7 +12,9 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 /// Bytes held at most between source and sink.
 const BUFFER: usize = 64 * 1024;
 /// A pipe that polls writable takes this much without blocking (PIPE_BUF).
-const WRITE: usize = 4096;
+const TO_PIPE: usize = 4096;
+/// Anything else may block after the first byte: what is on its way then is not counted, so it is little.
+const TO_OTHERS: usize = 256;
 
 /// A running relay.
 #[derive(Debug)]
@@ -126,6 +128,9 @@ impl Drop for Relay {
 }
 
 fn run(shared: &Shared, sink: &OwnedFd, wake: &OwnedFd) {
+    let is_pipe = rustix::fs::fstat(sink)
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Fifo);
+    let at_once = if is_pipe { TO_PIPE } else { TO_OTHERS };
     loop {
         let (source, can_read, can_write) = {
             let state = shared.lock();
@@ -152,7 +157,10 @@ fn run(shared: &Shared, sink: &OwnedFd, wake: &OwnedFd) {
         if sink_events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             abandon(&mut state);
         } else if sink_events.contains(PollFlags::OUT) {
-            deliver(&mut state, sink);
+            state = deliver(shared, state, sink, at_once);
+            if state.stop {
+                return;
+            }
         }
         if readable {
             take(&mut state);
@@ -173,16 +181,26 @@ fn take(state: &mut State) {
     }
 }
 
-fn deliver(state: &mut State, sink: &OwnedFd) {
-    let chunk = &state.pending[..state.pending.len().min(WRITE)];
-    match rustix::io::write(sink, chunk) {
+/// Writes without holding the state: a write that blocks holds up nobody who looks at it.
+fn deliver<'a>(
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+    sink: &OwnedFd,
+    at_once: usize,
+) -> MutexGuard<'a, State> {
+    let chunk = state.pending[..state.pending.len().min(at_once)].to_vec();
+    drop(state);
+    let written = rustix::io::write(sink, &chunk);
+    let mut state = shared.lock();
+    match written {
         Ok(n) => {
             state.pending.drain(..n);
             state.delivered += n as u64;
         }
         Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-        Err(_) => abandon(state),
+        Err(_) => abandon(&mut state),
     }
+    state
 }
 
 /// Nobody reads the sink any more: closing the source passes that on, as SIGPIPE where the job is the writer.
@@ -211,4 +229,44 @@ pub(crate) fn peek_pipe(pipe: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     }
     bytes.truncate(filled);
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::fs::{Mode, OFlags};
+    use rustix::pty::OpenptFlags;
+
+    #[test]
+    fn a_terminal_that_nobody_looks_at_holds_up_no_checkpoint() {
+        let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        rustix::pty::unlockpt(&master).unwrap();
+        let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
+        let slave = rustix::fs::open(&*name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let (source, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let output = vec![b'x'; 40_000];
+        let relay = Relay::start("test", source, slave, output.clone(), 0).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let relay = &relay;
+            scope.spawn(move || {
+                // By now the terminal is full and the relay waits in a write.
+                std::thread::sleep(Duration::from_millis(200));
+                relay.drain(Duration::from_millis(50));
+                sender.send(relay.position()).unwrap();
+            });
+            let position = receiver.recv_timeout(Duration::from_secs(10));
+            // Lets everybody go, whatever has come of it.
+            drop(writer);
+            let mut shown = 0;
+            let mut bytes = [0; 4096];
+            while shown < output.len() {
+                shown += rustix::io::read(&master, &mut bytes).unwrap();
+            }
+            let (delivered, pending) = position.unwrap();
+            assert!(delivered > 0 && delivered as usize + pending.len() == output.len());
+        });
+        assert_eq!(relay.finish(false), output.len() as u64);
+    }
 }
