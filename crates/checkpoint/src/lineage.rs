@@ -1,18 +1,23 @@
 //! One life at a time: a job and everything restarted from its images share the files it writes and the ports it listens on,
-//! so at most one of them runs. Whoever does holds the lock of `$RUNTIME/dormouse/.lineages/LINEAGE`, which has its name in it.
+//! so at most one of them runs. Whoever does holds the lock of `$RUNTIME/dormouse/.lineages/LINEAGE`, which has its name in it and
+//! its init: a killed supervisor's lock is free before the last of its processes is gone.
 
 use crate::error::{Failure, Kind};
 use crate::lock;
 use image::Lineage;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Among the folders of jobs, whose names do not begin with a dot.
 const FOLDER: &str = ".lineages";
-/// The longest name of a job is far shorter.
-const NAME_MAX: usize = 256;
+/// How long the processes of a killed supervisor may take to end.
+const END: Duration = Duration::from_secs(10);
+/// Between two looks at them.
+const NAP: Duration = Duration::from_millis(2);
 
 /// A lineage that has not been seen before.
 ///
@@ -46,10 +51,29 @@ impl Life {
         let fail = |error: io::Error| Failure::of(format_args!("cannot use {}", path.display()), &error);
         fs::create_dir_all(&folder).map_err(fail)?;
         let Some(lock) = lock::take(&path).map_err(fail)? else { return Err(lives(&path)) };
+        let began = Instant::now();
+        while Living::lingers(&path) {
+            if began.elapsed() > END {
+                return Err(lives(&path));
+            }
+            std::thread::sleep(NAP);
+        }
         let life = Self { path: path.clone(), _lock: lock };
-        fs::write(&path, name).map_err(fail)?;
+        life.write(&Living { job: name.to_owned(), init: None }).map_err(fail)?;
         forget_the_dead(&folder);
         Ok(life)
+    }
+
+    /// Notes the init of the job `name`, with which every process of the job ends.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn note_init(&self, name: &str, pid: i32) -> io::Result<()> {
+        self.write(&Living { job: name.to_owned(), init: Process::find(pid) })
+    }
+
+    fn write(&self, living: &Living) -> io::Result<()> {
+        fs::write(&self.path, serde_json::to_vec(living)?)
     }
 }
 
@@ -61,20 +85,63 @@ pub fn check(root: &Path, lineage: Lineage) -> Result<(), Failure> {
     let path = root.join(FOLDER).join(lineage.to_string());
     match lock::try_existing(&path) {
         Ok(None) => Err(lives(&path)),
+        Ok(Some(_)) if Living::lingers(&path) => Err(lives(&path)),
         Ok(Some(_)) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Failure::of(format_args!("cannot use {}", path.display()), &error)),
     }
 }
 
+/// What the file of a lineage says.
+#[derive(Serialize, Deserialize)]
+struct Living {
+    job: String,
+    /// Once there is one.
+    init: Option<Process>,
+}
+
+impl Living {
+    fn read(path: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(path).ok()?).ok()
+    }
+
+    /// Whether something is left of a life whose supervisor is gone. An init ends after every process of its namespace.
+    fn lingers(path: &Path) -> bool {
+        Self::read(path).and_then(|living| living.init).is_some_and(|init| init.is_alive())
+    }
+}
+
+/// A process, told from a later one with the same pid.
+#[derive(PartialEq, Debug, Serialize, Deserialize)]
+struct Process {
+    pid: i32,
+    /// When it started, as `/proc/PID/stat` counts.
+    started: u64,
+}
+
+impl Process {
+    /// The process that has this pid now, unless it is over and only waited for.
+    fn find(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name comes in parentheses and may hold anything.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?;
+        let started = fields.nth(18)?.parse().ok()?;
+        (!matches!(state, "Z" | "X")).then_some(Self { pid, started })
+    }
+
+    fn is_alive(&self) -> bool {
+        Self::find(self.pid).as_ref() == Some(self)
+    }
+}
+
 fn lives(path: &Path) -> Failure {
     // Whoever holds the lock may be about to write its name.
-    let name = fs::read_to_string(path).unwrap_or_default();
-    let who = match name.len() {
-        1..=NAME_MAX => {
-            format!("job {name:?}, from which this image was taken or which was restarted from it,")
+    let who = match Living::read(path) {
+        Some(Living { job, .. }) => {
+            format!("job {job:?}, from which this image was taken or which was restarted from it,")
         }
-        _ => "the job from which this image was taken".to_owned(),
+        None => "the job from which this image was taken".to_owned(),
     };
     let message = format!(
         "{who} still runs: it and a restart would write the same files; stop it, or wait until it has ended"
@@ -87,6 +154,7 @@ fn forget_the_dead(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if let Ok(Some(_held)) = lock::try_existing(&path)
+            && !Living::lingers(&path)
             && let Err(error) = fs::remove_file(&path)
         {
             tracing::debug!("{}: {error}", path.display());
@@ -138,6 +206,31 @@ mod tests {
         check(root.path(), dead).unwrap();
         let _life = Life::begin(root.path(), fresh().unwrap(), "next").unwrap();
         assert!(!folder.join(dead.to_string()).exists());
+    }
+
+    #[test]
+    fn the_processes_of_a_killed_supervisor_are_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let lineage = fresh().unwrap();
+        let mut init = std::process::Command::new("sleep").arg("0.5").spawn().unwrap();
+        let life = Life::begin(root.path(), lineage, "killed").unwrap();
+        life.note_init("killed", init.id() as i32).unwrap();
+        // As a killed process leaves it: unlocked, but there.
+        let (path, left) = (life.path.clone(), fs::read(&life.path).unwrap());
+        drop(life);
+        fs::write(&path, left).unwrap();
+        assert_eq!(check(root.path(), lineage).unwrap_err().kind, Kind::Busy);
+        let _other = Life::begin(root.path(), fresh().unwrap(), "other").unwrap();
+        let _life = Life::begin(root.path(), lineage, "next").unwrap();
+        assert_eq!(Process::find(init.id() as i32), None);
+        init.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_is_told_from_a_later_one() {
+        let own = Process::find(std::process::id() as i32).unwrap();
+        assert!(own.is_alive());
+        assert!(!Process { started: own.started + 1, ..own }.is_alive());
     }
 
     #[test]

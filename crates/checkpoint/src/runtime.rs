@@ -38,7 +38,7 @@ pub struct JobFacts {
 pub struct JobFolder {
     path: PathBuf,
     // Held, never read: the locks go with them, the folder's last, since that is what others wait for.
-    _life: Life,
+    life: Life,
     _lock: OwnedFd,
 }
 
@@ -98,7 +98,15 @@ impl JobFolder {
         let text = serde_json::to_vec_pretty(facts).map_err(|error| fail(error.into()))?;
         let fresh = path.join("job.json.new");
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path.join("job.json"))).map_err(fail)?;
-        Ok(Self { path, _life: life, _lock: lock })
+        Ok(Self { path, life, _lock: lock })
+    }
+
+    /// Notes the job's init: should this process be killed, the job has ended only when that has.
+    ///
+    /// # Errors
+    /// When it cannot be written down.
+    pub fn note_init(&self, name: &str, pid: i32) -> Result<(), Failure> {
+        self.life.note_init(name, pid).map_err(|error| Failure::of("cannot note the job's init", &error))
     }
 
     /// Where the supervisor listens.

@@ -112,6 +112,9 @@ impl Supervisor {
         folder: &JobFolder,
         signals: host::signals::Forwarder,
     ) -> Result<host::Ending, Failure> {
+        if let Some(init) = self.job.outer(host::InnerPid::INIT) {
+            folder.note_init(&self.facts.job, init.0)?;
+        }
         let socket = folder.admin_socket();
         let fail =
             |error: io::Error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error);
