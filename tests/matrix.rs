@@ -30,6 +30,7 @@ fn trials() -> anyhow::Result<Vec<Trial>> {
         device: Device::of_this_machine(),
         rounds: number("DORMOUSE_ROUNDS", CI_ROUNDS)?,
         seed: number("DORMOUSE_SEED", 1)?,
+        until: None,
     };
     let trial = |guest: &Guest| {
         let (suite, guest) = (suite.clone(), guest.clone());

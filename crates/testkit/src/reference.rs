@@ -65,7 +65,12 @@ impl Reference {
             bail!("under Dormouse: {difference}\nstderr: {}", finished.stderr);
         }
         took.sort();
-        Ok(Self { outcome, native: took.get(RUNS / 2).copied(), took: finished.took, window: finished.window })
+        Ok(Self {
+            outcome,
+            native: took.get(RUNS / 2).copied(),
+            took: finished.took,
+            window: finished.window,
+        })
     }
 }
 

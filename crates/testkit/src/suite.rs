@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use serde::Serialize;
@@ -31,6 +32,8 @@ pub struct Suite {
     pub rounds: u32,
     /// What moments are drawn from.
     pub seed: u64,
+    /// When no further round is begun.
+    pub until: Option<Instant>,
 }
 
 /// What came out for one guest.
@@ -56,6 +59,14 @@ pub struct Row {
     pub failures: Vec<String>,
 }
 
+impl Row {
+    /// Whether every round was run and passed.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.failures.is_empty() && self.passed.iter().all(|passed| *passed == self.rounds)
+    }
+}
+
 impl Suite {
     /// Runs one guest through all scenarios. A round that fails does not keep others from being run.
     pub fn guest(&self, guest: &Guest) -> anyhow::Result<Row> {
@@ -76,11 +87,13 @@ impl Suite {
         let trials: Vec<Trial<'_>> = side_by_side_map(side_by_side, guests.len(), |index| {
             Ok(Trial::begin(self, guests[index], folder.path().join(index.to_string())))
         })?;
-        let per_guest = Scenario::ALL.len() * self.rounds as usize;
-        side_by_side_map(side_by_side, trials.len() * per_guest, |unit| {
-            let (trial, unit) = (&trials[unit / per_guest], unit % per_guest);
-            let scenario = unit / self.rounds as usize;
-            if trial.round(self, scenario, (unit % self.rounds as usize) as u32) {
+        // The first rounds of all guests, then the second: when time is up, all have had about as many.
+        let scenarios = Scenario::ALL.len();
+        side_by_side_map(side_by_side, trials.len() * scenarios * self.rounds as usize, |unit| {
+            let (round, unit) = (unit / (trials.len() * scenarios), unit % (trials.len() * scenarios));
+            let trial = &trials[unit / scenarios];
+            let in_time = self.until.is_none_or(|until| Instant::now() < until);
+            if in_time && trial.round(self, unit % scenarios, round as u32) {
                 done(&trial.row());
             }
             Ok(())
@@ -94,6 +107,7 @@ struct Trial<'a> {
     guest: &'a Guest,
     folder: PathBuf,
     reference: anyhow::Result<Reference>,
+    rounds: u32,
     tally: Mutex<Tally>,
 }
 
@@ -104,7 +118,6 @@ struct Tally {
     passed: [u32; Scenario::ALL.len()],
     reports: Vec<Report>,
     failures: Vec<String>,
-    rounds: u32,
 }
 
 impl<'a> Trial<'a> {
@@ -112,9 +125,8 @@ impl<'a> Trial<'a> {
         let reference = Reference::measure(&suite.kit, suite.device, guest, &folder, &job_name(&guest.name));
         let failures =
             reference.as_ref().err().map(|error| format!("{}, undisturbed: {error:#}", guest.name));
-        let tally =
-            Tally { failures: failures.into_iter().collect(), rounds: suite.rounds, ..Tally::default() };
-        Self { guest, folder, reference, tally: Mutex::new(tally) }
+        let tally = Tally { failures: failures.into_iter().collect(), ..Tally::default() };
+        Self { guest, folder, reference, rounds: suite.rounds, tally: Mutex::new(tally) }
     }
 
     /// Runs one round; whether it was the last one.
@@ -145,7 +157,7 @@ impl<'a> Trial<'a> {
             None => {}
         }
         tally.run += 1;
-        tally.run == Scenario::ALL.len() * suite.rounds as usize
+        tally.run == Scenario::ALL.len() * self.rounds as usize
     }
 
     fn row(&self) -> Row {
@@ -157,7 +169,7 @@ impl<'a> Trial<'a> {
             native_s: reference.and_then(|each| each.native).map(|took| took.as_secs_f64()),
             under_s: reference.map_or(0.0, |each| each.took.as_secs_f64()),
             passed: tally.passed.to_vec(),
-            rounds: tally.rounds,
+            rounds: self.rounds,
             stall_ms: middle(|report| report.stall_ms),
             host_ms: middle(|report| report.host_ms),
             total_ms: middle(|report| report.total_ms),
@@ -245,7 +257,11 @@ impl fmt::Display for Row {
         for time in [self.stall_ms, self.host_ms, self.total_ms] {
             write!(f, "{:>10}", number(time, 0))?;
         }
-        if self.failures.is_empty() { Ok(()) } else { write!(f, "  FAILED") }
+        match (self.is_complete(), self.failures.is_empty()) {
+            (true, _) => Ok(()),
+            (false, true) => write!(f, "  time was up"),
+            (false, false) => write!(f, "  FAILED"),
+        }
     }
 }
 
