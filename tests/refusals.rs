@@ -260,7 +260,7 @@ fn a_job_that_still_runs_is_not_restarted_under_any_name() {
     let (stage, image, mut child, file) = awake("alive", "4000");
     let at_cut = std::fs::metadata(&file).unwrap().len();
     wait_for_growth(&file, at_cut);
-    let words = [&format!("job {:?}", stage.name())[..], "still runs", "stop it, or wait"];
+    let words = [&format!("job {:?}", stage.name())[..], "still running", "stop it, or wait"];
     refused_restart(&stage, &image, 4, &words);
     let before = std::fs::read(&file).unwrap();
     let restart = stage.place().restart_command(&image).args(["--name", "other-name"]).output().unwrap();
@@ -297,7 +297,7 @@ fn of_two_restarts_at_once_one_runs() {
         [a, b] => [b, a],
     };
     assert_eq!((won.exit, lost.exit), (Exit::Code(0), Exit::Code(125)), "{} {}", won.stderr, lost.stderr);
-    assert!(lost.stderr.contains("still runs"), "{}", lost.stderr);
+    assert!(lost.stderr.contains("still running"), "{}", lost.stderr);
     assert!(String::from_utf8_lossy(&won.stdout).contains("done sum"));
 }
 

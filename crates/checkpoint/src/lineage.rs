@@ -137,14 +137,11 @@ impl Process {
 
 fn lives(path: &Path) -> Failure {
     // Whoever holds the lock may be about to write its name.
-    let who = match Living::read(path) {
-        Some(Living { job, .. }) => {
-            format!("job {job:?}, from which this image was taken or which was restarted from it,")
-        }
-        None => "the job from which this image was taken".to_owned(),
-    };
+    let job =
+        Living::read(path).map_or_else(|| "the image's job".to_owned(), |job| format!("job {:?}", job.job));
     let message = format!(
-        "{who} still runs: it and a restart would write the same files; stop it, or wait until it has ended"
+        "{job} is still running; it is the one of this image or was restarted from one of its images, and a restart \
+         would write the same files: stop it, or wait until it has ended"
     );
     Failure::new(Kind::Busy, message)
 }

@@ -7,7 +7,7 @@ use crate::lineage;
 use crate::runtime::{self, JobFolder};
 use crate::sessions::{Session, Sessions, panicked};
 use crate::stores::open_store;
-use crate::supervisor::{Settings, Supervisor, criu, facts_of, hello, serve, tmpfs};
+use crate::supervisor::{Settings, Supervisor, criu, facts_of, hello, tmpfs};
 use crate::work::WorkFolder;
 use image::{ImageId, ObjectKind};
 use std::path::Path;
@@ -119,7 +119,7 @@ impl Restart {
         });
         let (restored, ()) = (restored?, unpacked?);
         let hello = hello(&shared)?;
-        let serving = serve(&sessions, hello);
+        let serving = sessions.serve(hello);
         let spec = host::RestoreSpec {
             images: &images,
             record: &self.record.host,
@@ -135,8 +135,7 @@ impl Restart {
         let ending = job.and_then(|job| {
             Supervisor::new(facts, command, job, Arc::clone(&sessions), Some(id)).supervise(&folder, signals)
         });
-        sessions.end();
-        let _ = serving.join();
+        serving.end();
         ending
     }
 

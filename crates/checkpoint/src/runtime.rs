@@ -223,7 +223,10 @@ mod tests {
         assert!(failure.message.contains("choose another name"), "{failure}");
         let failure = JobFolder::claim(root.path(), &facts("b")).unwrap_err();
         assert_eq!(failure.kind, Kind::Busy);
-        assert!(failure.message.contains("job \"a\"") && failure.message.contains("still runs"), "{failure}");
+        assert!(
+            failure.message.contains("job \"a\"") && failure.message.contains("still running"),
+            "{failure}"
+        );
         assert_eq!(list(root.path()).unwrap(), [facts("a")]);
         assert_eq!(find(root.path(), "b").unwrap_err().message, "no job named \"b\" is running (running: a)");
         drop(held);

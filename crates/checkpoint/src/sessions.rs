@@ -3,22 +3,24 @@
 use crate::error::{Chain, Failure, Kind};
 use crate::server_process::ServerProcess;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use server::control::{Answer, Ask, Start};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use transport::hello::{HelloListener, Pending};
 
 /// How long a process may take to say what it wants.
 const GREETING: Duration = Duration::from_secs(5);
-/// How often threads look whether the job has ended.
-const TICK: Duration = Duration::from_millis(200);
 
 /// What an image records of a session, beside its server's own state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -98,11 +100,19 @@ impl Sessions {
         &self.device
     }
 
-    /// Begins sessions as processes ask for them, until [`Sessions::end`].
-    pub fn serve(self: &Arc<Self>, listener: &HelloListener) {
-        while !self.ended.load(Ordering::Acquire) {
-            if !readable(listener, TICK) {
-                continue;
+    /// Begins sessions as processes ask for them, on a thread of its own.
+    pub fn serve(self: &Arc<Self>, listener: HelloListener) -> Serving {
+        let (sessions, listener) = (Arc::clone(self), Arc::new(listener));
+        let listening = Arc::clone(&listener);
+        let thread = std::thread::spawn(move || sessions.listen(&listening));
+        Serving { sessions: Arc::clone(self), listener, thread }
+    }
+
+    fn listen(self: &Arc<Self>, listener: &HelloListener) {
+        loop {
+            wait_for_caller(listener);
+            if self.ended.load(Ordering::Acquire) {
+                return;
             }
             let asking = Asking::of(self);
             match listener.accept(GREETING) {
@@ -194,13 +204,13 @@ impl Sessions {
         let sessions = Arc::clone(self);
         std::thread::spawn(move || {
             let mut each = [PollFd::new(&process, PollFlags::IN), PollFd::new(&server, PollFlags::IN)];
-            while matches!(poll(&mut each, None), Err(rustix::io::Errno::INTR)) {}
+            while matches!(poll(&mut each, None), Err(Errno::INTR)) {}
             let server_first = each[0].revents().is_empty();
             if server_first && !session.server().is_running() {
                 sessions.lost(&session);
             }
             if server_first {
-                while matches!(poll(&mut each[..1], None), Err(rustix::io::Errno::INTR)) {}
+                while matches!(poll(&mut each[..1], None), Err(Errno::INTR)) {}
             }
             sessions.finish(&session);
         });
@@ -264,8 +274,7 @@ impl Sessions {
         self.live().len()
     }
 
-    /// Ends all sessions.
-    pub fn end(&self) {
+    fn end(&self) {
         self.ended.store(true, Ordering::Release);
         let left: Vec<_> = self.live().values().map(Arc::clone).collect();
         left.iter().for_each(|session| self.finish(session));
@@ -288,8 +297,31 @@ pub fn panicked() -> Failure {
     Failure::new(Kind::Failed, "a thread of the supervisor panicked; please report this with the log")
 }
 
-/// Waits until something can be accepted or `timeout` has passed.
-pub fn readable(from: &impl std::os::fd::AsFd, timeout: Duration) -> bool {
-    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    matches!(poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout)), Ok(1..))
+/// Sessions that begin as processes ask for them.
+pub struct Serving {
+    sessions: Arc<Sessions>,
+    listener: Arc<HelloListener>,
+    thread: JoinHandle<()>,
+}
+
+impl Serving {
+    /// Ends all sessions; none begins any more.
+    pub fn end(self) {
+        self.sessions.end();
+        stop_listening(&*self.listener);
+        // A thread that panicked has said so.
+        let _ = self.thread.join();
+    }
+}
+
+/// Waits until something can be accepted, or the listener has been stopped.
+pub fn wait_for_caller(listener: &impl AsFd) {
+    while poll(&mut [PollFd::new(listener, PollFlags::IN)], None) == Err(Errno::INTR) {}
+}
+
+/// Wakes up who waits for callers; nobody can call any more.
+pub fn stop_listening(listener: &impl AsFd) {
+    if let Err(error) = shutdown(listener, Shutdown::Both) {
+        tracing::error!("a listening socket cannot be shut down: {error}");
+    }
 }

@@ -6,7 +6,7 @@ use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::lineage;
 use crate::runtime::{self, JobFacts, JobFolder};
-use crate::sessions::{Sessions, readable};
+use crate::sessions::{Sessions, stop_listening, wait_for_caller};
 use image::{Command, ImageId, Lineage, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
@@ -22,8 +22,6 @@ use transport::hello::HelloListener;
 const LIBRARY_DIR: &str = "lib";
 /// Where a process asks for a GPU session.
 const HELLO: &str = "hello.sock";
-/// How often threads look whether the job has ended.
-const TICK: Duration = Duration::from_millis(200);
 /// How long whoever asks may take to say what, and to hear the answer.
 const ASKING: Duration = Duration::from_secs(10);
 
@@ -76,13 +74,12 @@ pub fn run(
     spec.library_dir = Some(inside);
     let sessions = Sessions::new(tmpfs.path(), settings.device);
     let hello = hello(&tmpfs.path())?;
-    let serving = serve(&sessions, hello);
+    let serving = sessions.serve(hello);
     let spawned = host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error));
     let ending = spawned.and_then(|job| {
         Supervisor::new(facts, command, job, Arc::clone(&sessions), None).supervise(&folder, signals)
     });
-    sessions.end();
-    let _ = serving.join();
+    serving.end();
     ending
 }
 
@@ -118,14 +115,15 @@ impl Supervisor {
         let socket = folder.admin_socket();
         let fail =
             |error: io::Error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error);
-        let listener = UnixListener::bind(&socket).map_err(fail)?;
+        let listener = Arc::new(UnixListener::bind(&socket).map_err(fail)?);
         signals.forward_to(&self.job).map_err(|error| Failure::of("cannot pass on signals", &error))?;
         let listening = {
-            let this = Arc::clone(&self);
+            let (this, listener) = (Arc::clone(&self), Arc::clone(&listener));
             std::thread::spawn(move || this.listen(&listener))
         };
         let ending = self.job.wait().map_err(|error| Failure::of("cannot wait for the job", &error));
         self.ended.store(true, Ordering::Release);
+        stop_listening(&*listener);
         let answering = listening.join().unwrap_or_default();
         // A checkpoint that has its cut is still published when the job ends meanwhile, and whoever asked is told.
         drop(self.cutting.lock());
@@ -139,11 +137,12 @@ impl Supervisor {
     /// Answers until the job has ended, each question on a thread of its own; gives those that are still at it.
     fn listen(self: &Arc<Self>, listener: &UnixListener) -> Vec<JoinHandle<()>> {
         let mut answering: Vec<JoinHandle<()>> = Vec::new();
-        while !self.ended.load(Ordering::Acquire) {
-            answering.retain(|each| !each.is_finished());
-            if !readable(listener, TICK) {
-                continue;
+        loop {
+            wait_for_caller(listener);
+            if self.ended.load(Ordering::Acquire) {
+                return answering;
             }
+            answering.retain(|each| !each.is_finished());
             match listener.accept() {
                 Ok((stream, _)) => {
                     let this = Arc::clone(self);
@@ -156,7 +155,6 @@ impl Supervisor {
                 Err(error) => tracing::warn!("admin socket: {error}"),
             }
         }
-        answering
     }
 
     fn answer(self: Arc<Self>, stream: &UnixStream) -> io::Result<()> {
@@ -277,11 +275,6 @@ fn install_shim(shim: &Path, library: &Path) -> Result<(), Failure> {
 pub(crate) fn hello(shared: &Path) -> Result<HelloListener, Failure> {
     HelloListener::bind(&shared.join(HELLO))
         .map_err(|error| Failure::of("cannot listen for GPU sessions", &error))
-}
-
-pub(crate) fn serve(sessions: &Arc<Sessions>, hello: HelloListener) -> std::thread::JoinHandle<()> {
-    let sessions = Arc::clone(sessions);
-    std::thread::spawn(move || sessions.serve(&hello))
 }
 
 fn spawn_failure(error: &host::SpawnError) -> Failure {
