@@ -16,30 +16,36 @@ static SPIN: LazyLock<Duration> = LazyLock::new(|| {
 });
 /// How long to go on polling between other threads' turns.
 const YIELD: Duration = Duration::from_millis(2);
-/// The longest sleep between two polls.
-const SLEEP_MAX: Duration = Duration::from_micros(500);
+/// The shortest and the longest sleep between two polls.
+const SLEEP: std::ops::RangeInclusive<Duration> = Duration::from_micros(20)..=Duration::from_micros(500);
+/// Between two polls of a thread that does not sleep only other threads' turns can take so long.
+const CROWDED: Duration = Duration::from_micros(200);
 
-/// Grows patient.
+/// Grows patient, at once where other threads want the processor.
 pub(crate) struct Backoff {
     begun: Instant,
-    sleep: Duration,
+    /// How long had been waited at the last poll.
+    seen: Duration,
+    sleeps: bool,
 }
 
 impl Backoff {
     pub(crate) fn new() -> Self {
-        Self { begun: Instant::now(), sleep: Duration::from_micros(20) }
+        Self { begun: Instant::now(), seen: Duration::ZERO, sleeps: false }
     }
 
     /// Lets a little time pass, more the longer this goes on.
     pub(crate) fn pause(&mut self) {
         let waited = self.begun.elapsed();
-        if waited < *SPIN {
+        self.sleeps |= waited >= *SPIN + YIELD || waited - self.seen > CROWDED;
+        self.seen = waited;
+        if self.sleeps {
+            // What a wait is longer than it has to be is a small part of it.
+            std::thread::sleep((waited / 8).clamp(*SLEEP.start(), *SLEEP.end()));
+        } else if waited < *SPIN {
             std::hint::spin_loop();
-        } else if waited < *SPIN + YIELD {
-            std::thread::yield_now();
         } else {
-            std::thread::sleep(self.sleep);
-            self.sleep = (self.sleep * 2).min(SLEEP_MAX);
+            std::thread::yield_now();
         }
     }
 }
