@@ -1,5 +1,5 @@
-// A kernel that spins on a word of mapped memory until the host, HOLD milliseconds later, tells it to stop: `spin [HOLD]`.
-// Until then the device is never idle.
+// A kernel that spins on a word of mapped memory until the host, HOLD milliseconds later, tells it to stop: `spin [HOLD [REST]]`.
+// Until then the device is never idle; from then on it is, for REST milliseconds.
 #include <chrono>
 #include <thread>
 
@@ -10,8 +10,7 @@ __global__ void spin(volatile uint32_t *stop, uint32_t *turns) {
 }
 
 int main(int argc, char **argv) {
-    auto [hold, unused] = guest::args(argc, argv, 6000, 1);
-    (void)unused;
+    auto [hold, rest] = guest::args(argc, argv, 6000, 1);
     uint32_t *stop, *device_stop, *turns, counted;
     CUDA(cudaHostAlloc(&stop, sizeof *stop, cudaHostAllocMapped));
     CUDA(cudaHostGetDevicePointer(&device_stop, stop, 0));
@@ -26,6 +25,7 @@ int main(int argc, char **argv) {
     CUDA(cudaDeviceSynchronize());
     CUDA(cudaMemcpy(&counted, turns, sizeof counted, cudaMemcpyDeviceToHost));
     guest::require(counted > 0, "the kernel span", 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(rest));
     printf("done\n");
     return 0;
 }

@@ -186,7 +186,7 @@ fn wake(
     restored: Vec<Session>,
 ) -> Result<host::Job, Failure> {
     for session in restored {
-        let inner = host::InnerPid(session.record.inner_pid as i32);
+        let inner = session.record.inner_pid;
         let outer = stopped.job().outer(inner).ok_or_else(|| {
             Failure::new(
                 Kind::Damaged,
@@ -194,7 +194,7 @@ fn wake(
             )
         })?;
         session.server().tell(&server::control::Ask::Ungate)?;
-        sessions.watch(outer.0 as u32, session)?;
+        sessions.watch(outer.0, session)?;
     }
     stopped.resume().map_err(|error| Failure::of("the restored job does not go on", &error))
 }

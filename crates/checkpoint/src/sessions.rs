@@ -2,6 +2,7 @@
 
 use crate::error::{Chain, Failure, Kind};
 use crate::server_process::ServerProcess;
+use host::InnerPid;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -21,14 +22,16 @@ use transport::hello::{HelloListener, Pending};
 
 /// How long a process may take to say what it wants.
 const GREETING: Duration = Duration::from_secs(5);
+/// How long a listener rests that could not accept: descriptors may have run out.
+pub const RECOVERY: Duration = Duration::from_millis(200);
 
 /// What an image records of a session, beside its server's own state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SessionRecord {
     /// Its number: its folder is `s<number>`.
     pub number: u32,
-    /// Its process, as the job counts pids.
-    pub inner_pid: u32,
+    /// Its process.
+    pub inner_pid: InnerPid,
 }
 
 /// One session.
@@ -115,22 +118,35 @@ impl Sessions {
                 return;
             }
             let asking = Asking::of(self);
-            match listener.accept(GREETING) {
-                Ok(pending) => {
-                    std::thread::spawn(move || asking.0.begin(pending));
+            match listener.accept() {
+                Ok(caller) => {
+                    std::thread::spawn(move || match caller.hear(GREETING) {
+                        Ok(pending) => asking.0.begin(pending),
+                        Err(error) => {
+                            tracing::warn!("a process asked for a GPU session: {}", Chain(&error));
+                        }
+                    });
                 }
-                Err(error) => tracing::warn!("a process asked for a GPU session: {}", Chain(&error)),
+                Err(error) => {
+                    tracing::warn!("a process cannot ask for a GPU session: {}", Chain(&error));
+                    std::thread::sleep(RECOVERY);
+                }
             }
         }
     }
 
     fn begin(self: &Arc<Self>, pending: Pending) {
         let _beginning = self.beginning.read().unwrap_or_else(PoisonError::into_inner);
-        let (pid, inner_pid) = (pending.pid(), pending.inner_pid());
-        let record = SessionRecord { number: self.next.fetch_add(1, Ordering::Relaxed), inner_pid };
-        match self.start(record.clone(), &Start::Fresh).and_then(|session| self.watch(pid, session)) {
+        let pid = pending.pid();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let begun = host::inner_pid(host::OuterPid(pid))
+            .ok_or_else(|| Failure::new(Kind::Failed, "it is not a process of this job"))
+            .map(|inner_pid| SessionRecord { number, inner_pid })
+            .and_then(|record| self.start(record, &Start::Fresh))
+            .and_then(|session| self.watch(pid, session));
+        match begun {
             Ok(()) => {
-                if let Err(error) = pending.welcome(record.number) {
+                if let Err(error) = pending.welcome(number) {
                     tracing::warn!("process {pid} did not wait for its GPU session: {}", Chain(&error));
                 }
             }
@@ -179,16 +195,16 @@ impl Sessions {
     ///
     /// # Errors
     /// When the process is gone already.
-    pub fn watch(self: &Arc<Self>, pid: u32, session: Session) -> Result<(), Failure> {
-        let open = |pid: u32| -> io::Result<_> {
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    pub fn watch(self: &Arc<Self>, pid: i32, session: Session) -> Result<(), Failure> {
+        let open = |pid: i32| -> io::Result<_> {
+            let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
             Ok(pidfd_open(pid, PidfdFlags::empty())?)
         };
         let number = session.record.number;
         let fail =
             |error: io::Error| Failure::of(format_args!("the process of session {number} is gone"), &error);
         let process = open(pid).map_err(fail)?;
-        let server = open(session.server().pid()).map_err(fail)?;
+        let server = open(session.server().pid() as i32).map_err(fail)?;
         let session = Arc::new(session);
         // A process that has called exec asks again: its former session has lost its user.
         let inner_pid = session.record.inner_pid;

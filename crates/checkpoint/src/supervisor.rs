@@ -6,14 +6,15 @@ use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::lineage;
 use crate::runtime::{self, JobFacts, JobFolder};
-use crate::sessions::{Sessions, stop_listening, wait_for_caller};
+use crate::sessions::{RECOVERY, Sessions, stop_listening, wait_for_caller};
 use image::{Command, ImageId, Lineage, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use transport::hello::HelloListener;
@@ -46,7 +47,15 @@ pub struct Supervisor {
     cutting: Mutex<()>,
     newest: Mutex<Option<ImageId>>,
     rehearsed: AtomicBool,
-    ended: AtomicBool,
+    ended: Mutex<bool>,
+    /// Told when `ended` is.
+    ending: Condvar,
+}
+
+/// Who has called, and the thread that answers.
+struct Answering {
+    thread: JoinHandle<()>,
+    stream: UnixStream,
 }
 
 /// Runs a program as a job, to its end.
@@ -99,7 +108,8 @@ impl Supervisor {
             cutting: Mutex::default(),
             newest: Mutex::new(newest),
             rehearsed: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
+            ended: Mutex::default(),
+            ending: Condvar::new(),
         })
     }
 
@@ -122,37 +132,44 @@ impl Supervisor {
             std::thread::spawn(move || this.listen(&listener))
         };
         let ending = self.job.wait().map_err(|error| Failure::of("cannot wait for the job", &error));
-        self.ended.store(true, Ordering::Release);
+        *self.ended() = true;
+        self.ending.notify_all();
         stop_listening(&*listener);
         let answering = listening.join().unwrap_or_default();
-        // A checkpoint that has its cut is still published when the job ends meanwhile, and whoever asked is told.
+        // A checkpoint that has its cut is still published when the job ends meanwhile, and whoever asked is told. Who has not
+        // asked yet is not waited for.
         drop(self.cutting.lock());
-        for each in answering {
+        for Answering { thread, stream } in answering {
+            let _ = stream.shutdown(Shutdown::Read);
             // One that panicked has said so.
-            let _ = each.join();
+            let _ = thread.join();
         }
         ending
     }
 
     /// Answers until the job has ended, each question on a thread of its own; gives those that are still at it.
-    fn listen(self: &Arc<Self>, listener: &UnixListener) -> Vec<JoinHandle<()>> {
-        let mut answering: Vec<JoinHandle<()>> = Vec::new();
+    fn listen(self: &Arc<Self>, listener: &UnixListener) -> Vec<Answering> {
+        let mut answering: Vec<Answering> = Vec::new();
         loop {
             wait_for_caller(listener);
-            if self.ended.load(Ordering::Acquire) {
+            if *self.ended() {
                 return answering;
             }
-            answering.retain(|each| !each.is_finished());
-            match listener.accept() {
-                Ok((stream, _)) => {
+            answering.retain(|each| !each.thread.is_finished());
+            match listener.accept().and_then(|(stream, _)| Ok((stream.try_clone()?, stream))) {
+                Ok((stream, ours)) => {
                     let this = Arc::clone(self);
-                    answering.push(std::thread::spawn(move || {
-                        if let Err(error) = this.answer(&stream) {
+                    let thread = std::thread::spawn(move || {
+                        if let Err(error) = this.answer(&ours) {
                             tracing::debug!("whoever asked is gone: {error}");
                         }
-                    }));
+                    });
+                    answering.push(Answering { thread, stream });
                 }
-                Err(error) => tracing::warn!("admin socket: {error}"),
+                Err(error) => {
+                    tracing::warn!("admin socket: {error}");
+                    std::thread::sleep(RECOVERY);
+                }
             }
         }
     }
@@ -194,7 +211,7 @@ impl Supervisor {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // The supervisor itself takes the lock when the job has ended.
-            Err(TryLockError::WouldBlock) if self.ended.load(Ordering::Acquire) => {
+            Err(TryLockError::WouldBlock) if *self.ended() => {
                 return Err(Failure::new(
                     Kind::Ended,
                     "the job ended before its checkpoint; nothing was published",
@@ -209,9 +226,14 @@ impl Supervisor {
         cut::take(self, options, events)
     }
 
-    /// The CRIU to use, probed once.
-    pub(crate) fn criu(&self) -> Result<host::Criu, Failure> {
-        criu()
+    fn ended(&self) -> MutexGuard<'_, bool> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for `pause`; whether the job has ended by then, in which case not that long.
+    pub(crate) fn ends_within(&self, pause: Duration) -> bool {
+        let waited = self.ending.wait_timeout_while(self.ended(), pause, |ended| !*ended);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Whether the object tables, as they were then, have been rehearsed.

@@ -75,5 +75,5 @@ pub use job::{Ending, Job, JobSpec, SpawnError, Target};
 pub use mounts::Mount;
 pub use net::Connection;
 pub use stdio::Stdio;
-pub use tasks::{InnerPid, OuterPid, Task};
+pub use tasks::{InnerPid, OuterPid, Task, inner_pid};
 pub use tmpfs::{JOB_DIR, Scratch, Tmpfs, TmpfsError, copy_tree};

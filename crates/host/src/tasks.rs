@@ -66,6 +66,13 @@ fn state_letter(stat: &str) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
+/// The pid that a process out here has in the job it belongs to, whichever that is: in the PID namespace below ours. None of
+/// a process that is in no job, or gone.
+#[must_use]
+pub fn inner_pid(outer: OuterPid) -> Option<InnerPid> {
+    Process::new(outer.0).ok()?.status().ok()?.nspid?.get(1).copied().map(InnerPid)
+}
+
 /// All processes in the PID namespace of which `init` is pid 1, by inner pid. Empty when init is gone.
 pub(crate) fn in_namespace_of(init: OuterPid) -> Vec<Task> {
     let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();

@@ -58,12 +58,10 @@ pub enum TransportError {
     #[error("the supervisor refused a session: {0}")]
     Refused(String),
     /// Nobody answered in time.
-    #[error("no answer on {} within {seconds} s", path.display())]
+    #[error("nothing was said in time on {}", path.display())]
     Timeout {
         /// The socket.
         path: PathBuf,
-        /// How long was waited.
-        seconds: u64,
     },
 }
 

@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wire::{Decoder, Encoder, GREETING_MAX, Greeting, PROTOCOL_VERSION, Wire};
 
-/// Asks for a session on `path` and waits up to `timeout` for the server to be ready; tells the session's number.
+/// Asks for a session on `path` and waits until the server is ready, which a checkpoint that is under way puts off for as long
+/// as it takes; tells the session's number.
 ///
 /// # Errors
 /// [`TransportError::Io`] when there is no such socket, [`TransportError::Refused`] with the supervisor's reason,
-/// [`TransportError::Timeout`].
-pub fn ask(path: &Path, pid: u32, timeout: Duration) -> Result<u32> {
+/// [`TransportError::Decode`] when the supervisor goes away.
+pub fn ask(path: &Path) -> Result<u32> {
     let socket = seqpacket(path)?;
-    set_timeouts(&socket, path, timeout)?;
     let address = SocketAddrUnix::new(path).map_err(TransportError::io("cannot name", path))?;
     connect(&socket, &address).map_err(TransportError::io("cannot connect to", path))?;
-    say(&socket, path, &Greeting::Hello { protocol: PROTOCOL_VERSION, pid })?;
-    match hear(&socket, path, timeout)? {
+    say(&socket, path, &Greeting::Hello { protocol: PROTOCOL_VERSION })?;
+    match hear(&socket, path)? {
         Greeting::Welcome { session } => Ok(session),
         Greeting::Refused { reason } => Err(TransportError::Refused(reason)),
         Greeting::Hello { .. } => {
@@ -50,27 +50,39 @@ impl HelloListener {
         Ok(Self { socket, path: path.to_owned() })
     }
 
-    /// Waits for the next application process and takes its greeting. What is not a greeting of this version is refused
-    /// here, with a reason, and answered as an error.
+    /// Waits for the next process.
     ///
     /// # Errors
-    /// [`TransportError`]; the listener goes on.
-    pub fn accept(&self, greeting_timeout: Duration) -> Result<Pending> {
+    /// [`TransportError::Io`]; the listener goes on.
+    pub fn accept(&self) -> Result<Caller> {
         let path = &self.path;
         let socket = accept_with(&self.socket, SocketFlags::CLOEXEC)
             .map_err(TransportError::io("cannot accept on", path))?;
-        set_timeouts(&socket, path, greeting_timeout)?;
+        Ok(Caller { socket, path: path.clone() })
+    }
+}
+
+/// A process that has not said what it wants.
+pub struct Caller {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Caller {
+    /// Takes its greeting, for which it has `timeout`. What is not a greeting of this version is refused here, with a reason,
+    /// and answered as an error.
+    ///
+    /// # Errors
+    /// [`TransportError`].
+    pub fn hear(self, timeout: Duration) -> Result<Pending> {
+        let Self { socket, path } = self;
+        set_timeouts(&socket, &path, timeout)?;
         let peer =
-            socket_peercred(&socket).map_err(TransportError::io("cannot identify the peer of", path))?;
-        let pending = Pending {
-            socket,
-            path: path.clone(),
-            pid: peer.pid.as_raw_nonzero().get().unsigned_abs(),
-            inner_pid: 0,
-        };
-        match hear(&pending.socket, path, greeting_timeout)? {
-            Greeting::Hello { protocol: PROTOCOL_VERSION, pid } => Ok(Pending { inner_pid: pid, ..pending }),
-            Greeting::Hello { protocol, .. } => {
+            socket_peercred(&socket).map_err(TransportError::io("cannot identify the peer of", &path))?;
+        let pending = Pending { socket, path, pid: peer.pid.as_raw_nonzero().get() };
+        match hear(&pending.socket, &pending.path)? {
+            Greeting::Hello { protocol: PROTOCOL_VERSION } => Ok(pending),
+            Greeting::Hello { protocol } => {
                 let reason = format!(
                     "the application's libcuda speaks protocol {protocol}, this supervisor {PROTOCOL_VERSION}"
                 );
@@ -92,21 +104,14 @@ impl AsFd for HelloListener {
 pub struct Pending {
     socket: OwnedFd,
     path: PathBuf,
-    pid: u32,
-    inner_pid: u32,
+    pid: i32,
 }
 
 impl Pending {
     /// The process, as the kernel tells it in the caller's PID namespace.
     #[must_use]
-    pub fn pid(&self) -> u32 {
+    pub fn pid(&self) -> i32 {
         self.pid
-    }
-
-    /// The process, as it calls itself: only for messages.
-    #[must_use]
-    pub fn inner_pid(&self) -> u32 {
-        self.inner_pid
     }
 
     /// The server is ready. Returns when the application has closed its end, so that a checkpoint after that finds no
@@ -155,13 +160,13 @@ fn say(socket: &OwnedFd, path: &Path, greeting: &Greeting) -> Result<()> {
     Ok(())
 }
 
-fn hear(socket: &OwnedFd, path: &Path, timeout: Duration) -> Result<Greeting> {
+fn hear(socket: &OwnedFd, path: &Path) -> Result<Greeting> {
     let mut buffer = [0u8; GREETING_MAX];
     let got = rustix::io::retry_on_intr(|| recv(socket, &mut buffer, RecvFlags::empty()));
     let len = match got {
         Ok((len, _)) => len,
         Err(rustix::io::Errno::AGAIN) => {
-            return Err(TransportError::Timeout { path: path.to_owned(), seconds: timeout.as_secs() });
+            return Err(TransportError::Timeout { path: path.to_owned() });
         }
         Err(error) => return Err(TransportError::io("cannot receive from", path)(error)),
     };

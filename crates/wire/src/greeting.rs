@@ -13,8 +13,6 @@ pub enum Greeting {
     Hello {
         /// [`crate::PROTOCOL_VERSION`] of the shim.
         protocol: u32,
-        /// The application's pid as it sees it, for the log.
-        pid: u32,
     },
     /// The server is ready: its files are in the session's folder.
     Welcome {
@@ -37,9 +35,9 @@ impl Wire for Greeting {
     fn encode(&self, to: &mut Encoder<'_>) {
         Self::MAGIC.encode(to);
         match self {
-            Self::Hello { protocol, pid } => {
+            Self::Hello { protocol } => {
                 1u32.encode(to);
-                (*protocol, *pid).encode(to);
+                protocol.encode(to);
             }
             Self::Welcome { session } => {
                 2u32.encode(to);
@@ -58,10 +56,7 @@ impl Wire for Greeting {
             return Err(DecodeError::Invalid { what: "greeting", value: magic.into() });
         }
         Ok(match u32::decode(from)? {
-            1 => {
-                let (protocol, pid) = Wire::decode(from)?;
-                Self::Hello { protocol, pid }
-            }
+            1 => Self::Hello { protocol: Wire::decode(from)? },
             2 => Self::Welcome { session: Wire::decode(from)? },
             3 => Self::Refused { reason: Wire::decode(from)? },
             other => return Err(DecodeError::Invalid { what: "greeting kind", value: other.into() }),

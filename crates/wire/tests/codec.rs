@@ -98,9 +98,9 @@ proptest! {
     }
 
     #[test]
-    fn greetings_are_exact(protocol in any::<u32>(), pid in any::<u32>(), reason in text()) {
-        is_exact(&Greeting::Hello { protocol, pid });
-        is_exact(&Greeting::Welcome { session: pid });
+    fn greetings_are_exact(protocol in any::<u32>(), session in any::<u32>(), reason in text()) {
+        is_exact(&Greeting::Hello { protocol });
+        is_exact(&Greeting::Welcome { session });
         is_exact(&Greeting::Refused { reason });
     }
 

@@ -13,7 +13,7 @@ use crate::facts;
 use crate::folder::{self, Entry, write_failure};
 use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_or_create_store;
-use crate::supervisor::Supervisor;
+use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
 use image::{CutTimes, Lineage, Manifest, ObjectKind};
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,8 @@ pub struct JobRecord {
 
 /// First pause before the gate is tried again; it doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(100);
+/// No pause is longer.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Takes a checkpoint of the supervisor's job and publishes it.
 ///
@@ -54,7 +56,7 @@ pub fn take(
     events: &Sender<Event>,
 ) -> Result<Report, Failure> {
     let began = Instant::now();
-    let criu = job.criu()?;
+    let criu = criu()?;
     let store = open_or_create_store(&job.facts.store)?;
     let draft = store.begin().map_err(write_failure)?;
     // Made before the gate closes: it reads the store's indexes.
@@ -94,8 +96,13 @@ pub fn take(
             return Err(not_idle(options, retries, &holders));
         }
         tracing::info!("not idle, held by {}; trying again", holders.join("; "));
-        std::thread::sleep(pause);
-        pause *= 2;
+        if job.ends_within(pause) {
+            return Err(Failure::new(
+                Kind::Ended,
+                "the job ended before its checkpoint; nothing was published",
+            ));
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
         retries += 1;
     }
 }
@@ -242,9 +249,7 @@ impl<'a> Cut<'a> {
 
 /// The sessions whose processes are in the image: others ended on the way.
 fn frozen_sessions(sessions: &[Arc<Session>], record: &host::HostRecord) -> Vec<SessionRecord> {
-    let is_there = |session: &SessionRecord| {
-        record.tasks.iter().any(|task| i64::from(task.pid.0) == i64::from(session.inner_pid))
-    };
+    let is_there = |session: &SessionRecord| record.tasks.iter().any(|task| task.pid == session.inner_pid);
     sessions.iter().map(|session| session.record.clone()).filter(is_there).collect()
 }
 

@@ -119,12 +119,6 @@ impl Job {
         self.tasks().into_iter().find(|t| t.inner == inner).map(|t| t.outer)
     }
 
-    /// The pid in the job of a process out here, if it belongs to it.
-    #[must_use]
-    pub fn inner(&self, outer: OuterPid) -> Option<InnerPid> {
-        self.tasks().into_iter().find(|t| t.outer == outer).map(|t| t.inner)
-    }
-
     /// Bytes of private memory that the job's processes have, swapped out or not, and of memory they share that is not on
     /// the job's tmpfs: about what a dump writes.
     #[must_use]

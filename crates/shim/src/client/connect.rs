@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use cuda_abi::{CuError, CuResult};
 use transport::{ClientSession, TransportError, hello};
@@ -17,9 +16,6 @@ use crate::report::{self, Unsupported};
 
 /// Where a job's shared folder is, inside the job: always there, so that mappings find their files wherever it wakes up.
 pub const JOB: &str = "/run/dormouse-job";
-
-/// How long a server may take to be ready: a driver with many GPUs takes seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts the session of this process, once.
 ///
@@ -61,7 +57,7 @@ fn tell_user(what: Unsupported) {
 type Connected = (std::sync::Arc<ClientSession>, std::path::PathBuf);
 
 fn connect(job: &Path) -> Result<Connected, TransportError> {
-    let session = hello::ask(&job.join("hello.sock"), std::process::id(), PATIENCE)?;
+    let session = hello::ask(&job.join("hello.sock"))?;
     let folder = job.join(format!("s{session}"));
     Ok((ClientSession::open(&folder)?, folder))
 }

@@ -80,8 +80,8 @@ impl Fake {
             next_pinned: AtomicU64::new(PINNED),
         });
         std::thread::spawn(move || {
-            while let Ok(pending) = listener.accept(Duration::from_secs(5)) {
-                pending.welcome(1).unwrap();
+            while let Ok(caller) = listener.accept() {
+                caller.hear(Duration::from_secs(5)).unwrap().welcome(1).unwrap();
             }
         });
         let bell = Arc::clone(&fake);
