@@ -50,12 +50,8 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     std::fs::remove_dir_all(bundle.join(".objects")).context("cannot remove object files")?;
     strip(&bundle)?;
     symbols::check(&bundle, GLIBC)?;
-    match workspace.criu().exists() {
-        true => {
-            drop(quiet(Command::new("cp").arg("--archive").arg(workspace.criu()).arg(bundle.join("criu")))?)
-        }
-        false => step("this machine's own CRIU works, so none was unpacked, and the bundle has none"),
-    }
+    crate::criu::install_here(&workspace.criu())?;
+    quiet(Command::new("cp").arg("--archive").arg(workspace.criu()).arg(bundle.join("criu")))?;
     let script = bundle.join("gpu-check");
     std::fs::write(&script, GPU_CHECK).context("cannot write gpu-check")?;
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755))

@@ -22,7 +22,7 @@ const KEPT: [&str; 3] = ["usr/sbin/criu", "usr/lib/x86_64-linux-gnu", "usr/share
 /// # Errors
 /// When there is none, and none can be had; says what to do.
 pub fn install(prefix: &Path) -> anyhow::Result<()> {
-    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let kernel = kernel();
     let probed = prefix.join(PROBED);
     if fs::read_to_string(&probed).is_ok_and(|there| there == kernel) {
         return Ok(());
@@ -34,7 +34,21 @@ pub fn install(prefix: &Path) -> anyhow::Result<()> {
     if distribution.iter().any(|program| program.is_file() && works(program).is_ok()) {
         return Ok(());
     }
+    unpack_here(prefix)
+}
+
+/// Makes sure that a working CRIU is in `prefix`, to be taken along to machines that may have none.
+///
+/// # Errors
+/// When none can be had; says what to do.
+pub fn install_here(prefix: &Path) -> anyhow::Result<()> {
+    if prefix.is_dir() { Ok(()) } else { unpack_here(prefix) }
+}
+
+fn unpack_here(prefix: &Path) -> anyhow::Result<()> {
     step("unpacking CRIU");
+    let probed = prefix.join(PROBED);
+    let kernel = kernel();
     let release = Release::of_this_machine()?;
     let parent = prefix.parent().context("a prefix lies in a folder")?;
     let work =
@@ -48,6 +62,11 @@ pub fn install(prefix: &Path) -> anyhow::Result<()> {
     fs::rename(&unpacked, prefix).with_context(|| format!("cannot put {} in place", prefix.display()))?;
     works(prefix)?;
     fs::write(&probed, kernel).context("cannot record that CRIU works")
+}
+
+/// The release of the running kernel.
+fn kernel() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 /// Dumps and restores one of everything with the CRIU at `place`.
