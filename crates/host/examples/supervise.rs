@@ -4,7 +4,8 @@
 //! takes one command per connection: `dump IMAGE`, `stop IMAGE`, `hold IMAGE` (and never let go), `tasks`.
 //!
 //! `SUPERVISE_LIBRARY` names a library that is put into the job's tmpfs, for `SUPERVISE_OVER`, a file to mount it over, or, without
-//! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide.
+//! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide. `SUPERVISE_SILENCE` is how many milliseconds
+//! CRIU may get nowhere.
 
 use std::error::Error;
 use std::fs;
@@ -12,6 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use host::signals::Forwarder;
 use host::{Criu, DumpOptions, Job, JobSpec, RestoreSpec, Restored, SpawnError, Stdio, Tmpfs, copy_tree};
@@ -90,7 +92,7 @@ fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outc
     let images = image.join("criu");
     fs::create_dir_all(&images)?;
     fs::create_dir(image.join("tmpfs"))?;
-    let frozen = job.dump(&Criu::find()?, &images, &DumpOptions::default())?;
+    let frozen = job.dump(&criu()?, &images, &DumpOptions::default())?;
     let moving: Vec<_> = job.tasks().into_iter().filter(|t| !t.is_stopped()).collect();
     if !moving.is_empty() {
         return Err(format!("not stopped: {moving:?}").into());
@@ -119,5 +121,13 @@ fn restore(image: &Path) -> Outcome<Job> {
     let images = &image.join("criu");
     let spec =
         RestoreSpec { images, record: &record, tmpfs, stdio: Stdio::take()?, hide: Vec::new(), log_level: 2 };
-    Ok(Restored::restore(&Criu::find()?, spec)?.resume()?)
+    Ok(Restored::restore(&criu()?, spec)?.resume()?)
+}
+
+fn criu() -> Outcome<Criu> {
+    let criu = Criu::find()?;
+    Ok(match std::env::var("SUPERVISE_SILENCE") {
+        Ok(ms) => criu.with_silence(Duration::from_millis(ms.parse()?)),
+        Err(_) => criu,
+    })
 }

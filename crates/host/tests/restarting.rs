@@ -498,6 +498,7 @@ fn what_cannot_be_dumped_is_explained_and_the_job_runs_on() {
         reply.contains("a process is connected to a UNIX socket of a process outside the job"),
         "{reply}"
     );
+    assert_eq!(job.zombies(), Vec::<i32>::new());
     let so_far = job.output.lines().count() as u32;
     job.wait_for_number(so_far + 20);
     drop(outside);

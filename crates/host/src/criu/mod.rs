@@ -3,6 +3,7 @@
 pub(crate) mod log;
 pub(crate) mod mounts;
 pub mod probe;
+mod pulse;
 pub(crate) mod rpc;
 pub(crate) mod tcp;
 
@@ -10,6 +11,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 pub use log::LogExcerpt;
 pub use probe::{Capabilities, ProbeError, Resource};
@@ -49,6 +51,8 @@ pub struct Criu {
     /// The loader and libraries of a private prefix, where the program does not use the machine's.
     loader: Option<(PathBuf, PathBuf)>,
     version: String,
+    /// How long it may get nowhere before it counts as hung.
+    silence: Duration,
 }
 
 impl fmt::Display for Criu {
@@ -89,7 +93,7 @@ impl Criu {
         } else {
             return Err(not_found());
         };
-        let mut criu = Self { program, loader, version: String::new() };
+        let mut criu = Self { program, loader, version: String::new(), silence: pulse::SILENCE };
         criu.version =
             criu.ask_version().map_err(|why| CriuError::DoesNotStart { path: criu.program.clone(), why })?;
         Ok(criu)
@@ -105,6 +109,17 @@ impl Criu {
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    /// The same CRIU, given up after `silence` (a minute otherwise) without writing, reading or using a processor, and after ten
+    /// times that without writing or reading.
+    #[must_use]
+    pub fn with_silence(self, silence: Duration) -> Self {
+        Self { silence, ..self }
+    }
+
+    pub(crate) fn silence(&self) -> Duration {
+        self.silence
     }
 
     /// A command that runs it, through its own loader where it has one.

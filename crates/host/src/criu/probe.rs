@@ -129,8 +129,10 @@ impl Criu {
     /// `init_program` as in [`JobSpec`].
     #[must_use]
     pub fn probe(&self, init_program: Option<&Path>) -> Capabilities {
+        // Next to nothing is carried: one that takes long hangs.
+        let criu = self.clone().with_silence(self.silence().min(PATIENCE));
         let round =
-            |resources: &[Resource]| round(self, resources, init_program).err().map(|e| e.to_string());
+            |resources: &[Resource]| round(&criu, resources, init_program).err().map(|e| e.to_string());
         let mut failures = Vec::new();
         if round(&Resource::ALL).is_some() {
             for resource in Resource::ALL {

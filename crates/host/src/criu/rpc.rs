@@ -3,16 +3,25 @@
 //! Its notifications are what makes a *held* dump possible: at `post-dump` everything is written and all tasks are still stopped
 //! by CRIU's ptrace, which the job cannot see, until we answer. If this process dies instead, CRIU reads an end of file and lets
 //! the tasks go.
+//!
+//! A CRIU that hangs is killed, with which the kernel lets go of the tasks that it traces. One that it has injected its parasite
+//! into reads an end of file then and goes back by itself to where it was stopped (`fini` of CRIU's `compel/plugins/std/infect.c`);
+//! only a CRIU that was itself stopped in the microseconds around a single injected system call would take the task with it.
 
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use prost::Message;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
 use super::Criu;
+use super::pulse::Pulse;
+use crate::tasks::OuterPid;
 
 /// No message of CRIU's is longer.
 const LONGEST: usize = 64 * 1024;
@@ -138,7 +147,7 @@ pub(crate) struct DumpStats {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// It has come to this point and waits for [`Session::acknowledge`].
-    Reached { point: String, pid: Option<i32> },
+    Reached { point: String },
     /// It is done.
     Done { success: bool, message: String },
 }
@@ -146,16 +155,30 @@ pub(crate) enum Event {
 /// What a child does between fork and exec.
 pub(crate) type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
-/// A CRIU child serving one request.
+/// A CRIU child serving one request. Dropping it closes the socket, at which CRIU undoes what it has begun, and waits for its end.
 #[derive(Debug)]
 pub(crate) struct Session {
     child: Child,
-    socket: OwnedFd,
+    /// None once CRIU is to go no further.
+    socket: Option<OwnedFd>,
+    silence: Duration,
+    pulse: RefCell<Pulse>,
+    /// The first process of the job, once CRIU has named it.
+    init: Cell<Option<OuterPid>>,
+    /// Whether that process, a child of ours, is nobody's yet: it goes with CRIU.
+    orphan: Cell<bool>,
+    /// Whether it hung.
+    killed: Cell<bool>,
 }
 
+/// How often a CRIU that says nothing is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// For how long one that is to end is waited for, before and after it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+
 impl Session {
-    /// Starts CRIU with `passed` left open under their own numbers. `before_exec` runs in the child and may only make system
-    /// calls.
+    /// Starts CRIU with `passed` left open under their own numbers; into the folders among them it writes. `before_exec` runs in
+    /// the child and may only make system calls.
     pub(crate) fn start(
         criu: &Criu,
         passed: &[BorrowedFd<'_>],
@@ -183,14 +206,24 @@ impl Session {
                 before_exec.as_mut().map_or(Ok(()), |f| f())
             });
         }
-        Ok(Self { child: command.spawn()?, socket: ours })
+        let child = command.spawn()?;
+        let pulse = RefCell::new(Pulse::of(child.id(), passed));
+        let (init, orphan, killed) = (Cell::new(None), Cell::new(false), Cell::new(false));
+        Ok(Self { child, socket: Some(ours), silence: criu.silence(), pulse, init, orphan, killed })
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
+    /// The job's init, which CRIU has made; from now on the caller's to end and collect.
+    pub(crate) fn adopt(&self) -> Option<OuterPid> {
+        self.orphan.set(false);
+        self.init.get()
+    }
+
     pub(crate) fn request(&self, kind: i32, options: Options) -> io::Result<()> {
+        self.orphan.set(kind == RESTORE);
         self.send(&Request { kind, options: Some(options), notify_success: None })
     }
 
@@ -199,21 +232,20 @@ impl Session {
         self.send(&Request { kind: NOTIFY, options: None, notify_success: Some(true) })
     }
 
+    fn socket(&self) -> io::Result<&OwnedFd> {
+        self.socket.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
     fn send(&self, request: &Request) -> io::Result<()> {
-        send(&self.socket, &request.encode_to_vec(), SendFlags::NOSIGNAL)?;
+        // Whoever does not read is not waited for: CRIU reads each message before the next is sent.
+        send(self.socket()?, &request.encode_to_vec(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
         Ok(())
     }
 
-    /// Waits for what CRIU says next.
+    /// Waits for what CRIU says next, for as long as it gets somewhere; one that does not is killed ([`io::ErrorKind::TimedOut`]).
     pub(crate) fn next(&self) -> io::Result<Event> {
         let mut buffer = vec![0; LONGEST];
-        let length = loop {
-            match recv(self.socket.as_fd(), &mut buffer, RecvFlags::empty()) {
-                Ok((_, length)) => break length,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        };
+        let length = self.receive(&mut buffer)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -221,39 +253,111 @@ impl Session {
         let response = response.map_err(io::Error::other)?;
         Ok(match response.notify {
             Some(notify) if response.kind == NOTIFY => {
-                Event::Reached { point: notify.script.unwrap_or_default(), pid: notify.pid }
+                if let Some(pid) = notify.pid {
+                    self.init.set(Some(OuterPid(pid)));
+                }
+                Event::Reached { point: notify.script.unwrap_or_default() }
             }
             _ => Event::Done { success: response.success, message: response.message.unwrap_or_default() },
         })
     }
 
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let socket = self.socket()?;
+        let look = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.min(self.silence).subsec_nanos()) };
+        self.pulse.borrow_mut().beat();
+        loop {
+            match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&look)) {
+                Ok(0) => {
+                    let missing = self.pulse.borrow_mut().missing(self.init.get(), self.silence);
+                    if let Some(missing) = missing {
+                        self.kill();
+                        let why = format!("it got nowhere for {} s and was killed", missing.as_secs());
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                    }
+                }
+                Ok(_) => match recv(socket.as_fd(), &mut *buffer, RecvFlags::empty()) {
+                    Ok((_, length)) => return Ok(length),
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(e) => return Err(e.into()),
+                },
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Kills CRIU and what it has started for itself: a helper could hold the parasite's socket open.
+    fn kill(&self) {
+        self.killed.set(true);
+        if let Ok(group) = i32::try_from(self.child.id()) {
+            // SAFETY: a signal to the process group of a child that has not been waited for.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
+    }
+
     /// Acknowledges everything up to `point`, which is left unacknowledged. `Done` when it does not get there.
-    pub(crate) fn run_to(&self, point: &str, mut seen: impl FnMut(&str, Option<i32>)) -> io::Result<Event> {
+    pub(crate) fn run_to(&self, point: &str) -> io::Result<Event> {
         loop {
             match self.next()? {
-                Event::Reached { point: reached, pid } => {
-                    seen(&reached, pid);
-                    if reached == point {
-                        return Ok(Event::Reached { point: reached, pid });
-                    }
-                    self.acknowledge()?;
+                Event::Reached { point: reached } if reached == point => {
+                    return Ok(Event::Reached { point: reached });
                 }
+                Event::Reached { .. } => self.acknowledge()?,
                 done @ Event::Done { .. } => return Ok(done),
             }
         }
     }
 
-    /// Lets CRIU go no further: it undoes what it has begun and ends.
-    pub(crate) fn abandon(mut self) {
-        drop(self.socket);
-        // Whatever it says, it is gone.
-        let _ = self.child.wait();
+    /// Acknowledges all that is left and waits for CRIU to end. Answers whether it has done what it was asked for.
+    pub(crate) fn finish(mut self) -> io::Result<bool> {
+        let success = matches!(self.run_to("")?, Event::Done { success: true, .. });
+        self.end();
+        Ok(success)
     }
 
-    /// Acknowledges all that is left and waits for CRIU to end.
-    pub(crate) fn finish(mut self) -> io::Result<(bool, ExitStatus)> {
-        let success = matches!(self.run_to("", |_, _| {}), Ok(Event::Done { success: true, .. }));
-        drop(self.socket);
-        Ok((success, self.child.wait()?))
+    /// Lets CRIU go no further and collects it.
+    fn end(&mut self) -> Option<ExitStatus> {
+        self.socket = None;
+        if !self.killed.get() {
+            if let Some(status) = self.wait(GRACE) {
+                return Some(status);
+            }
+            self.kill();
+        }
+        let status = self.wait(GRACE);
+        if status.is_none() {
+            tracing::error!(
+                pid = self.child.id(),
+                "CRIU cannot be killed; what it had stopped stays stopped"
+            );
+        }
+        status
+    }
+
+    fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let began = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if began.elapsed() < patience => std::thread::sleep(Duration::from_millis(1)),
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Nothing new where it has been collected: the child remembers its status.
+        self.end();
+        if let Some(init) = self.init.get().filter(|_| self.orphan.get()) {
+            let mut status = 0;
+            // SAFETY: `init` is a child of ours that nobody else has waited for.
+            unsafe {
+                libc::kill(init.0, libc::SIGKILL);
+                libc::waitpid(init.0, &mut status, 0);
+            }
+        }
     }
 }

@@ -155,11 +155,13 @@ impl Job {
             external,
             ..rpc::Options::default()
         };
-        let reached =
-            session.request(rpc::DUMP, request).and_then(|()| session.run_to("post-dump", |_, _| {}));
+        let reached = session.request(rpc::DUMP, request).and_then(|()| session.run_to("post-dump"));
         match reached {
             Ok(Event::Reached { .. }) => {}
             Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, &work.path())),
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                return Err(self.refused(criu, &format!("{e}; the job runs on"), &work.path()));
+            }
             Err(e) => {
                 return Err(self.refused(criu, &format!("it ended before it was done ({e})"), &work.path()));
             }
@@ -303,7 +305,7 @@ impl Frozen<'_> {
         let Some(session) = self.session.take() else { return Err(io::ErrorKind::NotConnected.into()) };
         let held = self.held_since.elapsed();
         let acknowledged = session.acknowledge();
-        let (success, _) = session.finish()?;
+        let success = session.finish()?;
         acknowledged?;
         if !success {
             return Err(io::Error::other(format!(

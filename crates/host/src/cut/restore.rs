@@ -187,7 +187,7 @@ impl Restored {
             std::thread::sleep(Duration::from_millis(100));
         };
         drop(pipes);
-        let job = Job::new(OuterPid(init), tmpfs, border).map_err(failed("watching the job"))?;
+        let job = Job::new(init, tmpfs, border).map_err(failed("watching the job"))?;
         let is_base = |m: &&MountRecord| m.key.as_ref().is_some_and(|key| !left_out.contains(key));
         let base = record.mounts.iter().filter(is_base).map(|m| m.mount.clone()).collect();
         job.settle(base, record.written.iter().map(|file| file.path.clone()).collect());
@@ -214,13 +214,11 @@ impl Restored {
         let Self { job, session, work, criu } = self;
         let held_back = HeldBack::behind(session.pid(), &job.tasks());
         session.acknowledge().map_err(failed("resuming the job"))?;
-        let resumed = session.run_to("post-resume", |_, _| {});
+        let resumed = session.run_to("post-resume");
         held_back.release(&job);
         let success = match resumed {
-            Ok(Event::Reached { .. }) => {
-                session.acknowledge().and_then(|()| session.finish()).map(|(ok, _)| ok)
-            }
-            Ok(Event::Done { success, .. }) => session.finish().map(|_| success),
+            Ok(Event::Reached { .. }) => session.acknowledge().and_then(|()| session.finish()),
+            Ok(Event::Done { success, .. }) => Ok(success),
             Err(e) => Err(e),
         };
         let success = success.map_err(failed("resuming the job"))?;
@@ -325,27 +323,23 @@ fn attempt(
     namespace: &mut Namespace,
     request: &rpc::Options,
     put_back: &dyn Fn() -> Result<(), FileError>,
-) -> Result<(Session, i32), Stopped> {
+) -> Result<(Session, OuterPid), Stopped> {
     let session = Session::start(criu, passed, Some(namespace.enter()))
         .map_err(|e| Stopped::ByCriu(format!("it does not start: {e}")))?;
     namespace.keep(session.pid())?;
     session.request(rpc::RESTORE, request.clone())?;
-    let mut init = None;
-    let mut event = session.run_to(BEFORE_FILES, |_, pid| init = pid.or(init))?;
+    let mut event = session.run_to(BEFORE_FILES)?;
     if let Event::Reached { .. } = event {
-        if let Err(error) = put_back() {
-            session.abandon();
-            return Err(Stopped::ByFile(error));
-        }
+        put_back().map_err(Stopped::ByFile)?;
         session.acknowledge()?;
-        event = session.run_to("pre-resume", |_, pid| init = pid.or(init))?;
+        event = session.run_to("pre-resume")?;
     }
     match event {
-        Event::Reached { .. } => init
-            .map(|init| (session, init))
-            .ok_or_else(|| Stopped::ByCriu("it did not say which process is the job's init".into())),
+        Event::Reached { .. } => match session.adopt() {
+            Some(init) => Ok((session, init)),
+            None => Err(Stopped::ByCriu("it did not say which process is the job's init".into())),
+        },
         Event::Done { message, .. } => {
-            let _ = session.finish();
             Err(Stopped::ByCriu(if message.trim().is_empty() { "see its log".into() } else { message }))
         }
     }

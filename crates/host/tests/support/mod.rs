@@ -245,6 +245,11 @@ impl Supervisor {
         std::mem::take(&mut self.output)
     }
 
+    /// Children that have ended and that it has not waited for.
+    pub fn zombies(&self) -> Vec<i32> {
+        children_of(self.child.id() as i32).into_iter().filter(|&pid| !is_alive(pid)).collect()
+    }
+
     /// Waits for the end; answers the status and all output.
     pub fn finish(mut self) -> (ExitStatus, String) {
         let status = self.wait();

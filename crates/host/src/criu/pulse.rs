@@ -1,0 +1,154 @@
+//! Whether a CRIU that says nothing still gets somewhere.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use procfs::ProcResult;
+use procfs::process::{Stat, all_processes};
+
+use crate::tasks::{self, OuterPid};
+
+/// How long CRIU may neither use a processor nor get further before it counts as hung.
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
+/// How many times that it may use a processor and get no further.
+const BUSY: u32 = 10;
+
+/// What CRIU has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Work {
+    /// Written to its folders, or read into the tasks that it restores.
+    bytes: u64,
+    /// Clock ticks of its processes and of the tasks' own.
+    ticks: u64,
+}
+
+/// Watches one CRIU.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    /// CRIU's process group.
+    group: i32,
+    /// Where it writes.
+    folders: Vec<OwnedFd>,
+    seen: Work,
+    active: Instant,
+    advanced: Instant,
+}
+
+impl Pulse {
+    /// `folders` are those of what CRIU was given.
+    pub(super) fn of(group: u32, given: &[BorrowedFd<'_>]) -> Self {
+        let is_folder = |fd: &&BorrowedFd<'_>| {
+            rustix::fs::fstat(fd).is_ok_and(|stat| {
+                rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory
+            })
+        };
+        let folders = given.iter().filter(is_folder).filter_map(|fd| fd.try_clone_to_owned().ok()).collect();
+        let now = Instant::now();
+        let group = i32::try_from(group).unwrap_or(0);
+        Self { group, folders, seen: Work::default(), active: now, advanced: now }
+    }
+
+    /// It has said something.
+    pub(super) fn beat(&mut self) {
+        let now = Instant::now();
+        (self.active, self.advanced) = (now, now);
+    }
+
+    /// Looks at CRIU, and at the tasks that it works on where it has named their init. Answers for how long nothing has come of it,
+    /// once that is too long.
+    pub(super) fn missing(&mut self, init: Option<OuterPid>, silence: Duration) -> Option<Duration> {
+        let (work, now) = (self.work(init), Instant::now());
+        if work.bytes > self.seen.bytes {
+            self.beat();
+        } else if work.ticks != self.seen.ticks {
+            self.active = now;
+        }
+        self.seen = Work { bytes: work.bytes.max(self.seen.bytes), ticks: work.ticks };
+        let stuck = now - self.advanced;
+        (now - self.active >= silence || stuck >= silence * BUSY).then_some(stuck)
+    }
+
+    fn work(&self, init: Option<OuterPid>) -> Work {
+        let bytes = self.folders.iter().map(|folder| length_of(folder.as_fd())).sum();
+        let mut work = Work { bytes, ticks: 0 };
+        let ours = all_processes().into_iter().flatten().flatten();
+        for stat in ours.filter_map(|p| p.stat().ok()).filter(|stat| stat.pgrp == self.group) {
+            work.ticks += ticks(&stat);
+        }
+        // Only a pid in a namespace below ours names a job.
+        let init = init.filter(|init| tasks::inner_pid(*init).is_some());
+        for task in init.into_iter().flat_map(tasks::in_namespace_of) {
+            if let Ok(stat) = stat_of(task.outer) {
+                work.ticks += ticks(&stat);
+                work.bytes += stat.rss;
+            }
+        }
+        work
+    }
+}
+
+fn stat_of(pid: OuterPid) -> ProcResult<Stat> {
+    procfs::process::Process::new(pid.0)?.stat()
+}
+
+fn ticks(stat: &Stat) -> u64 {
+    stat.utime + stat.stime
+}
+
+fn length_of(folder: BorrowedFd<'_>) -> u64 {
+    let entries = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())).into_iter().flatten();
+    entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
+    const SILENCE: Duration = Duration::from_millis(300);
+
+    /// Looks every 20 ms while `meanwhile` is called, until CRIU counts as hung or `limit` is over.
+    fn watch(
+        child: &mut Child,
+        folder: &File,
+        limit: Duration,
+        mut meanwhile: impl FnMut(),
+    ) -> Option<Duration> {
+        let mut pulse = Pulse::of(child.id(), &[folder.as_fd()]);
+        let began = Instant::now();
+        let mut missing = None;
+        while missing.is_none() && began.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(20));
+            meanwhile();
+            missing = pulse.missing(None, SILENCE);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        missing.map(|_| began.elapsed())
+    }
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap()
+    }
+
+    #[test]
+    fn who_sleeps_is_missed_who_writes_is_not_and_who_spins_is_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = File::open(folder.path()).unwrap();
+        let asleep = watch(&mut shell("exec sleep 100"), &opened, 20 * SILENCE, || {});
+        assert!(asleep.is_some_and(|after| after < 3 * SILENCE), "{asleep:?}");
+
+        let mut image = File::create(folder.path().join("pages")).unwrap();
+        let writing = watch(&mut shell("exec sleep 100"), &opened, 4 * SILENCE, || {
+            std::io::Write::write_all(&mut image, b"page").unwrap();
+        });
+        assert_eq!(writing, None);
+
+        let spinning = watch(&mut shell("while :; do :; done"), &opened, 40 * SILENCE, || {});
+        assert!(spinning.is_some_and(|after| after >= BUSY * SILENCE), "{spinning:?}");
+    }
+}

@@ -1,0 +1,110 @@
+//! A CRIU that hangs: it is killed, whoever asked hears of it, and the job goes on.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use host::Criu;
+use support::{Bench, Supervisor, counted, counter, wait_until};
+
+/// How a shell starts the CRIU that is really there.
+fn real() -> String {
+    let criu = Criu::find().expect("the tests need CRIU: run `cargo xtask setup`");
+    let libraries = criu.program().ancestors().map(|prefix| prefix.join("usr/lib/x86_64-linux-gnu"));
+    let own = libraries.map(|l| (l.join("ld-linux-x86-64.so.2"), l)).find(|(loader, _)| loader.is_file());
+    match own.filter(|(_, libraries)| !libraries.starts_with("/usr")) {
+        Some((loader, libraries)) => {
+            format!(
+                "{} --library-path {} {}",
+                loader.display(),
+                libraries.display(),
+                criu.program().display()
+            )
+        }
+        None => criu.program().display().to_string(),
+    }
+}
+
+/// A CRIU that does `instead` for as long as there is a file `ill`, and what it should otherwise.
+fn sickly(bench: &Bench, instead: &str) -> PathBuf {
+    let (text, path) = (bench.path("criu.sh"), bench.path("criu"));
+    let (ill, real) = (bench.path("ill"), real());
+    let script = format!(
+        "#!/bin/sh\nreal='{real}'\n[ \"$1\" = --version ] && exec $real \"$@\"\n\
+         [ -e {} ] && {instead}\nexec $real \"$@\"\n",
+        ill.display()
+    );
+    fs::write(&text, script).unwrap();
+    fs::write(ill, "").unwrap();
+    assert!(Command::new("install").args(["-m", "755"]).arg(&text).arg(&path).status().unwrap().success());
+    path
+}
+
+fn patient(mut command: Command, criu: &Path) -> Command {
+    command.env("DORMOUSE_CRIU", criu).env("SUPERVISE_SILENCE", "400");
+    command
+}
+
+#[test]
+fn a_checkpoint_fails_by_name_and_the_job_goes_on() {
+    let bench = Bench::new();
+    let criu = sickly(&bench, "exec sleep 1000");
+    let program = bench.compile("counter", &counter(2, 500));
+    let command = patient(bench.command(&bench.to_the_end(&program)), &criu);
+    let mut job = Supervisor::start(command, bench.control());
+    job.wait_for_number(5);
+    let reply = job.ask(&format!("dump {}", bench.image().display()));
+    assert!(reply.contains("it got nowhere for 0 s and was killed; the job runs on"), "{reply}");
+    assert_eq!(job.zombies(), Vec::<i32>::new());
+
+    fs::remove_file(bench.path("ill")).unwrap();
+    let image = bench.image();
+    job.stop(&image);
+    let before = job.finish().1;
+    fs::write(bench.path("ill"), "").unwrap();
+    let restart = || patient(bench.restart_command(&image), &criu);
+    let output = restart().stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(125) && text.contains("it got nowhere for 0 s"), "{text}");
+    fs::remove_file(bench.path("ill")).unwrap();
+    bench.let_end();
+    let (status, after) = Supervisor::start(restart(), bench.control()).finish();
+    assert_eq!((status.code(), before + &after), (Some(7), counted(500)));
+}
+
+/// Wherever it stops: with nothing seized yet, with every thread seized, and with its parasite at work in some.
+#[test]
+fn a_criu_that_stops_amid_its_work_takes_no_task_with_it() {
+    let bench = Bench::new();
+    let after = bench.path("after");
+    let criu = sickly(&bench, &format!("{{ (sleep $(cat {}); kill -STOP $$) & }}", after.display()));
+    let program = bench.compile("counter", &counter(1, 20_000));
+    let command = patient(bench.command(&bench.to_the_end(&program)), &criu);
+    let mut job = Supervisor::start(command, bench.control());
+    job.wait_for_number(5);
+    let mut killed = 0;
+    for milliseconds in (4..40).step_by(4) {
+        fs::write(&after, format!("0.{milliseconds:03}")).unwrap();
+        let reply = job.ask(&format!("dump {}", bench.image().display()));
+        assert!(reply.starts_with("ok ") || reply.contains("it got nowhere"), "{reply}");
+        killed += usize::from(!reply.starts_with("ok "));
+        let so_far = job.output.lines().count() as u32;
+        job.wait_for_number(so_far + 20);
+        assert_eq!(job.zombies(), Vec::<i32>::new());
+    }
+    assert!(killed > 2, "it was done before it stopped");
+
+    fs::remove_file(bench.path("ill")).unwrap();
+    let image = bench.image();
+    let delivered = job.dump(&image);
+    let before = job.kill_everything();
+    let mut job = Supervisor::start(patient(bench.restart_command(&image), &criu), bench.control());
+    job.wait_for(|line| !line.is_empty());
+    wait_until("its tasks", || job.ask("tasks").contains("2:"));
+    job.wait_for_number(before.lines().count() as u32 + 50);
+    let all = before[..delivered].to_owned() + &job.kill_everything();
+    assert!(counted(20_000).starts_with(&all[..all.rfind('\n').unwrap()]));
+}
