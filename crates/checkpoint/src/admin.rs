@@ -132,6 +132,10 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Optio
     if line.is_empty() {
         return Ok(None);
     }
+    if !line.ends_with(b"\n") {
+        let what = format!("a line has no end after {} bytes", line.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
     Ok(Some(serde_json::from_slice(&line)?))
 }
 
@@ -176,6 +180,10 @@ mod tests {
         assert_eq!(receive::<Request>(&mut from).unwrap(), Some(Request::Status));
         assert_eq!(receive::<Request>(&mut from).unwrap(), None);
         assert!(receive::<Request>(&mut &b"nonsense\n"[..]).is_err());
+        // A number that goes on beyond the longest line is not taken for a shorter one.
+        let long = vec![b'1'; LINE_MAX as usize + 1];
+        assert_eq!(receive::<u64>(&mut &long[..]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(receive::<u64>(&mut &b"12"[..]).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -54,28 +54,9 @@ pub fn mapped_file(file: &ProgramFile) -> MappedFile {
     MappedFile { path: RawPath::from(file.path.as_os_str()), size: file.size, build_id, hash }
 }
 
-/// Bytes from pairs of hexadecimal digits.
-#[must_use]
-pub fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    let digit = |byte: u8| (byte as char).to_digit(16);
-    let pairs = digits.chunks(2).map(|pair| match pair {
-        [high, low] => u8::try_from(digit(*high)? << 4 | digit(*low)?).ok(),
-        _ => None,
-    });
-    pairs.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hexadecimal() {
-        assert_eq!(from_hex("00ff1a"), Some(vec![0, 255, 0x1a]));
-        assert_eq!(from_hex("0"), None);
-        assert_eq!(from_hex("zz"), None);
-    }
 
     #[test]
     fn this_machine_has_a_kernel() {

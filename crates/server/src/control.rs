@@ -2,11 +2,19 @@
 //! as file descriptor 3. The supervisor asks, the server answers each question once, in order; while it captures or fills
 //! memory it may send [`Answer::Progress`] in between. A server whose supervisor is gone ends.
 //!
-//! A server is started with [`Start`] as the first line and answers [`Answer::Ready`].
+//! A server is started with [`Start`] as the first line and answers [`Answer::Ready`]. Questions are numbered from 1, an answer
+//! bears the number of its question, and what comes before the first question the number 0: an answer to a question that was
+//! given up is recognised. No line is longer than [`LINE_MAX`]: what has no bound goes through files, sentences are [cut](few).
+
+mod lines;
+mod sentences;
+
+pub use lines::{LINE_MAX, Lines, say};
+pub use sentences::{few, short};
 
 use image::{Compress, DeviceFacts};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// First line to a server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -27,29 +35,51 @@ pub enum Start {
     Rehearsal,
 }
 
+/// A question and its number.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// One more than the last.
+    pub number: u64,
+    /// What is asked.
+    pub ask: Ask,
+}
+
+/// An answer and the number of its question.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Reply {
+    /// Of the question; 0 for what comes before the first.
+    pub number: u64,
+    /// What is answered.
+    pub answer: Answer,
+}
+
 /// A question to a server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "ask")]
 pub enum Ask {
-    /// Stop taking messages, and wait until the device is idle and every callback is acknowledged. Answers
-    /// [`Answer::Idle`], or [`Answer::Busy`] after the deadline, with the gate open again.
-    Gate {
-        /// How long to wait, ms.
-        deadline_ms: u64,
-    },
-    /// Save the object table and device memory into the draft, through a `store::ChunkWriter` of the server's own. Only
-    /// between [`Answer::Idle`] and [`Ask::Ungate`]. Answers [`Answer::Captured`].
-    Capture {
+    /// Get ready to write into this draft: read the store's indexes. Only while the gate is open; good for one closing of it.
+    /// Answers [`Answer::Done`].
+    Prepare {
         /// Folder of the store.
         store: PathBuf,
         /// The draft's id.
         draft: String,
         /// How to compress.
         compress: Compress,
-        /// A folder for the file with the object table; it is gone with the supervisor.
+    },
+    /// Stop taking messages, and wait until the device is idle and every callback is acknowledged. Answers
+    /// [`Answer::Idle`], or [`Answer::Busy`] after the deadline, with the gate open again.
+    Gate {
+        /// How long to wait, ms.
+        deadline_ms: u64,
+    },
+    /// Save the object table and device memory into the draft, through the `store::ChunkWriter` of [`Ask::Prepare`]. Only
+    /// between [`Answer::Idle`] and [`Ask::Ungate`]. Answers [`Answer::Captured`].
+    Capture {
+        /// A folder for [`state_file`] and [`receipt_file`]; it is gone with the supervisor.
         states: PathBuf,
     },
-    /// Take messages again. Answers [`Answer::Done`].
+    /// Take messages again; nothing changes when they are taken already. Answers [`Answer::Done`].
     Ungate,
     /// In a server started with [`Start::Rehearsal`]: replay this object table (a file with the bytes of the session state
     /// object). Answers [`Answer::Done`] when every address is as recorded, else [`Answer::Failed`] naming what differs.
@@ -57,7 +87,7 @@ pub enum Ask {
         /// The file.
         state: PathBuf,
     },
-    /// End the session: give back everything, say what the device still printed. Answers [`Answer::Ended`] and exits.
+    /// End the session: give back everything. Answers [`Answer::Ended`] and exits.
     End,
 }
 
@@ -73,7 +103,7 @@ pub enum Answer {
     },
     /// The device is idle and the gate closed.
     Idle {
-        /// What of the session cannot be restored: a sentence for each; nothing must be written unless it is empty.
+        /// What of the session cannot be restored: a [few](few) sentences; nothing must be written unless it is empty.
         refusals: Vec<String>,
         /// Whether objects were made or destroyed since the last table that was rehearsed (see [`Answer::Captured`]).
         table_changed: bool,
@@ -82,7 +112,7 @@ pub enum Answer {
     },
     /// The device did not get idle; the gate is open again.
     Busy {
-        /// What held it: the stream, kernel, callback.
+        /// What held it, a [few](few) sentences: the stream, kernel, callback, call.
         holders: Vec<String>,
     },
     /// Bytes captured or filled so far.
@@ -94,22 +124,17 @@ pub enum Answer {
     },
     /// Everything is in the store, in the writer's pack.
     Captured {
-        /// `store::Receipt::to_bytes`, in hexadecimal.
-        receipt: String,
+        /// Length of [`receipt_file`], bytes.
+        receipt_bytes: u64,
         /// Device memory, bytes.
         bytes: u64,
         /// The devices of the session.
         devices: Vec<DeviceFacts>,
-        /// A file with the object table, for [`Ask::Rehearse`].
-        state: PathBuf,
     },
     /// Done.
     Done,
     /// The session has ended.
-    Ended {
-        /// What the device printed that no call has delivered, in hexadecimal.
-        output: String,
-    },
+    Ended,
     /// It could not be done; the session goes on as before.
     Failed {
         /// What happened, to what, and what to do.
@@ -127,6 +152,20 @@ pub enum Cause {
     Store,
     /// The device's memory is used up.
     DeviceMemory,
+    /// An object cannot be made again as it was, or its address differs: the session cannot be restored.
+    Differs,
     /// Anything else.
     Other,
+}
+
+/// The file with the object table that [`Ask::Capture`] leaves in `states`, for [`Ask::Rehearse`].
+#[must_use]
+pub fn state_file(states: &Path, session: u32) -> PathBuf {
+    states.join(format!("session-{session}"))
+}
+
+/// The file with `store::Receipt::to_bytes` that [`Ask::Capture`] leaves in `states`: it grows with the number of chunks.
+#[must_use]
+pub fn receipt_file(states: &Path, session: u32) -> PathBuf {
+    states.join(format!("receipt-{session}"))
 }

@@ -5,6 +5,7 @@ use crate::read;
 use crate::session::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use wire::Request;
 
 /// Between two looks at the streams.
 const LOOK: Duration = Duration::from_micros(50);
@@ -27,10 +28,13 @@ impl Session {
         }
         let mut holders: Vec<String> = busy.iter().map(|stream| self.describe_stream(stream)).collect();
         holders.extend(self.callbacks.running().map(|id| format!("host callback {:#x}", id.handle())));
-        if let Err((ring, _)) = closed
+        if let Err((ring, opcode)) = closed
             && holders.is_empty()
         {
-            holders.push(format!("a call of thread {ring}"));
+            holders.push(match Request::name_of(opcode) {
+                Some(name) => format!("the call {name} of thread {ring}"),
+                None => format!("the end of thread {ring}"),
+            });
         }
         if !holders.is_empty() {
             self.gate.open();

@@ -77,6 +77,19 @@ impl RestoreError {
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Object { reason, .. } if reason.code == CuError::OUT_OF_MEMORY)
     }
+
+    /// Whether it is the session itself that cannot be made again as it was, whoever tries: an object, an address, the table.
+    #[must_use]
+    pub fn is_of_the_session(&self) -> bool {
+        match self {
+            Self::State(_)
+            | Self::Memory(_)
+            | Self::Object { .. }
+            | Self::Address { .. }
+            | Self::Dangling(_) => true,
+            Self::Read(_) | Self::Transfer(_) | Self::Device { .. } => false,
+        }
+    }
 }
 
 type Result<T> = std::result::Result<T, RestoreError>;

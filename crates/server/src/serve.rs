@@ -1,17 +1,18 @@
 //! A server process: its session, and the supervisor's questions.
 
 use crate::capture::{CaptureError, Cut};
-use crate::control::{Answer, Ask, Cause, Start};
+use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::restore::RestoreError;
 use crate::session::{Config, Rings, Session};
 use backend::Backend;
 use image::ImageId;
 use std::fmt::Write as _;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,8 +22,6 @@ use transport::{ServerSession, TransportError};
 
 /// The descriptor on which a server finds its supervisor.
 const CONTROL_FD: i32 = 3;
-/// The longest question, bytes.
-const QUESTION_MAX: u64 = 1 << 20;
 /// Progress is told in steps of so many bytes.
 const PROGRESS: u64 = 64 << 20;
 
@@ -30,12 +29,9 @@ const PROGRESS: u64 = 64 << 20;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The control socket is missing or broken.
+    /// The control socket is missing or broken, or what comes over it is no question.
     #[error("the supervisor's socket (descriptor {CONTROL_FD}): {0}")]
     Socket(#[from] io::Error),
-    /// The supervisor said something else than a question.
-    #[error("the supervisor's question is none: {0}")]
-    Question(#[from] serde_json::Error),
     /// No device.
     #[error("no device: {0}")]
     Device(String),
@@ -62,27 +58,29 @@ pub enum ServeError {
 
 /// Both directions of the control socket.
 struct Supervisor {
-    from: BufReader<UnixStream>,
+    from: Lines<UnixStream>,
     to: Mutex<UnixStream>,
+    /// Number of the question in hand.
+    asked: AtomicU64,
 }
 
 impl Supervisor {
     fn on(fd: OwnedFd) -> Result<Self, ServeError> {
         let socket = UnixStream::from(fd);
-        Ok(Self { from: BufReader::new(socket.try_clone()?), to: Mutex::new(socket) })
+        let from = Lines::of(socket.try_clone()?);
+        Ok(Self { from, to: Mutex::new(socket), asked: AtomicU64::new(0) })
     }
 
-    /// The next line; `None` when the supervisor is gone.
-    fn line(&mut self) -> Result<Option<String>, ServeError> {
-        let mut line = String::new();
-        let read = io::Read::take(&mut self.from, QUESTION_MAX).read_line(&mut line)?;
-        Ok((read > 0).then_some(line))
+    /// The next question; `None` when the supervisor is gone.
+    fn question(&mut self) -> Result<Option<Ask>, ServeError> {
+        let Some(Question { number, ask }) = self.from.next()? else { return Ok(None) };
+        self.asked.store(number, Ordering::Relaxed);
+        Ok(Some(ask))
     }
 
-    fn answer(&self, answer: &Answer) -> Result<(), ServeError> {
-        let mut line = serde_json::to_vec(answer)?;
-        line.push(b'\n');
-        Ok(crate::lock(&self.to).write_all(&line)?)
+    fn answer(&self, answer: Answer) -> Result<(), ServeError> {
+        let reply = Reply { number: self.asked.load(Ordering::Relaxed), answer };
+        Ok(control::say(&mut *crate::lock(&self.to), &reply)?)
     }
 }
 
@@ -112,26 +110,25 @@ pub fn serve_on(
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
     let mut supervisor = Supervisor::on(control)?;
-    let Some(first) = supervisor.line()? else { return Ok(()) };
-    let start: Start = serde_json::from_str(&first)?;
+    let Some(start) = supervisor.from.next::<Start>()? else { return Ok(()) };
     let served = open().map_err(ServeError::Device).and_then(|backend| match start {
         Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
         Start::Fresh => {
             let link = ServerSession::create(dir)?;
             let config = Config { dir: dir.to_owned(), layout: Layout::of_session(session) };
             let made = Session::new(backend, link, config, 0);
-            let mut server = Server { session: made, number: session, rings: None };
+            let mut server = Server { session: made, number: session, rings: None, writer: None };
             server.start()?;
             server.run(&mut supervisor)
         }
         Start::Restore { store, image } => {
             let made = restore(&supervisor, dir, session, backend, &store, &image)?;
-            Server { session: made, number: session, rings: None }.run(&mut supervisor)
+            Server { session: made, number: session, rings: None, writer: None }.run(&mut supervisor)
         }
     });
     if let Err(error) = &served {
         // The supervisor may be gone; then nobody has to be told.
-        let _ = supervisor.answer(&Answer::Failed { message: chain(error), cause: Cause::Other });
+        let _ = supervisor.answer(failed(chain(error), Cause::Other));
     }
     served
 }
@@ -157,38 +154,49 @@ fn restore(
         if told.0 - told.1 >= PROGRESS {
             told.1 = told.0;
             // A supervisor that is gone is noticed at the next question.
-            let _ = supervisor.answer(&Answer::Progress { done: told.0, total });
+            let _ = supervisor.answer(Answer::Progress { done: told.0, total });
         }
     })
     .map_err(|source| ServeError::Restore { session, source })
 }
 
 fn rehearsal(supervisor: &mut Supervisor, dir: &Path, backend: Arc<dyn Backend>) -> Result<(), ServeError> {
-    supervisor.answer(&Answer::Ready { device: backend.describe() })?;
-    let Some(line) = supervisor.line()? else { return Ok(()) };
-    let answer = match serde_json::from_str(&line)? {
+    supervisor.answer(Answer::Ready { device: backend.describe() })?;
+    let Some(ask) = supervisor.question()? else { return Ok(()) };
+    let answer = match ask {
         Ask::Rehearse { state } => {
             let link = ServerSession::create(dir)?;
             let rehearsed = std::fs::read(&state)
                 .map_err(|error| (format!("{}: {error}", state.display()), Cause::Other))
                 .and_then(|state| {
-                    Session::rehearse(backend, link, dir.to_owned(), &state).map_err(|error| {
-                        let full = error.is_out_of_memory();
-                        (chain(&error), if full { Cause::DeviceMemory } else { Cause::Other })
-                    })
+                    Session::rehearse(backend, link, dir.to_owned(), &state)
+                        .map_err(|error| (chain(&error), cause_of(&error)))
                 });
             match rehearsed {
                 Ok(()) => Answer::Done,
-                Err((message, cause)) => Answer::Failed { message, cause },
+                Err((message, cause)) => failed(message, cause),
             }
         }
-        other => not_now(format_args!("{other:?}")),
+        other => not_now(&other),
     };
-    supervisor.answer(&answer)
+    supervisor.answer(answer)
 }
 
-fn not_now(what: impl std::fmt::Display) -> Answer {
-    Answer::Failed { message: format!("{what} cannot be asked for now"), cause: Cause::Other }
+/// What a rehearsal's failure is put down to.
+fn cause_of(error: &RestoreError) -> Cause {
+    match error {
+        error if error.is_out_of_memory() => Cause::DeviceMemory,
+        error if error.is_of_the_session() => Cause::Differs,
+        _ => Cause::Other,
+    }
+}
+
+fn failed(message: String, cause: Cause) -> Answer {
+    Answer::Failed { message: control::short(message), cause }
+}
+
+fn not_now(ask: &Ask) -> Answer {
+    failed(format!("{ask:?} cannot be asked for now"), Cause::Other)
 }
 
 /// A running session and the supervisor's questions about it.
@@ -197,6 +205,8 @@ struct Server {
     number: u32,
     /// The rings' threads, once messages have been taken.
     rings: Option<JoinHandle<()>>,
+    /// Of a draft, for the next capture.
+    writer: Option<ChunkWriter>,
 }
 
 /// Where the gate is, as the supervisor has it.
@@ -211,44 +221,60 @@ impl Server {
     fn run(mut self, supervisor: &mut Supervisor) -> Result<(), ServeError> {
         let mut captured_changes = None;
         let mut gate = if self.rings.is_none() { Gate::Closed(None) } else { Gate::Open };
-        supervisor.answer(&Answer::Ready { device: self.session.backend().describe() })?;
-        while let Some(line) = supervisor.line()? {
-            let answer = match serde_json::from_str(&line)? {
+        supervisor.answer(Answer::Ready { device: self.session.backend().describe() })?;
+        while let Some(ask) = supervisor.question()? {
+            let answer = match ask {
+                Ask::Prepare { store, draft, compress } if matches!(gate, Gate::Open) => {
+                    let options = WriteOptions { compress, ..WriteOptions::default() };
+                    match join(&store, &draft, &options) {
+                        Ok(writer) => {
+                            self.writer = Some(writer);
+                            Answer::Done
+                        }
+                        Err(failed) => failed,
+                    }
+                }
                 Ask::Gate { deadline_ms } if matches!(gate, Gate::Open) => {
                     let (answer, now) = self.gate(Duration::from_millis(deadline_ms), captured_changes);
                     gate = now;
+                    if matches!(gate, Gate::Open) {
+                        self.writer = None;
+                    }
                     answer
                 }
-                Ask::Capture { store, draft, compress, states } => {
-                    let options = WriteOptions { compress, ..WriteOptions::default() };
-                    let captured = match &gate {
-                        Gate::Closed(Some(cut)) => {
-                            self.capture(cut, supervisor, &store, &draft, &options, &states)
+                Ask::Capture { states } => {
+                    let captured = match (&gate, self.writer.take()) {
+                        (Gate::Closed(Some(cut)), Some(writer)) => {
+                            self.capture(cut, supervisor, writer, &states)
                         }
-                        Gate::Closed(None) | Gate::Open => Err(not_now("a capture")),
+                        _ => Err(failed("a capture comes after Prepare and Gate".to_owned(), Cause::Other)),
                     };
                     if captured.is_ok() {
                         captured_changes = Some(crate::read(&self.session.table).changes);
                     }
                     captured.unwrap_or_else(|failed| failed)
                 }
-                Ask::Ungate if !matches!(gate, Gate::Open) => {
-                    gate = Gate::Open;
-                    self.ungate()?;
+                Ask::Ungate => {
+                    if !matches!(gate, Gate::Open) {
+                        gate = Gate::Open;
+                        self.ungate()?;
+                    }
+                    // A draft is written to in one gate, or given up.
+                    self.writer = None;
                     Answer::Done
                 }
                 Ask::End => {
-                    let output = self.end();
-                    supervisor.answer(&Answer::Ended { output: hex(&output) })?;
+                    self.session.end();
+                    supervisor.answer(Answer::Ended)?;
                     if let Some(rings) = self.rings.take() {
                         // One that panicked has said so.
                         let _ = rings.join();
                     }
                     return Ok(());
                 }
-                other => not_now(format_args!("{other:?}")),
+                other => not_now(&other),
             };
-            supervisor.answer(&answer)?;
+            supervisor.answer(answer)?;
         }
         self.session.end();
         Ok(())
@@ -256,7 +282,7 @@ impl Server {
 
     fn gate(&self, deadline: Duration, captured_changes: Option<u64>) -> (Answer, Gate) {
         if let Err(holders) = self.session.close_gate(deadline) {
-            return (Answer::Busy { holders }, Gate::Open);
+            return (Answer::Busy { holders: control::few(holders) }, Gate::Open);
         }
         let mut refusals = self.session.refusals();
         let cut = self.session.cut();
@@ -266,7 +292,7 @@ impl Server {
         let cut = cut.ok().map(Box::new);
         let bytes = cut.as_deref().map_or(0, Cut::bytes);
         let table_changed = captured_changes != Some(crate::read(&self.session.table).changes);
-        (Answer::Idle { refusals, table_changed, bytes }, Gate::Closed(cut))
+        (Answer::Idle { refusals: control::few(refusals), table_changed, bytes }, Gate::Closed(cut))
     }
 
     fn ungate(&mut self) -> Result<(), ServeError> {
@@ -288,23 +314,15 @@ impl Server {
         &self,
         cut: &Cut,
         supervisor: &Supervisor,
-        store: &Path,
-        draft: &str,
-        options: &WriteOptions,
+        writer: ChunkWriter,
         states: &Path,
     ) -> Result<Answer, Answer> {
-        let failed = |message: String, cause: Cause| Answer::Failed { message, cause };
-        let draft: ImageId =
-            draft.parse().map_err(|error: image::ParseIdError| failed(error.to_string(), Cause::Other))?;
-        let opened = Store::open(store).map_err(|error: OpenError| failed(chain(&error), Cause::Store))?;
-        let of_store = |error: WriteError| failed(chain(&error), Cause::Store);
-        let writer = ChunkWriter::join(&opened, draft, options).map_err(of_store)?;
         let (mut told, total) = (0, cut.bytes());
         let captured = self.session.capture(cut, self.number, &writer, &mut |done| {
             if done - told >= PROGRESS {
                 told = done;
                 // A supervisor that is gone is noticed at the next question.
-                let _ = supervisor.answer(&Answer::Progress { done, total });
+                let _ = supervisor.answer(Answer::Progress { done, total });
             }
         });
         let captured = captured.map_err(|error| {
@@ -313,23 +331,32 @@ impl Server {
         })?;
         let receipt: Receipt = writer.finish().map_err(of_store)?;
         let receipt = receipt.to_bytes().map_err(of_store)?;
-        let state = states.join(format!("session-{}", self.number));
-        std::fs::write(&state, &captured.state)
-            .map_err(|error| failed(format!("no file for the object table: {error}"), Cause::Other))?;
+        let files = [
+            (control::state_file(states, self.number), &captured.state),
+            (control::receipt_file(states, self.number), &receipt),
+        ];
+        for (file, bytes) in files {
+            std::fs::write(&file, bytes)
+                .map_err(|error| failed(format!("cannot write {}: {error}", file.display()), Cause::Other))?;
+        }
         Ok(Answer::Captured {
-            receipt: hex(&receipt),
+            receipt_bytes: receipt.len() as u64,
             bytes: captured.bytes,
             devices: captured.devices,
-            state,
         })
     }
+}
 
-    /// Ends the session; what was printed and not sent comes back.
-    fn end(&self) -> Vec<u8> {
-        let output = self.session.unsent_output();
-        self.session.end();
-        output
-    }
+/// Joins a draft; `Err` with the answer when it failed.
+fn join(store: &Path, draft: &str, options: &WriteOptions) -> Result<ChunkWriter, Answer> {
+    let draft: ImageId =
+        draft.parse().map_err(|error: image::ParseIdError| failed(error.to_string(), Cause::Other))?;
+    let store = Store::open(store).map_err(|error: OpenError| failed(chain(&error), Cause::Store))?;
+    ChunkWriter::join(&store, draft, options).map_err(of_store)
+}
+
+fn of_store(error: WriteError) -> Answer {
+    failed(chain(&error), Cause::Store)
 }
 
 /// An error and what it comes from, in one line.
@@ -342,12 +369,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         next = source.source();
     }
     text
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -7,11 +7,10 @@ use backend_soft::{Options, SoftBackend};
 use common::{App, BASIC, CTX, HELLO, Thread, VARIABLES, backend, wait_until};
 use image::{ImageId, Manifest, ObjectKind, SessionId};
 use server::capture::Cut;
-use server::control::{Answer, Ask, Start};
+use server::control::{self, Answer, Ask, Lines, Question, Reply, Start};
 use server::restore::RestoreError;
 use server::session::Session;
 use server::state::SessionState;
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -324,7 +323,8 @@ fn a_session_comes_back_as_it_was() {
 /// A server process's control loop, as the supervisor sees it.
 struct Supervisor {
     to: UnixStream,
-    from: BufReader<UnixStream>,
+    from: Lines<UnixStream>,
+    asked: u64,
     server: std::thread::JoinHandle<()>,
     device: std::sync::Weak<dyn backend::Backend>,
 }
@@ -338,10 +338,9 @@ impl Supervisor {
         let server = std::thread::spawn(move || {
             server::serve_on(OwnedFd::from(theirs), &dir, session, || Ok(opened)).unwrap();
         });
-        let from = BufReader::new(ours.try_clone().unwrap());
-        let mut supervisor = Self { from, to: ours, server, device };
-        supervisor.say(start);
-        supervisor
+        let from = Lines::of(ours.try_clone().unwrap());
+        control::say(&ours, start).unwrap();
+        Self { from, to: ours, asked: 0, server, device }
     }
 
     /// Waits for what the end of a server's process would be: its threads let go of the device, whose addresses the next
@@ -351,19 +350,17 @@ impl Supervisor {
         wait_until(|| self.device.strong_count() == 0);
     }
 
-    fn say(&mut self, what: &impl serde::Serialize) {
-        let mut line = serde_json::to_vec(what).unwrap();
-        line.push(b'\n');
-        self.to.write_all(&line).unwrap();
+    fn say(&mut self, ask: &Ask) {
+        self.asked += 1;
+        control::say(&self.to, &Question { number: self.asked, ask: ask.clone() }).unwrap();
     }
 
     fn answer(&mut self) -> Answer {
         loop {
-            let mut line = String::new();
-            assert!(self.from.read_line(&mut line).unwrap() > 0, "the server is gone");
-            match serde_json::from_str(&line).unwrap() {
-                Answer::Progress { .. } => {}
-                answer => return answer,
+            let Reply { number, answer } = self.from.next().unwrap().expect("the server is gone");
+            assert_eq!(number, self.asked);
+            if !matches!(answer, Answer::Progress { .. }) {
+                return answer;
             }
         }
     }
@@ -372,6 +369,10 @@ impl Supervisor {
         self.say(ask);
         self.answer()
     }
+}
+
+fn prepare(store: &Store, draft: ImageId) -> Ask {
+    Ask::Prepare { store: store.dir(), draft: draft.to_string(), compress: image::Compress::Lz4 }
 }
 
 #[test]
@@ -386,24 +387,29 @@ fn a_server_answers_its_supervisor() {
     let memory = thread.alloc(3 << 20);
     thread.put(memory, &[1, 2, 3]);
     thread.synchronize().unwrap();
-    assert!(matches!(supervisor.ask(&Ask::Ungate), Answer::Failed { .. }), "no gate is closed");
+    assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done, "nothing changes");
+    let states = tempfile::tempdir().unwrap();
+    let capture = Ask::Capture { states: states.path().to_owned() };
+    let draft = images.store.begin().unwrap();
+    assert_eq!(supervisor.ask(&prepare(&images.store, draft.id())), Answer::Done);
+    let early = supervisor.ask(&capture);
+    assert!(matches!(early, Answer::Failed { .. }), "the gate is open");
+    assert_eq!(supervisor.ask(&prepare(&images.store, draft.id())), Answer::Done);
     let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
     let Answer::Idle { refusals, table_changed, bytes } = idle else { panic!("{idle:?}") };
     assert_eq!((refusals.len(), table_changed, bytes), (0, true, 3 << 20));
-    let draft = images.store.begin().unwrap();
-    let states = tempfile::tempdir().unwrap();
-    let capture = Ask::Capture {
-        store: images.store.dir(),
-        draft: draft.id().to_string(),
-        compress: image::Compress::Lz4,
-        states: states.path().to_owned(),
-    };
+    let late = supervisor.ask(&prepare(&images.store, draft.id()));
+    assert!(matches!(late, Answer::Failed { .. }), "the indexes are read before the gate closes");
     let captured = supervisor.ask(&capture);
-    let Answer::Captured { receipt, bytes, devices, state } = captured else { panic!("{captured:?}") };
+    let Answer::Captured { receipt_bytes, bytes, devices } = captured else { panic!("{captured:?}") };
+    assert!(
+        matches!(supervisor.ask(&capture), Answer::Failed { .. }),
+        "a draft has one part of each session"
+    );
     assert_eq!((bytes, devices.len()), (3 << 20, 1));
     assert_eq!(devices[0].backend, "soft");
-    let receipt: Vec<u8> =
-        (0..receipt.len()).step_by(2).map(|i| u8::from_str_radix(&receipt[i..i + 2], 16).unwrap()).collect();
+    let receipt = std::fs::read(control::receipt_file(states.path(), 60)).unwrap();
+    assert_eq!(receipt.len() as u64, receipt_bytes);
     let receipt = store::Receipt::from_bytes(&receipt).unwrap();
     let described = manifest(draft.id());
     let id = draft.publish(described, vec![receipt]).unwrap().id;
@@ -413,7 +419,7 @@ fn a_server_answers_its_supervisor() {
     let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
     assert!(matches!(idle, Answer::Idle { table_changed: false, .. }), "{idle:?}");
     assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
-    assert!(matches!(supervisor.ask(&Ask::End), Answer::Ended { .. }));
+    assert_eq!(supervisor.ask(&Ask::End), Answer::Ended);
     supervisor.ended();
     assert!(client.control().state() == transport::State::Dead);
     drop(thread);
@@ -421,6 +427,7 @@ fn a_server_answers_its_supervisor() {
     let spare = tempfile::tempdir().unwrap();
     let mut rehearsal = Supervisor::start(spare.path(), 0, &Start::Rehearsal);
     assert!(matches!(rehearsal.answer(), Answer::Ready { .. }));
+    let state = control::state_file(states.path(), 60);
     assert_eq!(rehearsal.ask(&Ask::Rehearse { state }), Answer::Done);
     rehearsal.ended();
 
@@ -434,7 +441,7 @@ fn a_server_answers_its_supervisor() {
     let client = transport::ClientSession::open(dir.path()).unwrap();
     let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![] };
     assert_eq!(thread.get(memory, 3), [1, 2, 3]);
-    assert!(matches!(restored.ask(&Ask::End), Answer::Ended { .. }));
+    assert_eq!(restored.ask(&Ask::End), Answer::Ended);
     restored.ended();
 }
 

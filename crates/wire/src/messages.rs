@@ -71,6 +71,15 @@ macro_rules! messages {
                 Ok(request)
             }
 
+            /// The name of message number `opcode`.
+            #[must_use]
+            pub fn name_of(opcode: u16) -> Option<&'static str> {
+                match opcode {
+                    $($op => Some($name::NAME),)*
+                    _ => None,
+                }
+            }
+
             /// The message's name.
             #[must_use]
             pub fn name(&self) -> &'static str {

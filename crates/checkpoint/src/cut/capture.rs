@@ -3,18 +3,22 @@
 use super::gate::Gated;
 use crate::admin::Event;
 use crate::error::{Chain, Failure, Kind};
-use crate::facts;
 use crate::folder::write_failure;
 use crate::server_process::ServerProcess;
 use crate::sessions::panicked;
 use crate::supervisor::Supervisor;
 use image::DeviceFacts;
-use server::control::{Answer, Ask};
+use server::control::{self, Answer, Ask};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use store::Receipt;
+
+/// The longest receipt that is read: of some 16 TiB of device memory.
+const RECEIPT_MAX: u64 = 2 << 30;
 
 /// What the servers captured.
 pub struct Device {
@@ -41,11 +45,12 @@ pub fn capture<'a>(
     job: &'a Supervisor,
     criu: &host::Criu,
     gated: &mut Gated<'_>,
-    ask: &Ask,
+    states: &Path,
     images: &Path,
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
     let (done, total) = (AtomicU64::new(0), gated.bytes);
+    let ask = &Ask::Capture { states: states.to_owned() };
     let began = Instant::now();
     let (dumped, host_time, answers) = std::thread::scope(|scope| {
         let capturing: Vec<_> = gated
@@ -56,12 +61,14 @@ pub fn capture<'a>(
                 let (done, events) = (&done, events.clone());
                 scope.spawn(move || {
                     let mut before = 0;
-                    server.ask(ask, &mut |now, _| {
+                    let answer = server.ask(ask, &mut |now, _| {
                         let step = now.saturating_sub(before);
                         before = now;
                         let done = done.fetch_add(step, Ordering::Relaxed) + step;
                         let _ = events.send(Event::Progress { done, total });
-                    })
+                    });
+                    let time = began.elapsed();
+                    answer.and_then(|answer| Part::of(server, answer, states)).map(|part| (part, time))
                 })
             })
             .collect();
@@ -71,37 +78,63 @@ pub fn capture<'a>(
             capturing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect();
         (dumped, host_time, answers)
     });
-    let device_time = began.elapsed();
-    let mut device = Device { receipts: Vec::new(), devices: Vec::new(), states: Vec::new(), bytes: 0 };
     let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
+    let mut device = Device { receipts: Vec::new(), devices: Vec::new(), states: Vec::new(), bytes: 0 };
+    let mut device_time = Duration::ZERO;
     for answer in answers {
-        device.take(answer?)?;
+        let (part, time) = answer?;
+        device.add(part);
+        device_time = device_time.max(time);
     }
     Ok(Captured { frozen, host_time, device, device_time })
 }
 
-impl Device {
-    /// Adds what one server captured.
-    fn take(&mut self, answer: Answer) -> Result<(), Failure> {
-        let Answer::Captured { receipt, bytes, devices, state } = answer else {
-            return Err(Failure::new(Kind::Failed, format!("a GPU server answered {answer:?}")));
+/// What one server captured.
+struct Part {
+    receipt: Receipt,
+    devices: Vec<DeviceFacts>,
+    state: PathBuf,
+    bytes: u64,
+}
+
+impl Part {
+    fn of(server: &mut ServerProcess, answer: Answer, states: &Path) -> Result<Self, Failure> {
+        let Answer::Captured { receipt_bytes, bytes, devices } = answer else {
+            return Err(server.unexpected(&answer));
         };
-        self.states.push(state);
-        self.receipts.push(receipt_of(&receipt)?);
-        self.bytes += bytes;
-        for each in devices {
+        let receipt = read_receipt(&control::receipt_file(states, server.session()), receipt_bytes)?;
+        Ok(Self { receipt, devices, state: control::state_file(states, server.session()), bytes })
+    }
+}
+
+impl Device {
+    fn add(&mut self, part: Part) {
+        self.states.push(part.state);
+        self.receipts.push(part.receipt);
+        self.bytes += part.bytes;
+        for each in part.devices {
             if !self.devices.contains(&each) {
                 self.devices.push(each);
             }
         }
-        Ok(())
     }
 }
 
-fn receipt_of(hex: &str) -> Result<Receipt, Failure> {
-    let bytes = facts::from_hex(hex)
-        .ok_or_else(|| Failure::new(Kind::Failed, "a GPU server's receipt is not hexadecimal"))?;
-    Receipt::from_bytes(&bytes).map_err(write_failure)
+/// A receipt of `bytes` bytes.
+fn read_receipt(path: &Path, bytes: u64) -> Result<Receipt, Failure> {
+    let unreadable = |what: String| {
+        Failure::new(Kind::Failed, format!("a GPU server's receipt, {}: {what}", path.display()))
+    };
+    if bytes > RECEIPT_MAX {
+        return Err(unreadable(format!("{bytes} bytes are too many; the most are {RECEIPT_MAX}")));
+    }
+    let mut receipt = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(bytes + 1).read_to_end(&mut receipt));
+    match read {
+        Ok(read) if read as u64 == bytes => Receipt::from_bytes(&receipt).map_err(write_failure),
+        Ok(read) => Err(unreadable(format!("it has {read} bytes or more, not {bytes}"))),
+        Err(error) => Err(unreadable(error.to_string())),
+    }
 }
 
 fn dump_failure(job: &Supervisor, error: &host::DumpError) -> Failure {
@@ -109,4 +142,32 @@ fn dump_failure(job: &Supervisor, error: &host::DumpError) -> Failure {
         return Failure::new(Kind::Ended, "the job ended during the checkpoint; nothing was published");
     }
     Failure::new(Kind::Failed, Chain(error).to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_is_read_only_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = control::receipt_file(dir.path(), 4);
+        let receipt = Receipt {
+            image: image::ImageId([7; 16]),
+            packs: vec![],
+            objects: vec![],
+            stored: image::StoredBytes::default(),
+        };
+        let bytes = receipt.to_bytes().unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        let len = bytes.len() as u64;
+        assert_eq!(read_receipt(&path, len).unwrap().image, receipt.image);
+        for wrong in [0, len - 1, len + 1, u64::MAX] {
+            let failure = read_receipt(&path, wrong).unwrap_err();
+            assert!(failure.message.contains("receipt-4"), "{failure}");
+        }
+        std::fs::write(&path, vec![0xff; bytes.len()]).unwrap();
+        assert!(read_receipt(&path, len).is_err());
+    }
 }

@@ -5,13 +5,16 @@ use crate::error::{Failure, Kind};
 use crate::server_process::ServerProcess;
 use crate::sessions::Session;
 use crate::supervisor::Supervisor;
-use server::control::{Answer, Ask};
+use server::control::{Answer, Ask, few};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+/// Servers, for the holder alone.
+pub type Servers<'a> = Vec<MutexGuard<'a, ServerProcess>>;
+
 /// A job whose gate is closed; opened again when this is dropped.
 pub struct Gated<'a> {
-    pub servers: Vec<MutexGuard<'a, ServerProcess>>,
+    pub servers: Servers<'a>,
     /// Whether objects were made or destroyed since the last capture.
     pub table_changed: bool,
     /// Device memory to capture.
@@ -31,13 +34,35 @@ impl Drop for Gated<'_> {
 /// A job that is not idle yet, and what holds it, a sentence each.
 pub struct Busy(pub Vec<String>);
 
+/// The servers of the sessions whose processes have not ended; those do not end before these are dropped.
+pub fn servers<'a>(job: &Supervisor, sessions: &'a [Arc<Session>]) -> Servers<'a> {
+    let servers = sessions.iter().map(|session| session.server());
+    servers.filter(|server| job.sessions.has(server.session())).collect()
+}
+
+/// Has every server read the store's indexes, which may take long, before a gate closes.
+///
+/// # Errors
+/// When one cannot, or does not answer.
+pub fn prepare(servers: &mut Servers<'_>, ask: &Ask) -> Result<(), Failure> {
+    servers.iter_mut().try_for_each(|server| server.say(ask))?;
+    let answers: Vec<_> = servers.iter_mut().map(|server| server.answer(&mut |_, _| {})).collect();
+    for (server, answer) in servers.iter_mut().zip(answers) {
+        match answer? {
+            Answer::Done => {}
+            other => return Err(server.unexpected(&other)),
+        }
+    }
+    Ok(())
+}
+
 /// Closes the gate of every session and waits until all are idle.
 ///
 /// # Errors
-/// [`Kind::Refused`], or when a server does not answer; all gates are open again.
+/// [`Kind::Refused`], or when a server does not answer; all gates are open again, or will be as soon as their servers have done
+/// what holds them up.
 pub fn close<'a>(
-    job: &Supervisor,
-    sessions: &'a [Arc<Session>],
+    servers: Servers<'a>,
     options: &CheckpointOptions,
 ) -> Result<Result<Gated<'a>, Busy>, Failure> {
     let ask = Ask::Gate { deadline_ms: options.gate_deadline_ms };
@@ -47,8 +72,7 @@ pub fn close<'a>(
     // Everyone is asked before anyone is waited for: a session may need another to get idle. Whoever was asked is heard
     // out and let go, also when another fails.
     let mut asked = Vec::new();
-    for session in sessions.iter().filter(|session| job.sessions.has(session.record.number)) {
-        let mut server = session.server();
+    for mut server in servers {
         match server.say(&ask) {
             Ok(()) => asked.push(server),
             Err(failure) => failed = Some(failure),
@@ -64,7 +88,13 @@ pub fn close<'a>(
             }
             Ok(Answer::Busy { holders: each }) => holders.extend(each),
             Ok(other) => failed = Some(server.unexpected(&other)),
-            Err(failure) => failed = Some(failure),
+            Err(failure) => {
+                // One that is late closes its gate yet, finds this next, and opens it again.
+                if let Err(gone) = server.say(&Ask::Ungate) {
+                    tracing::debug!("{gone}");
+                }
+                failed = Some(failure);
+            }
         }
     }
     match failed {
@@ -73,10 +103,67 @@ pub fn close<'a>(
             Kind::Refused,
             format!(
                 "the job holds what cannot be restored; nothing was written, it runs on: {}",
-                refusals.join("; ")
+                few(refusals).join("; ")
             ),
         )),
-        None if !holders.is_empty() => Ok(Err(Busy(holders))),
+        None if !holders.is_empty() => Ok(Err(Busy(few(holders)))),
         None => Ok(Ok(gated)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::server_process::fake;
+    use std::sync::Mutex;
+
+    fn idle(refusals: &[&str]) -> Answer {
+        let refusals = refusals.iter().map(|&each| each.to_owned()).collect();
+        Answer::Idle { refusals, table_changed: false, bytes: 0 }
+    }
+
+    fn close_one(server: &Mutex<ServerProcess>) -> Result<Result<Gated<'_>, Busy>, Failure> {
+        let options = CheckpointOptions { gate_deadline_ms: 1, ..Default::default() };
+        close(vec![server.lock().unwrap()], &options)
+    }
+
+    #[test]
+    fn a_server_that_is_idle_too_late_is_ungated() {
+        let (server, script) = fake::server(3, |mut script| {
+            let gate = script.question();
+            // Silent, until the supervisor has given up and asks for the next thing.
+            let ungate = script.question();
+            script.reply(gate.number, idle(&[]));
+            script.reply(ungate.number, Answer::Done);
+            let again = script.question();
+            script.reply(again.number, idle(&[]));
+            let last = script.question();
+            script.reply(last.number, Answer::Done);
+            [gate.ask, ungate.ask, again.ask, last.ask]
+        });
+        let server = Mutex::new(server);
+        let Err(failure) = close_one(&server) else { panic!("it did not answer") };
+        assert!(failure.message.contains("session 3 has not answered"), "{failure}");
+        // It lives on, and the next checkpoint finds it in step.
+        assert!(matches!(close_one(&server), Ok(Ok(gated)) if gated.servers.len() == 1));
+        let gate = Ask::Gate { deadline_ms: 1 };
+        assert_eq!(script.join().unwrap(), [gate.clone(), Ask::Ungate, gate, Ask::Ungate]);
+    }
+
+    #[test]
+    fn refusals_are_cut_and_leave_the_gate_open() {
+        let (server, script) = fake::server(3, |mut script| {
+            let number = script.question().number;
+            script.reply(number, idle(&vec!["a reason"; 100]));
+            let ungate = script.question();
+            script.reply(ungate.number, Answer::Done);
+            ungate.ask
+        });
+        let server = Mutex::new(server);
+        let Err(failure) = close_one(&server) else { panic!("it refuses") };
+        assert_eq!(failure.kind, Kind::Refused);
+        assert!(failure.message.ends_with("and 36 more"), "{failure}");
+        assert_eq!(script.join().unwrap(), Ask::Ungate);
     }
 }

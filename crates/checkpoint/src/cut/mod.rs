@@ -17,7 +17,7 @@ use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
 use image::{CutTimes, Lineage, Manifest, ObjectKind};
 use serde::{Deserialize, Serialize};
-use server::control::Ask;
+use server::control::{Ask, few};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -67,10 +67,12 @@ pub fn take(
     let mut retries = 0;
     loop {
         let work = WorkFolder::new(job.job.memory())?;
+        let (sessions, held) = job.sessions.hold();
+        let mut servers = gate::servers(job, &sessions);
+        gate::prepare(&mut servers, &cut.preparation())?;
         cut.step("closing the gate");
         let closed = Instant::now();
-        let (sessions, held) = job.sessions.hold();
-        let Busy(holders) = match gate::close(job, &sessions, options)? {
+        let Busy(holders) = match gate::close(servers, options)? {
             Err(busy) => busy,
             // Its connection leads out of the job, so it gets its session first.
             Ok(_) if job.sessions.is_asked() => asking(),
@@ -157,9 +159,13 @@ impl<'a> Cut<'a> {
             // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
             self.job.forget_rehearsal();
         }
+        capture(self.job, &self.criu, gated, &work.states(), &work.images(), self.events)
+    }
+
+    /// What servers are to do before the gate closes.
+    fn preparation(&self) -> Ask {
         let (store, draft) = (self.store.dir(), self.draft.id().to_string());
-        let ask = Ask::Capture { store, draft, compress: self.options.compress, states: work.states() };
-        capture(self.job, &self.criu, gated, &ask, &work.images(), self.events)
+        Ask::Prepare { store, draft, compress: self.options.compress }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -242,7 +248,7 @@ impl<'a> Cut<'a> {
             bytes: device.bytes + shared_bytes + host_bytes,
             device_bytes: device.bytes,
             written: published.stored.written,
-            warnings,
+            warnings: few(warnings),
         })
     }
 }

@@ -7,29 +7,35 @@ use crate::work::WorkFolder;
 use server::control::{Answer, Ask, Start};
 use std::path::{Path, PathBuf};
 
-/// Replays every object table in a fresh server and compares the addresses. `Some` with a sentence when the device has no
-/// room for a second set of objects beside the job's: the image is good, but nobody has tried.
+/// Replays every object table in a fresh server and compares the addresses. `Some` with a sentence when that could not be tried,
+/// for want of device memory or of a server: the image may well be good, but nobody knows.
 ///
 /// # Errors
-/// [`Kind::Refused`] when an address differs: a restart would fail.
+/// [`Kind::Refused`] when an object or an address differs: a restart would fail.
 pub fn rehearse(job: &Supervisor, states: &[PathBuf]) -> Result<Option<String>, Failure> {
-    for state in states {
-        match replay(job, state) {
+    verdict(states.iter().map(|state| replay(job, state)))
+}
+
+fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Option<String>, Failure> {
+    let mut untried = None;
+    for replay in replays {
+        match replay {
             Ok(()) => {}
-            Err(failure) if failure.kind == Kind::DeviceFull => {
-                return Ok(Some(format!(
-                    "the restart was not rehearsed, because the device's memory is used up: {failure}"
-                )));
-            }
-            Err(failure) => {
+            Err(failure) if failure.kind == Kind::Refused => {
                 return Err(Failure::new(
                     Kind::Refused,
                     format!("a rehearsal of the restart failed, so nothing was published: {failure}"),
                 ));
             }
+            Err(failure) if failure.kind == Kind::DeviceFull => {
+                untried = Some(format!(
+                    "the restart was not rehearsed, because the device's memory is used up: {failure}"
+                ));
+            }
+            Err(failure) => untried = Some(format!("the restart was not rehearsed: {failure}")),
         }
     }
-    Ok(None)
+    Ok(untried)
 }
 
 fn replay(job: &Supervisor, state: &Path) -> Result<(), Failure> {
@@ -40,4 +46,28 @@ fn replay(job: &Supervisor, state: &Path) -> Result<(), Failure> {
         other => return Err(server.unexpected(&other)),
     }
     server.tell(&Ask::Rehearse { state: state.to_owned() })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn of(kinds: &[Option<Kind>]) -> Result<Option<String>, Failure> {
+        let replay = |kind: &Option<Kind>| match kind {
+            None => Ok(()),
+            Some(kind) => Err(Failure::new(*kind, "so it is")),
+        };
+        verdict(kinds.iter().map(replay))
+    }
+
+    #[test]
+    fn only_what_differs_is_refused() {
+        assert_eq!(of(&[None, None]), Ok(None));
+        for kind in [Kind::Failed, Kind::DeviceFull, Kind::Store] {
+            let warning = of(&[None, Some(kind)]).unwrap().unwrap();
+            assert!(warning.contains("not rehearsed") && warning.ends_with("so it is"), "{warning}");
+        }
+        assert_eq!(of(&[Some(Kind::Failed), Some(Kind::Refused)]).unwrap_err().kind, Kind::Refused);
+    }
 }
