@@ -64,6 +64,7 @@ pub mod memory;
 mod mounts;
 mod net;
 pub mod privilege;
+pub mod raw;
 pub mod signals;
 pub mod stdio;
 mod tasks;

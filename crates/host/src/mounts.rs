@@ -12,12 +12,14 @@ use crate::tasks::OuterPid;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// Where it is mounted.
+    #[serde(with = "crate::raw")]
     pub target: PathBuf,
     /// The file system's type.
     pub fs_type: String,
     /// The file system itself, as major and minor number.
     pub device: String,
     /// Which part of the file system it shows.
+    #[serde(with = "crate::raw")]
     pub root: PathBuf,
     /// Whether `target` is a folder.
     pub is_dir: bool,

@@ -54,6 +54,7 @@ pub struct MountRecord {
     /// CRIU's name for it, where it is ours to bring back.
     pub key: Option<String>,
     /// What is to be mounted there, as a path in the job.
+    #[serde(with = "crate::raw")]
     pub source: PathBuf,
     /// Whether a process had something below it: an open file, a mapping, its working folder, or a mount of its own. One that
     /// was not used can be left out where a machine does not have it.

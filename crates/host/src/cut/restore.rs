@@ -190,7 +190,7 @@ impl Restored {
         let job = Job::new(init, tmpfs, border).map_err(failed("watching the job"))?;
         let is_base = |m: &&MountRecord| m.key.as_ref().is_some_and(|key| !left_out.contains(key));
         let base = record.mounts.iter().filter(is_base).map(|m| m.mount.clone()).collect();
-        job.settle(base, record.written.iter().map(|file| file.path.clone()).collect());
+        job.settle(base, &record.written.iter().map(|file| file.path.clone()).collect());
         Ok(Self { job, session, work, criu: criu.to_string() })
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use super::maps;
 use crate::tasks::OuterPid;
 
 /// The path of everything that a stopped process has open or mapped, of its program, its root and its working folder.
@@ -16,11 +17,9 @@ pub(crate) fn held_by(task: OuterPid) -> Vec<PathBuf> {
     paths.extend(
         ["cwd", "root", "exe"].iter().filter_map(|what| fs::read_link(format!("/proc/{task}/{what}")).ok()),
     );
-    let maps = fs::read_to_string(format!("/proc/{task}/maps")).unwrap_or_default();
-    // Nothing before the path has a slash.
-    let mut mapped: Vec<&str> = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
+    let mut mapped: Vec<PathBuf> = maps::of(task).into_iter().map(|mapping| mapping.path).collect();
     mapped.dedup();
-    paths.extend(mapped.into_iter().map(PathBuf::from));
+    paths.extend(mapped);
     paths.retain(|path| path.is_absolute());
     paths
 }

@@ -1,11 +1,15 @@
 //! Files outside the image: those the job has written, and those it is made of.
 
+mod handle;
 mod held;
+mod known;
+mod maps;
 mod programs;
 mod tracker;
 mod written;
 
 pub(crate) use held::held_by;
+pub(crate) use known::Written;
 pub use programs::{Identity, ProgramFile};
 pub(crate) use programs::{changed, mapped_by};
 pub(crate) use tracker::Tracker;

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use procfs::process::{MMPermissions, MMapPath, Process};
 use serde::{Deserialize, Serialize};
 
+use super::maps::{self, Mapped};
 use crate::tasks::OuterPid;
 use crate::tmpfs::JOB_DIR;
 
@@ -16,6 +17,7 @@ use crate::tmpfs::JOB_DIR;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramFile {
     /// Where it lies.
+    #[serde(with = "crate::raw")]
     pub path: PathBuf,
     /// Its length in bytes.
     pub size: u64,
@@ -41,17 +43,14 @@ const LONGEST_HASHED: u64 = 64 << 20;
 pub(crate) fn mapped_by(tasks: &[OuterPid]) -> Vec<ProgramFile> {
     let mut files: BTreeMap<PathBuf, Option<ProgramFile>> = BTreeMap::new();
     for task in tasks {
-        let Ok(maps) = Process::new(task.0).and_then(|p| p.maps()) else { continue };
-        for map in maps {
-            let MMapPath::Path(path) = map.pathname else { continue };
-            let written = map.perms.contains(MMPermissions::SHARED | MMPermissions::WRITE);
-            if written || path.starts_with(JOB_DIR) || path.to_string_lossy().ends_with(" (deleted)") {
+        for Mapped { written, inode, path, .. } in maps::of(*task) {
+            if written || path.starts_with(JOB_DIR) || path.as_os_str().as_bytes().ends_with(b" (deleted)") {
                 continue;
             }
             // Only what is the same file out here as inside.
             files.entry(path).or_insert_with_key(|path| {
                 let meta = fs::metadata(path).ok()?;
-                (meta.is_file() && meta.ino() == map.inode).then(|| identify(path, &meta)).flatten()
+                (meta.is_file() && meta.ino() == inode).then(|| identify(path, &meta)).flatten()
             });
         }
     }

@@ -1,15 +1,16 @@
 //! Which files a job has written, whether they are still open or not: fanotify on the job's own mounts, which nobody else uses.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use super::known::{KnownFiles, Written};
 use crate::mounts::Mount;
 use crate::tasks::OuterPid;
 use crate::tmpfs::JOB_DIR;
@@ -36,7 +37,10 @@ const PSEUDO: [&str; 18] = [
     "tracefs",
 ];
 
-/// Collects the names of files that the job has closed after writing.
+/// The longest that a deleted file may take up room because it is pinned.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Collects the files that the job has closed after writing.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     shared: Arc<Shared>,
@@ -46,12 +50,12 @@ pub(crate) struct Tracker {
 #[derive(Debug)]
 struct Shared {
     events: OwnedFd,
-    written: Mutex<BTreeSet<PathBuf>>,
+    known: Mutex<KnownFiles>,
 }
 
 impl Tracker {
     /// Starts to watch the mounts of the job of which `init` is pid 1. `before` are files it wrote in an earlier life.
-    pub(crate) fn start(init: OuterPid, mounts: &[Mount], before: BTreeSet<PathBuf>) -> io::Result<Self> {
+    pub(crate) fn start(init: OuterPid, mounts: &[Mount], before: &BTreeSet<PathBuf>) -> io::Result<Self> {
         let flags =
             libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_UNLIMITED_QUEUE;
         let event_flags = libc::O_RDONLY | libc::O_LARGEFILE | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -62,24 +66,29 @@ impl Tracker {
             fd => unsafe { OwnedFd::from_raw_fd(fd) },
         };
         let job_device = mounts.iter().find(|m| m.target.as_os_str() == JOB_DIR).map(|m| &m.device);
+        let mut known = KnownFiles::new(init);
         for mount in mounts {
             if !PSEUDO.contains(&mount.fs_type.as_str()) && Some(&mount.device) != job_device {
                 // One that cannot be watched (unreachable below another) cannot be written by name either.
                 if let Err(error) = watch(&events, init, &mount.target) {
                     tracing::debug!(mount = %mount.target.display(), %error, "not watched for written files");
                 }
+                if let Err(error) = known.try_mount(&mount.target) {
+                    tracing::debug!(mount = %mount.target.display(), %error, "no file handles");
+                }
             }
         }
-        let shared = Arc::new(Shared { events, written: Mutex::new(before) });
+        before.iter().for_each(|path| known.note_path(path));
+        let shared = Arc::new(Shared { events, known: Mutex::new(known) });
         let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
         let (theirs, waker) = (Arc::clone(&shared), wake.try_clone()?);
         std::thread::Builder::new().name("written-files".into()).spawn(move || run(&theirs, &waker))?;
         Ok(Self { shared, wake })
     }
 
-    /// Every file closed after writing so far, whether it still exists or not.
-    pub(crate) fn written(&self) -> BTreeSet<PathBuf> {
-        self.shared.take_events().clone()
+    /// Every file closed after writing so far that still exists.
+    pub(crate) fn written(&self) -> Written {
+        self.shared.take_events().find()
     }
 }
 
@@ -91,7 +100,7 @@ impl Drop for Tracker {
 
 fn watch(events: &OwnedFd, init: OuterPid, mount: &Path) -> io::Result<()> {
     // Seen from within the job, so that it is the job's mount and not the machine's.
-    let path = PathBuf::from(format!("/proc/{init}/root")).join(mount.strip_prefix("/").unwrap_or(mount));
+    let path = KnownFiles::seen(init, mount);
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     let how = libc::FAN_MARK_ADD | libc::FAN_MARK_MOUNT;
     // SAFETY: `path` is a string that outlives the call.
@@ -104,10 +113,18 @@ fn watch(events: &OwnedFd, init: OuterPid, mount: &Path) -> io::Result<()> {
 }
 
 fn run(shared: &Shared, wake: &OwnedFd) {
+    let sweep = Timespec::try_from(SWEEP).unwrap_or_default();
+    let mut any_pinned = false;
     loop {
         let mut fds = [PollFd::new(wake, PollFlags::IN), PollFd::new(&shared.events, PollFlags::IN)];
-        match poll(&mut fds, None) {
-            Ok(_) if fds[0].revents().is_empty() => drop(shared.take_events()),
+        match poll(&mut fds, any_pinned.then_some(&sweep)) {
+            Ok(_) if fds[0].revents().is_empty() => {
+                let mut known = shared.take_events();
+                if any_pinned {
+                    known.forget_deleted();
+                }
+                any_pinned = known.any_pinned();
+            }
             Err(rustix::io::Errno::INTR) => {}
             _ => return,
         }
@@ -116,8 +133,8 @@ fn run(shared: &Shared, wake: &OwnedFd) {
 
 impl Shared {
     /// Notes all that has happened up to now.
-    fn take_events(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take_events(&self) -> MutexGuard<'_, KnownFiles> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Aligned for the structures that the kernel writes.
         let mut buffer = [0u64; 1024];
         loop {
@@ -129,11 +146,9 @@ impl Shared {
                     std::mem::size_of_val(&buffer),
                 )
             };
-            let Ok(length @ 1..) = usize::try_from(length) else { return written };
+            let Ok(length @ 1..) = usize::try_from(length) else { return known };
             for fd in descriptors(&buffer, length) {
-                if let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
-                    written.insert(path);
-                }
+                known.note(fd.as_fd());
             }
         }
     }

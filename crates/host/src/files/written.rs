@@ -4,16 +4,17 @@
 //! appended to needs its length and nothing else. One that may be changed in place, or is not open and may be opened again, is
 //! copied, up to a limit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use procfs::process::{MMPermissions, MMapPath, Process};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use super::known::Written;
+use super::maps;
 use crate::tasks::OuterPid;
 use crate::tmpfs::JOB_DIR;
 
@@ -21,6 +22,7 @@ use crate::tmpfs::JOB_DIR;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenFile {
     /// Where it lies.
+    #[serde(with = "crate::raw")]
     pub path: PathBuf,
     /// Its length in bytes.
     pub length: u64,
@@ -84,7 +86,7 @@ pub(crate) struct Limits {
 /// those that may be changed in place. Answers warnings too.
 pub(crate) fn collect(
     tasks: &[OuterPid],
-    closed: impl IntoIterator<Item = PathBuf>,
+    closed: Written,
     folder: &Path,
     limits: Limits,
 ) -> Result<(Vec<WrittenFile>, Vec<String>), FileError> {
@@ -94,7 +96,7 @@ pub(crate) fn collect(
         find_mapped(*task, &mut open);
     }
     let mut collection = Collection { folder, files: Vec::new(), warnings: Vec::new() };
-    let closed: Vec<PathBuf> = closed.into_iter().filter(|path| !open.contains_key(path)).collect();
+    let files: Vec<PathBuf> = closed.files.into_iter().filter(|path| !open.contains_key(path)).collect();
     for (path, Found { through, appended }) in open {
         // What has no name out here (deleted, or on a mount of the job's own) is CRIU's to carry.
         let (Ok(named), Ok(meta)) = (fs::metadata(&path), fs::metadata(&through)) else { continue };
@@ -117,7 +119,8 @@ pub(crate) fn collect(
         };
         collection.add(path, &meta, true, restoration);
     }
-    collection.add_closed(closed, limits)?;
+    collection.add_closed(files, limits)?;
+    collection.warn_of(&closed.nameless);
     Ok((collection.files, collection.warnings))
 }
 
@@ -152,6 +155,17 @@ impl Collection<'_> {
             ));
         }
         Ok(())
+    }
+
+    fn warn_of(&mut self, nameless: &BTreeSet<PathBuf>) {
+        if let Some(once) = nameless.first() {
+            self.warnings.push(format!(
+                "{} files that the job has written have been renamed and are not found, one of them once {}: \
+                 a restart will not bring back what is changed in them after this checkpoint",
+                nameless.len(),
+                once.display()
+            ));
+        }
     }
 
     fn save(&self, path: &Path, through: &Path, length: u64) -> Result<Restoration, FileError> {
@@ -194,12 +208,9 @@ fn open_flags(task: OuterPid, fd: &str) -> Option<OFlags> {
 }
 
 fn find_mapped(task: OuterPid, found: &mut BTreeMap<PathBuf, Found>) {
-    let Ok(maps) = Process::new(task.0).and_then(|p| p.maps()) else { return };
-    for map in maps.into_iter().filter(|m| m.perms.contains(MMPermissions::SHARED | MMPermissions::WRITE)) {
-        if let MMapPath::Path(path) = map.pathname {
-            let through = format!("/proc/{task}/map_files/{:x}-{:x}", map.address.0, map.address.1);
-            note(found, path, through.into(), false);
-        }
+    for mapping in maps::of(task).into_iter().filter(|mapping| mapping.written) {
+        let through = format!("/proc/{task}/map_files/{}", mapping.range);
+        note(found, mapping.path, through.into(), false);
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) const READY: u8 = b'\n';
 pub(crate) struct Instructions {
     pub(crate) argv: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
+    #[serde(with = "crate::raw")]
     pub(crate) cwd: PathBuf,
     pub(crate) umask: u32,
     /// Signals the application starts out ignoring, as whoever started the supervisor wanted (`nohup`).
@@ -46,10 +47,13 @@ pub(crate) struct Instructions {
     /// The tmpfs, a detached mount.
     pub(crate) tmpfs: i32,
     /// (source, target): source as seen inside.
+    #[serde(with = "crate::raw")]
     pub(crate) binds: Vec<(PathBuf, PathBuf)>,
     /// Files and folders that shall not be seen.
+    #[serde(with = "crate::raw")]
     pub(crate) hide: Vec<PathBuf>,
     /// A folder that the regenerated `ld.so.cache` is to name first.
+    #[serde(with = "crate::raw")]
     pub(crate) library_dir: Option<PathBuf>,
 }
 
@@ -77,6 +81,7 @@ pub(crate) enum InnerSource {
     Terminal,
     /// Opened by path inside; must be the file that the supervisor has open.
     Path {
+        #[serde(with = "crate::raw")]
         path: PathBuf,
         flags: u32,
         offset: u64,

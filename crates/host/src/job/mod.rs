@@ -22,7 +22,7 @@ pub use spawn::SpawnError;
 pub(crate) use spawn::check_privilege;
 pub use spec::JobSpec;
 
-use crate::files::Tracker;
+use crate::files::{Tracker, Written};
 use crate::init::instructions::{STATUS, WINDOW};
 use crate::memory;
 use crate::mounts::Mount;
@@ -78,7 +78,7 @@ impl Job {
 
     /// Takes note of the job's mounts, before anything of it runs, and watches them for files that it writes. `written` are those
     /// of an earlier life.
-    pub(crate) fn settle(&self, base_mounts: Vec<Mount>, written: BTreeSet<PathBuf>) {
+    pub(crate) fn settle(&self, base_mounts: Vec<Mount>, written: &BTreeSet<PathBuf>) {
         match Tracker::start(self.init, &base_mounts, written) {
             Ok(tracker) => drop(self.tracker.set(tracker)),
             Err(error) => tracing::warn!(%error, "files that the job writes and closes will not be restored"),
@@ -90,8 +90,8 @@ impl Job {
         self.base_mounts.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Every file the job has written and closed.
-    pub(crate) fn written(&self) -> BTreeSet<PathBuf> {
+    /// Every file the job has written and closed, under its present name.
+    pub(crate) fn written(&self) -> Written {
         self.tracker.get().map(Tracker::written).unwrap_or_default()
     }
 

@@ -117,7 +117,7 @@ impl Job {
         };
         let job = Self::new(init, tmpfs, border).map_err(SpawnError::io("watching the job"))?;
         // All is mounted and nothing of the application runs yet.
-        job.settle(mounts::of(init).map_err(SpawnError::io("reading the job's mounts"))?, BTreeSet::new());
+        job.settle(mounts::of(init).map_err(SpawnError::io("reading the job's mounts"))?, &BTreeSet::new());
         if let Some(border) = job.border().as_mut() {
             border.grab_terminal().map_err(SpawnError::io("taking over the terminal"))?;
             border.start().map_err(SpawnError::io("starting the application"))?;
