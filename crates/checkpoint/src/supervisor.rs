@@ -26,10 +26,22 @@ const HELLO: &str = "hello.sock";
 /// How long whoever asks may take to say what, and to hear the answer.
 const ASKING: Duration = Duration::from_secs(10);
 
+/// The most jobs of one name that are numbered.
+const NUMBERS: u32 = 9999;
+
+/// What a job is to be called.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Name {
+    /// So and not otherwise.
+    Exactly(String),
+    /// This and the first number that is free, from 1 on.
+    Numbered(String),
+}
+
 /// What a user chose for a job.
 pub struct Settings {
     /// Its name.
-    pub name: String,
+    pub name: Name,
     /// Where calls go: `gpu` or `soft`.
     pub device: String,
     /// The folder of its store.
@@ -72,8 +84,7 @@ pub fn run(
         args: spec.argv.iter().map(|arg| RawPath::from(arg.as_os_str())).collect(),
         cwd: RawPath::from(spec.cwd.as_os_str()),
     };
-    let facts = facts_of(&settings, &command, lineage::fresh()?, None);
-    let folder = JobFolder::claim(&runtime::root(), &facts)?;
+    let (facts, folder) = claim(&runtime::root(), &settings, &command, lineage::fresh()?, None)?;
     let tmpfs = tmpfs(settings.shared_memory)?;
     let library = tmpfs.path().join(LIBRARY_DIR);
     install_shim(shim, &library)?;
@@ -261,21 +272,43 @@ pub(crate) fn criu() -> Result<host::Criu, Failure> {
     host::Criu::find().map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))
 }
 
-pub(crate) fn facts_of(
+/// Claims the job's folder under a name that it may have.
+pub(crate) fn claim(
+    root: &Path,
     settings: &Settings,
     command: &Command,
     lineage: Lineage,
     restarted_from: Option<String>,
-) -> JobFacts {
-    JobFacts {
-        job: settings.name.clone(),
+) -> Result<(JobFacts, JobFolder), Failure> {
+    let facts = |job: String| JobFacts {
+        job,
         lineage,
         supervisor: std::process::id(),
         started_ns: facts::now_ns(),
         command: command.args.iter().map(ToString::to_string).collect(),
         device: settings.device.clone(),
         store: settings.store.clone(),
-        restarted_from,
+        restarted_from: restarted_from.clone(),
+    };
+    let mut number = 0;
+    loop {
+        number += 1;
+        let facts = match &settings.name {
+            Name::Exactly(name) => facts(name.clone()),
+            Name::Numbered(base) => facts(format!("{base}-{number}")),
+        };
+        match JobFolder::claim(root, &facts) {
+            Ok(folder) => return Ok((facts, folder)),
+            // Of two that start at once, one takes the next.
+            Err(taken) if taken.kind == Kind::Busy && settings.name.is_numbered() && number < NUMBERS => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+impl Name {
+    fn is_numbered(&self) -> bool {
+        matches!(self, Self::Numbered(_))
     }
 }
 
@@ -307,4 +340,31 @@ fn spawn_failure(error: &host::SpawnError) -> Failure {
         _ => Kind::Failed,
     };
     Failure::new(kind, Chain(error).to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn claimed(root: &Path, name: Name) -> Result<(JobFacts, JobFolder), Failure> {
+        let settings = Settings { name, device: "soft".into(), store: "/store".into(), shared_memory: 0 };
+        claim(root, &settings, &Command::default(), lineage::fresh()?, None)
+    }
+
+    #[test]
+    fn jobs_that_start_at_once_get_different_numbers() {
+        let root = tempfile::tempdir().unwrap();
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let claiming: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| claimed(root.path(), Name::Numbered("job".into())).unwrap()))
+                .collect();
+            claiming.into_iter().map(|each| each.join().unwrap()).collect()
+        });
+        let mut names: Vec<&str> = all.iter().map(|(facts, _)| facts.job.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, (1..=8).map(|number| format!("job-{number}")).collect::<Vec<_>>());
+        let taken = claimed(root.path(), Name::Exactly("job-3".into())).unwrap_err();
+        assert_eq!(taken.kind, Kind::Busy);
+    }
 }

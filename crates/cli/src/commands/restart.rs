@@ -6,7 +6,7 @@ use crate::flags::{self, Restart};
 use crate::output::{Show, complain, finish};
 use checkpoint::Failure;
 use checkpoint::restart;
-use checkpoint::supervisor::Settings;
+use checkpoint::supervisor::{Name, Settings};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -52,7 +52,7 @@ fn start(flags: Restart) -> Result<host::Ending, Failure> {
     let restart = restart::Restart::open(&store, &flags.image)?;
     let settings = Settings {
         device: device_for(&flags, &restart),
-        name: flags.name.unwrap_or_else(|| restart.job().to_owned()),
+        name: Name::Exactly(flags.name.unwrap_or_else(|| restart.job().to_owned())),
         store,
         shared_memory: flags.machine.shared_memory,
     };

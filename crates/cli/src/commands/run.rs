@@ -4,8 +4,8 @@ use super::{device, shim, store_dir};
 use crate::exit::OWN_FAILURE;
 use crate::flags::Run;
 use crate::output::complain;
-use checkpoint::supervisor::{self, Settings};
-use checkpoint::{Failure, Kind, runtime};
+use checkpoint::supervisor::{self, Name, Settings};
+use checkpoint::{Failure, Kind};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ fn start(flags: Run) -> Result<host::Ending, (Failure, u8)> {
     let signals = host::signals::Forwarder::block().map_err(io)?;
     let program = Path::new(&flags.program[0]).to_owned();
     let settings = Settings {
-        name: flags.name.unwrap_or_else(|| default_name(&program)),
+        name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).to_owned(),
         store: store_dir(&flags.store),
         shared_memory: flags.machine.shared_memory,
@@ -44,8 +44,8 @@ fn start(flags: Run) -> Result<host::Ending, (Failure, u8)> {
     })
 }
 
-/// The program's name and the first number that is free.
-fn default_name(program: &Path) -> String {
+/// The program's name, as far as a job can have it.
+fn base_name(program: &Path) -> String {
     let name: String = program
         .file_name()
         .unwrap_or_default()
@@ -55,8 +55,5 @@ fn default_name(program: &Path) -> String {
         .take(40)
         .collect();
     let name = name.trim_start_matches('-');
-    let base = if name.is_empty() { "job" } else { name };
-    let taken: Vec<String> =
-        runtime::list(&runtime::root()).unwrap_or_default().into_iter().map(|job| job.job).collect();
-    (1u32..).map(|number| format!("{base}-{number}")).find(|name| !taken.contains(name)).unwrap_or_default()
+    if name.is_empty() { "job".to_owned() } else { name.to_owned() }
 }
