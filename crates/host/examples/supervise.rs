@@ -5,7 +5,7 @@
 //!
 //! `SUPERVISE_LIBRARY` names a library that is put into the job's tmpfs, for `SUPERVISE_OVER`, a file to mount it over, or, without
 //! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide. `SUPERVISE_SILENCE` is how many milliseconds
-//! CRIU may get nowhere.
+//! CRIU may get nowhere, `SUPERVISE_CAPTURE` how many a dump lasts besides.
 
 use std::error::Error;
 use std::fs;
@@ -101,6 +101,7 @@ fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outc
     copy_tree(&job.tmpfs().path(), &image.join("tmpfs"))?;
     let delivered = frozen.record().delivered(1).unwrap_or(0);
     let warnings = frozen.warnings().join("; ");
+    std::thread::sleep(milliseconds("SUPERVISE_CAPTURE")?.unwrap_or_default());
     let report = match how {
         "hold" => {
             writeln!(connection, "held")?;
@@ -126,8 +127,13 @@ fn restore(image: &Path) -> Outcome<Job> {
 
 fn criu() -> Outcome<Criu> {
     let criu = Criu::find()?;
-    Ok(match std::env::var("SUPERVISE_SILENCE") {
-        Ok(ms) => criu.with_silence(Duration::from_millis(ms.parse()?)),
-        Err(_) => criu,
+    Ok(match milliseconds("SUPERVISE_SILENCE")? {
+        Some(silence) => criu.with_silence(silence),
+        None => criu,
     })
+}
+
+fn milliseconds(name: &str) -> Outcome<Option<Duration>> {
+    let value = std::env::var(name).ok().map(|ms| ms.parse()).transpose()?;
+    Ok(value.map(Duration::from_millis))
 }

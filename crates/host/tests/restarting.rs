@@ -5,8 +5,11 @@ mod support;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::process::Stdio;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use support::{Bench, Supervisor, code, counted, counter, is_alive, terminal, wait_until};
 
@@ -273,7 +276,7 @@ fn the_monotonic_clock_goes_on_from_the_checkpoint() {
     let image = bench.image();
     job.stop(&image);
     let before = job.finish().1;
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(1500));
     let after = bench.restart(&image).wait_for(|line| !line.is_empty());
     let milliseconds = |line: &str| line.trim().parse::<i64>().unwrap();
     let gap = milliseconds(&after) - milliseconds(before.lines().last().unwrap());
@@ -389,6 +392,68 @@ fn a_missing_or_changed_program_is_named() {
     job.wait_for_number(20);
 }
 
+/// Reads slowly, as through a pager or over a thin line, to the end.
+fn read_slowly(mut from: impl Read) -> String {
+    let (mut all, mut bytes) = (Vec::new(), [0; 4096]);
+    loop {
+        match from.read(&mut bytes).unwrap() {
+            0 => return String::from_utf8(all).unwrap(),
+            n => all.extend_from_slice(&bytes[..n]),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_slow_reader_gets_every_line_once() {
+    let bench = Bench::new();
+    // As fast as it can: every buffer on the way is full.
+    let source = counter(0, 60_000).replace("usleep(0 * 1000);", "");
+    let program = bench.compile("counter", &source);
+    let mut command = bench.command(&bench.to_the_end(&program));
+    // The reader reads on while the image is being made.
+    command.env("SUPERVISE_CAPTURE", "500");
+    let mut child = command.spawn().unwrap();
+    let stdout = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(|| read_slowly(stdout));
+    std::thread::sleep(Duration::from_secs(1));
+    let job = Supervisor::start_with(child, bench.control());
+    let image = bench.image();
+    job.stop(&image);
+    let before = reader.join().unwrap();
+    assert_eq!(code(job.finish().0), 137);
+    bench.let_end();
+    let after = bench.restart_command(&image).output().unwrap();
+    assert_eq!(after.status.code(), Some(7));
+    assert!(before + std::str::from_utf8(&after.stdout).unwrap() == counted(60_000));
+}
+
+#[test]
+fn what_is_typed_while_an_image_is_made_is_for_who_comes_next() {
+    let bench = Bench::new();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let with_input = |mut command: Command| {
+        command.env("SUPERVISE_CAPTURE", "500").stdin(OwnedFd::from(theirs.try_clone().unwrap()));
+        Supervisor::start(command, bench.control())
+    };
+    let mut job = with_input(bench.command(&["sh", "-c", "while read line; do echo got $line; done"]));
+    (&ours).write_all(b"one\n").unwrap();
+    job.wait_for(|line| line == "got one");
+    let image = bench.image();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_until("the image", || image.join("record.json").exists());
+            (&ours).write_all(b"two\n").unwrap();
+        });
+        job.stop(&image);
+    });
+    let before = job.finish().1;
+    let job = with_input(bench.restart_command(&image));
+    (&ours).write_all(b"three\n").unwrap();
+    ours.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(before + &job.finish().1, "got one\ngot two\ngot three\n");
+}
+
 #[test]
 fn what_was_typed_but_not_read_is_not_lost() {
     let bench = Bench::new();
@@ -424,7 +489,7 @@ fn a_terminal_is_one_again_on_another_terminal() {
     let bench = Bench::new();
     let script = "trap 'echo resized; stty size' WINCH; trap 'echo interrupted; exit 9' INT; echo ready; \
                   while :; do sleep 0.01; done";
-    let on = |slave: &File, mut command: std::process::Command| {
+    let on = |slave: &File, mut command: Command| {
         use std::os::unix::process::CommandExt;
         let end = || Stdio::from(slave.try_clone().unwrap());
         command.stdin(end()).stdout(end()).stderr(end());

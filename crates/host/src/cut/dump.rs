@@ -276,7 +276,9 @@ impl Frozen<'_> {
     /// # Errors
     /// When CRIU failed to let it go as it should.
     pub fn resume(mut self) -> Result<DumpReport, DumpError> {
-        self.release().map_err(failed("resuming the job"))
+        let report = self.release().map_err(failed("resuming the job"));
+        self.job.let_streams_go_on();
+        report
     }
 
     /// Ends the job, which has not run since the cut. What it had not delivered is in the record and goes nowhere else.
@@ -320,10 +322,11 @@ impl Frozen<'_> {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        if self.session.is_some()
-            && let Err(error) = self.release()
-        {
-            tracing::error!(%error, "the job may not run on after its checkpoint");
+        if self.session.is_some() {
+            if let Err(error) = self.release() {
+                tracing::error!(%error, "the job may not run on after its checkpoint");
+            }
+            self.job.let_streams_go_on();
         }
     }
 }

@@ -188,6 +188,8 @@ impl Restored {
         };
         drop(pipes);
         let job = Job::new(init, tmpfs, border).map_err(failed("watching the job"))?;
+        // Until it runs, what is on its way is the image's.
+        job.discard_output();
         let is_base = |m: &&MountRecord| m.key.as_ref().is_some_and(|key| !left_out.contains(key));
         let base = record.mounts.iter().filter(is_base).map(|m| m.mount.clone()).collect();
         job.settle(base, &record.written.iter().map(|file| file.path.clone()).collect());
@@ -226,12 +228,22 @@ impl Restored {
             let log = LogExcerpt::of(&work.path().join(LOG));
             return Err(RestoreError::Refused { criu, why: "while resuming it".into(), log });
         }
+        job.let_streams_go_on();
         if let Some(border) = job.border().as_mut() {
             border.grab_terminal().map_err(failed("taking over the terminal"))?;
         }
         job.resize();
         Ok(job)
     }
+}
+
+/// Whether a job's tmpfs, as an image has it, may hold a symbolic link at `path`: only in the job's `/dev`, and not where a folder of
+/// this machine's is to be. Everything else there is written to by Dormouse, which must not be led elsewhere.
+#[must_use]
+pub fn may_be_link(path: &Path) -> bool {
+    let is_folder = |path: PathBuf| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    path.strip_prefix(Path::new(HOST_DIR).join(DEV))
+        .is_ok_and(|node| node.components().next().is_some() && !is_folder(Path::new("/dev").join(node)))
 }
 
 /// What every job finds on its tmpfs, wherever it wakes up.

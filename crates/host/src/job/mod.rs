@@ -214,9 +214,17 @@ impl Job {
         self.end()
     }
 
-    /// From now on, output that has not been delivered is dropped.
+    /// Output that has not been delivered is dropped when the job ends.
     pub(crate) fn discard_output(&self) {
         self.discard_output.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets input and output move, and arrive.
+    pub(crate) fn let_streams_go_on(&self) {
+        self.discard_output.store(false, Ordering::Relaxed);
+        if let Some(border) = self.border().as_ref() {
+            border.go_on();
+        }
     }
 
     fn end(&self) -> io::Result<Ending> {

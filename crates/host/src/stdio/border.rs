@@ -83,7 +83,7 @@ pub(crate) struct InnerEnds {
 }
 
 impl Border {
-    /// Makes the pipes for a new job.
+    /// Makes the pipes for a new job. Nothing moves in them before [`Self::start`].
     pub(crate) fn open(stdio: Stdio) -> io::Result<(Self, InnerEnds)> {
         let mut opening = Opening { channels: Vec::new(), fds: Vec::new() };
         let alive = opening.held(Role::Alive)?;
@@ -136,7 +136,8 @@ impl Border {
         Ok((border, InnerEnds { streams, terminal, alive, fds }))
     }
 
-    /// Makes the pipes of a job that comes back. Answers CRIU's key and the job's end of each.
+    /// Makes the pipes of a job that comes back. Answers CRIU's key and the job's end of each. Nothing moves in them before
+    /// [`Self::go_on`]: should the job not come back, nothing has been delivered or taken.
     pub(crate) fn reopen(
         records: &[ChannelRecord],
         stdio: Stdio,
@@ -170,6 +171,7 @@ impl Border {
 
     /// Tells init to start the application.
     pub(crate) fn start(&self) -> io::Result<()> {
+        self.go_on();
         for channel in &self.channels {
             if let (Role::Alive, OurEnd::Held(end)) = (channel.role, &channel.end) {
                 rustix::io::write(end, &[READY])?;
@@ -215,8 +217,21 @@ impl Border {
         }
     }
 
-    /// The state of every pipe. The job must be stopped; `tasks` are its processes.
+    /// Lets bytes move in both directions: before this nothing is taken from the user or given to them.
+    pub(crate) fn go_on(&self) {
+        self.relays().for_each(Relay::go_on);
+    }
+
+    fn relays(&self) -> impl Iterator<Item = &Relay> {
+        self.channels.iter().filter_map(|channel| match &channel.end {
+            OurEnd::Relay(relay) => Some(relay),
+            _ => None,
+        })
+    }
+
+    /// The state of every pipe, which stays so until [`Self::go_on`]. The job must be stopped; `tasks` are its processes.
     pub(crate) fn record(&self, tasks: &[OuterPid]) -> Vec<ChannelRecord> {
+        self.relays().for_each(Relay::park);
         let record = |channel: &Channel| {
             let (delivered, undelivered) = match (channel.role, &channel.end) {
                 (Role::Output(_) | Role::Screen, OurEnd::Relay(relay)) => relay.position_with_source(),
@@ -290,7 +305,7 @@ impl Opening {
     ) -> io::Result<i32> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK)?;
-        let relay = Relay::start("in", from.try_clone_to_owned()?, writer, pending, delivered)?;
+        let relay = Relay::parked("in", from.try_clone_to_owned()?, writer, pending, delivered)?;
         self.add(role, reader, OurEnd::Relay(relay))
     }
 
@@ -302,7 +317,7 @@ impl Opening {
         delivered: u64,
     ) -> io::Result<i32> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        let relay = Relay::start("out", reader, to.try_clone_to_owned()?, pending, delivered)?;
+        let relay = Relay::parked("out", reader, to.try_clone_to_owned()?, pending, delivered)?;
         self.add(role, writer, OurEnd::Relay(relay))
     }
 

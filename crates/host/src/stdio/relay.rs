@@ -1,20 +1,24 @@
 //! A thread that moves bytes from one descriptor to another, counting those that arrived.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
 /// Bytes held at most between source and sink.
 const BUFFER: usize = 64 * 1024;
-/// A pipe that polls writable takes this much without blocking (PIPE_BUF).
-const TO_PIPE: usize = 4096;
-/// Anything else may block after the first byte: what is on its way then is not counted, so it is little.
-const TO_OTHERS: usize = 256;
+/// Written at once: what a pipe that polls writable takes without blocking (PIPE_BUF).
+const AT_ONCE: usize = 4096;
+/// The same where a write may block after the first byte: what is on its way then is not counted, so it is little.
+const AT_ONCE_BLOCKING: usize = 256;
+/// How long a write that blocks may hold up a cut.
+const IN_FLIGHT: Duration = Duration::from_secs(1);
 
 /// A running relay.
 #[derive(Debug)]
@@ -38,6 +42,17 @@ struct State {
     pending: Vec<u8>,
     delivered: u64,
     stop: bool,
+    /// Nothing is to be moved: what is on its way belongs to an image, made or read.
+    parked: bool,
+    /// Nothing is being moved.
+    still: bool,
+}
+
+/// What is written to, and how.
+struct Sink {
+    fd: OwnedFd,
+    is_socket: bool,
+    at_once: usize,
 }
 
 impl Shared {
@@ -47,24 +62,44 @@ impl Shared {
 }
 
 impl Relay {
-    /// Starts to move bytes from `source` to `sink`; `pending` are delivered first. `delivered` is where counting starts.
-    pub(crate) fn start(
+    /// Moves bytes from `source` to `sink`; `pending` are delivered first. `delivered` is where counting starts. It begins parked:
+    /// nothing moves before [`Self::go_on`].
+    pub(crate) fn parked(
         name: &str,
         source: OwnedFd,
         sink: OwnedFd,
         pending: Vec<u8>,
         delivered: u64,
     ) -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State { source: Some(Arc::new(source)), pending, delivered, stop: false }),
-            moved: Condvar::new(),
-        });
-        let (theirs, waker) = (Arc::clone(&shared), wake.try_clone()?);
-        let thread = std::thread::Builder::new()
-            .name(format!("relay-{name}"))
-            .spawn(move || run(&theirs, &sink, &waker))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // A named pipe opened once more would not tell that its writers are gone already.
+        let anew = if rustix::termios::isatty(&source) { anew(&source, OFlags::RDONLY) } else { None };
+        let source = Some(Arc::new(anew.unwrap_or(source)));
+        let state = State { source, pending, delivered, stop: false, parked: true, still: true };
+        let shared = Arc::new(Shared { state: Mutex::new(state), moved: Condvar::new() });
+        let (theirs, waker, sink) = (Arc::clone(&shared), wake.try_clone()?, Sink::of(sink));
+        let thread = std::thread::Builder::new().name(format!("relay-{name}")).spawn(move || {
+            run(&theirs, &sink, &waker);
+            theirs.lock().still = true;
+            theirs.moved.notify_all();
+        })?;
         Ok(Self { shared, wake, thread: Some(thread) })
+    }
+
+    /// Lets nothing be moved any more, and waits until nothing is. A write that blocks, which only one to a sink that cannot be
+    /// opened anew does, counts as not delivered if it takes too long.
+    pub(crate) fn park(&self) {
+        self.shared.lock().parked = true;
+        self.wake();
+        let moving = |state: &mut State| !state.still;
+        let state = self.shared.lock();
+        drop(self.shared.moved.wait_timeout_while(state, IN_FLIGHT, moving));
+    }
+
+    /// Moves on.
+    pub(crate) fn go_on(&self) {
+        self.shared.lock().parked = false;
+        self.shared.moved.notify_all();
     }
 
     /// Waits until everything the source holds has reached the sink, or until `patience` is over. The source's writers must be
@@ -106,6 +141,8 @@ impl Relay {
     pub(crate) fn finish(mut self, discard: bool) -> u64 {
         if discard {
             self.halt();
+        } else {
+            self.go_on();
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -115,6 +152,11 @@ impl Relay {
 
     fn halt(&self) {
         self.shared.lock().stop = true;
+        self.shared.moved.notify_all();
+        self.wake();
+    }
+
+    fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -127,13 +169,40 @@ impl Drop for Relay {
     }
 }
 
-fn run(shared: &Shared, sink: &OwnedFd, wake: &OwnedFd) {
-    let is_pipe = rustix::fs::fstat(sink)
-        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Fifo);
-    let at_once = if is_pipe { TO_PIPE } else { TO_OTHERS };
+impl Sink {
+    fn of(fd: OwnedFd) -> Self {
+        let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let (is_socket, is_pipe) = (kind == Ok(FileType::Socket), kind == Ok(FileType::Fifo));
+        let anew = if is_pipe || rustix::termios::isatty(&fd) { anew(&fd, OFlags::WRONLY) } else { None };
+        let blocks = anew.is_none() && !is_socket && !is_pipe;
+        Self { fd: anew.unwrap_or(fd), is_socket, at_once: if blocks { AT_ONCE_BLOCKING } else { AT_ONCE } }
+    }
+
+    fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        if self.is_socket {
+            rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        } else {
+            rustix::io::write(&self.fd, bytes)
+        }
+    }
+}
+
+/// The same pipe or terminal, opened once more: for us it never blocks, and no flag is set on what others share.
+fn anew(fd: &OwnedFd, access: OFlags) -> Option<OwnedFd> {
+    let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), flags, Mode::empty()).ok()
+}
+
+fn run(shared: &Shared, sink: &Sink, wake: &OwnedFd) {
     loop {
         let (source, can_read, can_write) = {
-            let state = shared.lock();
+            let mut state = shared.lock();
+            while state.parked && !state.stop {
+                state.still = true;
+                shared.moved.notify_all();
+                state = shared.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.still = false;
             if state.stop || (state.source.is_none() && state.pending.is_empty()) {
                 return;
             }
@@ -144,25 +213,23 @@ fn run(shared: &Shared, sink: &OwnedFd, wake: &OwnedFd) {
             fds.push(PollFd::new(&**source, PollFlags::IN));
         }
         // A sink with nothing to write is watched too: only so do we learn that nobody reads it any more.
-        fds.push(PollFd::new(sink, if can_write { PollFlags::OUT } else { PollFlags::empty() }));
+        fds.push(PollFd::new(&sink.fd, if can_write { PollFlags::OUT } else { PollFlags::empty() }));
         if poll(&mut fds, None).is_err_and(|e| e != rustix::io::Errno::INTR) {
             return;
         }
         let sink_events = fds.last().map_or(PollFlags::empty(), PollFd::revents);
         let readable = can_read && source.is_some() && !fds[1].revents().is_empty();
+        let _ = rustix::io::read(wake, &mut [0; 8]);
         let mut state = shared.lock();
-        if state.stop {
-            return;
+        if state.stop || state.parked {
+            continue;
         }
         if sink_events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             abandon(&mut state);
         } else if sink_events.contains(PollFlags::OUT) {
-            state = deliver(shared, state, sink, at_once);
-            if state.stop {
-                return;
-            }
+            state = deliver(shared, state, sink);
         }
-        if readable {
+        if readable && !state.stop && !state.parked {
             take(&mut state);
         }
         shared.moved.notify_all();
@@ -182,15 +249,10 @@ fn take(state: &mut State) {
 }
 
 /// Writes without holding the state: a write that blocks holds up nobody who looks at it.
-fn deliver<'a>(
-    shared: &'a Shared,
-    state: MutexGuard<'a, State>,
-    sink: &OwnedFd,
-    at_once: usize,
-) -> MutexGuard<'a, State> {
-    let chunk = state.pending[..state.pending.len().min(at_once)].to_vec();
+fn deliver<'a>(shared: &'a Shared, state: MutexGuard<'a, State>, sink: &Sink) -> MutexGuard<'a, State> {
+    let chunk = state.pending[..state.pending.len().min(sink.at_once)].to_vec();
     drop(state);
-    let written = rustix::io::write(sink, &chunk);
+    let written = sink.write(&chunk);
     let mut state = shared.lock();
     match written {
         Ok(n) => {
@@ -235,7 +297,6 @@ pub(crate) fn peek_pipe(pipe: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use rustix::fs::{Mode, OFlags};
     use rustix::pty::OpenptFlags;
 
     #[test]
@@ -246,7 +307,8 @@ mod tests {
         let slave = rustix::fs::open(&*name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
         let (source, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
         let output = vec![b'x'; 40_000];
-        let relay = Relay::start("test", source, slave, output.clone(), 0).unwrap();
+        let relay = Relay::parked("test", source, slave, output.clone(), 0).unwrap();
+        relay.go_on();
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let relay = &relay;
@@ -268,5 +330,27 @@ mod tests {
             assert!(delivered > 0 && delivered as usize + pending.len() == output.len());
         });
         assert_eq!(relay.finish(false), output.len() as u64);
+    }
+
+    #[test]
+    fn what_is_parked_neither_arrives_nor_is_taken() {
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let ((source, writer), (reader, sink)) = (pipe(), pipe());
+        let relay = Relay::parked("test", source, sink, b"one ".to_vec(), 7).unwrap();
+        rustix::io::write(&writer, b"two ").unwrap();
+        let waiting = |fd: &OwnedFd| rustix::io::ioctl_fionread(fd).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!((waiting(&reader), relay.position_with_source()), (0, (7, b"one two ".to_vec())));
+
+        relay.go_on();
+        relay.drain(Duration::from_secs(10));
+        relay.park();
+        assert_eq!((waiting(&reader), relay.position_with_source()), (8, (15, Vec::new())));
+        rustix::io::write(&writer, b"three ").unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!((waiting(&reader), relay.position()), (8, (15, Vec::new())));
+        assert_eq!(relay.position_with_source().1, b"three ");
+        drop(writer);
+        assert_eq!((relay.finish(false), waiting(&reader)), (21, 14));
     }
 }

@@ -127,7 +127,11 @@ pub struct Supervisor {
 
 impl Supervisor {
     pub fn start(mut command: Command, control: PathBuf) -> Self {
-        let mut child = command.spawn().unwrap();
+        Self::start_with(command.spawn().unwrap(), control)
+    }
+
+    /// One that has been started, its output read here if it has not been taken.
+    pub fn start_with(mut child: Child, control: PathBuf) -> Self {
         let (sender, lines) = channel();
         if let Some(stdout) = child.stdout.take() {
             std::thread::spawn(move || {
