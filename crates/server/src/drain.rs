@@ -2,7 +2,7 @@
 
 use crate::objects::Stream;
 use crate::read;
-use crate::session::Session;
+use crate::session::{Session, THREAD_END};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Request;
@@ -31,10 +31,7 @@ impl Session {
         if let Err((ring, opcode)) = closed
             && holders.is_empty()
         {
-            holders.push(match Request::name_of(opcode) {
-                Some(name) => format!("the call {name} of thread {ring}"),
-                None => format!("the end of thread {ring}"),
-            });
+            holders.push(describe_call(ring, opcode));
         }
         if !holders.is_empty() {
             self.gate.open();
@@ -94,5 +91,27 @@ impl Session {
             }
         }
         refusals
+    }
+}
+
+/// What a thread of the application waits for, by the message that carries it.
+fn describe_call(ring: usize, opcode: u16) -> String {
+    match Request::name_of(opcode) {
+        Some(name) => format!("a call of thread {ring} ({name})"),
+        None if opcode == THREAD_END => format!("the end of thread {ring}"),
+        None => format!("an unknown call of thread {ring} (number {opcode})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Message;
+
+    #[test]
+    fn a_call_is_named() {
+        assert_eq!(describe_call(3, wire::ModuleLoad::OPCODE), "a call of thread 3 (ModuleLoad)");
+        assert_eq!(describe_call(3, THREAD_END), "the end of thread 3");
+        assert_eq!(describe_call(3, 60_000), "an unknown call of thread 3 (number 60000)");
     }
 }

@@ -445,6 +445,39 @@ fn a_server_answers_its_supervisor() {
     restored.ended();
 }
 
+/// However much a session holds, what a server says of it fits on a line: the rest is in files.
+#[test]
+fn an_answer_does_not_grow_with_the_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let images = Images::new();
+    let mut supervisor = Supervisor::start(dir.path(), 61, &Start::Fresh);
+    assert!(matches!(supervisor.answer(), Answer::Ready { .. }));
+    let client = transport::ClientSession::open(dir.path()).unwrap();
+    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![] };
+    thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
+    let states = tempfile::tempdir().unwrap();
+    let mut capture = |memory: u32| {
+        for each in 0..memory {
+            let address = thread.alloc(1 << 20);
+            thread.put(address, &[each + 1]);
+        }
+        thread.synchronize().unwrap();
+        let draft = images.store.begin().unwrap();
+        assert_eq!(supervisor.ask(&prepare(&images.store, draft.id())), Answer::Done);
+        assert!(matches!(supervisor.ask(&Ask::Gate { deadline_ms: 20_000 }), Answer::Idle { .. }));
+        let captured = supervisor.ask(&Ask::Capture { states: states.path().to_owned() });
+        assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
+        let Answer::Captured { receipt_bytes, .. } = captured else { panic!("{captured:?}") };
+        (receipt_bytes, serde_json::to_vec(&captured).unwrap().len())
+    };
+    let (small, answer) = capture(1);
+    let (large, same) = capture(64);
+    assert!(large > 10 * small, "each chunk is in the receipt: {small}, {large}");
+    assert!(same < answer + 16, "{answer}, {same}");
+    assert_eq!(supervisor.ask(&Ask::End), Answer::Ended);
+    supervisor.ended();
+}
+
 #[test]
 fn a_rehearsal_names_what_is_elsewhere() {
     let mut recorded = 0;

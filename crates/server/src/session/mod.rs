@@ -22,6 +22,7 @@ mod wait;
 
 pub use callbacks::Callbacks;
 pub use ring::Rings;
+pub(crate) use ring::THREAD_END;
 
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;

@@ -15,7 +15,7 @@ use wire::Request;
 /// How often a thread that waits looks around without being woken.
 const LOOK: Duration = Duration::from_millis(500);
 /// In place of an opcode, while what a thread leaves behind is put away.
-const THREAD_END: u16 = u16::MAX;
+pub(crate) const THREAD_END: u16 = u16::MAX;
 
 /// The threads of a session.
 pub struct Rings {
