@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_tests::{Stage, first_line};
 use rustix::process::{Pid, Signal, kill_process};
@@ -115,6 +115,44 @@ fn a_killed_supervisor_takes_the_job_with_it_and_its_image_restarts() {
     assert_eq!(job.finish().unwrap().exit, Exit::Signal(Signal::KILL.as_raw()));
     let after = stage.place().restart(&image).unwrap().finish().unwrap();
     assert_eq!(after.exit, Exit::Code(42), "{}", after.stderr);
+}
+
+/// Kills the GPU server of a job; answers with the pid of its application, which stands still meanwhile.
+fn kill_server(stage: &Stage, job: &Job, application: &str) -> Pid {
+    let processes = stage.place().processes(job).unwrap();
+    let named = |word: &str| {
+        let of = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut all =
+            processes.iter().filter(|pid| of(pid).split('\0').take(2).any(|each| each.ends_with(word)));
+        let found = Pid::from_raw(*all.next().unwrap()).unwrap();
+        assert_eq!(all.next(), None, "one {word}");
+        found
+    };
+    let (application, server) = (named(application), named("server"));
+    kill_process(application, Signal::STOP).unwrap();
+    kill_process(server, Signal::KILL).unwrap();
+    wait_until_gone(&[server.as_raw_nonzero().get()], Duration::from_secs(5)).unwrap();
+    application
+}
+
+#[test]
+fn a_killed_server_fails_the_next_call_and_checkpoints_say_so() {
+    let stage = Stage::new("lost").unwrap();
+    let job = stage.started("vector_loop", &["4000", "40"]).unwrap();
+    let application = kill_server(&stage, &job, "vector_loop");
+    for _ in 0..2 {
+        let failure = stage.refused_checkpoint(&[]).unwrap();
+        failure.expect(1, &["GPU server of session 1 died", "SIGKILL", "dormouse restart"]);
+    }
+    assert!(stage.images().unwrap().is_empty());
+    let resumed = Instant::now();
+    kill_process(application, Signal::CONT).unwrap();
+    let finished = job.finish().unwrap();
+    // A second for the call, the rest for the job's end.
+    assert!(resumed.elapsed() < Duration::from_secs(3), "{:?}", resumed.elapsed());
+    // The guest ends so when a call fails: CUDA_ERROR_DEVICE_UNAVAILABLE.
+    assert_eq!(finished.exit, Exit::Code(3), "{}", finished.stderr);
+    assert!(finished.stderr.contains("(46)"), "{}", finished.stderr);
 }
 
 /// What `endings stdio` writes at its end.

@@ -150,6 +150,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_receipt_of_many_chunks_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = control::receipt_file(dir.path(), 4);
+        let chunk = |number: u32| {
+            let mut id = [0; 32];
+            id[..4].copy_from_slice(&number.to_le_bytes());
+            image::Extent::Chunk { id: image::ChunkId(id), len: 4096 }
+        };
+        let kind = image::ObjectKind::HostRecord;
+        let objects = vec![image::Object { kind, extents: (0..50_000).map(chunk).collect() }];
+        let receipt = Receipt {
+            image: image::ImageId([7; 16]),
+            packs: vec![],
+            objects,
+            stored: image::StoredBytes::default(),
+        };
+        let bytes = receipt.to_bytes().unwrap();
+        assert!(bytes.len() > control::LINE_MAX);
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(read_receipt(&path, bytes.len() as u64).unwrap().objects, receipt.objects);
+    }
+
+    #[test]
     fn a_receipt_is_read_only_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = control::receipt_file(dir.path(), 4);

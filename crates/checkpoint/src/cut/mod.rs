@@ -2,44 +2,29 @@
 
 mod capture;
 mod gate;
+mod progress;
 mod rehearsal;
 
 use self::capture::{Captured, Device, capture};
 use self::gate::{Busy, Gated};
+use self::progress::telling;
 use self::rehearsal::rehearse;
 use crate::admin::{CheckpointOptions, Event, Report};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{self, Entry, write_failure};
+use crate::record::JobRecord;
 use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_or_create_store;
 use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
-use image::{CutTimes, Lineage, Manifest, ObjectKind};
-use serde::{Deserialize, Serialize};
+use image::{CutTimes, Manifest, ObjectKind};
 use server::control::{Ask, few};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use store::{ChunkWriter, Draft, Store, WriteOptions};
-
-/// What the supervisor records in an image, as [`ObjectKind::HostRecord`], in JSON.
-#[derive(Serialize, Deserialize)]
-pub struct JobRecord {
-    /// The host half.
-    pub host: host::HostRecord,
-    /// The GPU sessions.
-    pub sessions: Vec<SessionRecord>,
-    /// What the job has in common with whatever is restarted from the image.
-    pub lineage: Lineage,
-    /// Where calls went: the value of `--device`.
-    pub device: String,
-    /// The job's tmpfs, beside the bytes of its files.
-    pub shared: Vec<Entry>,
-    /// CRIU's folder, likewise.
-    pub criu: Vec<Entry>,
-}
 
 /// First pause before the gate is tried again; it doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(100);
@@ -66,7 +51,7 @@ pub fn take(
     let mut pause = BACK_OFF;
     let mut retries = 0;
     loop {
-        let work = WorkFolder::new(job.job.memory())?;
+        let work = WorkFolder::new(job.job.memory(&host::DumpOptions::default()))?;
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
         gate::prepare(&mut servers, &cut.preparation())?;
@@ -184,10 +169,12 @@ impl<'a> Cut<'a> {
         let shared_bytes = folder::save(&shared, &self.writer, |path| ObjectKind::SharedFile { path })?;
         let shared_time = shared_at.elapsed();
         let record = JobRecord {
+            version: JobRecord::VERSION,
             host: frozen.record().clone(),
             sessions: frozen_sessions(sessions, frozen.record()),
             lineage: job.facts.lineage,
             device: job.sessions.device().to_owned(),
+            shared_memory: job.job.tmpfs().size(),
             shared: entries(&shared)?,
             criu: entries(&work.images())?,
         };
@@ -203,7 +190,9 @@ impl<'a> Cut<'a> {
         let stall = closed.elapsed();
 
         self.step("writing");
-        let host_bytes = folder::save(&work.images(), &self.writer, |name| ObjectKind::CriuFile { name })?;
+        let host_bytes = telling(&work.images(), &self.writer, self.events, || {
+            folder::save(&work.images(), &self.writer, |name| ObjectKind::CriuFile { name })
+        })?;
         let record_json =
             serde_json::to_vec(&record).map_err(|error| Failure::of("the job's record", &error))?;
         self.writer.put(ObjectKind::HostRecord, &record_json).map_err(write_failure)?;
