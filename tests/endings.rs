@@ -8,7 +8,7 @@ use dormouse_tests::{Stage, first_line};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::job::Job;
 use testkit::outcome::{Exit, fits};
-use testkit::place::After;
+use testkit::place::{After, Checkpoint};
 use testkit::tree::wait_until_gone;
 
 /// Runs `endings HOW` undisturbed, and again through a checkpoint and a restart.
@@ -252,6 +252,19 @@ fn a_program_that_is_not_cuda_just_runs() {
     let finished = Job::start(command).unwrap().finish().unwrap();
     assert_eq!(String::from_utf8_lossy(&finished.stdout), "cba\noediv no gnivil\ndone 2 lines\n");
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+}
+
+/// The device's time is the device's: a job without a session has none, however long CRIU takes.
+#[test]
+fn a_checkpoint_of_a_job_without_a_session_takes_no_device_time() {
+    let stage = Stage::new("no-device").unwrap();
+    let words = ["-c", "echo ready; exec sleep 1000"].map(str::to_owned);
+    let job = first_line(stage.place().run("/bin/sh".as_ref(), &words).unwrap()).unwrap();
+    let Checkpoint::Published(report) = stage.place().checkpoint(After::Stop).unwrap() else {
+        panic!("it sleeps")
+    };
+    assert!(report.device_ms == 0.0 && report.host_ms > 0.0, "{report:?}");
+    job.finish().unwrap();
 }
 
 #[test]

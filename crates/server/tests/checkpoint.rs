@@ -7,7 +7,7 @@ use backend_soft::{Options, SoftBackend};
 use common::{App, BASIC, CTX, HELLO, Thread, VARIABLES, backend, wait_until};
 use image::{ImageId, Manifest, ObjectKind, SessionId};
 use server::capture::Cut;
-use server::control::{self, Answer, Ask, Lines, Question, Reply, Start};
+use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use server::restore::RestoreError;
 use server::session::Session;
 use server::state::SessionState;
@@ -99,7 +99,9 @@ fn tampered(tamper: impl FnOnce(&mut SessionState)) -> RestoreError {
     let error = rehearse_on(Arc::new(full), &bytes).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     tamper(&mut state);
-    rehearse(&state.to_bytes(&code).unwrap()).unwrap_err()
+    let error = rehearse(&state.to_bytes(&code).unwrap()).unwrap_err();
+    assert!(error.is_of_the_session() && !error.is_out_of_memory(), "{error}");
+    error
 }
 
 #[test]
@@ -424,12 +426,8 @@ fn a_server_answers_its_supervisor() {
     assert!(client.control().state() == transport::State::Dead);
     drop(thread);
 
-    let spare = tempfile::tempdir().unwrap();
-    let mut rehearsal = Supervisor::start(spare.path(), 0, &Start::Rehearsal);
-    assert!(matches!(rehearsal.answer(), Answer::Ready { .. }));
     let state = control::state_file(states.path(), 60);
-    assert_eq!(rehearsal.ask(&Ask::Rehearse { state }), Answer::Done);
-    rehearsal.ended();
+    assert_eq!(rehearsed_by_a_server(state), Answer::Done);
 
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
     // The image is of session 60; another has nothing in it.
@@ -476,6 +474,32 @@ fn an_answer_does_not_grow_with_the_session() {
     assert!(same < answer + 16, "{answer}, {same}");
     assert_eq!(supervisor.ask(&Ask::End), Answer::Ended);
     supervisor.ended();
+}
+
+/// What a server that rehearses says of a file.
+fn rehearsed_by_a_server(state: std::path::PathBuf) -> Answer {
+    let spare = tempfile::tempdir().unwrap();
+    let mut rehearsal = Supervisor::start(spare.path(), 0, &Start::Rehearsal);
+    assert!(matches!(rehearsal.answer(), Answer::Ready { .. }));
+    let answer = rehearsal.ask(&Ask::Rehearse { state });
+    rehearsal.ended();
+    answer
+}
+
+#[test]
+fn a_rehearsal_that_cannot_be_tried_is_not_put_down_to_the_session() {
+    let states = tempfile::tempdir().unwrap();
+    let state = control::state_file(states.path(), 1);
+    let cause = |answer| match answer {
+        Answer::Failed { cause, message } => (cause, message),
+        other => panic!("{other:?}"),
+    };
+    let (missing, message) = cause(rehearsed_by_a_server(state.clone()));
+    assert_eq!(missing, Cause::Other, "{message}");
+    assert!(message.contains("session-1"), "{message}");
+    std::fs::write(&state, b"no object table").unwrap();
+    let (damaged, message) = cause(rehearsed_by_a_server(state));
+    assert_eq!(damaged, Cause::Differs, "{message}");
 }
 
 #[test]

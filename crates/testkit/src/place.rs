@@ -180,6 +180,8 @@ pub struct Report {
     pub image: String,
     /// The longest any thread was stopped, ms.
     pub stall_ms: f64,
+    /// Of it, device memory, ms.
+    pub device_ms: f64,
     /// Of it, the host half, ms.
     pub host_ms: f64,
     /// From the request to the published image, ms.
