@@ -95,7 +95,7 @@ impl ServerProcess {
     /// When the server is gone, or silent for too long; what [`Answer::Failed`] says.
     pub fn answer(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<Answer, Failure> {
         loop {
-            let Reply { number, answer } = match self.from.next() {
+            let Reply { number, answer } = match self.from.receive() {
                 Ok(Some(reply)) => reply,
                 Ok(None) => return Err(self.died()),
                 Err(error) => return Err(self.not_heard(&error)),
@@ -261,7 +261,7 @@ pub mod fake {
     impl Script {
         /// The next question.
         pub fn question(&mut self) -> Question {
-            self.from.next().unwrap().unwrap()
+            self.from.receive().unwrap().unwrap()
         }
 
         pub fn reply(&mut self, number: u64, answer: Answer) {

@@ -73,7 +73,7 @@ impl Supervisor {
 
     /// The next question; `None` when the supervisor is gone.
     fn question(&mut self) -> Result<Option<Ask>, ServeError> {
-        let Some(Question { number, ask }) = self.from.next()? else { return Ok(None) };
+        let Some(Question { number, ask }) = self.from.receive()? else { return Ok(None) };
         self.asked.store(number, Ordering::Relaxed);
         Ok(Some(ask))
     }
@@ -110,7 +110,7 @@ pub fn serve_on(
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
     let mut supervisor = Supervisor::on(control)?;
-    let Some(start) = supervisor.from.next::<Start>()? else { return Ok(()) };
+    let Some(start) = supervisor.from.receive::<Start>()? else { return Ok(()) };
     let served = open().map_err(ServeError::Device).and_then(|backend| match start {
         Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
         Start::Fresh => {

@@ -359,7 +359,7 @@ impl Supervisor {
 
     fn answer(&mut self) -> Answer {
         loop {
-            let Reply { number, answer } = self.from.next().unwrap().expect("the server is gone");
+            let Reply { number, answer } = self.from.receive().unwrap().expect("the server is gone");
             assert_eq!(number, self.asked);
             if !matches!(answer, Answer::Progress { .. }) {
                 return answer;

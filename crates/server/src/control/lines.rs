@@ -39,7 +39,7 @@ impl<R: Read> Lines<R> {
     /// # Errors
     /// As the stream's; [`io::ErrorKind::InvalidData`] for a line that is too long, cut off, or not such a message: nothing that
     /// comes after it can be trusted.
-    pub fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+    pub fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let room = (LINE_MAX - self.line.len()) as u64;
         (&mut self.from).take(room).read_until(b'\n', &mut self.line)?;
         let line = std::mem::take(&mut self.line);
@@ -80,10 +80,10 @@ mod tests {
     #[test]
     fn a_time_out_loses_nothing() {
         let mut lines = Lines::of(Slow(vec![Some(b"2]\n"), None, Some(b"[1]\n[")]));
-        assert_eq!(lines.next::<Vec<u8>>().unwrap(), Some(vec![1]));
-        assert_eq!(lines.next::<Vec<u8>>().unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert_eq!(lines.next::<Vec<u8>>().unwrap(), Some(vec![2]));
-        assert_eq!(lines.next::<Vec<u8>>().unwrap(), None);
+        assert_eq!(lines.receive::<Vec<u8>>().unwrap(), Some(vec![1]));
+        assert_eq!(lines.receive::<Vec<u8>>().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(lines.receive::<Vec<u8>>().unwrap(), Some(vec![2]));
+        assert_eq!(lines.receive::<Vec<u8>>().unwrap(), None);
     }
 
     #[test]
@@ -93,7 +93,10 @@ mod tests {
         assert_eq!(say(&mut sent, &long).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert!(sent.is_empty());
         let line = serde_json::to_vec(&long).unwrap();
-        assert_eq!(Lines::of(&line[..]).next::<String>().unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(Lines::of(&b"[1"[..]).next::<Vec<u8>>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(Lines::of(&line[..]).receive::<String>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            Lines::of(&b"[1"[..]).receive::<Vec<u8>>().unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
     }
 }
