@@ -1,7 +1,8 @@
 //! Every pipe that crosses the job's border, and the relays at our end of them.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 
-use super::kind::{Stdio, StreamKind};
+use super::kind::{Stdio, Stream, StreamKind};
 use super::relay::{Relay, peek_pipe};
 use super::{RawMode, TerminalModes, Window};
 use crate::init::instructions::{InnerSource, InnerStream, InnerTerminal, READY};
@@ -23,8 +24,12 @@ pub enum Role {
     Alive,
     /// The application's standard input.
     Input,
-    /// The application's descriptor 1 or 2.
+    /// One of its descriptors above 2, read from.
+    InputAt(i32),
+    /// The application's descriptor 1 or 2, or one above, written to.
     Output(i32),
+    /// One above 2 of a pipe of which it was given both ends.
+    Both(i32),
     /// What is typed into the job's terminal.
     Keys,
     /// What the job's terminal shows.
@@ -84,11 +89,12 @@ pub(crate) struct InnerEnds {
 
 impl Border {
     /// Makes the pipes for a new job. Nothing moves in them before [`Self::start`].
-    pub(crate) fn open(stdio: Stdio) -> io::Result<(Self, InnerEnds)> {
+    pub(crate) fn open(mut stdio: Stdio) -> io::Result<(Self, InnerEnds)> {
         let mut opening = Opening { channels: Vec::new(), fds: Vec::new() };
         let alive = opening.held(Role::Alive)?;
         let mut streams = Vec::new();
-        for stream in &stdio.streams {
+        for stream in mem::take(&mut stdio.streams) {
+            let fd = stream.fd;
             let source = match (stream.shares, &stream.kind) {
                 (Some(earlier), _) => InnerSource::Same(earlier),
                 (None, StreamKind::Terminal) => InnerSource::Terminal,
@@ -104,18 +110,32 @@ impl Border {
                     device: 0,
                     inode: 0,
                 },
+                // Only the job may hold the pipe that is handed to it.
                 (None, StreamKind::Handed) => {
-                    InnerSource::Inherited(opening.hand(stream.outer.try_clone()?)?)
-                }
-                (None, StreamKind::Relayed) if stream.fd == 0 => {
-                    InnerSource::Inherited(opening.input(Role::Input, stream.outer.as_fd(), Vec::new(), 0)?)
+                    let source = InnerSource::Inherited(opening.hand(stream)?);
+                    streams.push(InnerStream { fd, source });
+                    continue;
                 }
                 (None, StreamKind::Relayed) => {
-                    let role = Role::Output(stream.fd);
-                    InnerSource::Inherited(opening.output(role, stream.outer.as_fd(), Vec::new(), 0)?)
+                    let outer = stream.outer.as_fd();
+                    InnerSource::Inherited(match fd {
+                        0 => opening.input(Role::Input, outer, Vec::new(), 0),
+                        3.. if stream.directions().0 => {
+                            opening.input(Role::InputAt(fd), outer, Vec::new(), 0)
+                        }
+                        _ => opening.output(Role::Output(fd), outer, Vec::new(), 0),
+                    }?)
+                }
+                (None, StreamKind::Foreign { what }) => {
+                    return Err(io::Error::other(format!(
+                        "descriptor {fd} is {what}, which a job cannot have; close it for dormouse: {fd}<&-"
+                    )));
                 }
             };
-            streams.push(InnerStream { fd: stream.fd, source });
+            streams.push(InnerStream { fd, source });
+            if stream.kind != StreamKind::Handed {
+                stdio.streams.push(stream);
+            }
         }
         let terminal = match stdio.terminal_ends() {
             (Some(screen), keyboard) => Some(InnerTerminal {
@@ -131,8 +151,7 @@ impl Border {
             _ => None,
         };
         let Opening { channels, fds } = opening;
-        let mut border = Self { channels, stdio, raw_mode: None };
-        border.forget_handed();
+        let border = Self { channels, stdio, raw_mode: None };
         Ok((border, InnerEnds { streams, terminal, alive, fds }))
     }
 
@@ -150,12 +169,17 @@ impl Border {
             // The number is for init's instructions; CRIU goes by the pipe's inode.
             let _number = match role {
                 Role::Alive => opening.held(role),
-                Role::Input => opening.input(role, outer(&stdio, 0)?, pending, delivered),
-                Role::Output(fd) => opening.output(role, outer(&stdio, fd)?, pending, delivered),
+                Role::Input => opening.input(role, source(&stdio, 0)?.as_fd(), pending, delivered),
+                Role::InputAt(fd) => opening.input(role, source(&stdio, fd)?.as_fd(), pending, delivered),
+                Role::Output(fd) => opening.output(role, sink(&stdio, fd)?.as_fd(), pending, delivered),
+                Role::Both(_) => opening.own(role, &pending),
                 Role::Stops => opening.read(role),
                 Role::Screen => {
-                    let shown_on = screen.map_or_else(|| outer(&stdio, 1), Ok)?;
-                    opening.output(role, shown_on, pending, delivered)
+                    let shown_on = match screen {
+                        Some(screen) => screen.try_clone_to_owned()?,
+                        None => sink(&stdio, 1)?,
+                    };
+                    opening.output(role, shown_on.as_fd(), pending, delivered)
                 }
                 Role::Keys => match keyboard {
                     Some(keyboard) => opening.input(role, keyboard, pending, delivered),
@@ -242,7 +266,9 @@ impl Border {
                     unread.extend(pending);
                     (consumed, unread)
                 }
-                (Role::Input, OurEnd::None) => (0, unread(channel.inode, tasks)),
+                (Role::Input | Role::InputAt(_) | Role::Both(_), OurEnd::None) => {
+                    (0, unread(channel.inode, tasks))
+                }
                 _ => (0, Vec::new()),
             };
             ChannelRecord { role: channel.role, inode: channel.inode, delivered, undelivered }
@@ -254,23 +280,19 @@ impl Border {
     pub(crate) fn close(self, discard: bool) {
         for channel in self.channels {
             if let OurEnd::Relay(relay) = channel.end {
-                relay.finish(discard || matches!(channel.role, Role::Input | Role::Keys));
+                relay.finish(discard || matches!(channel.role, Role::Input | Role::InputAt(_) | Role::Keys));
             }
         }
         // The job had open files of its own for these; whoever shares ours goes on after what the job wrote.
         for stream in &self.stdio.streams {
             if let StreamKind::File { flags, .. } = &stream.kind
                 && stream.fd != 0
+                && stream.directions().1
                 && !flags.contains(OFlags::APPEND)
             {
                 let _ = rustix::fs::seek(&stream.outer, rustix::fs::SeekFrom::End(0));
             }
         }
-    }
-
-    /// Only the job may hold the pipe that was handed to it.
-    fn forget_handed(&mut self) {
-        self.stdio.streams.retain(|s| s.kind != StreamKind::Handed);
     }
 }
 
@@ -292,8 +314,34 @@ impl Opening {
         self.add(role, writer, OurEnd::Read(reader))
     }
 
-    fn hand(&mut self, fd: OwnedFd) -> io::Result<i32> {
-        self.add(Role::Input, fd, OurEnd::None)
+    fn hand(&mut self, stream: Stream) -> io::Result<i32> {
+        let (role, fd) = (role_of(&stream), stream.outer);
+        let inode = rustix::fs::fstat(&fd)?.st_ino;
+        if let Some(other) = self.channels.iter_mut().find(|channel| channel.inode == inode) {
+            // Another end of the same pipe: one channel, as CRIU sees it.
+            other.role = match (other.role, role) {
+                (Role::InputAt(fd), Role::Output(_) | Role::Both(_))
+                | (Role::Output(fd), Role::InputAt(_) | Role::Both(_)) => Role::Both(fd),
+                (role, _) => role,
+            };
+            let number = fd.as_raw_fd();
+            self.fds.push(fd);
+            return Ok(number);
+        }
+        self.add(role, fd, OurEnd::None)
+    }
+
+    /// A pipe of which the job has both ends and nobody else any.
+    fn own(&mut self, role: Role, pending: &[u8]) -> io::Result<i32> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        if !pending.is_empty() {
+            rustix::pipe::fcntl_setpipe_size(
+                &writer,
+                pending.len().max(rustix::pipe::fcntl_getpipe_size(&writer)?),
+            )?;
+            rustix::io::write(&writer, pending)?;
+        }
+        self.add(role, reader, OurEnd::None)
     }
 
     fn input(
@@ -329,8 +377,30 @@ impl Opening {
     }
 }
 
-fn outer(stdio: &Stdio, fd: i32) -> io::Result<BorrowedFd<'_>> {
-    stdio.outer(fd).ok_or_else(|| io::Error::other(format!("no descriptor {fd} to restore the job's onto")))
+/// What a pipe at descriptor `stream.fd`, handed over, is for.
+fn role_of(stream: &Stream) -> Role {
+    match (stream.fd, stream.directions()) {
+        (0, _) => Role::Input,
+        (fd, (true, true)) => Role::Both(fd),
+        (fd, (true, false)) => Role::InputAt(fd),
+        (fd, (false, _)) => Role::Output(fd),
+    }
+}
+
+/// Where the job's descriptor `fd` is to read from: at its end, if there is no such descriptor.
+fn source(stdio: &Stdio, fd: i32) -> io::Result<OwnedFd> {
+    match stdio.stream(fd).filter(|stream| stream.directions().0) {
+        Some(stream) => stream.outer.try_clone(),
+        None => Ok(File::open("/dev/null")?.into()),
+    }
+}
+
+/// Where the job's descriptor `fd` is to write to: a pipe that nobody reads, if there is no such descriptor.
+fn sink(stdio: &Stdio, fd: i32) -> io::Result<OwnedFd> {
+    match stdio.stream(fd).filter(|stream| stream.directions().1) {
+        Some(stream) => stream.outer.try_clone(),
+        None => Ok(pipe_with(PipeFlags::CLOEXEC)?.1),
+    }
 }
 
 /// What is in the pipe with this inode, looked at through whichever task holds it.

@@ -1,19 +1,21 @@
-//! What the supervisor's own descriptors 0, 1 and 2 are.
+//! What the supervisor's own descriptors are: 0, 1 and 2, and those above that it was started with.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 
-/// The kind of one standard stream, which decides how the job gets it.
+use super::inherited;
+
+/// The kind of one stream, which decides how the job gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamKind {
     /// A terminal: the job gets a pty of its own, relayed.
     Terminal,
-    /// A regular file that has a name: opened again inside the job with the same flags, at the same offset.
+    /// A regular file that has a name, or a folder (above 2): opened again inside the job with the same flags, at the same offset.
     File {
         /// Where it lies.
         path: PathBuf,
@@ -29,10 +31,15 @@ pub enum StreamKind {
         /// Open flags.
         flags: OFlags,
     },
-    /// The read end of an anonymous pipe at descriptor 0: handed over, so that what the job does not read stays in it.
+    /// An end of an anonymous pipe, at descriptor 0 or above 2: handed over, so that what the job does not read stays in it.
     Handed,
     /// Everything else (pipes, sockets, files without a name): a pipe, relayed.
     Relayed,
+    /// What only works in both directions, or not as a stream at all, above 2: no job can have it.
+    Foreign {
+        /// The kernel's name for it.
+        what: String,
+    },
 }
 
 /// One of the supervisor's streams.
@@ -45,23 +52,39 @@ pub(crate) struct Stream {
     pub(crate) shares: Option<i32>,
 }
 
-/// The three standard streams that a job is to have.
+impl Stream {
+    /// Whether it can be read from, and whether it can be written to.
+    pub(crate) fn directions(&self) -> (bool, bool) {
+        let access = rustix::fs::fcntl_getfl(&self.outer).map(|flags| flags & OFlags::RWMODE);
+        (access != Ok(OFlags::WRONLY), access.is_ok_and(|access| access != OFlags::RDONLY))
+    }
+}
+
+/// The streams that a job is to have: the three standard ones, as far as they are open, and what else it is to inherit.
 #[derive(Debug)]
 pub struct Stdio {
     pub(crate) streams: Vec<Stream>,
 }
 
 impl Stdio {
-    /// Takes this process's own streams. An anonymous pipe at descriptor 0 is replaced by `/dev/null` here, so that its writer
-    /// learns when the job closes it.
+    /// Takes this process's own streams, and every other descriptor that it was started with: those are the job's, and closed here. An
+    /// anonymous pipe at descriptor 0 is replaced by `/dev/null` here, so that its writer learns when the job closes it.
     ///
     /// # Errors
     /// When a descriptor cannot be duplicated.
     pub fn take() -> io::Result<Self> {
         let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
-        let stdio = Self::of([input.as_fd(), output.as_fd(), error.as_fd()])?;
-        if stdio.streams[0].kind == StreamKind::Handed {
+        let mut stdio = Self { streams: Vec::new() };
+        for (fd, given) in (0..).zip([input.as_fd(), output.as_fd(), error.as_fd()]) {
+            if !inherited::was_closed(fd) {
+                stdio.add(fd, given.try_clone_to_owned()?);
+            }
+        }
+        if stdio.kind(0) == Some(&StreamKind::Handed) {
             rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+        }
+        for (fd, taken) in inherited::take_others()? {
+            stdio.add(fd, taken);
         }
         Ok(stdio)
     }
@@ -71,15 +94,18 @@ impl Stdio {
     /// # Errors
     /// When a descriptor cannot be duplicated.
     pub fn of(fds: [BorrowedFd<'_>; 3]) -> io::Result<Self> {
-        let mut streams: Vec<Stream> = Vec::with_capacity(3);
+        let mut stdio = Self { streams: Vec::with_capacity(3) };
         for (fd, given) in (0..).zip(fds) {
-            let outer = given.try_clone_to_owned()?;
-            let kind = classify(outer.as_fd(), fd == 0);
-            let shares =
-                streams.iter().find(|s| same_open_file(s.outer.as_fd(), outer.as_fd())).map(|s| s.fd);
-            streams.push(Stream { fd, kind, outer, shares });
+            stdio.add(fd, given.try_clone_to_owned()?);
         }
-        Ok(Self { streams })
+        Ok(stdio)
+    }
+
+    fn add(&mut self, fd: i32, outer: OwnedFd) {
+        let kind = classify(fd, outer.as_fd());
+        let shares =
+            self.streams.iter().find(|s| same_open_file(s.outer.as_fd(), outer.as_fd())).map(|s| s.fd);
+        self.streams.push(Stream { fd, kind, outer, shares });
     }
 
     /// `/dev/null` three times.
@@ -94,11 +120,11 @@ impl Stdio {
     /// The kind of descriptor `fd`.
     #[must_use]
     pub fn kind(&self, fd: i32) -> Option<&StreamKind> {
-        self.streams.iter().find(|s| s.fd == fd).map(|s| &s.kind)
+        self.stream(fd).map(|s| &s.kind)
     }
 
-    pub(crate) fn outer(&self, fd: i32) -> Option<BorrowedFd<'_>> {
-        self.streams.iter().find(|s| s.fd == fd).map(|s| s.outer.as_fd())
+    pub(crate) fn stream(&self, fd: i32) -> Option<&Stream> {
+        self.streams.iter().find(|s| s.fd == fd)
     }
 
     /// The descriptor to show a terminal's output on, and the one to read its input from.
@@ -111,36 +137,43 @@ impl Stdio {
     }
 }
 
-fn classify(fd: BorrowedFd<'_>, input: bool) -> StreamKind {
+/// What the open file at descriptor `number` is.
+fn classify(number: i32, fd: BorrowedFd<'_>) -> StreamKind {
     if rustix::termios::isatty(fd) {
         return StreamKind::Terminal;
     }
+    let standard = number <= 2;
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let (Ok(flags), Ok(path), Ok(meta)) =
-        (rustix::fs::fcntl_getfl(fd), fs::read_link(&link), fs::metadata(&link))
-    else {
-        return StreamKind::Relayed;
+    let path = fs::read_link(&link).unwrap_or_default();
+    let foreign = || StreamKind::Foreign { what: path.to_string_lossy().into_owned() };
+    let (Ok(flags), Ok(meta)) = (rustix::fs::fcntl_getfl(fd), fs::metadata(&link)) else {
+        return if standard { StreamKind::Relayed } else { foreign() };
     };
-    let file_type = meta.file_type();
-    if input && file_type.is_fifo() && path.starts_with("pipe:") || is_anonymous_pipe(&path) && input {
+    let kind = FileType::from_raw_mode(meta.mode());
+    if number != 1 && number != 2 && kind == FileType::Fifo && is_anonymous(&path) {
         return StreamKind::Handed;
     }
     // The job has a /dev and a /proc of its own; only device nodes are the same there.
     let hidden = path.starts_with("/dev") || path.starts_with("/proc");
     let named = fs::metadata(&path).is_ok_and(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
+    let one_way = (flags & OFlags::RWMODE) != OFlags::RDWR;
     let flags =
         flags.difference(OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOCTTY | OFlags::LARGEFILE);
-    if file_type.is_char_device() && named {
-        StreamKind::Device { path, flags }
-    } else if file_type.is_file() && named && !hidden {
-        let offset = rustix::fs::seek(fd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0);
-        StreamKind::File { path, flags, offset }
-    } else {
-        StreamKind::Relayed
+    match kind {
+        _ if flags.contains(OFlags::PATH) => foreign(),
+        FileType::CharacterDevice if named => StreamKind::Device { path, flags },
+        FileType::RegularFile if named && !hidden => {
+            let offset = rustix::fs::seek(fd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0);
+            StreamKind::File { path, flags, offset }
+        }
+        FileType::Directory if named && !hidden && !standard => StreamKind::File { path, flags, offset: 0 },
+        _ if standard => StreamKind::Relayed,
+        FileType::RegularFile | FileType::Fifo if one_way => StreamKind::Relayed,
+        _ => foreign(),
     }
 }
 
-fn is_anonymous_pipe(link: &Path) -> bool {
+fn is_anonymous(link: &Path) -> bool {
     link.to_str().is_some_and(|s| s.starts_with("pipe:["))
 }
 
@@ -152,9 +185,11 @@ fn same_open_file(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
     if answer >= 0 {
         return answer == 0;
     }
-    // Without kcmp: the same pipe, terminal or file is close enough, as offsets of pipes and terminals mean nothing.
-    match (rustix::fs::fstat(a), rustix::fs::fstat(b)) {
-        (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
-        _ => false,
-    }
+    // Without kcmp: the same pipe, terminal or file, used the same way, is close enough, as offsets of pipes and terminals mean
+    // nothing.
+    let file = |fd| {
+        let (stat, flags) = (rustix::fs::fstat(fd).ok()?, rustix::fs::fcntl_getfl(fd).ok()?);
+        Some((stat.st_dev, stat.st_ino, flags))
+    };
+    file(a).is_some() && file(a) == file(b)
 }

@@ -1,10 +1,11 @@
-//! The job's standard streams: each keeps its kind (terminal, file, pipe), and `2>&1` stays shared.
+//! The job's standard streams, and whatever else is open for it: each keeps its kind (terminal, file, pipe), and `2>&1` stays shared.
 //!
 //! Everything that crosses the job's border does so through a pipe of the supervisor (a channel of the `border` module), because CRIU can
 //! dump such a pipe as external and restore it onto a new one. Files and devices are reopened by path inside the job instead, and
 //! a terminal becomes a pty *inside* the job, which init relays through two such pipes.
 
 pub(crate) mod border;
+mod inherited;
 mod kind;
 mod relay;
 mod terminal;
