@@ -200,6 +200,10 @@ impl ServerProcess {
                     self.silence.as_secs()
                 ),
             ),
+            // Nothing was sent.
+            io::ErrorKind::InvalidInput => {
+                Failure::of(format_args!("the GPU server of session {} cannot be asked", self.session), error)
+            }
             _ => self.out_of_step(&format!("cannot be understood: {error}")),
         }
     }

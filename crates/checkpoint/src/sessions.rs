@@ -183,7 +183,7 @@ impl Sessions {
     ) -> Result<Vec<Session>, Failure> {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
         self.next.store(next, Ordering::Relaxed);
-        let start = Start::Restore { store: store.to_owned(), image: image.to_owned() };
+        let start = Start::Restore { store: store.into(), image: image.to_owned() };
         std::thread::scope(|scope| {
             let starting: Vec<_> =
                 records.iter().map(|record| scope.spawn(|| self.start(record.clone(), &start))).collect();

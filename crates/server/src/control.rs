@@ -12,7 +12,7 @@ mod sentences;
 pub use lines::{LINE_MAX, Lines, say};
 pub use sentences::{few, short};
 
-use image::{Compress, DeviceFacts};
+use image::{Compress, DeviceFacts, RawPath};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ pub enum Start {
     /// are read from the store.
     Restore {
         /// Folder of the store.
-        store: PathBuf,
+        store: RawPath,
         /// The image's id, whole.
         image: String,
     },
@@ -61,7 +61,7 @@ pub enum Ask {
     /// Answers [`Answer::Done`].
     Prepare {
         /// Folder of the store.
-        store: PathBuf,
+        store: RawPath,
         /// The draft's id.
         draft: String,
         /// How to compress.
@@ -77,7 +77,7 @@ pub enum Ask {
     /// between [`Answer::Idle`] and [`Ask::Ungate`]. Answers [`Answer::Captured`].
     Capture {
         /// A folder for [`state_file`] and [`receipt_file`]; it is gone with the supervisor.
-        states: PathBuf,
+        states: RawPath,
     },
     /// Take messages again; nothing changes when they are taken already. Answers [`Answer::Done`].
     Ungate,
@@ -85,7 +85,7 @@ pub enum Ask {
     /// object). Answers [`Answer::Done`] when every address is as recorded, else [`Answer::Failed`] naming what differs.
     Rehearse {
         /// The file.
-        state: PathBuf,
+        state: RawPath,
     },
     /// End the session: give back everything. Answers [`Answer::Ended`] and exits.
     End,

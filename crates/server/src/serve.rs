@@ -122,7 +122,7 @@ pub fn serve_on(
             server.run(&mut supervisor)
         }
         Start::Restore { store, image } => {
-            let made = restore(&supervisor, dir, session, backend, &store, &image)?;
+            let made = restore(&supervisor, dir, session, backend, store.as_path(), &image)?;
             Server { session: made, number: session, rings: None, writer: None }.run(&mut supervisor)
         }
     });
@@ -166,8 +166,8 @@ fn rehearsal(supervisor: &mut Supervisor, dir: &Path, backend: Arc<dyn Backend>)
     let answer = match ask {
         Ask::Rehearse { state } => {
             let link = ServerSession::create(dir)?;
-            let rehearsed = std::fs::read(&state)
-                .map_err(|error| (format!("{}: {error}", state.display()), Cause::Other))
+            let rehearsed = std::fs::read(state.as_path())
+                .map_err(|error| (format!("{state}: {error}"), Cause::Other))
                 .and_then(|state| {
                     Session::rehearse(backend, link, dir.to_owned(), &state)
                         .map_err(|error| (chain(&error), cause_of(&error)))
@@ -226,7 +226,7 @@ impl Server {
             let answer = match ask {
                 Ask::Prepare { store, draft, compress } if matches!(gate, Gate::Open) => {
                     let options = WriteOptions { compress, ..WriteOptions::default() };
-                    match join(&store, &draft, &options) {
+                    match join(store.as_path(), &draft, &options) {
                         Ok(writer) => {
                             self.writer = Some(writer);
                             Answer::Done
@@ -245,7 +245,7 @@ impl Server {
                 Ask::Capture { states } => {
                     let captured = match (&gate, self.writer.take()) {
                         (Gate::Closed(Some(cut)), Some(writer)) => {
-                            self.capture(cut, supervisor, writer, &states)
+                            self.capture(cut, supervisor, writer, states.as_path())
                         }
                         _ => Err(failed("a capture comes after Prepare and Gate".to_owned(), Cause::Other)),
                     };

@@ -12,6 +12,7 @@ use server::restore::RestoreError;
 use server::session::Session;
 use server::state::SessionState;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -373,8 +374,12 @@ impl Supervisor {
     }
 }
 
+fn raw(path: &std::path::Path) -> image::RawPath {
+    path.into()
+}
+
 fn prepare(store: &Store, draft: ImageId) -> Ask {
-    Ask::Prepare { store: store.dir(), draft: draft.to_string(), compress: image::Compress::Lz4 }
+    Ask::Prepare { store: raw(&store.dir()), draft: draft.to_string(), compress: image::Compress::Lz4 }
 }
 
 #[test]
@@ -391,7 +396,7 @@ fn a_server_answers_its_supervisor() {
     thread.synchronize().unwrap();
     assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done, "nothing changes");
     let states = tempfile::tempdir().unwrap();
-    let capture = Ask::Capture { states: states.path().to_owned() };
+    let capture = Ask::Capture { states: raw(states.path()) };
     let draft = images.store.begin().unwrap();
     assert_eq!(supervisor.ask(&prepare(&images.store, draft.id())), Answer::Done);
     let early = supervisor.ask(&capture);
@@ -431,7 +436,7 @@ fn a_server_answers_its_supervisor() {
 
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
     // The image is of session 60; another has nothing in it.
-    let start = Start::Restore { store: images.store.dir(), image: id.to_string() };
+    let start = Start::Restore { store: raw(&images.store.dir()), image: id.to_string() };
     let mut restored = Supervisor::start(dir.path(), 60, &start);
     let ready = restored.answer();
     assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");
@@ -463,7 +468,7 @@ fn an_answer_does_not_grow_with_the_session() {
         let draft = images.store.begin().unwrap();
         assert_eq!(supervisor.ask(&prepare(&images.store, draft.id())), Answer::Done);
         assert!(matches!(supervisor.ask(&Ask::Gate { deadline_ms: 20_000 }), Answer::Idle { .. }));
-        let captured = supervisor.ask(&Ask::Capture { states: states.path().to_owned() });
+        let captured = supervisor.ask(&Ask::Capture { states: raw(states.path()) });
         assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
         let Answer::Captured { receipt_bytes, .. } = captured else { panic!("{captured:?}") };
         (receipt_bytes, serde_json::to_vec(&captured).unwrap().len())
@@ -481,7 +486,7 @@ fn rehearsed_by_a_server(state: std::path::PathBuf) -> Answer {
     let spare = tempfile::tempdir().unwrap();
     let mut rehearsal = Supervisor::start(spare.path(), 0, &Start::Rehearsal);
     assert!(matches!(rehearsal.answer(), Answer::Ready { .. }));
-    let answer = rehearsal.ask(&Ask::Rehearse { state });
+    let answer = rehearsal.ask(&Ask::Rehearse { state: raw(&state) });
     rehearsal.ended();
     answer
 }
@@ -489,7 +494,9 @@ fn rehearsed_by_a_server(state: std::path::PathBuf) -> Answer {
 #[test]
 fn a_rehearsal_that_cannot_be_tried_is_not_put_down_to_the_session() {
     let states = tempfile::tempdir().unwrap();
-    let state = control::state_file(states.path(), 1);
+    let folder = states.path().join(std::ffi::OsStr::from_bytes(b"no\xfftext"));
+    std::fs::create_dir(&folder).unwrap();
+    let state = control::state_file(&folder, 1);
     let cause = |answer| match answer {
         Answer::Failed { cause, message } => (cause, message),
         other => panic!("{other:?}"),

@@ -50,7 +50,7 @@ pub fn capture<'a>(
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
     let (done, total) = (AtomicU64::new(0), gated.bytes);
-    let ask = &Ask::Capture { states: states.to_owned() };
+    let ask = &Ask::Capture { states: states.into() };
     let began = Instant::now();
     let (dumped, host_time, answers) = std::thread::scope(|scope| {
         let capturing: Vec<_> = gated

@@ -18,7 +18,7 @@ use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_or_create_store;
 use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
-use image::{CutTimes, Manifest, ObjectKind};
+use image::{CutTimes, Manifest, ObjectKind, RawPath};
 use server::control::{Ask, few};
 use std::path::Path;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl<'a> Cut<'a> {
 
     /// What servers are to do before the gate closes.
     fn preparation(&self) -> Ask {
-        let (store, draft) = (self.store.dir(), self.draft.id().to_string());
+        let (store, draft) = (RawPath::from(&self.store.dir()), self.draft.id().to_string());
         Ask::Prepare { store, draft, compress: self.options.compress }
     }
 

@@ -45,7 +45,7 @@ fn replay(job: &Supervisor, state: &Path) -> Result<(), Failure> {
         Answer::Ready { .. } => {}
         other => return Err(server.unexpected(&other)),
     }
-    server.tell(&Ask::Rehearse { state: state.to_owned() })
+    server.tell(&Ask::Rehearse { state: state.into() })
 }
 
 #[cfg(test)]

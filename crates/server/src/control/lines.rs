@@ -10,9 +10,10 @@ pub const LINE_MAX: usize = 1 << 20;
 /// Sends one line.
 ///
 /// # Errors
-/// As the stream's; [`io::ErrorKind::InvalidInput`] when the message is too long, and then nothing was sent.
+/// As the stream's; [`io::ErrorKind::InvalidInput`] when the message is too long or cannot be written down, and then nothing was sent.
 pub fn say<T: Serialize>(mut to: impl Write, message: &T) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+    let mut line = serde_json::to_vec(message).map_err(invalid)?;
     line.push(b'\n');
     if line.len() > LINE_MAX {
         let what = format!("a message of {} bytes; the longest has {LINE_MAX}", line.len());
