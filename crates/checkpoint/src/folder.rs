@@ -2,18 +2,24 @@
 
 use crate::error::{Failure, Kind};
 use image::{ObjectKind, RawPath};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chmodat, chownat, mkdirat, mknodat, openat,
+    openat2, statat, symlinkat,
+};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
-use store::{ChunkWriter, Image, WriteError};
+use store::{ChunkWriter, Image, ReadError, WriteError};
 
 /// Something in a folder, beside its bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// Path within the folder.
+    #[serde(with = "host::raw")]
     pub path: PathBuf,
     /// Permission bits.
     pub mode: u32,
@@ -32,7 +38,7 @@ pub enum EntryKind {
     /// A regular file; its bytes are an object of the image.
     File,
     /// A symbolic link and where it leads.
-    Link(PathBuf),
+    Link(#[serde(with = "host::raw")] PathBuf),
     /// A named pipe.
     Pipe,
 }
@@ -88,43 +94,138 @@ pub fn save(dir: &Path, writer: &ChunkWriter, name: impl Fn(RawPath) -> ObjectKi
     Ok(bytes)
 }
 
-/// Makes `entries` again in `dir`, with their bytes from the object that `name` makes of a path. Holes stay holes.
+/// A folder to be filled from an image, which may be anybody's: nothing outside of it is written, whatever the image says.
+pub struct Target<'a> {
+    /// The folder.
+    pub dir: &'a Path,
+    /// Where a symbolic link may be: what is made there later must not be led elsewhere.
+    pub may_link: &'a dyn Fn(&Path) -> bool,
+    /// What to do when it is full.
+    pub when_full: &'a str,
+}
+
+/// Makes `entries` again in `target`, with their bytes from the object that `name` makes of a path. Holes stay holes. `advance` is
+/// told how many bytes more are done.
 ///
 /// # Errors
-/// When the image is damaged, a path in it leads out of the folder, or a file cannot be written.
+/// [`Kind::Damaged`] when the image is, or what it holds would lead out of the folder; [`Kind::Failed`] when a file cannot be
+/// written.
 pub fn load(
-    dir: &Path,
+    target: &Target<'_>,
     image: &Image,
     entries: &[Entry],
     name: impl Fn(RawPath) -> ObjectKind,
+    advance: &(dyn Fn(u64) + Sync),
 ) -> Result<(), Failure> {
+    let dir = open_folder(target.dir)
+        .map_err(|error| Failure::of(format_args!("cannot open {}", target.dir.display()), &error))?;
     for entry in entries {
-        if !entry.path.components().all(|part| matches!(part, Component::Normal(_))) {
-            let message =
-                format!("the image holds a file named {}, which is not a plain path", entry.path.display());
-            return Err(Failure::new(Kind::Damaged, message));
-        }
-        let full = dir.join(&entry.path);
-        let fail = |error: io::Error| Failure::of(format_args!("cannot make {}", full.display()), &error);
-        match &entry.kind {
-            EntryKind::Folder => fs::create_dir_all(&full).map_err(fail)?,
-            EntryKind::Link(target) => std::os::unix::fs::symlink(target, &full).map_err(fail)?,
-            EntryKind::Pipe => {
-                mknodat(CWD, &full, FileType::Fifo, Mode::empty(), 0).map_err(|error| fail(error.into()))?
-            }
-            EntryKind::File => {
-                let file = File::create(&full).map_err(fail)?;
-                image
-                    .copy_to_file(&name(RawPath::from(entry.path.as_os_str())), &file)
-                    .map_err(read_failure)?;
-            }
-        }
-        lchown(&full, Some(entry.owner.0), Some(entry.owner.1)).map_err(fail)?;
-        if !matches!(entry.kind, EntryKind::Link(_)) {
-            fs::set_permissions(&full, fs::Permissions::from_mode(entry.mode)).map_err(fail)?;
-        }
+        let content = |file: &File| {
+            let object = name(RawPath::from(entry.path.as_os_str()));
+            image.copy_to_file(&object, file, advance).map(drop).map_err(Stopped::Content)
+        };
+        make(&dir, entry, target.may_link, content).map_err(|stopped| stopped.failure(entry, target))?;
     }
     Ok(())
+}
+
+/// Why an entry was not made.
+enum Stopped {
+    /// No honest image holds it.
+    Hostile(&'static str),
+    Content(ReadError),
+    Io(Errno),
+}
+
+impl From<Errno> for Stopped {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::LOOP | Errno::XDEV | Errno::NOTDIR => {
+                Self::Hostile("lies below something that is no folder")
+            }
+            Errno::EXIST => Self::Hostile("is there already"),
+            Errno::NOENT => Self::Hostile("lies in no folder"),
+            other => Self::Io(other),
+        }
+    }
+}
+
+impl Stopped {
+    fn failure(self, entry: &Entry, target: &Target<'_>) -> Failure {
+        let (path, dir) = (entry.path.display(), target.dir.display());
+        let full = |error: &io::Error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => target.when_full,
+            _ => "",
+        };
+        match self {
+            Self::Hostile(what) => {
+                Failure::new(Kind::Damaged, format!("the image holds a file {path:?} that {what}"))
+            }
+            Self::Content(ReadError::Sink { error, .. }) => {
+                let message = format!("cannot write {path} in {dir}: {error}{}", full(&error));
+                Failure::new(Kind::Failed, message)
+            }
+            Self::Content(other) => read_failure(other),
+            Self::Io(error) => {
+                let error = io::Error::from(error);
+                Failure::new(Kind::Failed, format!("cannot make {path} in {dir}: {error}{}", full(&error)))
+            }
+        }
+    }
+}
+
+fn open_folder(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(rustix::fs::CWD, dir, flags, Mode::empty())?)
+}
+
+/// Makes one entry below `dir`, following no link and replacing nothing.
+fn make(
+    dir: &OwnedFd,
+    entry: &Entry,
+    may_link: &dyn Fn(&Path) -> bool,
+    content: impl FnOnce(&File) -> Result<(), Stopped>,
+) -> Result<(), Stopped> {
+    let plain = entry.path.components().all(|part| matches!(part, Component::Normal(_)));
+    let (true, Some(name)) = (plain, entry.path.file_name()) else {
+        return Err(Stopped::Hostile("has no plain path"));
+    };
+    let folder = match entry.path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let folder = openat2(dir, folder, flags, Mode::empty(), within)?;
+    let for_us = Mode::RUSR | Mode::WUSR | Mode::XUSR;
+    match &entry.kind {
+        EntryKind::Folder => match mkdirat(&folder, name, for_us) {
+            // One of ours.
+            Err(Errno::EXIST) if is_folder(&folder, name)? => {}
+            made => made?,
+        },
+        EntryKind::Link(_) if !may_link(&entry.path) => {
+            return Err(Stopped::Hostile("is a link where Dormouse has its own files"));
+        }
+        EntryKind::Link(to) => symlinkat(to, &folder, name)?,
+        EntryKind::Pipe => mknodat(&folder, name, FileType::Fifo, for_us, 0)?,
+        EntryKind::File => {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            content(&File::from(openat(&folder, name, flags, for_us)?))?;
+        }
+    }
+    let (user, group) = (Uid::from_raw(entry.owner.0), Gid::from_raw(entry.owner.1));
+    chownat(&folder, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+    if !matches!(entry.kind, EntryKind::Link(_)) {
+        // No link: it has just been made, and nobody else is in here.
+        chmodat(&folder, name, Mode::from_raw_mode(entry.mode & 0o7777), AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn is_folder(dir: &OwnedFd, name: &std::ffi::OsStr) -> Result<bool, Errno> {
+    let meta = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(meta.st_mode).is_dir())
 }
 
 /// A failure to write, with its kind.
@@ -139,9 +240,11 @@ pub fn write_failure(error: WriteError) -> Failure {
 
 /// A failure to read an image.
 #[must_use]
-pub fn read_failure(error: store::ReadError) -> Failure {
+pub fn read_failure(error: ReadError) -> Failure {
     let kind = match error {
-        store::ReadError::NoImage { .. } => Kind::NotFound,
+        ReadError::NoImage { .. } => Kind::NotFound,
+        // What took the bytes failed, not the image.
+        ReadError::Sink { .. } => Kind::Failed,
         _ => Kind::Damaged,
     };
     Failure::new(kind, crate::error::Chain(&error).to_string())
@@ -151,6 +254,7 @@ pub fn read_failure(error: store::ReadError) -> Failure {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn everything_but_sockets_in_order() {
@@ -167,5 +271,89 @@ mod tests {
         assert_eq!(paths, ["link", "s1", "s1/a", "s1/x", "s1/x/b", "top"].map(PathBuf::from));
         assert_eq!(found[0].kind, EntryKind::Link("s1/a".into()));
         assert_eq!(found[5].mode, 0o640);
+    }
+
+    fn entry(path: &str, kind: EntryKind) -> Entry {
+        let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Entry { path: path.into(), mode: 0o640, owner: ids, kind }
+    }
+
+    fn fill(dir: &Path, entries: &[Entry], may_link: bool) -> Result<(), Failure> {
+        let target = Target { dir, may_link: &|_| may_link, when_full: "; buy a bigger one" };
+        let opened = open_folder(dir).unwrap();
+        entries.iter().try_for_each(|entry| {
+            let content = |file: &File| io::Write::write_all(&mut &*file, b"new").map_err(sink);
+            make(&opened, entry, target.may_link, content).map_err(|stopped| stopped.failure(entry, &target))
+        })
+    }
+
+    fn sink(error: io::Error) -> Stopped {
+        Stopped::Content(ReadError::Sink { object: "a file".into(), offset: 0, error })
+    }
+
+    #[test]
+    fn a_folder_is_filled_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("s1")).unwrap();
+        let entries = [
+            entry("s1", EntryKind::Folder),
+            entry("s1/link", EntryKind::Link("/nowhere".into())),
+            entry("s1/pipe", EntryKind::Pipe),
+            entry("s1/file", EntryKind::File),
+        ];
+        fill(dir.path(), &entries, true).unwrap();
+        let mode =
+            |name: &str| fs::symlink_metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("s1"), mode("s1/pipe"), mode("s1/file")), (0o640, 0o640, 0o640));
+        assert_eq!(fs::read_link(dir.path().join("s1/link")).unwrap(), Path::new("/nowhere"));
+        assert_eq!(fs::read(dir.path().join("s1/file")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn no_image_writes_outside_its_folder() {
+        let outside = tempfile::tempdir().unwrap();
+        let victim = outside.path().join("passwd");
+        fs::write(&victim, "old").unwrap();
+        let there = outside.path().to_str().unwrap();
+        let link = |path: &str, to: &str| entry(path, EntryKind::Link(to.into()));
+        let file = |path: &str| entry(path, EntryKind::File);
+        for hostile in [
+            vec![link("a", there), file("a/passwd")],
+            vec![link("a", there), entry("a/new", EntryKind::Folder)],
+            vec![link("a", victim.to_str().unwrap()), file("a")],
+            vec![link("a", victim.to_str().unwrap()), entry("a", EntryKind::Pipe)],
+            vec![file("../passwd")],
+            vec![file(victim.to_str().unwrap())],
+            vec![file("")],
+            vec![file("x"), file("x/y")],
+            vec![file("x"), file("x")],
+            vec![file("no/folder")],
+        ] {
+            let dir = tempfile::tempdir_in(outside.path()).unwrap();
+            let failure = fill(dir.path(), &hostile, true).unwrap_err();
+            assert_eq!(failure.kind, Kind::Damaged, "{hostile:?}: {failure}");
+            assert!(failure.message.contains("the image holds a file"), "{failure}");
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "old", "{hostile:?}");
+            drop(dir);
+            assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1, "{hostile:?}");
+        }
+        let failure = fill(outside.path(), &[link("s1", "/etc")], false).unwrap_err();
+        assert!(failure.message.contains("a link where Dormouse has its own files"), "{failure}");
+    }
+
+    #[test]
+    fn a_full_folder_is_not_a_damaged_image() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let target = Target { dir: Path::new("/d"), may_link: &|_| false, when_full: "; buy a bigger one" };
+        for stopped in [sink(full()), Stopped::from(Errno::NOSPC)] {
+            let failure = stopped.failure(&entry("f", EntryKind::File), &target);
+            assert_eq!(failure.kind, Kind::Failed);
+            assert!(
+                failure.message.contains("f in /d") && failure.message.ends_with("; buy a bigger one"),
+                "{failure}"
+            );
+        }
+        let sunk = ReadError::Sink { object: "o".into(), offset: 0, error: full() };
+        assert_eq!(read_failure(sunk).kind, Kind::Failed);
     }
 }

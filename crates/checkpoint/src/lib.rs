@@ -6,8 +6,10 @@ mod cut;
 mod error;
 mod facts;
 mod folder;
+mod interrupt;
 mod lineage;
 mod lock;
+mod record;
 pub mod restart;
 pub mod runtime;
 mod server_process;
@@ -17,4 +19,5 @@ pub mod supervisor;
 mod work;
 
 pub use error::{Chain, Failure, Kind};
+pub use interrupt::Preparing;
 pub use stores::{find_image, open_store};

@@ -72,6 +72,12 @@ impl Life {
         self.write(&Living { job: name.to_owned(), init: Process::find(pid) })
     }
 
+    /// What is left of it if this process is killed, until the next life removes it.
+    #[must_use]
+    pub fn trace(&self) -> &Path {
+        &self.path
+    }
+
     fn write(&self, living: &Living) -> io::Result<()> {
         fs::write(&self.path, serde_json::to_vec(living)?)
     }

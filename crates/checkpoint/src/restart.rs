@@ -1,23 +1,30 @@
 //! A restart: the cut in reverse. The order of the steps is in `ARCHITECTURE.md`.
 
-use crate::cut::{JobRecord, explained};
+use crate::admin::Event;
+use crate::cut::explained;
 use crate::error::{Chain, Failure, Kind};
-use crate::folder::{self, read_failure};
+use crate::folder::{self, Target, read_failure};
+use crate::interrupt::Preparing;
 use crate::lineage;
+use crate::record::JobRecord;
 use crate::runtime;
 use crate::sessions::{Session, Sessions, panicked};
 use crate::stores::open_store;
 use crate::supervisor::{Settings, Supervisor, claim, criu, hello, tmpfs};
 use crate::work::WorkFolder;
-use image::{ImageId, ObjectKind};
+use image::{ImageId, Object, ObjectKind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use store::Store;
 
 /// CRIU's log holds its warnings.
 const CRIU_LOG_LEVEL: i32 = 2;
 /// The most a job's record may take.
 const RECORD_MAX: usize = 256 << 20;
+
+/// Hears how a restart goes: its steps, and the bytes of the job's memory that are read. Dropped before the job runs.
+pub type Progress = Box<dyn Fn(&Event) + Send + Sync>;
 
 /// An image that is to be restarted.
 pub struct Restart {
@@ -30,7 +37,7 @@ impl Restart {
     /// Reads the image's manifest and record.
     ///
     /// # Errors
-    /// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when it is of another architecture.
+    /// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when it is of another architecture or a newer Dormouse.
     pub fn open(store: &Path, reference: &str) -> Result<Self, Failure> {
         let store = open_store(store)?;
         let id = crate::find_image(&store, reference)?;
@@ -39,9 +46,7 @@ impl Restart {
             other => read_failure(other),
         })?;
         let json = image.read_to_vec(&ObjectKind::HostRecord, RECORD_MAX).map_err(read_failure)?;
-        let record: JobRecord = serde_json::from_slice(&json).map_err(|error| {
-            Failure::new(Kind::Damaged, format!("the job's record in image {id} cannot be read: {error}"))
-        })?;
+        let record = JobRecord::read(&json, image.manifest())?;
         Ok(Self { store, image, record })
     }
 
@@ -63,6 +68,12 @@ impl Restart {
         &self.record.device
     }
 
+    /// The most that the job's tmpfs might hold when the image was taken, bytes.
+    #[must_use]
+    pub fn shared_memory(&self) -> u64 {
+        self.record.shared_memory
+    }
+
     /// Finds out whether [`Self::run`] would succeed, changing nothing: the job does not run, this machine has what it needs,
     /// CRIU works, and the device can hold the job's objects and memory at their addresses, which is tried.
     ///
@@ -76,7 +87,7 @@ impl Restart {
             .require_all()
             .map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))?;
         let tmpfs = tmpfs(shared_memory)?;
-        self.load_shared(&tmpfs.path())?;
+        self.load_shared(&tmpfs, &Meter::silent())?;
         let sessions = Sessions::new(tmpfs.path(), device.to_owned());
         match self.restore_sessions(&sessions) {
             // The servers end here.
@@ -90,12 +101,14 @@ impl Restart {
     ///
     /// # Errors
     /// When it cannot be restored; then nothing of it is left running, and files it has written are as they were unless CRIU
-    /// failed half-way.
+    /// failed half-way. A signal that asks this process to end does so, as long as it is `preparing`.
     pub fn run(
         self,
         settings: Settings,
         stdio: host::Stdio,
         signals: host::signals::Forwarder,
+        preparing: Preparing,
+        progress: Progress,
     ) -> Result<host::Ending, Failure> {
         self.check_machine()?;
         let criu = criu()?;
@@ -103,16 +116,23 @@ impl Restart {
         let id = self.image();
         let lineage = self.record.lineage;
         let (facts, folder) = claim(&runtime::root(), &settings, &command, lineage, Some(id.to_string()))?;
+        folder.traces().into_iter().for_each(|trace| preparing.leaves(trace));
         let tmpfs = tmpfs(settings.shared_memory)?;
         let shared = tmpfs.path();
-        self.load_shared(&shared)?;
-        let work = WorkFolder::new(self.criu_bytes())?;
+        let meter = Meter::new(progress, self.bytes_of(is_shared) + self.bytes_of(is_criu));
+        meter.step("reading");
+        self.load_shared(&tmpfs, &meter)?;
+        let device_memory = if settings.device == "soft" { self.bytes_of(is_device_memory) } else { 0 };
+        let work = WorkFolder::for_restart(self.bytes_of(is_criu), device_memory)?;
+        work.on_disk().into_iter().for_each(|folder| preparing.leaves(folder));
         let images = work.images();
         let sessions = Sessions::new(shared.clone(), settings.device);
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| {
-                folder::load(&images, &self.image, &self.record.criu, |name| ObjectKind::CriuFile { name })
+                let target = Target { dir: &images, may_link: &|_| false, when_full: work.when_full() };
+                let name = |name| ObjectKind::CriuFile { name };
+                folder::load(&target, &self.image, &self.record.criu, name, &|bytes| meter.advance(bytes))
             });
             let restored = self.restore_sessions(&sessions);
             (restored, unpacking.join().unwrap_or_else(|_| Err(panicked())))
@@ -120,6 +140,9 @@ impl Restart {
         let (restored, ()) = (restored?, unpacked?);
         let hello = hello(&shared)?;
         let serving = sessions.serve(hello);
+        meter.step("restoring processes");
+        // From here on the job's files are touched.
+        drop(preparing);
         let spec = host::RestoreSpec {
             images: &images,
             record: &self.record.host,
@@ -130,7 +153,10 @@ impl Restart {
         };
         let job = host::Restored::restore(&criu, spec)
             .map_err(|error| explained(&criu, failure_of(&error)))
-            .and_then(|stopped| wake(stopped, &sessions, restored));
+            .and_then(|stopped| {
+                drop(meter);
+                wake(stopped, &sessions, restored)
+            });
         drop(work);
         let ending = job.and_then(|job| {
             Supervisor::new(facts, command, job, Arc::clone(&sessions), Some(id)).supervise(&folder, signals)
@@ -143,19 +169,25 @@ impl Restart {
         self.record.host.check().map_err(|error| failure_of(&error))
     }
 
-    fn load_shared(&self, shared: &Path) -> Result<(), Failure> {
-        folder::load(shared, &self.image, &self.record.shared, |path| ObjectKind::SharedFile { path })
+    fn load_shared(&self, tmpfs: &host::Tmpfs, meter: &Meter) -> Result<(), Failure> {
+        let when_full = format!(
+            "; the job's shared memory does not fit into {} bytes: give --shared-memory a larger size",
+            tmpfs.size()
+        );
+        let dir = tmpfs.path();
+        let target = Target { dir: &dir, may_link: &host::may_be_link, when_full: &when_full };
+        let name = |path| ObjectKind::SharedFile { path };
+        folder::load(&target, &self.image, &self.record.shared, name, &|bytes| meter.advance(bytes))
     }
 
     fn restore_sessions(&self, sessions: &Sessions) -> Result<Vec<Session>, Failure> {
         sessions.restore(&self.record.sessions, &self.store.dir(), &self.image().to_string())
     }
 
-    /// How much CRIU's files take.
-    fn criu_bytes(&self) -> u64 {
-        let objects = self.image.manifest().objects.iter();
-        let criu = objects.filter(|object| matches!(object.kind, ObjectKind::CriuFile { .. }));
-        criu.map(|object| object.len()).fold(0, u64::saturating_add)
+    /// How many bytes the objects `of` a kind have.
+    fn bytes_of(&self, of: fn(&ObjectKind) -> bool) -> u64 {
+        let objects = self.image.manifest().objects.iter().filter(|object| of(&object.kind));
+        objects.map(Object::len).fold(0, u64::saturating_add)
     }
 
     /// A session that cannot be rebuilt here: either its bytes are damaged, or the device is not one for it.
@@ -165,6 +197,44 @@ impl Restart {
             _ => Kind::Damaged,
         };
         Failure { kind, ..failure }
+    }
+}
+
+fn is_shared(kind: &ObjectKind) -> bool {
+    matches!(kind, ObjectKind::SharedFile { .. })
+}
+
+fn is_criu(kind: &ObjectKind) -> bool {
+    matches!(kind, ObjectKind::CriuFile { .. })
+}
+
+fn is_device_memory(kind: &ObjectKind) -> bool {
+    matches!(kind, ObjectKind::DeviceMemory { .. })
+}
+
+/// Tells how far a restart is.
+struct Meter {
+    progress: Progress,
+    done: AtomicU64,
+    total: u64,
+}
+
+impl Meter {
+    fn new(progress: Progress, total: u64) -> Self {
+        Self { progress, done: AtomicU64::new(0), total }
+    }
+
+    fn silent() -> Self {
+        Self::new(Box::new(|_| {}), 0)
+    }
+
+    fn step(&self, step: &str) {
+        (self.progress)(&Event::Step { step: step.to_owned() });
+    }
+
+    fn advance(&self, bytes: u64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        (self.progress)(&Event::Progress { done, total: self.total });
     }
 }
 

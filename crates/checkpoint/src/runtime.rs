@@ -28,6 +28,7 @@ pub struct JobFacts {
     /// Which device was asked for.
     pub device: String,
     /// The folder of its store.
+    #[serde(with = "host::raw")]
     pub store: PathBuf,
     /// The image it was restarted from.
     pub restarted_from: Option<String>,
@@ -115,10 +116,10 @@ impl JobFolder {
         self.path.join("admin.sock")
     }
 
-    /// The folder.
+    /// What is left of the claim if this process is killed, until somebody comes across it.
     #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn traces(&self) -> [&Path; 2] {
+        [&self.path, self.life.trace()]
     }
 }
 

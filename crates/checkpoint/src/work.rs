@@ -19,8 +19,8 @@ const MARGIN: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct WorkFolder {
     path: PathBuf,
-    // Held, never read: the folder goes with it.
-    _place: Place,
+    /// The folder goes with it.
+    place: Place,
 }
 
 #[derive(Debug)]
@@ -30,14 +30,28 @@ enum Place {
 }
 
 impl WorkFolder {
-    /// A folder for about `bytes` bytes.
+    /// A folder for about `bytes` bytes of a cut.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn new(bytes: u64) -> Result<Self, Failure> {
+        Self::beside(bytes, 0)
+    }
+
+    /// A folder for the `bytes` bytes of CRIU's files for a restart: they stay while the job's processes get as much memory again,
+    /// and GPU servers `others`.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn for_restart(bytes: u64, others: u64) -> Result<Self, Failure> {
+        Self::beside(bytes, bytes.saturating_add(others))
+    }
+
+    /// A folder for about `bytes` bytes, while something else takes `others`.
+    fn beside(bytes: u64, others: u64) -> Result<Self, Failure> {
         let folder = on_disk();
         remove_left_over(&folder);
-        match room_in_memory(bytes, host::memory::available()) {
+        match room_in_memory(bytes, others, host::memory::available()) {
             Some(room) => Self::in_memory(room),
             None => {
                 tracing::info!("memory is too short for {bytes} bytes: they go to {}", folder.display());
@@ -83,12 +97,29 @@ impl WorkFolder {
     }
 
     fn with_parts(path: PathBuf, place: Place) -> Result<Self, Failure> {
-        let made = Self { path, _place: place };
+        let made = Self { path, place };
         for part in [made.images(), made.states(), made.session()] {
             fs::create_dir(&part)
                 .map_err(|error| Failure::of(format_args!("cannot make {}", part.display()), &error))?;
         }
         Ok(made)
+    }
+
+    /// The folder on disk that is left over if this process is killed.
+    #[must_use]
+    pub fn on_disk(&self) -> Option<&Path> {
+        matches!(self.place, Place::Disk { .. }).then_some(&*self.path)
+    }
+
+    /// What to do when it is full.
+    #[must_use]
+    pub fn when_full(&self) -> &'static str {
+        match self.place {
+            Place::Memory { .. } => {
+                "; the machine's memory has become short meanwhile: free some, or try again"
+            }
+            Place::Disk { .. } => "; free some space there, or set TMPDIR to a folder that has more",
+        }
     }
 
     /// For CRIU's files.
@@ -110,9 +141,9 @@ impl WorkFolder {
     }
 }
 
-/// The most that may be written to memory, if `bytes` fit well into the `available`.
-fn room_in_memory(bytes: u64, available: u64) -> Option<u64> {
-    let room = available - available / 10;
+/// The most that may be written to memory, if `bytes` fit well into the `available`, beside `others`.
+fn room_in_memory(bytes: u64, others: u64, available: u64) -> Option<u64> {
+    let room = (available - available / 10).checked_sub(others)?;
     (bytes.saturating_add(bytes / 8).saturating_add(MARGIN) <= room).then_some(room)
 }
 
@@ -141,10 +172,19 @@ mod tests {
 
     #[test]
     fn memory_is_used_where_there_is_enough() {
-        assert_eq!(room_in_memory(1 << 30, 10 << 30), Some((10 << 30) - (1 << 30)));
-        assert_eq!(room_in_memory(9 << 30, 10 << 30), None);
-        assert_eq!(room_in_memory(0, 32 << 20), None);
-        assert_eq!(room_in_memory(u64::MAX, u64::MAX), None);
+        assert_eq!(room_in_memory(1 << 30, 0, 10 << 30), Some((10 << 30) - (1 << 30)));
+        assert_eq!(room_in_memory(9 << 30, 0, 10 << 30), None);
+        assert_eq!(room_in_memory(0, 0, 32 << 20), None);
+        assert_eq!(room_in_memory(u64::MAX, 0, u64::MAX), None);
+    }
+
+    #[test]
+    fn at_a_restart_the_processes_need_as_much_again() {
+        let in_memory = |bytes, others| room_in_memory(bytes, bytes + others, 10 << 30).is_some();
+        assert!(in_memory(4 << 30, 0));
+        assert!(!in_memory(5 << 30, 0), "half of the memory is too much");
+        assert!(!in_memory(4 << 30, 1 << 30), "GPU servers count");
+        assert_eq!(room_in_memory(1, u64::MAX, 10 << 30), None);
     }
 
     #[test]

@@ -78,9 +78,9 @@ pub struct Machine {
     /// The GPU to use: `gpu`, the software device (`soft`), or whichever there is
     #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Device,
-    /// Most memory that rings and pinned memory may take
-    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = size)]
-    pub shared_memory: u64,
+    /// Most memory that rings and pinned memory may take [default: 64G, or at a restart what the job had]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub shared_memory: Option<u64>,
 }
 
 /// Where CUDA calls go.

@@ -71,7 +71,9 @@ mod tasks;
 mod tmpfs;
 
 pub use criu::{Criu, CriuError};
-pub use cut::{DumpError, DumpOptions, DumpReport, Frozen, HostRecord, RestoreError, RestoreSpec, Restored};
+pub use cut::{
+    DumpError, DumpOptions, DumpReport, Frozen, HostRecord, RestoreError, RestoreSpec, Restored, may_be_link,
+};
 pub use job::{Ending, Job, JobSpec, SpawnError, Target};
 pub use mounts::Mount;
 pub use net::Connection;

@@ -51,6 +51,20 @@ fn signals_in(set: u64) -> Vec<i32> {
     (1..=64).filter(|s| set & (1 << (s - 1)) != 0).collect()
 }
 
+/// The signal that this process has been sent in order to end it, if one is pending. It stays pending.
+#[must_use]
+pub fn asked_to_end() -> Option<i32> {
+    const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+    // SAFETY: sigset_t is plain data that sigpending fills.
+    let pending = unsafe {
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut pending);
+        pending
+    };
+    // SAFETY: `pending` is initialised.
+    ENDING.into_iter().find(|signal| unsafe { libc::sigismember(&pending, *signal) } == 1)
+}
+
 /// Passes the supervisor's signals on to a job.
 #[derive(Debug)]
 pub struct Forwarder {

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use image::{CHUNK_SIZE, Compress, Extent, ImageId, Manifest, ObjectKind, RawPath, SessionId};
@@ -76,7 +77,7 @@ fn every_way_in_and_out_gives_the_same_bytes() {
 
     let file = File::create(folder.path().join("out")).unwrap();
     file.write_all_at(b"something longer that was there before", big.len() as u64).unwrap();
-    assert_eq!(image.copy_to_file(&criu_file("put"), &file).unwrap(), big.len() as u64);
+    assert_eq!(image.copy_to_file(&criu_file("put"), &file, |_| {}).unwrap(), big.len() as u64);
     assert!(fs::read(folder.path().join("out")).unwrap() == big);
 
     let pieces = std::sync::Mutex::new(vec![0xee; big.len()]);
@@ -117,7 +118,12 @@ fn holes_cost_nothing() {
     assert_eq!(zeros.len(), (1 << 50) + 1);
     assert!(matches!(zeros.extents[..], [Extent::Chunk { .. }, Extent::Zero { .. }]));
     let copy = File::create_new(folder.path().join("copy")).unwrap();
-    image.copy_to_file(&criu_file("sparse"), &copy).unwrap();
+    let copied = AtomicU64::new(0);
+    let advance = |bytes| {
+        copied.fetch_add(bytes, Ordering::Relaxed);
+    };
+    let length = image.copy_to_file(&criu_file("sparse"), &copy, advance).unwrap();
+    assert_eq!(copied.into_inner(), length);
     let copy = File::open(folder.path().join("copy")).unwrap();
     assert_eq!(copy.metadata().unwrap().len(), 1 << 40);
     assert!(copy.metadata().unwrap().blocks() * 512 < 10 << 20);

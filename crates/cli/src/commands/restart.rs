@@ -4,11 +4,13 @@ use super::{device, store_dir};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::output::{Show, complain, finish};
-use checkpoint::Failure;
-use checkpoint::restart;
+use checkpoint::admin::Event;
+use checkpoint::restart::{self, Progress};
 use checkpoint::supervisor::{Name, Settings};
+use checkpoint::{Failure, Preparing};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// An image that can be restarted here.
@@ -39,7 +41,7 @@ pub fn run(flags: Restart) -> ExitCode {
 fn check(flags: &Restart) -> Result<Restartable, Failure> {
     let restart = restart::Restart::open(&store_dir(&flags.store), &flags.image)?;
     let device = device_for(flags, &restart);
-    restart.check(&device, flags.machine.shared_memory)?;
+    restart.check(&device, shared_memory_for(flags, &restart))?;
     Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device })
 }
 
@@ -47,16 +49,41 @@ fn start(flags: Restart) -> Result<host::Ending, Failure> {
     let io = |error: io::Error| Failure::of("cannot prepare the job", &error);
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
+    let preparing = Preparing::begin(&signals).map_err(io)?;
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_dir(&flags.store);
     let restart = restart::Restart::open(&store, &flags.image)?;
     let settings = Settings {
         device: device_for(&flags, &restart),
-        name: Name::Exactly(flags.name.unwrap_or_else(|| restart.job().to_owned())),
+        name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,
-        shared_memory: flags.machine.shared_memory,
+        shared_memory: shared_memory_for(&flags, &restart),
     };
-    restart.run(settings, stdio, signals)
+    restart.run(settings, stdio, signals, preparing, progress())
+}
+
+/// A bar on the user's terminal, for as long as it is the user's; standard output is the program's alone.
+fn progress() -> Progress {
+    if !io::stderr().is_terminal() {
+        return Box::new(|_| {});
+    }
+    let style = ProgressStyle::with_template("{msg:24} {wide_bar} {bytes}/{total_bytes} {elapsed}");
+    let bar = ProgressBar::new(0)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_finish(ProgressFinish::AndClear);
+    Box::new(move |event| match event {
+        Event::Step { step } => bar.set_message(step.clone()),
+        Event::Progress { done, total } => {
+            bar.set_length(*total);
+            bar.set_position(*done);
+        }
+        _ => {}
+    })
+}
+
+/// Without a wish the job gets as much as it had.
+fn shared_memory_for(flags: &Restart, restart: &restart::Restart) -> u64 {
+    flags.machine.shared_memory.unwrap_or_else(|| restart.shared_memory())
 }
 
 /// Without a wish the job goes back to the sort of device it was on.

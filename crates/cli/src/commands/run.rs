@@ -9,6 +9,9 @@ use checkpoint::{Failure, Kind};
 use std::path::Path;
 use std::process::ExitCode;
 
+/// Most memory that rings and pinned memory may take, bytes, when the user has not said.
+const SHARED_MEMORY: u64 = 64 << 30;
+
 /// Runs a program as a job and ends as it does.
 pub fn run(flags: Run) -> ExitCode {
     match start(flags) {
@@ -30,7 +33,7 @@ fn start(flags: Run) -> Result<host::Ending, (Failure, u8)> {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).to_owned(),
         store: store_dir(&flags.store),
-        shared_memory: flags.machine.shared_memory,
+        shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
     };
     let spec = host::JobSpec::inherit(flags.program).map_err(io)?;
     supervisor::run(settings, spec, &shim().map_err(own)?, signals).map_err(|failure| {

@@ -174,6 +174,7 @@ impl Job {
             session: Some(session),
             work,
             record: HostRecord {
+                version: HostRecord::VERSION,
                 criu: criu.version().to_owned(),
                 kernel: kernel_release(),
                 mounts,

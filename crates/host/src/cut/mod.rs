@@ -7,4 +7,4 @@ mod restore;
 
 pub use dump::{DumpError, DumpOptions, DumpReport, Frozen};
 pub use record::{HostRecord, MountRecord, TaskRecord};
-pub use restore::{RestoreError, RestoreSpec, Restored};
+pub use restore::{RestoreError, RestoreSpec, Restored, may_be_link};

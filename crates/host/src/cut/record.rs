@@ -15,6 +15,8 @@ use crate::tmpfs::JOB_DIR;
 /// The host half of a job at the cut. Stored with the image by the caller; a restart needs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRecord {
+    /// Which version of this record it is: [`Self::VERSION`].
+    pub version: u32,
     /// The CRIU that made the images.
     pub criu: String,
     /// The kernel it was made on.
@@ -62,6 +64,10 @@ pub struct MountRecord {
 }
 
 impl HostRecord {
+    /// The version written, and the newest that is read. It changes when what is recorded no longer means what it did to those who
+    /// read this version; a field that may be missing needs a serde default instead.
+    pub const VERSION: u32 = 1;
+
     /// Bytes of the application's descriptor `fd` (1 or 2, or its terminal) that had been delivered at the cut.
     #[must_use]
     pub fn delivered(&self, fd: i32) -> Option<u64> {

@@ -1,9 +1,15 @@
 //! What a process holds of the file system.
 
+use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 use super::maps;
+use super::written::open_flags;
 use crate::tasks::OuterPid;
 
 /// The path of everything that a stopped process has open or mapped, of its program, its root and its working folder.
@@ -24,6 +30,38 @@ pub(crate) fn held_by(task: OuterPid) -> Vec<PathBuf> {
     paths
 }
 
+/// Bytes of the files whose contents go into an image because `tasks` have them open: deleted ones, and those open for writing of
+/// at most `limit` bytes each. What lies on the job's tmpfs, at `tmpfs`, is not among them.
+pub(crate) fn carried_by(tasks: &[OuterPid], tmpfs: &Path, limit: u64) -> u64 {
+    let on_tmpfs = fs::metadata(tmpfs).map(|meta| meta.dev()).ok();
+    let mut carried = HashMap::new();
+    for task in tasks {
+        let opened = fs::read_dir(format!("/proc/{task}/fd")).into_iter().flatten().flatten();
+        let opened = opened.map(|link| (link.path(), is_writable(*task, &link.file_name())));
+        let mapped = maps::of(*task).into_iter().filter(|mapping| mapping.written);
+        let mapped = mapped.map(|mapping| (format!("/proc/{task}/map_files/{}", mapping.range).into(), true));
+        for (link, writable) in opened.chain(mapped) {
+            let Ok(meta) = fs::metadata::<PathBuf>(link) else { continue };
+            if !meta.is_file() || Some(meta.dev()) == on_tmpfs {
+                continue;
+            }
+            let bytes = match meta.nlink() {
+                0 => meta.blocks().saturating_mul(512),
+                _ if writable && meta.len() <= limit => meta.len(),
+                _ => continue,
+            };
+            carried.insert((meta.dev(), meta.ino()), bytes);
+        }
+    }
+    carried.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+fn is_writable(task: OuterPid, fd: &OsStr) -> bool {
+    fd.to_str()
+        .and_then(|fd| open_flags(task, fd))
+        .is_some_and(|flags| flags & OFlags::RWMODE != OFlags::RDONLY)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -38,5 +76,26 @@ mod tests {
         {
             assert!(held.contains(&path), "{} is not in {held:?}", path.display());
         }
+    }
+
+    #[test]
+    fn deleted_files_and_those_being_written_are_carried() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let file = |name: &str, length: usize| {
+            fs::write(folder.path().join(name), vec![1; length]).unwrap();
+            fs::OpenOptions::new().read(true).append(true).open(folder.path().join(name)).unwrap()
+        };
+        let this = [OuterPid(std::process::id() as i32)];
+        let carried = || carried_by(&this, Path::new("/proc"), 1 << 20);
+        let before = carried();
+        let _written = file("written", 300_000);
+        assert_eq!(carried() - before, 300_000);
+        let _too_long = file("too-long", 2 << 20);
+        assert_eq!(carried() - before, 300_000);
+        let _deleted = file("deleted", 4 << 20);
+        fs::remove_file(folder.path().join("deleted")).unwrap();
+        let _again = fs::File::open(folder.path().join("too-long")).unwrap();
+        assert_eq!(carried() - before, 300_000 + (4 << 20));
+        assert_eq!(carried_by(&this, folder.path(), 1 << 20), before);
     }
 }

@@ -8,7 +8,7 @@ mod programs;
 mod tracker;
 mod written;
 
-pub(crate) use held::held_by;
+pub(crate) use held::{carried_by, held_by};
 pub(crate) use known::Written;
 pub use programs::{Identity, ProgramFile};
 pub(crate) use programs::{changed, mapped_by};

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -201,7 +201,7 @@ fn find_open(task: OuterPid, found: &mut BTreeMap<PathBuf, Found>) {
     }
 }
 
-fn open_flags(task: OuterPid, fd: &str) -> Option<OFlags> {
+pub(super) fn open_flags(task: OuterPid, fd: &str) -> Option<OFlags> {
     let info = fs::read_to_string(format!("/proc/{task}/fdinfo/{fd}")).ok()?;
     let octal = info.lines().find_map(|l| l.strip_prefix("flags:"))?;
     u32::from_str_radix(octal.trim(), 8).ok().map(OFlags::from_bits_retain)
@@ -242,8 +242,10 @@ fn save(from: &Path, to: &Path, length: u64) -> io::Result<()> {
 pub(crate) fn restorable(files: &[WrittenFile]) -> Result<Vec<&WrittenFile>, FileError> {
     let mut wanted = Vec::new();
     for file in files {
-        match (&file.restoration, fs::metadata(&file.path)) {
-            (Restoration::Contents(_), Ok(now)) if !now.is_file() => {
+        match (&file.restoration, fs::symlink_metadata(&file.path)) {
+            // A link since then makes room for the file: it leads to another.
+            (Restoration::Contents(_), Ok(now)) if now.is_symlink() => {}
+            (_, Ok(now)) if !now.is_file() => {
                 return Err(FileError::new(
                     &file.path,
                     "the job was writing it, but now it is no regular file",
@@ -286,25 +288,36 @@ pub(crate) fn put_back(files: &[WrittenFile], folder: &Path) -> Result<(), FileE
 
 fn put_one_back(file: &WrittenFile, folder: &Path) -> io::Result<()> {
     let Restoration::Contents(name) = &file.restoration else {
-        let there = OpenOptions::new().write(true).open(&file.path)?;
+        let there = open_itself(OpenOptions::new().write(true), &file.path)?;
         return if there.metadata()?.len() == file.length { Ok(()) } else { there.set_len(file.length) };
     };
     // A name of ours, not a way out of the folder.
     if name.contains('/') {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
-    let saved = folder.join(name);
-    if fs::metadata(&saved)?.len() != file.length {
+    let saved = open_itself(OpenOptions::new().read(true), &folder.join(name))?;
+    if saved.metadata()?.len() != file.length {
         return Err(io::Error::other("its saved contents have another length than recorded"));
     }
-    let existed = file.path.exists();
-    if existed && same_contents(&saved, &file.path)? {
-        return Ok(());
-    }
     // The same inode where there is one: it may have other names.
-    let mut to =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(file.mode).open(&file.path)?;
-    io::copy(&mut File::open(saved)?, &mut to)?;
+    let existing = match open_itself(OpenOptions::new().read(true).write(true), &file.path) {
+        Ok(there) if same_contents(&saved, &there)? => return Ok(()),
+        Ok(there) => Some(there),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
+            fs::remove_file(&file.path)?;
+            None
+        }
+        Err(e) => return Err(e),
+    };
+    let existed = existing.is_some();
+    let mut to = match existing {
+        Some(there) => there,
+        None => open_itself(OpenOptions::new().write(true).create_new(true).mode(file.mode), &file.path)?,
+    };
+    to.set_len(0)?;
+    to.rewind()?;
+    io::copy(&mut &saved, &mut to)?;
     if !existed {
         std::os::unix::fs::fchown(&to, Some(file.owner.0), Some(file.owner.1))?;
         to.set_permissions(fs::Permissions::from_mode(file.mode))?;
@@ -312,15 +325,20 @@ fn put_one_back(file: &WrittenFile, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Opens the file of this name, not one that a link leads to.
+fn open_itself(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
 /// A file that nobody has changed keeps its times.
-fn same_contents(a: &Path, b: &Path) -> io::Result<bool> {
-    let (a, b) = (File::open(a)?, File::open(b)?);
+fn same_contents(a: &File, b: &File) -> io::Result<bool> {
     if a.metadata()?.len() != b.metadata()?.len() {
         return Ok(false);
     }
-    let hash = |file| {
+    let hash = |mut file: &File| {
         let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(file).map(|h| h.finalize())
+        let hash = hasher.update_reader(file)?.finalize();
+        file.rewind().map(|()| hash)
     };
     Ok(hash(a)? == hash(b)?)
 }
@@ -365,6 +383,30 @@ mod tests {
             "{error}"
         );
         assert_eq!(fs::read_to_string(&log).unwrap(), "one two");
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("f"), folder.path().join("victim"));
+        fs::write(&victim, "old!").unwrap();
+        fs::write(folder.path().join("written-0"), "new").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        for restoration in [Restoration::Truncate, Restoration::LengthOnly] {
+            let files = [file(&path, 3, true, restoration)];
+            let error = put_back(&files, folder.path()).unwrap_err().to_string();
+            assert!(error.contains("no regular file"), "{error}");
+            assert!(put_one_back(&files[0], folder.path()).is_err());
+        }
+        let files = [file(&path, 3, true, Restoration::Contents("written-0".into()))];
+        put_back(&files, folder.path()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "old!");
+        // Nor from what is saved.
+        std::os::unix::fs::symlink(&victim, folder.path().join("written-1")).unwrap();
+        let files = [file(&folder.path().join("new"), 4, true, Restoration::Contents("written-1".into()))];
+        assert!(put_back(&files, folder.path()).is_err());
     }
 
     #[test]

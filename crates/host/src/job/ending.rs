@@ -12,6 +12,12 @@ impl Ending {
         Self(ExitStatus::from_raw(status))
     }
 
+    /// Killed by a signal.
+    #[must_use]
+    pub fn by_signal(signal: i32) -> Self {
+        Self::from_wait_status(signal)
+    }
+
     /// The status as the standard library has it.
     #[must_use]
     pub fn status(self) -> ExitStatus {

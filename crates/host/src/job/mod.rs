@@ -22,7 +22,8 @@ pub use spawn::SpawnError;
 pub(crate) use spawn::check_privilege;
 pub use spec::JobSpec;
 
-use crate::files::{Tracker, Written};
+use crate::cut::DumpOptions;
+use crate::files::{self, Tracker, Written};
 use crate::init::instructions::{STATUS, WINDOW};
 use crate::memory;
 use crate::mounts::Mount;
@@ -119,10 +120,10 @@ impl Job {
         self.tasks().into_iter().find(|t| t.inner == inner).map(|t| t.outer)
     }
 
-    /// Bytes of private memory that the job's processes have, swapped out or not, and of memory they share that is not on
-    /// the job's tmpfs: about what a dump writes.
+    /// Bytes of private memory that the job's processes have, swapped out or not, of memory they share that is not on the job's
+    /// tmpfs, of deleted files they have open, and of files that are saved: about what a dump writes with `options`.
     #[must_use]
-    pub fn memory(&self) -> u64 {
+    pub fn memory(&self, options: &DumpOptions) -> u64 {
         let on_tmpfs = rustix::fs::statvfs(self.tmpfs.path())
             .map_or(0, |fs| (fs.f_blocks - fs.f_bfree).saturating_mul(fs.f_frsize));
         let of_task = |task: &Task| {
@@ -130,7 +131,10 @@ impl Job {
             let field = |name| memory::kilobytes(&status, name);
             field("RssAnon:") + field("VmSwap:") + field("RssShmem:").saturating_sub(on_tmpfs)
         };
-        self.tasks().iter().map(of_task).sum()
+        let tasks = self.tasks();
+        let pids: Vec<OuterPid> = tasks.iter().map(|task| task.outer).collect();
+        let files = files::carried_by(&pids, &self.tmpfs.path(), options.save_limit);
+        tasks.iter().map(of_task).sum::<u64>() + files + options.save_all_closed_limit
     }
 
     /// Sends a signal to the application, unless it is over.

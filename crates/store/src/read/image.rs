@@ -129,18 +129,31 @@ impl Image {
         })
     }
 
-    /// Makes `file`'s content the object's, with holes where that is zero, several threads at a time.
+    /// Makes `file`'s content the object's, with holes where that is zero, several threads at a time. `advance` is told of each
+    /// piece how long it is.
     ///
     /// # Errors
     /// As [`Image::for_each_piece`].
-    pub fn copy_to_file(&self, kind: &ObjectKind, file: &File) -> Result<u64, ReadError> {
+    pub fn copy_to_file(
+        &self,
+        kind: &ObjectKind,
+        file: &File,
+        advance: impl Fn(u64) + Sync,
+    ) -> Result<u64, ReadError> {
         let object = self.object(kind)?;
         let len = object.len();
         let sized = file.set_len(0).and_then(|()| file.set_len(len));
         sized.map_err(|error| sink_error(object, 0, error))?;
         self.for_each_piece(kind, |offset, piece| match piece {
-            Piece::Bytes(bytes) => file.write_all_at(bytes, offset),
-            Piece::Zeros(_) => Ok(()),
+            Piece::Bytes(bytes) => {
+                file.write_all_at(bytes, offset)?;
+                advance(bytes.len() as u64);
+                Ok(())
+            }
+            Piece::Zeros(zeros) => {
+                advance(zeros);
+                Ok(())
+            }
         })?;
         Ok(len)
     }
