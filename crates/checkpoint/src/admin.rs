@@ -1,7 +1,6 @@
 //! What is asked of a running job's supervisor, and how it answers: one JSON object a line over `admin.sock`.
 
 use crate::error::{Failure, Kind};
-use crate::runtime::JobFacts;
 use image::Compress;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,8 +16,6 @@ const LINE_MAX: u64 = 1 << 20;
 pub enum Request {
     /// Take a checkpoint.
     Checkpoint(CheckpointOptions),
-    /// Tell about the job.
-    Status,
 }
 
 /// How to take a checkpoint.
@@ -60,15 +57,6 @@ pub enum Event {
     Published(Report),
     /// What was asked for did not happen.
     Failed(Failure),
-    /// About the job.
-    Status {
-        /// What `ps` shows.
-        facts: JobFacts,
-        /// Pids of its processes.
-        pids: Vec<i32>,
-        /// GPU sessions.
-        sessions: usize,
-    },
 }
 
 impl Event {
@@ -174,10 +162,10 @@ mod tests {
         let mut buffer = Vec::new();
         let request = Request::Checkpoint(CheckpointOptions { stop: true, ..Default::default() });
         send(&mut buffer, &request).unwrap();
-        send(&mut buffer, &Request::Status).unwrap();
+        send(&mut buffer, &Event::Step { step: "writing".into() }).unwrap();
         let mut from = &buffer[..];
         assert_eq!(receive::<Request>(&mut from).unwrap(), Some(request));
-        assert_eq!(receive::<Request>(&mut from).unwrap(), Some(Request::Status));
+        assert_eq!(receive::<Event>(&mut from).unwrap(), Some(Event::Step { step: "writing".into() }));
         assert_eq!(receive::<Request>(&mut from).unwrap(), None);
         assert!(receive::<Request>(&mut &b"nonsense\n"[..]).is_err());
         // A number that goes on beyond the longest line is not taken for a shorter one.
@@ -190,10 +178,11 @@ mod tests {
     fn a_supervisor_that_goes_away_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin.sock");
-        assert_eq!(ask(&path, &Request::Status, |_| {}).unwrap_err().kind, Kind::NotFound);
+        let request = Request::Checkpoint(CheckpointOptions::default());
+        assert_eq!(ask(&path, &request, |_| {}).unwrap_err().kind, Kind::NotFound);
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let serve = std::thread::spawn(move || drop(listener.accept()));
-        let failure = ask(&path, &Request::Status, |_| {}).unwrap_err();
+        let failure = ask(&path, &request, |_| {}).unwrap_err();
         assert!(matches!(failure.kind, Kind::Ended | Kind::Failed), "{failure}");
         serve.join().unwrap();
     }

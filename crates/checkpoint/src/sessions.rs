@@ -284,12 +284,6 @@ impl Sessions {
         self.live().contains_key(&number)
     }
 
-    /// How many there are.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.live().len()
-    }
-
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
         let left: Vec<_> = self.live().values().map(Arc::clone).collect();

@@ -202,13 +202,6 @@ impl Supervisor {
                 });
                 queue.iter().try_for_each(|event| send(stream, &event))
             }
-            Some(Request::Status) => {
-                let pids = self.job.tasks().iter().map(|task| task.outer.0).collect();
-                send(
-                    stream,
-                    &Event::Status { facts: self.facts.clone(), pids, sessions: self.sessions.count() },
-                )
-            }
             None => Ok(()),
         }
     }

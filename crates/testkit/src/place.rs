@@ -1,6 +1,5 @@
 //! Starting, checkpointing, killing and restarting a job, through the `dormouse` command alone.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -112,27 +111,11 @@ impl Place<'_> {
         command
     }
 
-    /// The processes that `dormouse ps` says the job has.
-    fn pids(&self) -> anyhow::Result<Vec<i32>> {
-        #[derive(Deserialize)]
-        struct Row {
-            job: String,
-            #[serde(default)]
-            pids: Vec<i32>,
-        }
-        let output = self.dormouse("ps").arg("--json").output().context("cannot run dormouse ps")?;
-        let rows: Vec<Row> = serde_json::from_slice(&output.stdout).with_context(|| {
-            format!("dormouse ps said something unexpected: {}", String::from_utf8_lossy(&output.stdout))
-        })?;
-        Ok(rows.into_iter().filter(|row| row.job == self.name).flat_map(|row| row.pids).collect())
-    }
-
     /// All processes of the job: supervisor, servers, application.
     pub fn processes(&self, job: &Job) -> anyhow::Result<Vec<i32>> {
-        let mut all: BTreeSet<i32> = self.pids()?.into_iter().collect();
-        all.extend(tree::descendants(job.pid())?);
-        all.insert(job.pid());
-        Ok(all.into_iter().collect())
+        let mut all = tree::descendants(job.pid())?;
+        all.push(job.pid());
+        Ok(all)
     }
 
     /// Kills application, servers and supervisor with SIGKILL, all at once, waits until they are gone, and answers with what
