@@ -10,7 +10,7 @@ use crate::record::JobRecord;
 use crate::runtime;
 use crate::sessions::{Session, Sessions, panicked};
 use crate::stores::open_store;
-use crate::supervisor::{Settings, Supervisor, claim, criu, hello, tmpfs};
+use crate::supervisor::{Settings, Supervisor, admin_socket, claim, criu, hello, tmpfs};
 use crate::work::WorkFolder;
 use image::{ImageId, Object, ObjectKind};
 use std::path::Path;
@@ -139,6 +139,7 @@ impl Restart {
         });
         let (restored, ()) = (restored?, unpacked?);
         let hello = hello(&shared)?;
+        let callers = admin_socket(&folder)?;
         let serving = sessions.serve(hello);
         meter.step("restoring processes");
         // From here on the job's files are touched.
@@ -159,7 +160,8 @@ impl Restart {
             });
         drop(work);
         let ending = job.and_then(|job| {
-            Supervisor::new(facts, command, job, Arc::clone(&sessions), Some(id)).supervise(&folder, signals)
+            Supervisor::new(facts, command, job, Arc::clone(&sessions), Some(id))
+                .supervise(&folder, callers, signals)
         });
         serving.end();
         ending

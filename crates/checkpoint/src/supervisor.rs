@@ -94,10 +94,11 @@ pub fn run(
     spec.library_dir = Some(inside);
     let sessions = Sessions::new(tmpfs.path(), settings.device);
     let hello = hello(&tmpfs.path())?;
+    let callers = admin_socket(&folder)?;
     let serving = sessions.serve(hello);
     let spawned = host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error));
     let ending = spawned.and_then(|job| {
-        Supervisor::new(facts, command, job, Arc::clone(&sessions), None).supervise(&folder, signals)
+        Supervisor::new(facts, command, job, Arc::clone(&sessions), None).supervise(&folder, callers, signals)
     });
     serving.end();
     ending
@@ -128,15 +129,13 @@ impl Supervisor {
     pub(crate) fn supervise(
         self: Arc<Self>,
         folder: &JobFolder,
+        callers: UnixListener,
         signals: host::signals::Forwarder,
     ) -> Result<host::Ending, Failure> {
         if let Some(init) = self.job.outer(host::InnerPid::INIT) {
             folder.note_init(&self.facts.job, init.0)?;
         }
-        let socket = folder.admin_socket();
-        let fail =
-            |error: io::Error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error);
-        let listener = Arc::new(UnixListener::bind(&socket).map_err(fail)?);
+        let listener = Arc::new(callers);
         signals.forward_to(&self.job).map_err(|error| Failure::of("cannot pass on signals", &error))?;
         let listening = {
             let (this, listener) = (Arc::clone(&self), Arc::clone(&listener));
@@ -263,6 +262,13 @@ impl Supervisor {
 
 pub(crate) fn criu() -> Result<host::Criu, Failure> {
     host::Criu::find().map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))
+}
+
+/// Where the supervisor is asked. It is there before the job runs: whoever has seen something of the job can ask at once.
+pub(crate) fn admin_socket(folder: &JobFolder) -> Result<UnixListener, Failure> {
+    let socket = folder.admin_socket();
+    UnixListener::bind(&socket)
+        .map_err(|error| Failure::of(format_args!("cannot listen on {}", socket.display()), &error))
 }
 
 /// Claims the job's folder under a name that it may have.
