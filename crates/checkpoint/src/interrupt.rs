@@ -31,9 +31,7 @@ impl Preparing {
         let theirs = Arc::clone(&left);
         let watching = std::thread::Builder::new().name("preparing".into()).spawn(move || {
             while is_over.recv_timeout(NAP) == Err(RecvTimeoutError::Timeout) {
-                if let Some(signal) = host::signals::asked_to_end() {
-                    end(&lock(&theirs), signal);
-                }
+                end_if_asked(&lock(&theirs));
             }
         })?;
         Ok(Self { left, over: Some(over), watching: Some(watching) })
@@ -50,6 +48,8 @@ impl Drop for Preparing {
         drop(self.over.take());
         // Either it is over for good, or this process is.
         let _ = self.watching.take().map(JoinHandle::join);
+        // What came in time counts, even if it was not noticed yet.
+        end_if_asked(&lock(&self.left));
     }
 }
 
@@ -57,7 +57,8 @@ fn lock(left: &Mutex<Vec<PathBuf>>) -> MutexGuard<'_, Vec<PathBuf>> {
     left.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn end(left: &[PathBuf], signal: i32) -> ! {
+fn end_if_asked(left: &[PathBuf]) {
+    let Some(signal) = host::signals::asked_to_end() else { return };
     for path in left {
         let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         if let Err(error) = removed {

@@ -67,3 +67,83 @@ impl JobRecord {
         serde_json::from_slice(json).map_err(damaged)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// A record as the first version of it was written: images hold it for ever.
+    const GOLDEN: &str = include_str!("../tests/golden/job-record-1.json");
+
+    fn manifest() -> Manifest {
+        Manifest {
+            id: "00112233445566778899aabbccddeeff".parse().unwrap(),
+            machine: image::Machine::HOST,
+            job: "train".into(),
+            created_ns: 1,
+            dormouse: "0.9.0".into(),
+            parent: None,
+            rehearsed: true,
+            host: image::HostFacts {
+                kernel: String::new(),
+                hostname: String::new(),
+                cpu_model: String::new(),
+                cpu_features: Vec::new(),
+            },
+            devices: Vec::new(),
+            command: image::Command { args: Vec::new(), cwd: image::RawPath::default() },
+            cut: image::CutTimes::default(),
+            stored: image::StoredBytes::default(),
+            job_files: Vec::new(),
+            mapped_files: Vec::new(),
+            objects: Vec::new(),
+        }
+    }
+
+    fn read(value: &Value) -> Result<JobRecord, Failure> {
+        JobRecord::read(value.to_string().as_bytes(), &manifest())
+    }
+
+    /// When this fails, images that exist cannot be read, or what is written is not what they hold: a new field needs a serde default
+    /// and a golden record of its own beside this one, a new meaning needs a new version.
+    #[test]
+    fn the_first_version_is_read_and_written_as_it_was() {
+        let golden: Value = serde_json::from_str(GOLDEN).unwrap();
+        let record = read(&golden).unwrap();
+        assert_eq!(serde_json::to_value(&record).unwrap(), golden);
+        assert_eq!((record.version, record.host.version), (JobRecord::VERSION, host::HostRecord::VERSION));
+    }
+
+    #[test]
+    fn a_newer_version_is_told_from_damage() {
+        for place in ["/version", "/host/version"] {
+            let mut newer: Value = serde_json::from_str(GOLDEN).unwrap();
+            *newer.pointer_mut(place).unwrap() = json!(9);
+            // Whatever else it is by then.
+            newer.as_object_mut().unwrap().remove("lineage");
+            let failure = read(&newer).unwrap_err();
+            assert_eq!(failure.kind, Kind::Mismatch, "{failure}");
+            for word in ["00112233", "dormouse 0.9.0", "9", "restart it with"] {
+                assert!(failure.message.contains(word), "{failure}");
+            }
+        }
+    }
+
+    #[test]
+    fn damage_is_damage_and_additions_are_none() {
+        let mut record: Value = serde_json::from_str(GOLDEN).unwrap();
+        record.as_object_mut().unwrap().insert("addition".into(), json!({ "to": "come" }));
+        read(&record).unwrap();
+        record.as_object_mut().unwrap().remove("lineage");
+        assert_eq!(read(&record).unwrap_err().kind, Kind::Damaged);
+        for text in ["", "{}", "null", "[1]"] {
+            assert_eq!(
+                JobRecord::read(text.as_bytes(), &manifest()).unwrap_err().kind,
+                Kind::Damaged,
+                "{text}"
+            );
+        }
+    }
+}
