@@ -45,6 +45,8 @@ pub struct JobFolder {
 
 /// The file in a job's folder that its supervisor holds.
 const LOCK: &str = "lock";
+/// The socket in a job's folder on which its supervisor listens.
+const ADMIN_SOCKET: &str = "admin.sock";
 
 /// Where the folders of all jobs lie.
 #[must_use]
@@ -54,6 +56,12 @@ pub fn root() -> PathBuf {
         _ => PathBuf::from("/run"),
     };
     base.join("dormouse")
+}
+
+/// Where the supervisor of the job of this name listens.
+#[must_use]
+pub fn admin_socket(root: &Path, job: &str) -> PathBuf {
+    root.join(job).join(ADMIN_SOCKET)
 }
 
 /// Whether `name` can name a job: it becomes a folder and part of messages.
@@ -92,7 +100,7 @@ impl JobFolder {
             ));
         };
         // A folder left over from a killed supervisor may hold its socket.
-        match fs::remove_file(path.join("admin.sock")) {
+        match fs::remove_file(admin_socket(root, &facts.job)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
             _ => {}
         }
@@ -113,7 +121,7 @@ impl JobFolder {
     /// Where the supervisor listens.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
-        self.path.join("admin.sock")
+        self.path.join(ADMIN_SOCKET)
     }
 
     /// What is left of the claim if this process is killed, until somebody comes across it.

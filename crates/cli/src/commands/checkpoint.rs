@@ -29,7 +29,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
     let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
     let last =
         admin::ask(
-            &root.join(&job.job).join("admin.sock"),
+            &runtime::admin_socket(&root, &job.job),
             &Request::Checkpoint(options),
             |event| match event {
                 Event::Step { step } => bar.set_message(step.clone()),

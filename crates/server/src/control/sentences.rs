@@ -34,11 +34,11 @@ mod tests {
 
     #[test]
     fn however_many_and_long_they_fit_on_a_line() {
-        let many: Vec<String> = (0..100_000).map(|each| format!("{each} {}", "\u{1}".repeat(5000))).collect();
+        let many: Vec<String> = (0..1000).map(|each| format!("{each} {}", "\u{1}".repeat(5000))).collect();
         let few = few(many);
         assert_eq!(few.len(), MOST + 1);
         assert!(few[0].starts_with("0 ") && few[0].ends_with('…'));
-        assert_eq!(few[MOST], format!("and {} more", 100_000 - MOST));
+        assert_eq!(few[MOST], format!("and {} more", 1000 - MOST));
         crate::control::say(std::io::sink(), &few).unwrap_or_else(|error| panic!("{error}"));
     }
 
