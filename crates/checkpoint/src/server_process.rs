@@ -153,7 +153,16 @@ impl ServerProcess {
     /// # Errors
     /// As [`Self::answer`].
     pub fn tell(&mut self, ask: &Ask) -> Result<(), Failure> {
-        match self.ask(ask, &mut |_, _| {})? {
+        self.say(ask)?;
+        self.done()
+    }
+
+    /// Waits for [`Answer::Done`].
+    ///
+    /// # Errors
+    /// As [`Self::answer`].
+    pub fn done(&mut self) -> Result<(), Failure> {
+        match self.answer(&mut |_, _| {})? {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(&other)),
         }

@@ -23,8 +23,10 @@ pub struct Gated<'a> {
 
 impl Drop for Gated<'_> {
     fn drop(&mut self) {
-        for server in &mut self.servers {
-            if let Err(failure) = server.tell(&Ask::Ungate) {
+        // Everyone is told before anyone is waited for.
+        let asked: Vec<_> = self.servers.iter_mut().map(|server| server.say(&Ask::Ungate)).collect();
+        for (server, asked) in self.servers.iter_mut().zip(asked) {
+            if let Err(failure) = asked.and_then(|()| server.done()) {
                 tracing::error!("the gate of a session does not open: {failure}");
             }
         }
@@ -46,14 +48,7 @@ pub fn servers<'a>(job: &Supervisor, sessions: &'a [Arc<Session>]) -> Servers<'a
 /// When one cannot, or does not answer.
 pub fn prepare(servers: &mut Servers<'_>, ask: &Ask) -> Result<(), Failure> {
     servers.iter_mut().try_for_each(|server| server.say(ask))?;
-    let answers: Vec<_> = servers.iter_mut().map(|server| server.answer(&mut |_, _| {})).collect();
-    for (server, answer) in servers.iter_mut().zip(answers) {
-        match answer? {
-            Answer::Done => {}
-            other => return Err(server.unexpected(&other)),
-        }
-    }
-    Ok(())
+    servers.iter_mut().try_for_each(|server| server.done())
 }
 
 /// Closes the gate of every session and waits until all are idle.
@@ -116,6 +111,7 @@ pub fn close<'a>(
 mod tests {
     use super::*;
     use crate::server_process::fake;
+    use server::control::{Cause, Question};
     use std::sync::Mutex;
 
     fn idle(refusals: &[&str]) -> Answer {
@@ -149,6 +145,27 @@ mod tests {
         assert!(matches!(close_one(&server), Ok(Ok(gated)) if gated.servers.len() == 1));
         let gate = Ask::Gate { deadline_ms: 1 };
         assert_eq!(script.join().unwrap(), [gate.clone(), Ask::Ungate, gate, Ask::Ungate]);
+    }
+
+    #[test]
+    fn a_server_that_cannot_prepare_fails_the_checkpoint_with_every_gate_open() {
+        let play = |answer: Answer| {
+            move |mut script: fake::Script| {
+                let Question { number, ask } = script.question();
+                script.reply(number, answer);
+                ask
+            }
+        };
+        let full = Answer::Failed { message: "no such store".into(), cause: Cause::Store };
+        let (first, one) = fake::server(1, play(full));
+        let (second, other) = fake::server(2, play(Answer::Done));
+        let both = [Mutex::new(first), Mutex::new(second)];
+        let store = std::path::Path::new("/store").into();
+        let ask = Ask::Prepare { store, draft: String::new(), compress: image::Compress::None };
+        let mut servers: Servers<'_> = both.iter().map(|server| server.lock().unwrap()).collect();
+        assert_eq!(prepare(&mut servers, &ask).unwrap_err().kind, Kind::Store);
+        // That is all that either is asked.
+        assert_eq!([one.join().unwrap(), other.join().unwrap()], [ask.clone(), ask]);
     }
 
     #[test]
