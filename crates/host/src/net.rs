@@ -7,12 +7,13 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use procfs::net::TcpState;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::OuterPid;
@@ -69,6 +70,46 @@ pub(crate) fn forget(connections: &[Connection]) {
         }
     }
 }
+
+/// Takes every TCP socket of `tasks`, all stopped, out of the mode in which CRIU reads its queues. CRIU does that itself when it is done;
+/// a task that ran on before would get errors from its connections.
+pub(crate) fn end_repair(tasks: &[OuterPid]) {
+    for task in tasks {
+        let Some(pid) = Pid::from_raw(task.0) else { continue };
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        for link in fs::read_dir(format!("/proc/{task}/fd")).into_iter().flatten().flatten() {
+            let number = link.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
+            let is_socket = fs::read_link(link.path())
+                .is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with("socket:")));
+            let Some(number) = number.filter(|_| is_socket) else { continue };
+            if let Ok(socket) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())
+                && let Err(error) = repair_off(&socket)
+            {
+                tracing::warn!(%task, number, %error, "a connection may not go on");
+            }
+        }
+    }
+}
+
+fn repair_off(socket: &OwnedFd) -> io::Result<()> {
+    let (fd, mut on, mut length) = (socket.as_raw_fd(), 0, INT);
+    // SAFETY: both values are ours, as long as said, and outlive the calls.
+    unsafe {
+        // Other sockets than TCP's have no such mode.
+        let asked =
+            libc::getsockopt(fd, libc::SOL_TCP, libc::TCP_REPAIR, (&raw mut on).cast(), &raw mut length);
+        let off: libc::c_int = 0;
+        if asked == 0
+            && on == 1
+            && libc::setsockopt(fd, libc::SOL_TCP, libc::TCP_REPAIR, (&raw const off).cast(), INT) != 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+const INT: libc::socklen_t = size_of::<libc::c_int>() as libc::socklen_t;
 
 struct Socket {
     connection: Connection,

@@ -23,6 +23,17 @@ struct Work {
     ticks: u64,
 }
 
+/// How a CRIU is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// It does something.
+    AtWork,
+    /// It has done nothing for a while: somebody may have stopped it.
+    Idle,
+    /// Nothing has come of it for so long that nothing will.
+    Hung(Duration),
+}
+
 /// Watches one CRIU.
 #[derive(Debug)]
 pub(super) struct Pulse {
@@ -55,9 +66,8 @@ impl Pulse {
         (self.active, self.advanced) = (now, now);
     }
 
-    /// Looks at CRIU, and at the tasks that it works on where it has named their init. Answers for how long nothing has come of it,
-    /// once that is too long.
-    pub(super) fn missing(&mut self, init: Option<OuterPid>, silence: Duration) -> Option<Duration> {
+    /// Looks at CRIU, and at the tasks that it works on where it has named their init.
+    pub(super) fn look(&mut self, init: Option<OuterPid>, silence: Duration) -> Sign {
         let (work, now) = (self.work(init), Instant::now());
         if work.bytes > self.seen.bytes {
             self.beat();
@@ -65,8 +75,14 @@ impl Pulse {
             self.active = now;
         }
         self.seen = Work { bytes: work.bytes.max(self.seen.bytes), ticks: work.ticks };
-        let stuck = now - self.advanced;
-        (now - self.active >= silence || stuck >= silence * BUSY).then_some(stuck)
+        let (idle, stuck) = (now - self.active, now - self.advanced);
+        if idle >= silence || stuck >= silence * BUSY {
+            Sign::Hung(stuck)
+        } else if idle >= silence / 2 {
+            Sign::Idle
+        } else {
+            Sign::AtWork
+        }
     }
 
     fn work(&self, init: Option<OuterPid>) -> Work {
@@ -120,15 +136,15 @@ mod tests {
     ) -> Option<Duration> {
         let mut pulse = Pulse::of(child.id(), &[folder.as_fd()]);
         let began = Instant::now();
-        let mut missing = None;
-        while missing.is_none() && began.elapsed() < limit {
+        let mut hung = false;
+        while !hung && began.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(20));
             meanwhile();
-            missing = pulse.missing(None, SILENCE);
+            hung = matches!(pulse.look(None, SILENCE), Sign::Hung(_));
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        missing.map(|_| began.elapsed())
+        hung.then(|| began.elapsed())
     }
 
     fn shell(script: &str) -> Child {

@@ -5,8 +5,9 @@
 //! the tasks go.
 //!
 //! A CRIU that hangs is killed, with which the kernel lets go of the tasks that it traces. One that it has injected its parasite
-//! into reads an end of file then and goes back by itself to where it was stopped (`fini` of CRIU's `compel/plugins/std/infect.c`);
-//! only a CRIU that was itself stopped in the microseconds around a single injected system call would take the task with it.
+//! into reads an end of file then and goes back by itself to where it was stopped (`fini` of CRIU's `compel/plugins/std/infect.c`).
+//! Between two system calls that it injects a task cannot do without CRIU, but there CRIU waits for nothing: only if somebody has
+//! stopped it does it stay there, so it is told to continue first.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,8 +21,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
 use super::Criu;
-use super::pulse::Pulse;
-use crate::tasks::OuterPid;
+use super::pulse::{Pulse, Sign};
+use crate::net;
+use crate::tasks::{self, OuterPid};
 
 /// No message of CRIU's is longer.
 const LONGEST: usize = 64 * 1024;
@@ -167,6 +169,8 @@ pub(crate) struct Session {
     init: Cell<Option<OuterPid>>,
     /// Whether that process, a child of ours, is nobody's yet: it goes with CRIU.
     orphan: Cell<bool>,
+    /// The init of the job that it dumps.
+    dumped: Cell<Option<OuterPid>>,
     /// Whether it hung.
     killed: Cell<bool>,
 }
@@ -208,8 +212,16 @@ impl Session {
         }
         let child = command.spawn()?;
         let pulse = RefCell::new(Pulse::of(child.id(), passed));
-        let (init, orphan, killed) = (Cell::new(None), Cell::new(false), Cell::new(false));
-        Ok(Self { child, socket: Some(ours), silence: criu.silence(), pulse, init, orphan, killed })
+        Ok(Self {
+            child,
+            socket: Some(ours),
+            silence: criu.silence(),
+            pulse,
+            init: Cell::new(None),
+            orphan: Cell::new(false),
+            dumped: Cell::new(None),
+            killed: Cell::new(false),
+        })
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -224,6 +236,7 @@ impl Session {
 
     pub(crate) fn request(&self, kind: i32, options: Options) -> io::Result<()> {
         self.orphan.set(kind == RESTORE);
+        self.dumped.set(options.pid.map(OuterPid));
         self.send(&Request { kind, options: Some(options), notify_success: None })
     }
 
@@ -264,16 +277,20 @@ impl Session {
 
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let socket = self.socket()?;
-        let look = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.min(self.silence).subsec_nanos()) };
+        let look = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.min(self.silence / 4).subsec_nanos()) };
         self.pulse.borrow_mut().beat();
         loop {
             match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&look)) {
                 Ok(0) => {
-                    let missing = self.pulse.borrow_mut().missing(self.init.get(), self.silence);
-                    if let Some(missing) = missing {
-                        self.kill();
-                        let why = format!("it got nowhere for {} s and was killed", missing.as_secs());
-                        return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                    let sign = self.pulse.borrow_mut().look(self.init.get(), self.silence);
+                    match sign {
+                        Sign::AtWork => {}
+                        Sign::Idle => self.signal(libc::SIGCONT),
+                        Sign::Hung(since) => {
+                            self.give_up();
+                            let why = format!("it got nowhere for {} s and was killed", since.as_secs());
+                            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                        }
                     }
                 }
                 Ok(_) => match recv(socket.as_fd(), &mut *buffer, RecvFlags::empty()) {
@@ -287,12 +304,26 @@ impl Session {
         }
     }
 
+    /// Kills a CRIU that hangs, having undone what its tasks would notice: they run on as soon as it is gone.
+    fn give_up(&self) {
+        self.signal(libc::SIGSTOP);
+        if let Some(dumped) = self.dumped.get() {
+            let tasks: Vec<OuterPid> = tasks::in_namespace_of(dumped).iter().map(|task| task.outer).collect();
+            net::end_repair(&tasks);
+        }
+        self.kill();
+    }
+
     /// Kills CRIU and what it has started for itself: a helper could hold the parasite's socket open.
     fn kill(&self) {
         self.killed.set(true);
+        self.signal(libc::SIGKILL);
+    }
+
+    fn signal(&self, signal: i32) {
         if let Ok(group) = i32::try_from(self.child.id()) {
             // SAFETY: a signal to the process group of a child that has not been waited for.
-            unsafe { libc::kill(-group, libc::SIGKILL) };
+            unsafe { libc::kill(-group, signal) };
         }
     }
 

@@ -135,6 +135,7 @@ impl Job {
         let session = session.map_err(failed("starting CRIU"))?;
         let keyed = mounts.iter().filter_map(|m| Some((m.key.as_ref()?, &m.mount.target)));
         let external = keyed.map(|(key, target)| format!("mnt[{}]:{key}", target.display())).collect();
+        let network_lock = self.network_lock();
         let request = rpc::Options {
             images_dir_fd: images_dir.as_raw_fd(),
             work_dir_fd: Some(work_dir.as_raw_fd()),
@@ -148,7 +149,7 @@ impl Job {
             log_file: Some(LOG.into()),
             notify_scripts: Some(true),
             manage_cgroups_mode: Some(rpc::CGROUPS_IGNORE),
-            network_lock: Some(self.network_lock()),
+            network_lock: Some(network_lock),
             // Deleted files that are still open are carried whatever their size.
             ghost_limit: Some(u32::MAX),
             timeout: Some(options.freeze_timeout),
@@ -160,7 +161,8 @@ impl Job {
             Ok(Event::Reached { .. }) => {}
             Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, &work.path())),
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                return Err(self.refused(criu, &format!("{e}; the job runs on"), &work.path()));
+                let locked = if network_lock == rpc::NETWORK_NFTABLES { LOCKED } else { "" };
+                return Err(self.refused(criu, &format!("{e}; the job runs on{locked}"), &work.path()));
             }
             Err(e) => {
                 return Err(self.refused(criu, &format!("it ended before it was done ({e})"), &work.path()));
@@ -215,6 +217,10 @@ impl Job {
         DumpError::Refused { criu: criu.to_string(), why, log }
     }
 }
+
+/// What a CRIU that was killed may have left.
+const LOCKED: &str =
+    ", but its connections to the outside may be blocked until CRIU's table (`nft list tables`) is deleted";
 
 /// The log's name in the working folder.
 pub(super) const LOG: &str = "criu.log";
