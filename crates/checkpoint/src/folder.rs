@@ -241,13 +241,20 @@ pub fn write_failure(error: WriteError) -> Failure {
 /// A failure to read an image.
 #[must_use]
 pub fn read_failure(error: ReadError) -> Failure {
-    let kind = match error {
+    Failure::new(read_kind(&error), crate::error::Chain(&error).to_string())
+}
+
+/// What kind of failure it is that an image cannot be read.
+#[must_use]
+pub fn read_kind(error: &ReadError) -> Kind {
+    match error {
         ReadError::NoImage { .. } => Kind::NotFound,
+        ReadError::WrongMachine { .. } => Kind::Mismatch,
+        newer if newer.is_newer() => Kind::Mismatch,
         // What took the bytes failed, not the image.
         ReadError::Sink { .. } => Kind::Failed,
         _ => Kind::Damaged,
-    };
-    Failure::new(kind, crate::error::Chain(&error).to_string())
+    }
 }
 
 #[cfg(test)]

@@ -41,10 +41,7 @@ impl Restart {
     pub fn open(store: &Path, reference: &str) -> Result<Self, Failure> {
         let store = open_store(store)?;
         let id = crate::find_image(&store, reference)?;
-        let image = store.open_image(&id).map_err(|error| match error {
-            store::ReadError::WrongMachine { .. } => Failure::new(Kind::Mismatch, Chain(&error).to_string()),
-            other => read_failure(other),
-        })?;
+        let image = store.open_image(&id).map_err(read_failure)?;
         let json = image.read_to_vec(&ObjectKind::HostRecord, RECORD_MAX).map_err(read_failure)?;
         let record = JobRecord::read(&json, image.manifest())?;
         Ok(Self { store, image, record })

@@ -1,9 +1,10 @@
 //! The store's errors as failures with a kind.
 
 use crate::error::{Chain, Failure, Kind};
+use crate::folder::read_kind;
 use image::ImageId;
 use std::path::Path;
-use store::{FindError, ReadError, Store};
+use store::{FindError, Store};
 
 /// Opens a store that must be there.
 ///
@@ -16,13 +17,12 @@ pub fn open_store(dir: &Path) -> Result<Store, Failure> {
 /// The image that `reference` means.
 ///
 /// # Errors
-/// [`Kind::NotFound`], [`Kind::Damaged`].
+/// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when a newer Dormouse wrote it.
 pub fn find_image(store: &Store, reference: &str) -> Result<ImageId, Failure> {
     store.find(reference).map_err(|error| {
-        let kind = match error {
-            FindError::NotFound { .. }
-            | FindError::Ambiguous { .. }
-            | FindError::Read(ReadError::NoImage { .. }) => Kind::NotFound,
+        let kind = match &error {
+            FindError::NotFound { .. } | FindError::Ambiguous { .. } => Kind::NotFound,
+            FindError::Read(error) => read_kind(error),
             _ => Kind::Damaged,
         };
         Failure::new(kind, Chain(&error).to_string())

@@ -222,6 +222,14 @@ pub enum ReadError {
     },
 }
 
+impl ReadError {
+    /// Whether the file is fine and a newer program could read it.
+    #[must_use]
+    pub fn is_newer(&self) -> bool {
+        matches!(self, Self::File { error, .. } if error.is_newer())
+    }
+}
+
 /// A name or prefix that stands for no image, or for several.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -75,10 +75,21 @@ impl Store {
             ([one], _) => Ok(*one),
             ([], None) => Err(FindError::NotFound { reference: reference.to_owned(), dir: self.dir() }),
             ([], Some(DamagedFile { path, problem })) => {
-                Err(FindError::Damaged { reference: reference.to_owned(), path, problem })
+                // What a newer program wrote is not damaged.
+                match self.newer()? {
+                    Some(error) => Err(error.into()),
+                    None => Err(FindError::Damaged { reference: reference.to_owned(), path, problem }),
+                }
             }
             _ => Err(FindError::Ambiguous { reference: reference.to_owned(), candidates }),
         }
+    }
+
+    /// Why a manifest that a newer program wrote cannot be read, if there is one.
+    fn newer(&self) -> Result<Option<ReadError>, ReadError> {
+        let names = self.on("list", layout::IMAGES, |media| media.list(layout::IMAGES))?;
+        let mut ids = names.iter().filter_map(|name| layout::image_of(name));
+        Ok(ids.find_map(|id| self.manifest(&id).err().filter(ReadError::is_newer)))
     }
 
     /// The manifest of an image, of whatever machine.
