@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_tests::{Mount, Stage, first_line};
 use testkit::job::{Job, LIMIT};
+use testkit::outcome::Exit;
 use testkit::place::After;
 
 /// A stage whose processes share nothing with other tests that they could leave something in.
@@ -35,6 +36,19 @@ impl Clean {
         self.stage.command("vector_loop", &["4000", "40"])
     }
 
+    /// A CRIU that never answers when it is asked to dump, but makes the second of the two files then.
+    fn mute_criu(&self) -> (PathBuf, PathBuf) {
+        let folder = self.stage.place().cwd();
+        let (criu, reached) = (folder.join("criu"), folder.join("reached"));
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = --version ] && echo Version: 4.2 && exit\n: > {}\nexec sleep 1000\n",
+            reached.display()
+        );
+        std::fs::write(&criu, script).unwrap();
+        std::fs::set_permissions(&criu, PermissionsExt::from_mode(0o755)).unwrap();
+        (criu, reached)
+    }
+
     #[track_caller]
     fn kill_everything(&self, job: Job) {
         self.stage.place().kill_everything(job).unwrap();
@@ -59,14 +73,7 @@ fn killed_after_a_checkpoint_and_after_a_restart() {
 #[test]
 fn killed_in_the_middle_of_a_checkpoint() {
     let clean = Clean::new("killed-amid");
-    let (criu, reached) = (clean.stage.place().cwd().join("criu"), clean.stage.place().cwd().join("reached"));
-    // Asked to dump, it never answers.
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" = --version ] && echo Version: 4.2 && exit\n: > {}\nexec sleep 1000\n",
-        reached.display()
-    );
-    std::fs::write(&criu, script).unwrap();
-    std::fs::set_permissions(&criu, PermissionsExt::from_mode(0o755)).unwrap();
+    let (criu, reached) = clean.mute_criu();
     let mut command = clean.run();
     command.env("DORMOUSE_CRIU", &criu);
     let job = clean.start(command);
@@ -80,4 +87,21 @@ fn killed_in_the_middle_of_a_checkpoint() {
     std::thread::sleep(Duration::from_millis(500));
     clean.kill_everything(job);
     checkpoint.wait().unwrap();
+}
+
+#[test]
+fn a_criu_that_never_answers_is_given_up_and_the_job_goes_on() {
+    let clean = Clean::new("mute-criu");
+    let (criu, _) = clean.mute_criu();
+    let mut command = clean.stage.command("vector_loop", &["1500", "40"]);
+    command.env("DORMOUSE_CRIU", &criu).env("DORMOUSE_CRIU_SILENCE", "1");
+    let job = clean.start(command);
+    // Killed, and found by the probe that follows to be of no use at all.
+    clean
+        .stage
+        .refused_checkpoint(&[])
+        .unwrap()
+        .expect(9, &["CRIU 4.2 at", "it got nowhere for 1 s and was killed"]);
+    let finished = job.finish().unwrap();
+    assert!(finished.exit == Exit::Code(0), "{finished:?}");
 }

@@ -93,7 +93,7 @@ impl Criu {
         } else {
             return Err(not_found());
         };
-        let mut criu = Self { program, loader, version: String::new(), silence: pulse::SILENCE };
+        let mut criu = Self { program, loader, version: String::new(), silence: silence() };
         criu.version =
             criu.ask_version().map_err(|why| CriuError::DoesNotStart { path: criu.program.clone(), why })?;
         Ok(criu)
@@ -111,7 +111,7 @@ impl Criu {
         &self.program
     }
 
-    /// The same CRIU, given up after `silence` (a minute otherwise) without writing, reading or using a processor, and after ten
+    /// The same CRIU, given up after `silence` (else `$DORMOUSE_CRIU_SILENCE` seconds, else a minute) without writing, reading or using a processor, and after ten
     /// times that without writing or reading.
     #[must_use]
     pub fn with_silence(self, silence: Duration) -> Self {
@@ -142,6 +142,22 @@ impl Criu {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             if said.is_empty() { output.status.to_string() } else { said }
         })
+    }
+}
+
+/// `$DORMOUSE_CRIU_SILENCE`, in seconds, for machines on which even a minute is not enough.
+fn silence() -> Duration {
+    let Some(asked) = std::env::var_os("DORMOUSE_CRIU_SILENCE") else { return pulse::SILENCE };
+    match asked.to_str().and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0) {
+        Some(seconds) => Duration::from_secs(seconds),
+        None => {
+            tracing::warn!(
+                ?asked,
+                "DORMOUSE_CRIU_SILENCE is not a number of seconds: {:?} it is",
+                pulse::SILENCE
+            );
+            pulse::SILENCE
+        }
     }
 }
 
