@@ -12,7 +12,7 @@ use crate::sessions::{Session, Sessions, panicked};
 use crate::stores::open_store;
 use crate::supervisor::{Settings, Supervisor, admin_socket, claim, criu, hello, tmpfs};
 use crate::work::WorkFolder;
-use image::{ImageId, Object, ObjectKind};
+use image::{Extent, ImageId, Object, ObjectKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,7 +116,7 @@ impl Restart {
         folder.traces().into_iter().for_each(|trace| preparing.leaves(trace));
         let tmpfs = tmpfs(settings.shared_memory)?;
         let shared = tmpfs.path();
-        let meter = Meter::new(progress, self.bytes_of(is_shared) + self.bytes_of(is_criu));
+        let meter = Meter::new(progress, self.chunks_of(is_shared).saturating_add(self.chunks_of(is_criu)));
         meter.step("reading");
         self.load_shared(&tmpfs, &meter)?;
         let device_memory = if settings.device == "soft" { self.bytes_of(is_device_memory) } else { 0 };
@@ -183,6 +183,15 @@ impl Restart {
         sessions.restore(&self.record.sessions, &self.store.dir(), &self.image().to_string())
     }
 
+    /// How many bytes there are to be read for the objects `of` a kind: zeros are not stored.
+    fn chunks_of(&self, of: fn(&ObjectKind) -> bool) -> u64 {
+        let objects = self.image.manifest().objects.iter().filter(|object| of(&object.kind));
+        let chunks = objects
+            .flat_map(|object| &object.extents)
+            .filter(|extent| matches!(extent, Extent::Chunk { .. }));
+        chunks.map(Extent::len).fold(0, u64::saturating_add)
+    }
+
     /// How many bytes the objects `of` a kind have.
     fn bytes_of(&self, of: fn(&ObjectKind) -> bool) -> u64 {
         let objects = self.image.manifest().objects.iter().filter(|object| of(&object.kind));
@@ -220,6 +229,7 @@ struct Meter {
 
 impl Meter {
     fn new(progress: Progress, total: u64) -> Self {
+        progress(&Event::Progress { done: 0, total });
         Self { progress, done: AtomicU64::new(0), total }
     }
 

@@ -12,6 +12,10 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often the bar is drawn when nothing is read: GPU servers and CRIU are at work.
+const TICK: Duration = Duration::from_millis(100);
 
 /// An image that can be restarted here.
 #[derive(Serialize)]
@@ -72,10 +76,14 @@ fn progress() -> Progress {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         .with_finish(ProgressFinish::AndClear);
     Box::new(move |event| match event {
-        Event::Step { step } => bar.set_message(step.clone()),
+        Event::Step { step } => {
+            bar.set_message(step.clone());
+            bar.enable_steady_tick(TICK);
+        }
         Event::Progress { done, total } => {
             bar.set_length(*total);
-            bar.set_position(*done);
+            // Several threads tell, in no order.
+            bar.set_position(bar.position().max(*done));
         }
         _ => {}
     })
