@@ -123,7 +123,7 @@ fn pipe() -> (File, File) {
 #[test]
 fn pipes_go_on_after_a_restart_or_are_at_their_end() {
     const JOB: &str = "trap '' PIPE; exec 2>/dev/null; read a <&107; echo got $a; echo $a >&108; \
-        echo to the file >&109; sleep 0.3; while read b <&107; do echo got $b; echo $b >&108 || echo nobody; done; \
+        echo to the file >&109; until [ -e $1 ]; do sleep 0.01; done; while read b <&107; do echo got $b; echo $b >&108 || echo nobody; done; \
         echo to the file again >&109; read -n 1 token <&110; echo $token end";
     let bench = Bench::new();
     let ((reader, mut writer), (mut seen, seen_by)) = (pipe(), pipe());
@@ -136,7 +136,10 @@ fn pipes_go_on_after_a_restart_or_are_at_their_end() {
         .unwrap();
     both.write_all(b"+").unwrap();
     let given = [(&reader, 107), (&seen_by, 108), (&out, 109), (&both, 110)];
-    let mut job = Supervisor::start(with(bench.command(&["bash", "-c", JOB]), &given), bench.control());
+    let mut job = Supervisor::start(
+        with(bench.command(&["bash", "-c", JOB, "job", bench.path("end").to_str().unwrap()]), &given),
+        bench.control(),
+    );
     drop((reader, seen_by, one_end, both));
     writer.write_all(b"one\ntwo\n").unwrap();
     job.wait_for(|line| line == "got one");
@@ -147,6 +150,8 @@ fn pipes_go_on_after_a_restart_or_are_at_their_end() {
     let mut text = String::new();
     seen.read_to_string(&mut text).unwrap();
     assert_eq!(text, "one\n");
+
+    bench.let_end();
 
     // Nothing given: at its end, and nobody reads.
     let (_, output) = bench.restart(&image).finish();

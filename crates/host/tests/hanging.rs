@@ -44,7 +44,7 @@ fn sickly(bench: &Bench, instead: &str) -> PathBuf {
 }
 
 fn patient(mut command: Command, criu: &Path) -> Command {
-    command.env("DORMOUSE_CRIU", criu).env("SUPERVISE_SILENCE", "400");
+    command.env("DORMOUSE_CRIU", criu).env("SUPERVISE_SILENCE", "1000");
     command
 }
 
@@ -57,7 +57,7 @@ fn a_checkpoint_fails_by_name_and_the_job_goes_on() {
     let mut job = Supervisor::start(command, bench.control());
     job.wait_for_number(5);
     let reply = job.ask(&format!("dump {}", bench.image().display()));
-    assert!(reply.contains("it got nowhere for 0 s and was killed; the job runs on"), "{reply}");
+    assert!(reply.contains("it got nowhere for ") && reply.contains("killed; the job runs on"), "{reply}");
     assert_eq!(job.zombies(), Vec::<i32>::new());
 
     fs::remove_file(bench.path("ill")).unwrap();
@@ -68,7 +68,7 @@ fn a_checkpoint_fails_by_name_and_the_job_goes_on() {
     let restart = || patient(bench.restart_command(&image), &criu);
     let output = restart().stderr(Stdio::piped()).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(125) && text.contains("it got nowhere for 0 s"), "{text}");
+    assert!(output.status.code() == Some(125) && text.contains("it got nowhere for "), "{text}");
     fs::remove_file(bench.path("ill")).unwrap();
     bench.let_end();
     let (status, after) = Supervisor::start(restart(), bench.control()).finish();
@@ -113,7 +113,7 @@ fn a_criu_that_hangs_amid_its_work_takes_no_task_with_it() {
         let path = image.join("criu").join(format!("{name}.img"));
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
         let reply = job.ask(&format!("dump {}", image.display()));
-        assert!(reply.contains("it got nowhere for 0 s and was killed"), "{name}: {reply}");
+        assert!(reply.contains("it got nowhere for "), "{name}: {reply}");
         let so_far = job.output.lines().count() as u32;
         job.wait_for_number(so_far + 20);
         assert_eq!(job.zombies(), Vec::<i32>::new());
