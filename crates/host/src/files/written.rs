@@ -252,7 +252,8 @@ pub(crate) fn restorable(files: &[WrittenFile]) -> Result<Vec<&WrittenFile>, Fil
                 ));
             }
             (Restoration::Contents(_), Ok(_)) => {}
-            (Restoration::Contents(_), Err(_)) if file.path.parent().is_some_and(Path::is_dir) => {}
+            // Its folder may have been renamed or removed since.
+            (Restoration::Contents(_), Err(e)) if e.kind() == io::ErrorKind::NotFound => {}
             (_, Ok(now)) if now.len() >= file.length => {}
             // The job may have been done with it.
             (Restoration::Truncate | Restoration::LengthOnly, Err(_)) if !file.open => continue,
@@ -300,9 +301,9 @@ fn put_one_back(file: &WrittenFile, folder: &Path) -> io::Result<()> {
         return Err(io::Error::other("its saved contents have another length than recorded"));
     }
     // The same inode where there is one: it may have other names.
-    let existing = match open_itself(OpenOptions::new().read(true).write(true), &file.path) {
+    let existing = match open_itself(OpenOptions::new().read(true), &file.path) {
         Ok(there) if same_contents(&saved, &there)? => return Ok(()),
-        Ok(there) => Some(there),
+        Ok(_) => Some(open_itself(OpenOptions::new().write(true), &file.path)?),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
             fs::remove_file(&file.path)?;
@@ -313,10 +314,14 @@ fn put_one_back(file: &WrittenFile, folder: &Path) -> io::Result<()> {
     let existed = existing.is_some();
     let mut to = match existing {
         Some(there) => there,
-        None => open_itself(OpenOptions::new().write(true).create_new(true).mode(file.mode), &file.path)?,
+        None => {
+            if let Some(folder) = file.path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            open_itself(OpenOptions::new().write(true).create_new(true).mode(file.mode), &file.path)?
+        }
     };
     to.set_len(0)?;
-    to.rewind()?;
     io::copy(&mut &saved, &mut to)?;
     if !existed {
         std::os::unix::fs::fchown(&to, Some(file.owner.0), Some(file.owner.1))?;
@@ -367,6 +372,39 @@ mod tests {
         assert_eq!(fs::read_to_string(&log).unwrap(), "one");
         assert_eq!(fs::read_to_string(&table).unwrap(), "contents");
         assert_eq!(fs::metadata(&table).unwrap().mode() & 0o7777, 0o640);
+    }
+
+    #[test]
+    fn a_program_that_runs_and_has_not_changed_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        for copy in [&program, &folder.path().join("written-0")] {
+            fs::copy("/bin/sleep", copy).unwrap();
+        }
+        let mut running = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let length = fs::metadata(&program).unwrap().len();
+        let result = put_back(
+            &[file(&program, length, false, Restoration::Contents("written-0".into()))],
+            folder.path(),
+        );
+        running.kill().unwrap();
+        running.wait().unwrap();
+        result.unwrap();
+    }
+
+    #[test]
+    fn what_was_in_a_folder_that_was_renamed_since_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("written-0"), "weights").unwrap();
+        let path = folder.path().join("tmp-checkpoint/part/weights");
+        let files = [file(&path, 7, false, Restoration::Contents("written-0".into()))];
+        put_back(&files, folder.path()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "weights");
+        // But not below what is a file now.
+        let path = path.join("more");
+        let files = [file(&path, 7, false, Restoration::Contents("written-0".into()))];
+        let error = put_back(&files, folder.path()).unwrap_err().to_string();
+        assert!(error.contains("bring it back"), "{error}");
     }
 
     #[test]
