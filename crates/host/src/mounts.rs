@@ -1,9 +1,11 @@
 //! What is mounted in a job's namespace.
 
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::OuterPid;
@@ -38,23 +40,25 @@ pub(crate) enum Keeper {
 
 /// The mounts of a process, in the order in which they were made.
 pub(crate) fn of(pid: OuterPid) -> io::Result<Vec<Mount>> {
-    let infos = Process::new(pid.0).and_then(|p| p.mountinfo()).map_err(io::Error::other)?;
-    Ok(infos
-        .0
-        .into_iter()
-        .map(|info| {
-            let target = PathBuf::from(unescape(info.mount_point.as_os_str()));
-            let seen_from_here =
-                PathBuf::from(format!("/proc/{pid}/root")).join(target.strip_prefix("/").unwrap_or(&target));
-            Mount {
-                is_dir: std::fs::metadata(seen_from_here).map_or(true, |m| m.is_dir()),
-                target,
-                fs_type: info.fs_type,
-                device: info.majmin,
-                root: PathBuf::from(unescape(std::ffi::OsStr::new(&info.root))),
-            }
-        })
-        .collect())
+    let text = fs::read(format!("/proc/{pid}/mountinfo"))?;
+    let mut mounts: Vec<Mount> = text.split(|&byte| byte == b'\n').filter_map(parse).collect();
+    for mount in &mut mounts {
+        let inside = mount.target.strip_prefix("/").unwrap_or(&mount.target);
+        let seen_from_here = PathBuf::from(format!("/proc/{pid}/root")).join(inside);
+        mount.is_dir = fs::metadata(seen_from_here).map_or(true, |m| m.is_dir());
+    }
+    Ok(mounts)
+}
+
+/// `id parent major:minor root target options [tags…] - type source options`, in no encoding.
+fn parse(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let mut path = |at| Some(PathBuf::from(unescape(OsStr::from_bytes(fields.nth(at)?))));
+    let (device, root, target) = (path(2)?, path(0)?, path(0)?);
+    let fs_type = fields.skip_while(|field| *field != b"-").nth(1)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let device = text(device.as_os_str().as_bytes());
+    Some(Mount { target, fs_type: text(fs_type), device, root, is_dir: true })
 }
 
 impl Mount {
@@ -73,8 +77,7 @@ impl Mount {
 }
 
 /// The kernel writes blanks, tabs, newlines and backslashes in octal.
-fn unescape(field: &std::ffi::OsStr) -> std::ffi::OsString {
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+fn unescape(field: &OsStr) -> OsString {
     let mut rest = field.as_bytes();
     let mut plain = Vec::with_capacity(rest.len());
     while let Some((&first, tail)) = rest.split_first() {
@@ -90,16 +93,32 @@ fn unescape(field: &std::ffi::OsStr) -> std::ffi::OsString {
             }
         }
     }
-    std::ffi::OsString::from_vec(plain)
+    OsString::from_vec(plain)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
+    use super::*;
+
+    #[test]
+    fn mounts_are_read_whatever_their_names() {
+        let line = b"36 35 98:0 /a\\040b /mnt/d\xff rw,noatime shared:1 master:2 - ext3 /dev/root rw";
+        let mount = parse(line).unwrap_or_else(|| panic!("not a mount"));
+        assert_eq!(mount.target.as_os_str().as_bytes(), b"/mnt/d\xff");
+        assert_eq!((mount.root.to_str(), &*mount.device, &*mount.fs_type), (Some("/a b"), "98:0", "ext3"));
+        assert_eq!(parse(b"36 35 98:0 / /mnt rw"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn the_root_is_among_this_process_s_mounts() {
+        let own = of(OuterPid(std::process::id() as i32)).unwrap_or_default();
+        assert!(own.iter().any(|mount| mount.target.as_os_str() == "/" && mount.is_dir));
+    }
 
     #[test]
     fn octal_escapes_are_undone() {
-        assert_eq!(super::unescape(OsStr::new(r"/mnt/a\040b\134c")), OsStr::new(r"/mnt/a b\c"));
-        assert_eq!(super::unescape(OsStr::new(r"/mnt/\04")), OsStr::new(r"/mnt/\04"));
+        assert_eq!(unescape(OsStr::new(r"/mnt/a\040b\134c")), OsStr::new(r"/mnt/a b\c"));
+        assert_eq!(unescape(OsStr::new(r"/mnt/\04")), OsStr::new(r"/mnt/\04"));
     }
 }
