@@ -15,7 +15,7 @@ use super::context::Owner;
 use super::image::Upload;
 use super::jit::JitOptions;
 use super::memory::Kind;
-use super::objects::{Callable, Library, Module, Origin};
+use super::objects::{Callable, Library, Module, Origin, Promised};
 use super::thread::Call;
 
 impl Call<'_> {
@@ -126,6 +126,7 @@ impl Call<'_> {
             }
         }
         self.session.kernels.sweep();
+        self.session.promised.sweep();
         self.session.functions.sweep();
         self.forget_globals(Origin::Library(library));
         Ok(())
@@ -134,18 +135,41 @@ impl Call<'_> {
     /// The kernel of that name in a library.
     ///
     /// # Errors
-    /// `NOT_FOUND`; `INVALID_CONTEXT` while no context is there to take attributes from.
+    /// `NOT_FOUND`. While there is no context, any name is taken: whether the library has it shows when it is used.
     pub fn library_kernel(&mut self, library: &Arc<Library>, name: &str) -> CuResult<KernelId> {
         if let Some(id) = cached(&library.kernels, name) {
             return Ok(id);
         }
-        let ctx = self.any_context()?;
         let id = KernelId(self.session.next_id());
+        match self.any_context() {
+            Ok(ctx) => self.look_up(ctx, id, library, name)?,
+            Err(_) => {
+                let promised = Promised { library: Arc::clone(library), name: name.to_owned() };
+                self.session.promised.insert(id.0, Arc::new(promised));
+            }
+        }
+        Ok(*locked(&library.kernels).entry(name.to_owned()).or_insert(id))
+    }
+
+    fn look_up(&mut self, ctx: ContextId, id: KernelId, library: &Arc<Library>, name: &str) -> CuResult {
         let facts =
             self.ask(&LibraryGetKernel { ctx, library: library.id, kernel: id, name: name.to_owned() })?;
         let callable = Callable::new(Callee::Kernel(id), Origin::Library(Arc::clone(library)), facts);
         self.session.kernels.insert(id.0, Arc::new(callable.ok_or(CuError::UNKNOWN)?));
-        Ok(*locked(&library.kernels).entry(name.to_owned()).or_insert(id))
+        Ok(())
+    }
+
+    /// Looks up a kernel that was promised, if it was, now that it is used.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT` while there still is no context; what the server says, such as `NOT_FOUND`.
+    pub fn redeem(&mut self, id: KernelId) -> CuResult {
+        let _only_one = self.session.redeeming.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(promised) = self.session.promised.get(id.0) {
+            self.look_up(self.any_context()?, id, &promised.library, &promised.name)?;
+            self.session.promised.remove(id.0);
+        }
+        Ok(())
     }
 
     /// The current context, or else any primary context that is there.

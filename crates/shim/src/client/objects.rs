@@ -103,6 +103,20 @@ impl Object for Library {
     }
 }
 
+/// A kernel that was asked for while there was no context to load it in: it is looked up when it is used.
+pub struct Promised {
+    /// Where it is to be found.
+    pub library: Arc<Library>,
+    /// Its name.
+    pub name: String,
+}
+
+impl Object for Promised {
+    fn is_alive(&self) -> bool {
+        self.library.is_alive()
+    }
+}
+
 /// Where a function or kernel comes from, and goes with.
 pub enum Origin {
     /// A function of this module.

@@ -11,7 +11,7 @@ use wire::{ContextCreate, ContextDestroy, ContextId, Device, DeviceFacts};
 use super::callbacks::Callbacks;
 use super::context::{Context, Owner};
 use super::memory::{Allocation, Kind, Memory};
-use super::objects::{Callable, Event, Library, Module, Stream};
+use super::objects::{Callable, Event, Library, Module, Promised, Stream};
 use super::registry::{Object, Registry};
 use super::thread::{Call, SharedLine};
 use super::{fork, pinned};
@@ -109,6 +109,10 @@ pub struct Session {
     pub functions: Registry<Callable>,
     /// Kernels.
     pub kernels: Registry<Callable>,
+    /// Kernels that the server does not know yet.
+    pub promised: Registry<Promised>,
+    /// Held while one is looked up.
+    pub redeeming: Mutex<()>,
     /// Allocations.
     pub memory: Memory,
     /// Host callbacks under way.
@@ -149,6 +153,8 @@ impl Session {
             libraries: Registry::default(),
             functions: Registry::default(),
             kernels: Registry::default(),
+            promised: Registry::default(),
+            redeeming: Mutex::default(),
             memory: Memory::default(),
             identities,
             highest_id: AtomicU32::new(0),
@@ -178,6 +184,7 @@ impl Session {
             || self.libraries.contains(id)
             || self.functions.contains(id)
             || self.kernels.contains(id)
+            || self.promised.contains(id)
             || self.callbacks.contains(id)
             || self.memory.has_pinned(id)
     }

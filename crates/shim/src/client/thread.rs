@@ -247,11 +247,14 @@ impl Call<'_> {
     /// A function or a kernel.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` for one that is not there.
+    /// `INVALID_HANDLE` for one that is not there; what looking it up fails with, for a kernel that was only promised.
     #[inline]
     pub fn callable(&mut self, handle: sys::CUfunction) -> CuResult<&Arc<Callable>> {
         let handle = handle.addr() as u64;
         let found = if let Some(id) = KernelId::from_handle(handle) {
+            if self.thread.kernels.get(&self.session.kernels, id.0).is_none() {
+                self.redeem(id)?;
+            }
             self.thread.kernels.get(&self.session.kernels, id.0)
         } else if let Some(id) = FunctionId::from_handle(handle) {
             self.thread.functions.get(&self.session.functions, id.0)
