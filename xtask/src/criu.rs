@@ -46,7 +46,7 @@ pub fn install_here(prefix: &Path) -> anyhow::Result<()> {
 }
 
 fn unpack_here(prefix: &Path) -> anyhow::Result<()> {
-    step("unpacking CRIU");
+    step("fetching and unpacking CRIU");
     let probed = prefix.join(PROBED);
     let kernel = kernel();
     let release = Release::of_this_machine()?;
@@ -72,6 +72,10 @@ fn kernel() -> String {
 /// Dumps and restores one of everything with the CRIU at `place`.
 fn works(place: &Path) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies outside a workspace")?;
+    step(format_args!(
+        "trying CRIU in {} (the first time, what tries it is built: minutes)",
+        place.display()
+    ));
     let run = |what: &[&str]| {
         let mut command = cargo(root);
         command.args(what).args(["--quiet", "--package", "host"]);

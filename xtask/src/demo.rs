@@ -16,7 +16,8 @@ const PROGRAM: &str = "vector_loop";
 /// Builds everything, then checkpoints a CUDA program, kills all there is of it, and wakes it up.
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     setup::run(workspace)?;
-    let kit = Kit::at(&kit::build(workspace)?)?;
+    let built = kit::build(workspace)?;
+    let kit = Kit::at(&built)?;
     let manifest = kit.manifest()?;
     let guest = manifest.guest(PROGRAM)?;
     let program = kit.guest(guest.program());
@@ -74,6 +75,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     println!(
         "The interrupted run printed what the undisturbed one did, byte for byte: {lines} lines, exit code 0."
     );
+    println!("To go on with programs of your own: {}", built.join("bin/dormouse").display());
     Ok(())
 }
 
