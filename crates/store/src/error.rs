@@ -242,6 +242,14 @@ pub enum FindError {
         /// The store.
         dir: PathBuf,
     },
+    /// It is the beginning of ids, but too few digits of them.
+    #[error("{reference:?} is too short for an image's id: give at least {least} characters of it")]
+    TooShort {
+        /// What was asked for.
+        reference: String,
+        /// How many stand for an image.
+        least: usize,
+    },
     /// Several fit.
     #[error("{reference:?} fits {} images: {}", candidates.len(), join(candidates))]
     Ambiguous {

@@ -68,9 +68,11 @@ impl Store {
         if let Some(newest) = listing.images.iter().rfind(|image| image.job == job) {
             return Ok(newest.id);
         }
-        let is_prefix = reference.len() >= LEAST_PREFIX;
-        let fits = |id: &ImageId| is_prefix && id.to_string().starts_with(reference);
+        let fits = |id: &ImageId| !reference.is_empty() && id.to_string().starts_with(reference);
         let candidates: Vec<_> = listing.images.iter().map(|image| image.id).filter(fits).collect();
+        if !candidates.is_empty() && reference.len() < LEAST_PREFIX {
+            return Err(FindError::TooShort { reference: reference.to_owned(), least: LEAST_PREFIX });
+        }
         match (candidates.as_slice(), listing.damaged.into_iter().next()) {
             ([one], _) => Ok(*one),
             ([], None) => Err(FindError::NotFound { reference: reference.to_owned(), dir: self.dir() }),

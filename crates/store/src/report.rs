@@ -38,15 +38,17 @@ pub struct ImageSummary {
 /// Bytes of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Stored {
-    /// Of all objects.
+    /// The lengths of all objects, zeros and holes of files included: `zero` + `data`.
     pub total: u64,
-    /// Of them, zeros.
+    /// Of them, zeros and holes, which take no room.
     pub zero: u64,
-    /// Of them, stored already.
+    /// Of them, the rest: `reused` + `new`. `ls` shows it as SIZE.
+    pub data: u64,
+    /// Of `data`, what the store had already.
     pub reused: u64,
-    /// Of them, new.
+    /// Of `data`, what it had not.
     pub new: u64,
-    /// What the new ones take, compressed.
+    /// What `new` takes, compressed.
     pub written: u64,
 }
 
@@ -181,7 +183,7 @@ impl ImageSummary {
 impl From<StoredBytes> for Stored {
     fn from(bytes: StoredBytes) -> Self {
         let StoredBytes { total, zero, reused, new, written } = bytes;
-        Self { total, zero, reused, new, written }
+        Self { total, zero, data: total.saturating_sub(zero), reused, new, written }
     }
 }
 

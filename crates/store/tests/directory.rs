@@ -192,11 +192,13 @@ fn names_find_images() {
     assert_eq!(store.find("other").unwrap(), other.id);
     assert_eq!(store.find(&first.id.to_string()).unwrap(), first.id);
     assert_eq!(store.find(&first.id.to_string()[..8]).unwrap(), first.id);
-    for unknown in ["", "tra", &first.id.to_string()[..3], "nobody@latest", "train@1", "../images"] {
+    for unknown in ["", "tra", "xyz", "nobody@latest", "train@1", "../images"] {
         let error = store.find(unknown).unwrap_err();
         assert!(matches!(error, FindError::NotFound { .. }), "{unknown}: {error}");
         assert!(error.to_string().contains("dormouse ls"), "{error}");
     }
+    let short = store.find(&first.id.to_string()[..3]).unwrap_err();
+    assert!(short.to_string().contains("give at least 4 characters"), "{short}");
     let absent = store.find("00000000000000000000000000000000").unwrap_err();
     assert!(absent.to_string().contains("there is no image 0000"), "{absent}");
 
