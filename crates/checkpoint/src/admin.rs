@@ -1,14 +1,17 @@
 //! What is asked of a running job's supervisor, and how it answers: one JSON object a line over `admin.sock`.
 
 use crate::error::{Failure, Kind};
-use image::Compress;
+use image::{Compress, RawPath};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 /// The longest line either side reads.
 const LINE_MAX: u64 = 1 << 20;
+/// After how long a silence a supervisor may be suspended.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// What can be asked.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -29,11 +32,14 @@ pub struct CheckpointOptions {
     pub retries: u32,
     /// How to compress chunks.
     pub compress: Compress,
+    /// The folder of the store, absolute; without one, the job's own.
+    #[serde(default)]
+    pub store: Option<RawPath>,
 }
 
 impl Default for CheckpointOptions {
     fn default() -> Self {
-        Self { stop: false, gate_deadline_ms: 2000, retries: 3, compress: Compress::default() }
+        Self { stop: false, gate_deadline_ms: 2000, retries: 3, compress: Compress::default(), store: None }
     }
 }
 
@@ -45,6 +51,15 @@ pub enum Event {
     Step {
         /// Its name, for people.
         step: String,
+    },
+    /// The gate reopened, since the job did not get idle; it is closed again after a pause.
+    Retry {
+        /// Which further attempt this is, from 1.
+        number: u32,
+        /// How many there are at most.
+        of: u32,
+        /// What held the job, for people.
+        held_by: String,
     },
     /// Bytes captured so far.
     Progress {
@@ -63,7 +78,7 @@ impl Event {
     /// Whether nothing follows it.
     #[must_use]
     pub fn is_last(&self) -> bool {
-        !matches!(self, Self::Step { .. } | Self::Progress { .. })
+        matches!(self, Self::Published(_) | Self::Failed(_))
     }
 }
 
@@ -90,11 +105,13 @@ pub struct Report {
     pub host_ms: f64,
     /// Whether the addresses were rehearsed.
     pub rehearsed: bool,
-    /// Bytes in the image, and of them the device's.
+    /// Bytes that the image stands for, zeros and holes of files included.
     pub bytes: u64,
-    /// Device memory in the image.
+    /// Of them, those that are not zero.
+    pub data_bytes: u64,
+    /// Device memory in the image, zeros included.
     pub device_bytes: u64,
-    /// Bytes written to the store.
+    /// Bytes written to the store, compressed.
     pub written: u64,
     /// What a restart of this image will not bring back.
     pub warnings: Vec<String>,
@@ -130,7 +147,8 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Optio
 /// Asks a job's supervisor and passes on each event; answers with the last.
 ///
 /// # Errors
-/// [`Kind::NotFound`] when nobody listens, [`Kind::Ended`] when the supervisor ends before it has answered.
+/// [`Kind::NotFound`] when nobody listens, [`Kind::Ended`] when the supervisor ends before it has answered, [`Kind::Failed`] when it
+/// is suspended.
 pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Result<Event, Failure> {
     let ended =
         || Failure::new(Kind::Ended, "the job ended before its supervisor answered; nothing was published");
@@ -142,7 +160,19 @@ pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Re
         Failure::new(Kind::NotFound, format!("the job's supervisor does not listen: {error}"))
     })?;
     send(&stream, request).map_err(fail)?;
+    let listener = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero().get());
+    let waiting = stream.try_clone().map_err(fail)?;
+    waiting.set_read_timeout(Some(SILENCE)).map_err(fail)?;
     let mut from = BufReader::new(stream);
+    // The first event comes at once.
+    while let Err(error) = from.fill_buf() {
+        match (error.kind(), &listener) {
+            (io::ErrorKind::WouldBlock, Ok(pid)) if is_stopped(*pid) => return Err(suspended(*pid)),
+            (io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted, _) => {}
+            _ => return Err(fail(error)),
+        }
+    }
+    waiting.set_read_timeout(None).map_err(fail)?;
     while let Some(event) = receive::<Event>(&mut from).map_err(fail)? {
         each(&event);
         if event.is_last() {
@@ -152,10 +182,47 @@ pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Re
     Err(ended())
 }
 
+/// Whether a process is stopped, as by SIGTSTP.
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name comes in parentheses and may hold anything.
+    stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('T'))
+}
+
+fn suspended(pid: i32) -> Failure {
+    Failure::new(
+        Kind::Failed,
+        format!(
+            "the job's supervisor, process {pid}, is stopped: let it go on with `kill -CONT {pid}` and ask again"
+        ),
+    )
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_runs() {
+        use rustix::process::{Pid, Signal, kill_process};
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let becomes = |stopped: bool| {
+            let until = std::time::Instant::now() + Duration::from_secs(30);
+            while is_stopped(pid.as_raw_nonzero().get()) != stopped {
+                assert!(std::time::Instant::now() < until, "it does not become so: {stopped}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        becomes(false);
+        kill_process(pid, Signal::STOP).unwrap();
+        becomes(true);
+        kill_process(pid, Signal::CONT).unwrap();
+        becomes(false);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn messages_are_lines() {

@@ -20,4 +20,4 @@ mod work;
 
 pub use error::{Chain, Failure, Kind};
 pub use interrupt::Preparing;
-pub use stores::{find_image, open_store};
+pub use stores::{check_store, find_image, open_store};

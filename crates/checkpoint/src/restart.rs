@@ -10,7 +10,7 @@ use crate::record::JobRecord;
 use crate::runtime;
 use crate::sessions::{Session, Sessions, panicked};
 use crate::stores::open_store;
-use crate::supervisor::{Settings, Supervisor, admin_socket, claim, criu, hello, tmpfs};
+use crate::supervisor::{Ended, Settings, Supervisor, admin_socket, claim, criu, hello, tmpfs};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
 use std::path::Path;
@@ -106,7 +106,7 @@ impl Restart {
         signals: host::signals::Forwarder,
         preparing: Preparing,
         progress: Progress,
-    ) -> Result<host::Ending, Failure> {
+    ) -> Result<Ended, Failure> {
         self.check_machine()?;
         let criu = criu()?;
         let command = self.image.manifest().command.clone();

@@ -3,14 +3,24 @@
 use crate::error::{Chain, Failure, Kind};
 use crate::folder::read_kind;
 use image::ImageId;
+use rustix::fs::{Access, access};
+use std::fs;
+use std::io;
 use std::path::Path;
-use store::{FindError, Store};
+use store::{FindError, OpenError, Store};
 
 /// Opens a store that must be there.
 ///
 /// # Errors
-/// [`Kind::Store`] saying what is wrong with the folder.
+/// [`Kind::NotFound`] when there is no such folder, else [`Kind::Store`] saying what is wrong with it.
 pub fn open_store(dir: &Path) -> Result<Store, Failure> {
+    if !dir.try_exists().unwrap_or(true) {
+        let message = format!(
+            "there are no images: the store {} does not exist; the first checkpoint makes it",
+            dir.display()
+        );
+        return Err(Failure::new(Kind::NotFound, message));
+    }
     Store::open(dir).map_err(|error| Failure::new(Kind::Store, Chain(&error).to_string()))
 }
 
@@ -21,12 +31,52 @@ pub fn open_store(dir: &Path) -> Result<Store, Failure> {
 pub fn find_image(store: &Store, reference: &str) -> Result<ImageId, Failure> {
     store.find(reference).map_err(|error| {
         let kind = match &error {
-            FindError::NotFound { .. } | FindError::Ambiguous { .. } => Kind::NotFound,
+            FindError::NotFound { .. } | FindError::TooShort { .. } | FindError::Ambiguous { .. } => {
+                Kind::NotFound
+            }
             FindError::Read(error) => read_kind(error),
             _ => Kind::Damaged,
         };
         Failure::new(kind, Chain(&error).to_string())
     })
+}
+
+/// Whether a checkpoint could be written to the store in `dir`, or one be made there. Changes nothing.
+///
+/// # Errors
+/// [`Kind::Store`] saying what is wrong with the folder.
+pub fn check_store(dir: &Path) -> Result<(), Failure> {
+    let fail = |message: String| Err(Failure::new(Kind::Store, message));
+    let (place, missing) = match dir.ancestors().find(|place| place.exists()) {
+        Some(place) => (place, place != dir),
+        None => (Path::new("."), true),
+    };
+    if !place.is_dir() {
+        return fail(format!("{} is not a folder", place.display()));
+    }
+    if let Err(error) = access(place, Access::WRITE_OK | Access::EXEC_OK) {
+        let what = if missing { format!(", where {} would be made", dir.display()) } else { String::new() };
+        return fail(format!("cannot write to {}{what}: {error}", place.display()));
+    }
+    if missing {
+        return Ok(());
+    }
+    match (Store::open(dir), first_name(dir)) {
+        (Err(OpenError::NotAStore { .. }), Ok(None)) | (Ok(_), _) => Ok(()),
+        (Err(OpenError::NotAStore { dir }), Ok(Some(found))) => {
+            fail(OpenError::NotEmpty { dir, found }.to_string())
+        }
+        (Err(OpenError::NotAStore { dir }), Err(error)) => {
+            fail(format!("cannot read {}: {error}", dir.display()))
+        }
+        (Err(error), _) => fail(Chain(&error).to_string()),
+    }
+}
+
+/// One of the names in a folder.
+fn first_name(dir: &Path) -> io::Result<Option<String>> {
+    let entry = fs::read_dir(dir)?.next().transpose()?;
+    Ok(entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
 }
 
 /// Opens a store, or creates it where there is none.
@@ -35,4 +85,41 @@ pub fn find_image(store: &Store, reference: &str) -> Result<ImageId, Failure> {
 /// [`Kind::Store`] saying what is wrong with the folder.
 pub fn open_or_create_store(dir: &Path) -> Result<Store, Failure> {
     Store::open_or_create(dir).map_err(|error| Failure::new(Kind::Store, Chain(&error).to_string()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_for_a_store_is_told_from_one_that_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        check_store(&at("to/be/made")).unwrap();
+        fs::create_dir(at("empty")).unwrap();
+        check_store(&at("empty")).unwrap();
+        assert_eq!(fs::read_dir(at("empty")).unwrap().count(), 0);
+        open_or_create_store(&at("store")).unwrap();
+        check_store(&at("store")).unwrap();
+        fs::create_dir(at("other")).unwrap();
+        fs::write(at("other/thing"), "").unwrap();
+        for (bad, word) in [
+            (at("other"), "\"thing\""),
+            (at("other/thing"), "thing"),
+            ("/dev/null/store".into(), "/dev/null is not a folder"),
+        ] {
+            let failure = check_store(&bad).unwrap_err();
+            assert_eq!(failure.kind, Kind::Store);
+            assert!(failure.message.contains(word), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_does_not_exist_has_no_images() {
+        let folder = tempfile::tempdir().unwrap();
+        let failure = open_store(&folder.path().join("none")).unwrap_err();
+        assert_eq!(failure.kind, Kind::NotFound);
+        assert!(failure.message.contains("none does not exist"), "{failure}");
+    }
 }

@@ -7,6 +7,8 @@ use crate::facts;
 use crate::lineage;
 use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{RECOVERY, Sessions, stop_listening, wait_for_caller};
+use crate::stores::check_store;
+use host::privilege::Capability;
 use image::{Command, ImageId, Lineage, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
@@ -14,7 +16,7 @@ use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use transport::hello::HelloListener;
@@ -25,6 +27,9 @@ const LIBRARY_DIR: &str = "lib";
 const HELLO: &str = "hello.sock";
 /// How long whoever asks may take to say what, and to hear the answer.
 const ASKING: Duration = Duration::from_secs(10);
+
+/// Capabilities without which no job runs (`docs/privileges.md`).
+const NEEDED: [Capability; 3] = [Capability::SysAdmin, Capability::SysPtrace, Capability::Mknod];
 
 /// The most jobs of one name that are numbered.
 const NUMBERS: u32 = 9999;
@@ -50,6 +55,17 @@ pub struct Settings {
     pub shared_memory: u64,
 }
 
+/// How a job ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its name.
+    pub job: String,
+    /// As the program did.
+    pub ending: host::Ending,
+    /// The image after which it was stopped, when that is why it ended.
+    pub stopped_after: Option<ImageId>,
+}
+
 /// A running job.
 pub struct Supervisor {
     pub(crate) facts: JobFacts,
@@ -58,6 +74,7 @@ pub struct Supervisor {
     pub(crate) sessions: Arc<Sessions>,
     cutting: Mutex<()>,
     newest: Mutex<Option<ImageId>>,
+    stopped_after: OnceLock<ImageId>,
     rehearsed: AtomicBool,
     ended: Mutex<bool>,
     /// Told when `ended` is.
@@ -73,13 +90,21 @@ struct Answering {
 /// Runs a program as a job, to its end.
 ///
 /// # Errors
-/// When it cannot be started; what the program itself does is in the [`host::Ending`].
+/// When it cannot be started; what the program itself does is in the [`Ended`].
 pub fn run(
     settings: Settings,
     mut spec: host::JobSpec,
     shim: &Path,
     signals: host::signals::Forwarder,
-) -> Result<host::Ending, Failure> {
+) -> Result<Ended, Failure> {
+    // Before the folder of all jobs is touched, which only root can.
+    host::privilege::require(&NEEDED).map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
+    if let Err(failure) = check_store(&settings.store) {
+        tracing::warn!(
+            "checkpoints of this job will fail: {failure}; the program runs all the same, and `dormouse checkpoint \
+             --store DIR` writes elsewhere"
+        );
+    }
     let command = Command {
         args: spec.argv.iter().map(|arg| RawPath::from(arg.as_os_str())).collect(),
         cwd: RawPath::from(spec.cwd.as_os_str()),
@@ -87,7 +112,10 @@ pub fn run(
     let (facts, folder) = claim(&runtime::root(), &settings, &command, lineage::fresh()?, None)?;
     let tmpfs = tmpfs(settings.shared_memory)?;
     let library = tmpfs.path().join(LIBRARY_DIR);
-    install_shim(shim, &library)?;
+    install_shim(shim, &library).map_err(|error| {
+        let what = format!("cannot put {} into the job", shim.display());
+        too_small(Failure::of(what, &error), &error, settings.shared_memory)
+    })?;
     let inside = Path::new(host::JOB_DIR).join(LIBRARY_DIR);
     spec.binds = host::driver::binds(&inside.join("libcuda.so.1"), "libcuda.so");
     spec.hide = host::driver::device_nodes();
@@ -96,7 +124,8 @@ pub fn run(
     let hello = hello(&tmpfs.path())?;
     let callers = admin_socket(&folder)?;
     let serving = sessions.serve(hello);
-    let spawned = host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error));
+    let spawned =
+        host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error, settings.shared_memory));
     let ending = spawned.and_then(|job| {
         Supervisor::new(facts, command, job, Arc::clone(&sessions), None).supervise(&folder, callers, signals)
     });
@@ -119,6 +148,7 @@ impl Supervisor {
             sessions,
             cutting: Mutex::default(),
             newest: Mutex::new(newest),
+            stopped_after: OnceLock::new(),
             rehearsed: AtomicBool::new(false),
             ended: Mutex::default(),
             ending: Condvar::new(),
@@ -131,7 +161,7 @@ impl Supervisor {
         folder: &JobFolder,
         callers: UnixListener,
         signals: host::signals::Forwarder,
-    ) -> Result<host::Ending, Failure> {
+    ) -> Result<Ended, Failure> {
         if let Some(init) = self.job.outer(host::InnerPid::INIT) {
             folder.note_init(&self.facts.job, init.0)?;
         }
@@ -154,7 +184,11 @@ impl Supervisor {
             // One that panicked has said so.
             let _ = thread.join();
         }
-        ending
+        Ok(Ended {
+            job: self.facts.job.clone(),
+            ending: ending?,
+            stopped_after: self.stopped_after.get().copied(),
+        })
     }
 
     /// Answers until the job has ended, each question on a thread of its own; gives those that are still at it.
@@ -189,6 +223,8 @@ impl Supervisor {
         stream.set_write_timeout(Some(ASKING))?;
         match receive(&mut BufReader::new(stream))? {
             Some(Request::Checkpoint(options)) => {
+                // Who is gone by now, as when this process was suspended, wants no checkpoint any more.
+                send(stream, &Event::Step { step: "preparing".to_owned() })?;
                 let (events, queue) = mpsc::channel();
                 let this = Arc::clone(&self);
                 // The checkpoint does not wait for whoever looks on.
@@ -252,6 +288,12 @@ impl Supervisor {
     /// The newest image of this job.
     pub(crate) fn newest_image(&self) -> Option<ImageId> {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The job is about to be ended, since its image is safe.
+    pub(crate) fn stopping_after(&self, image: ImageId) {
+        // Only one checkpoint gets here: nothing is left for a second.
+        let _ = self.stopped_after.set(image);
     }
 
     pub(crate) fn published(&self, image: ImageId, rehearsed: bool) {
@@ -319,11 +361,26 @@ pub(crate) fn tmpfs(size: u64) -> Result<host::Tmpfs, Failure> {
 }
 
 /// The shim under every name by which programs ask for the driver.
-fn install_shim(shim: &Path, library: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(library)
-        .and_then(|()| fs::copy(shim, library.join("libcuda.so.1")))
-        .and_then(|_| fs::hard_link(library.join("libcuda.so.1"), library.join("libcuda.so")))
-        .map_err(|error| Failure::of(format_args!("cannot put {} into the job", shim.display()), &error))
+fn install_shim(shim: &Path, library: &Path) -> io::Result<()> {
+    fs::create_dir_all(library)?;
+    fs::copy(shim, library.join("libcuda.so.1"))?;
+    fs::hard_link(library.join("libcuda.so.1"), library.join("libcuda.so"))
+}
+
+/// Names the flag, where the job's tmpfs of `size` bytes is full.
+fn too_small(failure: Failure, error: &(dyn std::error::Error + 'static), size: u64) -> Failure {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let is_full = |error: &(dyn std::error::Error + 'static)| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::StorageFull)
+    };
+    if !causes.into_iter().any(is_full) {
+        return failure;
+    }
+    let message = format!(
+        "{}; the job's shared memory is {size} bytes: give --shared-memory a larger size",
+        failure.message
+    );
+    Failure { message, ..failure }
 }
 
 pub(crate) fn hello(shared: &Path) -> Result<HelloListener, Failure> {
@@ -331,14 +388,14 @@ pub(crate) fn hello(shared: &Path) -> Result<HelloListener, Failure> {
         .map_err(|error| Failure::of("cannot listen for GPU sessions", &error))
 }
 
-fn spawn_failure(error: &host::SpawnError) -> Failure {
+fn spawn_failure(error: &host::SpawnError, shared_memory: u64) -> Failure {
     let kind = match (error, error.shell_code()) {
         (host::SpawnError::Privilege(_), _) => Kind::Unavailable,
         (_, 127) => Kind::NotFound,
         (_, 126) => Kind::CannotExecute,
         _ => Kind::Failed,
     };
-    Failure::new(kind, Chain(error).to_string())
+    too_small(Failure::new(kind, Chain(error).to_string()), error, shared_memory)
 }
 
 #[cfg(test)]

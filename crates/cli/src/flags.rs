@@ -68,7 +68,7 @@ pub struct Run {
     #[command(flatten)]
     pub store: Store,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -138,6 +138,9 @@ pub struct Checkpoint {
     /// How to compress
     #[arg(long, value_enum, default_value_t)]
     pub compress: Compress,
+    /// Folder of the store, for this image [default: the one that the job was started with]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
     #[command(flatten)]
     pub json: Json,
 }
@@ -206,6 +209,8 @@ pub struct Image {
 #[derive(Args, Debug)]
 pub struct Doctor {
     #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
     pub json: Json,
 }
 
@@ -247,6 +252,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
@@ -272,5 +278,24 @@ mod tests {
         let Ok(Cli { command: Command::Run(run) }) = cli else { panic!("not a run: {cli:?}") };
         assert_eq!(run.program, ["prog", "--device", "x"]);
         assert_eq!(run.machine.device, Device::Soft);
+        let cli = Cli::try_parse_from(["dormouse", "run", "./prog", "--name", "x", "-v", "--", "-y"]);
+        let Ok(Cli { command: Command::Run(run) }) = cli else { panic!("not a run: {cli:?}") };
+        assert_eq!((run.program.len(), run.name), (6, None));
+        assert_eq!(run.program, ["./prog", "--name", "x", "-v", "--", "-y"]);
+    }
+
+    #[test]
+    fn a_mistyped_option_is_not_a_program() {
+        for wrong in ["--nmae", "-q"] {
+            let error = Cli::try_parse_from(["dormouse", "run", wrong, "x", "--", "./count"]).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{error}");
+            assert_eq!(error.exit_code(), 2);
+            assert!(wrong == "-q" || error.to_string().contains("'--name'"), "{error}");
+        }
+        let cli = Cli::try_parse_from(["dormouse", "run", "--", "--nmae"]);
+        assert!(
+            matches!(&cli, Ok(Cli { command: Command::Run(run) }) if run.program == ["--nmae"]),
+            "{cli:?}"
+        );
     }
 }

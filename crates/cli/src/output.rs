@@ -1,6 +1,7 @@
 //! Results to text or JSON, failures to a sentence and an exit code.
 
 use crate::exit;
+use checkpoint::supervisor::Ended;
 use checkpoint::{Failure, Kind};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -48,6 +49,14 @@ pub fn complain(failure: &Failure) {
     eprintln!("dormouse: {failure}");
     if failure.kind == Kind::Unavailable {
         eprintln!("dormouse: `dormouse doctor` says what works on this machine");
+    }
+}
+
+/// Says how a job that was stopped goes on.
+pub fn tell_stopped(ended: &Ended) {
+    if let Some(image) = ended.stopped_after {
+        let job = &ended.job;
+        eprintln!("dormouse: stopped after image {image} was taken; continue with 'dormouse restart {job}'");
     }
 }
 

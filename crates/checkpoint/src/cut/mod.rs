@@ -18,7 +18,7 @@ use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_or_create_store;
 use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
-use image::{CutTimes, Manifest, ObjectKind, RawPath};
+use image::{CutTimes, ImageId, Manifest, ObjectKind, RawPath};
 use server::control::{Ask, few};
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ pub fn take(
 ) -> Result<Report, Failure> {
     let began = Instant::now();
     let criu = criu()?;
-    let store = open_or_create_store(&job.facts.store)?;
+    let dir = options.store.as_ref().map_or(&*job.facts.store, RawPath::as_path);
+    let store = open_or_create_store(dir)?;
     let draft = store.begin().map_err(write_failure)?;
     // Made before the gate closes: it reads the store's indexes.
     let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
@@ -82,7 +83,10 @@ pub fn take(
         if retries >= options.retries {
             return Err(not_idle(options, retries, &holders));
         }
-        tracing::info!("not idle, held by {}; trying again", holders.join("; "));
+        retries += 1;
+        let held_by = holders.join("; ");
+        // Whoever asked may have gone; the checkpoint goes on.
+        let _ = events.send(Event::Retry { number: retries, of: options.retries, held_by });
         if job.ends_within(pause) {
             return Err(Failure::new(
                 Kind::Ended,
@@ -90,7 +94,6 @@ pub fn take(
             ));
         }
         pause = (pause * 2).min(PAUSE_MAX);
-        retries += 1;
     }
 }
 
@@ -214,10 +217,13 @@ impl<'a> Cut<'a> {
         };
         let mut receipts = device.receipts.clone();
         receipts.push(self.writer.finish().map_err(write_failure)?);
-        let manifest = manifest(job, &self.draft, &record, &device, times, rehearsed);
+        // An image names the one before it only where both lie.
+        let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
+        let manifest = manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed);
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
         job.published(published.id, rehearsed);
         if let Some((frozen, gated, held)) = stopped {
+            job.stopping_after(published.id);
             frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
             // Its servers end with its processes.
             drop((gated, held));
@@ -235,6 +241,7 @@ impl<'a> Cut<'a> {
             host_ms: ms(host_time),
             rehearsed,
             bytes: device.bytes + shared_bytes + host_bytes,
+            data_bytes: published.stored.total.saturating_sub(published.stored.zero),
             device_bytes: device.bytes,
             written: published.stored.written,
             warnings: few(warnings),
@@ -275,19 +282,19 @@ fn write_options(options: &CheckpointOptions) -> WriteOptions {
 
 fn manifest(
     job: &Supervisor,
-    draft: &Draft,
+    (id, parent): (ImageId, Option<ImageId>),
     record: &JobRecord,
     device: &Device,
     cut: CutTimes,
     rehearsed: bool,
 ) -> Manifest {
     Manifest {
-        id: draft.id(),
+        id,
         machine: image::Machine::HOST,
         job: job.facts.job.clone(),
         created_ns: facts::now_ns(),
         dormouse: env!("CARGO_PKG_VERSION").to_owned(),
-        parent: job.newest_image(),
+        parent,
         rehearsed,
         host: facts::host(),
         devices: device.devices.clone(),

@@ -4,6 +4,7 @@ use crate::flags::{self, Checkpoint};
 use crate::output::Show;
 use checkpoint::admin::{self, CheckpointOptions, Event, Report, Request};
 use checkpoint::{Failure, Kind, runtime};
+use image::RawPath;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
@@ -25,21 +26,21 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         gate_deadline_ms: (flags.gate_deadline * 1000.0) as u64,
         retries: flags.retries,
         compress: flags.compress.into(),
+        store: flags.store.as_deref().map(|dir| RawPath::from(&super::absolute(dir))),
     };
     let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
-    let last =
-        admin::ask(
-            &runtime::admin_socket(&root, &job.job),
-            &Request::Checkpoint(options),
-            |event| match event {
-                Event::Step { step } => bar.set_message(step.clone()),
-                Event::Progress { done, total } => {
-                    bar.set_length(*total);
-                    bar.set_position(*done);
-                }
-                _ => {}
-            },
-        );
+    let socket = runtime::admin_socket(&root, &job.job);
+    let last = admin::ask(&socket, &Request::Checkpoint(options), |event| match event {
+        Event::Step { step } => bar.set_message(step.clone()),
+        Event::Retry { number, of, held_by } if !flags.json.json => bar.suspend(|| {
+            eprintln!("dormouse: not idle, held by {held_by}; trying again ({number} of {of})");
+        }),
+        Event::Progress { done, total } => {
+            bar.set_length(*total);
+            bar.set_position(*done);
+        }
+        _ => {}
+    });
     bar.finish_and_clear();
     match last? {
         Event::Published(report) => {
@@ -84,8 +85,9 @@ impl Show for Published {
         )?;
         writeln!(
             out,
-            "{} in the image, {} of it device memory; {} written",
-            HumanBytes(report.bytes),
+            "{} in the image and {} of zeros; {} of all that is device memory; {} written",
+            HumanBytes(report.data_bytes),
+            HumanBytes(report.bytes.saturating_sub(report.data_bytes)),
             HumanBytes(report.device_bytes),
             HumanBytes(report.written)
         )?;

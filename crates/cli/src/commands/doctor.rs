@@ -1,11 +1,12 @@
 //! `dormouse doctor`: what works on this machine, tried rather than guessed.
 
-use super::shim;
+use super::{has_gpu, shim};
 use crate::flags::Doctor;
 use crate::output::{Show, table};
-use checkpoint::{Chain, Failure, Kind};
+use checkpoint::{Chain, Failure, Kind, check_store};
 use host::criu::{Capabilities, Resource};
 use host::privilege::Capability;
+use indicatif::HumanBytes;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
@@ -30,7 +31,7 @@ pub struct Findings {
 }
 
 /// Tries everything that a job needs.
-pub fn run(_: &Doctor) -> Result<Findings, Failure> {
+pub fn run(flags: &Doctor) -> Result<Findings, Failure> {
     let mut checks: Vec<Check> = Capability::all().map(privilege).collect();
     checks.push(match shim() {
         Ok(path) => found("shim", path.display().to_string()),
@@ -44,6 +45,7 @@ pub fn run(_: &Doctor) -> Result<Findings, Failure> {
             checks.extend(Resource::ALL.map(|resource| carried(&capabilities, resource)));
         }
     }
+    checks.push(store(&super::store_dir(&flags.store)));
     checks.push(gpu());
     checks.push(found("software-device", "PTX on the CPU: --device soft".to_owned()));
     Ok(Findings { checks })
@@ -56,7 +58,12 @@ fn privilege(capability: Capability) -> Check {
     }
     // CRIU gets by without this one, unless the job raised its limits.
     let optional = capability == Capability::SysResource;
-    let detail = format!("{}: run as root, or give the process this capability", capability.purpose());
+    let how = if rustix::process::geteuid().is_root() {
+        "this root lacks it; give it to the process, as with `docker run --privileged`"
+    } else {
+        "run as root, or give the process this capability"
+    };
+    let detail = format!("{}: {how}", capability.purpose());
     Check { optional, ..missing(&name, detail) }
 }
 
@@ -68,10 +75,21 @@ fn carried(capabilities: &Capabilities, resource: Resource) -> Check {
     }
 }
 
+/// The store that images go to without `--store`.
+fn store(dir: &Path) -> Check {
+    if let Err(failure) = check_store(dir) {
+        return missing("store", format!("{failure}; choose another with --store or DORMOUSE_STORE"));
+    }
+    let there = if dir.exists() { "writable" } else { "not there yet; the first checkpoint makes it" };
+    let free = dir.ancestors().find_map(|place| rustix::fs::statvfs(place).ok());
+    let free = free.map_or(0, |place| place.f_bavail.saturating_mul(place.f_frsize));
+    found("store", format!("{}: {there}, {} free", dir.display(), HumanBytes(free)))
+}
+
 /// The driver itself is not asked: initialising it takes a server's place on the GPU.
 fn gpu() -> Check {
     let libraries = host::driver::library_paths("libcuda.so");
-    let (ok, detail) = match (Path::new("/dev/nvidiactl").exists(), libraries.first()) {
+    let (ok, detail) = match (has_gpu(), libraries.first()) {
         (true, Some(library)) => (true, format!("driver library {}", library.display())),
         (true, None) => {
             (false, "there is a GPU, but no libcuda.so.1; install the driver's library".to_owned())

@@ -4,6 +4,7 @@ use super::store_dir;
 use crate::flags;
 use crate::output::{Show, table};
 use checkpoint::{Failure, Kind, find_image, open_store};
+use image::FileAction;
 use indicatif::{HumanBytes, ProgressBar};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
@@ -18,15 +19,25 @@ pub struct Images(Listing);
 /// Lists the images of a store; of one job, if asked.
 pub fn ls(flags: &flags::Ls) -> Result<Images, Failure> {
     let dir = store_dir(&flags.store);
-    if flags.store.store.is_none() && !dir.exists() {
-        // The default store is made by the first checkpoint.
-        return Ok(Images(Listing::default()));
-    }
-    let mut listing = open_store(&dir)?
-        .list()
-        .map_err(|error| Failure::of(format_args!("cannot list {}", dir.display()), &error))?;
+    let mut listing = if dir.try_exists().unwrap_or(true) {
+        let listed = open_store(&dir)?.list();
+        listed.map_err(|error| Failure::of(format_args!("cannot list {}", dir.display()), &error))?
+    } else {
+        // Not an error: the first checkpoint makes it.
+        if !flags.json.json {
+            eprintln!("dormouse: the store {} does not exist yet", dir.display());
+        }
+        Listing::default()
+    };
     if let Some(job) = &flags.job {
         listing.images.retain(|image| image.job == *job);
+        if listing.images.is_empty() {
+            let message = format!(
+                "there is no image of a job named {job:?} in {}: `dormouse ls` shows those that are there",
+                dir.display()
+            );
+            return Err(Failure::new(Kind::NotFound, message));
+        }
     }
     Ok(Images(listing))
 }
@@ -41,7 +52,7 @@ impl Show for Images {
                 image.id.to_string().chars().take(12).collect(),
                 image.job.clone(),
                 image.created.clone(),
-                HumanBytes(image.stored.total).to_string(),
+                HumanBytes(image.stored.data).to_string(),
                 HumanBytes(image.stored.written).to_string(),
                 image.devices.join(", "),
                 image.command.join(" "),
@@ -103,14 +114,20 @@ impl Show for Details {
         let stored = &summary.stored;
         writeln!(
             out,
-            "bytes      {} ({} zero, {} stored before), {} written",
-            HumanBytes(stored.total),
-            HumanBytes(stored.zero),
+            "bytes      {} ({} stored before) and {} of zeros, which take no room; {} written",
+            HumanBytes(stored.data),
             HumanBytes(stored.reused),
+            HumanBytes(stored.zero),
             HumanBytes(stored.written)
         )?;
         for file in &image.job_files {
-            writeln!(out, "wrote      {} ({} bytes; restart: {:?})", file.path, file.len, file.action)?;
+            writeln!(
+                out,
+                "wrote      {} ({} bytes; a restart {})",
+                file.path,
+                file.len,
+                in_words(file.action)
+            )?;
         }
         writeln!(out)?;
         let mut rows = vec![["BYTES", "ZERO", "CHUNKS", "OBJECT"].map(String::from).to_vec()];
@@ -123,6 +140,15 @@ impl Show for Details {
             ]
         }));
         table(out, &rows)
+    }
+}
+
+/// What a restart does with a file that the job has written.
+fn in_words(action: FileAction) -> &'static str {
+    match action {
+        FileAction::Truncate => "cuts it back to this length",
+        FileAction::PutBack => "puts this content back",
+        FileAction::Warn => "leaves it as it is, and says so",
     }
 }
 

@@ -13,10 +13,15 @@ use crate::flags;
 use ::checkpoint::{Failure, Kind};
 use std::path::{Path, PathBuf};
 
+/// A folder, wherever it is named from.
+pub fn absolute(dir: &Path) -> PathBuf {
+    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
+}
+
 /// The folder of the store.
 pub fn store_dir(flags: &flags::Store) -> PathBuf {
     if let Some(dir) = &flags.store {
-        return dir.clone();
+        return absolute(dir);
     }
     if rustix::process::geteuid().is_root() {
         return "/var/lib/dormouse".into();
@@ -27,19 +32,36 @@ pub fn store_dir(flags: &flags::Store) -> PathBuf {
         .join("dormouse")
 }
 
+/// Where the kernel's half of the driver is asked.
+const DRIVER_NODE: &str = "/dev/nvidiactl";
+
+/// Whether this machine has a GPU that can be asked for.
+pub fn has_gpu() -> bool {
+    Path::new(DRIVER_NODE).exists()
+}
+
 /// Where calls go on this machine: the value of `--device` for servers. Says so when it is not what one would hope for.
-pub fn device(flags: flags::Device) -> &'static str {
-    match flags {
+///
+/// # Errors
+/// [`Kind::Mismatch`] when a GPU is asked for where there is none.
+pub fn device(flags: flags::Device) -> Result<&'static str, Failure> {
+    Ok(match flags {
+        flags::Device::Gpu if !has_gpu() => {
+            let message = format!(
+                "there is no device for --device gpu: {DRIVER_NODE} does not exist; use --device soft for the software device"
+            );
+            return Err(Failure::new(Kind::Mismatch, message));
+        }
         flags::Device::Gpu => "gpu",
         flags::Device::Soft => "soft",
-        flags::Device::Auto if Path::new("/dev/nvidiactl").exists() => "gpu",
+        flags::Device::Auto if has_gpu() => "gpu",
         flags::Device::Auto => {
             eprintln!(
                 "dormouse: no GPU on this machine: using the software device (--device soft to ask for it)"
             );
             "soft"
         }
-    }
+    })
 }
 
 /// Our `libcuda.so.1`: `$DORMOUSE_SHIM`, or where a bundle or a build folder has it.

@@ -3,10 +3,10 @@
 use super::{device, store_dir};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
-use crate::output::{Show, complain, finish};
+use crate::output::{Show, complain, finish, tell_stopped};
 use checkpoint::admin::Event;
 use checkpoint::restart::{self, Progress};
-use checkpoint::supervisor::{Name, Settings};
+use checkpoint::supervisor::{Ended, Name, Settings};
 use checkpoint::{Failure, Preparing};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
@@ -34,7 +34,10 @@ pub fn run(flags: Restart) -> ExitCode {
         return finish(flags.json, check(&flags));
     }
     match start(flags) {
-        Ok(ending) => ending.exit_like_it(),
+        Ok(ended) => {
+            tell_stopped(&ended);
+            ended.ending.exit_like_it()
+        }
         Err(failure) => {
             complain(&failure);
             ExitCode::from(OWN_FAILURE)
@@ -44,12 +47,12 @@ pub fn run(flags: Restart) -> ExitCode {
 
 fn check(flags: &Restart) -> Result<Restartable, Failure> {
     let restart = restart::Restart::open(&store_dir(&flags.store), &flags.image)?;
-    let device = device_for(flags, &restart);
+    let device = device_for(flags, &restart)?;
     restart.check(&device, shared_memory_for(flags, &restart))?;
     Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device })
 }
 
-fn start(flags: Restart) -> Result<host::Ending, Failure> {
+fn start(flags: Restart) -> Result<Ended, Failure> {
     let io = |error: io::Error| Failure::of("cannot prepare the job", &error);
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
@@ -58,7 +61,7 @@ fn start(flags: Restart) -> Result<host::Ending, Failure> {
     let store = store_dir(&flags.store);
     let restart = restart::Restart::open(&store, &flags.image)?;
     let settings = Settings {
-        device: device_for(&flags, &restart),
+        device: device_for(&flags, &restart)?,
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,
         shared_memory: shared_memory_for(&flags, &restart),
@@ -95,10 +98,10 @@ fn shared_memory_for(flags: &Restart, restart: &restart::Restart) -> u64 {
 }
 
 /// Without a wish the job goes back to the sort of device it was on.
-fn device_for(flags: &Restart, restart: &restart::Restart) -> String {
+fn device_for(flags: &Restart, restart: &restart::Restart) -> Result<String, Failure> {
     match flags.machine.device {
-        flags::Device::Auto => restart.device().to_owned(),
-        asked => device(asked).to_owned(),
+        flags::Device::Auto => Ok(restart.device().to_owned()),
+        asked => device(asked).map(str::to_owned),
     }
 }
 

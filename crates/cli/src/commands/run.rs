@@ -3,8 +3,8 @@
 use super::{device, shim, store_dir};
 use crate::exit::OWN_FAILURE;
 use crate::flags::Run;
-use crate::output::complain;
-use checkpoint::supervisor::{self, Name, Settings};
+use crate::output::{complain, tell_stopped};
+use checkpoint::supervisor::{self, Ended, Name, Settings};
 use checkpoint::{Failure, Kind};
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,7 +15,10 @@ const SHARED_MEMORY: u64 = 64 << 30;
 /// Runs a program as a job and ends as it does.
 pub fn run(flags: Run) -> ExitCode {
     match start(flags) {
-        Ok(ending) => ending.exit_like_it(),
+        Ok(ended) => {
+            tell_stopped(&ended);
+            ended.ending.exit_like_it()
+        }
         Err((failure, code)) => {
             complain(&failure);
             ExitCode::from(code)
@@ -23,7 +26,7 @@ pub fn run(flags: Run) -> ExitCode {
     }
 }
 
-fn start(flags: Run) -> Result<host::Ending, (Failure, u8)> {
+fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     let own = |failure| (failure, OWN_FAILURE);
     let io = |error: std::io::Error| own(Failure::of("cannot prepare the job", &error));
     // Before any thread exists: signals are waited for, not handled.
@@ -31,7 +34,7 @@ fn start(flags: Run) -> Result<host::Ending, (Failure, u8)> {
     let program = Path::new(&flags.program[0]).to_owned();
     let settings = Settings {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
-        device: device(flags.machine.device).to_owned(),
+        device: device(flags.machine.device).map_err(own)?.to_owned(),
         store: store_dir(&flags.store),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
     };

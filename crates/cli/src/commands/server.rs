@@ -22,6 +22,6 @@ fn open(device: Device) -> Result<Arc<dyn Backend>, String> {
         Device::Soft => Ok(Arc::new(backend_soft::SoftBackend::new(backend_soft::Options::default()))),
         Device::Gpu | Device::Auto => backend_driver::Driver::open()
             .map(|driver| Arc::new(driver) as _)
-            .map_err(|error| error.to_string()),
+            .map_err(|error| checkpoint::Chain(&error).to_string()),
     }
 }
