@@ -11,8 +11,8 @@ use wire::CuError;
 #[derive(Debug, thiserror::Error)]
 pub enum DriverUnavailable {
     /// There is no driver library.
-    #[error("no CUDA driver: {0}")]
-    NoLibrary(libloading::Error),
+    #[error("no CUDA driver: the loader does not find libcuda.so.1, or cannot use it")]
+    NoLibrary(#[source] libloading::Error),
     /// The library that was found is Dormouse's own.
     #[error(
         "the libcuda.so.1 that the loader finds is Dormouse's own; take its folder out of LD_LIBRARY_PATH"
