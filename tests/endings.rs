@@ -1,7 +1,10 @@
 //! However a program ends and wherever it writes: as without Dormouse, before and after a restart.
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dormouse_tests::{Stage, first_line};
@@ -177,33 +180,79 @@ fn one_pipe_for_output_and_errors_keeps_their_order() {
     check(Job::start_merged(stage.place().restart_command(&image)).unwrap());
 }
 
+fn appending(path: &Path) -> File {
+    File::options().create(true).append(true).open(path).unwrap()
+}
+
+fn wait_for_bytes(child: &mut Child, file: &Path, length: u64) {
+    while std::fs::metadata(file).unwrap().len() < length {
+        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn output_to_files() {
     let stage = Stage::new("files").unwrap();
-    let (out, err) = (stage.place().cwd().join("out"), stage.place().cwd().join("err"));
-    let into_files = |command: &mut Command| {
-        let open = |path| std::fs::File::options().create(true).append(true).open(path).unwrap();
-        command.stdout(open(&out)).stderr(open(&err)).status().unwrap()
+    let at = |name: &str| stage.place().cwd().join(name);
+    let (out, err) = (at("out"), at("err"));
+    let start = |out: &Path| {
+        let mut command = stage.command("endings", &["stdio", "500", "64"]);
+        command.stdout(File::create(out).unwrap()).stderr(Stdio::null()).spawn().unwrap()
     };
-    assert!(into_files(&mut stage.command("endings", &["stdio", "500", "64"])).success());
+    let mut command = stage.command("endings", &["stdio", "500", "64"]);
+    assert!(command.stdout(appending(&out)).stderr(appending(&err)).status().unwrap().success());
     let undisturbed = std::fs::read(&out).unwrap();
     assert!(
         String::from_utf8_lossy(&std::fs::read(&err).unwrap())
             .contains("err 0\nerr 1\nerr 2\nerr 3\nerr 4\n")
     );
-    std::fs::remove_file(&out).unwrap();
 
-    let mut command = stage.command("endings", &["stdio", "500", "64"]);
-    command.stdout(std::fs::File::create(&out).unwrap()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    while std::fs::metadata(&out).unwrap().len() < 40 {
-        assert!(child.try_wait().unwrap().is_none(), "it ended without a word");
-        std::thread::sleep(Duration::from_millis(5));
+    for after in [After::Stop, After::LeaveRunning] {
+        let exact = after == After::Stop;
+        let mut child = start(&out);
+        wait_for_bytes(&mut child, &out, 40);
+        let image = stage.checkpoint(after).unwrap();
+        // Stopped, or at its end.
+        child.wait().unwrap();
+        let before = std::fs::read(&out).unwrap();
+        // To the same file, to which somebody else has added something, and to another.
+        let line = b"precious line\n";
+        appending(&out).write_all(line).unwrap();
+        let mut restart = stage.place().restart_command(&image);
+        assert!(restart.stdout(appending(&out)).stderr(Stdio::null()).status().unwrap().success());
+        let all = std::fs::read(&out).unwrap();
+        let same = all.strip_prefix(&[&before[..], line].concat()[..]).expect("nothing is lost").to_vec();
+        let new = at("new");
+        let mut restart = stage.place().restart_command(&image);
+        assert!(
+            restart.stdout(File::create(&new).unwrap()).stderr(Stdio::null()).status().unwrap().success()
+        );
+        assert!(std::fs::read(&out).unwrap() == all, "the old file is touched no more");
+        for rest in [same, std::fs::read(&new).unwrap()] {
+            assert!(!rest.is_empty());
+            let pieces = [&before[..], &rest[..]];
+            assert!(
+                fits(&undisturbed, &pieces, exact).is_ok(),
+                "{:?}",
+                String::from_utf8_lossy(&pieces.concat())
+            );
+        }
     }
-    let image = stage.checkpoint(After::Stop).unwrap();
-    child.wait().unwrap();
-    assert!(into_files(&mut stage.place().restart_command(&image)).success());
-    assert_eq!(String::from_utf8_lossy(&std::fs::read(&out).unwrap()), String::from_utf8_lossy(&undisturbed));
+}
+
+#[test]
+fn a_file_is_shared_with_the_shell_that_has_it_too() {
+    const JOB: &str = "echo b1; until [ -e go ]; do sleep 0.01; done; echo b2";
+    let stage = Stage::new("shared").unwrap();
+    let command = stage.place().run_command("/bin/sh".as_ref(), &["-c", JOB].map(str::to_owned));
+    let file = stage.place().cwd().join("f");
+    let script = "echo a; \"$@\" & until grep -q b1 f; do sleep 0.01; done; echo c; touch go; wait; echo d";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh"]).arg(command.get_program()).args(command.get_args());
+    shell.current_dir(stage.place().cwd()).stdin(Stdio::null()).stdout(File::create(&file).unwrap());
+    assert!(shell.status().unwrap().success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "a\nb1\nc\nb2\nd\n");
 }
 
 #[test]
@@ -248,7 +297,7 @@ fn a_program_that_is_not_cuda_just_runs() {
     let input = stage.place().cwd().join("input");
     std::fs::write(&input, "abc\nliving on video\n").unwrap();
     let mut command = stage.command("no_cuda", &[]);
-    command.stdin(std::fs::File::open(&input).unwrap());
+    command.stdin(File::open(&input).unwrap());
     let finished = Job::start(command).unwrap().finish().unwrap();
     assert_eq!(String::from_utf8_lossy(&finished.stdout), "cba\noediv no gnivil\ndone 2 lines\n");
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);

@@ -56,6 +56,15 @@ impl Stage {
         self.place().run_command(&self.guest(guest), &args)
     }
 
+    /// The command that runs a guest whose output goes to a file that the job itself opens, for appending.
+    pub fn command_into_file(&self, guest: &str, args: &[&str], file: &str) -> Command {
+        let script = format!("exec \"$0\" \"$@\" >>{file}");
+        let guest = self.guest(guest).display().to_string();
+        let words = ["-c", &script, &guest].into_iter().chain(args.iter().copied());
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        self.place().run_command("/bin/sh".as_ref(), &words)
+    }
+
     /// Starts a guest and waits for its first line.
     pub fn started(&self, guest: &str, args: &[&str]) -> anyhow::Result<Job> {
         first_line(Job::start(self.command(guest, args))?)

@@ -1,7 +1,7 @@
 //! What becomes of a restart that its user ends, that finds too little room, or that is looked at.
 #![allow(clippy::unwrap_used)]
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,8 +33,8 @@ fn claim(stage: &Stage) -> PathBuf {
 fn a_signal_ends_a_restart_that_prepares_and_leaves_everything_as_it_was() {
     let stage = Stage::new("interrupted").unwrap();
     let file = stage.place().cwd().join("output");
-    let mut command = stage.command("vector_loop", &["4000", "40"]);
-    command.stdout(File::options().create(true).append(true).open(&file).unwrap()).stderr(Stdio::null());
+    let mut command = stage.command_into_file("vector_loop", &["4000", "40"], "output");
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     wait_for("the first line", || length(&file) > 0);
     let image = stage.checkpoint(After::LeaveRunning).unwrap();

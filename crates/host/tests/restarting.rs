@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -303,22 +303,15 @@ fn another_folder_another_kind_of_output() {
 }
 
 #[test]
-fn output_to_a_file_is_cut_back_to_the_checkpoint() {
+fn a_file_that_the_job_opened_is_cut_back_to_the_checkpoint() {
     let bench = Bench::new();
     let program = bench.compile("counter", &counter(2, 150));
-    for append in [false, true] {
+    for how in [">", ">>"] {
         let file = bench.path("output");
-        let out =
-            OpenOptions::new().write(true).create(true).truncate(!append).append(append).open(&file).unwrap();
-        let mut command = bench.command(&bench.to_the_end(&program));
-        let job = Supervisor::start(
-            {
-                command.stdout(out);
-                command
-            },
-            bench.control(),
-        );
-        let lines = || fs::read_to_string(&file).unwrap().lines().count();
+        let script =
+            format!("exec {} {} {how}{}", program.display(), bench.path("end").display(), file.display());
+        let job = bench.run(&["sh", "-c", &script]);
+        let lines = || fs::read_to_string(&file).unwrap_or_default().lines().count();
         wait_until("thirty lines", || lines() > 30);
         let image = bench.image();
         job.dump(&image);

@@ -16,6 +16,7 @@ use crate::files::{self, FileError, Limits};
 use crate::job::{Ending, Job};
 use crate::mounts;
 use crate::net;
+use crate::stdio::{FileKey, SharedFile, shared};
 use crate::tasks::{OuterPid, Task};
 use crate::tmpfs::Scratch;
 
@@ -134,7 +135,10 @@ impl Job {
         let session = Session::start(criu, &[images_dir.as_fd(), work_dir.as_fd()], None);
         let session = session.map_err(failed("starting CRIU"))?;
         let keyed = mounts.iter().filter_map(|m| Some((m.key.as_ref()?, &m.mount.target)));
-        let external = keyed.map(|(key, target)| format!("mnt[{}]:{key}", target.display())).collect();
+        let mut external: Vec<String> =
+            keyed.map(|(key, target)| format!("mnt[{}]:{key}", target.display())).collect();
+        let given = self.border().as_ref().ok_or(DumpError::Ended)?.file_keys();
+        external.extend(given.map_err(failed(GIVEN_FILES))?.into_iter().map(FileKey::external));
         let network_lock = self.network_lock();
         let request = rpc::Options {
             images_dir_fd: images_dir.as_raw_fd(),
@@ -181,6 +185,7 @@ impl Job {
                 kernel: kernel_release(),
                 mounts,
                 channels: Vec::new(),
+                files: Vec::new(),
                 connections: Vec::new(),
                 written: Vec::new(),
                 programs: Vec::new(),
@@ -225,6 +230,17 @@ const LOCKED: &str =
 /// The log's name in the working folder.
 pub(super) const LOG: &str = "criu.log";
 
+/// What was being done.
+const GIVEN_FILES: &str = "looking at the files that it was started with";
+
+fn lost_input(file: &SharedFile) -> String {
+    format!(
+        "{}, which the job reads as descriptor {}, has no name any more: a restart must be given it again",
+        file.path.display(),
+        file.fd
+    )
+}
+
 /// What is behind some of CRIU's messages, and what to do.
 fn explain(log: &LogExcerpt) -> Option<&'static str> {
     const KNOWN: [(&str, &str); 5] = [
@@ -249,16 +265,19 @@ impl Frozen<'_> {
             let border = border.as_ref().ok_or(DumpError::Ended)?;
             border.drain(options.drain_patience);
             self.record.channels = border.record(&pids);
+            self.record.files = border.record_files().map_err(failed(GIVEN_FILES))?;
         }
+        let given = shared::keys(&self.record.files);
         let limits = Limits {
             open: options.save_limit,
             closed: options.save_closed_limit,
             all_closed: options.save_all_closed_limit,
         };
         let closed = self.job.written();
-        (self.record.written, self.warnings) = files::collect(&pids, closed, images, limits)?;
+        (self.record.written, self.warnings) = files::collect(&pids, closed, &given, images, limits)?;
+        self.warnings.extend(self.record.files.iter().filter(|file| file.is_lost_input()).map(lost_input));
         self.record.connections = net::of(&pids);
-        record::note_used(&mut self.record.mounts, &pids);
+        record::note_used(&mut self.record.mounts, &pids, &given);
         self.record.programs = files::mapped_by(&pids);
         let record =
             |t: Task| TaskRecord { pid: t.inner, parent: t.parent, comm: t.comm, threads: t.threads.len() };

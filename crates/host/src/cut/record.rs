@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::{ProgramFile, WrittenFile};
 use crate::mounts::{Keeper, Mount};
 use crate::net::Connection;
-use crate::stdio::ChannelRecord;
+use crate::stdio::{ChannelRecord, FileKey, SharedFile};
 use crate::tasks::{InnerPid, OuterPid};
 use crate::tmpfs::JOB_DIR;
 
@@ -25,6 +25,9 @@ pub struct HostRecord {
     pub mounts: Vec<MountRecord>,
     /// Every pipe to the outside, with the bytes on their way.
     pub channels: Vec<ChannelRecord>,
+    /// Every regular file that it was given.
+    #[serde(default)]
+    pub files: Vec<SharedFile>,
     /// Its TCP connections.
     pub connections: Vec<Connection>,
     /// Files the job has written.
@@ -66,7 +69,7 @@ pub struct MountRecord {
 impl HostRecord {
     /// The version written, and the newest that is read. It changes when what is recorded no longer means what it did to those who
     /// read this version; a field that may be missing needs a serde default instead.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 
     /// Bytes of the application's descriptor `fd` (1 or 2, or its terminal) that had been delivered at the cut.
     #[must_use]
@@ -94,9 +97,10 @@ pub(super) fn mounts(all: Vec<Mount>, base: &[Mount]) -> Vec<MountRecord> {
         .collect()
 }
 
-/// Finds out which of `mounts` are used by `tasks`, all stopped.
-pub(super) fn note_used(mounts: &mut [MountRecord], tasks: &[OuterPid]) {
-    let mut paths: BTreeSet<PathBuf> = tasks.iter().flat_map(|&task| crate::files::held_by(task)).collect();
+/// Finds out which of `mounts` are used by `tasks`, all stopped. Files that they were `given` are on none of them.
+pub(super) fn note_used(mounts: &mut [MountRecord], tasks: &[OuterPid], given: &BTreeSet<FileKey>) {
+    let held = |&task: &OuterPid| crate::files::held_by(task, given);
+    let mut paths: BTreeSet<PathBuf> = tasks.iter().flat_map(held).collect();
     let own = mounts.iter().filter(|mount| mount.key.is_none()).map(|mount| mount.mount.target.clone());
     paths.extend(own);
     for mount in mounts.iter_mut().filter(|mount| mount.key.is_some()) {
@@ -134,7 +138,7 @@ mod tests {
             mount("/nowhere/else", Some("d")),
             mount("/nowhere/else/own", None),
         ];
-        note_used(&mut mounts, &[OuterPid(std::process::id() as i32)]);
+        note_used(&mut mounts, &[OuterPid(std::process::id() as i32)], &BTreeSet::new());
         let used: Vec<&str> = mounts.iter().filter(|m| m.used).filter_map(|m| m.key.as_deref()).collect();
         assert_eq!(used, ["a", "c", "d"]);
     }

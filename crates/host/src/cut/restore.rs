@@ -136,8 +136,8 @@ impl Restored {
         let work = Scratch::for_log().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
-        let (border, pipes) =
-            Border::reopen(&record.channels, stdio).map_err(failed("opening the job's streams"))?;
+        let (border, pipes) = Border::reopen(&record.channels, &record.files, stdio)
+            .map_err(failed("opening the job's streams"))?;
 
         net::forget(&record.connections);
         criu::mounts::leave_out(images, &left_out)

@@ -1,6 +1,6 @@
 //! What a process holds of the file system.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,15 +10,19 @@ use rustix::fs::OFlags;
 
 use super::maps;
 use super::written::open_flags;
+use crate::stdio::FileKey;
 use crate::tasks::OuterPid;
 
-/// The path of everything that a stopped process has open or mapped, of its program, its root and its working folder.
-pub(crate) fn held_by(task: OuterPid) -> Vec<PathBuf> {
+/// The path of everything that a stopped process has open or mapped, but for what it was `given`, of its program, its root and its
+/// working folder.
+pub(crate) fn held_by(task: OuterPid, given: &BTreeSet<FileKey>) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = fs::read_dir(format!("/proc/{task}/fd"))
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|link| fs::read_link(link.path()).ok())
+        .map(|link| link.path())
+        .filter(|link| given.is_empty() || !FileKey::behind(link).is_ok_and(|key| given.contains(&key)))
+        .filter_map(|link| fs::read_link(link).ok())
         .collect();
     paths.extend(
         ["cwd", "root", "exe"].iter().filter_map(|what| fs::read_link(format!("/proc/{task}/{what}")).ok()),
@@ -31,8 +35,9 @@ pub(crate) fn held_by(task: OuterPid) -> Vec<PathBuf> {
 }
 
 /// Bytes of the files whose contents go into an image because `tasks` have them open: deleted ones, and those open for writing of
-/// at most `limit` bytes each. What lies on the job's tmpfs, at `tmpfs`, is not among them.
-pub(crate) fn carried_by(tasks: &[OuterPid], tmpfs: &Path, limit: u64) -> u64 {
+/// at most `limit` bytes each. What lies on the job's tmpfs, at `tmpfs`, and what they were `given` is not among
+/// them.
+pub(crate) fn carried_by(tasks: &[OuterPid], given: &BTreeSet<FileKey>, tmpfs: &Path, limit: u64) -> u64 {
     let on_tmpfs = fs::metadata(tmpfs).map(|meta| meta.dev()).ok();
     let mut carried = HashMap::new();
     for task in tasks {
@@ -41,8 +46,9 @@ pub(crate) fn carried_by(tasks: &[OuterPid], tmpfs: &Path, limit: u64) -> u64 {
         let mapped = maps::of(*task).into_iter().filter(|mapping| mapping.written);
         let mapped = mapped.map(|mapping| (format!("/proc/{task}/map_files/{}", mapping.range).into(), true));
         for (link, writable) in opened.chain(mapped) {
-            let Ok(meta) = fs::metadata::<PathBuf>(link) else { continue };
-            if !meta.is_file() || Some(meta.dev()) == on_tmpfs {
+            let Ok(meta) = fs::metadata::<&PathBuf>(&link) else { continue };
+            let is_given = || FileKey::behind(&link).is_ok_and(|key| given.contains(&key));
+            if !meta.is_file() || Some(meta.dev()) == on_tmpfs || is_given() {
                 continue;
             }
             let bytes = match meta.nlink() {
@@ -70,7 +76,7 @@ mod tests {
     #[test]
     fn this_process_holds_its_program_its_folder_and_what_it_has_open() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let held = held_by(OuterPid(std::process::id() as i32));
+        let held = held_by(OuterPid(std::process::id() as i32), &BTreeSet::new());
         for path in
             [std::env::current_exe().unwrap(), std::env::current_dir().unwrap(), file.path().to_owned()]
         {
@@ -86,7 +92,8 @@ mod tests {
             fs::OpenOptions::new().read(true).append(true).open(folder.path().join(name)).unwrap()
         };
         let this = [OuterPid(std::process::id() as i32)];
-        let carried = || carried_by(&this, Path::new("/proc"), 1 << 20);
+        let none = BTreeSet::new();
+        let carried = || carried_by(&this, &none, Path::new("/proc"), 1 << 20);
         let before = carried();
         let _written = file("written", 300_000);
         assert_eq!(carried() - before, 300_000);
@@ -96,6 +103,6 @@ mod tests {
         fs::remove_file(folder.path().join("deleted")).unwrap();
         let _again = fs::File::open(folder.path().join("too-long")).unwrap();
         assert_eq!(carried() - before, 300_000 + (4 << 20));
-        assert_eq!(carried_by(&this, folder.path(), 1 << 20), before);
+        assert_eq!(carried_by(&this, &none, folder.path(), 1 << 20), before);
     }
 }

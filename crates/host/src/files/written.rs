@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::known::Written;
 use super::maps;
+use crate::stdio::FileKey;
 use crate::tasks::OuterPid;
 use crate::tmpfs::JOB_DIR;
 
@@ -83,17 +84,18 @@ pub(crate) struct Limits {
 }
 
 /// Records the files that `tasks`, all stopped, have open for writing or have written before (`closed`), and saves into `folder`
-/// those that may be changed in place. Answers warnings too.
+/// those that may be changed in place. What they were `given` is not theirs alone, and left as it is. Answers warnings too.
 pub(crate) fn collect(
     tasks: &[OuterPid],
     closed: Written,
+    given: &BTreeSet<FileKey>,
     folder: &Path,
     limits: Limits,
 ) -> Result<(Vec<WrittenFile>, Vec<String>), FileError> {
     let mut open: BTreeMap<PathBuf, Found> = BTreeMap::new();
     for task in tasks {
-        find_open(*task, &mut open);
-        find_mapped(*task, &mut open);
+        find_open(*task, given, &mut open);
+        find_mapped(*task, given, &mut open);
     }
     let mut collection = Collection { folder, files: Vec::new(), warnings: Vec::new() };
     let files: Vec<PathBuf> = closed.files.into_iter().filter(|path| !open.contains_key(path)).collect();
@@ -188,7 +190,7 @@ impl Collection<'_> {
     }
 }
 
-fn find_open(task: OuterPid, found: &mut BTreeMap<PathBuf, Found>) {
+fn find_open(task: OuterPid, given: &BTreeSet<FileKey>, found: &mut BTreeMap<PathBuf, Found>) {
     let Ok(links) = fs::read_dir(format!("/proc/{task}/fd")) else { return };
     for link in links.flatten() {
         let Some(flags) = open_flags(task, &link.file_name().to_string_lossy()) else { continue };
@@ -196,7 +198,7 @@ fn find_open(task: OuterPid, found: &mut BTreeMap<PathBuf, Found>) {
             continue;
         }
         if let Ok(path) = fs::read_link(link.path()) {
-            note(found, path, link.path(), flags.contains(OFlags::APPEND));
+            note(found, given, path, link.path(), flags.contains(OFlags::APPEND));
         }
     }
 }
@@ -207,18 +209,25 @@ pub(super) fn open_flags(task: OuterPid, fd: &str) -> Option<OFlags> {
     u32::from_str_radix(octal.trim(), 8).ok().map(OFlags::from_bits_retain)
 }
 
-fn find_mapped(task: OuterPid, found: &mut BTreeMap<PathBuf, Found>) {
+fn find_mapped(task: OuterPid, given: &BTreeSet<FileKey>, found: &mut BTreeMap<PathBuf, Found>) {
     for mapping in maps::of(task).into_iter().filter(|mapping| mapping.written) {
         let through = format!("/proc/{task}/map_files/{}", mapping.range);
-        note(found, mapping.path, through.into(), false);
+        note(found, given, mapping.path, through.into(), false);
     }
 }
 
-fn note(found: &mut BTreeMap<PathBuf, Found>, path: PathBuf, through: PathBuf, appended: bool) {
+fn note(
+    found: &mut BTreeMap<PathBuf, Found>,
+    given: &BTreeSet<FileKey>,
+    path: PathBuf,
+    through: PathBuf,
+    appended: bool,
+) {
     if path.is_absolute()
         && !path.starts_with(JOB_DIR)
         && !path.starts_with("/dev")
         && !path.starts_with("/proc")
+        && !FileKey::behind(&through).is_ok_and(|key| given.contains(&key))
     {
         let file = found.entry(path).or_insert(Found { through, appended });
         file.appended &= appended;

@@ -133,7 +133,8 @@ impl Job {
         };
         let tasks = self.tasks();
         let pids: Vec<OuterPid> = tasks.iter().map(|task| task.outer).collect();
-        let files = files::carried_by(&pids, &self.tmpfs.path(), options.save_limit);
+        let given = self.border().as_ref().and_then(|border| border.file_keys().ok()).unwrap_or_default();
+        let files = files::carried_by(&pids, &given, &self.tmpfs.path(), options.save_limit);
         tasks.iter().map(of_task).sum::<u64>() + files + options.save_all_closed_limit
     }
 

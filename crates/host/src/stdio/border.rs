@@ -1,5 +1,6 @@
 //! Every pipe that crosses the job's border, and the relays at our end of them.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::{Stdio, Stream, StreamKind};
 use super::relay::{Relay, peek_pipe};
+use super::shared::{FileKey, Replacement, Shared, SharedFile};
 use super::{RawMode, TerminalModes, Window};
 use crate::init::instructions::{InnerSource, InnerStream, InnerTerminal, READY};
 use crate::tasks::OuterPid;
@@ -55,6 +57,7 @@ pub struct ChannelRecord {
 #[derive(Debug)]
 pub(crate) struct Border {
     channels: Vec<Channel>,
+    files: Vec<Shared>,
     stdio: Stdio,
     raw_mode: Option<RawMode>,
 }
@@ -90,7 +93,7 @@ pub(crate) struct InnerEnds {
 impl Border {
     /// Makes the pipes for a new job. Nothing moves in them before [`Self::start`].
     pub(crate) fn open(mut stdio: Stdio) -> io::Result<(Self, InnerEnds)> {
-        let mut opening = Opening { channels: Vec::new(), fds: Vec::new() };
+        let mut opening = Opening::default();
         let alive = opening.held(Role::Alive)?;
         let mut streams = Vec::new();
         for stream in mem::take(&mut stdio.streams) {
@@ -98,6 +101,9 @@ impl Border {
             let source = match (stream.shares, &stream.kind) {
                 (Some(earlier), _) => InnerSource::Same(earlier),
                 (None, StreamKind::Terminal) => InnerSource::Terminal,
+                (None, StreamKind::Shared) => {
+                    InnerSource::Inherited(opening.share(fd, stream.outer.try_clone()?)?)
+                }
                 (None, StreamKind::File { path, flags, offset }) => {
                     let stat = rustix::fs::fstat(&stream.outer)?;
                     let (path, flags, offset) = (path.clone(), flags.bits(), *offset);
@@ -150,18 +156,20 @@ impl Border {
             }),
             _ => None,
         };
-        let Opening { channels, fds } = opening;
-        let border = Self { channels, stdio, raw_mode: None };
+        let Opening { channels, files, fds } = opening;
+        let border = Self { channels, files, stdio, raw_mode: None };
         Ok((border, InnerEnds { streams, terminal, alive, fds }))
     }
 
-    /// Makes the pipes of a job that comes back. Answers CRIU's key and the job's end of each. Nothing moves in them before
-    /// [`Self::go_on`]: should the job not come back, nothing has been delivered or taken.
+    /// Makes the pipes of a job that comes back, and finds what takes the place of its `files`. Answers CRIU's key and the job's end
+    /// of each. Nothing moves in the pipes before [`Self::go_on`]: should the job not come back, nothing has been delivered or taken.
     pub(crate) fn reopen(
         records: &[ChannelRecord],
+        files: &[SharedFile],
         stdio: Stdio,
     ) -> io::Result<(Self, Vec<(String, OwnedFd)>)> {
-        let mut opening = Opening { channels: Vec::new(), fds: Vec::new() };
+        let mut opening = Opening::default();
+        let mut keys: Vec<String> = records.iter().map(|record| format!("pipe:[{}]", record.inode)).collect();
         let (screen, keyboard) = stdio.terminal_ends();
         for record in records {
             let pending = record.undelivered.clone();
@@ -187,10 +195,22 @@ impl Border {
                 },
             }?;
         }
-        let Opening { channels, fds } = opening;
-        let keyed =
-            records.iter().zip(fds).map(|(record, fd)| (format!("pipe:[{}]", record.inode), fd)).collect();
-        Ok((Self { channels, stdio, raw_mode: None }, keyed))
+        for file in files {
+            let (key, fd) = (file.key.inherited(), file.fd);
+            // Two on the same file are one to CRIU.
+            if keys.contains(&key) {
+                continue;
+            }
+            keys.push(key);
+            let _number = match file.replacement(&stdio)? {
+                Replacement::File(file) => opening.share(fd, file),
+                Replacement::Relayed => {
+                    opening.output(Role::Output(fd), sink(&stdio, fd)?.as_fd(), Vec::new(), 0)
+                }
+            }?;
+        }
+        let Opening { channels, files, fds } = opening;
+        Ok((Self { channels, files, stdio, raw_mode: None }, keys.into_iter().zip(fds).collect()))
     }
 
     /// Tells init to start the application.
@@ -253,6 +273,16 @@ impl Border {
         })
     }
 
+    /// What the regular files that the job was given are on.
+    pub(crate) fn file_keys(&self) -> io::Result<BTreeSet<FileKey>> {
+        self.files.iter().map(Shared::key).collect()
+    }
+
+    /// The state of these files.
+    pub(crate) fn record_files(&self) -> io::Result<Vec<SharedFile>> {
+        self.files.iter().map(Shared::record).collect()
+    }
+
     /// The state of every pipe, which stays so until [`Self::go_on`]. The job must be stopped; `tasks` are its processes.
     pub(crate) fn record(&self, tasks: &[OuterPid]) -> Vec<ChannelRecord> {
         self.relays().for_each(Relay::park);
@@ -283,10 +313,9 @@ impl Border {
                 relay.finish(discard || matches!(channel.role, Role::Input | Role::InputAt(_) | Role::Keys));
             }
         }
-        // The job had open files of its own for these; whoever shares ours goes on after what the job wrote.
+        // The job had an open file of its own for these; whoever shares ours goes on after what the job wrote.
         for stream in &self.stdio.streams {
             if let StreamKind::File { flags, .. } = &stream.kind
-                && stream.fd != 0
                 && stream.directions().1
                 && !flags.contains(OFlags::APPEND)
             {
@@ -296,8 +325,10 @@ impl Border {
     }
 }
 
+#[derive(Default)]
 struct Opening {
     channels: Vec<Channel>,
+    files: Vec<Shared>,
     fds: Vec<OwnedFd>,
 }
 
@@ -312,6 +343,13 @@ impl Opening {
     fn read(&mut self, role: Role) -> io::Result<i32> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         self.add(role, writer, OurEnd::Read(reader))
+    }
+
+    /// A regular file of which the job gets the very open file.
+    fn share(&mut self, fd: i32, file: OwnedFd) -> io::Result<i32> {
+        self.fds.push(file.try_clone()?);
+        self.files.push(Shared { fd, file });
+        Ok(self.fds.last().map_or(-1, AsRawFd::as_raw_fd))
     }
 
     fn hand(&mut self, stream: Stream) -> io::Result<i32> {

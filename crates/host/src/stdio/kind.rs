@@ -9,13 +9,16 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, OFlags};
 
 use super::inherited;
+use super::shared::{FileKey, SharedFile};
 
 /// The kind of one stream, which decides how the job gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamKind {
     /// A terminal: the job gets a pty of its own, relayed.
     Terminal,
-    /// A regular file that has a name, or a folder (above 2): opened again inside the job with the same flags, at the same offset.
+    /// A regular file that has a name: handed over as it is, offset and all.
+    Shared,
+    /// One above 2 that is both read and written, or a folder: opened again inside the job with the same flags, at the same offset.
     File {
         /// Where it lies.
         path: PathBuf,
@@ -102,10 +105,24 @@ impl Stdio {
     }
 
     fn add(&mut self, fd: i32, outer: OwnedFd) {
-        let kind = classify(fd, outer.as_fd());
+        let mut kind = classify(fd, outer.as_fd());
         let shares =
             self.streams.iter().find(|s| same_open_file(s.outer.as_fd(), outer.as_fd())).map(|s| s.fd);
+        if kind == StreamKind::Shared && shares.is_none() && self.is_other_way(fd, outer.as_fd()) {
+            kind = StreamKind::Relayed;
+        }
         self.streams.push(Stream { fd, kind, outer, shares });
+    }
+
+    /// Whether an earlier stream is on the same file, for reading where this one is for writing or the other way round: CRIU
+    /// could not tell them apart.
+    fn is_other_way(&self, fd: i32, outer: BorrowedFd<'_>) -> bool {
+        let of = |fd: i32, outer: BorrowedFd<'_>| {
+            Some((FileKey::of(outer).ok()?, SharedFile::is_input(fd, rustix::fs::fcntl_getfl(outer).ok()?)))
+        };
+        let Some((key, input)) = of(fd, outer) else { return true };
+        let mut earlier = self.streams.iter().filter(|s| s.kind == StreamKind::Shared);
+        earlier.any(|s| of(s.fd, s.outer.as_fd()) == Some((key, !input)))
     }
 
     /// `/dev/null` three times.
@@ -162,6 +179,7 @@ fn classify(number: i32, fd: BorrowedFd<'_>) -> StreamKind {
     match kind {
         _ if flags.contains(OFlags::PATH) => foreign(),
         FileType::CharacterDevice if named => StreamKind::Device { path, flags },
+        FileType::RegularFile if named && !hidden && (standard || one_way) => StreamKind::Shared,
         FileType::RegularFile if named && !hidden => {
             let offset = rustix::fs::seek(fd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0);
             StreamKind::File { path, flags, offset }
