@@ -224,6 +224,72 @@ fn a_read_only_store() {
 }
 
 #[test]
+fn a_folder_that_is_no_store_is_named_at_the_start_and_another_can_be_chosen() {
+    let stage = Stage::new("no-store").unwrap();
+    let (place, other) = (stage.place(), stage.place().folder.join("other"));
+    std::fs::create_dir(place.store()).unwrap();
+    std::fs::write(place.store().join("something"), "else").unwrap();
+    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    stage.refused_checkpoint(&[]).unwrap().expect(10, &["something"]);
+    let output = place.checkpoint_command(After::Stop).arg("--store").arg(&other).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Signal(9), "{}", finished.stderr);
+    let stopped = format!("continue with 'dormouse restart {}'", stage.name());
+    for word in ["checkpoints of this job will fail", "something", "stopped after image", &stopped] {
+        assert!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    }
+    let listed = place.dormouse("ls").arg("--store").arg(&other).arg(stage.name()).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+}
+
+#[test]
+fn images_that_are_not_there() {
+    let (stage, image) = asleep("not-there");
+    let ask = |command: &str, what: &str, store: PathBuf| {
+        let output = stage.place().dormouse(command).arg("--store").arg(store).arg(what).output().unwrap();
+        Failure::of(&output).unwrap()
+    };
+    let (store, nowhere) = (stage.place().store(), stage.place().folder.join("nowhere"));
+    ask("inspect", &image, nowhere.clone()).expect(3, &["nowhere does not exist"]);
+    ask("ls", "nobody", nowhere).expect(3, &["nobody"]);
+    ask("ls", "nobody", store.clone()).expect(3, &["nobody", "dormouse ls"]);
+    ask("inspect", &image[..1], store).expect(3, &["give at least 4 characters"]);
+}
+
+#[test]
+fn a_suspended_supervisor() {
+    let stage = Stage::new("suspended").unwrap();
+    let job = stage.started("vector_loop", &["800", "40"]).unwrap();
+    let pid = rustix::process::Pid::from_raw(job.pid()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TSTP).unwrap();
+    let output = stage.place().checkpoint_command(After::Stop).output().unwrap();
+    Failure::of(&output).unwrap().expect(1, &[&format!("kill -CONT {}", job.pid())]);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    // What was asked meanwhile is forgotten.
+    run_on_after_failed_checkpoint(&stage, job);
+}
+
+#[test]
+fn too_little_shared_memory() {
+    let stage = Stage::new("small").unwrap();
+    let mut command = stage.place().dormouse("run");
+    let output = command.args(["--device", "soft", "--shared-memory", "1M", "--", "true"]).output().unwrap();
+    Failure::of(&output).unwrap().expect(125, &["1048576 bytes", "--shared-memory"]);
+}
+
+#[test]
+fn an_ordinary_user() {
+    let stage = Stage::new("user").unwrap();
+    let command = stage.command("vector_loop", &["1", "1"]);
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"]);
+    setpriv.arg(command.get_program()).args(command.get_args()).current_dir(stage.place().cwd());
+    let all = ["CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_MKNOD"];
+    Failure::of(&setpriv.output().unwrap()).unwrap().expect(125, &all);
+}
+
+#[test]
 fn no_privilege_for_namespaces() {
     let stage = Stage::new("unprivileged").unwrap();
     let command = stage.command("vector_loop", &["1", "1"]);
