@@ -39,6 +39,8 @@ fn a_job_that_gets_idle_later_is_checkpointed_by_a_retry() {
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["retries"].as_u64().unwrap() >= 1, "{report}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("trying again (1 of 10)") && said.contains("kernel"), "{said}");
     assert_eq!(stage.images().unwrap().len(), 1);
     assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
 }

@@ -32,7 +32,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
     let socket = runtime::admin_socket(&root, &job.job);
     let last = admin::ask(&socket, &Request::Checkpoint(options), |event| match event {
         Event::Step { step } => bar.set_message(step.clone()),
-        Event::Retry { number, of, held_by } if !flags.json.json => bar.suspend(|| {
+        Event::Retry { number, of, held_by } => bar.suspend(|| {
             eprintln!("dormouse: not idle, held by {held_by}; trying again ({number} of {of})");
         }),
         Event::Progress { done, total } => {
