@@ -185,6 +185,36 @@ fn a_restart_onto_a_closed_stream_or_a_device() {
 }
 
 #[test]
+fn a_job_that_nobody_hears_can_be_heard_again() {
+    const JOB: &str =
+        "trap '' PIPE; exec 2>/dev/null; until [ -e $1 ]; do echo here; sleep 0.01; done; echo the end";
+    let bench = Bench::new();
+    let (first, last, end) = (bench.path("first"), bench.path("last"), bench.path("end"));
+    let start = |command: &Command, to: String| {
+        let words = [command.get_program()].into_iter().chain(command.get_args());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("exec \"$@\" >{to}"), "sh"]).args(words);
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Supervisor::start(shell, bench.control())
+    };
+    let stopped = |job: Supervisor| {
+        let image = bench.image();
+        job.stop(&image);
+        job.finish();
+        image
+    };
+    let command = bench.command(&["bash", "-c", JOB, "job", end.to_str().unwrap()]);
+    let job = start(&command, first.display().to_string());
+    wait_for_lines(&first);
+    let image = stopped(job);
+    let image = stopped(start(&bench.restart_command(&image), "&-".into()));
+    bench.let_end();
+    let (status, _) = start(&bench.restart_command(&image), last.display().to_string()).finish();
+    let text = read(&last);
+    assert!(status.success() && text.ends_with("the end\n") && !read(&first).contains("end"), "{text}");
+}
+
+#[test]
 fn input_goes_on_where_it_was_unless_another_is_given() {
     const JOB: &str =
         "while read -r line; do echo $line; [ $line = 2 ] && until [ -e $1 ]; do sleep 0.01; done; done";
@@ -212,6 +242,10 @@ fn input_goes_on_where_it_was_unless_another_is_given() {
     assert_eq!(shared.stream_position().unwrap(), 12);
     assert_eq!(restart(File::open(&other).unwrap().into()), "other\n");
     fs::write(&input, "0\n").unwrap();
+    shared.rewind().unwrap();
+    let mut refused = bench.restart_command(&image);
+    assert!(!refused.stdin(shared.try_clone().unwrap()).stderr(Stdio::null()).status().unwrap().success());
+    assert_eq!(shared.stream_position().unwrap(), 0);
     let output = bench.restart_command(&image).stderr(Stdio::piped()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains(input.to_str().unwrap()), "{text}");

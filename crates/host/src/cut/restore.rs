@@ -214,6 +214,9 @@ impl Restored {
     /// When CRIU fails at the last moment. Nothing of the job is left then.
     pub fn resume(self) -> Result<Job, RestoreError> {
         let Self { job, session, work, criu } = self;
+        if let Some(border) = job.border().as_ref() {
+            border.move_files().map_err(failed("going to where the job was in its input"))?;
+        }
         let held_back = HeldBack::behind(session.pid(), &job.tasks());
         session.acknowledge().map_err(failed("resuming the job"))?;
         let resumed = session.run_to("post-resume");

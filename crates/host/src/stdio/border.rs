@@ -102,7 +102,7 @@ impl Border {
                 (Some(earlier), _) => InnerSource::Same(earlier),
                 (None, StreamKind::Terminal) => InnerSource::Terminal,
                 (None, StreamKind::Shared) => {
-                    InnerSource::Inherited(opening.share(fd, stream.outer.try_clone()?)?)
+                    InnerSource::Inherited(opening.share(fd, stream.outer.try_clone()?, None)?)
                 }
                 (None, StreamKind::File { path, flags, offset }) => {
                     let stat = rustix::fs::fstat(&stream.outer)?;
@@ -179,13 +179,13 @@ impl Border {
                 Role::Alive => opening.held(role),
                 Role::Input => opening.input(role, source(&stdio, 0)?.as_fd(), pending, delivered),
                 Role::InputAt(fd) => opening.input(role, source(&stdio, fd)?.as_fd(), pending, delivered),
-                Role::Output(fd) => opening.output(role, sink(&stdio, fd)?.as_fd(), pending, delivered),
+                Role::Output(fd) => opening.output_at(fd, &stdio, pending, delivered),
                 Role::Both(_) => opening.own(role, &pending),
                 Role::Stops => opening.read(role),
                 Role::Screen => {
                     let shown_on = match screen {
                         Some(screen) => screen.try_clone_to_owned()?,
-                        None => sink(&stdio, 1)?,
+                        None => sink(&stdio, 1)?.map_or_else(unheard, Ok)?,
                     };
                     opening.output(role, shown_on.as_fd(), pending, delivered)
                 }
@@ -203,10 +203,8 @@ impl Border {
             }
             keys.push(key);
             let _number = match file.replacement(&stdio)? {
-                Replacement::File(file) => opening.share(fd, file),
-                Replacement::Relayed => {
-                    opening.output(Role::Output(fd), sink(&stdio, fd)?.as_fd(), Vec::new(), 0)
-                }
+                Replacement::File(file, start) => opening.share(fd, file, start),
+                Replacement::Relayed => opening.output_at(fd, &stdio, Vec::new(), 0),
             }?;
         }
         let Opening { channels, files, fds } = opening;
@@ -271,6 +269,11 @@ impl Border {
             OurEnd::Relay(relay) => Some(relay),
             _ => None,
         })
+    }
+
+    /// Brings files that a restart was given to where the job was in them. To be done last: they are not the job's alone.
+    pub(crate) fn move_files(&self) -> io::Result<()> {
+        self.files.iter().try_for_each(Shared::move_to_start)
     }
 
     /// What the regular files that the job was given are on.
@@ -346,9 +349,9 @@ impl Opening {
     }
 
     /// A regular file of which the job gets the very open file.
-    fn share(&mut self, fd: i32, file: OwnedFd) -> io::Result<i32> {
+    fn share(&mut self, fd: i32, file: OwnedFd, start: Option<u64>) -> io::Result<i32> {
         self.fds.push(file.try_clone()?);
-        self.files.push(Shared { fd, file });
+        self.files.push(Shared { fd, file, start });
         Ok(self.fds.last().map_or(-1, AsRawFd::as_raw_fd))
     }
 
@@ -407,6 +410,15 @@ impl Opening {
         self.add(role, writer, OurEnd::Relay(relay))
     }
 
+    /// What the job writes to its descriptor `fd`: at once an error, if there is no such descriptor.
+    fn output_at(&mut self, fd: i32, stdio: &Stdio, pending: Vec<u8>, delivered: u64) -> io::Result<i32> {
+        let role = Role::Output(fd);
+        match sink(stdio, fd)? {
+            Some(sink) => self.output(role, sink.as_fd(), pending, delivered),
+            None => self.add(role, unheard()?, OurEnd::None),
+        }
+    }
+
     fn add(&mut self, role: Role, theirs: OwnedFd, end: OurEnd) -> io::Result<i32> {
         let number = theirs.as_raw_fd();
         self.channels.push(Channel { role, inode: rustix::fs::fstat(&theirs)?.st_ino, end });
@@ -433,12 +445,15 @@ fn source(stdio: &Stdio, fd: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Where the job's descriptor `fd` is to write to: a pipe that nobody reads, if there is no such descriptor.
-fn sink(stdio: &Stdio, fd: i32) -> io::Result<OwnedFd> {
-    match stdio.stream(fd).filter(|stream| stream.directions().1) {
-        Some(stream) => stream.outer.try_clone(),
-        None => Ok(pipe_with(PipeFlags::CLOEXEC)?.1),
-    }
+/// Where the job's descriptor `fd` is to write to, if there is such a descriptor.
+fn sink(stdio: &Stdio, fd: i32) -> io::Result<Option<OwnedFd>> {
+    let stream = stdio.stream(fd).filter(|stream| stream.directions().1);
+    stream.map(|stream| stream.outer.try_clone()).transpose()
+}
+
+/// A pipe that nobody reads.
+fn unheard() -> io::Result<OwnedFd> {
+    Ok(pipe_with(PipeFlags::CLOEXEC)?.1)
 }
 
 /// What is in the pipe with this inode, looked at through whichever task holds it.

@@ -73,11 +73,19 @@ pub struct SharedFile {
 pub(super) struct Shared {
     pub(super) fd: i32,
     pub(super) file: OwnedFd,
+    /// Where the job is to find it, if it is the restart's own and not there yet.
+    pub(super) start: Option<u64>,
 }
 
 impl Shared {
     pub(super) fn key(&self) -> io::Result<FileKey> {
         FileKey::of(self.file.as_fd())
+    }
+
+    /// Brings it to where the job was in it.
+    pub(super) fn move_to_start(&self) -> io::Result<()> {
+        let start = self.start.map(SeekFrom::Start);
+        start.map_or(Ok(()), |start| Ok(seek(&self.file, start).map(drop)?))
     }
 
     pub(super) fn record(&self) -> io::Result<SharedFile> {
@@ -93,8 +101,8 @@ impl Shared {
 
 /// What a job goes on with in place of a file that it was started with.
 pub(super) enum Replacement {
-    /// An open file, to be handed over.
-    File(OwnedFd),
+    /// An open file, to be handed over; to be moved to this offset when the job runs, and not before.
+    File(OwnedFd, Option<u64>),
     /// What the restart was given at that number, or nothing, through a pipe.
     Relayed,
 }
@@ -121,20 +129,16 @@ impl SharedFile {
         let file = |stream: &&Stream| stream.kind == StreamKind::Shared;
         if Self::is_input(self.fd, self.flags()) {
             let given = given.filter(file).filter(|stream| stream.directions().0);
-            return match given {
-                Some(stream) if !self.is_at(stream)? => stream.outer.try_clone(),
-                Some(stream) => {
-                    let offset = self.offset_within(stream.outer.as_fd())?;
-                    seek(&stream.outer, SeekFrom::Start(offset))?;
-                    stream.outer.try_clone()
-                }
-                None => self.reopen(),
-            }
-            .map(Replacement::File);
+            let Some(stream) = given else { return Ok(Replacement::File(self.reopen()?, None)) };
+            let start = match self.is_at(stream)? {
+                true => Some(self.offset_within(stream.outer.as_fd())?),
+                false => None,
+            };
+            return Ok(Replacement::File(stream.outer.try_clone()?, start));
         }
         match given.filter(|stream| stream.directions().1) {
-            Some(stream) if file(&stream) => Ok(Replacement::File(stream.outer.try_clone()?)),
-            None if self.fd > 2 => self.reopen().map(Replacement::File),
+            Some(stream) if file(&stream) => Ok(Replacement::File(stream.outer.try_clone()?, None)),
+            None if self.fd > 2 => Ok(Replacement::File(self.reopen()?, None)),
             _ => Ok(Replacement::Relayed),
         }
     }
