@@ -76,6 +76,8 @@ mod tests {
 
     /// A record as the first version of it was written: images hold it for ever.
     const GOLDEN: &str = include_str!("../tests/golden/job-record-1.json");
+    /// As since the host's second version, which has the files that the job was given.
+    const SECOND: &str = include_str!("../tests/golden/job-record-2.json");
 
     fn manifest() -> Manifest {
         Manifest {
@@ -109,10 +111,16 @@ mod tests {
     /// When this fails, images that exist cannot be read, or what is written is not what they hold: a new field needs a serde default
     /// and a golden record of its own beside this one, a new meaning needs a new version.
     #[test]
-    fn the_first_version_is_read_and_written_as_it_was() {
-        let golden: Value = serde_json::from_str(GOLDEN).unwrap();
-        let record = read(&golden).unwrap();
-        assert_eq!(serde_json::to_value(&record).unwrap(), golden);
+    fn every_version_is_read_and_the_newest_written_as_it_was() {
+        let mut first: Value = serde_json::from_str(GOLDEN).unwrap();
+        let record = read(&first).unwrap();
+        first["host"]["files"] = json!([]);
+        assert_eq!(serde_json::to_value(&record).unwrap(), first);
+        assert_eq!((record.version, record.host.version), (1, 1));
+
+        let second: Value = serde_json::from_str(SECOND).unwrap();
+        let record = read(&second).unwrap();
+        assert_eq!(serde_json::to_value(&record).unwrap(), second);
         assert_eq!((record.version, record.host.version), (JobRecord::VERSION, host::HostRecord::VERSION));
     }
 
