@@ -17,11 +17,11 @@ use testkit::tree::wait_until_gone;
 /// Runs `endings HOW` undisturbed, and again through a checkpoint and a restart.
 fn ends_alike(how: &str, exit: Exit) {
     let stage = Stage::new(how).unwrap();
-    let undisturbed = stage.started("endings", &[how, "500", "64"]).unwrap().finish().unwrap();
+    let undisturbed = stage.started("endings", &[how, "1500", "64"]).unwrap().finish().unwrap();
     assert_eq!(undisturbed.exit, exit, "{}", undisturbed.stderr);
     assert!(String::from_utf8_lossy(&undisturbed.stdout).contains("done sum"), "{:?}", undisturbed.stdout);
 
-    let job = stage.started("endings", &[how, "500", "64"]).unwrap();
+    let job = stage.started("endings", &[how, "1500", "64"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     let before = job.finish().unwrap();
     let after = stage.place().restart(&image).unwrap().finish().unwrap();
@@ -170,11 +170,11 @@ fn one_pipe_for_output_and_errors_keeps_their_order() {
         assert!(text.ends_with(BOTH), "{text}");
         assert_eq!(finished.exit, Exit::Code(0));
     };
-    let job = Job::start_merged(stage.command("endings", &["stdio", "500", "64"])).unwrap();
+    let job = Job::start_merged(stage.command("endings", &["stdio", "1500", "64"])).unwrap();
     check(job);
 
     let job =
-        first_line(Job::start_merged(stage.command("endings", &["stdio", "500", "64"])).unwrap()).unwrap();
+        first_line(Job::start_merged(stage.command("endings", &["stdio", "1500", "64"])).unwrap()).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
     check(Job::start_merged(stage.place().restart_command(&image)).unwrap());
@@ -197,10 +197,10 @@ fn output_to_files() {
     let at = |name: &str| stage.place().cwd().join(name);
     let (out, err) = (at("out"), at("err"));
     let start = |out: &Path| {
-        let mut command = stage.command("endings", &["stdio", "500", "64"]);
+        let mut command = stage.command("endings", &["stdio", "1500", "64"]);
         command.stdout(File::create(out).unwrap()).stderr(Stdio::null()).spawn().unwrap()
     };
-    let mut command = stage.command("endings", &["stdio", "500", "64"]);
+    let mut command = stage.command("endings", &["stdio", "1500", "64"]);
     assert!(command.stdout(appending(&out)).stderr(appending(&err)).status().unwrap().success());
     let undisturbed = std::fs::read(&out).unwrap();
     assert!(
@@ -267,11 +267,11 @@ fn output_to_a_terminal() {
         script.current_dir(stage.place().cwd()).stdin(Stdio::null());
         Job::start(script).unwrap()
     };
-    let finished = on_terminal(&stage.command("endings", &["stdio", "500", "64"])).finish().unwrap();
+    let finished = on_terminal(&stage.command("endings", &["stdio", "1500", "64"])).finish().unwrap();
     let text = String::from_utf8_lossy(&finished.stdout).replace("\r\n", "\n");
     assert!(text.contains("terminals: 1 1 1\n") && text.ends_with(BOTH), "{text}");
 
-    let job = first_line(on_terminal(&stage.command("endings", &["stdio", "500", "64"]))).unwrap();
+    let job = first_line(on_terminal(&stage.command("endings", &["stdio", "1500", "64"]))).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
     let finished = on_terminal(&stage.place().restart_command(&image)).finish().unwrap();

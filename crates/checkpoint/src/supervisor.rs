@@ -8,7 +8,6 @@ use crate::lineage;
 use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{RECOVERY, Sessions, stop_listening, wait_for_caller};
 use crate::stores::check_store;
-use host::privilege::Capability;
 use image::{Command, ImageId, Lineage, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
@@ -27,9 +26,6 @@ const LIBRARY_DIR: &str = "lib";
 const HELLO: &str = "hello.sock";
 /// How long whoever asks may take to say what, and to hear the answer.
 const ASKING: Duration = Duration::from_secs(10);
-
-/// Capabilities without which no job runs (`docs/privileges.md`).
-const NEEDED: [Capability; 3] = [Capability::SysAdmin, Capability::SysPtrace, Capability::Mknod];
 
 /// The most jobs of one name that are numbered.
 const NUMBERS: u32 = 9999;
@@ -98,7 +94,7 @@ pub fn run(
     signals: host::signals::Forwarder,
 ) -> Result<Ended, Failure> {
     // Before the folder of all jobs is touched, which only root can.
-    host::privilege::require(&NEEDED).map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
+    host::check_privilege().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
     if let Err(failure) = check_store(&settings.store) {
         tracing::warn!(
             "checkpoints of this job will fail: {failure}; the program runs all the same, and `dormouse checkpoint \

@@ -74,7 +74,7 @@ pub use criu::{Criu, CriuError};
 pub use cut::{
     DumpError, DumpOptions, DumpReport, Frozen, HostRecord, RestoreError, RestoreSpec, Restored, may_be_link,
 };
-pub use job::{Ending, Job, JobSpec, SpawnError, Target};
+pub use job::{Ending, Job, JobSpec, SpawnError, Target, check_privilege};
 pub use mounts::Mount;
 pub use net::Connection;
 pub use stdio::Stdio;

@@ -19,7 +19,7 @@ use rustix::process::{
 
 pub use ending::Ending;
 pub use spawn::SpawnError;
-pub(crate) use spawn::check_privilege;
+pub use spawn::check_privilege;
 pub use spec::JobSpec;
 
 use crate::cut::DumpOptions;

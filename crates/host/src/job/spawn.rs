@@ -65,8 +65,11 @@ impl SpawnError {
     }
 }
 
-/// What running, dumping and restoring jobs takes.
-pub(crate) fn check_privilege() -> Result<(), PrivilegeError> {
+/// Whether this process may do what running, dumping and restoring jobs takes (`docs/privileges.md`).
+///
+/// # Errors
+/// Names what is missing.
+pub fn check_privilege() -> Result<(), PrivilegeError> {
     privilege::require(&[Capability::SysAdmin, Capability::SysPtrace, Capability::Mknod])
 }
 
