@@ -87,6 +87,7 @@ fn a_program_that_ends_or_crashes_during_its_checkpoint() {
             match stage.place().checkpoint(After::LeaveRunning).unwrap() {
                 Checkpoint::Published(report) => assert_eq!(stage.images().unwrap(), [report.image]),
                 Checkpoint::Ended => assert!(stage.images().unwrap().is_empty()),
+                Checkpoint::Refused(why) => panic!("{why}"),
             }
             assert_eq!(job.finish().unwrap().exit, exit);
         }
@@ -106,6 +107,7 @@ fn processes_that_begin_during_checkpoints() {
         match stage.place().checkpoint(After::LeaveRunning).unwrap() {
             Checkpoint::Published(_) => published += 1,
             Checkpoint::Ended => {}
+            Checkpoint::Refused(why) => panic!("{why}"),
         }
     }
     assert!(published > 0);

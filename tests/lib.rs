@@ -75,6 +75,7 @@ impl Stage {
         match self.place().checkpoint(after)? {
             Checkpoint::Published(report) => Ok(report.image),
             Checkpoint::Ended => bail!("the job was over before its checkpoint"),
+            Checkpoint::Refused(why) => bail!("the checkpoint was refused: {why}"),
         }
     }
 

@@ -103,7 +103,7 @@ pub enum Answer {
     },
     /// The device is idle and the gate closed.
     Idle {
-        /// What of the session cannot be restored: a [few](few) sentences; nothing must be written unless it is empty.
+        /// What of the session cannot be restored: a few sentences; nothing must be written unless it is empty.
         refusals: Vec<String>,
         /// Whether objects were made or destroyed since the last table that was rehearsed (see [`Answer::Captured`]).
         table_changed: bool,
@@ -112,7 +112,7 @@ pub enum Answer {
     },
     /// The device did not get idle; the gate is open again.
     Busy {
-        /// What held it, a [few](few) sentences: the stream, kernel, callback, call.
+        /// What held it, a few sentences: the stream, kernel, callback, call.
         holders: Vec<String>,
     },
     /// Bytes captured or filled so far.

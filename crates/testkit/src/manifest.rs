@@ -43,6 +43,9 @@ pub struct Guest {
     /// Files that it writes in its working directory.
     #[serde(default)]
     pub files: Vec<String>,
+    /// Whether its last kernel faults, after which a checkpoint is refused: it comes too late.
+    #[serde(default)]
+    pub faults: bool,
     /// What device code is embedded.
     #[serde(default)]
     pub code: Code,

@@ -122,7 +122,7 @@ impl Place<'_> {
     /// was printed until then.
     pub fn kill_everything(&self, job: Job) -> anyhow::Result<Vec<u8>> {
         let doomed = self.processes(&job)?;
-        tree::kill_all(doomed.iter().copied());
+        tree::kill_all(&doomed);
         let stdout = job.finish()?.stdout;
         tree::wait_until_gone(&doomed, Duration::from_secs(10)).context("after SIGKILL")?;
         Ok(stdout)
@@ -154,6 +154,8 @@ pub enum Checkpoint {
     Published(Report),
     /// The job was over.
     Ended,
+    /// The job holds what cannot be restored; what was said.
+    Refused(String),
 }
 
 /// What is said of a published image; only what the tests read.
@@ -174,6 +176,7 @@ pub struct Report {
 impl Checkpoint {
     /// Exit codes of `dormouse checkpoint` for a job that is not there (any more).
     const NOT_THERE: [i32; 2] = [3, 11];
+    const NOT_RESTORABLE: i32 = 6;
 
     fn from_output(output: &Output) -> anyhow::Result<Self> {
         if output.status.success() {
@@ -187,6 +190,9 @@ impl Checkpoint {
         }
         if output.status.code().is_some_and(|code| Self::NOT_THERE.contains(&code)) {
             return Ok(Self::Ended);
+        }
+        if output.status.code() == Some(Self::NOT_RESTORABLE) {
+            return Ok(Self::Refused(String::from_utf8_lossy(&output.stdout).into_owned()));
         }
         bail!(
             "the checkpoint failed ({}): {}{}",

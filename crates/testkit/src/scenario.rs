@@ -121,6 +121,9 @@ impl Case<'_> {
             let report = match place.checkpoint(if stop { After::Stop } else { After::LeaveRunning })? {
                 Checkpoint::Published(report) => report,
                 Checkpoint::Ended => return self.too_late(job, place),
+                // Its last kernel has faulted: the end is near.
+                Checkpoint::Refused(_) if self.guest.faults => return self.too_late(job, place),
+                Checkpoint::Refused(why) => bail!("the checkpoint was refused: {why}"),
             };
             if scenario == Scenario::Checkpoint {
                 if printed >= self.reference.outcome.stdout.len() {

@@ -30,7 +30,7 @@ impl Tree {
 
     /// Kills all of it.
     pub fn kill(&mut self) {
-        kill_all(descendants(self.pid()).unwrap_or_default());
+        kill_all(&descendants(self.pid()).unwrap_or_default());
         // Whoever is gone already need not be killed.
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -45,10 +45,12 @@ impl Drop for Tree {
     }
 }
 
-/// Sends SIGKILL to processes, those that are gone included.
-pub fn kill_all(pids: impl IntoIterator<Item = i32>) {
-    for pid in pids.into_iter().filter_map(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::KILL);
+/// Sends SIGKILL to processes, those that are gone included. None sees another's death: they are stopped first.
+pub fn kill_all(pids: &[i32]) {
+    for signal in [Signal::STOP, Signal::KILL] {
+        for pid in pids.iter().copied().filter_map(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use wire::{Decoder, Encoder, GREETING_MAX, Greeting, PROTOCOL_VERSION, Wire};
 ///
 /// # Errors
 /// [`TransportError::Io`] when there is no such socket, [`TransportError::Refused`] with the supervisor's reason,
-/// [`TransportError::Decode`] when the supervisor goes away.
+/// [`TransportError::Greeting`] when the supervisor goes away.
 pub fn ask(path: &Path) -> Result<u32> {
     let socket = seqpacket(path)?;
     let address = SocketAddrUnix::new(path).map_err(TransportError::io("cannot name", path))?;
