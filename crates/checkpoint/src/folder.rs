@@ -73,15 +73,21 @@ pub fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     Ok(found)
 }
 
-/// Writes every file of `dir` as the object that `name` makes of its path; tells how many bytes they have.
+/// Writes every file of `dir`, which has these entries, as the object that `name` makes of its path; tells how many bytes they
+/// have.
 ///
 /// # Errors
 /// When a file cannot be read or the store cannot take it.
-pub fn save(dir: &Path, writer: &ChunkWriter, name: impl Fn(RawPath) -> ObjectKind) -> Result<u64, Failure> {
+pub fn save(
+    dir: &Path,
+    entries: &[Entry],
+    writer: &ChunkWriter,
+    name: impl Fn(RawPath) -> ObjectKind,
+) -> Result<u64, Failure> {
     let unreadable =
         |path: &Path, error: io::Error| Failure::of(format_args!("cannot read {}", path.display()), &error);
     let mut bytes = 0;
-    for entry in entries(dir).map_err(|error| unreadable(dir, error))? {
+    for entry in entries {
         if entry.kind != EntryKind::File {
             continue;
         }

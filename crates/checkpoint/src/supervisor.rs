@@ -247,10 +247,7 @@ impl Supervisor {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // The supervisor itself takes the lock when the job has ended.
             Err(TryLockError::WouldBlock) if *self.ended() => {
-                return Err(Failure::new(
-                    Kind::Ended,
-                    "the job ended before its checkpoint; nothing was published",
-                ));
+                return Err(ended_before());
             }
             Err(TryLockError::WouldBlock) => {
                 let message =
@@ -296,6 +293,11 @@ impl Supervisor {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(image);
         self.rehearsed.store(rehearsed, Ordering::Relaxed);
     }
+}
+
+/// The failure of a checkpoint that its job did not wait for.
+pub(crate) fn ended_before() -> Failure {
+    Failure::new(Kind::Ended, "the job ended before its checkpoint; nothing was published")
 }
 
 pub(crate) fn criu() -> Result<host::Criu, Failure> {

@@ -16,7 +16,7 @@ use crate::folder::{self, Entry, write_failure};
 use crate::record::JobRecord;
 use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_or_create_store;
-use crate::supervisor::{Supervisor, criu};
+use crate::supervisor::{Supervisor, criu, ended_before};
 use crate::work::WorkFolder;
 use image::{CutTimes, ImageId, Manifest, ObjectKind, RawPath};
 use server::control::{Ask, few};
@@ -88,10 +88,7 @@ pub fn take(
         // Whoever asked may have gone; the checkpoint goes on.
         let _ = events.send(Event::Retry { number: retries, of: options.retries, held_by });
         if job.ends_within(pause) {
-            return Err(Failure::new(
-                Kind::Ended,
-                "the job ended before its checkpoint; nothing was published",
-            ));
+            return Err(ended_before());
         }
         pause = (pause * 2).min(PAUSE_MAX);
     }
@@ -169,18 +166,11 @@ impl<'a> Cut<'a> {
         let table_changed = gated.table_changed;
         let shared_at = Instant::now();
         let shared = job.job.tmpfs().path();
-        let shared_bytes = folder::save(&shared, &self.writer, |path| ObjectKind::SharedFile { path })?;
+        let shared_entries = entries(&shared)?;
+        let name = |path| ObjectKind::SharedFile { path };
+        let shared_bytes = folder::save(&shared, &shared_entries, &self.writer, name)?;
         let shared_time = shared_at.elapsed();
-        let record = JobRecord {
-            version: JobRecord::VERSION,
-            host: frozen.record().clone(),
-            sessions: frozen_sessions(sessions, frozen.record()),
-            lineage: job.facts.lineage,
-            device: job.sessions.device().to_owned(),
-            shared_memory: job.job.tmpfs().size(),
-            shared: entries(&shared)?,
-            criu: entries(&work.images())?,
-        };
+        let host = frozen.record().clone();
         // With --stop the job stays as it is until its image is safe, and goes on if it is not.
         let mut warnings = frozen.warnings().to_vec();
         let stopped = if options.stop {
@@ -193,9 +183,21 @@ impl<'a> Cut<'a> {
         let stall = closed.elapsed();
 
         self.step("writing");
-        let host_bytes = telling(&work.images(), &self.writer, self.events, || {
-            folder::save(&work.images(), &self.writer, |name| ObjectKind::CriuFile { name })
+        let images = work.images();
+        let image_entries = entries(&images)?;
+        let host_bytes = telling(&images, &image_entries, &self.writer, self.events, || {
+            folder::save(&images, &image_entries, &self.writer, |name| ObjectKind::CriuFile { name })
         })?;
+        let record = JobRecord {
+            version: JobRecord::VERSION,
+            sessions: frozen_sessions(sessions, &host),
+            host,
+            lineage: job.facts.lineage,
+            device: job.sessions.device().to_owned(),
+            shared_memory: job.job.tmpfs().size(),
+            shared: shared_entries,
+            criu: image_entries,
+        };
         let record_json =
             serde_json::to_vec(&record).map_err(|error| Failure::of("the job's record", &error))?;
         self.writer.put(ObjectKind::HostRecord, &record_json).map_err(write_failure)?;

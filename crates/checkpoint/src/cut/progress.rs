@@ -2,7 +2,7 @@
 
 use crate::admin::Event;
 use crate::error::Failure;
-use crate::folder;
+use crate::folder::Entry;
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,17 +12,18 @@ use store::ChunkWriter;
 /// Between two reports.
 const REPORTS: Duration = Duration::from_millis(100);
 
-/// Writes the files of `dir`, as `write` does, and tells meanwhile how far the writer is.
+/// Writes the files of `dir`, which has these entries, as `write` does, and tells meanwhile how far the writer is.
 ///
 /// # Errors
-/// Those of `write`, and when the folder cannot be read.
+/// Those of `write`, and when a file cannot be read.
 pub fn telling<T>(
     dir: &Path,
+    entries: &[Entry],
     writer: &ChunkWriter,
     events: &Sender<Event>,
     write: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let total = bytes_in(dir)?;
+    let total = bytes_in(dir, entries)?;
     let before = writer.progress().total;
     // Whoever asked may have gone.
     let tell = |done: u64| drop(events.send(Event::Progress { done: done.min(total), total }));
@@ -42,10 +43,10 @@ pub fn telling<T>(
     Ok(written)
 }
 
-fn bytes_in(dir: &Path) -> Result<u64, Failure> {
+fn bytes_in(dir: &Path, entries: &[Entry]) -> Result<u64, Failure> {
     let unreadable = |error| Failure::of(format_args!("cannot read {}", dir.display()), &error);
     let mut bytes = 0;
-    for entry in folder::entries(dir).map_err(unreadable)? {
+    for entry in entries {
         let meta = fs::symlink_metadata(dir.join(&entry.path)).map_err(unreadable)?;
         if meta.is_file() {
             bytes += meta.len();
@@ -58,6 +59,7 @@ fn bytes_in(dir: &Path) -> Result<u64, Failure> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::folder;
     use image::{ObjectKind, RawPath};
     use std::time::Instant;
     use store::{Store, WriteOptions};
@@ -75,8 +77,10 @@ mod tests {
         writer.put(ObjectKind::HostRecord, &[1; 500]).unwrap();
         let (events, told) = channel();
         let mut seen = Vec::new();
-        telling(&images, &writer, &events, || {
-            let bytes = folder::save(&images, &writer, |name: RawPath| ObjectKind::CriuFile { name })?;
+        let entries = folder::entries(&images).unwrap();
+        telling(&images, &entries, &writer, &events, || {
+            let name = |name: RawPath| ObjectKind::CriuFile { name };
+            let bytes = folder::save(&images, &entries, &writer, name)?;
             assert_eq!(bytes, 4000);
             let began = Instant::now();
             // Writing may be quick; a report comes all the same when it takes long.
