@@ -111,10 +111,15 @@ fn processes_that_begin_during_checkpoints() {
         }
     }
     assert!(published > 0);
+    all_done(job, 10);
+}
+
+/// Waits for a job of so many guests, each of which has to say that it is done.
+fn all_done(job: Job, guests: usize) {
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     let ends = finished.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"done"));
-    assert_eq!(ends.count(), 10, "{}", String::from_utf8_lossy(&finished.stdout));
+    assert_eq!(ends.count(), guests, "{}", String::from_utf8_lossy(&finished.stdout));
 }
 
 /// Both have the pid 1 where they are.
@@ -125,10 +130,7 @@ fn processes_in_namespaces_of_their_own() {
     let one = format!("unshare --fork --pid {} 40 40", guest.display());
     let command =
         stage.place().run_command("/bin/sh".as_ref(), &["-c".to_owned(), format!("{one} & {one}; wait")]);
-    let finished = Job::start(command).unwrap().finish().unwrap();
-    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
-    let ends = finished.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"done"));
-    assert_eq!(ends.count(), 2, "{}", String::from_utf8_lossy(&finished.stdout));
+    all_done(Job::start(command).unwrap(), 2);
 }
 
 /// Somebody who calls the supervisor and asks nothing does not keep it from ending with its job.

@@ -1,6 +1,8 @@
 //! Arbitrary images, and sealed files with arbitrary bodies.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod seal;
+
 use std::time::Duration;
 
 use image::sealed::{HEADER_LEN, Kind};
@@ -9,19 +11,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
 
-/// A file of kind `kind` around `body`, with everything in its header right.
-pub fn seal(kind: Kind, machine: Machine, body: &[u8]) -> Vec<u8> {
-    let mut file = kind.magic().to_vec();
-    file.extend_from_slice(&1u16.to_le_bytes());
-    file.extend_from_slice(&machine.0.to_le_bytes());
-    file.extend_from_slice(&0u32.to_le_bytes());
-    file.extend_from_slice(&(body.len() as u64).to_le_bytes());
-    file.extend_from_slice(&0u64.to_le_bytes());
-    let hash = blake3::Hasher::new().update(&file).update(body).finalize();
-    file.extend_from_slice(hash.as_bytes());
-    file.extend_from_slice(body);
-    file
-}
+pub use seal::seal;
 
 /// `file` with `change` made to its body, and header and checksum right again.
 pub fn reseal(kind: Kind, file: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
