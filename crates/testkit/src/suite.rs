@@ -36,6 +36,15 @@ pub struct Suite {
     pub until: Option<Instant>,
 }
 
+/// News of a running suite, as soon as there is any.
+#[derive(Debug)]
+pub enum News<'a> {
+    /// A round failed: what went wrong, with what it takes to see it again.
+    Failed(&'a str),
+    /// All rounds of a guest were run.
+    Done(&'a Row),
+}
+
 /// What came out for one guest.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
@@ -74,18 +83,19 @@ impl Suite {
         rows.pop().context("one guest makes one row")
     }
 
-    /// Runs many guests, `side_by_side` rounds at a time, and tells of each guest when it is done. All undisturbed runs come
-    /// first.
+    /// Runs many guests, `side_by_side` rounds at a time. All undisturbed runs come first.
     pub fn all(
         &self,
         guests: &[&Guest],
         side_by_side: usize,
-        done: impl Fn(&Row) + Sync,
+        tell: impl Fn(News<'_>) + Sync,
     ) -> anyhow::Result<Vec<Row>> {
         let folder =
             tempfile::Builder::new().prefix("dormouse-test-").tempdir().context("cannot make a folder")?;
         let trials: Vec<Trial<'_>> = side_by_side_map(side_by_side, guests.len(), |index| {
-            Ok(Trial::begin(self, guests[index], folder.path().join(index.to_string())))
+            let trial = Trial::begin(self, guests[index], folder.path().join(index.to_string()));
+            trial.tally().failures.iter().for_each(|failure| tell(News::Failed(failure)));
+            Ok(trial)
         })?;
         // The first rounds of all guests, then the second: when time is up, all have had about as many.
         let scenarios = Scenario::ALL.len();
@@ -93,8 +103,8 @@ impl Suite {
             let (round, unit) = (unit / (trials.len() * scenarios), unit % (trials.len() * scenarios));
             let trial = &trials[unit / scenarios];
             let in_time = self.until.is_none_or(|until| Instant::now() < until);
-            if in_time && trial.round(self, unit % scenarios, round as u32) {
-                done(&trial.row());
+            if in_time && trial.round(self, unit % scenarios, round as u32, &tell) {
+                tell(News::Done(&trial.row()));
             }
             Ok(())
         })?;
@@ -130,7 +140,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Runs one round; whether it was the last one.
-    fn round(&self, suite: &Suite, scenario: usize, round: u32) -> bool {
+    fn round(&self, suite: &Suite, scenario: usize, round: u32, tell: impl Fn(News<'_>)) -> bool {
         let result = self.reference.as_ref().ok().map(|reference| {
             let kind = Scenario::ALL[scenario];
             let case = Case {
@@ -152,7 +162,11 @@ impl<'a> Trial<'a> {
                 tally.reports.extend(reports);
                 tally.passed[scenario] += 1;
             }
-            Some(Err(error)) => tally.failures.push(format!("{error:#}")),
+            Some(Err(error)) => {
+                let failure = format!("{error:#}");
+                tell(News::Failed(&failure));
+                tally.failures.push(failure);
+            }
             // What is wrong with the reference has been said.
             None => {}
         }

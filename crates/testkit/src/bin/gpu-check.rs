@@ -11,7 +11,7 @@ use serde::Serialize;
 use testkit::cost::{self, Cost};
 use testkit::kit::Kit;
 use testkit::place::Device;
-use testkit::suite::{CI_ROUNDS, Row, SOAK_ROUNDS, Suite, Table, choose};
+use testkit::suite::{CI_ROUNDS, News, Row, SOAK_ROUNDS, Suite, Table, choose};
 
 /// Run every guest under every disturbance, and the other checks of this bundle
 #[derive(Parser)]
@@ -83,9 +83,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let until =
         arguments.minutes.map(|minutes| Instant::now() + Duration::from_secs(u64::from(minutes) * 60));
     let suite = Suite { kit, device, rounds, seed: arguments.seed, until };
-    let tell = |row: &Row| {
-        eprintln!("{row}");
-        row.failures.iter().for_each(|failure| eprintln!("  {failure}"));
+    let tell = |news: News<'_>| match news {
+        News::Failed(failure) => eprintln!("FAILED: {failure}"),
+        News::Done(row) => eprintln!("{row}"),
     };
     let rows = suite.all(&guests, arguments.jobs, tell)?;
 
