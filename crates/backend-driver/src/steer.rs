@@ -37,7 +37,7 @@ enum Mode {
     /// An object is made for the first time: its ranges so far.
     Record(Vec<Range>),
     /// An object is made again: what it took the first time, still to come, and what it took now.
-    Replay { expected: std::collections::VecDeque<Range>, taken: Vec<Range> },
+    Replay { expected: Vec<Range>, taken: Vec<Range> },
 }
 
 /// State of the steering; one for the process, as `mmap` is.
@@ -59,7 +59,7 @@ impl Steering {
     pub fn begin(replay: Option<&[Range]>) {
         lock().mode = match replay {
             None => Mode::Record(Vec::new()),
-            Some(ranges) => Mode::Replay { expected: ranges.iter().copied().collect(), taken: Vec::new() },
+            Some(ranges) => Mode::Replay { expected: ranges.to_vec(), taken: Vec::new() },
         };
         PLACING.set(true);
     }
@@ -98,11 +98,14 @@ impl Steering {
             _ if !placing => bump(&mut self.other, STEERED_END),
             Mode::Other => None,
             Mode::Record(_) => bump(&mut self.placed, OTHER_BASE),
-            // A request that does not match the record gets another place, and the caller sees that the ranges differ.
-            Mode::Replay { expected, .. } => match expected.pop_front() {
-                Some(range) if range.bytes == bytes => Some(range.base),
-                _ => bump(&mut self.placed, OTHER_BASE),
-            },
+            // By size: what the driver has made before decides when it takes some of them, so their order may differ. A request
+            // that is not in the record gets another place, and the caller sees that the ranges differ.
+            Mode::Replay { expected, .. } => {
+                match expected.iter().position(|range| range.bytes == bytes).map(|at| expected.remove(at)) {
+                    Some(range) => Some(range.base),
+                    None => bump(&mut self.placed, OTHER_BASE),
+                }
+            }
         }
     }
 
@@ -272,7 +275,7 @@ mod tests {
     }
 
     fn replay(expected: &[Range]) -> Mutex<Steering> {
-        steering(Mode::Replay { expected: expected.iter().copied().collect(), taken: Vec::new() })
+        steering(Mode::Replay { expected: expected.to_vec(), taken: Vec::new() })
     }
 
     fn noted(steering: Mutex<Steering>) -> Vec<Range> {
@@ -303,6 +306,17 @@ mod tests {
         let second = replay(&ranges);
         assert_eq!(take(&second), chosen);
         assert_eq!(noted(second), ranges);
+    }
+
+    #[test]
+    fn requests_in_another_order_get_the_same_ranges() {
+        let sizes = [2 << 20, 64 << 20, 2 << 20, 4 << 20];
+        let first = steering(Mode::Record(Vec::new()));
+        let chosen = sizes.map(|bytes| Steering::steer(&first, bytes, true, roomy));
+        let second = replay(&noted(first));
+        let take = |bytes| Steering::steer(&second, bytes, true, roomy);
+        assert_eq!([take(64 << 20), take(2 << 20), take(4 << 20)], [chosen[1], chosen[0], chosen[3]]);
+        assert_eq!(take(2 << 20), chosen[2]);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Runs `make`, which creates one object whose addresses the device library itself chooses (a module, a stream, a
     /// context), and tells which ranges it took, in the order it asked. With `replay` it is given exactly those ranges again,
-    /// in order; what it asks for beyond them, or with other sizes, comes from fresh addresses, and the ranges told say so.
+    /// those of one size in their order; what it asks for beyond them, or with other sizes, comes from fresh addresses, and the ranges told say so.
     /// What the library takes outside `place` (for instance at a first launch) never lies in a range told by it. One at a
     /// time: a second caller waits.
     fn place(&self, replay: Option<&[Range]>, make: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Range>>;

@@ -74,7 +74,7 @@ impl Placer {
             Ok(())
         })?;
         if let Some(recorded) = replay
-            && recorded != ranges
+            && sorted(recorded) != sorted(&ranges)
         {
             let detail = format!(
                 "the device library took {} for it, and has to take {} as before; restart with the same driver and device",
@@ -86,6 +86,13 @@ impl Placer {
         *placement = Placement { turn, ranges };
         Ok(made.ok_or(CuError::UNKNOWN)?)
     }
+}
+
+/// The order in which the device library asks depends on what it had before.
+fn sorted(ranges: &[Range]) -> Vec<Range> {
+    let mut ranges = ranges.to_vec();
+    ranges.sort_unstable();
+    ranges
 }
 
 fn list(ranges: &[Range]) -> String {
