@@ -26,8 +26,14 @@ pub fn table(id: [u8; 16]) -> Option<*const c_void> {
         0xd4082055_bde6704b_8d34ba12_3c66e1f2 => integrity::TABLE.address(),
         0x21318c60_97143248_8ca641ff_7324c8f2 => tools::CONTEXT.address(),
         0x6e163fbe_b958444d_835ce182_aff1991e => tools::FUNCTIONS.address(),
-        // Logging. Its entries' prototypes are not known, and cudart and the libraries do without.
-        0xf8cff951_21468b4e_b9e2fb46_9e7c0dd9 => return None,
+        0x1734dc26_800d4745_8726c0f1_e7dd8bca => tools::CUBLAS_LT.address(),
+        0x7cb63f9b_9ca48e42_a484beb6_6e6aed7f => tools::PROFILER.address(),
+        // Who asks for these does without: cudart and the libraries (logging), NVRTC (the driver's cache of compilations), the
+        // driver's own libnvidia-ml, CUPTI.
+        0xf8cff951_21468b4e_b9e2fb46_9e7c0dd9
+        | 0xda9151d3_3ae6cc41_a5c04f26_d533e328
+        | 0x69a28e9f_24498b47_b030c5da_330ea4e9
+        | 0xd7bd8af8_e7acca4a_bdbcfb1f_1b3fcf33 => return None,
         _ => {
             report::report(Unsupported::PrivateTable(id));
             return None;
@@ -55,6 +61,7 @@ mod tests {
             ("d4082055bde6704b8d34ba123c66e1f2", 0x18),
             ("21318c60971432488ca641ff7324c8f2", 0x2e8),
             ("6e163fbeb958444d835ce182aff1991e", 0x318),
+            ("1734dc26800d47458726c0f1e7dd8bca", 0x88),
         ] {
             let table = table(id(hex)).unwrap_or_else(|| panic!("no table {hex}")).cast::<usize>();
             // SAFETY: every table has at least the three words that are read first, and as many as the first says.

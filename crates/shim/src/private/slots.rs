@@ -61,7 +61,7 @@ impl<const N: usize> Table<N> {
 }
 
 /// The tables, for reports.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 9] = [
     "CUDART_INTERFACE",
     "CALLBACK_HOOKS",
     "TOOLS_TLS",
@@ -69,6 +69,8 @@ pub const NAMES: [&str; 7] = [
     "INTEGRITY_CHECK",
     "TOOLS_CONTEXT",
     "TOOLS_FUNCTIONS",
+    "PROFILER",
+    "CUBLAS_LT",
 ];
 
 /// An entry whose meaning is not known. Its arguments are not either, so it looks at none.
