@@ -78,6 +78,8 @@ mod tests {
     const GOLDEN: &str = include_str!("../tests/golden/job-record-1.json");
     /// As since the host's second version, which has the files that the job was given.
     const SECOND: &str = include_str!("../tests/golden/job-record-2.json");
+    /// As since there are blank device nodes.
+    const THIRD: &str = include_str!("../tests/golden/job-record-3.json");
 
     fn manifest() -> Manifest {
         Manifest {
@@ -115,12 +117,18 @@ mod tests {
         let mut first: Value = serde_json::from_str(GOLDEN).unwrap();
         let record = read(&first).unwrap();
         first["host"]["files"] = json!([]);
+        first["host"]["blank"] = json!([]);
         assert_eq!(serde_json::to_value(&record).unwrap(), first);
         assert_eq!((record.version, record.host.version), (1, 1));
 
-        let second: Value = serde_json::from_str(SECOND).unwrap();
+        let mut second: Value = serde_json::from_str(SECOND).unwrap();
         let record = read(&second).unwrap();
+        second["host"]["blank"] = json!([]);
         assert_eq!(serde_json::to_value(&record).unwrap(), second);
+
+        let third: Value = serde_json::from_str(THIRD).unwrap();
+        let record = read(&third).unwrap();
+        assert_eq!(serde_json::to_value(&record).unwrap(), third);
         assert_eq!((record.version, record.host.version), (JobRecord::VERSION, host::HostRecord::VERSION));
     }
 

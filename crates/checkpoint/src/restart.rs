@@ -147,6 +147,7 @@ impl Restart {
             tmpfs,
             stdio,
             hide: host::driver::device_nodes(),
+            blank: host::driver::blank_nodes(),
             log_level: CRIU_LOG_LEVEL,
         };
         let job = host::Restored::restore(&criu, spec)

@@ -115,6 +115,7 @@ pub fn run(
     let inside = Path::new(host::JOB_DIR).join(LIBRARY_DIR);
     spec.binds = host::driver::binds(&inside.join("libcuda.so.1"), "libcuda.so");
     spec.hide = host::driver::device_nodes();
+    spec.blank = host::driver::blank_nodes();
     spec.library_dir = Some(inside);
     let sessions = Sessions::new(tmpfs.path(), settings.device);
     let hello = hello(&tmpfs.path())?;

@@ -4,7 +4,8 @@
 //! takes one command per connection: `dump IMAGE`, `stop IMAGE`, `hold IMAGE` (and never let go), `tasks`.
 //!
 //! `SUPERVISE_LIBRARY` names a library that is put into the job's tmpfs, for `SUPERVISE_OVER`, a file to mount it over, or, without
-//! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide. `SUPERVISE_SILENCE` is how many milliseconds
+//! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide, `SUPERVISE_BLANK` a node of
+//! `/dev` that leads to nothing. `SUPERVISE_SILENCE` is how many milliseconds
 //! CRIU may get nowhere, `SUPERVISE_CAPTURE` how many a dump lasts besides.
 
 use std::error::Error;
@@ -76,6 +77,7 @@ fn spawn(mut spec: JobSpec) -> Outcome<Job> {
         }
     }
     spec.hide.extend(std::env::var_os("SUPERVISE_HIDE").map(PathBuf::from));
+    spec.blank.extend(std::env::var_os("SUPERVISE_BLANK").map(PathBuf::from));
     Ok(Job::spawn(spec, tmpfs)?)
 }
 
@@ -120,8 +122,8 @@ fn restore(image: &Path) -> Outcome<Job> {
     let tmpfs = Tmpfs::create(TMPFS_SIZE)?;
     copy_tree(&image.join("tmpfs"), &tmpfs.path())?;
     let images = &image.join("criu");
-    let spec =
-        RestoreSpec { images, record: &record, tmpfs, stdio: Stdio::take()?, hide: Vec::new(), log_level: 2 };
+    let (stdio, hide, blank) = (Stdio::take()?, Vec::new(), Vec::new());
+    let spec = RestoreSpec { images, record: &record, tmpfs, stdio, hide, blank, log_level: 2 };
     Ok(Restored::restore(&criu()?, spec)?.resume()?)
 }
 

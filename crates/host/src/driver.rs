@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -69,6 +70,16 @@ pub fn binds(shim: &Path, library: &str) -> Vec<(PathBuf, PathBuf)> {
 pub fn device_nodes() -> Vec<PathBuf> {
     let entries = fs::read_dir("/dev").into_iter().flatten().flatten();
     entries.filter(|e| e.file_name().to_string_lossy().starts_with("nvidia")).map(|e| e.path()).collect()
+}
+
+/// What is in a job's `/dev` in place of [`device_nodes`], so that programs which look for a GPU there find one: the machine's
+/// nodes, and in any case the first GPU's and that of all.
+#[must_use]
+pub fn blank_nodes() -> Vec<PathBuf> {
+    let is_node = |path: &PathBuf| fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device());
+    let usual = ["/dev/nvidiactl", "/dev/nvidia0"].map(PathBuf::from);
+    let all: BTreeSet<PathBuf> = device_nodes().into_iter().filter(is_node).chain(usual).collect();
+    all.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@
 //!     spec.library_dir = Some(host::JOB_DIR.into());        // none here: an ld.so.cache that names ours
 //! }
 //! spec.hide = driver::device_nodes();
+//! spec.blank = driver::blank_nodes();
 //! let job = Arc::new(Job::spawn(spec, tmpfs)?);             // the application has been executed
 //! forwarder.forward_to(&job)?;
 //! job.wait()?.exit_like_it();                               // same exit code or signal
@@ -48,7 +49,8 @@
 //! # fn f(criu: host::Criu, images: &std::path::Path, record: host::HostRecord) -> Result<(), Box<dyn std::error::Error>> {
 //! let tmpfs = host::Tmpfs::create(8 << 30)?;                // ... fill it with the captured files ...
 //! let stdio = host::Stdio::take()?;
-//! let spec = host::RestoreSpec { images, record: &record, tmpfs, stdio, hide: host::driver::device_nodes(), log_level: 2 };
+//! let (hide, blank) = (host::driver::device_nodes(), host::driver::blank_nodes());
+//! let spec = host::RestoreSpec { images, record: &record, tmpfs, stdio, hide, blank, log_level: 2 };
 //! let restored = host::Restored::restore(&criu, spec)?;     // every task exists and is stopped
 //! let job = restored.resume()?;                             // dropping it instead kills the job
 //! # Ok(()) }

@@ -227,6 +227,52 @@ fn what_is_hidden_is_not_seen() {
     }
 }
 
+/// Opens a node, reads and writes it before and after a restart.
+const HOLDER: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    int node = open(v[1], O_RDWR);
+    if (node < 0) return perror(v[1]), 1;
+    for (int i = 0; i < 2; i++) {
+        while (i && access(v[2], F_OK)) usleep(1000);
+        struct stat open_node, named;
+        if (fstat(node, &open_node) || stat(v[1], &named)) return perror("stat"), 1;
+        int same = open_node.st_rdev == named.st_rdev && S_ISCHR(named.st_mode);
+        char byte;
+        printf("%d %zd %zd\n", same, read(node, &byte, 1), write(node, "x", 1)), fflush(stdout);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn a_blank_node_is_open_across_a_restart() {
+    let holder = |bench: &Bench| bench.compile("holder", HOLDER);
+    // One that the machine lacks and, in its place, one that it has and CRIU could not carry.
+    for node in ["/dev/dormouse-test0", "/dev/kmsg"] {
+        let bench = Bench::new();
+        let end = bench.path("end");
+        let mut command = bench.command(&[holder(&bench).as_os_str(), node.as_ref(), end.as_os_str()]);
+        command.env("SUPERVISE_BLANK", node);
+        assert_eq!(ask_twice(&bench, command), "1 0 1\n1 0 1\n", "{node}");
+    }
+}
+
+#[test]
+fn a_blank_node_lies_right_below_dev() {
+    let bench = Bench::new();
+    for node in ["/etc/passwd-", "/dev/../etc/node", "/dev/shm/node", "/dev"] {
+        let mut command = bench.command(&["true"]);
+        let output = command.env("SUPERVISE_BLANK", node).stderr(Stdio::piped()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{node}: {text}");
+        assert!(text.contains("its own /dev") && text.contains("Invalid argument"), "{node}: {text}");
+    }
+}
+
 #[test]
 fn a_supervisor_killed_during_a_checkpoint_leaves_nothing() {
     let bench = Bench::new();

@@ -170,6 +170,7 @@ fn round(criu: &Criu, resources: &[Resource], init: Option<&Path>) -> Result<(),
         blocked: Vec::new(),
         binds: Vec::new(),
         hide: Vec::new(),
+        blank: Vec::new(),
         library_dir: None,
         stdio: Stdio::null()?,
         init_program: init.map(Path::to_owned),
@@ -191,8 +192,9 @@ fn round(criu: &Criu, resources: &[Resource], init: Option<&Path>) -> Result<(),
 
     fs::write(tmpfs.path().join(MAPPED), AFTER)?;
     fs::write(tmpfs.path().join(GO), "")?;
-    let (stdio, hide) = (Stdio::null()?, Vec::new());
-    let spec = RestoreSpec { images: &images.path(), record: &record, tmpfs, stdio, hide, log_level: 2 };
+    let (stdio, hide, blank) = (Stdio::null()?, Vec::new(), Vec::new());
+    let spec =
+        RestoreSpec { images: &images.path(), record: &record, tmpfs, stdio, hide, blank, log_level: 2 };
     let job = Restored::restore(criu, spec)?.resume()?;
     let ending = job.wait()?;
     if ending.status().success() {

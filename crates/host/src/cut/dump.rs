@@ -13,6 +13,8 @@ use super::record::{self, HostRecord, TaskRecord};
 use crate::criu::rpc::{self, Event, Session};
 use crate::criu::{Criu, LogExcerpt};
 use crate::files::{self, FileError, Limits};
+use crate::init::dev;
+use crate::init::instructions::DEV;
 use crate::job::{Ending, Job};
 use crate::mounts;
 use crate::net;
@@ -189,6 +191,7 @@ impl Job {
                 connections: Vec::new(),
                 written: Vec::new(),
                 programs: Vec::new(),
+                blank: Vec::new(),
                 tasks: Vec::new(),
             },
             warnings: Vec::new(),
@@ -279,6 +282,8 @@ impl Frozen<'_> {
         self.record.connections = net::of(&pids);
         record::note_used(&mut self.record.mounts, &pids, &given);
         self.record.programs = files::mapped_by(&pids);
+        self.record.blank =
+            dev::blanks(&self.job.tmpfs().host_file(DEV)).map_err(failed("reading the job's /dev"))?;
         let record =
             |t: Task| TaskRecord { pid: t.inner, parent: t.parent, comm: t.comm, threads: t.threads.len() };
         self.record.tasks = tasks.into_iter().map(record).collect();

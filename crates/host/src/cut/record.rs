@@ -34,6 +34,9 @@ pub struct HostRecord {
     pub written: Vec<WrittenFile>,
     /// Files the job is made of.
     pub programs: Vec<ProgramFile>,
+    /// The blank nodes of its `/dev`, which it may have open.
+    #[serde(default, with = "crate::raw")]
+    pub blank: Vec<PathBuf>,
     /// Its processes, for people to look at.
     pub tasks: Vec<TaskRecord>,
 }

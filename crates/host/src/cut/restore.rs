@@ -37,6 +37,8 @@ pub struct RestoreSpec<'a> {
     pub stdio: Stdio,
     /// Files below `/dev` that the job shall not see on this machine.
     pub hide: Vec<PathBuf>,
+    /// As [`crate::JobSpec::blank`]; those that the job had are there besides.
+    pub blank: Vec<PathBuf>,
     /// CRIU's log level: 2 for warnings, 4 for everything.
     pub log_level: i32,
 }
@@ -128,9 +130,10 @@ impl Restored {
     /// When a program has changed, a written file is gone, or CRIU fails. Files the job was writing are touched last: when CRIU
     /// has made the job's processes and mounts and is about to open them.
     pub fn restore(criu: &Criu, spec: RestoreSpec<'_>) -> Result<Self, RestoreError> {
-        let RestoreSpec { images, record, tmpfs, stdio, hide, log_level } = spec;
+        let RestoreSpec { images, record, tmpfs, stdio, hide, blank, log_level } = spec;
         record.check()?;
-        prepare_tmpfs(&tmpfs, &hide).map_err(failed("preparing the job's tmpfs"))?;
+        let blank = blank.iter().chain(&record.blank);
+        prepare_tmpfs(&tmpfs, &hide, blank).map_err(failed("preparing the job's tmpfs"))?;
         let Mounts { external, left_out } = mounts_here(record)?;
 
         let work = Scratch::for_log().map_err(failed("making a folder"))?;
@@ -250,11 +253,15 @@ pub fn may_be_link(path: &Path) -> bool {
 }
 
 /// What every job finds on its tmpfs, wherever it wakes up.
-fn prepare_tmpfs(tmpfs: &Tmpfs, hide: &[PathBuf]) -> io::Result<()> {
+fn prepare_tmpfs<'a>(
+    tmpfs: &Tmpfs,
+    hide: &[PathBuf],
+    blank: impl Iterator<Item = &'a PathBuf>,
+) -> io::Result<()> {
     fs::create_dir_all(JOB_DIR)?;
     fs::create_dir_all(tmpfs.host_file(EMPTY_DIR))?;
     fs::write(tmpfs.host_file(EMPTY_FILE), "")?;
-    dev::populate(&tmpfs.host_file(DEV), hide)
+    dev::populate(&tmpfs.host_file(DEV), hide, blank)
 }
 
 /// What becomes of the mounts that are ours to bring back.

@@ -52,6 +52,9 @@ pub(crate) struct Instructions {
     /// Files and folders that shall not be seen.
     #[serde(with = "crate::raw")]
     pub(crate) hide: Vec<PathBuf>,
+    /// Nodes of `/dev` with nothing behind them.
+    #[serde(with = "crate::raw")]
+    pub(crate) blank: Vec<PathBuf>,
     /// A folder that the regenerated `ld.so.cache` is to name first.
     #[serde(with = "crate::raw")]
     pub(crate) library_dir: Option<PathBuf>,

@@ -89,11 +89,11 @@ fn mount_tmpfs(number: i32) -> io::Result<()> {
     fs::create_dir_all(host_path(EMPTY_DIR))
 }
 
-/// A `/dev` of the job's own: the machine's nodes but those to hide, `/dev/shm` on the job's tmpfs (so that it is part of the
+/// A `/dev` of the job's own: the machine's nodes but those to hide, blank ones, `/dev/shm` on the job's tmpfs (so that it is part of the
 /// image), and a private devpts (so that terminal numbers are free wherever the job wakes up).
 fn mount_dev(told: &Instructions) -> io::Result<()> {
     let ours = host_path(DEV);
-    dev::populate(&ours, &told.hide)?;
+    dev::populate(&ours, &told.hide, &told.blank)?;
     match unmount("/dev", UnmountFlags::DETACH) {
         // Not a mount of its own in some containers.
         Ok(()) | Err(rustix::io::Errno::INVAL) => {}

@@ -99,6 +99,7 @@ impl Job {
             tmpfs: tmpfs.as_fd().as_raw_fd(),
             binds: spec.binds,
             hide: spec.hide,
+            blank: spec.blank,
             library_dir: spec.library_dir,
         };
         let json = serde_json::to_vec(&told).map_err(|e| SpawnError::Setup(e.to_string()))?;

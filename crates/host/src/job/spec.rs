@@ -27,6 +27,8 @@ pub struct JobSpec {
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// Files and folders it shall not see; below `/dev` they are left out of the job's own `/dev`.
     pub hide: Vec<PathBuf>,
+    /// Nodes right below `/dev` that lead to nothing, as `/dev/null` does, whether the machine has something there or not.
+    pub blank: Vec<PathBuf>,
     /// A folder, as the job sees it, that a regenerated `ld.so.cache` names first.
     pub library_dir: Option<PathBuf>,
     /// Its standard streams.
@@ -51,6 +53,7 @@ impl JobSpec {
             blocked: own.blocked,
             binds: Vec::new(),
             hide: Vec::new(),
+            blank: Vec::new(),
             library_dir: None,
             stdio: Stdio::take()?,
             init_program: None,
