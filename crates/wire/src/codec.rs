@@ -128,13 +128,16 @@ impl Wire for bool {
     }
 }
 
-impl<T: Wire, const N: usize> Wire for [T; N] {
+impl<T: Wire + Copy + Default, const N: usize> Wire for [T; N] {
     fn encode(&self, to: &mut Encoder<'_>) {
         self.iter().for_each(|each| each.encode(to));
     }
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let list = (0..N).map(|_| T::decode(from)).collect::<Result<Vec<T>, _>>()?;
-        list.try_into().map_err(|_| DecodeError::TooLong(N))
+        let mut list = [T::default(); N];
+        for each in &mut list {
+            *each = T::decode(from)?;
+        }
+        Ok(list)
     }
 }
 

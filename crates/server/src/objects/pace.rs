@@ -27,6 +27,8 @@ pub struct Pace<M> {
     outstanding: VecDeque<(M, Instant, u32)>,
     /// Pieces of work behind the last marker.
     unmarked: u32,
+    /// Pieces of work not known to be complete.
+    ahead: u32,
     /// Whether somebody waits for room, so that a completion is seen as it happens.
     watched: bool,
     /// Whether whoever waited has given up; nobody waits before something is complete.
@@ -40,6 +42,7 @@ impl<M> Default for Pace<M> {
             changed: None,
             outstanding: VecDeque::new(),
             unmarked: 0,
+            ahead: 0,
             watched: false,
             stalled: false,
         }
@@ -52,31 +55,44 @@ impl<M> Pace<M> {
         let due = self.unmarked >= (self.window / 8).max(1);
         if !due {
             self.unmarked += 1;
+            self.ahead += 1;
         }
         due
     }
 
     /// Takes the marker that [`Pace::count`] asked for, or learns that there is none.
     pub fn mark(&mut self, marker: Option<M>, now: Instant) {
-        if let Some(marker) = marker {
-            self.outstanding.push_back((marker, now, self.unmarked));
+        match marker {
+            Some(marker) => self.outstanding.push_back((marker, now, self.unmarked)),
+            None => self.ahead -= self.unmarked,
         }
         self.unmarked = 1;
+        self.ahead += 1;
+    }
+
+    /// Whether the next piece of work may have to wait; asks nobody.
+    pub fn may_be_full(&self) -> bool {
+        self.ahead >= self.window
     }
 
     /// Whether the next piece of work should wait.
     pub fn is_full(&mut self, complete: impl Fn(&M) -> bool, now: Instant) -> bool {
-        while let Some(&(_, recorded, _)) = self.outstanding.front().filter(|(marker, ..)| complete(marker)) {
-            if self.watched && self.changed.is_none_or(|changed| recorded >= changed) {
-                self.adapt(now.saturating_duration_since(recorded));
+        while let Some(&(_, recorded, works)) =
+            self.outstanding.front().filter(|(marker, ..)| complete(marker))
+        {
+            let spent = now.saturating_duration_since(recorded);
+            // Unwatched, it may have been complete for long: it has taken no longer than that.
+            let known = self.watched || spent < RUN_AHEAD / 2;
+            if known && self.changed.is_none_or(|changed| recorded > changed) {
+                self.adapt(spent);
                 self.changed = Some(now);
             }
             self.outstanding.pop_front();
+            self.ahead -= works;
             self.watched = false;
             self.stalled = false;
         }
-        let ahead = self.unmarked + self.outstanding.iter().map(|(.., works)| works).sum::<u32>();
-        let full = ahead >= self.window && !self.outstanding.is_empty() && !self.stalled;
+        let full = self.may_be_full() && !self.outstanding.is_empty() && !self.stalled;
         self.watched = full;
         full
     }

@@ -143,7 +143,8 @@ impl Stream {
     /// Whether it has been given so much that the next piece of work should wait.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        lock(&self.pace).is_full(Marker::is_complete, Instant::now())
+        let mut pace = lock(&self.pace);
+        pace.may_be_full() && pace.is_full(Marker::is_complete, Instant::now())
     }
 
     /// Lets work through until some is complete.

@@ -34,7 +34,7 @@ fn check_attributes(attributes: &[(u32, wire::LaunchValue)]) -> Result<()> {
 
 impl Execute for wire::Launch {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
-        let function = session.callee(self.ctx, self.callee)?;
+        let function = session.launched(caller, self.ctx, self.callee)?;
         let stream = session.stream(caller, self.ctx, self.stream)?;
         check_attributes(&self.attributes)?;
         if (self.params.0.len() as u64) < function.params_bytes()? {

@@ -27,16 +27,16 @@ pub(crate) use ring::THREAD_END;
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;
 use crate::memory::{DeviceMemory, Layout, PINNED_BYTES, PinnedMemory};
-use crate::objects::{Context, Placer, Stream, StreamKey, StreamRecord, Table};
+use crate::objects::{Context, Function, Placer, Stream, StreamKey, StreamRecord, Table};
 use crate::{lock, read, write};
 use backend::{Backend, Range};
 use output::Output;
 use slots::Slots;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use transport::{RingIndex, ServerSession, State};
-use wire::{ContextId, CuError, Stream as StreamName};
+use wire::{Callee, ContextId, CuError, Stream as StreamName};
 
 /// What a session is told when it starts.
 #[derive(Clone, Debug)]
@@ -65,13 +65,21 @@ pub struct Session {
 pub struct Caller {
     pub(crate) ring: RingIndex,
     pub(crate) slots: Slots,
+    /// What its last work went to. An object that is destroyed is not kept by it, and no other ever has the same id.
+    recent: Recent,
+}
+
+#[derive(Default)]
+struct Recent {
+    stream: Option<(StreamKey, Weak<Stream>)>,
+    callee: Option<(ContextId, Callee, Weak<Function>)>,
 }
 
 impl Caller {
     /// Nothing kept yet for that ring.
     #[must_use]
     pub fn new(ring: RingIndex) -> Self {
-        Self { ring, slots: Slots::default() }
+        Self { ring, slots: Slots::default(), recent: Recent::default() }
     }
 
     /// The ring's number.
@@ -138,13 +146,18 @@ impl Session {
     }
 
     /// The stream a message of `caller` means by `stream` in `ctx`; a thread's own is made when it is first used.
-    pub(crate) fn stream(&self, caller: &Caller, ctx: ContextId, stream: StreamName) -> Result<Arc<Stream>> {
+    pub(crate) fn stream(
+        &self,
+        caller: &mut Caller,
+        ctx: ContextId,
+        stream: StreamName,
+    ) -> Result<Arc<Stream>> {
         let key = StreamKey::new(ctx, stream, caller.number());
-        if let Some(found) = read(&self.table).streams.get(&key) {
+        if let Some(found) = self.known_stream(caller, key) {
             if found.record.ctx != ctx {
                 return Err(Failure::new(CuError::INVALID_HANDLE, format!("{key} is of another context")));
             }
-            return Ok(Arc::clone(found));
+            return Ok(found);
         }
         let context = self.context(ctx)?;
         match key {
@@ -159,6 +172,37 @@ impl Session {
             }
             _ => Err(Failure::new(CuError::INVALID_HANDLE, format!("there is no {key}"))),
         }
+    }
+
+    /// The stream with this key, if there is one.
+    fn known_stream(&self, caller: &mut Caller, key: StreamKey) -> Option<Arc<Stream>> {
+        if let Some((recent, stream)) = &caller.recent.stream
+            && *recent == key
+            && let Some(stream) = stream.upgrade()
+        {
+            return Some(stream);
+        }
+        let found = read(&self.table).streams.get(&key).cloned()?;
+        caller.recent.stream = Some((key, Arc::downgrade(&found)));
+        Some(found)
+    }
+
+    /// The function a message of `caller` means by `callee` in `ctx`.
+    pub(crate) fn launched(
+        &self,
+        caller: &mut Caller,
+        ctx: ContextId,
+        callee: Callee,
+    ) -> Result<Arc<Function>> {
+        if let Some((of, recent, function)) = &caller.recent.callee
+            && (*of, *recent) == (ctx, callee)
+            && let Some(function) = function.upgrade()
+        {
+            return Ok(function);
+        }
+        let function = self.callee(ctx, callee)?;
+        caller.recent.callee = Some((ctx, callee, Arc::downgrade(&function)));
+        Ok(function)
     }
 
     /// Checks that the bytes are memory of this session, so that a message can name nothing else of this process: a live

@@ -1,8 +1,8 @@
 //! The order between rings. A message names how far each other ring had come when it was submitted; it runs when all that
 //! has been executed, or when what is left of it there touches nothing in common with it.
 
-use super::Session;
 use super::wait::Backoff;
+use super::{Caller, Session};
 use crate::objects::{StreamKey, Table};
 use crate::read;
 use std::time::{Duration, Instant};
@@ -183,12 +183,17 @@ impl Session {
 
     /// Waits until the stream that `request` gives work to is not too far ahead of its device; outside of the gate, which
     /// closes meanwhile. False when the session ends first.
-    pub(super) fn await_room(&self, request: &Request, ring: u16) -> bool {
-        let Footprint::Stream(key, ..) = Footprint::of(request, ring) else { return true };
-        let Some(stream) = read(&self.table).streams.get(&key).cloned() else { return true };
+    pub(super) fn await_room(&self, request: &Request, caller: &mut Caller) -> bool {
+        if !request.is_pipelined() {
+            return true;
+        }
+        let Footprint::Stream(key, ..) = Footprint::of(request, caller.number()) else { return true };
+        let Some(stream) = self.known_stream(caller, key).filter(|stream| stream.is_full()) else {
+            return true;
+        };
         let begun = Instant::now();
         let mut backoff = Backoff::new();
-        while request.is_pipelined() && stream.is_full() {
+        while stream.is_full() {
             if self.is_ending() {
                 return false;
             }

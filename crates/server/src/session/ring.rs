@@ -137,7 +137,7 @@ impl Session {
     ) -> Result<bool, TransportError> {
         if let Ok(request) = &taken.request {
             let turn = self.await_turn(request, caller.number(), &taken.dependencies)?;
-            if !turn || !self.await_room(request, caller.number()) {
+            if !turn || !self.await_room(request, caller) {
                 return Ok(false);
             }
         }
