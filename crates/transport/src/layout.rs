@@ -7,7 +7,7 @@ use crate::{Result, TransportError};
 /// Rings of a session: so many application threads can use CUDA at a time.
 pub const MAX_RINGS: usize = 256;
 /// Staging slots of a ring.
-pub const SLOTS: usize = 4;
+pub const SLOTS: usize = 16;
 /// Bytes of a staging slot.
 pub const SLOT_BYTES: usize = 1 << 20;
 /// The longest message, header and dependencies included, bytes.
@@ -23,7 +23,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// that a server learns only here what it speaks.
 pub(crate) const VERSION: u32 = LAYOUT_VERSION << 16 | wire::PROTOCOL_VERSION;
 /// Version of the layout alone.
-const LAYOUT_VERSION: u32 = 1;
+const LAYOUT_VERSION: u32 = 2;
 
 pub(crate) const CONTROL_BYTES: usize = 64 << 10;
 pub(crate) const RING_STRIDE: usize = 2 << 20;

@@ -28,41 +28,4 @@ impl<'a> Slot<'a> {
     pub fn address(self) -> NonNull<u8> {
         self.base
     }
-
-    /// Fills the front of the slot from the application's memory.
-    ///
-    /// # Errors
-    /// [`TransportError::OutOfBounds`] when it is longer than the slot.
-    ///
-    /// # Safety
-    /// `from` must be readable for `len` bytes, outside of this session's mappings, and the caller's thread must own the
-    /// slot: no message that uses it may be under way.
-    pub unsafe fn fill(self, from: *const u8, len: usize) -> Result<()> {
-        Self::check(len)?;
-        // SAFETY: the slot has `SLOT_BYTES >= len`, is the caller's alone, and does not overlap `from`, as the caller says.
-        unsafe { std::ptr::copy_nonoverlapping(from, self.base.as_ptr(), len) };
-        Ok(())
-    }
-
-    /// Copies the front of the slot to the application's memory.
-    ///
-    /// # Errors
-    /// [`TransportError::OutOfBounds`] when it is longer than the slot.
-    ///
-    /// # Safety
-    /// As for [`Slot::fill`], with `to` writable.
-    pub unsafe fn drain(self, to: *mut u8, len: usize) -> Result<()> {
-        Self::check(len)?;
-        // SAFETY: as in `fill`.
-        unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr(), to, len) };
-        Ok(())
-    }
-
-    fn check(len: usize) -> Result<()> {
-        if len <= SLOT_BYTES {
-            Ok(())
-        } else {
-            Err(TransportError::OutOfBounds { what: "staged length", value: len })
-        }
-    }
 }

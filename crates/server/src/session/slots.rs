@@ -10,10 +10,14 @@ use std::sync::Arc;
 use transport::{SLOT_BYTES, SLOTS};
 use wire::{CuError, INLINE_MAX};
 
+/// Slots that are made known to the device together.
+const GROUP: usize = 4;
+
 /// One ring's slots.
 #[derive(Default)]
 pub(crate) struct Slots {
-    registered: bool,
+    /// Which groups of [`GROUP`] slots the device knows: small copies use the first only.
+    registered: [bool; SLOTS / GROUP],
     used_by: [Option<Marker>; SLOTS],
     bounce: Option<Bounce>,
 }
@@ -23,21 +27,23 @@ impl Session {
     pub(super) fn slot(&self, caller: &mut Caller, slot: u32, bytes: u32) -> Result<u64> {
         let invalid =
             || Failure::new(CuError::INVALID_VALUE, format!("slot {slot} does not have {bytes} bytes"));
-        let address = |slot: usize| {
-            let slot = self.link.slot(caller.ring, slot).map_err(|_| invalid())?;
-            Ok::<u64, Failure>(slot.address().as_ptr() as u64)
-        };
         if bytes as usize > SLOT_BYTES {
             return Err(invalid());
         }
-        let found = address(slot as usize)?;
-        if !caller.slots.registered {
-            // A ring's slots lie side by side.
-            let all = Range { base: address(0)?, bytes: (SLOTS * SLOT_BYTES) as u64 };
-            self.backend().register_host(all)?;
-            caller.slots.registered = true;
+        let found = self.link.slot(caller.ring, slot as usize).map_err(|_| invalid())?;
+        let group = slot as usize / GROUP;
+        if !caller.slots.registered[group] {
+            self.backend().register_host(self.group(caller, group).ok_or_else(invalid)?)?;
+            caller.slots.registered[group] = true;
         }
-        Ok(found)
+        Ok(found.address().as_ptr() as u64)
+    }
+
+    /// Where a group of the caller's slots lies.
+    fn group(&self, caller: &Caller, group: usize) -> Option<Range> {
+        let first = self.link.slot(caller.ring, group * GROUP).ok()?;
+        // A ring's slots lie side by side.
+        Some(Range { base: first.address().as_ptr() as u64, bytes: (GROUP * SLOT_BYTES) as u64 })
     }
 
     /// Notes that everything `stream` has been given so far may use the slot.
@@ -74,12 +80,10 @@ impl Session {
             // A failure here is the context's, and is told where somebody can hear it.
             let _ = self.slot_wait(caller, slot);
         }
-        if caller.slots.registered
-            && let Ok(first) = self.link.slot(caller.ring, 0)
-        {
-            let base = first.address().as_ptr() as u64;
-            let all = Range { base, bytes: (SLOTS * SLOT_BYTES) as u64 };
-            let _ = self.backend().unregister_host(all);
+        for group in (0..SLOTS / GROUP).filter(|group| caller.slots.registered[*group]) {
+            if let Some(range) = self.group(caller, group) {
+                let _ = self.backend().unregister_host(range);
+            }
         }
         caller.slots = Slots::default();
     }

@@ -134,7 +134,7 @@ fn run(callback: Callback, status: u32) {
 
 /// Runs `make` with all signals blocked, so that a thread it makes takes none that the application sends to itself. Those that
 /// a thread brings upon itself reach the application's handlers.
-fn without_signals<R>(make: impl FnOnce() -> R) -> R {
+pub(super) fn without_signals<R>(make: impl FnOnce() -> R) -> R {
     // SAFETY: signal sets on this stack, initialised before they are read.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());

@@ -3,6 +3,8 @@
 //! Device and pinned memory have the same addresses in the server, which copies between them by itself. What lies in this
 //! process alone (pageable memory) travels in messages when it is small, and through the ring's staging slots when it is not.
 
+use std::collections::VecDeque;
+
 use wire::{
     ContextId, Copy, CopyFromInline, CopyFromSlot, CopyToInline, CopyToSlot, CopyToSlotWait, CopyWait,
     SlotWait, Stream, StreamSynchronize,
@@ -11,12 +13,21 @@ use wire::{
 use cuda_abi::{CuError, CuResult};
 use transport::{SLOT_BYTES, SLOTS};
 
+use super::copiers::{Copiers, Ticket};
 use super::memory::Place;
 use super::thread::Call;
 
 /// Up to so many bytes travel in the message; more is quicker through a slot, which the device reads and writes by itself.
 const INLINE_BEST: u64 = 8 << 10;
 const _: () = assert!(INLINE_BEST <= wire::INLINE_MAX as u64);
+/// From so many bytes on several threads copy.
+const BULK: u64 = 1 << 20;
+/// The smallest piece that is worth a message of its own.
+const PIECE_MIN: u64 = 256 << 10;
+/// Slots that a copy uses whose pieces the caller copies alone.
+const FEW_SLOTS: usize = 4;
+/// Pieces being copied to slots at a time; as many others are under way from there.
+const DEPTH: usize = SLOTS / 2;
 
 /// Whether the call returns before a copy is done that needs this process no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,17 +158,18 @@ impl Call<'_> {
             return self
                 .submit_with(&CopyFromInline { ctx, stream, dst, data: wire::Bytes::default() }, data);
         }
-        for (offset, len) in pieces(bytes, SLOT_BYTES as u64) {
-            let slot = self.free_slot()?;
-            // SAFETY: readable, as the caller says; the slot is this thread's and nothing uses it.
-            unsafe { self.line()?.slot(slot)?.fill(src.add(offset as usize), len as usize) }
-                .map_err(|_| CuError::UNKNOWN)?;
-            let message =
-                CopyFromSlot { ctx, stream, dst: dst + offset, slot: slot as u32, bytes: len as u32 };
-            self.line()?.slots.busy[slot] = true;
-            self.submit(&message)?;
-        }
-        Ok(())
+        let src = src as usize;
+        self.send_pieces(
+            bytes,
+            pieces(bytes, piece_of(bytes)),
+            move |slot, (offset, len)| {
+                // SAFETY: readable, as the caller says; nothing else uses the slot, which has room for a piece.
+                unsafe { std::ptr::copy_nonoverlapping(pointer(src as u64 + offset), slot, len as usize) };
+            },
+            |call, slot, (offset, len)| {
+                call.submit(&CopyFromSlot { ctx, stream, dst: dst + offset, slot, bytes: len as u32 })
+            },
+        )
     }
 
     /// To pageable memory: the bytes are there when the call returns.
@@ -175,55 +187,143 @@ impl Call<'_> {
             unsafe { std::ptr::copy_nonoverlapping(data.0.as_ptr(), dst, data.0.len()) };
             return Ok(());
         }
+        let dst = dst as usize;
         self.fetch_pieces(
-            pieces(bytes, SLOT_BYTES as u64),
+            bytes,
+            pieces(bytes, piece_of(bytes)),
             |call, slot, (offset, len)| {
                 call.submit(&CopyToSlot { ctx, stream, src: src + offset, slot, bytes: len as u32 })
             },
-            |slot, (offset, len)| {
+            move |slot, (offset, len)| {
+                let to = pointer(dst as u64 + offset).cast_mut();
                 // SAFETY: writable, as the caller says; the slot's copy is complete.
-                unsafe { slot.drain(dst.add(offset as usize), len as usize) }
+                unsafe { std::ptr::copy_nonoverlapping(slot, to, len as usize) };
             },
         )
     }
 
-    /// Fetches pieces through the slots, as many under way as there are slots: `start` sends a piece's copy to a slot, `take`
-    /// empties the slot when it is there.
-    pub(super) fn fetch_pieces<P: std::marker::Copy>(
+    /// Sends `bytes` bytes in pieces through the slots: `fill` puts a piece into a slot, on any thread, before this returns; `submit`
+    /// sends its copy from there.
+    pub(super) fn send_pieces<P: std::marker::Copy + Send + 'static>(
         &mut self,
+        bytes: u64,
         pieces: impl Iterator<Item = P>,
-        mut start: impl FnMut(&mut Self, u32, P) -> CuResult,
-        mut take: impl FnMut(transport::Slot<'_>, P) -> transport::Result<()>,
+        fill: impl Fn(*mut u8, P) + std::marker::Copy + Send + 'static,
+        mut submit: impl FnMut(&mut Self, u32, P) -> CuResult,
     ) -> CuResult {
-        let mut under_way = std::collections::VecDeque::with_capacity(SLOTS);
+        let crew = Crew::new(&self.session.copiers, bytes);
+        let mut filling = VecDeque::with_capacity(DEPTH);
         let mut pieces = pieces.peekable();
-        while pieces.peek().is_some() || !under_way.is_empty() {
-            if let (true, Some(piece)) = (under_way.len() < SLOTS, pieces.peek().copied()) {
+        while pieces.peek().is_some() || !filling.is_empty() {
+            if let (true, Some(piece)) = (filling.len() < DEPTH, pieces.peek().copied()) {
                 pieces.next();
-                let slot = self.free_slot()?;
+                let slot = self.free_slot(crew.slots())?;
+                let memory = SlotMemory(self.line()?.slot(slot)?.address().as_ptr());
+                filling.push_back((slot, piece, crew.begin(move || fill(memory.address(), piece))));
+            } else if let Some((slot, piece, filled)) = filling.pop_front() {
+                drop(filled);
                 self.line()?.slots.busy[slot] = true;
-                start(self, slot as u32, piece)?;
-                under_way.push_back((slot, piece));
-            } else if let Some((slot, piece)) = under_way.pop_front() {
-                self.ask(&CopyToSlotWait { slot: slot as u32 })?;
-                self.line()?.slots.busy[slot] = false;
-                take(self.line()?.slot(slot)?, piece).map_err(|_| CuError::UNKNOWN)?;
+                submit(self, slot as u32, piece)?;
             }
         }
         Ok(())
     }
 
-    /// A slot that nothing uses, waiting for the copy that does.
-    pub(super) fn free_slot(&mut self) -> CuResult<usize> {
+    /// Fetches `bytes` bytes in pieces through the slots: `start` sends a piece's copy to a slot; `take` empties the slot when it is
+    /// there, on any thread, before this returns.
+    pub(super) fn fetch_pieces<P: std::marker::Copy + Send + 'static>(
+        &mut self,
+        bytes: u64,
+        pieces: impl Iterator<Item = P>,
+        mut start: impl FnMut(&mut Self, u32, P) -> CuResult,
+        take: impl Fn(*const u8, P) + std::marker::Copy + Send + 'static,
+    ) -> CuResult {
+        let crew = Crew::new(&self.session.copiers, bytes);
+        let depth = crew.slots() / 2;
+        // Together they never have more slots than there are, so a slot is not used again before it is empty.
+        let (mut coming, mut emptying) = (VecDeque::with_capacity(depth), VecDeque::with_capacity(depth));
+        let mut pieces = pieces.peekable();
+        while pieces.peek().is_some() || !coming.is_empty() {
+            if let (true, Some(piece)) = (coming.len() < depth, pieces.peek().copied()) {
+                pieces.next();
+                let slot = self.free_slot(crew.slots())?;
+                self.line()?.slots.busy[slot] = true;
+                start(self, slot as u32, piece)?;
+                coming.push_back((slot, piece));
+            } else if let Some((slot, piece)) = coming.pop_front() {
+                self.ask(&CopyToSlotWait { slot: slot as u32 })?;
+                self.line()?.slots.busy[slot] = false;
+                let memory = SlotMemory(self.line()?.slot(slot)?.address().as_ptr());
+                if emptying.len() == depth {
+                    emptying.pop_front();
+                }
+                emptying.push_back(crew.begin(move || take(memory.address(), piece)));
+            }
+        }
+        Ok(())
+    }
+
+    /// One of the first `among` slots that nothing uses, waiting for the copy that does.
+    fn free_slot(&mut self, among: usize) -> CuResult<usize> {
         let slots = &mut self.line()?.slots;
-        let slot = slots.next;
-        slots.next = (slot + 1) % SLOTS;
+        let slot = if slots.next < among { slots.next } else { 0 };
+        slots.next = (slot + 1) % among;
         if slots.busy[slot] {
             self.ask(&SlotWait { slot: slot as u32 })?;
             self.line()?.slots.busy[slot] = false;
         }
         Ok(slot)
     }
+}
+
+/// Who copies the pieces of one copy: for a small one the caller alone, through few slots, which is all that it needs.
+enum Crew<'a> {
+    Caller,
+    All(&'a Copiers),
+}
+
+impl<'a> Crew<'a> {
+    fn new(copiers: &'a Copiers, bytes: u64) -> Self {
+        if bytes < BULK { Self::Caller } else { Self::All(copiers) }
+    }
+
+    fn slots(&self) -> usize {
+        match self {
+            Self::Caller => FEW_SLOTS,
+            Self::All(_) => SLOTS,
+        }
+    }
+
+    fn begin(&self, copy: impl FnOnce() + Send + 'static) -> Option<Ticket<'a>> {
+        match self {
+            Self::Caller => {
+                copy();
+                None
+            }
+            Self::All(copiers) => Some(copiers.begin(copy)),
+        }
+    }
+}
+
+/// Where a slot lies.
+#[derive(Clone, Copy)]
+struct SlotMemory(*mut u8);
+
+// SAFETY: the slot is shared memory, mapped as long as the session lives; who may touch it when is agreed by messages.
+unsafe impl Send for SlotMemory {}
+
+impl SlotMemory {
+    fn address(self) -> *mut u8 {
+        self.0
+    }
+}
+
+/// The bytes of a piece of a copy: enough pieces for every thread, none too small to be worth a message.
+fn piece_of(bytes: u64) -> u64 {
+    if bytes < BULK {
+        return SLOT_BYTES as u64;
+    }
+    (bytes / SLOTS as u64).next_multiple_of(PIECE_MIN).clamp(PIECE_MIN, SLOT_BYTES as u64)
 }
 
 /// Offsets and lengths of the pieces of a whole.

@@ -114,45 +114,45 @@ impl Call<'_> {
             }
             return Ok(());
         }
+        let bytes = width.saturating_mul(height).saturating_mul(depth);
         if to.is_local() {
             return self.fetch_pieces(
+                bytes,
                 bands(extent),
                 |call, slot, Band { slice, row, rows }| {
                     let src = src.from(slice, row).pitched();
                     call.submit(&CopyRowsToSlot { ctx, stream, src, slot, width, height: rows, depth: 1 })
                 },
-                |slot, band| {
+                move |slot, band| {
                     for row in 0..band.rows {
                         let to = dst.from(band.slice, band.row + row).side.address();
-                        let at = (row * width) as usize;
                         // SAFETY: a row of what is the caller's to write; the band's rows fit in the slot.
                         unsafe {
-                            let from = slot.address().as_ptr().add(at);
+                            let from = slot.add((row * width) as usize);
                             std::ptr::copy_nonoverlapping(from, pointer(to).cast_mut(), width as usize);
                         }
                     }
-                    Ok(())
                 },
             );
         }
         self.wait_for_source(lane, from)?;
-        for band in bands(extent) {
-            let slot = self.free_slot()?;
-            let memory = self.line()?.slot(slot)?.address().as_ptr();
-            for row in 0..band.rows {
-                let from = src.from(band.slice, band.row + row).side.address();
-                // SAFETY: a row of what is the caller's to read; the band's rows fit in the slot, which nothing uses.
-                unsafe {
-                    let to = memory.add((row * width) as usize);
-                    std::ptr::copy_nonoverlapping(pointer(from), to, width as usize);
+        self.send_pieces(
+            bytes,
+            bands(extent),
+            move |slot, band| {
+                for row in 0..band.rows {
+                    let from = src.from(band.slice, band.row + row).side.address();
+                    // SAFETY: a row of what is the caller's to read; the band's rows fit in the slot, which nothing uses.
+                    unsafe {
+                        let to = slot.add((row * width) as usize);
+                        std::ptr::copy_nonoverlapping(pointer(from), to, width as usize);
+                    }
                 }
-            }
-            self.line()?.slots.busy[slot] = true;
-            let dst = dst.from(band.slice, band.row).pitched();
-            let message =
-                CopyRowsFromSlot { ctx, stream, dst, slot: slot as u32, width, height: band.rows, depth: 1 };
-            self.submit(&message)?;
-        }
-        Ok(())
+            },
+            |call, slot, Band { slice, row, rows }| {
+                let dst = dst.from(slice, row).pitched();
+                call.submit(&CopyRowsFromSlot { ctx, stream, dst, slot, width, height: rows, depth: 1 })
+            },
+        )
     }
 }

@@ -8,6 +8,7 @@ mod callbacks;
 mod code;
 mod connect;
 mod context;
+mod copiers;
 mod copy;
 mod copy_rows;
 mod fork;

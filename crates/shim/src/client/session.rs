@@ -10,6 +10,7 @@ use wire::{ContextCreate, ContextDestroy, ContextId, Device, DeviceFacts};
 
 use super::callbacks::Callbacks;
 use super::context::{Context, Owner};
+use super::copiers::Copiers;
 use super::memory::{Allocation, Kind, Memory};
 use super::objects::{Callable, Event, Library, Module, Promised, Stream};
 use super::registry::{Object, Registry};
@@ -117,6 +118,8 @@ pub struct Session {
     pub memory: Memory,
     /// Host callbacks under way.
     pub callbacks: Callbacks,
+    /// Threads for large copies.
+    pub copiers: Copiers,
     /// For threads that get no ring of their own.
     pub shared_line: SharedLine,
     identities: Vec<DeviceIdentity>,
@@ -142,6 +145,7 @@ impl Session {
             .collect();
         Self {
             callbacks: Callbacks::new(Arc::clone(&transport)),
+            copiers: Copiers::default(),
             shared_line: SharedLine::default(),
             transport,
             folder,
