@@ -144,7 +144,7 @@ impl Drop for ClientRing {
     fn drop(&mut self) {
         let control = self.session.control();
         control.change_ring(self.index, RingState::Active, RingState::Closing);
-        self.session.map.ring(self.index).server.0.sleeping.unpark();
+        self.session.map.ring(self.index).sleeping.0.unpark();
         control.ring_doorbell();
     }
 }
@@ -170,8 +170,8 @@ fn wait(
 ) -> Result<()> {
     let is_dead = || session.control().state() == State::Dead;
     let sleep = || {
-        ring.client.0.waiting.park(NAP, || ready() || is_dead());
+        ring.waiting.0.park(NAP, || ready() || is_dead());
         !is_dead()
     };
-    if patience.wait(&ready, sleep) { Ok(()) } else { Err(TransportError::Dead) }
+    if patience.await_answer(&ready, sleep) { Ok(()) } else { Err(TransportError::Dead) }
 }

@@ -112,7 +112,7 @@ impl<'a> Control<'a> {
         if state == State::Dead {
             self.0.control().callbacks.0.client.0.unpark();
             for (index, _) in self.rings() {
-                self.0.ring(index).client.0.waiting.unpark();
+                self.0.ring(index).waiting.0.unpark();
             }
         }
     }

@@ -122,6 +122,11 @@ pub(crate) struct CallbacksShared {
 pub(crate) struct RingShared<const S: usize, const R: usize> {
     pub(crate) client: Line<ClientLine>,
     pub(crate) server: Line<ServerLine>,
+    /// The application's thread sleeps for a reply or for room. Each side looks here after every message, so it lies apart from what
+    /// the other writes with every message.
+    pub(crate) waiting: Line<Sleeper>,
+    /// The server's thread sleeps for messages.
+    pub(crate) sleeping: Line<Sleeper>,
     pub(crate) reply: Paged<[AtomicU64; R]>,
     pub(crate) submission: Paged<[AtomicU64; S]>,
 }
@@ -135,8 +140,6 @@ pub(crate) struct ClientLine {
     pub(crate) async_tail: AtomicU64,
     /// Round trips begun.
     pub(crate) reply_wanted: AtomicU64,
-    /// The thread sleeps for a reply or for room.
-    pub(crate) waiting: Sleeper,
 }
 
 /// What the server's thread writes.
@@ -146,8 +149,6 @@ pub(crate) struct ServerLine {
     pub(crate) head: AtomicU64,
     /// Round trips answered.
     pub(crate) reply_seq: AtomicU64,
-    /// The thread sleeps for messages.
-    pub(crate) sleeping: Sleeper,
 }
 
 /// A ring as it is in a session file.
@@ -166,6 +167,8 @@ const _: () = {
     assert!(offset_of!(ControlShared, callbacks) == 8192);
     assert!(offset_of!(CallbacksShared, entries) == 4096);
     assert!(offset_of!(Ring, server) == 128);
+    assert!(offset_of!(Ring, waiting) == 256);
+    assert!(offset_of!(Ring, sleeping) == 384);
     assert!(offset_of!(Ring, reply) == 4096);
     assert!(offset_of!(Ring, submission) == 4096 + (256 << 10));
 };
@@ -176,13 +179,10 @@ impl<const S: usize, const R: usize> RingShared<S, R> {
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            client: Line(ClientLine {
-                tail: zero(),
-                async_tail: zero(),
-                reply_wanted: zero(),
-                waiting: Sleeper::new(),
-            }),
-            server: Line(ServerLine { head: zero(), reply_seq: zero(), sleeping: Sleeper::new() }),
+            client: Line(ClientLine { tail: zero(), async_tail: zero(), reply_wanted: zero() }),
+            server: Line(ServerLine { head: zero(), reply_seq: zero() }),
+            waiting: Line(Sleeper::new()),
+            sleeping: Line(Sleeper::new()),
             reply: Paged(std::array::from_fn(|_| zero())),
             submission: Paged(std::array::from_fn(|_| zero())),
         }

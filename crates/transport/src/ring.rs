@@ -115,6 +115,8 @@ fn read_bytes(words: &[AtomicU64], len: usize, to: &mut Vec<u8>) {
 /// The application thread's end.
 pub(crate) struct Producer {
     tail: u64,
+    /// How far the server was when there was last no room: looking again costs a cache miss.
+    head: u64,
     calls: u64,
 }
 
@@ -123,6 +125,7 @@ impl Producer {
     pub(crate) fn attach<const S: usize, const R: usize>(ring: &RingShared<S, R>) -> Self {
         Self {
             tail: ring.client.0.tail.load(Ordering::Acquire),
+            head: ring.server.0.head.load(Ordering::Acquire),
             calls: ring.client.0.reply_wanted.load(Ordering::Acquire),
         }
     }
@@ -144,14 +147,11 @@ impl Producer {
         let padded = len.next_multiple_of(8) as u64;
         let to_end = area::<S>() - self.tail % area::<S>();
         let skip = if padded > to_end { to_end } else { 0 };
-        let head = ring.server.0.head.load(Ordering::Acquire);
-        match self.tail.checked_sub(head) {
-            Some(used) if used <= area::<S>() => {
-                if used + skip + padded > area::<S>() {
-                    return Ok(false);
-                }
+        if !self.has_room::<S>(skip + padded)? {
+            self.head = ring.server.0.head.load(Ordering::Acquire);
+            if !self.has_room::<S>(skip + padded)? {
+                return Ok(false);
             }
-            _ => return Err(TransportError::Corrupt { ring: 0, what: "head", value: head }),
         }
         // Whoever reads the old bytes of this area after these stores also sees the head that allowed them (`any_pending`).
         fence(Ordering::Release);
@@ -178,8 +178,16 @@ impl Producer {
         if kind == Kind::Pipelined {
             ring.client.0.async_tail.store(self.tail, Ordering::Release);
         }
-        ring.server.0.sleeping.unpark();
+        ring.sleeping.0.unpark();
         Ok(true)
+    }
+
+    /// Whether there is room for `bytes` more, as far as is known.
+    fn has_room<const S: usize>(&self, bytes: u64) -> Result<bool> {
+        match self.tail.checked_sub(self.head) {
+            Some(used) if used <= area::<S>() => Ok(used + bytes <= area::<S>()),
+            _ => Err(TransportError::Corrupt { ring: 0, what: "head", value: self.head }),
+        }
     }
 
     /// Whether the last round trip has been answered.
@@ -263,6 +271,8 @@ fn published<const S: usize, const R: usize>(ring: &RingShared<S, R>, head: u64)
 /// The server thread's end.
 pub(crate) struct Consumer {
     head: u64,
+    /// How much was published when nothing was left: looking again costs a cache miss.
+    tail: u64,
     replies: u64,
     /// Position behind the message in hand.
     next: Option<u64>,
@@ -273,8 +283,10 @@ pub(crate) struct Consumer {
 impl Consumer {
     /// Goes on where the last server stopped.
     pub(crate) fn attach<const S: usize, const R: usize>(ring: &RingShared<S, R>) -> Self {
+        let head = ring.server.0.head.load(Ordering::Acquire);
         Self {
-            head: ring.server.0.head.load(Ordering::Acquire),
+            head,
+            tail: head,
             replies: ring.server.0.reply_seq.load(Ordering::Acquire),
             next: None,
             dependencies: Vec::new(),
@@ -283,7 +295,7 @@ impl Consumer {
     }
 
     pub(crate) fn has_message<const S: usize, const R: usize>(&self, ring: &RingShared<S, R>) -> bool {
-        ring.client.0.tail.load(Ordering::Acquire) != self.head
+        self.tail != self.head || ring.client.0.tail.load(Ordering::Acquire) != self.head
     }
 
     /// Copies the next message out, if one is published. It stays the next one until it is advanced over or answered.
@@ -293,11 +305,13 @@ impl Consumer {
     ) -> Result<Option<Message<'_>>> {
         let words = &ring.submission.0;
         loop {
-            let tail = published(ring, self.head)?;
-            if tail == self.head {
+            if self.tail == self.head {
+                self.tail = published(ring, self.head)?;
+            }
+            if self.tail == self.head {
                 return Ok(None);
             }
-            let header = Header::read(words, self.head, tail)?;
+            let header = Header::read(words, self.head, self.tail)?;
             if header.is_wrap() {
                 self.next = Some(header.next(self.head));
                 self.advance(ring);
@@ -331,7 +345,7 @@ impl Consumer {
         if let Some(next) = self.next.take() {
             self.head = next;
             ring.server.0.head.store(next, Ordering::Release);
-            ring.client.0.waiting.unpark();
+            ring.waiting.0.unpark();
         }
     }
 
@@ -354,7 +368,7 @@ impl Consumer {
         }
         self.replies += 1;
         ring.server.0.reply_seq.store(self.replies, Ordering::Release);
-        ring.client.0.waiting.unpark();
+        ring.waiting.0.unpark();
         Ok(())
     }
 }

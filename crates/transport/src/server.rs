@@ -64,7 +64,7 @@ impl ServerSession {
 
     /// Wakes the thread that waits in [`RingReader::next`] of a ring.
     pub fn wake(&self, index: RingIndex) {
-        self.map.ring(index).server.0.sleeping.unpark();
+        self.map.ring(index).sleeping.0.unpark();
     }
 
     /// Whether a dependency is met without further ado.
@@ -154,7 +154,7 @@ impl RingReader {
         if !consumer.has_message(ring) {
             let ready = || consumer.has_message(ring) || closing();
             let once = || {
-                ring.server.0.sleeping.park(timeout, ready);
+                ring.sleeping.0.park(timeout, ready);
                 false
             };
             self.patience.wait(ready, once);

@@ -113,13 +113,27 @@ impl Patience {
         }
     }
 
+    /// As [`Patience::wait`], where somebody else does what this thread asked for: where cores abound it looks on between
+    /// other threads' turns for as long as a large copy takes, as a driver does.
+    pub(crate) fn await_answer(&mut self, ready: impl Fn() -> bool, sleep: impl FnMut() -> bool) -> bool {
+        #[cfg(not(loom))]
+        if self.spinning.spin(&ready) || self.spinning.step_aside(&ready) {
+            return true;
+        }
+        self.sleep(ready, sleep)
+    }
+
     /// Waits until `ready`: spins, then sleeps by `sleep`, which may come back early; tells whether it is. Goes on only while
     /// `sleep` tells to.
-    pub(crate) fn wait(&mut self, ready: impl Fn() -> bool, mut sleep: impl FnMut() -> bool) -> bool {
+    pub(crate) fn wait(&mut self, ready: impl Fn() -> bool, sleep: impl FnMut() -> bool) -> bool {
         #[cfg(not(loom))]
         if self.spinning.spin(&ready) {
             return true;
         }
+        self.sleep(ready, sleep)
+    }
+
+    fn sleep(&mut self, ready: impl Fn() -> bool, mut sleep: impl FnMut() -> bool) -> bool {
         while !ready() {
             if !sleep() {
                 break;
@@ -137,6 +151,12 @@ mod spinning {
 
     /// How long every wait spins, where spinning pays at all: two threads that answer each other at once are that fast.
     const LEAST: Duration = Duration::from_micros(2);
+    /// How long the longest spin is, where there are many cores.
+    const MANY_CORES: Duration = Duration::from_micros(50);
+    /// How long a wait for an answer goes on without sleeping: being woken takes 50 µs or more.
+    const LONGEST: Duration = Duration::from_millis(4);
+    /// Between two looks only other threads' turns can take so long.
+    const CROWDED: Duration = Duration::from_micros(200);
     /// Looks between two looks at the clock, which are about a microsecond.
     const LOOKS: usize = 16;
 
@@ -172,6 +192,23 @@ mod spinning {
             }
         }
 
+        /// Goes on looking, but lets others run in between; not for long where they want to.
+        pub(super) fn step_aside(&self, ready: impl Fn() -> bool) -> bool {
+            let mut seen = self.begun.elapsed();
+            while self.most == MANY_CORES && seen < LONGEST {
+                std::thread::yield_now();
+                if ready() {
+                    return true;
+                }
+                let now = self.begun.elapsed();
+                if now - seen > CROWDED {
+                    return false;
+                }
+                seen = now;
+            }
+            false
+        }
+
         /// Ends a wait that spinning did not. Where all the budget would have done, that is worth trying the next time; half of what
         /// was waited may be what this thread and the other took to wake up.
         pub(super) fn slept(&mut self) {
@@ -185,12 +222,12 @@ mod spinning {
         static MOST: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
         *MOST.get_or_init(|| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            Duration::from_micros(match cores {
-                0..=1 => 0,
-                2..=3 => 2,
-                4..=7 => 20,
-                _ => 50,
-            })
+            match cores {
+                0..=1 => Duration::ZERO,
+                2..=3 => Duration::from_micros(2),
+                4..=7 => Duration::from_micros(20),
+                _ => MANY_CORES,
+            }
         })
     }
 
@@ -215,6 +252,18 @@ mod spinning {
             // One that is over soon shows that spinning pays again.
             assert!(spinning.spin(|| true));
             assert_eq!(spinning.budget, most);
+        }
+
+        #[test]
+        fn an_answer_is_awaited_longer_where_there_are_many_cores() {
+            let since = Instant::now();
+            let soon = || since.elapsed() > Duration::from_millis(1);
+            assert!(!spinning(Duration::ZERO).step_aside(soon));
+            // Where others want the core this thread goes to sleep instead.
+            assert!(!spinning(MANY_CORES).step_aside(|| {
+                std::thread::sleep(2 * CROWDED);
+                false
+            }));
         }
 
         #[test]

@@ -25,7 +25,7 @@ fn execute(ring: &Tiny, consumer: &mut Consumer, reply: Option<&[u8]>) -> Vec<u8
             }
             return body;
         }
-        ring.server.0.sleeping.park(Duration::MAX, || consumer.has_message(ring));
+        ring.sleeping.0.park(Duration::MAX, || consumer.has_message(ring));
     }
 }
 
@@ -46,7 +46,7 @@ fn submit_consume_reply() {
         assert!(producer.publish(&ring, Kind::Pipelined, 1, &[], &[b"async"]).unwrap());
         assert!(producer.publish(&ring, Kind::RoundTrip, 2, &[], &[b"call"]).unwrap());
         while !producer.answered(&ring) {
-            ring.client.0.waiting.park(Duration::MAX, || producer.answered(&ring));
+            ring.waiting.0.park(Duration::MAX, || producer.answered(&ring));
         }
         let mut reply = Vec::new();
         producer.read_reply(&ring, &mut reply).unwrap();
@@ -76,7 +76,7 @@ fn a_full_ring_waits_for_room() {
                 if producer.publish(&ring, Kind::Pipelined, 1, &[], &[&body]).unwrap() {
                     break;
                 }
-                ring.client.0.waiting.park(Duration::MAX, || producer.moved(&ring, head));
+                ring.waiting.0.park(Duration::MAX, || producer.moved(&ring, head));
             }
         }
         server.join().unwrap();
@@ -95,7 +95,7 @@ fn a_later_call_comes_after_what_has_returned() {
             thread::spawn(move || {
                 let mut consumer = Consumer::attach(&rings.0);
                 while consumer.poll(&rings.0).unwrap().is_none() {
-                    rings.0.server.0.sleeping.park(Duration::MAX, || consumer.has_message(&rings.0));
+                    rings.0.sleeping.0.park(Duration::MAX, || consumer.has_message(&rings.0));
                 }
                 effect.store(1, Ordering::Relaxed);
                 consumer.advance(&rings.0);
@@ -109,7 +109,7 @@ fn a_later_call_comes_after_what_has_returned() {
                     if let Some(message) = consumer.poll(&rings.1).unwrap() {
                         break message.dependencies.to_vec();
                     }
-                    rings.1.server.0.sleeping.park(Duration::MAX, || consumer.has_message(&rings.1));
+                    rings.1.sleeping.0.park(Duration::MAX, || consumer.has_message(&rings.1));
                 };
                 for dependency in dependencies {
                     assert_eq!(dependency.ring, 0);

@@ -162,8 +162,8 @@ proptest! {
     #[test]
     fn a_hostile_server_is_an_error(head in any::<u64>(), seq in any::<u64>(), len in any::<u64>()) {
         let ring = Small::new();
-        let mut producer = Producer::attach(&ring);
         ring.server.0.head.store(head, Ordering::Relaxed);
+        let mut producer = Producer::attach(&ring);
         let published = producer.publish(&ring, Kind::RoundTrip, 1, &[], &[b"x"]);
         prop_assert_eq!(published.is_ok(), head == 0);
         ring.server.0.reply_seq.store(seq, Ordering::Relaxed);
