@@ -1,5 +1,6 @@
 //! Writing a session into an image: device memory, then the state. The gate is closed and the device idle.
 
+use crate::memory::arena::BlockState;
 use crate::objects::Context;
 use crate::read;
 use crate::session::Session;
@@ -177,7 +178,7 @@ fn pieces(state: &SessionState) -> Vec<Piece> {
     for (device, arena) in state.arenas.iter().enumerate() {
         let Some(arena) = arena else { continue };
         let mut live = arena.allocations.iter().map(|allocation| allocation.range).peekable();
-        for (block, shared) in &arena.blocks {
+        for BlockState { range: block, shared, .. } in &arena.blocks {
             let mut inside = Vec::new();
             while let Some(range) = live.next_if(|range| range.base < block.end()) {
                 inside.push(range);

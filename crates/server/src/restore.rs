@@ -142,6 +142,12 @@ impl Session {
                 memory.restore(arena)?;
             }
         }
+        for record in &state.pools {
+            let count = made.devices.len();
+            let memory = made.devices.get(record.device as usize);
+            let memory = memory.ok_or(RestoreError::Device { device: record.device, count })?;
+            memory.restore_pool(record.clone()).map_err(object("a memory pool"))?;
+        }
         made.replay(&state, images)?;
         for record in &state.pinned {
             let name = format!("pinned memory {:#x} ({})", record.id.handle(), record.range);
@@ -456,7 +462,7 @@ fn is_described(state: &SessionState, device: usize, memory: MemoryKind, range: 
         MemoryKind::Allocation => {
             let arena = state.arenas.get(device).and_then(Option::as_ref);
             arena.is_some_and(|arena| {
-                arena.blocks.iter().any(|(block, _)| block.contains(range.base, range.bytes))
+                arena.blocks.iter().any(|block| block.range.contains(range.base, range.bytes))
             })
         }
         MemoryKind::Global => {

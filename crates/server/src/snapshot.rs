@@ -35,6 +35,7 @@ impl Session {
             layout: self.config.layout,
             turn: self.placer.next(),
             arenas: self.devices.iter().map(crate::memory::DeviceMemory::state).collect(),
+            pools: self.devices.iter().flat_map(crate::memory::DeviceMemory::pools).collect(),
             contexts: table
                 .contexts
                 .values()

@@ -4,6 +4,7 @@
 //! rest changes; then the table; then a footer (length of the table, version, magic). The checksum is the store's.
 
 use crate::memory::arena::ArenaState;
+use crate::memory::pool::PoolRecord;
 use crate::memory::{Layout, PinnedRecord};
 use crate::objects::{
     ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, Image, ImageHash,
@@ -32,6 +33,8 @@ pub struct SessionState {
     pub turn: u64,
     /// The arena of each device; `None` for one never used.
     pub arenas: Vec<Option<ArenaState>>,
+    /// Memory pools.
+    pub pools: Vec<PoolRecord>,
     /// Contexts.
     pub contexts: Vec<(ContextRecord, ContextSettings)>,
     /// Streams, but for the legacy ones, which come with their contexts.
@@ -215,6 +218,7 @@ mod tests {
             layout: Layout::of_session(3),
             turn: 7,
             arenas: vec![None],
+            pools: vec![],
             contexts: vec![],
             streams: vec![],
             events: vec![],

@@ -4,8 +4,10 @@
 mod common;
 
 use backend_soft::{Options, SoftBackend};
-use common::{App, BASIC, CTX, HELLO, Thread, VARIABLES, backend, wait_until};
-use image::{ImageId, Manifest, ObjectKind, SessionId};
+use common::{
+    App, BASIC, CTX, HELLO, Images, LONG, SESSION, Thread, VARIABLES, backend, manifest, wait_until,
+};
+use image::{ImageId, ObjectKind, SessionId};
 use server::capture::Cut;
 use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use server::restore::RestoreError;
@@ -17,62 +19,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use store::{ChunkWriter, Store, WriteOptions};
-use tempfile::TempDir;
+use store::Store;
 use transport::ServerSession;
 use wire::*;
 
-const SESSION: u32 = 7;
 const SOON: Duration = Duration::from_millis(200);
-const LONG: Duration = Duration::from_secs(20);
-
-/// A store in a folder of its own.
-struct Images {
-    _dir: TempDir,
-    store: Store,
-}
-
-impl Images {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open_or_create(&dir.path().join("store")).unwrap();
-        Self { _dir: dir, store }
-    }
-
-    /// Captures a gated session and publishes it; tells the state's bytes too.
-    fn capture(&self, session: &Session) -> (ImageId, Vec<u8>) {
-        let draft = self.store.begin().unwrap();
-        let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
-        let cut = session.cut().unwrap();
-        let captured = session.capture(&cut, SESSION, &writer, &mut |_| {}).unwrap();
-        assert_eq!(captured.devices.len(), 1);
-        let receipt = writer.finish().unwrap();
-        let described = manifest(draft.id());
-        let id = draft.publish(described, vec![receipt]).unwrap().id;
-        (id, captured.state)
-    }
-}
-
-/// What a supervisor would say of the job.
-fn manifest(id: ImageId) -> Manifest {
-    Manifest {
-        id,
-        machine: image::Machine::HOST,
-        job: "job".into(),
-        created_ns: 1,
-        dormouse: "0".into(),
-        parent: None,
-        rehearsed: false,
-        host: Default::default(),
-        devices: vec![],
-        command: Default::default(),
-        cut: Default::default(),
-        stored: Default::default(),
-        job_files: vec![],
-        mapped_files: vec![],
-        objects: vec![],
-    }
-}
 
 /// Rehearses a state in a session of its own.
 fn rehearse(state: &[u8]) -> Result<(), RestoreError> {

@@ -55,6 +55,8 @@ ids! {
     UploadId = 0xd9,
     /// One `cuMemHostAlloc` allocation, and the file behind it.
     PinnedId = 0xda,
+    /// A memory pool (`CUmemoryPool`).
+    PoolId = 0xe1,
 }
 
 /// Index of a GPU as the application counts them.
@@ -95,6 +97,32 @@ impl Wire for Stream {
             u32::MAX => Self::PerThread,
             id => Self::Created(StreamId(id)),
         })
+    }
+}
+
+/// The memory pool that a message means.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Pool {
+    /// The default pool of a device, which is always there.
+    Default(Device),
+    /// One the application created.
+    Created(PoolId),
+}
+
+impl Wire for Pool {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        match self {
+            Self::Default(device) => u64::from(device.0).encode(to),
+            Self::Created(id) => id.handle().encode(to),
+        }
+    }
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let value = u64::decode(from)?;
+        match (PoolId::from_handle(value), u32::try_from(value)) {
+            (Some(id), _) => Ok(Self::Created(id)),
+            (None, Ok(device)) => Ok(Self::Default(Device(device))),
+            (None, Err(_)) => Err(DecodeError::Invalid { what: "pool", value }),
+        }
     }
 }
 

@@ -245,6 +245,22 @@ messages! {
     } -> ();
     /// `cuLaunchHostFunc`, `cuStreamAddCallback`: when the stream gets there, the server sends the id back and waits.
     91 pipelined HostFunction { ctx: ContextId, stream: Stream, callback: CallbackId } -> ();
+
+    // --- memory pools
+    /// `cuMemPoolCreate`; `max_bytes` 0 is no limit.
+    200 round_trip PoolCreate { pool: PoolId, device: Device, max_bytes: u64 } -> ();
+    /// `cuMemPoolDestroy`: what is allocated from the pool stays until it is freed.
+    201 round_trip PoolDestroy { pool: PoolId } -> ();
+    /// `cuMemPoolTrimTo`.
+    202 round_trip PoolTrim { pool: Pool, keep: u64 } -> ();
+    /// `cuMemPoolGetAttribute`, a `CUmemPool_attribute`.
+    203 round_trip PoolGetAttribute { pool: Pool, attribute: u32 } -> u64;
+    /// `cuMemPoolSetAttribute`.
+    204 round_trip PoolSetAttribute { pool: Pool, attribute: u32, value: u64 } -> ();
+    /// `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`; answers the address, at once.
+    205 round_trip MemAllocAsync { ctx: ContextId, stream: Stream, pool: Pool, bytes: u64 } -> u64;
+    /// `cuMemFreeAsync`; the client has checked the address against its table.
+    206 pipelined MemFreeAsync { ctx: ContextId, stream: Stream, address: u64 } -> ();
 }
 
 /// The most bytes a copy message carries itself.

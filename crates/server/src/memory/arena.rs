@@ -5,8 +5,12 @@
 //! caller does that when no work submitted before the free can still touch it. Blocks with nothing in them stay mapped up to
 //! [`RETAIN`] bytes, so that a program which allocates and frees in a loop maps nothing.
 //!
+//! Blocks belong to a *holder*: `cuMemAlloc`, or one memory pool. A pool takes over empty blocks that `cuMemAlloc` has no use
+//! for before it has new ones mapped, and what it gives up goes back there.
+//!
 //! The same calls in the same order give the same addresses.
 
+use super::pool::PoolKey;
 use backend::{BLOCK_GRANULARITY, Range};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,10 +35,20 @@ enum Use {
     Shared,
 }
 
+/// Whose allocations lie in a block.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Holder {
+    /// `cuMemAlloc` and its like.
+    Plain,
+    /// A memory pool.
+    Pool(PoolKey),
+}
+
 #[derive(Clone, Debug)]
 struct Block {
     bytes: u64,
     kind: Use,
+    holder: Holder,
     /// Bytes that are allocated, or freed and not yet reclaimed.
     taken: u64,
     /// When it became empty, in calls of `reclaim`.
@@ -49,6 +63,16 @@ pub struct Allocation {
     /// The context that it belongs to.
     #[serde(with = "crate::ids")]
     pub ctx: ContextId,
+    /// Whose blocks it lies in.
+    pub holder: Holder,
+}
+
+impl Allocation {
+    /// Bytes that it takes, as its pool counts them.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.range.bytes.next_multiple_of(ALIGNMENT)
+    }
 }
 
 /// An allocation that has a place but does not exist before [`Arena::commit`].
@@ -57,6 +81,7 @@ pub struct Plan {
     allocation: Range,
     block: Range,
     kind: Use,
+    holder: Holder,
     mapped: bool,
 }
 
@@ -71,13 +96,46 @@ impl Plan {
 /// An allocation that the application has freed and that work may still touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a freed allocation is lost until it is reclaimed"]
-pub struct Freed(Range);
+pub struct Freed {
+    range: Range,
+    holder: Holder,
+}
+
+impl Freed {
+    /// Whose block it lies in.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        self.holder
+    }
+}
+
+/// What a holder has, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Held {
+    /// Mapped.
+    pub mapped: u64,
+    /// Of that, in blocks that small allocations share.
+    shared: u64,
+    /// Of that, in blocks with nothing in them.
+    pub empty: u64,
+}
+
+/// A block of a recorded arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BlockState {
+    /// Where it is.
+    pub range: Range,
+    /// Whether allocations share it.
+    pub shared: bool,
+    /// Whose it is.
+    pub holder: Holder,
+}
 
 /// An arena as it goes into an image: the blocks that hold live allocations, and those.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ArenaState {
-    /// Every block, and whether allocations share it, in order of address.
-    pub blocks: Vec<(Range, bool)>,
+    /// Every block, in order of address.
+    pub blocks: Vec<BlockState>,
     /// Every live allocation, in order of address.
     pub allocations: Vec<Allocation>,
 }
@@ -102,8 +160,8 @@ pub struct Arena {
     live: BTreeMap<u64, Allocation>,
     /// Free extents of shared blocks, by address and by size.
     free: BTreeMap<u64, u64>,
-    by_size: BTreeSet<(u64, u64)>,
-    shared_bytes: u64,
+    by_size: BTreeSet<(Holder, u64, u64)>,
+    held: BTreeMap<Holder, Held>,
     clock: u64,
 }
 
@@ -117,53 +175,64 @@ impl Arena {
             live: BTreeMap::new(),
             free: BTreeMap::new(),
             by_size: BTreeSet::new(),
-            shared_bytes: 0,
+            held: BTreeMap::new(),
             clock: 0,
         }
     }
 
     /// Finds a place for `bytes` bytes; `None` when the arena has none (`bytes` is 0, or more than a gap holds).
     #[must_use]
-    pub fn plan(&self, bytes: u64) -> Option<Plan> {
+    pub fn plan(&self, holder: Holder, bytes: u64) -> Option<Plan> {
         if bytes == 0 {
             return None;
         }
-        if bytes <= SMALL_MAX { self.plan_shared(bytes) } else { self.plan_whole(bytes) }
+        if bytes <= SMALL_MAX { self.plan_shared(holder, bytes) } else { self.plan_whole(holder, bytes) }
     }
 
-    fn plan_shared(&self, bytes: u64) -> Option<Plan> {
+    fn plan_shared(&self, holder: Holder, bytes: u64) -> Option<Plan> {
         let size = rounded(bytes)?;
-        if let Some(&(_, base)) = self.by_size.range((size, 0)..).next() {
+        let plan = |base, block, mapped| {
+            let allocation = Range { base, bytes };
+            Plan { allocation, block, kind: Use::Shared, holder, mapped }
+        };
+        let mut fitting = self.by_size.range((holder, size, 0)..=(holder, u64::MAX, u64::MAX));
+        if let Some(&(_, _, base)) = fitting.next() {
             let (&block, found) = self.blocks.range(..=base).next_back()?;
-            return Some(Plan {
-                allocation: Range { base, bytes },
-                block: Range { base: block, bytes: found.bytes },
-                kind: Use::Shared,
-                mapped: true,
-            });
+            return Some(plan(base, Range { base: block, bytes: found.bytes }, true));
         }
-        let wanted = self.shared_bytes.clamp(BLOCK_GRANULARITY, SMALL_BLOCK_MAX);
+        if let Some(block) = self.adoptable(holder, Use::Shared, size, u64::MAX) {
+            return Some(plan(block.base, block, true));
+        }
+        let wanted = self.held(holder).shared.clamp(BLOCK_GRANULARITY, SMALL_BLOCK_MAX);
         let block = self.gap(wanted.next_multiple_of(BLOCK_GRANULARITY))?;
-        let allocation = Range { base: block.base, bytes };
-        Some(Plan { allocation, block, kind: Use::Shared, mapped: false })
+        Some(plan(block.base, block, false))
     }
 
-    fn plan_whole(&self, bytes: u64) -> Option<Plan> {
+    fn plan_whole(&self, holder: Holder, bytes: u64) -> Option<Plan> {
         let size = bytes.checked_next_multiple_of(BLOCK_GRANULARITY)?;
-        // An empty block does when it wastes no more than an eighth.
-        let most = size.saturating_add(size / 8);
-        let reused = self
-            .blocks
-            .iter()
-            .filter(|(_, b)| b.kind == Use::Whole && b.taken == 0 && (size..=most).contains(&b.bytes))
-            .min_by_key(|(base, b)| (b.bytes, **base))
-            .map(|(&base, b)| Range { base, bytes: b.bytes });
+        let reused = self.adoptable(holder, Use::Whole, size, most(size));
         let block = match reused {
             Some(block) => block,
             None => self.gap(size)?,
         };
         let allocation = Range { base: block.base, bytes };
-        Some(Plan { allocation, block, kind: Use::Whole, mapped: reused.is_some() })
+        Some(Plan { allocation, block, kind: Use::Whole, holder, mapped: reused.is_some() })
+    }
+
+    /// The best empty block that `holder` may use: its own, or one that `cuMemAlloc` does not need.
+    fn adoptable(&self, holder: Holder, kind: Use, least: u64, most: u64) -> Option<Range> {
+        if self.held(holder).empty + self.held(Holder::Plain).empty == 0 {
+            return None;
+        }
+        let fits = |block: &Block| {
+            block.taken == 0
+                && block.kind == kind
+                && (block.holder == holder || block.holder == Holder::Plain)
+                && (least..=most).contains(&block.bytes)
+        };
+        let fitting = self.blocks.iter().filter(|(_, block)| fits(block));
+        let best = fitting.min_by_key(|(base, block)| (block.bytes, block.holder != holder, **base));
+        best.map(|(&base, block)| Range { base, bytes: block.bytes })
     }
 
     /// The lowest unmapped range of `bytes` bytes.
@@ -180,42 +249,89 @@ impl Arena {
 
     /// Makes a planned allocation live; nothing else may have been done to the arena since. Its block is mapped now.
     pub fn commit(&mut self, plan: Plan, ctx: ContextId) -> Allocation {
-        let Plan { allocation, block, kind, mapped } = plan;
-        if !mapped {
-            self.insert_block(block, kind);
+        let Plan { allocation, block, kind, holder, mapped } = plan;
+        if mapped {
+            self.hand_over(block.base, holder);
+        } else {
+            self.insert_block(block, kind, holder);
         }
         let taken = match kind {
             Use::Whole => block.bytes,
             Use::Shared => {
                 let size = allocation.bytes.next_multiple_of(ALIGNMENT);
-                self.take_extent(Range { base: allocation.base, bytes: size });
+                self.take_extent(Range { base: allocation.base, bytes: size }, holder);
                 size
             }
         };
-        if let Some(block) = self.blocks.get_mut(&block.base) {
-            block.taken += taken;
-        }
-        let allocation = Allocation { range: allocation, ctx };
+        self.take(block.base, taken);
+        self.make_live(Allocation { range: allocation, ctx, holder })
+    }
+
+    fn make_live(&mut self, allocation: Allocation) -> Allocation {
         self.live.insert(allocation.range.base, allocation);
         allocation
     }
 
-    fn insert_block(&mut self, range: Range, kind: Use) {
-        self.blocks.insert(range.base, Block { bytes: range.bytes, kind, taken: 0, emptied: 0 });
+    /// Counts bytes of a block as taken.
+    fn take(&mut self, block: u64, bytes: u64) {
+        let Some(block) = self.blocks.get_mut(&block) else { return };
+        if block.taken == 0 {
+            self.held.entry(block.holder).or_default().empty -= block.bytes;
+        }
+        block.taken += bytes;
+    }
+
+    fn insert_block(&mut self, range: Range, kind: Use, holder: Holder) {
+        self.blocks.insert(range.base, Block { bytes: range.bytes, kind, holder, taken: 0, emptied: 0 });
+        let held = self.held.entry(holder).or_default();
+        held.mapped += range.bytes;
+        held.empty += range.bytes;
         if kind == Use::Shared {
-            self.shared_bytes += range.bytes;
-            self.insert_extent(range);
+            held.shared += range.bytes;
+            self.insert_extent(range, holder);
         }
     }
 
-    fn insert_extent(&mut self, range: Range) {
-        self.free.insert(range.base, range.bytes);
-        self.by_size.insert((range.bytes, range.base));
+    /// Takes an empty block out.
+    fn remove_block(&mut self, base: u64) -> Option<Block> {
+        let block = self.blocks.remove(&base)?;
+        let held = self.held.entry(block.holder).or_default();
+        held.mapped -= block.bytes;
+        held.empty -= block.bytes;
+        if block.kind == Use::Shared {
+            held.shared -= block.bytes;
+        }
+        if *held == Held::default() {
+            self.held.remove(&block.holder);
+        }
+        if block.kind == Use::Shared {
+            // An empty block is one free extent.
+            self.remove_extent(Range { base, bytes: block.bytes }, block.holder);
+        }
+        Some(block)
     }
 
-    fn remove_extent(&mut self, range: Range) {
+    /// Makes an empty block another's, unless it is already.
+    fn hand_over(&mut self, base: u64, holder: Holder) {
+        if self.blocks.get(&base).is_some_and(|block| block.holder != holder)
+            && let Some(block) = self.remove_block(base)
+        {
+            let emptied = block.emptied;
+            self.insert_block(Range { base, bytes: block.bytes }, block.kind, holder);
+            if let Some(block) = self.blocks.get_mut(&base) {
+                block.emptied = emptied;
+            }
+        }
+    }
+
+    fn insert_extent(&mut self, range: Range, holder: Holder) {
+        self.free.insert(range.base, range.bytes);
+        self.by_size.insert((holder, range.bytes, range.base));
+    }
+
+    fn remove_extent(&mut self, range: Range, holder: Holder) {
         self.free.remove(&range.base);
-        self.by_size.remove(&(range.bytes, range.base));
+        self.by_size.remove(&(holder, range.bytes, range.base));
     }
 
     /// The free extent that contains `range`.
@@ -226,25 +342,55 @@ impl Arena {
     }
 
     /// Takes `range` out of the free extent that contains it; false when none does.
-    fn take_extent(&mut self, range: Range) -> bool {
+    fn take_extent(&mut self, range: Range, holder: Holder) -> bool {
         let Some(extent) = self.extent_around(range) else { return false };
-        self.remove_extent(extent);
+        self.remove_extent(extent, holder);
         if extent.base < range.base {
-            self.insert_extent(Range { base: extent.base, bytes: range.base - extent.base });
+            self.insert_extent(Range { base: extent.base, bytes: range.base - extent.base }, holder);
         }
         if range.end() < extent.end() {
-            self.insert_extent(Range { base: range.end(), bytes: extent.end() - range.end() });
+            self.insert_extent(Range { base: range.end(), bytes: extent.end() - range.end() }, holder);
         }
         true
     }
 
     /// Ends the live allocation at exactly `address`; `None` when there is none. Its place stays taken.
     pub fn free(&mut self, address: u64) -> Option<Freed> {
-        self.live.remove(&address).map(|allocation| Freed(allocation.range))
+        let Allocation { range, holder, .. } = self.live.remove(&address)?;
+        Some(Freed { range, holder })
+    }
+
+    /// Whether a freed allocation's place does for `bytes` bytes of the same holder.
+    #[must_use]
+    pub fn fits(&self, freed: &Freed, bytes: u64) -> bool {
+        match self.block_of(freed.range.base) {
+            Some((_, block)) if block.kind == Use::Whole => {
+                let size = bytes.checked_next_multiple_of(BLOCK_GRANULARITY);
+                bytes > SMALL_MAX && size.is_some_and(|size| (size..=most(size)).contains(&block.bytes))
+            }
+            Some(_) => bytes <= SMALL_MAX && rounded(bytes) <= rounded(freed.range.bytes),
+            None => false,
+        }
+    }
+
+    /// Makes a freed allocation's place that [`Arena::fits`] live again, before it is reclaimed: whoever uses it does so
+    /// after all work that may still touch it. What is left of the place stays freed.
+    pub fn reuse(&mut self, freed: Freed, bytes: u64, ctx: ContextId) -> (Allocation, Option<Freed>) {
+        let Freed { range, holder } = freed;
+        let shared = self.block_of(range.base).is_some_and(|(_, block)| block.kind == Use::Shared);
+        let size = bytes.next_multiple_of(ALIGNMENT);
+        let rest = range.bytes.next_multiple_of(ALIGNMENT).saturating_sub(size);
+        let rest = (shared && rest > 0)
+            .then_some(Freed { range: Range { base: range.base + size, bytes: rest }, holder });
+        (self.make_live(Allocation { range: Range { base: range.base, bytes }, ctx, holder }), rest)
+    }
+
+    fn block_of(&self, address: u64) -> Option<(u64, &Block)> {
+        self.blocks.range(..=address).next_back().map(|(&base, block)| (base, block))
     }
 
     /// Makes a freed allocation's place available again.
-    pub fn reclaim(&mut self, Freed(range): Freed) {
+    pub fn reclaim(&mut self, Freed { range, holder }: Freed) {
         self.clock += 1;
         let clock = self.clock;
         let Some((&base, block)) = self.blocks.range_mut(..=range.base).next_back() else { return };
@@ -256,55 +402,70 @@ impl Arena {
         };
         block.taken -= size;
         block.emptied = clock;
+        if block.taken == 0 {
+            self.held.entry(holder).or_default().empty += bounds.bytes;
+        }
         if kind == Use::Shared {
-            self.merge_extent(Range { base: range.base, bytes: size }, bounds);
+            self.merge_extent(Range { base: range.base, bytes: size }, bounds, holder);
         }
     }
 
     /// Gives an extent back, joined with its free neighbours inside the block.
-    fn merge_extent(&mut self, mut range: Range, block: Range) {
+    fn merge_extent(&mut self, mut range: Range, block: Range, holder: Holder) {
         let before = self.free.range(..range.base).next_back().map(|(&base, &bytes)| Range { base, bytes });
         if let Some(before) = before.filter(|b| b.end() == range.base && b.base >= block.base) {
-            self.remove_extent(before);
+            self.remove_extent(before, holder);
             range = Range { base: before.base, bytes: before.bytes + range.bytes };
         }
         let after = self.free.get(&range.end()).map(|&bytes| Range { base: range.end(), bytes });
         if let Some(after) = after.filter(|a| a.end() <= block.end()) {
-            self.remove_extent(after);
+            self.remove_extent(after, holder);
             range.bytes += after.bytes;
         }
-        self.insert_extent(range);
+        self.insert_extent(range, holder);
     }
 
-    /// Takes empty blocks out, those longest empty first, until no more than `keep` bytes of them are left; the caller
-    /// unmaps them.
-    pub fn trim(&mut self, keep: u64) -> Vec<Range> {
-        let mut empty: Vec<(u64, Range)> = self
-            .blocks
-            .iter()
-            .filter(|(_, block)| block.taken == 0)
-            .map(|(&base, block)| (block.emptied, Range { base, bytes: block.bytes }))
-            .collect();
+    /// What a holder has.
+    #[must_use]
+    pub fn held(&self, holder: Holder) -> Held {
+        self.held.get(&holder).copied().unwrap_or_default()
+    }
+
+    /// Gives `cuMemAlloc` empty blocks of a pool, those longest empty first, as long as the pool keeps `keep` bytes.
+    pub fn release(&mut self, holder: Holder, keep: u64) {
+        for range in self.longest_empty(holder) {
+            if self.held(holder).mapped.saturating_sub(range.bytes) >= keep {
+                self.hand_over(range.base, Holder::Plain);
+            }
+        }
+    }
+
+    fn longest_empty(&self, holder: Holder) -> Vec<Range> {
+        if self.held(holder).empty == 0 {
+            return Vec::new();
+        }
+        let empty = self.blocks.iter().filter(|(_, block)| block.taken == 0 && block.holder == holder);
+        let mut empty: Vec<(u64, Range)> =
+            empty.map(|(&base, block)| (block.emptied, Range { base, bytes: block.bytes })).collect();
         empty.sort_unstable();
-        let mut bytes: u64 = empty.iter().map(|(_, range)| range.bytes).sum();
+        empty.into_iter().map(|(_, range)| range).collect()
+    }
+
+    /// Takes empty blocks of `cuMemAlloc` out, those longest empty first, until no more than `keep` bytes of them are left; the
+    /// caller unmaps them.
+    pub fn trim(&mut self, keep: u64) -> Vec<Range> {
+        if self.empty_bytes() <= keep {
+            return Vec::new();
+        }
         let mut out = Vec::new();
-        for (_, range) in empty {
-            if bytes <= keep {
+        for range in self.longest_empty(Holder::Plain) {
+            if self.empty_bytes() <= keep {
                 break;
             }
-            bytes -= range.bytes;
-            self.remove_block(range);
+            self.remove_block(range.base);
             out.push(range);
         }
         out
-    }
-
-    fn remove_block(&mut self, range: Range) {
-        if let Some(Block { kind: Use::Shared, .. }) = self.blocks.remove(&range.base) {
-            self.shared_bytes -= range.bytes;
-            // An empty block is one free extent.
-            self.remove_extent(range);
-        }
     }
 
     /// The live allocation that contains `address`.
@@ -324,10 +485,10 @@ impl Arena {
         self.blocks.iter().map(|(&base, block)| Range { base, bytes: block.bytes })
     }
 
-    /// Bytes mapped with nothing in them: free, as an application counts.
+    /// Bytes mapped with nothing in them, and held by no pool: free, as an application counts.
     #[must_use]
     pub fn empty_bytes(&self) -> u64 {
-        self.blocks.values().filter(|block| block.taken == 0).map(|block| block.bytes).sum()
+        self.held(Holder::Plain).empty
     }
 
     /// The state for an image: empty blocks are left out.
@@ -337,7 +498,11 @@ impl Arena {
             .blocks
             .iter()
             .filter(|(_, block)| block.taken != 0)
-            .map(|(&base, block)| (Range { base, bytes: block.bytes }, block.kind == Use::Shared))
+            .map(|(&base, block)| BlockState {
+                range: Range { base, bytes: block.bytes },
+                shared: block.kind == Use::Shared,
+                holder: block.holder,
+            })
             .collect();
         ArenaState { blocks, allocations: self.allocations().collect() }
     }
@@ -349,7 +514,7 @@ impl Arena {
     pub fn from_state(range: Range, state: &ArenaState) -> Result<Self, StateError> {
         let mut arena = Self::new(range);
         let mut end = range.base;
-        for &(block, shared) in &state.blocks {
+        for &BlockState { range: block, shared, holder } in &state.blocks {
             let aligned = block.base.is_multiple_of(BLOCK_GRANULARITY)
                 && block.bytes.is_multiple_of(BLOCK_GRANULARITY)
                 && block.bytes > 0;
@@ -357,7 +522,7 @@ impl Arena {
                 return Err(StateError::Block(block, range));
             }
             end = block.end();
-            arena.insert_block(block, if shared { Use::Shared } else { Use::Whole });
+            arena.insert_block(block, if shared { Use::Shared } else { Use::Whole }, holder);
         }
         for &allocation in &state.allocations {
             if !arena.insert_live(allocation) {
@@ -370,27 +535,32 @@ impl Arena {
     fn insert_live(&mut self, allocation: Allocation) -> bool {
         let range = allocation.range;
         let Some(size) = rounded(range.bytes) else { return false };
-        let Some((base, block)) =
-            self.blocks.range(..=range.base).next_back().map(|(&base, block)| (base, block.clone()))
-        else {
+        let Some((base, block)) = self.block_of(range.base).map(|(base, block)| (base, block.clone())) else {
             return false;
         };
         let inside = Range { base, bytes: block.bytes }.contains(range.base, size);
-        if !inside || range.bytes == 0 || !range.base.is_multiple_of(ALIGNMENT) {
+        if !inside
+            || range.bytes == 0
+            || !range.base.is_multiple_of(ALIGNMENT)
+            || block.holder != allocation.holder
+        {
             return false;
         }
         let taken = match block.kind {
             Use::Whole if block.taken == 0 && base == range.base => block.bytes,
             Use::Whole => return false,
-            Use::Shared if self.take_extent(Range { base: range.base, bytes: size }) => size,
+            Use::Shared if self.take_extent(Range { base: range.base, bytes: size }, block.holder) => size,
             Use::Shared => return false,
         };
-        if let Some(block) = self.blocks.get_mut(&base) {
-            block.taken += taken;
-        }
-        self.live.insert(range.base, allocation);
+        self.take(base, taken);
+        self.make_live(allocation);
         true
     }
+}
+
+/// The largest block that an allocation of `size` bytes may have to itself: an eighth is wasted at most.
+fn most(size: u64) -> u64 {
+    size.saturating_add(size / 8)
 }
 
 fn rounded(bytes: u64) -> Option<u64> {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const RANGE: Range = Range { base: 0x2000_0000_0000, bytes: 1 << 32 };
 
 fn allocate(arena: &mut Arena, bytes: u64) -> Allocation {
-    let plan = arena.plan(bytes).unwrap();
+    let plan = arena.plan(Holder::Plain, bytes).unwrap();
     arena.commit(plan, ContextId(1))
 }
 
@@ -37,8 +37,14 @@ fn a_large_block_is_reused_and_dropped_above_the_limit() {
     let freed = arena.free(large.range.base).unwrap();
     arena.reclaim(freed);
     assert!(arena.trim(RETAIN).is_empty());
-    assert!(arena.plan(60 << 20).unwrap().block_to_map().is_none(), "an eighth of waste is accepted");
-    assert!(arena.plan(32 << 20).unwrap().block_to_map().is_some(), "half of a block is not wasted");
+    assert!(
+        arena.plan(Holder::Plain, 60 << 20).unwrap().block_to_map().is_none(),
+        "an eighth of waste is accepted"
+    );
+    assert!(
+        arena.plan(Holder::Plain, 32 << 20).unwrap().block_to_map().is_some(),
+        "half of a block is not wasted"
+    );
     assert_eq!(arena.trim(0), [Range { base: large.range.base, bytes: 64 << 20 }]);
     assert_eq!(arena.empty_bytes(), 0);
 }
@@ -47,19 +53,21 @@ fn a_large_block_is_reused_and_dropped_above_the_limit() {
 fn sizes_that_cannot_be_had_are_refused() {
     let arena = Arena::new(RANGE);
     for bytes in [0, RANGE.bytes + 1, u64::MAX, u64::MAX - 511] {
-        assert!(arena.plan(bytes).is_none(), "{bytes:#x}");
+        assert!(arena.plan(Holder::Plain, bytes).is_none(), "{bytes:#x}");
     }
 }
 
 #[test]
 fn a_recorded_arena_that_cannot_be_is_refused() {
     let block = Range { base: RANGE.base, bytes: 2 << 20 };
-    let allocation = |base, bytes| Allocation { range: Range { base, bytes }, ctx: ContextId(1) };
+    let allocation =
+        |base, bytes| Allocation { range: Range { base, bytes }, ctx: ContextId(1), holder: Holder::Plain };
+    let of = |range, shared| BlockState { range, shared, holder: Holder::Plain };
     let bad_blocks = [
-        vec![(Range { base: RANGE.base + 512, bytes: 2 << 20 }, true)],
-        vec![(block, true), (block, false)],
-        vec![(Range { base: RANGE.end(), bytes: 2 << 20 }, true)],
-        vec![(Range { base: RANGE.base, bytes: 0 }, true)],
+        vec![of(Range { base: RANGE.base + 512, bytes: 2 << 20 }, true)],
+        vec![of(block, true), of(block, false)],
+        vec![of(Range { base: RANGE.end(), bytes: 2 << 20 }, true)],
+        vec![of(Range { base: RANGE.base, bytes: 0 }, true)],
     ];
     for blocks in bad_blocks {
         let state = ArenaState { blocks, allocations: vec![] };
@@ -73,7 +81,7 @@ fn a_recorded_arena_that_cannot_be_is_refused() {
         vec![allocation(RANGE.base, 0)],
     ];
     for allocations in bad_allocations {
-        let state = ArenaState { blocks: vec![(block, true)], allocations };
+        let state = ArenaState { blocks: vec![of(block, true)], allocations };
         assert!(matches!(Arena::from_state(RANGE, &state), Err(StateError::Allocation(..))));
     }
 }
@@ -139,7 +147,7 @@ fn run(steps: &[Step]) -> Vec<Range> {
     for step in steps {
         match *step {
             Step::Allocate(bytes) => {
-                let Some(plan) = arena.plan(bytes) else { continue };
+                let Some(plan) = arena.plan(Holder::Plain, bytes) else { continue };
                 model.mapped.extend(plan.block_to_map());
                 let allocation = arena.commit(plan, ContextId(1));
                 assert_eq!(allocation.range.bytes, bytes);
@@ -166,7 +174,7 @@ fn run(steps: &[Step]) -> Vec<Range> {
                 let state = arena.state();
                 arena = Arena::from_state(RANGE, &state).unwrap();
                 assert_eq!(arena.state(), state);
-                model.mapped = state.blocks.iter().map(|(block, _)| *block).collect();
+                model.mapped = state.blocks.iter().map(|block| block.range).collect();
             }
             Step::Free(_) | Step::Reclaim(_) => {}
         }

@@ -1,6 +1,8 @@
 //! One device's memory: its arena, the blocks behind it, and freed allocations that work may still touch.
 
-use super::arena::{Allocation, Arena, ArenaState, Freed, RETAIN, StateError};
+use super::arena::{Allocation, Arena, ArenaState, Freed, Holder, RETAIN, StateError};
+use super::ordered::StreamFrees;
+use super::pool::{Pool, PoolKey};
 use crate::lock;
 use crate::objects::Marker;
 use backend::{Backend, Range, RawBlock};
@@ -9,32 +11,44 @@ use std::sync::{Arc, Mutex};
 use wire::{ContextId, CuError};
 
 /// A freed allocation, and what has to be complete before its place is used again.
-struct Ticket {
+pub(super) struct Ticket {
     freed: Freed,
     markers: Vec<Marker>,
 }
 
-struct Inner {
-    arena: Arena,
+pub(super) struct Inner {
+    pub(super) arena: Arena,
     reserved: bool,
     blocks: BTreeMap<u64, RawBlock>,
-    tickets: Vec<Ticket>,
+    pub(super) tickets: Vec<Ticket>,
+    /// What was freed in stream order.
+    pub(super) streams: Vec<StreamFrees>,
+    pub(super) pools: BTreeMap<PoolKey, Pool>,
+    /// Whether pools have been used since somebody waited for the device.
+    pub(super) unsynchronized: bool,
 }
 
 /// The memory of one device.
 pub struct DeviceMemory {
-    device: usize,
+    pub(super) device: usize,
     range: Range,
-    backend: Arc<dyn Backend>,
-    inner: Mutex<Inner>,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) inner: Mutex<Inner>,
 }
 
 impl DeviceMemory {
     /// Device number `device` with nothing allocated; `range` is claimed at the first [`DeviceMemory::reserve`].
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, device: usize, range: Range) -> Self {
-        let inner =
-            Inner { arena: Arena::new(range), reserved: false, blocks: BTreeMap::new(), tickets: Vec::new() };
+        let inner = Inner {
+            arena: Arena::new(range),
+            reserved: false,
+            blocks: BTreeMap::new(),
+            tickets: Vec::new(),
+            streams: Vec::new(),
+            pools: BTreeMap::new(),
+            unsynchronized: false,
+        };
         Self { device, range, backend, inner: Mutex::new(inner) }
     }
 
@@ -59,30 +73,58 @@ impl DeviceMemory {
         let mut inner = lock(&self.inner);
         inner.settle();
         self.trim(&mut inner, RETAIN)?;
-        let plan = inner.arena.plan(bytes).ok_or(CuError::OUT_OF_MEMORY)?;
-        let Some(block) = plan.block_to_map() else {
-            return Ok(Some(inner.arena.commit(plan, ctx)));
-        };
-        let mut mapped = self.backend.map_block(self.device, block);
-        if mapped == Err(CuError::OUT_OF_MEMORY) && inner.arena.empty_bytes() > 0 {
-            self.trim(&mut inner, 0)?;
-            mapped = self.backend.map_block(self.device, block);
+        match self.allocate_in(&mut inner, Holder::Plain, ctx, bytes)? {
+            None if inner.is_settled() => Err(CuError::OUT_OF_MEMORY),
+            found => Ok(found),
         }
-        match mapped {
-            Ok(raw) => {
-                inner.blocks.insert(block.base, raw);
-                Ok(Some(inner.arena.commit(plan, ctx)))
+    }
+
+    /// Allocates in what is available now, mapping what is missing; empty blocks are given back first when it must be.
+    /// `Ok(None)` when the device is full.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` when no room would ever do, or the backend's.
+    pub(super) fn allocate_in(
+        &self,
+        inner: &mut Inner,
+        holder: Holder,
+        ctx: ContextId,
+        bytes: u64,
+    ) -> backend::Result<Option<Allocation>> {
+        let mut gave_up = false;
+        loop {
+            let plan = inner.arena.plan(holder, bytes).ok_or(CuError::OUT_OF_MEMORY)?;
+            if let Some(block) = plan.block_to_map() {
+                match self.backend.map_block(self.device, block) {
+                    Ok(raw) => drop(inner.blocks.insert(block.base, raw)),
+                    Err(CuError::OUT_OF_MEMORY) if !gave_up && self.give_up_empty(inner)? => {
+                        gave_up = true;
+                        continue;
+                    }
+                    Err(CuError::OUT_OF_MEMORY) => return Ok(None),
+                    Err(error) => return Err(error),
+                }
             }
-            Err(CuError::OUT_OF_MEMORY) if !inner.tickets.is_empty() => Ok(None),
-            Err(error) => Err(error),
+            let allocation = inner.arena.commit(plan, ctx);
+            inner.count(&allocation);
+            return Ok(Some(allocation));
         }
+    }
+
+    /// Unmaps everything with nothing in it, that of pools too; false when there was nothing.
+    fn give_up_empty(&self, inner: &mut Inner) -> backend::Result<bool> {
+        let Inner { arena, pools, .. } = &mut *inner;
+        pools.values().for_each(|pool| arena.release(pool.holder(), 0));
+        let any = arena.empty_bytes() > 0;
+        self.trim(inner, 0)?;
+        Ok(any)
     }
 
     /// Frees the allocation at exactly `address`; its place is used again when all of `markers` are complete. False when
     /// there is no such allocation.
     pub fn free(&self, address: u64, markers: Vec<Marker>) -> bool {
         let mut inner = lock(&self.inner);
-        let Some(freed) = inner.arena.free(address) else { return false };
+        let Some(freed) = inner.free(address) else { return false };
         inner.tickets.push(Ticket { freed, markers });
         inner.settle();
         true
@@ -100,16 +142,17 @@ impl DeviceMemory {
         let gone: Vec<u64> =
             inner.arena.allocations().filter(|each| each.ctx == ctx).map(|each| each.range.base).collect();
         for address in gone {
-            if let Some(freed) = inner.arena.free(address) {
+            if let Some(freed) = inner.free(address) {
                 inner.arena.reclaim(freed);
             }
         }
+        inner.forget_frees(Some(ctx));
         inner.settle();
         self.trim(&mut inner, 0)
     }
 
     /// Gives back empty blocks above `keep` bytes.
-    fn trim(&self, inner: &mut Inner, keep: u64) -> backend::Result<()> {
+    pub(super) fn trim(&self, inner: &mut Inner, keep: u64) -> backend::Result<()> {
         for range in inner.arena.trim(keep) {
             if let Some(raw) = inner.blocks.remove(&range.base) {
                 self.backend.unmap_block(raw)?;
@@ -136,6 +179,7 @@ impl DeviceMemory {
     pub fn settle_idle(&self) {
         let mut inner = lock(&self.inner);
         inner.tickets.iter_mut().for_each(|ticket| ticket.markers.clear());
+        inner.forget_frees(None);
         inner.settle();
     }
 
@@ -154,11 +198,11 @@ impl DeviceMemory {
         self.reserve().map_err(|code| RestoreError::Reserve { range: self.range, code })?;
         let mut inner = lock(&self.inner);
         inner.arena = Arena::from_state(self.range, state)?;
-        for (range, _) in &state.blocks {
+        for range in state.blocks.iter().map(|block| block.range) {
             let raw = self
                 .backend
-                .map_block(self.device, *range)
-                .map_err(|code| RestoreError::Map { range: *range, code })?;
+                .map_block(self.device, range)
+                .map_err(|code| RestoreError::Map { range, code })?;
             inner.blocks.insert(range.base, raw);
         }
         Ok(())
@@ -192,7 +236,7 @@ pub enum RestoreError {
 
 impl Inner {
     /// Makes the places of freed allocations available whose work is complete.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let mut waiting = Vec::with_capacity(self.tickets.len());
         for mut ticket in std::mem::take(&mut self.tickets) {
             ticket.markers.retain(|marker| !marker.is_complete());
@@ -203,5 +247,6 @@ impl Inner {
             }
         }
         self.tickets = waiting;
+        self.settle_streams();
     }
 }

@@ -2,7 +2,9 @@
 
 pub mod arena;
 mod device;
+mod ordered;
 mod pinned;
+pub mod pool;
 
 pub use device::{DeviceMemory, RestoreError};
 pub use pinned::{PinnedMemory, PinnedRecord};

@@ -164,6 +164,12 @@ impl Marker {
         self.ctx.backend.event_query(self.ctx.raw, self.raw)
     }
 
+    /// The backend's name for it.
+    #[must_use]
+    pub fn event(&self) -> RawEvent {
+        self.raw
+    }
+
     /// The context of the stream.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {

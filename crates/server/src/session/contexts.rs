@@ -143,7 +143,9 @@ impl Execute for wire::ContextDestroy {
 
 impl Execute for wire::ContextSynchronize {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        session.synchronize_context(self.ctx)
+        session.synchronize_context(self.ctx)?;
+        session.note_synchronized();
+        Ok(())
     }
 }
 

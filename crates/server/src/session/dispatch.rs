@@ -56,6 +56,7 @@ impl Session {
             KernelGetFunction FunctionGetAttribute FunctionSetAttribute FunctionSetCacheConfig
             OccupancyBlocks OccupancyShared OccupancyClusters
             Launch HostFunction
+            PoolCreate PoolDestroy PoolTrim PoolGetAttribute PoolSetAttribute MemAllocAsync MemFreeAsync
         )
     }
 }

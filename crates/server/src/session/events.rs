@@ -55,6 +55,7 @@ impl Execute for wire::EventSynchronize {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let event = read(&session.table).event(self.event)?;
         session.wait(|| event.poll())?;
+        session.note_synchronized();
         if event.ctx.may_print() {
             session.collect_output();
         }

@@ -15,6 +15,7 @@ mod memory;
 mod notice;
 mod order;
 mod output;
+mod pools;
 mod ring;
 mod slots;
 mod streams;

@@ -49,6 +49,10 @@ impl Footprint {
             | Request::CopyToSlotWait(_)
             | Request::LibraryListKernels(_)
             | Request::ModuleListFunctions(_)
+            | Request::PoolCreate(_)
+            | Request::PoolTrim(_)
+            | Request::PoolGetAttribute(_)
+            | Request::PoolSetAttribute(_)
             | Request::LibraryLoad(_) => Self::Nothing,
 
             Request::ContextCreate(m) => Self::Context(m.ctx),
@@ -80,6 +84,7 @@ impl Footprint {
             Request::PeerAccess(_)
             | Request::MemFree(_)
             | Request::PinnedFree(_)
+            | Request::PoolDestroy(_)
             | Request::CopyPeer(_)
             | Request::ModuleUnload(_)
             | Request::ModuleGetFunction(_)
@@ -99,6 +104,8 @@ impl Footprint {
             Request::StreamQuery(m) => work(m.ctx, m.stream),
             Request::Launch(m) => work(m.ctx, m.stream),
             Request::HostFunction(m) => work(m.ctx, m.stream),
+            Request::MemAllocAsync(m) => work(m.ctx, m.stream),
+            Request::MemFreeAsync(m) => work(m.ctx, m.stream),
 
             Request::StreamWaitEvent(m) => with_event(m.ctx, m.stream, m.event),
             Request::EventRecord(m) => with_event(m.ctx, m.stream, m.event),

@@ -88,6 +88,7 @@ impl Execute for wire::StreamSynchronize {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.wait(|| stream.poll())?;
+        session.note_synchronized();
         session.hand_over_output(&stream)
     }
 }

@@ -1,5 +1,9 @@
 //! An application in miniature: what the shim would send, against a session on the software device.
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used, dead_code, unused_imports)]
+
+mod images;
+
+pub use images::{Images, LONG, SESSION, manifest};
 
 use backend::Backend;
 use backend_soft::SoftBackend;

@@ -63,11 +63,7 @@ pub unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CuResult {
         }
         call.check()?;
         // Out of the table first, so that of two threads that free the same memory one is told.
-        let allocation = call
-            .session
-            .memory
-            .remove(dptr, |kind| matches!(kind, Kind::Device))
-            .ok_or(CuError::INVALID_VALUE)?;
+        let allocation = call.session.memory.remove(dptr, Kind::is_freed).ok_or(CuError::INVALID_VALUE)?;
         let sent = call.submit(&MemFree { address: dptr });
         if sent.is_err() {
             call.session.memory.insert(allocation);

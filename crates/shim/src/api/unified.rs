@@ -83,7 +83,11 @@ fn value(of: Attribute, found: &Allocation, address: u64) -> Option<Value> {
         CU_POINTER_ATTRIBUTE_MAPPED => Value::Int((!registered).into()),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Value::Int(READ_WRITE),
         CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(found.number.into()),
-        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES | CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Word(0),
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => match found.kind {
+            Kind::Pooled(pool) => Value::Word(pool.handle()),
+            _ => Value::Word(0),
+        },
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Word(0),
         _ => Value::Int(0),
     })
 }

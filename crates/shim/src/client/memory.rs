@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use wire::PinnedId;
+use wire::{PinnedId, PoolId};
 
 use super::context::Owner;
 
@@ -20,6 +20,8 @@ pub const PINNED: std::ops::Range<u64> = 0x5000_0000_0000..0x5400_0000_0000;
 pub enum Kind {
     /// `cuMemAlloc` and its like.
     Device,
+    /// `cuMemAllocAsync` and its like.
+    Pooled(PoolId),
     /// A variable of the module or library with this handle.
     Global(u64),
     /// `cuMemHostAlloc` and its like.
@@ -34,6 +36,13 @@ pub enum Kind {
         /// `CU_MEMHOSTREGISTER_*`.
         flags: u32,
     },
+}
+
+impl Kind {
+    /// Whether it is freed by `cuMemFree` or `cuMemFreeAsync`: each takes what the other's counterpart has allocated.
+    pub fn is_freed(&self) -> bool {
+        matches!(self, Self::Device | Self::Pooled(_))
+    }
 }
 
 /// An allocation.

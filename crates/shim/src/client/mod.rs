@@ -18,6 +18,7 @@ mod memory;
 mod objects;
 mod output;
 pub mod pinned;
+mod pools;
 mod registry;
 mod session;
 mod thread;
@@ -31,6 +32,7 @@ pub use image::Upload;
 pub use jit::JitOptions;
 pub use memory::{Allocation, Kind, Place};
 pub use objects::{Callable, Event, Library, Module, Origin, Stream};
+pub use pools::Pool;
 pub use session::{Session, session};
 pub use thread::{Call, with};
 

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cuda_abi::{CuError, CuResult, sys::CUcontext};
 use transport::ClientSession;
-use wire::{ContextCreate, ContextDestroy, ContextId, Device, DeviceFacts};
+use wire::{ContextCreate, ContextDestroy, ContextId, Device, DeviceFacts, PoolId};
 
 use super::callbacks::Callbacks;
 use super::context::{Context, Owner};
 use super::copiers::Copiers;
 use super::memory::{Allocation, Kind, Memory};
 use super::objects::{Callable, Event, Library, Module, Promised, Stream};
+use super::pools::{DevicePools, Pool};
 use super::registry::{Object, Registry};
 use super::thread::{Call, SharedLine};
 use super::{fork, pinned};
@@ -42,6 +43,8 @@ pub struct GpuDevice {
     pub limits: Limits,
     /// Its primary context, active or not.
     pub primary: Arc<Context>,
+    /// Its memory pools.
+    pub pools: DevicePools,
     /// How often it is retained; held while it is made or destroyed.
     retained: Mutex<u32>,
 }
@@ -110,6 +113,8 @@ pub struct Session {
     pub functions: Registry<Callable>,
     /// Kernels.
     pub kernels: Registry<Callable>,
+    /// Memory pools.
+    pub pools: Registry<Pool>,
     /// Kernels that the server does not know yet.
     pub promised: Registry<Promised>,
     /// Held while one is looked up.
@@ -131,7 +136,7 @@ pub struct Session {
 
 impl Session {
     pub(super) fn new(transport: Arc<ClientSession>, folder: PathBuf, devices: Vec<DeviceFacts>) -> Self {
-        let contexts = Registry::default();
+        let (contexts, pools) = (Registry::default(), Registry::default());
         let identities = devices.iter().map(identity).collect();
         let devices = devices
             .into_iter()
@@ -140,7 +145,17 @@ impl Session {
                 let id = ContextId(transport.control().next_id());
                 let primary = Arc::new(Context::new(id, Device(ordinal), true, 0, API_VERSION));
                 contexts.insert(id.0, Arc::clone(&primary));
-                GpuDevice { limits: Limits::of(&facts), facts, primary, retained: Mutex::new(0) }
+                let pool = PoolId(transport.control().next_id());
+                let default =
+                    Pool { id: pool, device: Device(ordinal), default: true, gone: AtomicBool::new(false) };
+                pools.insert(pool.0, Arc::new(default));
+                GpuDevice {
+                    limits: Limits::of(&facts),
+                    facts,
+                    primary,
+                    pools: DevicePools::new(pool),
+                    retained: Mutex::new(0),
+                }
             })
             .collect();
         Self {
@@ -157,6 +172,7 @@ impl Session {
             libraries: Registry::default(),
             functions: Registry::default(),
             kernels: Registry::default(),
+            pools,
             promised: Registry::default(),
             redeeming: Mutex::default(),
             memory: Memory::default(),
@@ -188,6 +204,7 @@ impl Session {
             || self.libraries.contains(id)
             || self.functions.contains(id)
             || self.kernels.contains(id)
+            || self.pools.contains(id)
             || self.promised.contains(id)
             || self.callbacks.contains(id)
             || self.memory.has_pinned(id)

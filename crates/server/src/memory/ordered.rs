@@ -1,0 +1,277 @@
+//! Stream-ordered allocation: a place freed in a stream is that stream's at once, and everybody's when the stream has come to
+//! the free.
+
+use super::arena::{Allocation, Freed, Holder, RETAIN};
+use super::device::{DeviceMemory, Inner};
+use super::pool::{self, Pool, PoolKey, PoolRecord};
+use crate::failure::Result;
+use crate::lock;
+use crate::objects::{Marker, Stream};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use wire::{ContextId, CuError};
+
+/// What one stream has freed and not come to yet, oldest first. A piece of a place shares the marker of the whole.
+pub(super) struct StreamFrees {
+    stream: Weak<Stream>,
+    freed: VecDeque<(Arc<Marker>, Freed)>,
+}
+
+impl StreamFrees {
+    fn is_of(&self, stream: &Arc<Stream>) -> bool {
+        std::ptr::eq(self.stream.as_ptr(), Arc::as_ptr(stream))
+    }
+}
+
+impl DeviceMemory {
+    /// Allocates from a pool, for use in `stream` and in what is ordered behind it; `Ok(None)` when there is no room before a
+    /// free is complete that the stream cannot be made to wait for: try again later.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is no such pool, `OUT_OF_MEMORY`, or the backend's.
+    pub fn allocate_ordered(
+        &self,
+        stream: &Arc<Stream>,
+        key: PoolKey,
+        bytes: u64,
+    ) -> Result<Option<Allocation>> {
+        let mut inner = lock(&self.inner);
+        let pool = inner.pool(self.device, key)?;
+        let (used, max) = (pool.used, pool.record.max_bytes);
+        if pool.record.destroyed {
+            return Err(pool::unknown(key));
+        }
+        if bytes == 0 {
+            return Err(CuError::INVALID_VALUE.into());
+        }
+        if max != 0 && bytes > max.saturating_sub(used) {
+            return Err(CuError::OUT_OF_MEMORY.into());
+        }
+        inner.unsynchronized = true;
+        let (ctx, holder) = (stream.record.ctx, Holder::Pool(key));
+        if let Some(allocation) = inner.take_freed(holder, bytes, ctx, |frees| frees.is_of(stream)) {
+            return Ok(Some(allocation.0));
+        }
+        inner.settle();
+        self.trim(&mut inner, RETAIN)?;
+        if let Some(allocation) = self.allocate_in(&mut inner, holder, ctx, bytes)? {
+            return Ok(Some(allocation));
+        }
+        // A place that another stream has freed does once this stream has waited for the free.
+        match inner.take_freed(holder, bytes, ctx, |_| true) {
+            Some((allocation, marker)) => {
+                drop(inner);
+                stream.begin_work()?;
+                self.backend.stream_wait_event(stream.ctx.raw, stream.arg(), marker.event(), 0)?;
+                Ok(Some(allocation))
+            }
+            None if inner.is_settled() => Err(CuError::OUT_OF_MEMORY.into()),
+            None => Ok(None),
+        }
+    }
+
+    /// Frees the allocation at exactly `address` behind everything that `stream` has been given. False when there is no such
+    /// allocation.
+    pub fn free_ordered(&self, address: u64, stream: &Arc<Stream>) -> bool {
+        // In a failed context nothing is still to come.
+        let marker = stream.ctx.mark(stream.arg()).ok().map(Arc::new);
+        let mut inner = lock(&self.inner);
+        let Some(freed) = inner.free(address) else { return false };
+        inner.unsynchronized = true;
+        match marker {
+            None => inner.arena.reclaim(freed),
+            Some(marker) => match inner.streams.iter_mut().find(|frees| frees.is_of(stream)) {
+                Some(frees) => frees.freed.push_back((marker, freed)),
+                None => inner.streams.push(StreamFrees {
+                    stream: Arc::downgrade(stream),
+                    freed: VecDeque::from([(marker, freed)]),
+                }),
+            },
+        }
+        true
+    }
+
+    /// Somebody has waited for the device: pools give up what they hold above their thresholds.
+    pub fn note_synchronized(&self) {
+        let mut inner = lock(&self.inner);
+        if !inner.unsynchronized {
+            return;
+        }
+        inner.settle();
+        let Inner { arena, pools, streams, unsynchronized, .. } = &mut *inner;
+        pools.values().for_each(|pool| arena.release(pool.holder(), pool.record.threshold));
+        *unsynchronized = !streams.is_empty();
+    }
+
+    /// As `cuMemPoolCreate`.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for an id in use.
+    pub fn create_pool(&self, key: PoolKey, max_bytes: u64) -> Result<()> {
+        let pool = Pool::new(self.device, key, max_bytes);
+        crate::objects::insert(&mut lock(&self.inner).pools, key, pool)
+    }
+
+    /// As `cuMemPoolDestroy`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is no such pool.
+    pub fn destroy_pool(&self, key: PoolKey) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.pool(self.device, key)?.record.destroyed = true;
+        inner.settle();
+        Ok(())
+    }
+
+    /// As `cuMemPoolTrimTo`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is no such pool.
+    pub fn trim_pool(&self, key: PoolKey, keep: u64) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.pool(self.device, key)?;
+        inner.settle();
+        inner.arena.release(Holder::Pool(key), keep);
+        Ok(())
+    }
+
+    /// As `cuMemPoolGetAttribute`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is no such pool or attribute.
+    pub fn pool_attribute(&self, key: PoolKey, attribute: u32) -> Result<u64> {
+        let mut inner = lock(&self.inner);
+        inner.pool(self.device, key)?;
+        let Inner { arena, pools, .. } = &*inner;
+        pools.get(&key).ok_or_else(|| pool::unknown(key))?.attribute(attribute, arena)
+    }
+
+    /// As `cuMemPoolSetAttribute`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is no such pool or attribute, or the value cannot be set.
+    pub fn set_pool_attribute(&self, key: PoolKey, attribute: u32, value: u64) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.pool(self.device, key)?;
+        let Inner { arena, pools, .. } = &mut *inner;
+        pools.get_mut(&key).ok_or_else(|| pool::unknown(key))?.set_attribute(attribute, value, arena)
+    }
+
+    /// Whether it has that pool.
+    #[must_use]
+    pub fn has_pool(&self, key: PoolKey) -> bool {
+        lock(&self.inner).pools.contains_key(&key)
+    }
+
+    /// Every pool that is more than a default one never used.
+    #[must_use]
+    pub fn pools(&self) -> Vec<PoolRecord> {
+        lock(&self.inner).pools.values().map(|pool| pool.record.clone()).collect()
+    }
+
+    /// Makes a pool again; the arena is there already.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for one that is there.
+    pub fn restore_pool(&self, record: PoolRecord) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        let (key, holder) = (record.key, Holder::Pool(record.key));
+        let allocated = inner.arena.allocations().filter(|each| each.holder == holder);
+        let used = allocated.map(|each| each.size()).sum();
+        crate::objects::insert(&mut inner.pools, key, Pool { record, used })
+    }
+}
+
+impl Inner {
+    /// The pool; a default one is made when it is first asked for.
+    fn pool(&mut self, device: usize, key: PoolKey) -> Result<&mut Pool> {
+        match key {
+            PoolKey::Default => Ok(self.pools.entry(key).or_insert_with(|| Pool::new(device, key, 0))),
+            PoolKey::Created(_) => self.pools.get_mut(&key).ok_or_else(|| pool::unknown(key)),
+        }
+    }
+
+    /// Allocates in a place that a stream of those `wanted` has freed and that does.
+    fn take_freed(
+        &mut self,
+        holder: Holder,
+        bytes: u64,
+        ctx: ContextId,
+        wanted: impl Fn(&StreamFrees) -> bool,
+    ) -> Option<(Allocation, Arc<Marker>)> {
+        let Self { arena, streams, .. } = self;
+        let fits = |freed: &Freed| freed.holder() == holder && arena.fits(freed, bytes);
+        let found = streams.iter().enumerate().filter(|(_, frees)| wanted(frees)).find_map(|(at, frees)| {
+            frees.freed.iter().position(|(_, freed)| fits(freed)).map(|place| (at, place))
+        });
+        let (at, place) = found?;
+        let frees = &mut streams[at].freed;
+        let (marker, freed) = frees.remove(place)?;
+        let (allocation, rest) = arena.reuse(freed, bytes, ctx);
+        if let Some(rest) = rest {
+            frees.insert(place, (Arc::clone(&marker), rest));
+        }
+        self.count(&allocation);
+        Some((allocation, marker))
+    }
+
+    /// Makes the places available that streams have come to the free of, and lets destroyed pools go that have nothing left.
+    pub(super) fn settle_streams(&mut self) {
+        let Self { arena, streams, pools, .. } = self;
+        for frees in streams.iter_mut() {
+            while frees.freed.front().is_some_and(|(marker, _)| marker.is_complete()) {
+                if let Some((_, freed)) = frees.freed.pop_front() {
+                    arena.reclaim(freed);
+                }
+            }
+        }
+        streams.retain(|frees| !frees.freed.is_empty());
+        pools.retain(|_, pool| {
+            if pool.record.destroyed {
+                arena.release(pool.holder(), 0);
+            }
+            !pool.record.destroyed || arena.held(pool.holder()).mapped > 0
+        });
+    }
+
+    /// The device is idle, or the streams of `ctx` are: nothing they have freed is used any more.
+    pub(super) fn forget_frees(&mut self, ctx: Option<ContextId>) {
+        let Self { arena, streams, .. } = self;
+        for frees in streams.iter_mut() {
+            frees.freed.retain(|(marker, freed)| {
+                let over = ctx.is_none_or(|ctx| marker.context().id() == ctx);
+                if over {
+                    arena.reclaim(*freed);
+                }
+                !over
+            });
+        }
+    }
+
+    /// Notes in its pool that the allocation is there.
+    pub(super) fn count(&mut self, allocation: &Allocation) {
+        let Self { arena, pools, .. } = self;
+        if let Holder::Pool(key) = allocation.holder
+            && let Some(pool) = pools.get_mut(&key)
+        {
+            pool.count(allocation.size(), arena);
+        }
+    }
+
+    /// Ends the allocation at exactly `address`, in its pool too.
+    pub(super) fn free(&mut self, address: u64) -> Option<Freed> {
+        let size = self.arena.find(address)?.size();
+        let freed = self.arena.free(address)?;
+        if let Holder::Pool(key) = freed.holder()
+            && let Some(pool) = self.pools.get_mut(&key)
+        {
+            pool.used = pool.used.saturating_sub(size);
+        }
+        Some(freed)
+    }
+
+    /// Whether nothing that is freed is still waited for.
+    pub(super) fn is_settled(&self) -> bool {
+        self.tickets.is_empty() && self.streams.is_empty()
+    }
+}

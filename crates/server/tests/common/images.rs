@@ -1,0 +1,60 @@
+//! Images of sessions, in a store of their own.
+
+use image::{ImageId, Manifest};
+use server::session::Session;
+use std::time::Duration;
+use store::{ChunkWriter, Store, WriteOptions};
+use tempfile::TempDir;
+
+/// The session's number in every image.
+pub const SESSION: u32 = 7;
+/// How long a gate may take to close.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// A store in a folder of its own.
+pub struct Images {
+    _dir: TempDir,
+    pub store: Store,
+}
+
+impl Images {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open_or_create(&dir.path().join("store")).unwrap();
+        Self { _dir: dir, store }
+    }
+
+    /// Captures a gated session and publishes it; tells the state's bytes too.
+    pub fn capture(&self, session: &Session) -> (ImageId, Vec<u8>) {
+        let draft = self.store.begin().unwrap();
+        let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
+        let cut = session.cut().unwrap();
+        let captured = session.capture(&cut, SESSION, &writer, &mut |_| {}).unwrap();
+        assert_eq!(captured.devices.len(), 1);
+        let receipt = writer.finish().unwrap();
+        let described = manifest(draft.id());
+        let id = draft.publish(described, vec![receipt]).unwrap().id;
+        (id, captured.state)
+    }
+}
+
+/// What a supervisor would say of the job.
+pub fn manifest(id: ImageId) -> Manifest {
+    Manifest {
+        id,
+        machine: image::Machine::HOST,
+        job: "job".into(),
+        created_ns: 1,
+        dormouse: "0".into(),
+        parent: None,
+        rehearsed: false,
+        host: Default::default(),
+        devices: vec![],
+        command: Default::default(),
+        cut: Default::default(),
+        stored: Default::default(),
+        job_files: vec![],
+        mapped_files: vec![],
+        objects: vec![],
+    }
+}

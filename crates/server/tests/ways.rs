@@ -1,0 +1,183 @@
+//! Every way in which device memory can arise, and what becomes of it at a checkpoint: captured, refused by name, or not to be had at
+//! all. Whoever supports a function of the list that makes memory adds its row here: the last test insists.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{App, CTX, Images, LONG, SESSION, Thread, VARIABLES};
+use cuda_list::{List, Replay};
+use std::collections::BTreeSet;
+use wire::*;
+
+/// What became of memory that a program has made.
+enum Fate {
+    /// It is there after a restart at the same address, with what was in it: [`WORDS`], written here by the program.
+    Captured(u64),
+    /// A checkpoint is refused with a sentence in which each of these stands.
+    Refused(&'static [&'static str]),
+    /// The call is told that there is no such thing here.
+    Unavailable,
+}
+
+struct Way {
+    /// What it is, for people.
+    what: &'static str,
+    /// The functions of the list by which it arises.
+    functions: &'static [&'static str],
+    /// Makes some.
+    make: fn(&mut App, &mut Thread) -> Fate,
+}
+
+const WORDS: [u32; 3] = [0x5eed, 0xbed, 0xf00d];
+
+const fn way(
+    what: &'static str,
+    functions: &'static [&'static str],
+    make: fn(&mut App, &mut Thread) -> Fate,
+) -> Way {
+    Way { what, functions, make }
+}
+
+/// One row for each way.
+const WAYS: &[Way] = &[
+    way("allocation", &["cuMemAlloc", "cuMemAllocPitch"], allocation),
+    way("pool", &["cuMemAllocAsync", "cuMemAllocFromPoolAsync"], pool),
+    way("pinned memory", &["cuMemHostAlloc", "cuMemAllocHost"], pinned),
+    way("module global", &["cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx"], global),
+    way("device heap", &["cuModuleLoadData"], heap),
+    way("array", &["cuArrayCreate", "cuArray3DCreate", "cuArrayGetPlane"], unavailable),
+    way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], unavailable),
+    way("graph node", &["cuGraphAddMemAllocNode"], unavailable),
+    way("virtual memory", &["cuMemCreate", "cuMemRetainAllocationHandle"], unavailable),
+    way("managed memory", &["cuMemAllocManaged"], unavailable),
+    way(
+        "external memory",
+        &[
+            "cuImportExternalMemory",
+            "cuExternalMemoryGetMappedBuffer",
+            "cuExternalMemoryGetMappedMipmappedArray",
+        ],
+        unavailable,
+    ),
+    way(
+        "another process's memory",
+        &["cuIpcOpenMemHandle", "cuMemPoolImportPointer", "cuMemImportFromShareableHandle"],
+        unavailable,
+    ),
+    way("multicast", &["cuMulticastCreate"], unavailable),
+];
+
+fn allocation(_: &mut App, thread: &mut Thread) -> Fate {
+    let address = thread.alloc(100);
+    thread.put(address, &WORDS);
+    Fate::Captured(address)
+}
+
+fn pool(_: &mut App, thread: &mut Thread) -> Fate {
+    let pool = Pool::Default(Device(0));
+    let address = thread.call(MemAllocAsync { ctx: CTX, stream: Stream::Legacy, pool, bytes: 100 }).unwrap();
+    thread.put(address, &WORDS);
+    Fate::Captured(address)
+}
+
+/// Its contents come back with the session's files, which are the supervisor's; here they stay.
+fn pinned(app: &mut App, thread: &mut Thread) -> Fate {
+    let (_, address) = app.pinned(thread, PinnedId(900), 4096);
+    thread.put(address, &WORDS);
+    Fate::Captured(address)
+}
+
+fn global(app: &mut App, thread: &mut Thread) -> Fate {
+    let variables = format!("{VARIABLES}\n.visible .global .align 8 .b8 room[64];\n");
+    let module = app.load(thread, 2, &variables);
+    let (address, bytes) = thread.call(ModuleGetGlobal { module, name: "room".into() }).unwrap();
+    assert_eq!(bytes, 64);
+    thread.put(address, &WORDS);
+    Fate::Captured(address)
+}
+
+/// Memory that kernels allocate with `malloc`.
+fn heap(app: &mut App, thread: &mut Thread) -> Fate {
+    let heap = ".version 7.0\n.target sm_75\n.address_size 64\n\
+        .extern .func (.param .b64 r) malloc (.param .b64 n);\n\
+        .visible .entry grow()\n{\n.reg .b64 %rd<3>;\n\
+        { .param .b64 p; st.param.b64 [p], 16; .param .b64 q; call.uni (q), malloc, (p); ld.param.b64 %rd1, [q]; }\n\
+        ret;\n}\n";
+    let (module, upload) = (ModuleId(2), app.upload(heap));
+    match thread.explain(ModuleLoad { ctx: CTX, module, upload, options: vec![] }) {
+        Ok(()) => Fate::Refused(&["grow", "malloc"]),
+        // A device that has no heap says so before there is anything to capture.
+        Err((_, detail)) => {
+            assert!(detail.contains("malloc"), "{detail}");
+            Fate::Unavailable
+        }
+    }
+}
+
+fn unavailable(_: &mut App, _: &mut Thread) -> Fate {
+    Fate::Unavailable
+}
+
+/// Whether every version of a function answers `CUDA_ERROR_NOT_SUPPORTED`.
+fn is_unsupported(list: &List, name: &str) -> bool {
+    let found = list.functions().find(|(_, function)| function.name == name);
+    let (_, function) = found.unwrap_or_else(|| panic!("{name} is not in the list"));
+    function.versions.iter().all(|version| version.unsupported.is_some())
+}
+
+#[test]
+fn whatever_device_memory_there_is_comes_back_or_is_refused() {
+    let list = cuda_list::list().unwrap();
+    for Way { what, functions, make } in WAYS {
+        let (mut app, mut thread) = App::with_context();
+        let fate = make(&mut app, &mut thread);
+        thread.synchronize().unwrap();
+        app.session.close_gate(LONG).unwrap();
+        let refusals = app.session.refusals();
+        match fate {
+            Fate::Captured(address) => {
+                assert!(refusals.is_empty(), "{what}: {refusals:?}");
+                let images = Images::new();
+                let (id, _) = images.capture(&app.session);
+                let (dir, held) = app.kill();
+                drop(thread);
+                app = App::restore(dir, held, SESSION, &images.store.open_image(&id).unwrap());
+                assert_eq!(app.thread().get(address, 3), WORDS, "{what}");
+            }
+            Fate::Refused(words) => {
+                let named = |sentence: &String| words.iter().all(|word| sentence.contains(word));
+                assert!(refusals.iter().any(named), "{what}: {refusals:?}");
+            }
+            Fate::Unavailable if *what == "device heap" => assert!(refusals.is_empty(), "{refusals:?}"),
+            Fate::Unavailable => {
+                for name in *functions {
+                    assert!(is_unsupported(&list, name), "{what}: {name} is supported, and not shown here");
+                }
+            }
+        }
+        let _ = app.kill();
+    }
+}
+
+#[test]
+fn no_function_that_makes_memory_is_missing() {
+    const MEMORY: [&str; 9] = [
+        "allocation",
+        "array",
+        "external-memory",
+        "host-allocation",
+        "ipc-memory",
+        "managed",
+        "mipmapped-array",
+        "multicast",
+        "physical-memory",
+    ];
+    let shown: BTreeSet<&str> = WAYS.iter().flat_map(|way| way.functions).copied().collect();
+    for (_, function) in cuda_list::list().unwrap().functions() {
+        if let Replay::Creates(kind, _) = &function.replay
+            && MEMORY.contains(&kind.as_str())
+        {
+            assert!(shown.contains(function.name.as_str()), "{} makes memory ({kind})", function.name);
+        }
+    }
+}
