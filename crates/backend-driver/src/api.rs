@@ -146,6 +146,20 @@ functions! {
     cuMemsetD16Async(sys::CUdeviceptr, u16, usize, sys::CUstream);
     cuMemsetD32Async(sys::CUdeviceptr, c_uint, usize, sys::CUstream);
     cuLaunchHostFunc(sys::CUstream, sys::CUhostFn, *mut c_void);
+    cuGraphCreate(*mut sys::CUgraph, c_uint);
+    cuGraphDestroy(sys::CUgraph);
+    cuGraphAddNode_v2(*mut sys::CUgraphNode, sys::CUgraph, *const sys::CUgraphNode, *const sys::CUgraphEdgeData, usize, *mut sys::CUgraphNodeParams);
+    cuGraphNodeSetParams(sys::CUgraphNode, *mut sys::CUgraphNodeParams);
+    cuGraphKernelNodeSetAttribute(sys::CUgraphNode, c_uint as sys::CUlaunchAttributeID, *const sys::CUlaunchAttributeValue);
+    cuGraphInstantiateWithFlags(*mut sys::CUgraphExec, sys::CUgraph, c_ulonglong);
+    cuGraphExecUpdate_v2(sys::CUgraphExec, sys::CUgraph, *mut sys::CUgraphExecUpdateResultInfo);
+    cuGraphExecNodeSetParams(sys::CUgraphExec, sys::CUgraphNode, *mut sys::CUgraphNodeParams);
+    cuGraphNodeSetEnabled(sys::CUgraphExec, sys::CUgraphNode, c_uint);
+    cuGraphUpload(sys::CUgraphExec, sys::CUstream);
+    cuGraphLaunch(sys::CUgraphExec, sys::CUstream);
+    cuGraphExecDestroy(sys::CUgraphExec);
+    cuGraphRetainUserObject(sys::CUgraph, sys::CUuserObject, c_uint, c_uint);
+    cuUserObjectCreate(*mut sys::CUuserObject, *mut c_void, sys::CUhostFn, c_uint, c_uint);
     ;
     // Their successors came with drivers newer than the oldest supported; the bindings have only those.
     older {

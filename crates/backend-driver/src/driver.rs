@@ -1,18 +1,20 @@
 //! The driver and its contexts.
 
 use crate::api::{Api, DriverUnavailable, check, ready};
+use crate::graph::Graph;
 use crate::output::Output;
 use crate::steer::{self, Steering};
 use crate::{code, device, work};
 use backend::{
-    BLOCK_GRANULARITY, Backend, Copy3D, Fill, HostFunction, Launch, LoadError, Range, RawBlock, RawContext,
-    RawEvent, RawFunction, RawModule, RawStream, Result, StreamArg,
+    BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError, Range,
+    RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
 /// The real driver. One for the process: the driver itself keeps one state for it.
@@ -25,6 +27,9 @@ pub struct Driver {
     blocks: Mutex<HashMap<RawBlock, Range>>,
     reserved: Mutex<Vec<Range>>,
     host: Mutex<HostMemory>,
+    /// A graph is not safe to use from two threads.
+    graphs: Mutex<HashMap<RawGraph, Arc<Mutex<Graph>>>>,
+    next_graph: AtomicU64,
     /// Held while an object is made whose addresses the driver chooses.
     placing: Mutex<()>,
     output: Output,
@@ -83,6 +88,8 @@ impl Driver {
             blocks: Mutex::default(),
             reserved: Mutex::default(),
             host: Mutex::default(),
+            graphs: Mutex::default(),
+            next_graph: AtomicU64::new(1),
             placing: Mutex::default(),
             output,
         })
@@ -96,6 +103,10 @@ impl Driver {
             CURRENT.set(Some(ctx));
         }
         Ok(())
+    }
+
+    fn graph(&self, graph: RawGraph) -> Result<Arc<Mutex<Graph>>> {
+        lock(&self.graphs).get(&graph).cloned().ok_or(CuError::INVALID_HANDLE)
     }
 
     fn device(&self, ordinal: usize) -> Result<sys::CUdevice> {
@@ -584,6 +595,42 @@ impl Backend for Driver {
     fn host_function(&self, ctx: RawContext, arg: StreamArg, function: HostFunction) -> Result<()> {
         self.enter(ctx)?;
         work::host_function(&self.api, arg, function)
+    }
+
+    fn graph_instantiate(&self, ctx: RawContext, plan: &GraphPlan, flags: u64) -> Result<RawGraph> {
+        self.enter(ctx)?;
+        let graph = Graph::make(&self.api, plan, flags)?;
+        let raw = RawGraph(self.next_graph.fetch_add(1, Ordering::Relaxed));
+        lock(&self.graphs).insert(raw, Arc::new(Mutex::new(graph)));
+        Ok(raw)
+    }
+
+    fn graph_update(&self, ctx: RawContext, graph: RawGraph, changes: &[(usize, GraphWork)]) -> Result<()> {
+        self.enter(ctx)?;
+        lock(&*self.graph(graph)?).update(&self.api, changes)
+    }
+
+    fn graph_enable(&self, ctx: RawContext, graph: RawGraph, node: usize, enabled: bool) -> Result<()> {
+        self.enter(ctx)?;
+        lock(&*self.graph(graph)?).enable(&self.api, node, enabled)
+    }
+
+    fn graph_upload(&self, ctx: RawContext, arg: StreamArg, graph: RawGraph) -> Result<()> {
+        self.enter(ctx)?;
+        lock(&*self.graph(graph)?).upload(&self.api, arg)
+    }
+
+    fn graph_launch(&self, ctx: RawContext, arg: StreamArg, graph: RawGraph) -> Result<()> {
+        self.enter(ctx)?;
+        lock(&*self.graph(graph)?).launch(&self.api, arg)
+    }
+
+    fn graph_destroy(&self, ctx: RawContext, graph: RawGraph) -> Result<()> {
+        self.enter(ctx)?;
+        let graph = lock(&self.graphs).remove(&graph).ok_or(CuError::INVALID_HANDLE)?;
+        // Nobody else has it: the server destroys what it no longer uses.
+        let graph = Arc::into_inner(graph).ok_or(CuError::INVALID_HANDLE)?;
+        graph.into_inner().unwrap_or_else(PoisonError::into_inner).destroy(&self.api)
     }
 
     fn take_output(&self) -> Vec<u8> {

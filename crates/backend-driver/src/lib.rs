@@ -7,6 +7,7 @@ mod api;
 mod code;
 mod device;
 mod driver;
+mod graph;
 mod output;
 pub mod steer;
 mod work;

@@ -21,19 +21,22 @@ struct Attribute {
 }
 const _: () = assert!(size_of::<Attribute>() == size_of::<sys::CUlaunchAttribute>());
 
-fn attributes(list: &[(u32, LaunchValue)]) -> Vec<Attribute> {
-    let word = |value: &LaunchValue, at: usize| {
+/// A value as the driver's record holds it.
+pub fn words(value: &LaunchValue) -> [u64; 8] {
+    std::array::from_fn(|at| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&value.0[at * 8..at * 8 + 8]);
         u64::from_ne_bytes(bytes)
-    };
-    list.iter()
-        .map(|(id, value)| Attribute {
-            id: *id,
-            pad: [0; 4],
-            value: std::array::from_fn(|at| word(value, at)),
-        })
-        .collect()
+    })
+}
+
+fn attributes(list: &[(u32, LaunchValue)]) -> Vec<Attribute> {
+    list.iter().map(|(id, value)| Attribute { id: *id, pad: [0; 4], value: words(value) }).collect()
+}
+
+/// A kernel's parameter buffer as the driver's `extra`; both arguments must outlive it.
+pub fn param_buffer(params: &[u8], bytes: &mut usize) -> [*mut c_void; 5] {
+    [PARAM_BUFFER, params.as_ptr().cast_mut().cast(), PARAM_BYTES, (&raw mut *bytes).cast(), PARAM_END]
 }
 
 fn config(launch: &Launch<'_>, attributes: &mut [Attribute]) -> sys::CUlaunchConfig {
@@ -55,13 +58,7 @@ pub fn launch(api: &Api, launch: &Launch<'_>) -> Result<()> {
     let mut attributes = attributes(launch.attributes);
     let config = config(launch, &mut attributes);
     let mut bytes = launch.params.len();
-    let mut extra = [
-        PARAM_BUFFER,
-        launch.params.as_ptr().cast_mut().cast(),
-        PARAM_BYTES,
-        (&raw mut bytes).cast(),
-        PARAM_END,
-    ];
+    let mut extra = param_buffer(launch.params, &mut bytes);
     let function = launch.function.0 as sys::CUfunction;
     // SAFETY: the server has checked that the buffer is as long as the function's parameters; the driver copies it
     // before it returns.
@@ -81,8 +78,14 @@ pub fn occupancy_clusters(api: &Api, active: bool, launch: &Launch<'_>) -> Resul
     Ok(answer)
 }
 
-pub fn copy_3d(api: &Api, arg: StreamArg, copy: &Copy3D) -> Result<()> {
-    let record = sys::CUDA_MEMCPY3D {
+/// The longest pitch that the driver takes; a single row has none.
+const PITCH_MAX: u64 = i32::MAX as u64;
+
+/// A copy in the driver's own form.
+pub fn copy_record(copy: &Copy3D) -> sys::CUDA_MEMCPY3D {
+    let single = copy.height <= 1 && copy.depth <= 1;
+    let pitch = |pitch: u64| if single && pitch > PITCH_MAX { 0 } else { pitch as usize };
+    sys::CUDA_MEMCPY3D {
         srcXInBytes: 0,
         srcY: 0,
         srcZ: 0,
@@ -92,7 +95,7 @@ pub fn copy_3d(api: &Api, arg: StreamArg, copy: &Copy3D) -> Result<()> {
         srcDevice: copy.src.address,
         srcArray: std::ptr::null_mut(),
         reserved0: std::ptr::null_mut(),
-        srcPitch: copy.src.pitch as usize,
+        srcPitch: pitch(copy.src.pitch),
         srcHeight: copy.src.rows as usize,
         dstXInBytes: 0,
         dstY: 0,
@@ -103,12 +106,16 @@ pub fn copy_3d(api: &Api, arg: StreamArg, copy: &Copy3D) -> Result<()> {
         dstDevice: copy.dst.address,
         dstArray: std::ptr::null_mut(),
         reserved1: std::ptr::null_mut(),
-        dstPitch: copy.dst.pitch as usize,
+        dstPitch: pitch(copy.dst.pitch),
         dstHeight: copy.dst.rows as usize,
         WidthInBytes: copy.width as usize,
         Height: copy.height as usize,
         Depth: copy.depth as usize,
-    };
+    }
+}
+
+pub fn copy_3d(api: &Api, arg: StreamArg, copy: &Copy3D) -> Result<()> {
+    let record = copy_record(copy);
     // SAFETY: the server has checked both boxes against its tables.
     check(unsafe { (api.cuMemcpy3DAsync_v2)(&raw const record, stream(arg)) })
 }

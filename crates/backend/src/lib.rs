@@ -7,8 +7,10 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod graph;
 mod types;
 
+pub use graph::*;
 pub use types::*;
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
@@ -182,6 +184,23 @@ pub trait Backend: Send + Sync + 'static {
     /// Runs `function` when the stream gets there, with the error the stream is in, if any; the stream goes on when it
     /// returns. It must call no backend function.
     fn host_function(&self, ctx: RawContext, stream: StreamArg, function: HostFunction) -> Result<()>;
+
+    // --- graphs
+
+    /// Makes an executable graph; `flags` are `CUgraphInstantiate_flags` but for those of device-side launches. Functions, events
+    /// and memory that it names must be there as long as it is launched.
+    fn graph_instantiate(&self, ctx: RawContext, plan: &GraphPlan, flags: u64) -> Result<RawGraph>;
+    /// Gives nodes other work of the same kind, all or none; launches that are under way are not touched.
+    /// `GRAPH_EXEC_UPDATE_FAILURE` where the device library cannot.
+    fn graph_update(&self, ctx: RawContext, graph: RawGraph, changes: &[(usize, GraphWork)]) -> Result<()>;
+    /// As `cuGraphNodeSetEnabled`.
+    fn graph_enable(&self, ctx: RawContext, graph: RawGraph, node: usize, enabled: bool) -> Result<()>;
+    /// As `cuGraphUpload`.
+    fn graph_upload(&self, ctx: RawContext, stream: StreamArg, graph: RawGraph) -> Result<()>;
+    /// As `cuGraphLaunch`: a launch also waits for the one before of the same graph.
+    fn graph_launch(&self, ctx: RawContext, stream: StreamArg, graph: RawGraph) -> Result<()>;
+    /// As `cuGraphExecDestroy`: a launch that is under way completes.
+    fn graph_destroy(&self, ctx: RawContext, graph: RawGraph) -> Result<()>;
 
     // --- what comes out
 

@@ -26,7 +26,9 @@ handles! {
     /// A stream.
     RawStream,
     /// An event.
-    RawEvent
+    RawEvent,
+    /// An executable graph.
+    RawGraph
 }
 
 /// An address range.

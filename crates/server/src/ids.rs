@@ -1,7 +1,9 @@
 //! How the application's handles are written into a session's state: as their numbers.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use wire::{ContextId, EventId, FunctionId, KernelId, LibraryId, ModuleId, PinnedId, PoolId, StreamId};
+use wire::{
+    ContextId, EventId, FunctionId, GraphExecId, KernelId, LibraryId, ModuleId, PinnedId, PoolId, StreamId,
+};
 
 /// A virtual handle, for `#[serde(with = "crate::ids")]`.
 pub(crate) trait Id: Copy {
@@ -21,7 +23,7 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(ContextId, EventId, FunctionId, KernelId, LibraryId, ModuleId, PinnedId, PoolId, StreamId);
+ids!(ContextId, EventId, FunctionId, GraphExecId, KernelId, LibraryId, ModuleId, PinnedId, PoolId, StreamId);
 
 pub(crate) fn serialize<T: Id, S: Serializer>(id: &T, to: S) -> Result<S::Ok, S::Error> {
     id.number().serialize(to)

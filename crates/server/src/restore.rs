@@ -7,7 +7,7 @@ use crate::objects::{
     Context, ContextRecord, ContextSettings, Event, Function, Image, Kernel, Library, Making, Module,
     ModuleRecord, Owner, Recorded, Stream, StreamRecord, Tombstone, insert,
 };
-use crate::session::{Config, Session};
+use crate::session::{Config, Purpose, Session};
 use crate::state::{Images, ModuleState, SessionState, StateError};
 use crate::transfer::{TransferError, Writer};
 use crate::{lock, write};
@@ -153,6 +153,7 @@ impl Session {
             let name = format!("pinned memory {:#x} ({})", record.id.handle(), record.range);
             lock(&made.pinned).restore(*record).map_err(object(name))?;
         }
+        made.restore_graphs(&state, Purpose::Launch)?;
         made.fill(&state, session_id, image, progress)?;
         made.restore_output(&state.output);
         made.start_epoch()?;
@@ -178,7 +179,8 @@ impl Session {
                 memory.reserve().map_err(|code| MemoryError::Reserve { range, code })?;
             }
         }
-        made.replay(&state, images)
+        made.replay(&state, images)?;
+        made.restore_graphs(&state, Purpose::Rehearsal)
     }
 
     /// Makes all objects, in their turns, and compares addresses.
@@ -308,6 +310,14 @@ impl Session {
             let event =
                 Event::make(&self.placer.backend, &ctx, record.clone(), recorded).map_err(code(&name))?;
             insert(&mut write(&self.table).events, record.id, event).map_err(object(&name))?;
+        }
+        Ok(())
+    }
+
+    fn restore_graphs(&self, state: &SessionState, purpose: Purpose) -> Result<()> {
+        for record in &state.graphs {
+            let name = format!("graph {:#x}", record.id.handle());
+            self.restore_graph(record, purpose).map_err(object(name))?;
         }
         Ok(())
     }

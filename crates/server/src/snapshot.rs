@@ -20,6 +20,7 @@ impl Session {
     /// The backend's, from reading the time line.
     pub fn cut(&self) -> backend::Result<Cut> {
         let times = self.time_line()?;
+        let graphs = self.graph_records();
         let table = read(&self.table);
         let modules = table.loaded_modules();
         let mut images = Images::new();
@@ -76,6 +77,7 @@ impl Session {
                     name: kernel.name.clone(),
                 })
                 .collect(),
+            graphs,
             pinned: lock(&self.pinned).records().collect(),
             output: self.unsent_output(),
         };

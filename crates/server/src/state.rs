@@ -7,8 +7,8 @@ use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
 use crate::memory::{Layout, PinnedRecord};
 use crate::objects::{
-    ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, Image, ImageHash,
-    LibraryRecord, ModuleRecord, Owner, Recorded, StreamRecord,
+    ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, Image,
+    ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamRecord,
 };
 use backend::Range;
 use image::CHUNK_SIZE;
@@ -53,6 +53,8 @@ pub struct SessionState {
     pub libraries: Vec<LibraryRecord>,
     /// Kernels.
     pub kernels: Vec<KernelRecord>,
+    /// Executable graphs.
+    pub graphs: Vec<GraphRecord>,
     /// Pinned memory.
     pub pinned: Vec<PinnedRecord>,
     /// What the device printed and no answer has carried yet.
@@ -228,6 +230,7 @@ mod tests {
             functions: vec![],
             libraries: vec![],
             kernels: vec![],
+            graphs: vec![],
             pinned: vec![],
             output: b"42\n".to_vec(),
         }

@@ -34,6 +34,7 @@ pub mod client;
 pub mod default_stream;
 mod exports;
 pub mod facts;
+pub mod graph;
 pub mod log;
 pub mod private;
 pub mod report;

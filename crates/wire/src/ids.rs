@@ -57,6 +57,8 @@ ids! {
     PinnedId = 0xda,
     /// A memory pool (`CUmemoryPool`).
     PoolId = 0xe1,
+    /// An executable graph (`CUgraphExec`).
+    GraphExecId = 0xdb,
 }
 
 /// Index of a GPU as the application counts them.

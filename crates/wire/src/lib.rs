@@ -5,6 +5,7 @@
 
 mod codec;
 mod facts;
+mod graph;
 mod greeting;
 mod ids;
 mod messages;
@@ -13,6 +14,7 @@ mod reply;
 pub use codec::{DecodeError, Decoder, Encoder, MAX_LIST, Wire};
 pub use cuda_abi::CuError;
 pub use facts::{DeviceFacts, FunctionFacts, Names, Param, SessionFacts};
+pub use graph::*;
 pub use greeting::{GREETING_MAX, Greeting};
 pub use ids::*;
 pub use messages::*;

@@ -4,6 +4,7 @@
 pub use crate::codec::Bytes;
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
 use crate::facts::{FunctionFacts, Names, SessionFacts};
+use crate::graph::GraphData;
 use crate::ids::*;
 
 /// A message from the application's side and the type of its answer.
@@ -245,6 +246,20 @@ messages! {
     } -> ();
     /// `cuLaunchHostFunc`, `cuStreamAddCallback`: when the stream gets there, the server sends the id back and waits.
     91 pipelined HostFunction { ctx: ContextId, stream: Stream, callback: CallbackId } -> ();
+
+    // --- executable graphs
+    /// `cuGraphInstantiate`: `plan` is an encoded [`crate::GraphPlan`].
+    100 round_trip GraphInstantiate { ctx: ContextId, exec: GraphExecId, flags: u64, plan: GraphData } -> ();
+    /// `cuGraphExecUpdate`, `cuGraphExec…NodeSetParams`: `changes` is an encoded list of [`crate::GraphChange`].
+    101 round_trip GraphUpdate { exec: GraphExecId, changes: GraphData } -> ();
+    /// `cuGraphNodeSetEnabled`.
+    102 round_trip GraphNodeEnable { exec: GraphExecId, node: u32, enabled: bool } -> ();
+    /// `cuGraphUpload`.
+    103 pipelined GraphUpload { ctx: ContextId, stream: Stream, exec: GraphExecId } -> ();
+    /// `cuGraphLaunch`. A graph that is `wide` touches more than its stream: events, other contexts.
+    104 pipelined GraphLaunch { ctx: ContextId, stream: Stream, exec: GraphExecId, wide: bool } -> ();
+    /// `cuGraphExecDestroy`: a launch that is under way completes.
+    105 pipelined GraphExecDestroy { exec: GraphExecId } -> ();
 
     // --- memory pools
     /// `cuMemPoolCreate`; `max_bytes` 0 is no limit.

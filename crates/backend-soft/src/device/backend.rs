@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    BLOCK_GRANULARITY, Backend, Copy3D, Fill, HostFunction, Launch, LoadError, Pitched, Range, RawBlock,
-    RawContext, RawEvent, RawFunction, RawModule, RawStream, Result, StreamArg,
+    BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError, Pitched,
+    Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
 use super::facts::{MULTIPROCESSORS, facts};
 use super::function::Function;
+use super::graph::Graph;
 use super::handles::Table;
 use super::limits::Limits;
 use super::occupancy;
@@ -43,16 +44,16 @@ impl Default for Options {
     }
 }
 
-struct ContextEntry {
-    context: Context,
+pub(super) struct ContextEntry {
+    pub(super) context: Context,
     limits: Limits,
     peers: Mutex<Vec<u64>>,
 }
 
 /// An object of a context.
-struct Of<T> {
-    context: u64,
-    object: T,
+pub(super) struct Of<T> {
+    pub(super) context: u64,
+    pub(super) object: T,
 }
 
 /// A module and the handles of those of its functions that were looked up.
@@ -64,7 +65,7 @@ struct Loaded {
 /// The software device.
 pub struct SoftBackend {
     facts: Vec<DeviceFacts>,
-    memory: Arc<Memory>,
+    pub(super) memory: Arc<Memory>,
     output: Arc<Output>,
     pool: Arc<Pool>,
     workspaces: Arc<Workspaces>,
@@ -74,7 +75,8 @@ pub struct SoftBackend {
     modules: Table<Of<Loaded>>,
     functions: Table<Of<Function>>,
     streams: Table<Of<Arc<Stream>>>,
-    events: Table<Of<Event>>,
+    pub(super) events: Table<Of<Event>>,
+    pub(super) graphs: Table<Of<Graph>>,
     grids: AtomicU64,
 }
 
@@ -95,19 +97,55 @@ impl SoftBackend {
             functions: Table::default(),
             streams: Table::default(),
             events: Table::default(),
+            graphs: Table::default(),
             grids: AtomicU64::new(1),
         }
     }
 
-    fn context(&self, ctx: RawContext) -> Result<Arc<ContextEntry>> {
+    pub(super) fn context(&self, ctx: RawContext) -> Result<Arc<ContextEntry>> {
         self.contexts.get(ctx.0).map_err(|_| CuError::INVALID_CONTEXT)
     }
 
-    fn stream(&self, context: &ContextEntry, stream: StreamArg) -> Result<Arc<Stream>> {
+    pub(super) fn stream(&self, context: &ContextEntry, stream: StreamArg) -> Result<Arc<Stream>> {
         match stream {
             StreamArg::Legacy => Ok(context.context.legacy()),
             StreamArg::Created(raw) => Ok(self.streams.get(raw.0)?.object.clone()),
         }
+    }
+
+    /// A launch as a piece of work.
+    pub(super) fn grid(&self, launch: &Launch<'_>) -> Result<Work> {
+        let function = self.functions.get(launch.function.0)?;
+        let function = &function.object;
+        let asked = function.check(launch)?;
+        let kernel = &function.kernel;
+        let mut params = vec![0u64; (kernel.param_bytes.div_ceil(8)) as usize];
+        for (word, bytes) in params.iter_mut().zip(launch.params.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(padded);
+        }
+        let threads = launch.block.iter().product();
+        let resident = function.resident(threads, launch.shared.into());
+        let workspace = match asked.cooperative {
+            true => Some(self.workspaces.take().map_err(memory_error)?),
+            false => None,
+        };
+        let work = exec::Launch {
+            image: function.module.image.clone(),
+            kernel: kernel.index,
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: kernel.dynamic_shared_base + u64::from(launch.shared),
+            dynamic_shared: launch.shared,
+            params,
+            memory: self.memory.clone(),
+            output: self.output.clone(),
+            workspace,
+            id: self.grids.fetch_add(1, Ordering::Relaxed),
+            multiprocessors: MULTIPROCESSORS,
+        };
+        Ok(Work::Launch(Box::new(work), resident as usize))
     }
 
     fn unload(&self, module: &Module) -> Result<()> {
@@ -147,7 +185,7 @@ fn load_error(error: &ModuleError) -> LoadError {
     LoadError { code, detail: error.to_string() }
 }
 
-fn side(side: &Pitched) -> Result<Side> {
+pub(super) fn side(side: &Pitched) -> Result<Side> {
     let slice = side.pitch.checked_mul(side.rows).ok_or(CuError::INVALID_VALUE)?;
     Ok(Side { address: side.address, pitch: side.pitch, slice })
 }
@@ -225,6 +263,7 @@ impl Backend for SoftBackend {
         self.functions.drain(|function| function.context == ctx.0);
         self.streams.drain(|stream| stream.context == ctx.0);
         self.events.drain(|event| event.context == ctx.0);
+        self.graphs.drain(|graph| graph.context == ctx.0);
         for module in self.modules.drain(|module| module.context == ctx.0) {
             self.unload(&module.object.module)?;
         }
@@ -480,38 +519,9 @@ impl Backend for SoftBackend {
     fn launch(&self, ctx: RawContext, launch: &Launch<'_>) -> Result<()> {
         let context = self.context(ctx)?;
         context.context.check()?;
-        let function = self.functions.get(launch.function.0)?;
-        let function = &function.object;
-        let asked = function.check(launch)?;
-        let kernel = &function.kernel;
-        let mut params = vec![0u64; (kernel.param_bytes.div_ceil(8)) as usize];
-        for (word, bytes) in params.iter_mut().zip(launch.params.chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(padded);
-        }
-        let threads = launch.block.iter().product();
-        let resident = function.resident(threads, launch.shared.into());
-        let workspace = match asked.cooperative {
-            true => Some(self.workspaces.take().map_err(memory_error)?),
-            false => None,
-        };
-        let work = exec::Launch {
-            image: function.module.image.clone(),
-            kernel: kernel.index,
-            grid: launch.grid,
-            block: launch.block,
-            shared_bytes: kernel.dynamic_shared_base + u64::from(launch.shared),
-            dynamic_shared: launch.shared,
-            params,
-            memory: self.memory.clone(),
-            output: self.output.clone(),
-            workspace,
-            id: self.grids.fetch_add(1, Ordering::Relaxed),
-            multiprocessors: MULTIPROCESSORS,
-        };
+        let work = self.grid(launch)?;
         let stream = self.stream(&context, launch.stream)?;
-        context.context.submit(&stream, Work::Launch(Box::new(work), resident as usize)).map(drop)
+        context.context.submit(&stream, work).map(drop)
     }
 
     fn copy(&self, ctx: RawContext, stream: StreamArg, dst: u64, src: u64, bytes: u64) -> Result<()> {
@@ -550,6 +560,32 @@ impl Backend for SoftBackend {
     fn host_function(&self, ctx: RawContext, stream: StreamArg, function: HostFunction) -> Result<()> {
         let context = self.context(ctx)?;
         context.context.submit(&self.stream(&context, stream)?, Work::Host(function)).map(drop)
+    }
+
+    fn graph_instantiate(&self, ctx: RawContext, plan: &GraphPlan, _flags: u64) -> Result<RawGraph> {
+        self.make_graph(ctx, plan)
+    }
+
+    fn graph_update(&self, _ctx: RawContext, graph: RawGraph, changes: &[(usize, GraphWork)]) -> Result<()> {
+        self.change_graph(graph, changes)
+    }
+
+    fn graph_enable(&self, _ctx: RawContext, graph: RawGraph, node: usize, enabled: bool) -> Result<()> {
+        self.graphs.get(graph.0)?.object.enable(node, enabled)
+    }
+
+    fn graph_upload(&self, ctx: RawContext, stream: StreamArg, graph: RawGraph) -> Result<()> {
+        let context = self.context(ctx)?;
+        self.stream(&context, stream)?;
+        self.graphs.get(graph.0).map(drop)
+    }
+
+    fn graph_launch(&self, ctx: RawContext, stream: StreamArg, graph: RawGraph) -> Result<()> {
+        self.launch_graph(ctx, stream, graph)
+    }
+
+    fn graph_destroy(&self, _ctx: RawContext, graph: RawGraph) -> Result<()> {
+        self.graphs.remove(graph.0).map(drop)
     }
 
     fn take_output(&self) -> Vec<u8> {

@@ -3,6 +3,7 @@
 mod backend;
 mod facts;
 mod function;
+mod graph;
 mod handles;
 mod limits;
 mod occupancy;

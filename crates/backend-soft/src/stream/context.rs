@@ -84,10 +84,35 @@ impl Context {
         self.submit_after(stream, Vec::new(), work)
     }
 
-    fn submit_after(&self, stream: &Arc<Stream>, mut after: Vec<Ticket>, work: Work) -> Result<Ticket> {
+    /// Appends several pieces to a stream, with nothing between them; each may wait for tickets of its own. Gives
+    /// each piece's ticket.
+    ///
+    /// # Errors
+    /// The error that broke the context.
+    pub fn submit_all(
+        &self,
+        stream: &Arc<Stream>,
+        pieces: impl Iterator<Item = (Vec<Ticket>, Work)>,
+    ) -> Result<Vec<Ticket>> {
+        self.check()?;
+        let streams = self.lock();
+        pieces.map(|(after, work)| self.append(&streams, stream, after, work)).collect()
+    }
+
+    fn submit_after(&self, stream: &Arc<Stream>, after: Vec<Ticket>, work: Work) -> Result<Ticket> {
         self.check()?;
         // Held until the work is in its queue: what is submitted later sees it.
         let streams = self.lock();
+        self.append(&streams, stream, after, work)
+    }
+
+    fn append(
+        &self,
+        streams: &Streams,
+        stream: &Arc<Stream>,
+        mut after: Vec<Ticket>,
+        work: Work,
+    ) -> Result<Ticket> {
         if Arc::ptr_eq(stream, &streams.legacy) {
             let blocking = streams.created.iter().filter(|each| each.blocking).map(|each| each.tail());
             let left =

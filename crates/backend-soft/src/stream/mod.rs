@@ -10,6 +10,6 @@ mod queue;
 mod work;
 
 pub use context::Context;
-pub use event::Event;
+pub use event::{Event, Record};
 pub use queue::{Stream, Ticket};
 pub use work::{Copy3, Side, Work};

@@ -7,6 +7,7 @@
 mod code;
 mod context;
 mod event;
+mod graph;
 mod host_copy;
 mod pace;
 mod placer;
@@ -16,6 +17,7 @@ mod variables;
 pub use code::*;
 pub use context::*;
 pub use event::*;
+pub use graph::*;
 pub use host_copy::HostCopy;
 pub use placer::*;
 pub use stream::*;
@@ -26,7 +28,7 @@ use backend::Range;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Weak};
-use wire::{Callee, ContextId, CuError, EventId, FunctionId, KernelId, LibraryId, ModuleId};
+use wire::{Callee, ContextId, CuError, EventId, FunctionId, GraphExecId, KernelId, LibraryId, ModuleId};
 
 /// Every live object of a session.
 #[derive(Default)]
@@ -47,6 +49,8 @@ pub struct Table {
     pub libraries: BTreeMap<LibraryId, Arc<Library>>,
     /// Kernels.
     pub kernels: BTreeMap<KernelId, Arc<Kernel>>,
+    /// Executable graphs.
+    pub graphs: BTreeMap<GraphExecId, Arc<GraphExec>>,
     /// Modules that are gone and shape where others lie.
     pub tombstones: Vec<Tombstone>,
     /// Variables whose addresses the application has been told, by address.
@@ -140,6 +144,9 @@ impl Table {
     /// The name of what a callee's handle stands for.
     #[must_use]
     pub fn callee_name(&self, handle: u64) -> Option<String> {
+        if let Some(id) = GraphExecId::from_handle(handle) {
+            return Some(format!("one of graph {:#x}", id.handle()));
+        }
         if let Some(id) = FunctionId::from_handle(handle) {
             return self.functions.get(&id).map(|function| function.name.clone());
         }

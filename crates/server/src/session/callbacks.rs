@@ -37,7 +37,7 @@ impl Callbacks {
     }
 
     /// Has the application run a callback, and waits until it has, or until the session ends. Called by a stream.
-    fn run(&self, id: CallbackId, status: std::result::Result<(), CuError>) {
+    pub(super) fn run(&self, id: CallbackId, status: std::result::Result<(), CuError>) {
         lock(&self.running).insert(id.0);
         let callback = Callback { id: id.0, status: status.err().map_or(0, CuError::code) };
         if let Some(number) = self.publish(callback) {

@@ -51,8 +51,8 @@ fn check_options(options: &JitOptions) -> Result<()> {
 }
 
 impl Session {
-    /// Reads and removes an image that the application has left in the session's folder.
-    fn upload(&self, id: UploadId) -> Result<Arc<Image>> {
+    /// Reads and removes a file that the application has left in the session's folder.
+    pub(super) fn take_upload(&self, id: UploadId, most: u64) -> Result<Vec<u8>> {
         let path = self.config.dir.join(format!("upload-{}", id.0));
         let wrong =
             |what: String| Failure::new(CuError::INVALID_IMAGE, format!("{}: {what}", path.display()));
@@ -60,13 +60,20 @@ impl Session {
         let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| wrong(error.to_string()))?;
         let stat = rustix::fs::fstat(&file).map_err(|error| wrong(error.to_string()))?;
         let bytes = u64::try_from(stat.st_size).unwrap_or(0);
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || bytes > IMAGE_MAX {
-            return Err(wrong(format!("no regular file of at most {IMAGE_MAX} bytes")));
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || bytes > most {
+            return Err(wrong(format!("no regular file of at most {most} bytes")));
         }
-        let mut image = Vec::new();
-        image.try_reserve_exact(bytes as usize).map_err(|error| wrong(error.to_string()))?;
-        File::from(file).take(bytes).read_to_end(&mut image).map_err(|error| wrong(error.to_string()))?;
+        let mut contents = Vec::new();
+        contents.try_reserve_exact(bytes as usize).map_err(|error| wrong(error.to_string()))?;
+        File::from(file).take(bytes).read_to_end(&mut contents).map_err(|error| wrong(error.to_string()))?;
         let _ = rustix::fs::unlink(&path);
+        Ok(contents)
+    }
+
+    /// The image that the application has left.
+    fn upload(&self, id: UploadId) -> Result<Arc<Image>> {
+        let image = self.take_upload(id, IMAGE_MAX)?;
+        let wrong = |error: String| Failure::new(CuError::INVALID_IMAGE, format!("upload-{}: {error}", id.0));
         fatbin::Image::parse(&image).map_err(|error| wrong(error.to_string()))?;
         Ok(write(&self.table).intern(Image::new(image)))
     }
@@ -144,6 +151,7 @@ impl Session {
                 Err(_) | Ok(()) => {}
             }
         }
+        self.unbuild_graphs_of(&modules);
         let mut table = write(&self.table);
         for module in &modules {
             table.bury(module, &self.placer);

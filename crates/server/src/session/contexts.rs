@@ -53,6 +53,7 @@ impl Session {
     /// Takes everything of a context out of the table.
     fn remove_context(&self, ctx: &Arc<Context>) -> Result<()> {
         let id = ctx.id();
+        self.remove_graphs(id);
         let mut table = write(&self.table);
         table.contexts.remove(&id);
         for other in table.contexts.values() {

@@ -25,7 +25,7 @@ type Shape = (u64, u64, u64);
 
 impl Session {
     /// Checks that a pitched access touches nothing but memory of this session.
-    fn check_pitched(&self, side: &wire::Pitched, shape: Shape) -> Result<()> {
+    pub(super) fn check_pitched(&self, side: &wire::Pitched, shape: Shape) -> Result<()> {
         let (width, height, depth) = shape;
         let rows_overlap = height > 1 && side.pitch < width;
         if rows_overlap || (depth > 1 && side.rows < height) {
@@ -35,6 +35,23 @@ impl Session {
         }
         let bytes = span(side.pitch, side.rows, shape).ok_or_else(too_large)?;
         self.check_memory(side.address, bytes)
+    }
+
+    /// Checks that a fill is one, and touches nothing but memory of this session.
+    pub(super) fn check_fill(
+        &self,
+        dst: u64,
+        pitch: u64,
+        element: u8,
+        width: u64,
+        height: u64,
+    ) -> Result<()> {
+        if !matches!(element, 1 | 2 | 4) {
+            return Err(Failure::new(CuError::INVALID_VALUE, format!("no element has {element} bytes")));
+        }
+        let row = width.checked_mul(element.into()).ok_or_else(too_large)?;
+        let bytes = span(pitch, 1, (row, height, 1)).ok_or_else(too_large)?;
+        self.check_memory(dst, bytes)
     }
 
     /// The caller's slot as the side of a pitched copy: rows lie packed in it.
@@ -192,13 +209,7 @@ impl Execute for wire::CopyRowsToSlot {
 impl Execute for wire::Fill {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        if !matches!(self.element, 1 | 2 | 4) {
-            let detail = format!("no element has {} bytes", self.element);
-            return Err(Failure::new(CuError::INVALID_VALUE, detail));
-        }
-        let row = self.width.checked_mul(self.element.into()).ok_or_else(too_large)?;
-        let bytes = span(self.pitch, 1, (row, self.height, 1)).ok_or_else(too_large)?;
-        session.check_memory(self.dst, bytes)?;
+        session.check_fill(self.dst, self.pitch, self.element, self.width, self.height)?;
         let fill = Fill {
             dst: self.dst,
             pitch: self.pitch,

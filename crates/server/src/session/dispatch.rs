@@ -57,6 +57,7 @@ impl Session {
             OccupancyBlocks OccupancyShared OccupancyClusters
             Launch HostFunction
             PoolCreate PoolDestroy PoolTrim PoolGetAttribute PoolSetAttribute MemAllocAsync MemFreeAsync
+            GraphInstantiate GraphUpdate GraphNodeEnable GraphUpload GraphLaunch GraphExecDestroy
         )
     }
 }

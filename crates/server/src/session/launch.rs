@@ -23,7 +23,7 @@ const CARRIED: &[Attribute] = &[
     Attribute::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
 ];
 
-fn check_attributes(attributes: &[(u32, wire::LaunchValue)]) -> Result<()> {
+pub(super) fn check_attributes(attributes: &[(u32, wire::LaunchValue)]) -> Result<()> {
     match attributes.iter().find(|(id, _)| !CARRIED.iter().any(|known| *known as u32 == *id)) {
         None => Ok(()),
         Some((id, _)) => {

@@ -10,6 +10,7 @@ mod contexts;
 mod copies;
 mod dispatch;
 mod events;
+mod graphs;
 mod launch;
 mod memory;
 mod notice;
@@ -22,6 +23,7 @@ mod streams;
 mod wait;
 
 pub use callbacks::Callbacks;
+pub(crate) use graphs::Purpose;
 pub use ring::Rings;
 pub(crate) use ring::THREAD_END;
 

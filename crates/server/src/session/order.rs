@@ -91,6 +91,15 @@ impl Footprint {
             | Request::ModuleGetGlobal(_)
             | Request::LibraryUnload(_) => Self::Session,
 
+            // They change what a launch of another thread is.
+            Request::GraphInstantiate(_)
+            | Request::GraphUpdate(_)
+            | Request::GraphNodeEnable(_)
+            | Request::GraphExecDestroy(_) => Self::Session,
+            Request::GraphLaunch(m) if m.wide => Self::Session,
+            Request::GraphLaunch(m) => work(m.ctx, m.stream),
+            Request::GraphUpload(m) => work(m.ctx, m.stream),
+
             Request::CopyToInline(m) => work(m.ctx, m.stream),
             Request::CopyToSlot(m) => work(m.ctx, m.stream),
             Request::CopyRowsToSlot(m) => work(m.ctx, m.stream),
@@ -194,7 +203,11 @@ impl Session {
         if !request.is_pipelined() {
             return true;
         }
-        let Footprint::Stream(key, ..) = Footprint::of(request, caller.number()) else { return true };
+        let key = match (Footprint::of(request, caller.number()), request) {
+            (Footprint::Stream(key, ..), _) => key,
+            (_, Request::GraphLaunch(m)) => StreamKey::new(m.ctx, m.stream, caller.number()),
+            _ => return true,
+        };
         let Some(stream) = self.known_stream(caller, key).filter(|stream| stream.is_full()) else {
             return true;
         };

@@ -196,6 +196,8 @@ pub unsafe fn cuCtxSynchronize() -> CuResult {
 pub unsafe fn cuCtxSynchronize_v2(ctx: sys::CUcontext) -> CuResult {
     with(|call| {
         let ctx = named_or_current(call, ctx)?.id;
+        call.refuse_captured_context(ctx)?;
+        call.unsafe_in_capture()?;
         call.ask(&ContextSynchronize { ctx })
     })
 }

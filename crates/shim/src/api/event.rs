@@ -8,10 +8,13 @@ use cuda_abi::{CuError, CuResult, sys};
 use wire::{EventCreate, EventDestroy, EventElapsed, EventId, EventQuery, EventRecord, EventSynchronize};
 
 use crate::client::{Event, Owner, handle, out, with};
+use crate::graph::{Captive, CapturedAt, Work};
 
 /// `CU_EVENT_BLOCKING_SYNC`, `DISABLE_TIMING`.
 const FLAGS: c_uint = 1 | 2;
 const DISABLE_TIMING: c_uint = 2;
+/// `CU_EVENT_RECORD_EXTERNAL`: a node of its own in a capture.
+const EXTERNAL: c_uint = 1;
 /// `CU_EVENT_INTERPROCESS`.
 const INTERPROCESS: c_uint = 4;
 
@@ -33,6 +36,7 @@ pub unsafe fn cuEventCreate(phEvent: *mut sys::CUevent, Flags: c_uint) -> CuResu
             flags: Flags,
             records: AtomicU64::new(0),
             complete: AtomicU64::new(0),
+            captured: CapturedAt::default(),
             gone: AtomicBool::new(false),
         };
         call.session.events.insert(id.0, Arc::new(event));
@@ -60,21 +64,30 @@ pub unsafe fn cuEventRecord(hEvent: sys::CUevent, hStream: sys::CUstream) -> CuR
     unsafe { cuEventRecordWithFlags(hEvent, hStream, 0) }
 }
 
-/// Records an event; `CU_EVENT_RECORD_EXTERNAL` means something in captures only.
+/// Records an event. In a capture it marks a place, for streams that are to join, or (`CU_EVENT_RECORD_EXTERNAL`) is recorded by
+/// the graph.
 pub unsafe fn cuEventRecordWithFlags(
     hEvent: sys::CUevent,
     hStream: sys::CUstream,
     flags: c_uint,
 ) -> CuResult {
-    if flags > 1 {
+    if flags > EXTERNAL {
         return Err(CuError::INVALID_VALUE);
     }
     with(|call| {
-        let (stream, ctx) = call.stream(hStream)?;
+        let captured = call.capture_of(hStream)?;
+        let (stream, ctx) = call.any_stream(hStream)?;
         let (id, event) = call.event(hEvent)?;
         let event = Arc::clone(event);
         if event.owner.context.id != ctx {
             return Err(CuError::INVALID_HANDLE);
+        }
+        match captured {
+            Some(target) if flags & EXTERNAL != 0 => {
+                return call.capture(target, Captive::Work(Work::EventRecord(id, event)));
+            }
+            Some(target) => return call.capture_record(target, &event),
+            None => event.captured.clear(),
         }
         call.submit(&EventRecord { ctx, stream, event: id, flags })?;
         event.records.fetch_add(1, Ordering::AcqRel);
@@ -86,8 +99,10 @@ pub unsafe fn cuEventRecordWithFlags(
 pub unsafe fn cuEventQuery(hEvent: sys::CUevent) -> CuResult {
     with(|call| {
         let (id, event) = call.event(hEvent)?;
-        let Some(record) = event.pending() else { return call.check() };
         let event = Arc::clone(event);
+        call.refuse_captured_event(&event)?;
+        call.unsafe_in_capture()?;
+        let Some(record) = event.pending() else { return call.check() };
         if !call.ask(&EventQuery { event: id })? {
             return Err(CuError::NOT_READY);
         }
@@ -100,8 +115,10 @@ pub unsafe fn cuEventQuery(hEvent: sys::CUevent) -> CuResult {
 pub unsafe fn cuEventSynchronize(hEvent: sys::CUevent) -> CuResult {
     with(|call| {
         let (id, event) = call.event(hEvent)?;
-        let Some(record) = event.pending() else { return call.check() };
         let event = Arc::clone(event);
+        call.refuse_captured_event(&event)?;
+        call.unsafe_in_capture()?;
+        let Some(record) = event.pending() else { return call.check() };
         call.ask(&EventSynchronize { event: id })?;
         event.completed(record);
         Ok(())
@@ -118,6 +135,9 @@ pub unsafe fn cuEventElapsedTime_v2(
     let value = with(|call| {
         let mut timed = |handle| {
             let (id, event) = call.event(handle)?;
+            if event.captured.capture().is_some() {
+                return Err(CuError::CAPTURED_EVENT);
+            }
             let usable = event.is_recorded() && event.flags & DISABLE_TIMING == 0;
             if usable { Ok(id) } else { Err(CuError::INVALID_HANDLE) }
         };

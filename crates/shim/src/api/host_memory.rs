@@ -1,19 +1,14 @@
 //! Pinned host memory: at the same address in the application and in the server.
 
 use std::ffi::{c_uint, c_void};
-use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult, FunctionId, sys::CUdeviceptr};
-use wire::{PinnedAlloc, PinnedFree, PinnedId};
 
-use crate::client::{Allocation, Kind, Owner, out, pinned, with};
+use crate::client::{Allocation, Kind, Owner, out, with};
 use crate::report::{Unsupported, report};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`, `DEVICEMAP`, `WRITECOMBINED`.
 const FLAGS: c_uint = 1 | 2 | 4;
-
-/// `cuMemHostGetFlags` says this of every allocation: with unified addressing all of it is mapped.
-const DEVICEMAP: c_uint = 2;
 
 /// Allocates pinned memory.
 pub unsafe fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: c_uint) -> CuResult {
@@ -22,18 +17,8 @@ pub unsafe fn cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, Flags: c_uin
         return Err(CuError::INVALID_VALUE);
     }
     let address = with(|call| {
-        let context = Arc::clone(call.context()?);
-        let id = PinnedId(call.session.next_id());
-        let bytes = bytesize as u64;
-        let address = call.ask(&PinnedAlloc { ctx: context.id, pinned: id, bytes, flags: Flags })?;
-        let file = call.session.folder.join(format!("pinned-{}", id.0));
-        if let Err(error) = pinned::map(&file, address, bytes) {
-            call.ask(&PinnedFree { pinned: id })?;
-            return Err(error);
-        }
-        let kind = Kind::Pinned { id, flags: Flags | DEVICEMAP };
-        call.session.add_allocation((address, bytes), Owner::new(&context), kind);
-        Ok(address)
+        call.unsafe_in_capture()?;
+        call.allocate_pinned(bytesize as u64, Flags)
     })?;
     // SAFETY: the caller's to write to.
     unsafe { pp.set(std::ptr::with_exposed_provenance_mut(address as usize)) };
@@ -50,16 +35,8 @@ pub unsafe fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> CuResu
 pub unsafe fn cuMemFreeHost(p: *mut c_void) -> CuResult {
     with(|call| {
         call.check()?;
-        let pinned = |kind: &Kind| matches!(kind, Kind::Pinned { .. });
-        let allocation = call.session.memory.remove(p.addr() as u64, pinned).ok_or(CuError::INVALID_VALUE)?;
-        let Kind::Pinned { id, .. } = allocation.kind else { return Err(CuError::INVALID_VALUE) };
-        if let Err(error) = call.ask(&PinnedFree { pinned: id }) {
-            call.session.memory.insert(allocation);
-            return Err(error);
-        }
-        // SAFETY: the application gives the memory up, and the server no longer uses it.
-        unsafe { pinned::unmap(allocation.base, allocation.bytes) };
-        Ok(())
+        call.unsafe_in_capture()?;
+        call.free_pinned(p.addr() as u64)
     })
 }
 

@@ -25,6 +25,7 @@ fn allocate(bytes: u64) -> CuResult<u64> {
         return Err(CuError::INVALID_VALUE);
     }
     with(|call| {
+        call.unsafe_in_capture()?;
         let context = Arc::clone(call.context()?);
         let address = call.ask(&MemAlloc { ctx: context.id, bytes })?;
         call.session.add_allocation((address, bytes), Owner::new(&context), Kind::Device);
@@ -62,6 +63,7 @@ pub unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CuResult {
             return Ok(());
         }
         call.check()?;
+        call.unsafe_in_capture()?;
         // Out of the table first, so that of two threads that free the same memory one is told.
         let allocation = call.session.memory.remove(dptr, Kind::is_freed).ok_or(CuError::INVALID_VALUE)?;
         let sent = call.submit(&MemFree { address: dptr });

@@ -9,6 +9,7 @@ use cuda_abi::{
 use wire::Fill;
 
 use crate::client::{Side, with};
+use crate::graph::{self, Captive, Work};
 
 /// What to fill with: its size and its bits.
 #[derive(Clone, Copy)]
@@ -32,7 +33,8 @@ fn fill(dst: CUdeviceptr, element: Element, area: Area, stream: CUstream) -> CuR
     let Element(size, value) = element;
     let (bytes, size_bytes) = (area.width.checked_mul(size.into()), u64::from(size));
     with(|call| {
-        let (stream, ctx) = call.stream(stream)?;
+        let captured = call.capture_of(stream)?;
+        let (stream, ctx) = call.any_stream(stream)?;
         if area.width == 0 || area.height == 0 {
             return call.check();
         }
@@ -48,6 +50,10 @@ fn fill(dst: CUdeviceptr, element: Element, area: Area, stream: CUstream) -> CuR
             return Err(CuError::INVALID_VALUE);
         }
         let (width, height) = (area.width as u64, area.height as u64);
+        if let Some(target) = captured {
+            let fill = graph::Fill { ctx, dst, pitch, element: size, value, width, height };
+            return call.capture(target, Captive::Work(Work::Fill(fill)));
+        }
         call.submit(&Fill { ctx, stream, dst, pitch, element: size, value, width, height })
     })
 }

@@ -12,7 +12,10 @@ use wire::{
 
 use super::launch::add;
 use crate::client::{Call, Callback, Owner, Stream, handle, out, with};
+use crate::graph::{self, Captive, Work};
 
+/// `CU_EVENT_WAIT_EXTERNAL`: a node of its own in a capture.
+const EXTERNAL: c_uint = 1;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
@@ -54,6 +57,7 @@ pub unsafe fn cuStreamDestroy_v2(hStream: sys::CUstream) -> CuResult {
         call.check()?;
         let stream = call.session.streams.remove(id.0).ok_or(CuError::INVALID_HANDLE)?;
         stream.gone.store(true, Ordering::Release);
+        call.end_of_stream(wire::Stream::Created(id), stream.owner.context.id);
         call.submit(&StreamDestroy { stream: id })
     })
 }
@@ -67,7 +71,7 @@ struct Known {
 }
 
 fn known(call: &mut Call<'_>, stream: sys::CUstream) -> CuResult<Known> {
-    let (name, ctx) = call.stream(stream)?;
+    let (name, ctx) = call.any_stream(stream)?;
     Ok(match name {
         wire::Stream::Created(id) => {
             let stream = call.session.streams.get(id.0).ok_or(CuError::INVALID_HANDLE)?;
@@ -117,7 +121,7 @@ pub unsafe fn cuStreamGetId(hStream: sys::CUstream, streamId: *mut c_ulonglong) 
 pub unsafe fn cuStreamGetDevice(hStream: sys::CUstream, device: *mut sys::CUdevice) -> CuResult {
     let device = out(device)?;
     let ordinal = with(|call| {
-        let (_, ctx) = call.stream(hStream)?;
+        let (_, ctx) = call.any_stream(hStream)?;
         Ok(call.session.contexts.get(ctx.0).ok_or(CuError::INVALID_CONTEXT)?.device.0)
     })?;
     // SAFETY: the caller's to write to.
@@ -151,11 +155,24 @@ pub unsafe fn cuStreamGetCtx_v2(
 
 /// Makes later work of a stream wait for an event; there is nothing to wait for when it is complete.
 pub unsafe fn cuStreamWaitEvent(hStream: sys::CUstream, hEvent: sys::CUevent, Flags: c_uint) -> CuResult {
-    // `CU_EVENT_WAIT_EXTERNAL` means something in captures only.
-    if Flags > 1 {
+    if Flags > EXTERNAL {
         return Err(CuError::INVALID_VALUE);
     }
     with(|call| {
+        let (event, found) = call.event(hEvent)?;
+        if graph::capturing() || found.captured.capture().is_some() {
+            let found = Arc::clone(found);
+            match call.capture_of(hStream)? {
+                Some(target) if Flags & EXTERNAL != 0 => {
+                    return call.capture(target, Captive::Work(Work::EventWait(event, found)));
+                }
+                _ => {
+                    if call.capture_wait(hStream, &found)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
         let (stream, ctx) = call.stream(hStream)?;
         let (event, found) = call.event(hEvent)?;
         if found.pending().is_none() {

@@ -9,30 +9,65 @@ use std::time::Duration;
 use cuda_abi::{CuError, CuResult, sys};
 use transport::{CallbackReceiver, ClientSession};
 
+use super::copy_rows::LocalRows;
 use super::thread::forbid_calls;
 use crate::log::{self, Level};
 
-/// What to run when a stream gets there. The arguments are the application's, and only it knows what they mean.
+/// What to run when a stream or a graph gets there. The arguments are the application's, and only it knows what they mean.
+#[derive(Clone, Copy)]
 pub enum Callback {
-    /// `cuLaunchHostFunc`.
+    /// `cuLaunchHostFunc`, and a host node.
     Function(unsafe extern "C" fn(*mut c_void), *mut c_void),
     /// `cuStreamAddCallback`: is told the stream and its error.
     Stream(sys::CUstream, unsafe extern "C" fn(sys::CUstream, sys::CUresult, *mut c_void), *mut c_void),
+    /// Copies rows of a graph's copy between memory of the application's and staging memory.
+    Rows(LocalRows),
 }
 
 // SAFETY: CUDA runs callbacks on a thread of its own, and the application knows that.
 unsafe impl Send for Callback {}
 
+/// How often a callback will run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Runs {
+    /// Once.
+    Once,
+    /// Whenever its graph is launched.
+    Often {
+        /// How often still, for launches so far.
+        due: u64,
+        /// Whether there will be no more launches.
+        retired: bool,
+    },
+}
+
 /// Those that are waiting for their turn, and how many have not yet run to their end.
 #[derive(Default)]
 struct Waiting {
-    callbacks: Mutex<HashMap<u32, Callback>>,
+    callbacks: Mutex<HashMap<u32, (Callback, Runs)>>,
     pending: AtomicUsize,
 }
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Callback>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, (Callback, Runs)>> {
         self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The callback that is due now.
+    fn take(&self, id: u32) -> Option<Callback> {
+        let mut callbacks = self.lock();
+        let (callback, runs) = callbacks.get_mut(&id)?;
+        let (callback, last) = match runs {
+            Runs::Once => (*callback, true),
+            Runs::Often { due, retired } => {
+                *due = due.saturating_sub(1);
+                (*callback, *retired && *due == 0)
+            }
+        };
+        if last {
+            callbacks.remove(&id);
+        }
+        Some(callback)
     }
 }
 
@@ -53,6 +88,55 @@ impl Callbacks {
     /// # Errors
     /// `OUT_OF_MEMORY` when there can be no thread.
     pub fn add(&self, id: u32, callback: Callback) -> CuResult {
+        self.start()?;
+        self.waiting.pending.fetch_add(1, Ordering::AcqRel);
+        self.waiting.lock().insert(id, (callback, Runs::Once));
+        Ok(())
+    }
+
+    /// Keeps a callback of a graph, to be run once for each [`Callbacks::launch`].
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` when there can be no thread.
+    pub fn keep(&self, id: u32, callback: Callback) -> CuResult {
+        self.start()?;
+        self.waiting.lock().insert(id, (callback, Runs::Often { due: 0, retired: false }));
+        Ok(())
+    }
+
+    /// Notes that a graph with these callbacks is being launched.
+    pub fn launch(&self, ids: &[u32]) {
+        let mut callbacks = self.waiting.lock();
+        for id in ids {
+            if let Some((_, Runs::Often { due, .. })) = callbacks.get_mut(id) {
+                *due += 1;
+                self.waiting.pending.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Takes that back: the launch was not sent.
+    pub fn not_launched(&self, ids: &[u32]) {
+        for id in ids {
+            if self.waiting.take(*id).is_some() {
+                self.waiting.pending.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Forgets a callback of a graph once it has run for all launches so far.
+    pub fn retire(&self, id: u32) {
+        let mut callbacks = self.waiting.lock();
+        if let Some((_, Runs::Often { due, retired })) = callbacks.get_mut(&id) {
+            *retired = true;
+            if *due == 0 {
+                callbacks.remove(&id);
+            }
+        }
+    }
+
+    /// Makes the thread, at the first callback.
+    fn start(&self) -> CuResult {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if !*running {
             let receiver = self.transport.callbacks();
@@ -65,8 +149,6 @@ impl Callbacks {
             .map_err(|_| CuError::OUT_OF_MEMORY)?;
             *running = true;
         }
-        self.waiting.pending.fetch_add(1, Ordering::AcqRel);
-        self.waiting.lock().insert(id, callback);
         Ok(())
     }
 
@@ -94,8 +176,7 @@ fn serve(receiver: &CallbackReceiver, waiting: &Waiting) {
         match receiver.next(Duration::from_secs(3600)) {
             Ok(None) => {}
             Ok(Some(due)) => {
-                let callback = waiting.lock().remove(&due.id);
-                match callback {
+                match waiting.take(due.id) {
                     Some(callback) => {
                         run(callback, due.status);
                         waiting.pending.fetch_sub(1, Ordering::AcqRel);
@@ -122,6 +203,8 @@ fn run(callback: Callback, status: u32) {
             // A host function is not run in a stream that has failed.
             Callback::Function(function, data) if status == 0 => function(data),
             Callback::Function(..) => {}
+            Callback::Rows(rows) if status == 0 => rows.copy(),
+            Callback::Rows(_) => {}
             Callback::Stream(stream, function, data) => {
                 // SAFETY: `CUresult` has the size of an `int`; only the application's C code looks at it.
                 let function: unsafe extern "C" fn(sys::CUstream, u32, *mut c_void) =

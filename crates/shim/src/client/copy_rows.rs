@@ -9,7 +9,7 @@ use super::memory::Place;
 use super::thread::Call;
 
 /// One side of a pitched copy: where its first byte is, bytes from a row to the next, rows from a slice to the next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rows {
     /// Where it is.
     pub side: Side,
@@ -20,7 +20,7 @@ pub struct Rows {
 }
 
 /// How much is copied: bytes of a row, rows of a slice, slices.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Bytes.
     pub width: u64,
@@ -37,19 +37,49 @@ impl Rows {
     }
 
     /// Bytes from the first to behind the last.
-    fn span(&self, extent: Extent) -> CuResult<u64> {
+    pub fn span(&self, extent: Extent) -> CuResult<u64> {
         self.offset(extent.depth - 1, extent.height - 1)
             .and_then(|last| last.checked_add(extent.width))
             .ok_or(CuError::INVALID_VALUE)
     }
 
-    fn pitched(&self) -> Pitched {
+    /// As messages have it.
+    pub fn pitched(&self) -> Pitched {
         Pitched { address: self.side.address(), pitch: self.pitch, rows: self.rows }
     }
 
     /// The same from another row on. The span has been checked, so no row is beyond it.
     fn from(&self, slice: u64, row: u64) -> Self {
         Self { side: self.side.offset(self.offset(slice, row).unwrap_or(0)), ..*self }
+    }
+}
+
+/// A copy of rows within this process.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalRows {
+    /// To: the first row, bytes from a row to the next, rows from a slice to the next.
+    pub dst: Pitched,
+    /// From.
+    pub src: Pitched,
+    /// How much.
+    pub extent: Extent,
+}
+
+impl LocalRows {
+    /// Copies.
+    ///
+    /// # Safety
+    /// Both sides must be there; they may overlap.
+    pub unsafe fn copy(&self) {
+        let Extent { width, height, depth } = self.extent;
+        for (slice, row) in (0..depth).flat_map(|slice| (0..height).map(move |row| (slice, row))) {
+            let at = |side: &Pitched| {
+                let rows = slice.wrapping_mul(side.rows).wrapping_add(row);
+                pointer(side.address.wrapping_add(rows.wrapping_mul(side.pitch)))
+            };
+            // SAFETY: as the caller says.
+            unsafe { std::ptr::copy(at(&self.src), at(&self.dst).cast_mut(), width as usize) };
+        }
     }
 }
 
@@ -69,6 +99,20 @@ fn bands(extent: Extent) -> impl Iterator<Item = Band> {
 }
 
 impl Call<'_> {
+    /// What the sides of a copy of rows are, to and from; it is not empty.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when rows overlap, or a side is not what the caller says.
+    pub fn places_of(&self, dst: &Rows, src: &Rows, extent: Extent) -> CuResult<(Place, Place)> {
+        let Extent { width, height, depth } = extent;
+        let overlap = |side: &Rows| (height > 1 || depth > 1) && side.pitch < width;
+        let short = |side: &Rows| depth > 1 && side.rows < height;
+        if [dst, src].into_iter().any(|side| overlap(side) || short(side)) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        Ok((self.place_of(dst.side, dst.span(extent)?)?, self.place_of(src.side, src.span(extent)?)?))
+    }
+
     /// Copies rows.
     ///
     /// # Errors
@@ -81,13 +125,7 @@ impl Call<'_> {
         if width == 0 || height == 0 || depth == 0 {
             return self.check();
         }
-        let overlap = |side: &Rows| (height > 1 || depth > 1) && side.pitch < width;
-        let short = |side: &Rows| depth > 1 && side.rows < height;
-        if [&dst, &src].into_iter().any(|side| overlap(side) || short(side)) {
-            return Err(CuError::INVALID_VALUE);
-        }
-        let (to, from) =
-            (self.place_of(dst.side, dst.span(extent)?)?, self.place_of(src.side, src.span(extent)?)?);
+        let (to, from) = self.places_of(&dst, &src, extent)?;
         let Lane { ctx, stream, wait } = lane;
         if !to.is_local() && !from.is_local() {
             self.submit(&Copy3D {

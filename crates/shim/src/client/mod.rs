@@ -27,12 +27,13 @@ pub use callbacks::Callback;
 pub use connect::{JOB, start};
 pub use context::{Context, Owner};
 pub use copy::{Lane, Side, Wait};
-pub use copy_rows::{Extent, Rows};
+pub use copy_rows::{Extent, LocalRows, Rows};
 pub use image::Upload;
 pub use jit::JitOptions;
 pub use memory::{Allocation, Kind, Place};
 pub use objects::{Callable, Event, Library, Module, Origin, Stream};
 pub use pools::Pool;
+pub use registry::{Object, Registry};
 pub use session::{Session, session};
 pub use thread::{Call, with};
 

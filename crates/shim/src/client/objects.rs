@@ -9,6 +9,7 @@ use wire::{Callee, ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, Mo
 
 use super::context::Owner;
 use super::registry::Object;
+use crate::graph::CapturedAt;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`.
 const MAX_THREADS: i32 = 0;
@@ -48,6 +49,8 @@ pub struct Event {
     pub records: AtomicU64,
     /// Up to which record it is known to be complete.
     pub complete: AtomicU64,
+    /// Where it was last recorded, if in a capture.
+    pub captured: CapturedAt,
     /// Whether it is destroyed.
     pub gone: AtomicBool,
 }

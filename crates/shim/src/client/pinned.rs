@@ -3,11 +3,55 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult};
+use wire::{PinnedAlloc, PinnedFree, PinnedId};
 
-use super::memory::PINNED;
+use super::context::Owner;
+use super::memory::{Kind, PINNED};
+use super::thread::Call;
 use crate::log::{self, Level};
+
+/// `cuMemHostGetFlags` says this of every allocation: with unified addressing all of it is mapped.
+const DEVICEMAP: u32 = 2;
+
+impl Call<'_> {
+    /// Allocates pinned memory in the current context.
+    ///
+    /// # Errors
+    /// What the server says; `MAP_FAILED`.
+    pub fn allocate_pinned(&mut self, bytes: u64, flags: u32) -> CuResult<u64> {
+        let context = Arc::clone(self.context()?);
+        let id = PinnedId(self.session.next_id());
+        let address = self.ask(&PinnedAlloc { ctx: context.id, pinned: id, bytes, flags })?;
+        let file = self.session.folder.join(format!("pinned-{}", id.0));
+        if let Err(error) = map(&file, address, bytes) {
+            self.ask(&PinnedFree { pinned: id })?;
+            return Err(error);
+        }
+        let kind = Kind::Pinned { id, flags: flags | DEVICEMAP };
+        self.session.add_allocation((address, bytes), Owner::new(&context), kind);
+        Ok(address)
+    }
+
+    /// Frees pinned memory, when nothing uses it any more.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for an address that is none; what the server says.
+    pub fn free_pinned(&mut self, address: u64) -> CuResult {
+        let pinned = |kind: &Kind| matches!(kind, Kind::Pinned { .. });
+        let allocation = self.session.memory.remove(address, pinned).ok_or(CuError::INVALID_VALUE)?;
+        let Kind::Pinned { id, .. } = allocation.kind else { return Err(CuError::INVALID_VALUE) };
+        if let Err(error) = self.ask(&PinnedFree { pinned: id }) {
+            self.session.memory.insert(allocation);
+            return Err(error);
+        }
+        // SAFETY: whoever has it gives it up, and the server no longer uses it.
+        unsafe { unmap(allocation.base, allocation.bytes) };
+        Ok(())
+    }
+}
 
 /// Maps the whole file at exactly `address`, shared, and not in children.
 ///

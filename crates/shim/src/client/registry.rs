@@ -40,9 +40,10 @@ impl<T: Object> Registry<T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id).filter(|object| object.is_alive())
     }
 
-    /// Forgets what is no longer alive.
-    pub fn sweep(&self) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|_, object| object.is_alive());
+    /// Forgets what is no longer alive, and gives it.
+    pub fn sweep(&self) -> Vec<Arc<T>> {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.extract_if(|_, object| !object.is_alive()).map(|(_, object)| object).collect()
     }
 }
 

@@ -18,6 +18,7 @@ use super::registry::{Object, Registry};
 use super::thread::{Call, SharedLine};
 use super::{fork, pinned};
 use crate::facts::{DeviceIdentity, Facts};
+use crate::graph;
 use crate::private::context_storage;
 
 /// The session, once `cuInit` has succeeded.
@@ -121,6 +122,8 @@ pub struct Session {
     pub redeeming: Mutex<()>,
     /// Allocations.
     pub memory: Memory,
+    /// Graphs, captures, executable graphs.
+    pub graphs: graph::Registry,
     /// Host callbacks under way.
     pub callbacks: Callbacks,
     /// Threads for large copies.
@@ -176,6 +179,7 @@ impl Session {
             promised: Registry::default(),
             redeeming: Mutex::default(),
             memory: Memory::default(),
+            graphs: graph::Registry::default(),
             identities,
             highest_id: AtomicU32::new(0),
             wrapped: AtomicBool::new(false),
@@ -206,6 +210,7 @@ impl Session {
             || self.kernels.contains(id)
             || self.pools.contains(id)
             || self.promised.contains(id)
+            || self.graphs.execs.contains(id)
             || self.callbacks.contains(id)
             || self.memory.has_pinned(id)
     }
@@ -278,6 +283,7 @@ impl Session {
         self.events.sweep();
         self.modules.sweep();
         self.functions.sweep();
+        self.graphs.sweep(self);
         self.contexts.sweep();
         done
     }

@@ -16,6 +16,7 @@ use super::objects::{Callable, Event, Stream};
 use super::registry::Cache;
 use super::session::{SESSION, Session, session};
 use super::{fork, output};
+use crate::graph;
 use crate::log::{self, Level};
 
 /// A thread's own.
@@ -214,12 +215,26 @@ impl Call<'_> {
         if context.is_active() { Ok(context) } else { Err(CuError::CONTEXT_IS_DESTROYED) }
     }
 
-    /// What a stream argument means: the stream, and the context it is in.
+    /// What a stream argument means: the stream, and the context it is in. A capture of the stream is invalidated: a call that
+    /// can be captured asks [`Call::capture_of`] first.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for a stream that is not there; `STREAM_CAPTURE_*` for one that is being captured.
+    #[inline]
+    pub fn stream(&mut self, handle: sys::CUstream) -> CuResult<(wire::Stream, wire::ContextId)> {
+        let found = self.any_stream(handle)?;
+        if graph::capturing() {
+            self.refuse_in_capture(found)?;
+        }
+        Ok(found)
+    }
+
+    /// The same for a question or a call that also a stream that is being captured can be asked.
     ///
     /// # Errors
     /// `INVALID_HANDLE` for a stream that is not there.
     #[inline]
-    pub fn stream(&mut self, handle: sys::CUstream) -> CuResult<(wire::Stream, wire::ContextId)> {
+    pub fn any_stream(&mut self, handle: sys::CUstream) -> CuResult<(wire::Stream, wire::ContextId)> {
         let current = self.context()?.id;
         match handle.addr() {
             0 | cuda_abi::STREAM_LEGACY => Ok((wire::Stream::Legacy, current)),

@@ -13,6 +13,11 @@ use crate::client::{Lane, Place, Side, Wait, with};
 /// A side in memory of the host must be the caller's to read or write.
 unsafe fn copy(stream: sys::CUstream, wait: Wait, dst: Side, src: Side, bytes: usize) -> CuResult {
     with(|call| {
+        if wait == Wait::UntilDone {
+            call.unsafe_in_capture()?;
+        } else if let Some(target) = call.capture_of(stream)? {
+            return call.capture_bytes(target, dst, src, bytes as u64);
+        }
         let (stream, ctx) = call.stream(stream)?;
         // SAFETY: as the caller says.
         unsafe { call.copy(Lane { ctx, stream, wait }, dst, src, bytes as u64) }
@@ -55,8 +60,13 @@ type Peer = (sys::CUdeviceptr, sys::CUcontext);
 
 unsafe fn copy_peer(stream: sys::CUstream, wait: Wait, dst: Peer, src: Peer, bytes: usize) -> CuResult {
     with(|call| {
-        let (stream, ctx) = call.stream(stream)?;
         let bytes = bytes as u64;
+        if wait == Wait::UntilDone {
+            call.unsafe_in_capture()?;
+        } else if let Some(target) = call.capture_of(stream)? {
+            return call.capture_bytes(target, Side::Any(dst.0), Side::Any(src.0), bytes);
+        }
+        let (stream, ctx) = call.stream(stream)?;
         let contexts = (call.session.context(dst.1)?, call.session.context(src.1)?);
         if !contexts.0.is_active() || !contexts.1.is_active() {
             return Err(CuError::CONTEXT_IS_DESTROYED);

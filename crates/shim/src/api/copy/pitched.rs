@@ -64,6 +64,11 @@ macro_rules! side {
 unsafe fn run(stream: sys::CUstream, wait: Wait, dst: Place, src: Place, extent: Extent) -> CuResult {
     let (dst, src) = (dst.rows(extent)?, src.rows(extent)?);
     with(|call| {
+        if wait == Wait::UntilDone {
+            call.unsafe_in_capture()?;
+        } else if let Some(target) = call.capture_of(stream)? {
+            return call.capture_rows(target, dst, src, extent);
+        }
         let (stream, ctx) = call.stream(stream)?;
         // SAFETY: the caller's contract is the same.
         unsafe { call.copy_rows(Lane { ctx, stream, wait }, dst, src, extent) }

@@ -6,6 +6,7 @@ use cuda_abi::{CuError, CuResult, sys};
 use wire::{CallbackId, HostFunction};
 
 use crate::client::{Callback, with};
+use crate::graph::{Captive, HostCall, Work};
 
 /// Runs a function of the host when the stream gets there.
 pub unsafe fn cuLaunchHostFunc(
@@ -20,6 +21,11 @@ pub unsafe fn cuLaunchHostFunc(
 /// Puts a callback into a stream.
 pub(in crate::api) fn add(stream: sys::CUstream, callback: Callback) -> CuResult {
     with(|call| {
+        if let Callback::Function(function, data) = callback
+            && let Some(target) = call.capture_of(stream)?
+        {
+            return call.capture(target, Captive::Work(Work::Host(HostCall(function, data))));
+        }
         let (stream, ctx) = call.stream(stream)?;
         let id = call.session.next_id();
         call.session.callbacks.add(id, callback)?;

@@ -7,6 +7,7 @@ use cuda_abi::{CuError, CuResult, sys};
 use wire::{Launch, LaunchValue, OccupancyBlocks};
 
 use crate::client::{Call, Callable, with};
+use crate::graph::{Captive, Kernel, Size, Target, Work};
 use crate::log::{self, Level};
 
 /// The size and the place of a launch.
@@ -81,6 +82,8 @@ pub unsafe fn cuLaunchCooperativeKernel(
     with(|call| unsafe { launch(call, f, config, &[(COOPERATIVE, cooperative)], arguments) })
 }
 
+/// In a capture it becomes the edge behind the kernel before.
+const EARLY: u32 = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as u32;
 const COOPERATIVE: u32 = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE as u32;
 
 /// Attributes whose values hold handles or pointers, or that make a handle: not carried yet.
@@ -148,7 +151,8 @@ unsafe fn launch(
     attributes: &[(u32, LaunchValue)],
     arguments: Arguments,
 ) -> CuResult {
-    let (stream, ctx) = call.stream(config.stream)?;
+    let captured = call.capture_of(config.stream)?;
+    let (stream, ctx) = call.any_stream(config.stream)?;
     let current = call.context()?;
     if ctx != current.id {
         return Err(CuError::INVALID_HANDLE);
@@ -169,7 +173,26 @@ unsafe fn launch(
     message.attributes.extend_from_slice(attributes);
     // SAFETY: the caller gives the parameters that the function takes.
     unsafe { copy_params(&callable, arguments, &mut message.params.0) }?;
-    call.submit_launch()
+    match captured {
+        None => call.submit_launch(),
+        Some(target) => capture(call, target, callable, config, attributes),
+    }
+}
+
+/// Captures the launch that the thread has made.
+fn capture(
+    call: &mut Call<'_>,
+    target: Target,
+    callable: Arc<Callable>,
+    config: Config,
+    attributes: &[(u32, LaunchValue)],
+) -> CuResult {
+    let (early, rest): (Vec<_>, Vec<_>) = attributes.iter().copied().partition(|(id, _)| *id == EARLY);
+    let early = early.iter().any(|(_, value)| value.0[..4] != [0; 4]);
+    let size = Size { grid: config.grid, block: config.block, shared: config.shared };
+    let kernel = Kernel::new(callable, target.ctx, size, rest, &call.thread.launch.params.0);
+    let work = Work::Kernel(Arc::new(kernel));
+    call.capture(target, if early { Captive::Early(work) } else { Captive::Work(work) })
 }
 
 /// What CUDA refuses at the call.

@@ -1,0 +1,152 @@
+//! Executable graphs.
+
+use super::{Context, Event, EventRecord, Function};
+use crate::lock;
+use backend::{Backend, RawGraph};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use wire::{ContextId, Encoder, EventId, GraphExecId, GraphPlan, Wire};
+
+/// What it takes to make an executable graph again.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GraphRecord {
+    /// Its handle.
+    #[serde(with = "crate::ids")]
+    pub id: GraphExecId,
+    /// The context it was made in.
+    #[serde(with = "crate::ids")]
+    pub ctx: ContextId,
+    /// As it was made.
+    pub flags: u64,
+    /// The plan with all later changes, as on the wire.
+    pub plan: Vec<u8>,
+    /// Nodes that are disabled.
+    pub disabled: BTreeSet<u32>,
+    /// Events that it still uses and the application has destroyed.
+    pub orphans: Vec<EventRecord>,
+    /// Whether it could have been launched: all that it names is there.
+    pub whole: bool,
+}
+
+/// An executable graph; its end is that of the last user.
+pub struct GraphExec {
+    /// Its handle.
+    pub id: GraphExecId,
+    /// The context it was made in.
+    pub ctx: Arc<Context>,
+    /// As it was made.
+    pub flags: u64,
+    /// What changes.
+    pub state: Mutex<GraphState>,
+}
+
+/// What changes in an executable graph.
+pub struct GraphState {
+    /// The plan with all changes.
+    pub plan: GraphPlan,
+    /// Nodes that are disabled.
+    pub disabled: BTreeSet<u32>,
+    /// The backend's graph; `None` while something that the plan names is not there.
+    pub built: Option<Built>,
+}
+
+/// A backend's executable graph, and what it uses, for each node.
+pub struct Built {
+    /// The backend's handle.
+    pub raw: RawGraph,
+    /// What each node uses.
+    pub uses: Vec<Use>,
+    ctx: Arc<Context>,
+    backend: Arc<dyn Backend>,
+}
+
+/// What a node uses.
+#[derive(Clone)]
+pub enum Use {
+    /// Nothing that could go.
+    Nothing,
+    /// A context.
+    Context(Arc<Context>),
+    /// A function, and with it its module and context.
+    Function(Arc<Function>),
+    /// An event that it waits for.
+    Event(Arc<Event>),
+    /// An event that it records.
+    Record(Arc<Event>),
+}
+
+impl Use {
+    /// The event, if it is one.
+    #[must_use]
+    pub fn event(&self) -> Option<&Arc<Event>> {
+        match self {
+            Self::Event(event) | Self::Record(event) => Some(event),
+            Self::Nothing | Self::Context(_) | Self::Function(_) => None,
+        }
+    }
+
+    /// The context, if it has one.
+    #[must_use]
+    pub fn context(&self) -> Option<&Arc<Context>> {
+        match self {
+            Self::Nothing => None,
+            Self::Context(ctx) => Some(ctx),
+            Self::Function(function) => Some(&function.module.ctx),
+            Self::Event(event) | Self::Record(event) => Some(&event.ctx),
+        }
+    }
+}
+
+impl Built {
+    /// What `raw` of `ctx` uses.
+    #[must_use]
+    pub fn new(backend: &Arc<dyn Backend>, ctx: &Arc<Context>, raw: RawGraph, uses: Vec<Use>) -> Self {
+        Self { raw, uses, ctx: Arc::clone(ctx), backend: Arc::clone(backend) }
+    }
+
+    /// Notes that the events it records are being recorded.
+    pub fn note_records(&self) {
+        for each in &self.uses {
+            if let Use::Record(event) = each {
+                event.note_record();
+            }
+        }
+    }
+}
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        if let Err(error) = self.backend.graph_destroy(self.ctx.raw, self.raw) {
+            tracing::warn!(%error, "graph not destroyed");
+        }
+    }
+}
+
+impl GraphExec {
+    /// What it takes to make it again; `is_live` tells events that are in the table.
+    #[must_use]
+    pub fn record(
+        &self,
+        is_live: impl Fn(EventId) -> bool,
+        whole: impl Fn(&GraphPlan) -> bool,
+    ) -> GraphRecord {
+        let state = lock(&self.state);
+        let mut plan = Vec::new();
+        state.plan.encode(&mut Encoder::new(&mut plan));
+        let uses = state.built.iter().flat_map(|built| &built.uses);
+        let gone = uses.filter_map(Use::event).filter(|event| !is_live(event.record.id));
+        let mut orphans: Vec<EventRecord> = gone.map(|event| event.record.clone()).collect();
+        orphans.sort_by_key(|record| record.id);
+        orphans.dedup_by_key(|record| record.id);
+        GraphRecord {
+            id: self.id,
+            ctx: self.ctx.id(),
+            flags: self.flags,
+            plan,
+            disabled: state.disabled.clone(),
+            orphans,
+            whole: state.built.is_some() && whole(&state.plan),
+        }
+    }
+}

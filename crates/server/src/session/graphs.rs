@@ -1,0 +1,344 @@
+//! Executable graphs.
+
+use super::dispatch::Execute;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use crate::objects::{
+    Built, Context, Event, GraphExec, GraphRecord, GraphState, Module, Use, in_use, insert,
+};
+use crate::{lock, read, write};
+use backend::{Copy3D, Fill, GraphFunction, GraphKernel, Pitched};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use wire::{
+    ContextId, CuError, Decoder, EventId, GRAPH_INLINE_MAX, GraphChange, GraphData, GraphExecId, GraphPlan,
+    GraphWork, Wire,
+};
+
+/// The longest plan that is read, bytes.
+const PLAN_MAX: u64 = 1 << 30;
+/// `CU_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`: the only flag that a backend is told of. Memory and uploads are the client's.
+const FLAGS: u64 = 8;
+
+/// Whether a graph is made to be launched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// It is.
+    Launch,
+    /// It is only to be seen that it can be made; there is no memory.
+    Rehearsal,
+}
+
+/// Events by id: those that the table has, or an image kept for graphs.
+pub(crate) type Orphans = BTreeMap<EventId, Arc<Event>>;
+
+fn invalid(detail: String) -> Failure {
+    Failure::new(CuError::INVALID_VALUE, detail)
+}
+
+impl Session {
+    /// What a message carries, or has left in a file.
+    fn graph_data<T: Wire>(&self, data: GraphData) -> Result<T> {
+        let bytes = match data {
+            GraphData::Inline(bytes) if bytes.0.len() > GRAPH_INLINE_MAX => {
+                return Err(invalid(format!(
+                    "{} bytes of a graph are too many for a message",
+                    bytes.0.len()
+                )));
+            }
+            GraphData::Inline(bytes) => bytes.0,
+            GraphData::Upload(id) => self.take_upload(id, PLAN_MAX)?,
+        };
+        let mut from = Decoder::new(&bytes);
+        let decoded = T::decode(&mut from).and_then(|value| from.finish().map(|()| value));
+        decoded.map_err(|error| invalid(format!("a graph is malformed: {error}")))
+    }
+
+    fn graph(&self, id: GraphExecId) -> Result<Arc<GraphExec>> {
+        let found = read(&self.table).graphs.get(&id).cloned();
+        found.ok_or_else(|| Failure::new(CuError::INVALID_HANDLE, format!("there is no {id:?}")))
+    }
+
+    /// What a node does, in the backend's terms, and what it uses.
+    fn resolve(&self, work: &GraphWork, orphans: &Orphans) -> Result<(backend::GraphWork, Use)> {
+        let event = |id: EventId| match orphans.get(&id) {
+            Some(event) => Ok(Arc::clone(event)),
+            None => read(&self.table).event(id),
+        };
+        Ok(match work {
+            GraphWork::Empty => (backend::GraphWork::Empty, Use::Nothing),
+            GraphWork::Kernel(kernel) => self.resolve_kernel(kernel)?,
+            GraphWork::Copy(copy) => {
+                let ctx = self.context(copy.ctx)?;
+                let shape = (copy.width, copy.height, copy.depth);
+                self.check_pitched(&copy.dst, shape)?;
+                self.check_pitched(&copy.src, shape)?;
+                let side = |side: wire::Pitched| Pitched {
+                    address: side.address,
+                    pitch: side.pitch,
+                    rows: side.rows,
+                };
+                let (width, height, depth) = shape;
+                let copy = Copy3D { dst: side(copy.dst), src: side(copy.src), width, height, depth };
+                (backend::GraphWork::Copy(ctx.raw, copy), Use::Context(ctx))
+            }
+            GraphWork::Fill(fill) => {
+                let ctx = self.context(fill.ctx)?;
+                let wire::GraphFill { dst, pitch, element, value, width, height, .. } = *fill;
+                self.check_fill(dst, pitch, element, width, height)?;
+                let fill = Fill { dst, pitch, element, value, width, height };
+                (backend::GraphWork::Fill(ctx.raw, fill), Use::Context(ctx))
+            }
+            GraphWork::Host(id) => {
+                let (callbacks, id) = (Arc::clone(&self.callbacks), *id);
+                let run = GraphFunction(Arc::new(move |status| callbacks.run(id, status)));
+                (backend::GraphWork::Host(run), Use::Nothing)
+            }
+            GraphWork::EventRecord(id) => {
+                let event = event(*id)?;
+                (backend::GraphWork::EventRecord(event.raw), Use::Record(event))
+            }
+            GraphWork::EventWait(id) => {
+                let event = event(*id)?;
+                (backend::GraphWork::EventWait(event.raw), Use::Event(event))
+            }
+        })
+    }
+
+    fn resolve_kernel(&self, kernel: &wire::GraphKernel) -> Result<(backend::GraphWork, Use)> {
+        let function = self.callee(kernel.ctx, kernel.callee)?;
+        super::launch::check_attributes(&kernel.attributes)?;
+        if (kernel.params.0.len() as u64) < function.params_bytes()? {
+            let bytes = kernel.params.0.len();
+            return Err(invalid(format!("{}: {bytes} bytes of parameters are too few", function.name)));
+        }
+        let work = GraphKernel {
+            function: function.raw,
+            grid: kernel.grid,
+            block: kernel.block,
+            shared: kernel.shared,
+            attributes: kernel.attributes.clone(),
+            params: kernel.params.0.clone(),
+        };
+        Ok((backend::GraphWork::Kernel(function.module.ctx.raw, work), Use::Function(function)))
+    }
+
+    /// Makes the backend's graph of a plan.
+    fn build(
+        &self,
+        ctx: &Arc<Context>,
+        flags: u64,
+        plan: &GraphPlan,
+        disabled: &BTreeSet<u32>,
+        orphans: &Orphans,
+    ) -> Result<Built> {
+        let mut nodes = Vec::with_capacity(plan.nodes.len());
+        let mut uses = Vec::with_capacity(plan.nodes.len());
+        for node in &plan.nodes {
+            let (work, used) = self.resolve(&node.work, orphans)?;
+            nodes.push(backend::GraphNode { work, after: node.after.clone() });
+            uses.push(used);
+        }
+        let raw = self.backend().graph_instantiate(ctx.raw, &backend::GraphPlan { nodes }, flags & FLAGS)?;
+        let built = Built::new(&self.placer.backend, ctx, raw, uses);
+        for node in disabled {
+            self.backend().graph_enable(ctx.raw, raw, *node as usize, false)?;
+        }
+        Ok(built)
+    }
+
+    /// Lets go of what the backend has of graphs that use what `gone` says; they stay, and are built again when they can be.
+    pub(crate) fn unbuild_graphs(&self, gone: impl Fn(&Use) -> bool) {
+        let graphs: Vec<_> = read(&self.table).graphs.values().cloned().collect();
+        for graph in graphs {
+            let built = lock(&graph.state).built.take_if(|built| built.uses.iter().any(&gone));
+            drop(built);
+        }
+    }
+
+    /// The same for modules that are being unloaded.
+    pub(crate) fn unbuild_graphs_of(&self, modules: &[Arc<Module>]) {
+        self.unbuild_graphs(|used| match used {
+            Use::Function(function) => modules.iter().any(|module| Arc::ptr_eq(module, &function.module)),
+            _ => false,
+        });
+    }
+
+    /// What it takes to make every graph again.
+    pub(crate) fn graph_records(&self) -> Vec<GraphRecord> {
+        let (graphs, events): (Vec<_>, BTreeSet<EventId>) = {
+            let table = read(&self.table);
+            (table.graphs.values().cloned().collect(), table.events.keys().copied().collect())
+        };
+        let record = |graph: &Arc<GraphExec>| {
+            graph.record(|event| events.contains(&event), |plan| self.has_memory_of(plan))
+        };
+        graphs.iter().map(record).collect()
+    }
+
+    /// Whether the memory that a plan names is there.
+    fn has_memory_of(&self, plan: &GraphPlan) -> bool {
+        let orphans = Orphans::new();
+        let memory = |work: &&GraphWork| matches!(work, GraphWork::Copy(_) | GraphWork::Fill(_));
+        plan.nodes
+            .iter()
+            .map(|node| &node.work)
+            .filter(memory)
+            .all(|work| self.resolve(work, &orphans).is_ok())
+    }
+
+    /// Makes the graph of a record again.
+    pub(crate) fn restore_graph(&self, record: &GraphRecord, purpose: Purpose) -> Result<()> {
+        let ctx = self.context(record.ctx)?;
+        let mut from = Decoder::new(&record.plan);
+        let plan = GraphPlan::decode(&mut from).map_err(|error| invalid(error.to_string()))?;
+        let mut orphans = Orphans::new();
+        for event in &record.orphans {
+            let of = self.context(event.ctx)?;
+            let recorded = crate::objects::Recorded::Never;
+            orphans.insert(event.id, Event::make(&self.placer.backend, &of, event.clone(), recorded)?);
+        }
+        let built = match (record.whole, purpose) {
+            (false, _) => None,
+            (true, Purpose::Launch) => {
+                Some(self.build(&ctx, record.flags, &plan, &record.disabled, &orphans)?)
+            }
+            (true, Purpose::Rehearsal) => {
+                let mut plan = plan.clone();
+                for node in &mut plan.nodes {
+                    if let GraphWork::Copy(_) | GraphWork::Fill(_) = node.work {
+                        node.work = GraphWork::Empty;
+                    }
+                }
+                Some(self.build(&ctx, record.flags, &plan, &BTreeSet::new(), &orphans)?)
+            }
+        };
+        let state = GraphState { plan, disabled: record.disabled.clone(), built };
+        let graph = GraphExec { id: record.id, ctx, flags: record.flags, state: Mutex::new(state) };
+        insert(&mut write(&self.table).graphs, record.id, Arc::new(graph))
+    }
+
+    /// Takes the graphs of a context that is ending out of the table, and out of the backend what uses it.
+    pub(crate) fn remove_graphs(&self, ctx: ContextId) {
+        let gone = crate::objects::take_out(&mut write(&self.table).graphs, |graph| graph.ctx.id() == ctx);
+        drop(gone);
+        self.unbuild_graphs(|used| used.context().is_some_and(|used| used.id() == ctx));
+    }
+}
+
+impl Execute for wire::GraphInstantiate {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let ctx = session.context(self.ctx)?;
+        let plan: GraphPlan = session.graph_data(self.plan)?;
+        if read(&session.table).graphs.contains_key(&self.exec) {
+            return Err(in_use(self.exec));
+        }
+        let disabled = BTreeSet::new();
+        let built = Some(session.build(&ctx, self.flags, &plan, &disabled, &Orphans::new())?);
+        let state = Mutex::new(GraphState { plan, disabled, built });
+        let graph = Arc::new(GraphExec { id: self.exec, ctx, flags: self.flags, state });
+        let mut table = write(&session.table);
+        table.changes += 1;
+        insert(&mut table.graphs, self.exec, graph)
+    }
+}
+
+impl Execute for wire::GraphUpdate {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let graph = session.graph(self.exec)?;
+        let changes: Vec<GraphChange> = session.graph_data(self.changes)?;
+        let mut state = lock(&graph.state);
+        let state = &mut *state;
+        for change in &changes {
+            let node = state.plan.nodes.get(change.node as usize);
+            let node = node.ok_or_else(|| invalid(format!("{:?} has no node {}", self.exec, change.node)))?;
+            if std::mem::discriminant(&node.work) != std::mem::discriminant(&change.work) {
+                return Err(CuError::GRAPH_EXEC_UPDATE_FAILURE.into());
+            }
+        }
+        if let Some(built) = &mut state.built {
+            let (mut works, mut uses) =
+                (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
+            for change in &changes {
+                let (work, used) = session.resolve(&change.work, &Orphans::new())?;
+                works.push((change.node as usize, work));
+                uses.push((change.node as usize, used));
+            }
+            session.backend().graph_update(graph.ctx.raw, built.raw, &works)?;
+            for (node, used) in uses {
+                built.uses[node] = used;
+            }
+        }
+        for change in changes {
+            state.plan.nodes[change.node as usize].work = change.work;
+        }
+        write(&session.table).changes += 1;
+        Ok(())
+    }
+}
+
+impl Execute for wire::GraphNodeEnable {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let graph = session.graph(self.exec)?;
+        let mut state = lock(&graph.state);
+        match state.plan.nodes.get(self.node as usize).map(|node| &node.work) {
+            Some(GraphWork::Kernel(_) | GraphWork::Copy(_) | GraphWork::Fill(_)) => {}
+            _ => return Err(invalid(format!("node {} of {:?} cannot be disabled", self.node, self.exec))),
+        }
+        if let Some(built) = &state.built {
+            session.backend().graph_enable(graph.ctx.raw, built.raw, self.node as usize, self.enabled)?;
+        }
+        match self.enabled {
+            true => state.disabled.remove(&self.node),
+            false => state.disabled.insert(self.node),
+        };
+        Ok(())
+    }
+}
+
+/// The backend's graph, built if what was missing is there again.
+fn ready<'a>(session: &Session, graph: &GraphExec, state: &'a mut GraphState) -> Result<&'a Built> {
+    if state.built.is_none() {
+        let built = session.build(&graph.ctx, graph.flags, &state.plan, &state.disabled, &Orphans::new())?;
+        state.built = Some(built);
+    }
+    state.built.as_ref().ok_or_else(|| CuError::UNKNOWN.into())
+}
+
+impl Execute for wire::GraphUpload {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        let graph = session.graph(self.exec)?;
+        let mut state = lock(&graph.state);
+        let built = ready(session, &graph, &mut state)?;
+        stream.begin_work()?;
+        Ok(session.backend().graph_upload(stream.ctx.raw, stream.arg(), built.raw)?)
+    }
+}
+
+impl Execute for wire::GraphLaunch {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        let graph = session.graph(self.exec)?;
+        let mut state = lock(&graph.state);
+        let built = ready(session, &graph, &mut state)?;
+        stream.begin_launch(self.exec.handle())?;
+        let launched = session.backend().graph_launch(stream.ctx.raw, stream.arg(), built.raw);
+        launched.map_err(|code| Failure::new(code, format!("launch of {:?}", self.exec)))?;
+        built.note_records();
+        Ok(())
+    }
+}
+
+impl Execute for wire::GraphExecDestroy {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let mut table = write(&session.table);
+        let gone = table.graphs.remove(&self.exec);
+        table.changes += 1;
+        drop(table);
+        match gone {
+            Some(_) => Ok(()),
+            None => Err(Failure::new(CuError::INVALID_HANDLE, format!("there is no {:?}", self.exec))),
+        }
+    }
+}

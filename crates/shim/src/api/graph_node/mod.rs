@@ -1,0 +1,5 @@
+//! Nodes of graphs.
+
+mod query;
+
+pub use query::*;

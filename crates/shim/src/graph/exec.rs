@@ -1,0 +1,324 @@
+//! Executable graphs: what this process keeps of them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::graph::{Body, GraphId, NodeId, Step, What};
+use cuda_abi::{CuError, CuResult, sys};
+use wire::{
+    ContextId, GraphExecDestroy, GraphExecId, GraphInstantiate, GraphLaunch, GraphNodeEnable, GraphUpload,
+};
+
+use super::plan::{Planner, Slot, graph_data};
+use super::{Model, Work, destroy, told};
+use crate::client::{Call, Event, Object, Owner, Session};
+
+/// An executable graph.
+pub struct Exec {
+    /// Its id.
+    pub id: GraphExecId,
+    /// The context it was made in.
+    pub owner: Owner,
+    /// `CUgraphInstantiate_flags`.
+    pub flags: u64,
+    gone: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Object for Exec {
+    fn is_alive(&self) -> bool {
+        self.owner.is_alive() && !self.gone.load(Ordering::Acquire)
+    }
+}
+
+/// What changes.
+pub(super) struct State {
+    /// Its own copy of the graph it was made from: what it does now.
+    pub graph: GraphId,
+    /// The node of the copy for each node it was made from.
+    pub own: HashMap<NodeId, NodeId>,
+    /// Where each node of the copy is in the plan.
+    pub slots: HashMap<NodeId, Slot>,
+    /// Events that it records.
+    pub records: HashMap<NodeId, Arc<Event>>,
+    /// Nodes of the copy that are disabled.
+    disabled: BTreeSet<NodeId>,
+    /// Its callbacks, to be told of each launch.
+    callbacks: Vec<u32>,
+    /// Staging memory.
+    pub staging: Vec<u64>,
+    /// Contexts of its nodes.
+    contexts: BTreeSet<ContextId>,
+    /// Whether it records events, or waits for some.
+    events: bool,
+    /// Whether it has ever been launched.
+    launched: bool,
+}
+
+impl State {
+    /// Notes what a node does, in what the launch needs to know.
+    pub fn note(&mut self, node: NodeId, work: &Work) {
+        self.records.remove(&node);
+        match work {
+            Work::Kernel(kernel) => drop(self.contexts.insert(kernel.ctx)),
+            Work::Copy(copy) => drop(self.contexts.insert(copy.ctx)),
+            Work::Fill(fill) => drop(self.contexts.insert(fill.ctx)),
+            Work::EventRecord(_, event) => {
+                self.records.insert(node, Arc::clone(event));
+                self.events = true;
+            }
+            Work::EventWait(..) => self.events = true,
+            Work::Empty | Work::Host(_) => {}
+        }
+    }
+
+    /// Gathers the callbacks of all slots.
+    pub fn gather_callbacks(&mut self) {
+        self.callbacks = self.slots.values().filter_map(Slot::callback).collect();
+    }
+}
+
+impl Exec {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handle that the application holds.
+    pub fn handle(&self) -> sys::CUgraphExec {
+        crate::client::handle(self.id.handle())
+    }
+
+    /// Its own copy of the graph.
+    pub fn graph(&self) -> GraphId {
+        self.state().graph
+    }
+
+    /// Lets go of what this process keeps for it; destructors of user objects run.
+    pub fn retire(&self, session: &Session) {
+        let mut state = self.state();
+        for callback in std::mem::take(&mut state.callbacks) {
+            session.callbacks.retire(callback);
+        }
+        let mut model = session.graphs.lock();
+        // The copy is the graph's alone, and nobody else destroys it.
+        let due = model.graphs.destroy(state.graph).map(|released| model.due(released)).unwrap_or_default();
+        drop((model, state));
+        destroy(due);
+    }
+}
+
+/// Why there is no executable graph: the error, and the node that is to blame, if one is.
+pub type Refusal = (CuError, Option<NodeId>);
+
+/// What the model says of a graph that is to be made executable.
+type Layout = (GraphId, Vec<(Step, Option<Work>)>, HashMap<NodeId, NodeId>);
+
+impl Model {
+    /// Copies a graph, and tells what happens in it.
+    fn layout(&mut self, graph: GraphId) -> Result<Layout, Refusal> {
+        let steps = self.graphs.steps(graph).map_err(|error| (told(error), None))?;
+        steps.map_err(|stuck| (CuError::INVALID_VALUE, Some(stuck)))?;
+        let copy = self.graphs.clone_graph(graph).map_err(|error| (told(error), None))?;
+        let steps = self.graphs.steps(copy).map_err(|error| (told(error), None))?;
+        let steps = steps.map_err(|stuck| (CuError::INVALID_VALUE, Some(stuck)))?;
+        let mut own = HashMap::new();
+        let mut with_work = Vec::with_capacity(steps.len());
+        for step in steps {
+            let node = self.graphs.node(step.node).map_err(|error| (told(error), None))?;
+            if let Some(original) = node.original {
+                own.insert(original, step.node);
+            }
+            let work = match (&node.body, step.what) {
+                (Body::Work(work), What::Work) => Some(work.clone()),
+                _ => None,
+            };
+            with_work.push((step, work));
+        }
+        Ok((copy, with_work, own))
+    }
+}
+
+impl Call<'_> {
+    /// An executable graph.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for NULL, `INVALID_HANDLE` for one that is not there.
+    pub fn exec(&self, handle: sys::CUgraphExec) -> CuResult<Arc<Exec>> {
+        if handle.is_null() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        GraphExecId::from_handle(handle.addr() as u64)
+            .and_then(|id| self.session.graphs.execs.get(id.0))
+            .ok_or(CuError::INVALID_HANDLE)
+    }
+
+    /// Makes a graph executable.
+    ///
+    /// # Errors
+    /// What is wrong with it; what the server says.
+    pub fn instantiate(&mut self, graph: GraphId, flags: u64) -> Result<Arc<Exec>, Refusal> {
+        let context = Arc::clone(self.context().map_err(|error| (error, None))?);
+        let session = self.session;
+        let (copy, steps, own) = session.graphs.lock().layout(graph)?;
+        let made = self.plan_and_send(context.id, &steps, flags);
+        let (id, slots, staging) = made.map_err(|error| {
+            let mut model = session.graphs.lock();
+            // The copy was never seen by anybody.
+            let due = model.graphs.destroy(copy).map(|released| model.due(released)).unwrap_or_default();
+            drop(model);
+            destroy(due);
+            (error, None)
+        })?;
+        let mut state = State {
+            graph: copy,
+            own,
+            slots: steps.iter().zip(slots).map(|((step, _), slot)| (step.node, slot)).collect(),
+            records: HashMap::new(),
+            disabled: BTreeSet::new(),
+            callbacks: Vec::new(),
+            staging,
+            contexts: BTreeSet::new(),
+            events: false,
+            launched: false,
+        };
+        for (step, work) in &steps {
+            if let Some(work) = work {
+                state.note(step.node, work);
+            }
+        }
+        state.gather_callbacks();
+        let (gone, state) = (AtomicBool::new(false), Mutex::new(state));
+        let exec = Arc::new(Exec { id, owner: Owner::new(&context), flags, gone, state });
+        session.graphs.execs.insert(id.0, Arc::clone(&exec));
+        Ok(exec)
+    }
+
+    fn plan_and_send(
+        &mut self,
+        ctx: ContextId,
+        steps: &[(Step, Option<Work>)],
+        flags: u64,
+    ) -> CuResult<(GraphExecId, Vec<Slot>, Vec<u64>)> {
+        let exec = GraphExecId(self.session.next_id());
+        let mut planner = Planner::new(self);
+        let sent = planner.plan(steps).and_then(|(plan, slots)| {
+            planner.send(|call| {
+                let (plan, _file) = graph_data(call, &plan)?;
+                call.ask(&GraphInstantiate { ctx, exec, flags, plan })
+            })?;
+            Ok(slots)
+        });
+        match sent {
+            Ok(slots) => Ok((exec, slots, planner.staging)),
+            Err(error) => {
+                planner.undo();
+                Err(error)
+            }
+        }
+    }
+
+    /// Launches an executable graph, or captures it.
+    ///
+    /// # Errors
+    /// As `cuGraphLaunch`.
+    pub fn launch_graph(&mut self, exec: &Exec, stream: sys::CUstream) -> CuResult {
+        if let Some(target) = self.capture_of(stream)? {
+            return self.capture(target, super::Captive::Child(exec.graph()));
+        }
+        let (stream, ctx) = self.stream(stream)?;
+        let mut state = exec.state();
+        let wide = state.events || state.contexts.iter().any(|of| *of != ctx);
+        if !state.callbacks.is_empty() {
+            self.session.callbacks.launch(&state.callbacks);
+        }
+        if let Err(error) = self.submit(&GraphLaunch { ctx, stream, exec: exec.id, wide }) {
+            self.session.callbacks.not_launched(&state.callbacks);
+            return Err(error);
+        }
+        state.launched = true;
+        for event in state.records.values() {
+            event.captured.clear();
+            event.records.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// As `cuGraphUpload`.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn upload_graph(&mut self, exec: &Exec, stream: sys::CUstream) -> CuResult {
+        let (stream, ctx) = self.stream(stream)?;
+        self.submit(&GraphUpload { ctx, stream, exec: exec.id })
+    }
+
+    /// Destroys an executable graph; a launch that is under way completes.
+    ///
+    /// # Errors
+    /// As `cuGraphExecDestroy`.
+    pub fn destroy_exec(&mut self, handle: sys::CUgraphExec) -> CuResult {
+        let exec = self.exec(handle)?;
+        self.check()?;
+        let exec = self.session.graphs.execs.remove(exec.id.0).ok_or(CuError::INVALID_HANDLE)?;
+        exec.gone.store(true, Ordering::Release);
+        self.submit(&GraphExecDestroy { exec: exec.id })?;
+        let (staging, graph, launched) = {
+            let mut state = exec.state();
+            (std::mem::take(&mut state.staging), state.graph, state.launched)
+        };
+        for address in staging {
+            // Waits for what uses it.
+            self.free_pinned(address)?;
+        }
+        if launched && self.session.graphs.lock().graphs.holds_objects(graph) {
+            self.ask(&wire::ContextSynchronize { ctx: exec.owner.context.id })?;
+        }
+        exec.retire(self.session);
+        Ok(())
+    }
+
+    /// Whether a node of an executable graph does its work; the node is one it was made from.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for a node that is not, or of a kind that is always enabled.
+    pub fn node_enabled(&self, exec: &Exec, node: NodeId) -> CuResult<bool> {
+        let state = exec.state();
+        let (own, _) = self.switchable(&state, node)?;
+        Ok(!state.disabled.contains(&own))
+    }
+
+    /// Lets a node of an executable graph do its work, or nothing.
+    ///
+    /// # Errors
+    /// As [`Call::node_enabled`]; what the server says.
+    pub fn enable_node(&mut self, exec: &Exec, node: NodeId, enabled: bool) -> CuResult {
+        let mut state = exec.state();
+        let (own, slot) = self.switchable(&state, node)?;
+        let nodes = match slot {
+            Slot::One(at) | Slot::Host { at, .. } => vec![at],
+            // Its callback then copies between the application's memory and staging memory that nothing else uses, upwards without
+            // harm; downwards it would deliver what is stale.
+            Slot::Staged { up: true, copy, .. } => vec![copy],
+            Slot::Staged { up: false, .. } => return Err(CuError::NOT_SUPPORTED),
+        };
+        for node in nodes {
+            self.ask(&GraphNodeEnable { exec: exec.id, node, enabled })?;
+        }
+        match enabled {
+            true => state.disabled.remove(&own),
+            false => state.disabled.insert(own),
+        };
+        Ok(())
+    }
+
+    fn switchable(&self, state: &State, node: NodeId) -> CuResult<(NodeId, Slot)> {
+        let own = *state.own.get(&node).ok_or(CuError::INVALID_VALUE)?;
+        let slot = *state.slots.get(&own).ok_or(CuError::INVALID_VALUE)?;
+        let model = self.session.graphs.lock();
+        match model.graphs.node(own).map_err(told)?.body {
+            Body::Work(Work::Kernel(_) | Work::Copy(_) | Work::Fill(_)) => Ok((own, slot)),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Graphs: the model that this process keeps of them, captures of streams into them, and executable graphs, which are the
+//! server's. See `docs/graphs.md`.
+
+mod capture;
+mod captured;
+mod exec;
+mod plan;
+mod update;
+mod work;
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ::graph::{Edge, EdgeData, Error, GraphId, Graphs, NodeId, ObjectId, Released};
+use cuda_abi::{CuError, CuResult, sys};
+
+use crate::client::{Registry as Objects, Session};
+
+pub use capture::{Captive, Captures, Mode, Status, Told, behind, capturing, exchange_mode};
+pub use captured::{CapturedAt, Target};
+pub use exec::{Exec, Refusal};
+pub use update::Outcome;
+pub use work::{Copy, Fill, HostCall, Kernel, Size, Work};
+
+/// A user object's destructor and its argument.
+#[derive(Clone, Copy)]
+pub struct Destructor(pub unsafe extern "C" fn(*mut c_void), pub *mut c_void);
+
+// SAFETY: CUDA calls destructors on a thread of its own, and the application knows that.
+unsafe impl Send for Destructor {}
+
+/// All graphs of the process, and the captures into them.
+#[derive(Default)]
+pub struct Model {
+    /// Graphs and user objects.
+    pub graphs: Graphs<Work>,
+    /// Captures.
+    pub captures: Captures,
+    /// What is due when a user object has no more references.
+    pub destructors: HashMap<ObjectId, Destructor>,
+}
+
+impl Model {
+    /// Takes out the destructors that are due; they are to be called where no lock is held.
+    pub fn due(&mut self, released: Released) -> Vec<Destructor> {
+        released.0.iter().filter_map(|object| self.destructors.remove(object)).collect()
+    }
+}
+
+/// What a session keeps of graphs.
+#[derive(Default)]
+pub struct Registry {
+    model: Mutex<Model>,
+    /// Executable graphs.
+    pub execs: Objects<Exec>,
+}
+
+impl Registry {
+    /// The graphs.
+    pub fn lock(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what went with a context.
+    pub fn sweep(&self, session: &Session) {
+        for exec in self.execs.sweep() {
+            exec.retire(session);
+        }
+    }
+}
+
+/// Calls destructors of user objects.
+pub fn destroy(due: Vec<Destructor>) {
+    for Destructor(function, data) in due {
+        // SAFETY: the application gave the function to be called with this argument, once.
+        unsafe { function(data) };
+    }
+}
+
+/// What the application is told.
+pub fn told(error: Error) -> CuError {
+    match error {
+        Error::NoGraph | Error::NoNode | Error::NoObject => CuError::INVALID_HANDLE,
+        Error::Elsewhere
+        | Error::Duplicate
+        | Error::NoEdge
+        | Error::Itself
+        | Error::Owned
+        | Error::References => CuError::INVALID_VALUE,
+    }
+}
+
+/// The graph that a handle names.
+///
+/// # Errors
+/// `INVALID_VALUE` for NULL, `INVALID_HANDLE` for what is none.
+pub fn graph(handle: sys::CUgraph) -> CuResult<GraphId> {
+    named(handle.addr(), GraphId::from_handle)
+}
+
+/// The node that a handle names.
+///
+/// # Errors
+/// As [`graph`].
+pub fn node(handle: sys::CUgraphNode) -> CuResult<NodeId> {
+    named(handle.addr(), NodeId::from_handle)
+}
+
+/// The user object that a handle names.
+///
+/// # Errors
+/// As [`graph`].
+pub fn object(handle: sys::CUuserObject) -> CuResult<ObjectId> {
+    named(handle.addr(), ObjectId::from_handle)
+}
+
+fn named<T>(handle: usize, from: impl Fn(u64) -> Option<T>) -> CuResult<T> {
+    if handle == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    from(handle as u64).ok_or(CuError::INVALID_HANDLE)
+}
+
+/// An edge's data in the application's form.
+pub fn edge_data(data: EdgeData) -> sys::CUgraphEdgeData {
+    sys::CUgraphEdgeData {
+        from_port: data.from_port,
+        to_port: data.to_port,
+        type_: data.kind,
+        reserved: [0; 5],
+    }
+}
+
+/// An edge's data from the application's form.
+///
+/// # Errors
+/// `INVALID_VALUE` for a kind that there is not.
+pub fn read_edge_data(data: &sys::CUgraphEdgeData) -> CuResult<EdgeData> {
+    let sys::CUgraphEdgeData { from_port, to_port, type_, reserved } = *data;
+    if type_ > sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8 || reserved != [0; 5] {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(EdgeData { from_port, to_port, kind: type_ })
+}
+
+/// Dependencies that the application gives: `count` nodes, and the data of the edges unless that is NULL.
+///
+/// # Errors
+/// `INVALID_VALUE` for NULL in place of nodes, and for edges that there cannot be.
+///
+/// # Safety
+/// Both must be NULL or have `count` elements.
+pub unsafe fn read_edges(
+    nodes: *const sys::CUgraphNode,
+    data: *const sys::CUgraphEdgeData,
+    count: usize,
+) -> CuResult<Vec<Edge>> {
+    if count > 0 && nodes.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    (0..count)
+        .map(|index| {
+            // SAFETY: as the caller says.
+            let node = node(unsafe { nodes.add(index).read() })?;
+            let data = match data.is_null() {
+                true => EdgeData::default(),
+                // SAFETY: as the caller says.
+                false => read_edge_data(unsafe { &*data.add(index) })?,
+            };
+            Ok(Edge { node, data })
+        })
+        .collect()
+}

@@ -1,0 +1,171 @@
+//! Changing executable graphs.
+
+use ::graph::{Body, Difference, GraphId, NodeId};
+use cuda_abi::{CuError, CuResult, sys};
+use wire::{GraphChange, GraphUpdate};
+
+use super::exec::{Exec, State};
+use super::plan::{Planner, Slot, graph_data};
+use super::{Work, told};
+use crate::client::Call;
+
+/// What came of an update.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// `CUgraphExecUpdateResult`.
+    pub result: sys::CUgraphExecUpdateResult,
+    /// The node of the new graph that is to blame.
+    pub node: Option<NodeId>,
+}
+
+use sys::CUgraphExecUpdateResult as Said;
+
+impl Outcome {
+    const SUCCESS: Self = Self { result: Said::CU_GRAPH_EXEC_UPDATE_SUCCESS, node: None };
+
+    fn failed(result: Said, node: Option<NodeId>) -> Self {
+        Self { result, node }
+    }
+}
+
+impl Call<'_> {
+    /// Gives one node of an executable graph other work; the node is one it was made from.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for another node or another kind of work; what the server says.
+    pub fn set_exec_node(&mut self, exec: &Exec, node: NodeId, work: Work) -> CuResult {
+        let mut state = exec.state();
+        let own = *state.own.get(&node).ok_or(CuError::INVALID_VALUE)?;
+        {
+            let model = self.session.graphs.lock();
+            let Body::Work(old) = &model.graphs.node(own).map_err(told)?.body else {
+                return Err(CuError::INVALID_VALUE);
+            };
+            if !may_become(old, &work) {
+                return Err(CuError::INVALID_VALUE);
+            }
+        }
+        self.change_exec(exec, &mut state, vec![(own, work)]).map_err(|error| match error {
+            CuError::GRAPH_EXEC_UPDATE_FAILURE => CuError::INVALID_VALUE,
+            error => error,
+        })
+    }
+
+    /// Gives a child node of an executable graph the work of another graph.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for another node; `GRAPH_EXEC_UPDATE_FAILURE` for a graph of other form; what the server says.
+    pub fn set_exec_child(&mut self, exec: &Exec, node: NodeId, child: GraphId) -> CuResult {
+        let mut state = exec.state();
+        let own = *state.own.get(&node).ok_or(CuError::INVALID_VALUE)?;
+        let old = match self.session.graphs.lock().graphs.node(own).map_err(told)?.body {
+            Body::Child(old) => old,
+            Body::Work(_) => return Err(CuError::INVALID_VALUE),
+        };
+        match self.changes(old, child)? {
+            Ok(changes) => self.change_exec(exec, &mut state, changes),
+            Err(_) => Err(CuError::GRAPH_EXEC_UPDATE_FAILURE),
+        }
+    }
+
+    /// Makes an executable graph do what another graph of the same form does.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; what earlier work has failed with.
+    pub fn update_exec(&mut self, exec: &Exec, graph: GraphId) -> CuResult<Outcome> {
+        let mut state = exec.state();
+        let own = state.graph;
+        let changes = match self.changes(own, graph)? {
+            Ok(changes) => changes,
+            Err(outcome) => return Ok(outcome),
+        };
+        match self.change_exec(exec, &mut state, changes) {
+            Ok(()) => Ok(Outcome::SUCCESS),
+            Err(CuError::GRAPH_EXEC_UPDATE_FAILURE) => {
+                Ok(Outcome::failed(Said::CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, None))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What has to change for `old` to do what `new` does.
+    fn changes(&self, old: GraphId, new: GraphId) -> CuResult<Result<Vec<(NodeId, Work)>, Outcome>> {
+        let model = self.session.graphs.lock();
+        let pairs = match model.graphs.pair(old, new, &Work::is_like).map_err(told)? {
+            Ok(pairs) => pairs,
+            Err(Difference::Topology(node)) => {
+                let result = Said::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+                return Ok(Err(Outcome::failed(result, node)));
+            }
+            Err(Difference::Kind(node)) => {
+                let result = Said::CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+                return Ok(Err(Outcome::failed(result, Some(node))));
+            }
+        };
+        let mut changes = Vec::new();
+        for (old, new) in pairs {
+            let (a, b) = (model.graphs.node(old).map_err(told)?, model.graphs.node(new).map_err(told)?);
+            let (Body::Work(a), Body::Work(b)) = (&a.body, &b.body) else { continue };
+            if a.is_same(b) {
+                continue;
+            }
+            if !may_become(a, b) {
+                let result = Said::CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE;
+                return Ok(Err(Outcome::failed(result, Some(new))));
+            }
+            changes.push((old, b.clone()));
+        }
+        Ok(Ok(changes))
+    }
+
+    /// Sends changes to nodes of the graph's own copy, and makes them there.
+    fn change_exec(&mut self, exec: &Exec, state: &mut State, changes: Vec<(NodeId, Work)>) -> CuResult {
+        if changes.is_empty() {
+            return self.check();
+        }
+        let session = self.session;
+        let mut planner = Planner::new(self);
+        let planned = changes.iter().map(|(node, work)| {
+            let slot = *state.slots.get(node).ok_or(CuError::INVALID_VALUE)?;
+            planner.change(slot, work).map(|(nodes, slot)| (*node, nodes, slot))
+        });
+        let sent = planned.collect::<CuResult<Vec<_>>>().and_then(|planned| {
+            let nodes = planned.iter().flat_map(|(_, nodes, _)| nodes);
+            let list: Vec<GraphChange> =
+                nodes.map(|(node, work)| GraphChange { node: *node, work: work.clone() }).collect();
+            planner.send(|call| {
+                let (changes, _file) = graph_data(call, &list)?;
+                call.ask(&GraphUpdate { exec: exec.id, changes })
+            })?;
+            Ok(planned)
+        });
+        let planned = match sent {
+            Ok(planned) => planned,
+            Err(error) => {
+                planner.undo();
+                return Err(error);
+            }
+        };
+        state.staging.append(&mut planner.staging);
+        for (node, _, slot) in planned {
+            if let Some(old) = state.slots.insert(node, slot).as_ref().and_then(Slot::callback) {
+                session.callbacks.retire(old);
+            }
+        }
+        let mut model = session.graphs.lock();
+        for (node, work) in changes {
+            state.note(node, &work);
+            *model.graphs.body_mut(node).map_err(told)? = Body::Work(work);
+        }
+        state.gather_callbacks();
+        Ok(())
+    }
+}
+
+/// Whether a node's work can be changed to that: a kind stays, and so does a kernel's context.
+fn may_become(old: &Work, new: &Work) -> bool {
+    match (old, new) {
+        (Work::Kernel(old), Work::Kernel(new)) => old.ctx == new.ctx,
+        _ => old.is_like(new),
+    }
+}
