@@ -51,12 +51,54 @@ unsafe fn find<F: Copy>(library: &libloading::Library, name: &'static str) -> Re
     unsafe { library.get::<F>(name) }.map(|found| *found).map_err(|_| DriverUnavailable::TooOld { name })
 }
 
+/// `cuTensorMapEncodeIm2colWide`.
+pub type TensorMapEncodeIm2colWide = unsafe extern "C" fn(
+    *mut sys::CUtensorMap,
+    c_uint,
+    c_uint,
+    *mut c_void,
+    *const u64,
+    *const u64,
+    c_int,
+    c_int,
+    c_uint,
+    c_uint,
+    *const u32,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+) -> c_uint;
+
+#[expect(clippy::type_complexity)]
+const _: unsafe fn(
+    *mut sys::CUtensorMap,
+    sys::CUtensorMapDataType,
+    c_uint,
+    *mut c_void,
+    *const u64,
+    *const u64,
+    c_int,
+    c_int,
+    c_uint,
+    c_uint,
+    *const u32,
+    sys::CUtensorMapInterleave,
+    sys::CUtensorMapIm2ColWideMode,
+    sys::CUtensorMapSwizzle,
+    sys::CUtensorMapL2promotion,
+    sys::CUtensorMapFloatOOBfill,
+) -> sys::CUresult = sys::cuTensorMapEncodeIm2colWide;
+
 macro_rules! functions {
     ($($name:ident($($ty:ty $(as $bound:ty)?),* $(,)?);)* ; older { $($old:ident($($oldty:ty),*);)* }) => {
         /// The driver's functions.
         #[allow(non_snake_case)]
         pub struct Api {
             _library: libloading::Library,
+            /// `cuTensorMapEncodeIm2colWide`, which came with CUDA 12.8.
+            pub tensor_map_im2col_wide: Option<TensorMapEncodeIm2colWide>,
             $(pub $name: unsafe extern "C" fn($($ty),*) -> c_uint,)*
             $(pub $old: unsafe extern "C" fn($($oldty),*) -> c_uint,)*
         }
@@ -71,6 +113,8 @@ macro_rules! functions {
                     $($name: unsafe { find(&library, stringify!($name))? },)*
                     // SAFETY: the same, but for the check.
                     $($old: unsafe { find(&library, stringify!($old))? },)*
+                    // SAFETY: the signature is that of cuda.h, as the constant below checks.
+                    tensor_map_im2col_wide: unsafe { find(&library, "cuTensorMapEncodeIm2colWide") }.ok(),
                     _library: library,
                 })
             }
@@ -160,6 +204,26 @@ functions! {
     cuGraphExecDestroy(sys::CUgraphExec);
     cuGraphRetainUserObject(sys::CUgraph, sys::CUuserObject, c_uint, c_uint);
     cuUserObjectCreate(*mut sys::CUuserObject, *mut c_void, sys::CUhostFn, c_uint, c_uint);
+    cuArray3DCreate_v2(*mut sys::CUarray, *const sys::CUDA_ARRAY3D_DESCRIPTOR);
+    cuArrayDestroy(sys::CUarray);
+    cuMipmappedArrayCreate(*mut sys::CUmipmappedArray, *const sys::CUDA_ARRAY3D_DESCRIPTOR, c_uint);
+    cuMipmappedArrayGetLevel(*mut sys::CUarray, sys::CUmipmappedArray, c_uint);
+    cuMipmappedArrayDestroy(sys::CUmipmappedArray);
+    cuTexObjectCreate(*mut sys::CUtexObject, *const sys::CUDA_RESOURCE_DESC, *const sys::CUDA_TEXTURE_DESC, *const sys::CUDA_RESOURCE_VIEW_DESC);
+    cuTexObjectDestroy(sys::CUtexObject);
+    cuSurfObjectCreate(*mut sys::CUsurfObject, *const sys::CUDA_RESOURCE_DESC);
+    cuSurfObjectDestroy(sys::CUsurfObject);
+    cuTensorMapEncodeTiled(
+        *mut sys::CUtensorMap, c_uint as sys::CUtensorMapDataType, c_uint, *mut c_void, *const u64, *const u64, *const u32,
+        *const u32, c_uint as sys::CUtensorMapInterleave, c_uint as sys::CUtensorMapSwizzle,
+        c_uint as sys::CUtensorMapL2promotion, c_uint as sys::CUtensorMapFloatOOBfill,
+    );
+    cuTensorMapEncodeIm2col(
+        *mut sys::CUtensorMap, c_uint as sys::CUtensorMapDataType, c_uint, *mut c_void, *const u64, *const u64, *const c_int,
+        *const c_int, c_uint, c_uint, *const u32, c_uint as sys::CUtensorMapInterleave, c_uint as sys::CUtensorMapSwizzle,
+        c_uint as sys::CUtensorMapL2promotion, c_uint as sys::CUtensorMapFloatOOBfill,
+    );
+    cuTensorMapReplaceAddress(*mut sys::CUtensorMap, *mut c_void);
     ;
     // Their successors came with drivers newer than the oldest supported; the bindings have only those.
     older {

@@ -10,6 +10,7 @@ mod driver;
 mod graph;
 mod output;
 pub mod steer;
+mod textures;
 mod work;
 
 pub use api::{DriverUnavailable, SHIM_MARKER};

@@ -16,5 +16,7 @@ mod module;
 mod printf;
 mod sched;
 mod stream;
+#[expect(dead_code, unused_imports, reason = "no instruction reads them yet")]
+mod texture;
 
 pub use device::{Options, SoftBackend};

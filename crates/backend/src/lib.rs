@@ -8,9 +8,11 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod graph;
+mod textures;
 mod types;
 
 pub use graph::*;
+pub use textures::*;
 pub use types::*;
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
@@ -18,7 +20,7 @@ use wire::{CuError, DeviceFacts, FunctionFacts};
 pub type Result<T> = std::result::Result<T, CuError>;
 
 /// A device library: the real driver or the software device.
-pub trait Backend: Send + Sync + 'static {
+pub trait Backend: Textures + Send + Sync + 'static {
     // --- the machine
 
     /// Which backend this is, as images name it: `driver` or `soft`.

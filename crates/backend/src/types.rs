@@ -28,7 +28,11 @@ handles! {
     /// An event.
     RawEvent,
     /// An executable graph.
-    RawGraph
+    RawGraph,
+    /// An array, or a level of a mipmapped one.
+    RawArray,
+    /// A mipmapped array.
+    RawMipmap
 }
 
 /// An address range.

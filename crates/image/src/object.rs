@@ -18,6 +18,9 @@ pub enum MemoryKind {
     Global = 1,
     /// Other memory that the driver placed.
     Driver = 2,
+    /// The contents of an array, packed: level after level, slice after slice, row after row. `base` is the handle that the
+    /// application knows it by.
+    Array = 3,
 }
 
 /// What an object is. No two objects of an image have the same kind, so this is also an object's name.
@@ -166,6 +169,7 @@ impl ObjectKind {
                 0 => MemoryKind::Allocation,
                 1 => MemoryKind::Global,
                 2 => MemoryKind::Driver,
+                3 => MemoryKind::Array,
                 _ => return Err(memory.invalid("its memory kind is not known")),
             };
             let base = fields.need(4, "it has no base address")?.u64()?;

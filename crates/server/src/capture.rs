@@ -6,7 +6,7 @@ use crate::read;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
 use crate::state::{Images, SessionState, StateError};
-use crate::transfer::{Reader, TransferError};
+use crate::transfer::{Reader, Source, TransferError};
 use backend::Range;
 use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use std::collections::BTreeMap;
@@ -46,7 +46,8 @@ impl Cut {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let inline: u64 = inline_variables(&self.state).map(|range| range.bytes).sum();
-        inline + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
+        let arrays = self.state.textures.bytes();
+        inline + arrays + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
     }
 }
 
@@ -91,7 +92,7 @@ impl Session {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(self.reader(piece.device)?),
             };
-            let mut read = reader.begin(piece.range);
+            let mut read = reader.begin(Source::Memory(piece.range));
             let mut object = writer.object(ObjectKind::DeviceMemory {
                 session: session_id,
                 device: DeviceOrdinal(piece.device as u32),
@@ -103,6 +104,25 @@ impl Session {
                 let bytes = room.len() as u64;
                 clear_dead(Range { base: piece.range.base + offset, bytes }, &piece.live, room);
                 done += bytes;
+                progress(done);
+                Ok(())
+            })?;
+            object.finish()?;
+        }
+        for (ctx, packed) in self.packed_arrays() {
+            let device = ctx.device();
+            // Of the array's own context: no other's stream is in order with its copies.
+            let mut reader = Reader::new(&self.placer.backend, &ctx)?;
+            let mut read = reader.begin(Source::Array(&packed));
+            let mut object = writer.object(ObjectKind::DeviceMemory {
+                session: session_id,
+                device: DeviceOrdinal(device as u32),
+                memory: MemoryKind::Array,
+                base: packed.handle,
+            });
+            object.fill(packed.bytes(), |_, room| {
+                read.next(room)?;
+                done += room.len() as u64;
                 progress(done);
                 Ok(())
             })?;

@@ -90,6 +90,8 @@ impl Session {
                 refusals.extend(reasons.iter().map(|reason| format!("{name}: {reason}")));
             }
         }
+        drop(table);
+        refusals.extend(self.texel_refusals());
         refusals
     }
 }

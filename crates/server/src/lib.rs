@@ -19,6 +19,7 @@ mod serve;
 pub mod session;
 mod snapshot;
 pub mod state;
+pub mod textures;
 mod transfer;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

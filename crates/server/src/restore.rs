@@ -9,7 +9,8 @@ use crate::objects::{
 };
 use crate::session::{Config, Purpose, Session};
 use crate::state::{Images, ModuleState, SessionState, StateError};
-use crate::transfer::{TransferError, Writer};
+use crate::textures::{MadeTextures, TextureStep};
+use crate::transfer::{Target, TransferError, Writer};
 use crate::{lock, write};
 use backend::{Backend, Range, StreamArg};
 use image::{DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
@@ -107,6 +108,7 @@ enum Step<'a> {
     Context(&'a ContextRecord, &'a ContextSettings),
     Stream(&'a StreamRecord),
     Module(&'a ModuleState),
+    Texture(TextureStep<'a>),
     Buried(&'a ModuleRecord, u64),
     Bury(&'a ModuleRecord),
 }
@@ -115,6 +117,7 @@ enum Step<'a> {
 struct Made {
     modules: BTreeMap<(Owner, ContextId), Arc<Module>>,
     buried: BTreeMap<u64, Arc<Module>>,
+    textures: MadeTextures,
 }
 
 impl Session {
@@ -173,10 +176,9 @@ impl Session {
         let (state, images) = SessionState::from_bytes(state)?;
         let config = Config { dir, layout: state.layout };
         let made = Self::new(backend, link, config, state.turn);
-        for (device, memory) in made.devices.iter().enumerate() {
-            if state.arenas.get(device).is_some_and(Option::is_some) {
-                let range = made.config.layout.arena(device);
-                memory.reserve().map_err(|code| MemoryError::Reserve { range, code })?;
+        for (memory, arena) in made.devices.iter().zip(&state.arenas) {
+            if let Some(arena) = arena {
+                memory.restore(&state.textures.blocks_of(arena))?;
             }
         }
         made.replay(&state, images)?;
@@ -195,24 +197,31 @@ impl Session {
             .collect();
         steps.extend(state.streams.iter().map(|record| (record.placement.turn, Step::Stream(record))));
         steps.extend(state.modules.iter().map(|m| (m.record.placement.turn, Step::Module(m))));
+        steps.extend(state.textures.steps().map(|(turn, step)| (turn, Step::Texture(step))));
         for (record, unloaded) in &state.tombstones {
             steps.push((record.placement.turn, Step::Buried(record, *unloaded)));
             steps.push((*unloaded, Step::Bury(record)));
         }
         steps.sort_by_key(|(turn, _)| *turn);
-        let mut made = Made { modules: BTreeMap::new(), buried: BTreeMap::new() };
+        let mut made =
+            Made { modules: BTreeMap::new(), buried: BTreeMap::new(), textures: MadeTextures::default() };
         for (_, step) in steps {
-            self.step(step, &images, &mut made)?;
+            self.step(step, state, &images, &mut made)?;
         }
+        self.name_arrays(&state.textures, made.textures).map_err(object("an array handle"))?;
         self.connect_peers(state)?;
         self.restore_events(state)?;
         self.restore_handles(state, &images, &made.modules)
     }
 
-    fn step(&self, step: Step<'_>, images: &Images, made: &mut Made) -> Result<()> {
+    fn step(&self, step: Step<'_>, state: &SessionState, images: &Images, made: &mut Made) -> Result<()> {
         match step {
             Step::Context(record, settings) => self.restore_context(record, settings),
             Step::Stream(record) => self.restore_stream(record),
+            Step::Texture(step) => {
+                let restored = self.restore_texture(&step, &state.textures, &mut made.textures);
+                restored.map_err(object(step.name()))
+            }
             Step::Module(module) => {
                 let loaded = self.load_again(&module.record, images)?;
                 self.restore_settings(module, &loaded)?;
@@ -375,11 +384,13 @@ impl Session {
             let modules = state.modules.iter().filter(|module| module.record.ctx == record.id);
             for variable in modules.flat_map(|module| &module.variables) {
                 if let Some(contents) = &variable.contents {
-                    writer.write(variable.range.base, contents)?;
+                    writer.write(Target::Memory(variable.range.base), contents)?;
                 }
             }
             writer.finish()?;
         }
+        let arrays = self.packed_arrays().into_iter();
+        let mut arrays: BTreeMap<_, _> = arrays.map(|(ctx, packed)| (packed.handle, (ctx, packed))).collect();
         let mut writers: BTreeMap<u32, Writers> = BTreeMap::new();
         for stored in &image.manifest().objects {
             let ObjectKind::DeviceMemory { session: of, device: DeviceOrdinal(device), memory, base } =
@@ -388,6 +399,19 @@ impl Session {
                 continue;
             };
             if of != session {
+                continue;
+            }
+            if memory == MemoryKind::Array {
+                let Some((ctx, packed)) =
+                    arrays.remove(&base).filter(|(_, packed)| packed.bytes() == stored.len())
+                else {
+                    return Err(RestoreError::Dangling(format!("the contents of array {base:#x}")));
+                };
+                let writers = Writers { ctx, backend: &self.placer.backend, idle: Mutex::default() };
+                image.for_each_piece(&stored.kind, |offset, piece| {
+                    Ok(writers.write(Target::Array(&packed, offset), piece, progress)?)
+                })?;
+                lock(&writers.idle).iter_mut().try_for_each(Writer::finish)?;
                 continue;
             }
             let range = Range { base, bytes: stored.len() };
@@ -405,13 +429,18 @@ impl Session {
             };
             let writers = &*writers;
             image.for_each_piece(&stored.kind, |offset, piece| {
-                Ok(writers.write(base + offset, piece, progress)?)
+                Ok(writers.write(Target::Memory(base + offset), piece, progress)?)
             })?;
         }
         for writers in writers.values() {
             lock(&writers.idle).iter_mut().try_for_each(Writer::finish)?;
         }
-        Ok(())
+        match arrays.keys().next() {
+            None => Ok(()),
+            Some(handle) => {
+                Err(RestoreError::Dangling(format!("array {handle:#x}, whose contents it needs")))
+            }
+        }
     }
 
     /// Marks, in every context, the moment from which times of events are counted.
@@ -442,7 +471,7 @@ struct Writers<'a> {
 impl Writers<'_> {
     fn write(
         &self,
-        address: u64,
+        target: Target<'_>,
         piece: Piece<'_>,
         progress: &(dyn Fn(u64) + Sync),
     ) -> std::result::Result<(), TransferError> {
@@ -453,11 +482,11 @@ impl Writers<'_> {
         };
         match piece {
             Piece::Bytes(bytes) => {
-                writer.write(address, bytes)?;
+                writer.write(target, bytes)?;
                 progress(bytes.len() as u64);
             }
             Piece::Zeros(bytes) => {
-                writer.zeros(Range { base: address, bytes })?;
+                writer.zeros(target, bytes)?;
                 progress(bytes);
             }
         }
@@ -479,7 +508,7 @@ fn is_described(state: &SessionState, device: usize, memory: MemoryKind, range: 
             let mut variables = state.modules.iter().flat_map(|module| &module.variables);
             variables.any(|variable| variable.range == range)
         }
-        MemoryKind::Driver => false,
+        MemoryKind::Driver | MemoryKind::Array => false,
     }
 }
 

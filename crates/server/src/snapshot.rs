@@ -4,6 +4,7 @@ use crate::capture::Cut;
 use crate::objects::{Event, FunctionRecord, Module, Recorded, StreamKey, Table};
 use crate::session::Session;
 use crate::state::{Images, KernelRecord, ModuleHandle, ModuleState, SessionState, VariableState};
+use crate::textures::TextureState;
 use crate::{lock, read};
 use backend::StreamArg;
 use std::collections::BTreeMap;
@@ -79,6 +80,7 @@ impl Session {
                 .collect(),
             graphs,
             pinned: lock(&self.pinned).records().collect(),
+            textures: TextureState::of(&table),
             output: self.unsent_output(),
         };
         Ok(Cut { state, images })

@@ -10,6 +10,7 @@ use crate::objects::{
     ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, Image,
     ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamRecord,
 };
+use crate::textures::TextureState;
 use backend::Range;
 use image::CHUNK_SIZE;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,8 @@ pub struct SessionState {
     pub graphs: Vec<GraphRecord>,
     /// Pinned memory.
     pub pinned: Vec<PinnedRecord>,
+    /// Arrays, textures and surfaces.
+    pub textures: TextureState,
     /// What the device printed and no answer has carried yet.
     pub output: Vec<u8>,
 }
@@ -232,6 +235,7 @@ mod tests {
             kernels: vec![],
             graphs: vec![],
             pinned: vec![],
+            textures: TextureState::default(),
             output: b"42\n".to_vec(),
         }
     }

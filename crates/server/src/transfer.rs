@@ -1,6 +1,7 @@
 //! Device memory to host memory and back, in pieces through registered buffers: the device copies one piece while the
 //! host deals with another.
 
+use crate::memory::Packed;
 use crate::objects::{Context, Marker};
 use backend::{Backend, Fill, Range, StreamArg};
 use image::CHUNK_SIZE;
@@ -29,6 +30,108 @@ pub enum TransferError {
         /// What it answered.
         code: CuError,
     },
+    /// The same of an array.
+    #[error("array {handle:#x} cannot be copied: {code}")]
+    Array {
+        /// Its handle.
+        handle: u64,
+        /// What the device library answered.
+        code: CuError,
+    },
+}
+
+/// What a failure is told of.
+#[derive(Clone, Copy)]
+enum Place {
+    Memory(Range),
+    Array(u64),
+}
+
+impl Place {
+    fn failed(self, code: CuError) -> TransferError {
+        match self {
+            Self::Memory(range) => TransferError::Device { range, code },
+            Self::Array(handle) => TransferError::Array { handle, code },
+        }
+    }
+}
+
+/// What is read: bytes that lie side by side, or as if they did.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// Device memory.
+    Memory(Range),
+    /// An array.
+    Array(&'a Packed),
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy)]
+pub(crate) enum Target<'a> {
+    /// To device memory from this address on.
+    Memory(u64),
+    /// Into an array, from this byte of it on.
+    Array(&'a Packed, u64),
+}
+
+impl Source<'_> {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Memory(range) => range.bytes,
+            Self::Array(packed) => packed.bytes(),
+        }
+    }
+
+    fn failed(&self, code: CuError) -> TransferError {
+        match self {
+            Self::Memory(range) => Place::Memory(*range).failed(code),
+            Self::Array(packed) => Place::Array(packed.handle).failed(code),
+        }
+    }
+
+    /// Has `bytes` bytes, from number `first` on, copied to host memory at `to`.
+    fn read(
+        &self,
+        backend: &dyn Backend,
+        ctx: &Context,
+        first: u64,
+        bytes: u64,
+        to: u64,
+    ) -> backend::Result<()> {
+        match self {
+            Self::Memory(range) => backend.copy(ctx.raw, StreamArg::Legacy, to, range.base + first, bytes),
+            Self::Array(packed) => packed
+                .copies(first, bytes, to, false)
+                .try_for_each(|copy| backend.copy_box(ctx.raw, StreamArg::Legacy, &copy)),
+        }
+    }
+}
+
+impl Target<'_> {
+    /// The same place `bytes` bytes further on.
+    fn offset(self, bytes: u64) -> Self {
+        match self {
+            Self::Memory(address) => Self::Memory(address + bytes),
+            Self::Array(packed, first) => Self::Array(packed, first + bytes),
+        }
+    }
+
+    fn place(self, bytes: u64) -> Place {
+        match self {
+            Self::Memory(base) => Place::Memory(Range { base, bytes }),
+            Self::Array(packed, _) => Place::Array(packed.handle),
+        }
+    }
+
+    /// Has `bytes` bytes of host memory at `from` copied there.
+    fn write(self, backend: &dyn Backend, ctx: &Context, from: u64, bytes: u64) -> backend::Result<()> {
+        match self {
+            Self::Memory(address) => backend.copy(ctx.raw, StreamArg::Legacy, address, from, bytes),
+            Self::Array(packed, first) => packed
+                .copies(first, bytes, from, true)
+                .try_for_each(|copy| backend.copy_box(ctx.raw, StreamArg::Legacy, &copy)),
+        }
+    }
 }
 
 impl From<TransferError> for std::io::Error {
@@ -97,15 +200,15 @@ impl Reader {
         Ok(Self { ctx: Arc::clone(ctx), buffers, backend: Arc::clone(backend) })
     }
 
-    /// Begins to read `range`; ask for all of it, in pieces of a chunk.
-    pub(crate) fn begin(&mut self, range: Range) -> Pieces<'_> {
-        Pieces { reader: self, rest: range, under_way: VecDeque::with_capacity(BUFFERS), issued: 0 }
+    /// Begins to read `source`; ask for all of it, in pieces of a chunk.
+    pub(crate) fn begin<'a>(&'a mut self, source: Source<'a>) -> Pieces<'a> {
+        Pieces { reader: self, source, next: 0, under_way: VecDeque::with_capacity(BUFFERS), issued: 0 }
     }
 
     /// Reads a small range whole.
     pub(crate) fn read(&mut self, range: Range) -> Result<Vec<u8>, TransferError> {
         let mut bytes = vec![0; range.bytes as usize];
-        let mut pieces = self.begin(range);
+        let mut pieces = self.begin(Source::Memory(range));
         for piece in bytes.chunks_mut(CHUNK_SIZE) {
             pieces.next(piece)?;
         }
@@ -113,11 +216,13 @@ impl Reader {
     }
 }
 
-/// The pieces of a range that is being read.
+/// The pieces of what is being read.
 pub(crate) struct Pieces<'a> {
     reader: &'a mut Reader,
-    rest: Range,
-    under_way: VecDeque<(usize, Range, Marker)>,
+    source: Source<'a>,
+    next: u64,
+    /// Buffer, bytes, and what tells that they are there.
+    under_way: VecDeque<(usize, u64, Marker)>,
     issued: usize,
 }
 
@@ -125,12 +230,11 @@ impl Pieces<'_> {
     /// Fills `room` with the next piece: a chunk, or what is left.
     pub(crate) fn next(&mut self, room: &mut [u8]) -> Result<(), TransferError> {
         self.issue()?;
-        let Some((buffer, range, marker)) = self.under_way.pop_front() else {
-            let range = Range { base: self.rest.base, bytes: room.len() as u64 };
-            return Err(TransferError::Device { range, code: CuError::INVALID_VALUE });
+        let Some((buffer, bytes, marker)) = self.under_way.pop_front() else {
+            return Err(self.source.failed(CuError::INVALID_VALUE));
         };
-        await_marker(&marker, range)?;
-        let bytes = room.len().min(range.bytes as usize);
+        await_marker(&marker).map_err(|code| self.source.failed(code))?;
+        let bytes = room.len().min(bytes as usize);
         // SAFETY: the buffer has a chunk, a piece has no more, and the device has finished writing it.
         unsafe {
             std::ptr::copy_nonoverlapping(self.reader.buffers.buffer(buffer), room.as_mut_ptr(), bytes)
@@ -139,15 +243,16 @@ impl Pieces<'_> {
     }
 
     fn issue(&mut self) -> Result<(), TransferError> {
-        while self.under_way.len() < BUFFERS && self.rest.bytes > 0 {
-            let range = Range { base: self.rest.base, bytes: self.rest.bytes.min(CHUNK_SIZE as u64) };
-            self.rest = Range { base: range.end(), bytes: self.rest.bytes - range.bytes };
+        let all = self.source.bytes();
+        while self.under_way.len() < BUFFERS && self.next < all {
+            let bytes = (all - self.next).min(CHUNK_SIZE as u64);
             let Reader { ctx, buffers, backend } = &*self.reader;
             let to = buffers.buffer(self.issued) as u64;
-            let failed = |code| TransferError::Device { range, code };
-            backend.copy(ctx.raw, StreamArg::Legacy, to, range.base, range.bytes).map_err(failed)?;
+            let failed = |code| self.source.failed(code);
+            self.source.read(&**backend, ctx, self.next, bytes, to).map_err(failed)?;
             let marker = ctx.mark(StreamArg::Legacy).map_err(failed)?;
-            self.under_way.push_back((self.issued, range, marker));
+            self.under_way.push_back((self.issued, bytes, marker));
+            self.next += bytes;
             self.issued += 1;
         }
         Ok(())
@@ -157,14 +262,14 @@ impl Pieces<'_> {
 impl Drop for Pieces<'_> {
     fn drop(&mut self) {
         // No copy may outlive its buffer's next use.
-        for (_, range, marker) in self.under_way.drain(..) {
-            let _ = await_marker(&marker, range);
+        for (_, _, marker) in self.under_way.drain(..) {
+            let _ = await_marker(&marker);
         }
     }
 }
 
-fn await_marker(marker: &Marker, range: Range) -> Result<(), TransferError> {
-    while !marker.poll().map_err(|code| TransferError::Device { range, code })? {
+fn await_marker(marker: &Marker) -> backend::Result<()> {
+    while !marker.poll()? {
         std::thread::yield_now();
     }
     Ok(())
@@ -174,7 +279,7 @@ fn await_marker(marker: &Marker, range: Range) -> Result<(), TransferError> {
 pub(crate) struct Writer {
     ctx: Arc<Context>,
     buffers: Buffers,
-    used: VecDeque<(Range, Marker)>,
+    used: VecDeque<(Place, Marker)>,
     next: usize,
     backend: Arc<dyn Backend>,
 }
@@ -187,43 +292,52 @@ impl Writer {
         Ok(Self { ctx, buffers, used: VecDeque::new(), next: 0, backend })
     }
 
-    /// Has `bytes` written to `address`; complete after [`Writer::finish`].
-    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), TransferError> {
+    /// Has `bytes` written to `target`; complete after [`Writer::finish`].
+    pub(crate) fn write(&mut self, target: Target<'_>, bytes: &[u8]) -> Result<(), TransferError> {
         for (number, piece) in bytes.chunks(CHUNK_SIZE).enumerate() {
-            let base = address + (number * CHUNK_SIZE) as u64;
-            let range = Range { base, bytes: piece.len() as u64 };
+            let (target, len) = (target.offset((number * CHUNK_SIZE) as u64), piece.len() as u64);
+            let place = target.place(len);
             if self.used.len() >= self.buffers.count
-                && let Some((range, marker)) = self.used.pop_front()
+                && let Some((place, marker)) = self.used.pop_front()
             {
-                await_marker(&marker, range)?;
+                await_marker(&marker).map_err(|code| place.failed(code))?;
             }
             let buffer = self.buffers.buffer(self.next);
             self.next += 1;
             // SAFETY: the buffer has a chunk, a piece has no more, and the copy that used it last is complete.
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), buffer, piece.len()) };
-            let failed = |code| TransferError::Device { range, code };
-            self.backend
-                .copy(self.ctx.raw, StreamArg::Legacy, base, buffer as u64, range.bytes)
-                .map_err(failed)?;
-            self.used.push_back((range, self.ctx.mark(StreamArg::Legacy).map_err(failed)?));
+            let marker = target.write(&*self.backend, &self.ctx, buffer as u64, len);
+            let marker = marker.and_then(|()| self.ctx.mark(StreamArg::Legacy));
+            self.used.push_back((place, marker.map_err(|code| place.failed(code))?));
         }
         Ok(())
     }
 
     /// Has zeros written; complete after [`Writer::finish`].
-    pub(crate) fn zeros(&mut self, range: Range) -> Result<(), TransferError> {
-        let fill =
-            Fill { dst: range.base, pitch: range.bytes, element: 1, value: 0, width: range.bytes, height: 1 };
-        let failed = |code| TransferError::Device { range, code };
-        self.backend.fill(self.ctx.raw, StreamArg::Legacy, &fill).map_err(failed)?;
-        self.used.push_back((range, self.ctx.mark(StreamArg::Legacy).map_err(failed)?));
+    pub(crate) fn zeros(&mut self, target: Target<'_>, bytes: u64) -> Result<(), TransferError> {
+        let Target::Memory(dst) = target else {
+            // Arrays cannot be filled.
+            let zeros = vec![0; CHUNK_SIZE.min(bytes as usize)];
+            let mut done = 0;
+            while done < bytes {
+                let piece = (bytes - done).min(CHUNK_SIZE as u64);
+                self.write(target.offset(done), &zeros[..piece as usize])?;
+                done += piece;
+            }
+            return Ok(());
+        };
+        let fill = Fill { dst, pitch: bytes, element: 1, value: 0, width: bytes, height: 1 };
+        let place = target.place(bytes);
+        let marker = self.backend.fill(self.ctx.raw, StreamArg::Legacy, &fill);
+        let marker = marker.and_then(|()| self.ctx.mark(StreamArg::Legacy));
+        self.used.push_back((place, marker.map_err(|code| place.failed(code))?));
         Ok(())
     }
 
     /// Waits until everything is written.
     pub(crate) fn finish(&mut self) -> Result<(), TransferError> {
-        while let Some((range, marker)) = self.used.pop_front() {
-            await_marker(&marker, range)?;
+        while let Some((place, marker)) = self.used.pop_front() {
+            await_marker(&marker).map_err(|code| place.failed(code))?;
         }
         Ok(())
     }

@@ -5,13 +5,13 @@ mod common;
 
 use backend_soft::{Options, SoftBackend};
 use common::{
-    App, BASIC, CTX, HELLO, Images, LONG, SESSION, Thread, VARIABLES, backend, manifest, wait_until,
+    App, BASIC, CTX, HELLO, Images, LONG, SESSION, Thread, VARIABLES, backend, manifest, rehearse,
+    rehearse_on, wait_until,
 };
 use image::{ImageId, ObjectKind, SessionId};
 use server::capture::Cut;
 use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use server::restore::RestoreError;
-use server::session::Session;
 use server::state::SessionState;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -20,21 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::Store;
-use transport::ServerSession;
 use wire::*;
 
 const SOON: Duration = Duration::from_millis(200);
-
-/// Rehearses a state in a session of its own.
-fn rehearse(state: &[u8]) -> Result<(), RestoreError> {
-    rehearse_on(backend(), state)
-}
-
-fn rehearse_on(backend: Arc<dyn backend::Backend>, state: &[u8]) -> Result<(), RestoreError> {
-    let dir = tempfile::tempdir().unwrap();
-    let link = ServerSession::create(dir.path()).unwrap();
-    Session::rehearse(backend, link, dir.path().to_owned(), state)
-}
 
 /// What a rehearsal says of a session's state after `tamper`: one with a module whose variable the program knows.
 fn tampered(tamper: impl FnOnce(&mut SessionState)) -> RestoreError {

@@ -13,6 +13,8 @@ use wire::*;
 enum Fate {
     /// It is there after a restart at the same address, with what was in it: [`WORDS`], written here by the program.
     Captured(u64),
+    /// The same of an array, which has a handle for an address.
+    Kept(ArrayId),
     /// A checkpoint is refused with a sentence in which each of these stands.
     Refused(&'static [&'static str]),
     /// The call is told that there is no such thing here.
@@ -45,8 +47,8 @@ const WAYS: &[Way] = &[
     way("pinned memory", &["cuMemHostAlloc", "cuMemAllocHost"], pinned),
     way("module global", &["cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx"], global),
     way("device heap", &["cuModuleLoadData"], heap),
-    way("array", &["cuArrayCreate", "cuArray3DCreate", "cuArrayGetPlane"], unavailable),
-    way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], unavailable),
+    way("array", &["cuArrayCreate", "cuArray3DCreate", "cuArrayGetPlane"], array),
+    way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], level),
     way("graph node", &["cuGraphAddMemAllocNode"], unavailable),
     way("virtual memory", &["cuMemCreate", "cuMemRetainAllocationHandle"], unavailable),
     way("managed memory", &["cuMemAllocManaged"], unavailable),
@@ -96,6 +98,39 @@ fn global(app: &mut App, thread: &mut Thread) -> Fate {
     Fate::Captured(address)
 }
 
+/// An array of one row of [`WORDS`].
+const ROW: ArrayDesc = ArrayDesc { width: 3, height: 0, depth: 0, format: 3, channels: 1, flags: 0 };
+
+/// Copies between an array's row and memory.
+fn copy_row(thread: &mut Thread, dst: CopySide, src: CopySide) {
+    let copy = CopyBox { ctx: CTX, stream: Stream::Legacy, dst, src, width: 12, height: 1, depth: 1 };
+    thread.send(copy);
+}
+
+fn side(address: u64) -> CopySide {
+    CopySide::Memory(Pitched { address, pitch: 12, rows: 1 })
+}
+
+fn fill_row(thread: &mut Thread, array: ArrayId) -> Fate {
+    let address = thread.alloc(12);
+    thread.put(address, &WORDS);
+    copy_row(thread, CopySide::Array(array, [0; 3]), side(address));
+    Fate::Kept(array)
+}
+
+/// A plane is of an array of several, and none such is made.
+fn array(_: &mut App, thread: &mut Thread) -> Fate {
+    thread.call(ArrayCreate { ctx: CTX, array: ArrayId(3), desc: ROW }).unwrap();
+    fill_row(thread, ArrayId(3))
+}
+
+fn level(_: &mut App, thread: &mut Thread) -> Fate {
+    let (mipmap, desc) = (MipmapId(3), ArrayDesc { width: 6, ..ROW });
+    thread.call(MipmapCreate { ctx: CTX, mipmap, desc, levels: 2 }).unwrap();
+    thread.call(MipmapLevel { mipmap, level: 1, array: ArrayId(4) }).unwrap();
+    fill_row(thread, ArrayId(4))
+}
+
 /// Memory that kernels allocate with `malloc`.
 fn heap(app: &mut App, thread: &mut Thread) -> Fate {
     let heap = ".version 7.0\n.target sm_75\n.address_size 64\n\
@@ -135,14 +170,24 @@ fn whatever_device_memory_there_is_comes_back_or_is_refused() {
         app.session.close_gate(LONG).unwrap();
         let refusals = app.session.refusals();
         match fate {
-            Fate::Captured(address) => {
+            Fate::Captured(_) | Fate::Kept(_) => {
                 assert!(refusals.is_empty(), "{what}: {refusals:?}");
                 let images = Images::new();
                 let (id, _) = images.capture(&app.session);
                 let (dir, held) = app.kill();
                 drop(thread);
                 app = App::restore(dir, held, SESSION, &images.store.open_image(&id).unwrap());
-                assert_eq!(app.thread().get(address, 3), WORDS, "{what}");
+                let mut thread = app.thread();
+                let address = match fate {
+                    Fate::Kept(array) => {
+                        let address = thread.alloc(12);
+                        copy_row(&mut thread, side(address), CopySide::Array(array, [0; 3]));
+                        address
+                    }
+                    Fate::Captured(address) => address,
+                    Fate::Refused(_) | Fate::Unavailable => unreachable!(),
+                };
+                assert_eq!(thread.get(address, 3), WORDS, "{what}");
             }
             Fate::Refused(words) => {
                 let named = |sentence: &String| words.iter().all(|word| sentence.contains(word));

@@ -294,6 +294,7 @@ pub(crate) fn describe(kind: &ObjectKind) -> String {
                 image::MemoryKind::Allocation => "memory",
                 image::MemoryKind::Global => "module global",
                 image::MemoryKind::Driver => "driver memory",
+                image::MemoryKind::Array => "array",
             };
             format!("device {device}'s {memory} at {base:#x} of session {session}")
         }

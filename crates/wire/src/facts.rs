@@ -3,22 +3,6 @@
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
 use crate::messages::NAMES_MAX;
 
-macro_rules! record {
-    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Debug)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
-        impl Wire for $name {
-            fn encode(&self, to: &mut Encoder<'_>) {
-                $(self.$field.encode(to);)*
-            }
-            fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-                Ok(Self { $($field: Wire::decode(from)?),* })
-            }
-        }
-    };
-}
-
 record! {
     /// One GPU.
     DeviceFacts {

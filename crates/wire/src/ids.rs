@@ -2,11 +2,12 @@
 //! counter of the session, so a creation whose success is known in advance need not wait; the server refuses an id in use.
 
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
+use serde::{Deserialize, Serialize};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident = $tag:literal),* $(,)?) => {
         $($(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
         pub struct $name(pub u32);
 
         impl $name {
@@ -59,6 +60,10 @@ ids! {
     PoolId = 0xe1,
     /// An executable graph (`CUgraphExec`).
     GraphExecId = 0xdb,
+    /// An array (`CUarray`), or a level of a mipmapped one.
+    ArrayId = 0xe4,
+    /// A mipmapped array (`CUmipmappedArray`).
+    MipmapId = 0xe5,
 }
 
 /// Index of a GPU as the application counts them.

@@ -3,6 +3,10 @@
 //! length is checked against what is there before anything is allocated.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod record;
+
+mod arrays;
 mod codec;
 mod facts;
 mod graph;
@@ -10,7 +14,9 @@ mod greeting;
 mod ids;
 mod messages;
 mod reply;
+mod textures;
 
+pub use arrays::*;
 pub use codec::{DecodeError, Decoder, Encoder, MAX_LIST, Wire};
 pub use cuda_abi::CuError;
 pub use facts::{DeviceFacts, FunctionFacts, Names, Param, SessionFacts};
@@ -19,6 +25,7 @@ pub use greeting::{GREETING_MAX, Greeting};
 pub use ids::*;
 pub use messages::*;
 pub use reply::Reply;
+pub use textures::*;
 
 /// Version of the protocol; both sides refuse any other.
 pub const PROTOCOL_VERSION: u32 = 2;

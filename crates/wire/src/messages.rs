@@ -1,11 +1,13 @@
 //! Every message, defined once. `messages!` makes from it the struct, its opcode, its codec, its reply type, and the
 //! [`Request`] that a server matches on.
 
+use crate::arrays::{ArrayDesc, CopySide};
 pub use crate::codec::Bytes;
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
 use crate::facts::{FunctionFacts, Names, SessionFacts};
 use crate::graph::GraphData;
 use crate::ids::*;
+use crate::textures::{TensorMap, TensorMapRequest, TextureDesc};
 
 /// A message from the application's side and the type of its answer.
 pub trait Message: Wire {
@@ -276,6 +278,29 @@ messages! {
     205 round_trip MemAllocAsync { ctx: ContextId, stream: Stream, pool: Pool, bytes: u64 } -> u64;
     /// `cuMemFreeAsync`; the client has checked the address against its table.
     206 pipelined MemFreeAsync { ctx: ContextId, stream: Stream, address: u64 } -> ();
+    // --- arrays, textures, surfaces
+    /// `cuArrayCreate`, `cuArray3DCreate`.
+    140 round_trip ArrayCreate { ctx: ContextId, array: ArrayId, desc: ArrayDesc } -> ();
+    /// `cuArrayDestroy`.
+    141 pipelined ArrayDestroy { array: ArrayId } -> ();
+    /// `cuMipmappedArrayCreate`.
+    142 round_trip MipmapCreate { ctx: ContextId, mipmap: MipmapId, desc: ArrayDesc, levels: u32 } -> ();
+    /// `cuMipmappedArrayGetLevel`, the first time for a level.
+    143 round_trip MipmapLevel { mipmap: MipmapId, level: u32, array: ArrayId } -> ();
+    /// `cuMipmappedArrayDestroy`.
+    144 pipelined MipmapDestroy { mipmap: MipmapId } -> ();
+    /// A copy that has an array on a side. From a staging slot as [`CopyFromSlot`], into one as [`CopyToSlot`].
+    145 pipelined CopyBox { ctx: ContextId, stream: Stream, dst: CopySide, src: CopySide, width: u64, height: u64, depth: u64 } -> ();
+    /// `cuTexObjectCreate`; answers the object as kernels know it.
+    146 round_trip TextureCreate { ctx: ContextId, texture: TextureDesc } -> u64;
+    /// `cuTexObjectDestroy`.
+    147 pipelined TextureDestroy { ctx: ContextId, texture: u64 } -> ();
+    /// `cuSurfObjectCreate`; answers the object as kernels know it.
+    148 round_trip SurfaceCreate { ctx: ContextId, array: ArrayId } -> u64;
+    /// `cuSurfObjectDestroy`.
+    149 pipelined SurfaceDestroy { ctx: ContextId, surface: u64 } -> ();
+    /// `cuTensorMapEncode*`, `cuTensorMapReplaceAddress`: what the device library makes of the arguments.
+    150 round_trip TensorMapEncode { ctx: ContextId, request: TensorMapRequest } -> TensorMap;
 }
 
 /// The most bytes a copy message carries itself.

@@ -25,6 +25,7 @@ use crate::module::{Module, ModuleError, Selected};
 use crate::printf::Output;
 use crate::sched::Pool;
 use crate::stream::{Context, Copy3, Event, Side, Stream, Work};
+use crate::texture::{Array, Mipmap, Objects};
 
 /// Driver version that the device answers.
 const DRIVER_VERSION: i32 = 13000;
@@ -69,7 +70,7 @@ pub struct SoftBackend {
     output: Arc<Output>,
     pool: Arc<Pool>,
     workspaces: Arc<Workspaces>,
-    placement: Placement,
+    pub(super) placement: Placement,
     contexts: Table<ContextEntry>,
     blocks: Table<u64>,
     modules: Table<Of<Loaded>>,
@@ -77,6 +78,9 @@ pub struct SoftBackend {
     streams: Table<Of<Arc<Stream>>>,
     pub(super) events: Table<Of<Event>>,
     pub(super) graphs: Table<Of<Graph>>,
+    pub(super) arrays: Table<Of<Array>>,
+    pub(super) mipmaps: Table<Of<Mipmap>>,
+    pub(super) objects: Objects,
     grids: AtomicU64,
 }
 
@@ -98,6 +102,9 @@ impl SoftBackend {
             streams: Table::default(),
             events: Table::default(),
             graphs: Table::default(),
+            arrays: Table::default(),
+            mipmaps: Table::default(),
+            objects: Objects::default(),
             grids: AtomicU64::new(1),
         }
     }
@@ -162,7 +169,7 @@ impl Default for SoftBackend {
     }
 }
 
-fn memory_error(error: MemoryError) -> CuError {
+pub(super) fn memory_error(error: MemoryError) -> CuError {
     tracing::debug!("{error}");
     match error {
         MemoryError::Exhausted { .. } | MemoryError::Taken { .. } => CuError::OUT_OF_MEMORY,
@@ -267,7 +274,7 @@ impl Backend for SoftBackend {
         for module in self.modules.drain(|module| module.context == ctx.0) {
             self.unload(&module.object.module)?;
         }
-        Ok(())
+        self.end_textures(ctx)
     }
 
     fn context_synchronize(&self, ctx: RawContext) -> Result<()> {

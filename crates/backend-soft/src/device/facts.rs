@@ -5,6 +5,7 @@ use wire::DeviceFacts;
 
 use crate::memory::RESERVED_SHARED;
 use crate::module::COMPUTE_CAPABILITY;
+use crate::texture::LIMITS;
 
 /// Multiprocessors.
 pub const MULTIPROCESSORS: u32 = 16;
@@ -90,6 +91,8 @@ fn attributes(index: usize) -> Vec<(i32, i32)> {
         (A::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, RESERVED_SHARED as i32),
         (A::CU_DEVICE_ATTRIBUTE_NUMA_ID, -1),
     ]
-    .map(|(attribute, value)| (attribute as i32, value))
-    .to_vec()
+    .iter()
+    .chain(LIMITS)
+    .map(|(attribute, value)| (*attribute as i32, *value))
+    .collect()
 }

@@ -8,5 +8,6 @@ mod handles;
 mod limits;
 mod occupancy;
 mod place;
+mod textures;
 
 pub use backend::{Options, SoftBackend};

@@ -8,6 +8,7 @@
 // A suite says what it saw by panicking.
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
+mod arrays;
 mod code;
 mod contexts;
 mod copies;
@@ -56,6 +57,8 @@ behaviours! {
         host_memory_is_shared;
     copies: copies_go_every_way host_memory_is_read_at_once pitched_copies_move_boxes fills_have_elements
         fills_have_rows;
+    arrays: arrays_hold_boxes arrays_of_every_shape_hold_all_they_should levels_are_arrays objects_have_values
+        wrong_arrays_are_told;
     code: kernels_run parameters_are_told attributes_are_set variables_are_found variables_start_initialised
         modules_are_apart shared_memory_is_dynamic what_is_printed_comes_out occupancy_makes_sense
         modules_list_their_kernels;

@@ -72,8 +72,12 @@ pub fn index() -> impl Strategy<Value = Index> {
 }
 
 fn object_kind() -> impl Strategy<Value = ObjectKind> {
-    let memory =
-        prop_oneof![Just(MemoryKind::Allocation), Just(MemoryKind::Global), Just(MemoryKind::Driver)];
+    let memory = prop_oneof![
+        Just(MemoryKind::Allocation),
+        Just(MemoryKind::Global),
+        Just(MemoryKind::Driver),
+        Just(MemoryKind::Array)
+    ];
     let session = || any::<u64>().prop_map(SessionId);
     prop_oneof![
         (session(), any::<u32>(), memory, any::<u64>()).prop_map(|(session, device, memory, base)| {

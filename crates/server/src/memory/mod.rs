@@ -3,10 +3,12 @@
 pub mod arena;
 mod device;
 mod ordered;
+mod packed;
 mod pinned;
 pub mod pool;
 
 pub use device::{DeviceMemory, RestoreError};
+pub(crate) use packed::Packed;
 pub use pinned::{PinnedMemory, PinnedRecord};
 
 use backend::Range;

@@ -4,6 +4,7 @@
 //! never held during a call that may wait. An object that is destroyed leaves the table at once and ends when the last such
 //! thread lets go of it.
 
+mod array;
 mod code;
 mod context;
 mod event;
@@ -12,8 +13,10 @@ mod host_copy;
 mod pace;
 mod placer;
 mod stream;
+mod texel;
 mod variables;
 
+pub use array::*;
 pub use code::*;
 pub use context::*;
 pub use event::*;
@@ -21,6 +24,7 @@ pub use graph::*;
 pub use host_copy::HostCopy;
 pub use placer::*;
 pub use stream::*;
+pub use texel::*;
 pub use variables::CodeFacts;
 
 use crate::failure::{Failure, Result};
@@ -28,7 +32,10 @@ use backend::Range;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Weak};
-use wire::{Callee, ContextId, CuError, EventId, FunctionId, GraphExecId, KernelId, LibraryId, ModuleId};
+use wire::{
+    ArrayId, Callee, ContextId, CuError, EventId, FunctionId, GraphExecId, KernelId, LibraryId, MipmapId,
+    ModuleId,
+};
 
 /// Every live object of a session.
 #[derive(Default)]
@@ -51,6 +58,12 @@ pub struct Table {
     pub kernels: BTreeMap<KernelId, Arc<Kernel>>,
     /// Executable graphs.
     pub graphs: BTreeMap<GraphExecId, Arc<GraphExec>>,
+    /// Arrays, and levels of mipmapped ones.
+    pub arrays: BTreeMap<ArrayId, Arc<Array>>,
+    /// Mipmapped arrays.
+    pub mipmaps: BTreeMap<MipmapId, Arc<Mipmap>>,
+    /// Texture and surface objects.
+    pub texels: BTreeMap<TexelKey, Arc<Texel>>,
     /// Modules that are gone and shape where others lie.
     pub tombstones: Vec<Tombstone>,
     /// Variables whose addresses the application has been told, by address.
@@ -99,6 +112,22 @@ impl Table {
     /// `INVALID_CONTEXT`.
     pub fn context(&self, id: ContextId) -> Result<Arc<Context>> {
         find(&self.contexts, id, CuError::INVALID_CONTEXT)
+    }
+
+    /// The array `id`.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub fn array(&self, id: ArrayId) -> Result<Arc<Array>> {
+        find(&self.arrays, id, CuError::INVALID_HANDLE)
+    }
+
+    /// The mipmapped array `id`.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub fn mipmap(&self, id: MipmapId) -> Result<Arc<Mipmap>> {
+        find(&self.mipmaps, id, CuError::INVALID_HANDLE)
     }
 
     /// The event `id`.

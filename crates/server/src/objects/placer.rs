@@ -61,6 +61,33 @@ impl Placer {
         making: Making,
         make: impl FnOnce() -> backend::Result<T>,
     ) -> Result<T> {
+        let recorded = (making == Making::Again).then(|| placement.ranges.clone());
+        let made = self.place_unseen(placement, making, make)?;
+        let ranges = &placement.ranges;
+        if let Some(recorded) = recorded
+            && sorted(&recorded) != sorted(ranges)
+        {
+            let detail = format!(
+                "the device library took {} for it, and has to take {} as before; restart with the same driver and device",
+                list(ranges),
+                list(&recorded)
+            );
+            return Err(Failure::new(CuError::OPERATING_SYSTEM, detail));
+        }
+        Ok(made)
+    }
+
+    /// The same for an object none of whose addresses the program can see: it is given the ranges of the first time so that
+    /// others get theirs, and may take other ones.
+    ///
+    /// # Errors
+    /// What `make` answers.
+    pub fn place_unseen<T>(
+        &self,
+        placement: &mut Placement,
+        making: Making,
+        make: impl FnOnce() -> backend::Result<T>,
+    ) -> Result<T> {
         let mut turn = placement.turn;
         let mut make = Some(make);
         let mut made = None;
@@ -73,16 +100,6 @@ impl Placer {
             made = Some(make()?);
             Ok(())
         })?;
-        if let Some(recorded) = replay
-            && sorted(recorded) != sorted(&ranges)
-        {
-            let detail = format!(
-                "the device library took {} for it, and has to take {} as before; restart with the same driver and device",
-                list(&ranges),
-                list(recorded)
-            );
-            return Err(Failure::new(CuError::OPERATING_SYSTEM, detail));
-        }
         *placement = Placement { turn, ranges };
         Ok(made.ok_or(CuError::UNKNOWN)?)
     }

@@ -74,10 +74,13 @@ impl Session {
         for module in &modules {
             table.bury(module, &self.placer);
         }
+        let texels = take_out(&mut table.texels, |texel| texel.record.ctx == id);
+        let arrays = take_out(&mut table.arrays, |array| array.ctx.id() == id);
+        let mipmaps = take_out(&mut table.mipmaps, |mipmap| mipmap.record.ctx == id);
         table.tombstones.retain(|tombstone| tombstone.record.ctx != id);
         table.changes += 1;
         drop(table);
-        drop((streams, dying, events, modules));
+        drop((streams, dying, events, modules, texels, arrays, mipmaps));
         write(&self.table).prune_tombstones(&self.placer);
         let mut pinned = lock(&self.pinned);
         let of_context: Vec<_> = pinned.records().filter(|r| r.ctx == id).map(|r| r.id).collect();

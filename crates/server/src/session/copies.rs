@@ -55,14 +55,19 @@ impl Session {
     }
 
     /// The caller's slot as the side of a pitched copy: rows lie packed in it.
-    fn packed_slot(&self, caller: &mut Caller, slot: u32, (width, height, depth): Shape) -> Result<Pitched> {
+    pub(super) fn packed_slot(
+        &self,
+        caller: &mut Caller,
+        slot: u32,
+        (width, height, depth): Shape,
+    ) -> Result<Pitched> {
         let bytes = width.checked_mul(height).and_then(|plane| plane.checked_mul(depth));
         let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(too_large)?;
         Ok(Pitched { address: self.slot(caller, slot, bytes)?, pitch: width, rows: height })
     }
 }
 
-fn pitched(side: wire::Pitched) -> Pitched {
+pub(super) fn pitched(side: wire::Pitched) -> Pitched {
     Pitched { address: side.address, pitch: side.pitch, rows: side.rows }
 }
 

@@ -58,6 +58,8 @@ impl Session {
             Launch HostFunction
             PoolCreate PoolDestroy PoolTrim PoolGetAttribute PoolSetAttribute MemAllocAsync MemFreeAsync
             GraphInstantiate GraphUpdate GraphNodeEnable GraphUpload GraphLaunch GraphExecDestroy
+            ArrayCreate ArrayDestroy MipmapCreate MipmapLevel MipmapDestroy CopyBox
+            TextureCreate TextureDestroy SurfaceCreate SurfaceDestroy TensorMapEncode
         )
     }
 }

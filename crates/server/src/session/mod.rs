@@ -4,6 +4,7 @@
 //! copies, streams, events, code, launch, callbacks. `ring` runs the rings' threads, `order` keeps the order that CUDA
 //! promises between them.
 
+mod arrays;
 mod callbacks;
 mod code;
 mod contexts;
@@ -20,6 +21,7 @@ mod pools;
 mod ring;
 mod slots;
 mod streams;
+mod textures;
 mod wait;
 
 pub use callbacks::Callbacks;

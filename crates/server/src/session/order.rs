@@ -53,7 +53,8 @@ impl Footprint {
             | Request::PoolTrim(_)
             | Request::PoolGetAttribute(_)
             | Request::PoolSetAttribute(_)
-            | Request::LibraryLoad(_) => Self::Nothing,
+            | Request::LibraryLoad(_)
+            | Request::TensorMapEncode(_) => Self::Nothing,
 
             Request::ContextCreate(m) => Self::Context(m.ctx),
             Request::ContextDestroy(m) => Self::Context(m.ctx),
@@ -79,6 +80,13 @@ impl Footprint {
             Request::CopyFromInline(m) => Self::Context(m.ctx),
             Request::CopyFromSlot(m) => Self::Context(m.ctx),
             Request::CopyRowsFromSlot(m) => Self::Context(m.ctx),
+            Request::CopyBox(m) if matches!(m.src, wire::CopySide::Slot(_)) => Self::Context(m.ctx),
+            Request::ArrayCreate(m) => Self::Context(m.ctx),
+            Request::MipmapCreate(m) => Self::Context(m.ctx),
+            Request::TextureCreate(m) => Self::Context(m.ctx),
+            Request::TextureDestroy(m) => Self::Context(m.ctx),
+            Request::SurfaceCreate(m) => Self::Context(m.ctx),
+            Request::SurfaceDestroy(m) => Self::Context(m.ctx),
 
             // They name no context, or two.
             Request::PeerAccess(_)
@@ -89,7 +97,10 @@ impl Footprint {
             | Request::ModuleUnload(_)
             | Request::ModuleGetFunction(_)
             | Request::ModuleGetGlobal(_)
-            | Request::LibraryUnload(_) => Self::Session,
+            | Request::LibraryUnload(_)
+            | Request::ArrayDestroy(_)
+            | Request::MipmapLevel(_)
+            | Request::MipmapDestroy(_) => Self::Session,
 
             // They change what a launch of another thread is.
             Request::GraphInstantiate(_)
@@ -106,6 +117,7 @@ impl Footprint {
             Request::Copy(m) => work(m.ctx, m.stream),
             Request::CopyWait(m) => work(m.ctx, m.stream),
             Request::Copy3D(m) => work(m.ctx, m.stream),
+            Request::CopyBox(m) => work(m.ctx, m.stream),
             Request::Fill(m) => work(m.ctx, m.stream),
             Request::StreamCreate(m) => work(m.ctx, StreamName::Created(m.stream)),
             Request::StreamDestroy(_) => Self::Session,

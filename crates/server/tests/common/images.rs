@@ -1,10 +1,14 @@
 //! Images of sessions, in a store of their own.
 
+use super::backend;
 use image::{ImageId, Manifest};
+use server::restore::RestoreError;
 use server::session::Session;
+use std::sync::Arc;
 use std::time::Duration;
 use store::{ChunkWriter, Store, WriteOptions};
 use tempfile::TempDir;
+use transport::ServerSession;
 
 /// The session's number in every image.
 pub const SESSION: u32 = 7;
@@ -57,4 +61,15 @@ pub fn manifest(id: ImageId) -> Manifest {
         mapped_files: vec![],
         objects: vec![],
     }
+}
+
+/// Rehearses a state in a session of its own.
+pub fn rehearse(state: &[u8]) -> Result<(), RestoreError> {
+    rehearse_on(backend(), state)
+}
+
+pub fn rehearse_on(backend: Arc<dyn backend::Backend>, state: &[u8]) -> Result<(), RestoreError> {
+    let dir = tempfile::tempdir().unwrap();
+    let link = ServerSession::create(dir.path()).unwrap();
+    Session::rehearse(backend, link, dir.path().to_owned(), state)
 }

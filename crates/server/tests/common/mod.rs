@@ -3,7 +3,7 @@
 
 mod images;
 
-pub use images::{Images, LONG, SESSION, manifest};
+pub use images::{Images, LONG, SESSION, manifest, rehearse, rehearse_on};
 
 use backend::Backend;
 use backend_soft::SoftBackend;

@@ -2,6 +2,7 @@
 
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
+pub mod array;
 pub mod capture;
 pub mod context;
 pub mod copy;
@@ -26,6 +27,8 @@ pub mod primary_context;
 pub mod profiler;
 pub mod set;
 pub mod stream;
+pub mod tensor;
+pub mod texture;
 pub mod unified;
 
 use cuda_abi::sys::CUdeviceptr;

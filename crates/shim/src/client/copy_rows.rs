@@ -36,6 +36,16 @@ impl Rows {
         slice.checked_mul(self.rows)?.checked_add(row)?.checked_mul(self.pitch)
     }
 
+    /// Checks that rows and slices do not overlap.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when they do.
+    pub(super) fn check(&self, Extent { width, height, depth }: Extent) -> CuResult {
+        let overlap = (height > 1 || depth > 1) && self.pitch < width;
+        let short = depth > 1 && self.rows < height;
+        if overlap || short { Err(CuError::INVALID_VALUE) } else { Ok(()) }
+    }
+
     /// Bytes from the first to behind the last.
     pub fn span(&self, extent: Extent) -> CuResult<u64> {
         self.offset(extent.depth - 1, extent.height - 1)
@@ -49,7 +59,7 @@ impl Rows {
     }
 
     /// The same from another row on. The span has been checked, so no row is beyond it.
-    fn from(&self, slice: u64, row: u64) -> Self {
+    pub(super) fn from(&self, slice: u64, row: u64) -> Self {
         Self { side: self.side.offset(self.offset(slice, row).unwrap_or(0)), ..*self }
     }
 }
@@ -104,12 +114,8 @@ impl Call<'_> {
     /// # Errors
     /// `INVALID_VALUE` when rows overlap, or a side is not what the caller says.
     pub fn places_of(&self, dst: &Rows, src: &Rows, extent: Extent) -> CuResult<(Place, Place)> {
-        let Extent { width, height, depth } = extent;
-        let overlap = |side: &Rows| (height > 1 || depth > 1) && side.pitch < width;
-        let short = |side: &Rows| depth > 1 && side.rows < height;
-        if [dst, src].into_iter().any(|side| overlap(side) || short(side)) {
-            return Err(CuError::INVALID_VALUE);
-        }
+        dst.check(extent)?;
+        src.check(extent)?;
         Ok((self.place_of(dst.side, dst.span(extent)?)?, self.place_of(src.side, src.span(extent)?)?))
     }
 

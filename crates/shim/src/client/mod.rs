@@ -4,12 +4,14 @@
 //! ring, context stack and caches, and the session's tables. Handles are looked up here, errors that CUDA gives at the call
 //! are decided here, and only what is well formed is sent.
 
+mod arrays;
 mod callbacks;
 mod code;
 mod connect;
 mod context;
 mod copiers;
 mod copy;
+mod copy_box;
 mod copy_rows;
 mod fork;
 mod image;
@@ -21,12 +23,15 @@ pub mod pinned;
 mod pools;
 mod registry;
 mod session;
+mod tensor_maps;
 mod thread;
 
+pub use arrays::{Array, Mipmap, Plain, TexelDescs, TexelKind};
 pub use callbacks::Callback;
 pub use connect::{JOB, start};
 pub use context::{Context, Owner};
 pub use copy::{Lane, Side, Wait};
+pub use copy_box::End;
 pub use copy_rows::{Extent, LocalRows, Rows};
 pub use image::Upload;
 pub use jit::JitOptions;

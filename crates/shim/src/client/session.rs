@@ -8,6 +8,7 @@ use cuda_abi::{CuError, CuResult, sys::CUcontext};
 use transport::ClientSession;
 use wire::{ContextCreate, ContextDestroy, ContextId, Device, DeviceFacts, PoolId};
 
+use super::arrays::{Array, Mipmap, Texels};
 use super::callbacks::Callbacks;
 use super::context::{Context, Owner};
 use super::copiers::Copiers;
@@ -15,6 +16,7 @@ use super::memory::{Allocation, Kind, Memory};
 use super::objects::{Callable, Event, Library, Module, Promised, Stream};
 use super::pools::{DevicePools, Pool};
 use super::registry::{Object, Registry};
+use super::tensor_maps::TensorMaps;
 use super::thread::{Call, SharedLine};
 use super::{fork, pinned};
 use crate::facts::{DeviceIdentity, Facts};
@@ -116,6 +118,14 @@ pub struct Session {
     pub kernels: Registry<Callable>,
     /// Memory pools.
     pub pools: Registry<Pool>,
+    /// Arrays, and levels of mipmapped ones.
+    pub arrays: Registry<Array>,
+    /// Mipmapped arrays.
+    pub mipmaps: Registry<Mipmap>,
+    /// Texture and surface objects.
+    pub texels: Texels,
+    /// Tensor maps made before.
+    pub tensor_maps: TensorMaps,
     /// Kernels that the server does not know yet.
     pub promised: Registry<Promised>,
     /// Held while one is looked up.
@@ -176,6 +186,10 @@ impl Session {
             functions: Registry::default(),
             kernels: Registry::default(),
             pools,
+            arrays: Registry::default(),
+            mipmaps: Registry::default(),
+            texels: Texels::default(),
+            tensor_maps: TensorMaps::default(),
             promised: Registry::default(),
             redeeming: Mutex::default(),
             memory: Memory::default(),
@@ -209,6 +223,8 @@ impl Session {
             || self.functions.contains(id)
             || self.kernels.contains(id)
             || self.pools.contains(id)
+            || self.arrays.contains(id)
+            || self.mipmaps.contains(id)
             || self.promised.contains(id)
             || self.graphs.execs.contains(id)
             || self.callbacks.contains(id)
@@ -284,6 +300,10 @@ impl Session {
         self.modules.sweep();
         self.functions.sweep();
         self.graphs.sweep(self);
+        self.arrays.sweep();
+        self.mipmaps.sweep();
+        self.texels.sweep();
+        self.tensor_maps.forget();
         self.contexts.sweep();
         done
     }

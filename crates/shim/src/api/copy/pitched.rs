@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use cuda_abi::{CuError, CuResult, sys};
 
-use crate::client::{Extent, Lane, Rows, Side, Wait, with};
+use crate::client::{Call, End, Extent, Lane, Rows, Side, Wait, with};
 
 /// `CUmemorytype`.
 const HOST: u32 = sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32;
@@ -17,6 +17,7 @@ struct Place {
     kind: u32,
     host: *const c_void,
     device: u64,
+    array: sys::CUarray,
     pitch: usize,
     height: usize,
     x: usize,
@@ -25,7 +26,11 @@ struct Place {
 }
 
 impl Place {
-    fn rows(&self, extent: Extent) -> CuResult<Rows> {
+    fn end(&self, call: &Call<'_>, extent: Extent) -> CuResult<End> {
+        if self.kind == ARRAY {
+            let at = [self.x as u64, self.y as u64, self.z as u64];
+            return Ok(End::Array(call.array(self.array)?, at));
+        }
         // A pitch of 0 means rows without gaps, a height of 0 slices without gaps.
         let pitch = if self.pitch == 0 { extent.width } else { self.pitch as u64 };
         let rows = if self.height == 0 { extent.height } else { self.height as u64 };
@@ -38,20 +43,20 @@ impl Place {
             HOST => Side::Host(self.host.expose_provenance() as u64),
             DEVICE => Side::Device(self.device),
             UNIFIED => Side::Any(self.device),
-            ARRAY => return Err(CuError::NOT_SUPPORTED),
             _ => return Err(CuError::INVALID_VALUE),
         };
-        Ok(Rows { side: side.offset(offset), pitch, rows })
+        Ok(End::Rows(Rows { side: side.offset(offset), pitch, rows }))
     }
 }
 
 /// Reads one side of a description. The kind is read as the integer that it is: an application may write any.
 macro_rules! side {
-    ($copy:expr, $kind:ident $host:ident $device:ident $pitch:ident $x:ident $y:ident $(, $height:ident $z:ident)?) => {
+    ($copy:expr, $kind:ident $host:ident $device:ident $array:ident $pitch:ident $x:ident $y:ident $(, $height:ident $z:ident)?) => {
         Place {
             kind: (&raw const (*$copy).$kind).cast::<u32>().read(),
             host: (&raw const (*$copy).$host).cast::<*const c_void>().read(),
             device: (*$copy).$device,
+            array: (*$copy).$array,
             pitch: (*$copy).$pitch,
             x: (*$copy).$x,
             y: (*$copy).$y,
@@ -62,16 +67,23 @@ macro_rules! side {
 }
 
 unsafe fn run(stream: sys::CUstream, wait: Wait, dst: Place, src: Place, extent: Extent) -> CuResult {
-    let (dst, src) = (dst.rows(extent)?, src.rows(extent)?);
     with(|call| {
         if wait == Wait::UntilDone {
             call.unsafe_in_capture()?;
         } else if let Some(target) = call.capture_of(stream)? {
-            return call.capture_rows(target, dst, src, extent);
+            return match (dst.end(call, extent)?, src.end(call, extent)?) {
+                (End::Rows(dst), End::Rows(src)) => call.capture_rows(target, dst, src, extent),
+                _ => Err(CuError::NOT_SUPPORTED),
+            };
         }
         let (stream, ctx) = call.stream(stream)?;
-        // SAFETY: the caller's contract is the same.
-        unsafe { call.copy_rows(Lane { ctx, stream, wait }, dst, src, extent) }
+        let lane = Lane { ctx, stream, wait };
+        match (dst.end(call, extent)?, src.end(call, extent)?) {
+            // SAFETY: the caller's contract is the same.
+            (End::Rows(dst), End::Rows(src)) => unsafe { call.copy_rows(lane, dst, src, extent) },
+            // SAFETY: as above.
+            (dst, src) => unsafe { call.copy_box(lane, &dst, &src, extent) },
+        }
     })
 }
 
@@ -84,8 +96,8 @@ macro_rules! copy {
             }
             // SAFETY: not NULL, so the caller's description; the sides are as it says.
             unsafe {
-                let dst = side!(copy, dstMemoryType dstHost dstDevice dstPitch dstXInBytes dstY $(, $dstHeight $dstZ)?);
-                let src = side!(copy, srcMemoryType srcHost srcDevice srcPitch srcXInBytes srcY $(, $srcHeight $srcZ)?);
+                let dst = side!(copy, dstMemoryType dstHost dstDevice dstArray dstPitch dstXInBytes dstY $(, $dstHeight $dstZ)?);
+                let src = side!(copy, srcMemoryType srcHost srcDevice srcArray srcPitch srcXInBytes srcY $(, $srcHeight $srcZ)?);
                 let (width, height) = ((*copy).WidthInBytes as u64, (*copy).Height as u64);
                 let depth = 1 $(* (*copy).$Depth as u64)?;
                 run(stream, wait, dst, src, Extent { width, height, depth })

@@ -1,0 +1,12 @@
+//! Arrays, and the texture and surface objects that kernels read and write them by.
+//!
+//! An array is device memory in which rows and slices lie packed. An object is resolved when it is made: which bytes, as
+//! what, read how.
+
+mod array;
+mod object;
+mod table;
+
+pub use array::{Array, LIMITS, Mipmap, check};
+pub use object::{Plane, Surface, Texture};
+pub use table::{Objects, View};

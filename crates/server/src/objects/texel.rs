@@ -1,0 +1,213 @@
+//! Texture and surface objects. Kernels know them by values that the device library chooses, and that programs keep where they
+//! like: a restart has to get the same ones.
+
+use super::{Array, Context, Making, Mipmap, Placement, Placer};
+use crate::failure::{Failure, Result};
+use backend::Backend;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use wire::{ArrayId, ContextId, CuError, Resource, TextureDesc};
+
+/// How many objects a restart makes to get at the value that one had.
+const TRIES: usize = 1 << 16;
+
+/// Texture or surface.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum TexelKind {
+    /// `CUtexObject`.
+    Texture,
+    /// `CUsurfObject`.
+    Surface,
+}
+
+/// What the application knows an object by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct TexelKey {
+    /// Its context: each has values of its own.
+    pub ctx: ContextId,
+    /// Which sort of object.
+    pub kind: TexelKind,
+    /// Its value.
+    pub value: u64,
+}
+
+impl std::fmt::Display for TexelKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.kind {
+            TexelKind::Texture => "texture",
+            TexelKind::Surface => "surface",
+        };
+        write!(f, "{kind} object {:#x} of context {:#x}", self.value, self.ctx.handle())
+    }
+}
+
+/// What an object reads or writes, and how.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub enum TexelDesc {
+    /// A texture.
+    Texture(TextureDesc),
+    /// A surface of an array.
+    Surface(ArrayId),
+}
+
+/// What it takes to make an object again.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TexelRecord {
+    /// Its context.
+    pub ctx: ContextId,
+    /// What it is.
+    pub desc: TexelDesc,
+    /// What kernels know it by.
+    pub value: u64,
+    /// When it was made, and what the device library took.
+    pub placement: Placement,
+}
+
+impl TexelRecord {
+    /// What the application knows it by.
+    #[must_use]
+    pub fn key(&self) -> TexelKey {
+        let kind = match self.desc {
+            TexelDesc::Texture(_) => TexelKind::Texture,
+            TexelDesc::Surface(_) => TexelKind::Surface,
+        };
+        TexelKey { ctx: self.ctx, kind, value: self.value }
+    }
+
+    /// The memory that it reads by address, if it does.
+    #[must_use]
+    pub fn memory(&self) -> Option<(u64, u64)> {
+        match &self.desc {
+            TexelDesc::Texture(texture) => texture.resource.memory(),
+            TexelDesc::Surface(_) => None,
+        }
+    }
+}
+
+/// The array behind an object, if it is one: it lives as long as the object.
+pub type Behind = Resource<Arc<Array>, Arc<Mipmap>>;
+
+/// A live object; ended when the last user lets go.
+pub struct Texel {
+    /// Its constructor.
+    pub record: TexelRecord,
+    /// What is behind it.
+    pub behind: Behind,
+    object: Object,
+}
+
+/// What the device library made; destroyed with the value.
+struct Object {
+    kind: TexelKind,
+    value: u64,
+    ctx: Arc<Context>,
+    backend: Arc<dyn Backend>,
+}
+
+impl Object {
+    fn make(
+        backend: &Arc<dyn Backend>,
+        ctx: &Arc<Context>,
+        desc: &TexelDesc,
+        behind: &Behind,
+    ) -> backend::Result<Self> {
+        let (kind, value) = match (desc, behind) {
+            (TexelDesc::Texture(texture), behind) => {
+                let resource =
+                    behind.clone().try_map(|array| Ok(array.raw), |mipmap| Ok::<_, CuError>(mipmap.raw))?;
+                let texture = TextureDesc { resource, sampling: texture.sampling, view: texture.view };
+                (TexelKind::Texture, backend.texture_create(ctx.raw, &texture)?)
+            }
+            (TexelDesc::Surface(_), Resource::Array(array)) => {
+                (TexelKind::Surface, backend.surface_create(ctx.raw, array.raw)?)
+            }
+            (TexelDesc::Surface(_), _) => return Err(CuError::INVALID_VALUE),
+        };
+        Ok(Self { kind, value, ctx: Arc::clone(ctx), backend: Arc::clone(backend) })
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let ended = match self.kind {
+            TexelKind::Texture => self.backend.texture_destroy(self.ctx.raw, self.value),
+            TexelKind::Surface => self.backend.surface_destroy(self.ctx.raw, self.value),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(value = self.value, %error, "texture or surface object not destroyed");
+        }
+    }
+}
+
+/// Objects that a restart has made on its way to the values it needs, to be let go of when it has them all.
+#[derive(Default)]
+pub struct Placeholders(Vec<Object>);
+
+impl Placeholders {
+    /// Makes objects until one has the value `wanted`.
+    fn find(&mut self, wanted: u64, make: impl Fn() -> backend::Result<Object>) -> Result<Object> {
+        let mut found = None;
+        for _ in 0..TRIES {
+            let object = make()?;
+            if object.value == wanted {
+                return Ok(object);
+            }
+            found = Some(object.value);
+            let of_kind = |held: &Object| {
+                held.kind == object.kind && held.value == wanted && Arc::ptr_eq(&held.ctx, &object.ctx)
+            };
+            // The value may be in use here: free again, it is the next object's.
+            self.0.retain(|held| !of_kind(held));
+            self.0.push(object);
+        }
+        let found = found.map_or_else(|| "nothing".to_owned(), |value| format!("{value:#x}"));
+        let detail = format!(
+            "the device library calls it {found} and not {wanted:#x} as before; restart with the same driver and device"
+        );
+        Err(Failure::new(CuError::OPERATING_SYSTEM, detail))
+    }
+}
+
+impl Texel {
+    /// Makes a new object, and notes its value in the record.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn make(
+        placer: &Placer,
+        ctx: &Arc<Context>,
+        mut record: TexelRecord,
+        behind: Behind,
+    ) -> Result<Arc<Self>> {
+        let desc = record.desc;
+        let object = placer.place_unseen(&mut record.placement, Making::New, || {
+            Object::make(&placer.backend, ctx, &desc, &behind)
+        })?;
+        record.value = object.value;
+        Ok(Arc::new(Self { record, behind, object }))
+    }
+
+    /// Makes an object again, with the value it had.
+    ///
+    /// # Errors
+    /// The backend's; `OPERATING_SYSTEM` when the value cannot be had.
+    pub fn make_again(
+        placer: &Placer,
+        ctx: &Arc<Context>,
+        mut record: TexelRecord,
+        behind: Behind,
+        placeholders: &mut Placeholders,
+    ) -> Result<Arc<Self>> {
+        let (desc, wanted) = (record.desc, record.value);
+        let found = placer.place_unseen(&mut record.placement, Making::Again, || {
+            Ok(placeholders.find(wanted, || Object::make(&placer.backend, ctx, &desc, &behind)))
+        })?;
+        Ok(Arc::new(Self { record, behind, object: found? }))
+    }
+
+    /// Its context.
+    #[must_use]
+    pub fn ctx(&self) -> &Arc<Context> {
+        &self.object.ctx
+    }
+}

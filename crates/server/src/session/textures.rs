@@ -1,0 +1,88 @@
+//! Texture and surface objects, and tensor maps.
+
+use super::dispatch::Execute;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use crate::objects::{Behind, Table, Texel, TexelDesc, TexelKey, TexelKind, TexelRecord};
+use crate::{read, write};
+use wire::{ArrayId, ContextId, CuError, MipmapId, Resource, TensorMap, TextureDesc};
+
+impl Session {
+    fn make_texel(&self, ctx: ContextId, desc: TexelDesc, behind: Behind) -> Result<u64> {
+        let context = self.context(ctx)?;
+        let record = TexelRecord { ctx, desc, value: 0, placement: Default::default() };
+        let texel = Texel::make(&self.placer, &context, record, behind)?;
+        let key = texel.record.key();
+        let mut table = write(&self.table);
+        table.changes += 1;
+        // The device library gives no value twice at a time, so nothing is replaced.
+        table.texels.insert(key, texel);
+        Ok(key.value)
+    }
+
+    fn destroy_texel(&self, key: TexelKey) -> Result<()> {
+        let mut table = write(&self.table);
+        let texel = table.texels.remove(&key);
+        table.changes += 1;
+        drop(table);
+        match texel {
+            Some(_) => Ok(()),
+            None => Err(Failure::new(CuError::INVALID_VALUE, format!("there is no {key}"))),
+        }
+    }
+
+    /// Sentences about objects that a restart could not make again: what they read is gone.
+    pub(crate) fn texel_refusals(&self) -> Vec<String> {
+        let texels: Vec<_> = read(&self.table).texels.values().map(|texel| texel.record.clone()).collect();
+        let gone = |record: &TexelRecord| {
+            let (address, bytes) = record.memory()?;
+            self.check_memory(address, bytes)
+                .is_err()
+                .then(|| format!("{}: the memory at {address:#x} that it reads has been freed", record.key()))
+        };
+        texels.iter().filter_map(gone).collect()
+    }
+}
+
+/// The arrays that a resource names.
+fn behind(table: &Table, resource: Resource<ArrayId, MipmapId>) -> Result<Behind> {
+    resource.try_map(|array| table.array(array), |mipmap| table.mipmap(mipmap))
+}
+
+impl Execute for wire::TextureCreate {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        let TextureDesc { resource, .. } = self.texture;
+        if let Resource::Linear { .. } | Resource::Pitch2D { .. } = resource {
+            let (address, bytes) = resource.memory().ok_or(CuError::INVALID_VALUE)?;
+            session.check_memory(address, bytes)?;
+        }
+        let behind = behind(&read(&session.table), resource)?;
+        session.make_texel(self.ctx, TexelDesc::Texture(self.texture), behind)
+    }
+}
+
+impl Execute for wire::TextureDestroy {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        session.destroy_texel(TexelKey { ctx: self.ctx, kind: TexelKind::Texture, value: self.texture })
+    }
+}
+
+impl Execute for wire::SurfaceCreate {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        let array = read(&session.table).array(self.array)?;
+        session.make_texel(self.ctx, TexelDesc::Surface(self.array), Resource::Array(array))
+    }
+}
+
+impl Execute for wire::SurfaceDestroy {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        session.destroy_texel(TexelKey { ctx: self.ctx, kind: TexelKind::Surface, value: self.surface })
+    }
+}
+
+impl Execute for wire::TensorMapEncode {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<TensorMap> {
+        let ctx = session.context(self.ctx)?;
+        Ok(session.backend().tensor_map(ctx.raw, &self.request)?)
+    }
+}

@@ -1,0 +1,204 @@
+//! Arrays, textures and surfaces: copies, and what a restart brings back.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{App, CTX, Images, LONG, Pinned, SESSION, Thread, rehearse};
+use server::objects::{TexelKey, TexelKind};
+use std::sync::atomic::Ordering;
+use wire::*;
+
+const FLOAT: u32 = 32;
+
+fn desc(sizes: [u64; 3], flags: u32) -> ArrayDesc {
+    ArrayDesc { width: sizes[0], height: sizes[1], depth: sizes[2], format: FLOAT, channels: 1, flags }
+}
+
+fn sampling() -> Sampling {
+    Sampling {
+        address: [1; 3],
+        filter: 0,
+        flags: 0,
+        max_anisotropy: 0,
+        mipmap_filter: 0,
+        level_bias: 0.0,
+        min_level: 0.0,
+        max_level: 9.0,
+        border: [0.0; 4],
+    }
+}
+
+/// A thread with a page of pinned memory that arrays are filled from and read into.
+struct Rig {
+    thread: Thread,
+    page: Pinned,
+    address: u64,
+}
+
+const PAGE: PinnedId = PinnedId(900);
+
+impl Rig {
+    fn new(app: &App, mut thread: Thread) -> Self {
+        let (page, address) = app.pinned(&mut thread, PAGE, 4096);
+        Self { thread, page, address }
+    }
+
+    fn copy(&mut self, dst: CopySide, src: CopySide, shape: ArrayShape) {
+        let ArrayShape { row: width, rows: height, slices: depth, .. } = shape;
+        self.thread.send(CopyBox { ctx: CTX, stream: Stream::Legacy, dst, src, width, height, depth });
+        self.thread.call(StreamSynchronize { ctx: CTX, stream: Stream::Legacy }).unwrap();
+    }
+
+    fn page(&self, shape: ArrayShape) -> CopySide {
+        CopySide::Memory(Pitched { address: self.address, pitch: shape.row, rows: shape.rows })
+    }
+
+    fn put(&mut self, array: ArrayId, desc: &ArrayDesc, seed: u32) {
+        let shape = desc.shape().unwrap();
+        for word in 0..shape.bytes() as usize / 4 {
+            self.page.word(word).store(seed + word as u32, Ordering::Release);
+        }
+        self.copy(CopySide::Array(array, [0; 3]), self.page(shape), shape);
+    }
+
+    fn holds(&mut self, array: ArrayId, desc: &ArrayDesc, seed: u32) {
+        let shape = desc.shape().unwrap();
+        (0..1024).for_each(|word| self.page.word(word).store(0, Ordering::Release));
+        self.copy(self.page(shape), CopySide::Array(array, [0; 3]), shape);
+        for word in 0..shape.bytes() as usize / 4 {
+            assert_eq!(
+                self.page.word(word).load(Ordering::Acquire),
+                seed + word as u32,
+                "word {word} of {array:?}"
+            );
+        }
+    }
+
+    fn texture(&mut self, resource: Resource) -> u64 {
+        let texture = TextureDesc { resource, sampling: sampling(), view: None };
+        self.thread.call(TextureCreate { ctx: CTX, texture }).unwrap()
+    }
+
+    fn create(&mut self, array: u32, desc: ArrayDesc) -> ArrayId {
+        let array = ArrayId(array);
+        self.thread.call(ArrayCreate { ctx: CTX, array, desc }).unwrap();
+        array
+    }
+}
+
+#[test]
+fn arrays_and_objects_come_back_as_they_were() {
+    let (app, thread) = App::with_context();
+    let images = Images::new();
+    let mut rig = Rig::new(&app, thread);
+    let (flat, solid, layers) =
+        (desc([7, 5, 0], ArrayDesc::SURFACE), desc([4, 3, 2], 0), desc([6, 0, 3], ArrayDesc::LAYERED));
+    let first = rig.create(10, flat);
+    let second = rig.create(11, solid);
+    let third = rig.create(12, layers);
+    let (mipmap, pyramid) = (MipmapId(20), desc([8, 8, 0], 0));
+    rig.thread.call(MipmapCreate { ctx: CTX, mipmap, desc: pyramid, levels: 3 }).unwrap();
+    let level = ArrayId(21);
+    rig.thread.call(MipmapLevel { mipmap, level: 1, array: level }).unwrap();
+    let contents =
+        [(first, flat, 100), (second, solid, 200), (third, layers, 300), (level, pyramid.level(1), 400)];
+    for (array, desc, seed) in contents {
+        rig.put(array, &desc, seed);
+    }
+    // Values that are not in the order of the objects' making, and one whose array the program has let go of.
+    let values: Vec<_> = (0..3).map(|_| rig.texture(Resource::Array(first))).collect();
+    rig.thread.send(TextureDestroy { ctx: CTX, texture: values[0] });
+    let orphan = rig.create(13, solid);
+    rig.put(orphan, &solid, 500);
+    let kept = rig.texture(Resource::Array(orphan));
+    rig.thread.send(ArrayDestroy { array: orphan });
+    let mipmapped = rig.texture(Resource::Mipmap(mipmap));
+    let surface = rig.thread.call(SurfaceCreate { ctx: CTX, array: first }).unwrap();
+    let memory = rig.thread.alloc(4096);
+    let linear = rig.texture(Resource::Linear { address: memory, format: FLOAT, channels: 1, bytes: 4096 });
+    rig.thread.send(TextureDestroy { ctx: CTX, texture: values[1] });
+    assert!(kept == values[0] && kept < values[2], "the device gives values again: {kept} {values:?}");
+
+    app.session.close_gate(LONG).unwrap();
+    assert_eq!(app.session.refusals(), Vec::<String>::new());
+    let (id, state) = images.capture(&app.session);
+    let address = rig.address;
+    drop(rig);
+    let (dir, addresses) = app.kill();
+    rehearse(&state).unwrap();
+
+    let image = images.store.open_image(&id).unwrap();
+    let app = App::restore(dir, addresses, SESSION, &image);
+    let mut rig = Rig { thread: app.thread(), page: Pinned::open(app.dir.path(), PAGE), address };
+    for (array, desc, seed) in contents {
+        rig.holds(array, &desc, seed);
+    }
+    let texel = |value| TexelKey { ctx: CTX, kind: TexelKind::Texture, value };
+    let mut known: Vec<_> =
+        app.session.cut().unwrap().state.textures.texels.iter().map(|record| record.key()).collect();
+    known.sort_unstable();
+    let mut expected: Vec<_> = [kept, values[2], mipmapped, linear].into_iter().map(texel).collect();
+    expected.push(TexelKey { kind: TexelKind::Surface, ..texel(surface) });
+    expected.sort_unstable();
+    assert_eq!(known, expected);
+    // The array that only its texture keeps is there, and has no handle.
+    let gone = CopySide::Array(orphan, [0; 3]);
+    let shape = solid.shape().unwrap();
+    let copy = CopyBox {
+        ctx: CTX,
+        stream: Stream::Legacy,
+        dst: rig.page(shape),
+        src: gone,
+        width: 16,
+        height: 1,
+        depth: 1,
+    };
+    rig.thread.send(copy);
+    rig.thread.call(StreamSynchronize { ctx: CTX, stream: Stream::Legacy }).unwrap();
+    assert_eq!(app.client.control().take_error(), Some(CuError::INVALID_HANDLE));
+    // What was in use is free again when it is destroyed, and nothing else is in use.
+    assert_eq!(rig.texture(Resource::Array(first)), values[1]);
+    rig.thread.send(TextureDestroy { ctx: CTX, texture: kept });
+    assert_eq!(rig.texture(Resource::Array(first)), kept);
+}
+
+#[test]
+fn a_texture_of_freed_memory_refuses_the_checkpoint() {
+    let (app, thread) = App::with_context();
+    let mut rig = Rig::new(&app, thread);
+    let memory = rig.thread.alloc(4096);
+    let value = rig.texture(Resource::Linear { address: memory, format: FLOAT, channels: 1, bytes: 4096 });
+    rig.thread.send(MemFree { address: memory });
+    rig.thread.call(StreamSynchronize { ctx: CTX, stream: Stream::Legacy }).unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let refusals = app.session.refusals();
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
+    assert!(refusals[0].contains(&format!("texture object {value:#x}")) && refusals[0].contains("freed"));
+}
+
+#[test]
+fn copies_stay_inside_of_arrays() {
+    let (app, thread) = App::with_context();
+    let mut rig = Rig::new(&app, thread);
+    let array = rig.create(10, desc([7, 5, 0], 0));
+    let mut refused = |at: [u64; 3], [width, height, depth]: [u64; 3]| {
+        let (dst, src) = (
+            CopySide::Array(array, at),
+            CopySide::Memory(Pitched { address: rig.address, pitch: 512, rows: 8 }),
+        );
+        rig.thread.send(CopyBox { ctx: CTX, stream: Stream::Legacy, dst, src, width, height, depth });
+        rig.thread.call(StreamSynchronize { ctx: CTX, stream: Stream::Legacy }).unwrap();
+        app.client.control().take_error()
+    };
+    assert_eq!(refused([0; 3], [28, 5, 1]), None);
+    for (at, extent) in [
+        ([4, 0, 0], [28, 1, 1]),
+        ([0, 5, 0], [4, 1, 1]),
+        ([0, 0, 1], [4, 1, 1]),
+        ([2, 0, 0], [4, 1, 1]),
+        ([u64::MAX - 3, 0, 0], [4, 1, 1]),
+        ([0, u64::MAX, 0], [4, 2, 1]),
+    ] {
+        assert_eq!(refused(at, extent), Some(CuError::INVALID_VALUE), "{extent:?} at {at:?}");
+    }
+}
