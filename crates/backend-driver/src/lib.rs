@@ -8,6 +8,7 @@ mod code;
 mod device;
 mod driver;
 mod graph;
+pub mod machine;
 mod output;
 pub mod steer;
 mod textures;

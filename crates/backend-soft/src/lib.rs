@@ -19,4 +19,4 @@ mod stream;
 #[expect(dead_code, unused_imports, reason = "no instruction reads them yet")]
 mod texture;
 
-pub use device::{Options, SoftBackend};
+pub use device::{Options, SoftBackend, machine};

@@ -9,6 +9,7 @@ mod folder;
 mod interrupt;
 mod lineage;
 mod lock;
+mod machine;
 mod record;
 pub mod restart;
 pub mod runtime;

@@ -10,7 +10,9 @@ use crate::record::JobRecord;
 use crate::runtime;
 use crate::sessions::{Session, Sessions, panicked};
 use crate::stores::open_store;
-use crate::supervisor::{Ended, Settings, Supervisor, admin_socket, claim, criu, hello, tmpfs};
+use crate::supervisor::{
+    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, tmpfs,
+};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
 use std::path::Path;
@@ -175,7 +177,9 @@ impl Restart {
             tmpfs.size()
         );
         let dir = tmpfs.path();
-        let target = Target { dir: &dir, may_link: &host::may_be_link, when_full: &when_full };
+        // Nothing is written to what lies in the shim's folder any more.
+        let may_link = |path: &Path| host::may_be_link(path) || is_library_link(path);
+        let target = Target { dir: &dir, may_link: &may_link, when_full: &when_full };
         let name = |path| ObjectKind::SharedFile { path };
         folder::load(&target, &self.image, &self.record.shared, name, &|bytes| meter.advance(bytes))
     }

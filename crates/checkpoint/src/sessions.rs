@@ -1,6 +1,7 @@
 //! The GPU sessions of a job: one server for each application process that initialises CUDA.
 
 use crate::error::{Chain, Failure, Kind};
+use crate::machine::Watcher;
 use crate::server_process::ServerProcess;
 use host::InnerPid;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use transport::hello::{HelloListener, Pending};
+use transport::hello::{HelloListener, Pending, Wish};
 
 /// How long a process may take to say what it wants.
 const GREETING: Duration = Duration::from_secs(5);
@@ -54,11 +55,12 @@ pub struct Sessions {
     /// The job's tmpfs, as seen by the supervisor.
     shared: PathBuf,
     device: String,
+    machine: Watcher,
     live: Mutex<BTreeMap<u32, Arc<Session>>>,
     next: AtomicU32,
     /// Held for reading while a session begins, for writing while a cut is taken.
     beginning: RwLock<()>,
-    /// Processes that have asked for a session and not got it yet.
+    /// Processes that have asked for something and not got it yet: their connections lead out of the job.
     asking: AtomicUsize,
     ended: AtomicBool,
 }
@@ -66,7 +68,7 @@ pub struct Sessions {
 /// While it lives, no session begins.
 pub type Held<'a> = RwLockWriteGuard<'a, ()>;
 
-/// A process that asks for a session.
+/// A process that asks.
 struct Asking(Arc<Sessions>);
 
 impl Asking {
@@ -88,6 +90,7 @@ impl Sessions {
     pub fn new(shared: PathBuf, device: String) -> Arc<Self> {
         Arc::new(Self {
             shared,
+            machine: Watcher::new(device.clone()),
             device,
             live: Mutex::default(),
             next: AtomicU32::new(1),
@@ -121,9 +124,10 @@ impl Sessions {
             match listener.accept() {
                 Ok(caller) => {
                     std::thread::spawn(move || match caller.hear(GREETING) {
-                        Ok(pending) => asking.0.begin(pending),
+                        Ok(Wish::Session(pending)) => asking.0.begin(pending),
+                        Ok(Wish::Devices(pending)) => asking.0.tell(pending),
                         Err(error) => {
-                            tracing::warn!("a process asked for a GPU session: {}", Chain(&error));
+                            tracing::warn!("a process asked for its GPU: {}", Chain(&error));
                         }
                     });
                 }
@@ -157,6 +161,22 @@ impl Sessions {
                 }
             }
         }
+    }
+
+    /// Answers at once, whether a cut is on its way or not; one that has found the connection sees that somebody is asking.
+    fn tell(&self, pending: Pending) {
+        let pid = pending.pid();
+        let told = match self.machine.look() {
+            Ok(machine) => pending.tell(machine),
+            Err(failure) => {
+                tracing::warn!("process {pid} is not told of the GPUs: {failure}");
+                pending.refuse(&failure.message)
+            }
+        };
+        if let Err(error) = told {
+            tracing::debug!("process {pid} is gone: {}", Chain(&error));
+        }
+        drop(self.beginning.read().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn start(&self, record: SessionRecord, start: &Start) -> Result<Session, Failure> {
@@ -272,7 +292,7 @@ impl Sessions {
         (self.live().values().map(Arc::clone).collect(), held)
     }
 
-    /// Whether a process has asked for a session that has not begun.
+    /// Whether a process has asked for something that it has not got.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.asking.load(Ordering::Acquire) > 0

@@ -12,6 +12,7 @@ use image::{Command, ImageId, Lineage, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
 use std::net::Shutdown;
+use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,10 @@ use transport::hello::HelloListener;
 
 /// Folder of the shim on the job's tmpfs.
 const LIBRARY_DIR: &str = "lib";
+/// The shim's name there.
+const LIBRARY: &str = "libcuda.so.1";
+/// Its other names.
+const LIBRARY_LINKS: [&str; 3] = ["libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"];
 /// Where a process asks for a GPU session.
 const HELLO: &str = "hello.sock";
 /// How long whoever asks may take to say what, and to hear the answer.
@@ -113,7 +118,11 @@ pub fn run(
         too_small(Failure::of(what, &error), &error, settings.shared_memory)
     })?;
     let inside = Path::new(host::JOB_DIR).join(LIBRARY_DIR);
-    spec.binds = host::driver::binds(&inside.join("libcuda.so.1"), "libcuda.so");
+    let ours = inside.join(LIBRARY);
+    spec.binds = ["libcuda.so", "libnvidia-ml.so"]
+        .into_iter()
+        .flat_map(|library| host::driver::binds(&ours, library))
+        .collect();
     spec.hide = host::driver::device_nodes();
     spec.blank = host::driver::blank_nodes();
     spec.library_dir = Some(inside);
@@ -359,11 +368,17 @@ pub(crate) fn tmpfs(size: u64) -> Result<host::Tmpfs, Failure> {
     })
 }
 
-/// The shim under every name by which programs ask for the driver.
+/// The shim under every name by which programs ask for the driver, or for NVML: one file, so that a process that asks for both loads it
+/// once. ldconfig takes the names of links for those of other libraries.
 fn install_shim(shim: &Path, library: &Path) -> io::Result<()> {
     fs::create_dir_all(library)?;
-    fs::copy(shim, library.join("libcuda.so.1"))?;
-    fs::hard_link(library.join("libcuda.so.1"), library.join("libcuda.so"))
+    fs::copy(shim, library.join(LIBRARY))?;
+    LIBRARY_LINKS.iter().try_for_each(|name| symlink(LIBRARY, library.join(name)))
+}
+
+/// Whether a job's tmpfs has a link of ours at `path`.
+pub(crate) fn is_library_link(path: &Path) -> bool {
+    LIBRARY_LINKS.iter().any(|name| Path::new(LIBRARY_DIR).join(name) == path)
 }
 
 /// Names the flag, where the job's tmpfs of `size` bytes is full.

@@ -39,6 +39,8 @@ pub enum Command {
     Verify(Image),
     /// Say what works on this machine, and what to do where something does not
     Doctor(Doctor),
+    /// List the machine's devices
+    Devices(Devices),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -114,6 +116,20 @@ pub struct Json {
 /// `dormouse ps`
 #[derive(Args, Debug)]
 pub struct Ps {
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse devices`
+#[derive(Args, Debug)]
+#[command(after_help = "Programs of a job see the same through NVML.")]
+pub struct Devices {
+    /// Whose devices: `gpu`, the software device (`soft`), or whichever there are
+    #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
+    pub device: Device,
+    /// As the supervisor asks
+    #[arg(long, hide = true, conflicts_with = "json")]
+    pub greeting: bool,
     #[command(flatten)]
     pub json: Json,
 }

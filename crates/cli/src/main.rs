@@ -22,6 +22,8 @@ fn main() -> ExitCode {
         Command::Inspect(flags) => output::finish(flags.json.json, commands::images::inspect(&flags)),
         Command::Verify(flags) => output::finish(flags.json.json, commands::images::verify(&flags)),
         Command::Doctor(flags) => output::finish(flags.json.json, commands::doctor::run(&flags)),
+        Command::Devices(flags) if flags.greeting => commands::devices::greet(flags.device),
+        Command::Devices(flags) => output::finish(flags.json.json, commands::devices::run(&flags)),
         Command::Completions { shell } => commands::manual::completions(shell),
         Command::Man { folder } => output::finish(false, commands::manual::man(&folder)),
         Command::Server(flags) => commands::server::run(&flags),

@@ -23,6 +23,8 @@
 //! the stream is no parameter (`cuMemcpy`, `cuLaunchKernelEx`, `cuGraphInstantiateWithParams`) the implementation takes
 //! one more argument at the end, `default_stream: sys::CUstream`, which is [`default_stream::LEGACY`] or `PER_THREAD`.
 //!
+//! This library is the job's `libnvidia-ml.so.1` too: see [`nvml`].
+//!
 //! # Rules
 //!
 //! Pointers from the application are trusted exactly as far as the driver trusts them: checked for NULL where the
@@ -36,6 +38,7 @@ mod exports;
 pub mod facts;
 pub mod graph;
 pub mod log;
+pub mod nvml;
 pub mod private;
 pub mod report;
 

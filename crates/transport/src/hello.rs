@@ -9,7 +9,7 @@ use rustix::net::{
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use wire::{Decoder, Encoder, GREETING_MAX, Greeting, PROTOCOL_VERSION, Wire};
+use wire::{Decoder, Encoder, GREETING_MAX, Greeting, Machine, PROTOCOL_VERSION, Wire};
 
 /// Asks for a session on `path` and waits until the server is ready, which a checkpoint that is under way puts off for as long
 /// as it takes; tells the session's number.
@@ -18,18 +18,40 @@ use wire::{Decoder, Encoder, GREETING_MAX, Greeting, PROTOCOL_VERSION, Wire};
 /// [`TransportError::Io`] when there is no such socket, [`TransportError::Refused`] with the supervisor's reason,
 /// [`TransportError::Greeting`] when the supervisor goes away.
 pub fn ask(path: &Path) -> Result<u32> {
+    match exchange(path, &Greeting::Hello { protocol: PROTOCOL_VERSION })? {
+        Greeting::Welcome { session } => Ok(session),
+        other => Err(no_answer(other)),
+    }
+}
+
+/// Asks on `path` which GPUs the machine has, as they are now.
+///
+/// # Errors
+/// As [`ask`]'s.
+pub fn ask_devices(path: &Path) -> Result<Machine> {
+    match exchange(path, &Greeting::Devices { protocol: PROTOCOL_VERSION })? {
+        Greeting::Machine(machine) => Ok(machine),
+        other => Err(no_answer(other)),
+    }
+}
+
+fn exchange(path: &Path, question: &Greeting) -> Result<Greeting> {
     let socket = seqpacket(path)?;
     let address = SocketAddrUnix::new(path).map_err(TransportError::io("cannot name", path))?;
     connect(&socket, &address).map_err(TransportError::io("cannot connect to", path))?;
-    say(&socket, path, &Greeting::Hello { protocol: PROTOCOL_VERSION })?;
-    match hear(&socket, path)? {
-        Greeting::Welcome { session } => Ok(session),
-        Greeting::Refused { reason } => Err(TransportError::Refused(reason)),
-        Greeting::Hello { .. } => {
-            Err(wire::DecodeError::Invalid { what: "answer to a hello", value: 1 }.into())
-        }
+    say(&socket, path, question)?;
+    hear(&socket, path)
+}
+
+fn no_answer(greeting: Greeting) -> TransportError {
+    match greeting {
+        Greeting::Refused { reason } => TransportError::Refused(reason),
+        _ => wire::DecodeError::Invalid { what: "answer to a greeting", value: 0 }.into(),
     }
 }
+
+/// The longest reason, bytes.
+const REASON_MAX: usize = 2048;
 
 /// The supervisor's end of the hello socket.
 pub struct HelloListener {
@@ -74,15 +96,16 @@ impl Caller {
     ///
     /// # Errors
     /// [`TransportError`].
-    pub fn hear(self, timeout: Duration) -> Result<Pending> {
+    pub fn hear(self, timeout: Duration) -> Result<Wish> {
         let Self { socket, path } = self;
         set_timeouts(&socket, &path, timeout)?;
         let peer =
             socket_peercred(&socket).map_err(TransportError::io("cannot identify the peer of", &path))?;
         let pending = Pending { socket, path, pid: peer.pid.as_raw_nonzero().get() };
         match hear(&pending.socket, &pending.path)? {
-            Greeting::Hello { protocol: PROTOCOL_VERSION } => Ok(pending),
-            Greeting::Hello { protocol } => {
+            Greeting::Hello { protocol: PROTOCOL_VERSION } => Ok(Wish::Session(pending)),
+            Greeting::Devices { protocol: PROTOCOL_VERSION } => Ok(Wish::Devices(pending)),
+            Greeting::Hello { protocol } | Greeting::Devices { protocol } => {
                 let reason = format!(
                     "the application's libcuda speaks protocol {protocol}, this supervisor {PROTOCOL_VERSION}"
                 );
@@ -100,7 +123,15 @@ impl AsFd for HelloListener {
     }
 }
 
-/// An application process that waits for its session.
+/// What a process wants.
+pub enum Wish {
+    /// A session: answered by [`Pending::welcome`].
+    Session(Pending),
+    /// To know which GPUs there are: answered by [`Pending::tell`].
+    Devices(Pending),
+}
+
+/// An application process that waits for its answer.
 pub struct Pending {
     socket: OwnedFd,
     path: PathBuf,
@@ -120,7 +151,19 @@ impl Pending {
     /// # Errors
     /// When the application is gone.
     pub fn welcome(self, session: u32) -> Result<()> {
-        say(&self.socket, &self.path, &Greeting::Welcome { session })?;
+        self.answer(&Greeting::Welcome { session })
+    }
+
+    /// These are the GPUs. Returns as [`Self::welcome`] does.
+    ///
+    /// # Errors
+    /// When the application is gone.
+    pub fn tell(self, machine: Machine) -> Result<()> {
+        self.answer(&Greeting::Machine(machine))
+    }
+
+    fn answer(&self, greeting: &Greeting) -> Result<()> {
+        say(&self.socket, &self.path, greeting)?;
         // It says nothing more: what comes is the end, or nothing within the greeting's time-out.
         let _ = rustix::io::retry_on_intr(|| recv(&self.socket, &mut [0u8; 1], RecvFlags::empty()));
         Ok(())
@@ -131,7 +174,7 @@ impl Pending {
     /// # Errors
     /// When the application is gone.
     pub fn refuse(self, reason: &str) -> Result<()> {
-        let mut end = reason.len().min(GREETING_MAX / 2);
+        let mut end = reason.len().min(REASON_MAX);
         while !reason.is_char_boundary(end) {
             end -= 1;
         }
@@ -161,8 +204,9 @@ fn say(socket: &OwnedFd, path: &Path, greeting: &Greeting) -> Result<()> {
 }
 
 fn hear(socket: &OwnedFd, path: &Path) -> Result<Greeting> {
-    let mut buffer = [0u8; GREETING_MAX];
-    let got = rustix::io::retry_on_intr(|| recv(socket, &mut buffer, RecvFlags::empty()));
+    // Not on the stack, which is an application thread's.
+    let mut buffer = vec![0u8; GREETING_MAX];
+    let got = rustix::io::retry_on_intr(|| recv(socket, &mut buffer[..], RecvFlags::empty()));
     let len = match got {
         Ok((len, _)) => len,
         Err(rustix::io::Errno::AGAIN) => {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use transport::hello::{HelloListener, ask};
+use transport::hello::{HelloListener, Pending, Wish, ask, ask_devices};
 use transport::{
     Callback, ClientSession, MAX_RINGS, Next, RingIndex, RingState, ServerSession, State, TransportError,
 };
@@ -300,6 +300,42 @@ fn what_is_no_session_is_refused() {
     assert!(matches!(older, TransportError::NotASession { what: "version", .. }), "{older}");
 }
 
+/// The next caller, who wants a session.
+fn asks_for_session(listener: &HelloListener, patience: Duration) -> Pending {
+    match listener.accept().unwrap().hear(patience).unwrap() {
+        Wish::Session(pending) => pending,
+        Wish::Devices(_) => panic!("it asks for devices"),
+    }
+}
+
+#[test]
+fn the_gpus_are_asked_for_and_told_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hello.sock");
+    let listener = HelloListener::bind(&path).unwrap();
+    let mut gpu = wire::Gpu::default();
+    gpu.name = "a GPU".into();
+    gpu.set_number(wire::Quantity::PowerUsage, 0, 700_000);
+    let machine =
+        wire::Machine { driver: "580.65.06".into(), gpus: vec![gpu; 8], ..wire::Machine::default() };
+    let told = machine.clone();
+    let supervisor = std::thread::spawn(move || {
+        let caller = || match listener.accept().unwrap().hear(Duration::from_secs(5)).unwrap() {
+            Wish::Devices(pending) => pending,
+            Wish::Session(_) => panic!("it asks for a session"),
+        };
+        caller().tell(told).unwrap();
+        caller().refuse("nobody knows").unwrap();
+        caller().welcome(1).unwrap();
+    });
+    assert_eq!(ask_devices(&path).unwrap(), machine);
+    let refused = ask_devices(&path).err().unwrap();
+    assert!(refused.to_string().contains("nobody knows"), "{refused}");
+    let odd = ask_devices(&path).err().unwrap();
+    assert!(matches!(odd, TransportError::Greeting(_)), "{odd}");
+    supervisor.join().unwrap();
+}
+
 #[test]
 fn a_session_is_asked_for_and_given_or_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -308,10 +344,10 @@ fn a_session_is_asked_for_and_given_or_refused() {
     assert!(matches!(ask(&path), Err(TransportError::Io { .. })));
     let listener = HelloListener::bind(&path).unwrap();
     let supervisor = std::thread::spawn(move || {
-        let first = listener.accept().unwrap().hear(patience).unwrap();
+        let first = asks_for_session(&listener, patience);
         assert_eq!(first.pid(), std::process::id() as i32);
         first.welcome(42).unwrap();
-        listener.accept().unwrap().hear(patience).unwrap().refuse("there is no GPU left").unwrap();
+        asks_for_session(&listener, patience).refuse("there is no GPU left").unwrap();
         // Accepted and never answered.
         drop(listener.accept().unwrap().hear(patience).unwrap());
         let silent = listener.accept().unwrap().hear(Duration::from_millis(100)).err().unwrap();

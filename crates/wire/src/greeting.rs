@@ -1,9 +1,10 @@
 //! What is said once, over the hello socket, before a session has its files.
 
+use crate::Machine;
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
 
 /// The longest greeting, bytes: a receive buffer of this size never truncates one.
-pub const GREETING_MAX: usize = 4096;
+pub const GREETING_MAX: usize = 128 << 10;
 
 /// A message of the hello socket. Each begins with [`Greeting::MAGIC`] and a number that says which it is, so that two
 /// versions of the protocol understand at least that they differ.
@@ -24,11 +25,20 @@ pub enum Greeting {
         /// Why, for people.
         reason: String,
     },
+    /// The application asks which GPUs there are, and wants no session.
+    Devices {
+        /// [`crate::PROTOCOL_VERSION`] of the shim.
+        protocol: u32,
+    },
+    /// Those.
+    Machine(Machine),
 }
 
 impl Greeting {
     /// First word of every greeting: `DORM`.
     pub const MAGIC: u32 = u32::from_le_bytes(*b"DORM");
+    /// Room for what follows magic and kind.
+    const MACHINE_MAX: usize = GREETING_MAX - 8;
 }
 
 impl Wire for Greeting {
@@ -47,6 +57,14 @@ impl Wire for Greeting {
                 3u32.encode(to);
                 reason.encode(to);
             }
+            Self::Devices { protocol } => {
+                4u32.encode(to);
+                protocol.encode(to);
+            }
+            Self::Machine(machine) => {
+                5u32.encode(to);
+                machine.encode_within(Self::MACHINE_MAX, to);
+            }
         }
     }
 
@@ -59,6 +77,8 @@ impl Wire for Greeting {
             1 => Self::Hello { protocol: Wire::decode(from)? },
             2 => Self::Welcome { session: Wire::decode(from)? },
             3 => Self::Refused { reason: Wire::decode(from)? },
+            4 => Self::Devices { protocol: Wire::decode(from)? },
+            5 => Self::Machine(Wire::decode(from)?),
             other => return Err(DecodeError::Invalid { what: "greeting kind", value: other.into() }),
         })
     }

@@ -102,6 +102,7 @@ proptest! {
         is_exact(&Greeting::Hello { protocol });
         is_exact(&Greeting::Welcome { session });
         is_exact(&Greeting::Refused { reason });
+        is_exact(&Greeting::Devices { protocol });
     }
 
     /// Any bytes under any opcode: a message of exactly their length, or an error; never more memory than there are bytes.

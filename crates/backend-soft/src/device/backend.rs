@@ -28,7 +28,7 @@ use crate::stream::{Context, Copy3, Event, Side, Stream, Work};
 use crate::texture::{Array, Mipmap, Objects};
 
 /// Driver version that the device answers.
-const DRIVER_VERSION: i32 = 13000;
+pub const DRIVER_VERSION: i32 = 13000;
 
 /// What the software device looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,10 @@ mod function;
 mod graph;
 mod handles;
 mod limits;
+mod machine;
 mod occupancy;
 mod place;
 mod textures;
 
 pub use backend::{Options, SoftBackend};
+pub use machine::machine;

@@ -95,7 +95,7 @@ pub fn take(
 }
 
 fn asking() -> Busy {
-    Busy(vec!["a process that asks for a GPU session".to_owned()])
+    Busy(vec!["a process that asks for its GPU".to_owned()])
 }
 
 fn not_idle(options: &CheckpointOptions, retries: u32, holders: &[String]) -> Failure {

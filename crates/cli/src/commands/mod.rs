@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub mod checkpoint;
+pub mod devices;
 pub mod doctor;
 pub mod images;
 pub mod manual;

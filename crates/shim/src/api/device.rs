@@ -142,7 +142,7 @@ pub unsafe fn cuDeviceGetExecAffinitySupport(pi: *mut c_int, r#type: c_uint, dev
 }
 
 /// Domain, bus, device, function.
-fn pci_address(text: &str) -> Option<(u32, u32, u32, u32)> {
+pub(crate) fn pci_address(text: &str) -> Option<(u32, u32, u32, u32)> {
     let hex = |text: &str| u32::from_str_radix(text, 16).ok();
     let (rest, function) = match text.split_once('.') {
         Some((rest, function)) => (rest, hex(function)?),

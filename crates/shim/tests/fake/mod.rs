@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use cuda_abi::CuError;
-use transport::hello::HelloListener;
+use transport::hello::{HelloListener, Wish};
 use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
 use wire::{
     Bytes, DeviceFacts, Encoder, FunctionFacts, Names, Param, Pitched, Reply, Request, SessionFacts, Wire,
@@ -81,7 +81,10 @@ impl Fake {
         });
         std::thread::spawn(move || {
             while let Ok(caller) = listener.accept() {
-                caller.hear(Duration::from_secs(5)).unwrap().welcome(1).unwrap();
+                match caller.hear(Duration::from_secs(5)).unwrap() {
+                    Wish::Session(pending) => pending.welcome(1).unwrap(),
+                    Wish::Devices(pending) => pending.refuse("this supervisor knows no GPU").unwrap(),
+                }
             }
         });
         let bell = Arc::clone(&fake);

@@ -1,0 +1,105 @@
+//! `dormouse devices`
+
+use crate::flags::{self, Devices};
+use crate::output::{Show, table};
+use checkpoint::{Chain, Failure, Kind};
+use indicatif::BinaryBytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use wire::{Encoder, Gpu, Greeting, Machine, Quantity, Wire};
+
+#[derive(Serialize)]
+pub struct Found {
+    driver: String,
+    cuda: i32,
+    devices: Vec<Listed>,
+}
+
+/// One of them.
+#[derive(Serialize)]
+struct Listed {
+    uuid: String,
+    name: String,
+    pci_bus_id: String,
+    compute_capability: String,
+    texts: BTreeMap<&'static str, String>,
+    /// Where one name has several numbers, in order; null where one is missing.
+    numbers: BTreeMap<&'static str, Vec<Option<u64>>>,
+}
+
+/// Lists the machine's devices.
+pub fn run(flags: &Devices) -> Result<Found, Failure> {
+    let device = super::device(flags.device)?;
+    let Machine { driver, cuda, gpus, .. } =
+        look(device).map_err(|reason| Failure::new(Kind::Unavailable, reason))?;
+    Ok(Found { driver, cuda, devices: gpus.iter().map(one).collect() })
+}
+
+/// Says it as the hello socket does.
+pub fn greet(device: flags::Device) -> ExitCode {
+    let answer = super::device(device)
+        .map_err(|failure| failure.message)
+        .and_then(look)
+        .map_or_else(|reason| Greeting::Refused { reason }, Greeting::Machine);
+    let mut bytes = Vec::new();
+    answer.encode(&mut Encoder::new(&mut bytes));
+    let mut out = io::stdout();
+    match out.write_all(&bytes).and_then(|()| out.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn look(device: &str) -> Result<Machine, String> {
+    if device == "soft" {
+        return Ok(backend_soft::machine(&backend_soft::Options::default()));
+    }
+    backend_driver::machine::look().map_err(|error| Chain(&error).to_string())
+}
+
+fn one(gpu: &Gpu) -> Listed {
+    let mut numbers: BTreeMap<_, Vec<Option<u64>>> = BTreeMap::new();
+    for (quantity, which, value) in gpu.numbers() {
+        let all = numbers.entry(quantity.name()).or_default();
+        let which = usize::from(which);
+        if all.len() <= which {
+            all.resize(which + 1, None);
+        }
+        all[which] = Some(value);
+    }
+    let pci = gpu.pci;
+    Listed {
+        uuid: gpu.uuid.clone(),
+        name: gpu.name.clone(),
+        pci_bus_id: format!("{:04X}:{:02X}:{:02X}.0", pci.domain, pci.bus, pci.device),
+        compute_capability: format!("{}.{}", gpu.capability.0, gpu.capability.1),
+        texts: gpu.texts().map(|(text, value)| (text.name(), value.to_owned())).collect(),
+        numbers,
+    }
+}
+
+impl Show for Found {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "driver {}, CUDA {}.{}", self.driver, self.cuda / 1000, self.cuda % 1000 / 10)?;
+        let head = ["DEVICE", "NAME", "CAPABILITY", "PCI", "MEMORY", "USED", "UUID"];
+        let mut rows = vec![head.map(String::from).to_vec()];
+        rows.extend(self.devices.iter().enumerate().map(|(index, device)| {
+            let memory = |which| {
+                let bytes = device.numbers.get(Quantity::Memory.name()).and_then(|all| *all.get(which)?);
+                bytes.map_or_else(|| "?".to_owned(), |bytes| BinaryBytes(bytes).to_string())
+            };
+            vec![
+                index.to_string(),
+                device.name.clone(),
+                device.compute_capability.clone(),
+                device.pci_bus_id.clone(),
+                memory(0),
+                memory(3),
+                device.uuid.clone(),
+            ]
+        }));
+        table(out, &rows)
+    }
+}
