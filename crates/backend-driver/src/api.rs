@@ -189,6 +189,7 @@ functions! {
     cuMemsetD8Async(sys::CUdeviceptr, u8, usize, sys::CUstream);
     cuMemsetD16Async(sys::CUdeviceptr, u16, usize, sys::CUstream);
     cuMemsetD32Async(sys::CUdeviceptr, c_uint, usize, sys::CUstream);
+    cuStreamBatchMemOp_v2(sys::CUstream, c_uint, *mut sys::CUstreamBatchMemOpParams, c_uint);
     cuLaunchHostFunc(sys::CUstream, sys::CUhostFn, *mut c_void);
     cuGraphCreate(*mut sys::CUgraph, c_uint);
     cuGraphDestroy(sys::CUgraph);

@@ -4,10 +4,11 @@ use crate::api::{Api, DriverUnavailable, check, ready};
 use crate::graph::Graph;
 use crate::output::Output;
 use crate::steer::{self, Steering};
-use crate::{code, device, work};
+use crate::{code, device, memory_operations, work};
 use backend::{
-    BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError, Range,
-    RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule, RawStream, Result, StreamArg,
+    BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError,
+    MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
+    Result, StreamArg,
 };
 use cudarc::driver::sys;
 use std::cell::Cell;
@@ -590,6 +591,16 @@ impl Backend for Driver {
     fn fill(&self, ctx: RawContext, arg: StreamArg, fill: &Fill) -> Result<()> {
         self.enter(ctx)?;
         work::fill(&self.api, arg, fill)
+    }
+
+    fn memory_operations(
+        &self,
+        ctx: RawContext,
+        arg: StreamArg,
+        operations: &[MemoryOperation],
+    ) -> Result<()> {
+        self.enter(ctx)?;
+        memory_operations::submit(&self.api, arg, operations)
     }
 
     fn host_function(&self, ctx: RawContext, arg: StreamArg, function: HostFunction) -> Result<()> {

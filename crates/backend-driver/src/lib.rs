@@ -9,6 +9,7 @@ mod device;
 mod driver;
 mod graph;
 pub mod machine;
+mod memory_operations;
 mod output;
 pub mod steer;
 mod textures;

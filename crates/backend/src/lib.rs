@@ -183,6 +183,14 @@ pub trait Backend: Textures + Send + Sync + 'static {
     ) -> Result<()>;
     /// As `cuMemsetD{8,16,32}Async` and `cuMemsetD2D*Async`.
     fn fill(&self, ctx: RawContext, stream: StreamArg, fill: &Fill) -> Result<()>;
+    /// As `cuStreamBatchMemOp`: reads and writes of words of device or registered memory, in order with the stream's work. One
+    /// that waits for a word holds the stream, and may do so for ever.
+    fn memory_operations(
+        &self,
+        ctx: RawContext,
+        stream: StreamArg,
+        operations: &[MemoryOperation],
+    ) -> Result<()>;
     /// Runs `function` when the stream gets there, with the error the stream is in, if any; the stream goes on when it
     /// returns. It must call no backend function.
     fn host_function(&self, ctx: RawContext, stream: StreamArg, function: HostFunction) -> Result<()>;

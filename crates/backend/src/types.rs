@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use wire::{CuError, LaunchValue};
+pub use wire::{MemoryOperation, Until, Word};
 
 /// Every block of device memory is a multiple of this many bytes, and so is its address (`cuMemGetAllocationGranularity`).
 pub const BLOCK_GRANULARITY: u64 = 2 << 20;

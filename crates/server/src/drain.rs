@@ -9,6 +9,10 @@ use wire::Request;
 
 /// Between two looks at the streams.
 const LOOK: Duration = Duration::from_micros(50);
+/// How long streams that wait for a word of memory may hold the closed gate: what writes the word may stand before it.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// How long it is then open.
+const MOMENT: Duration = Duration::from_millis(1);
 
 impl Session {
     /// Stops taking messages and waits until every stream is idle and every callback acknowledged.
@@ -17,11 +21,18 @@ impl Session {
     /// What held it, in sentences, when it is not so after `deadline`; the gate is open again then.
     pub fn close_gate(&self, deadline: Duration) -> Result<(), Vec<String>> {
         let until = Instant::now() + deadline;
-        let closed = self.gate.close(until);
+        let mut closed = self.gate.close(until);
+        let mut since = Instant::now();
         let mut busy = self.busy_streams();
         while closed.is_ok() && !(busy.is_empty() && self.callbacks.running().is_none()) {
             if Instant::now() >= until {
                 break;
+            }
+            if since.elapsed() >= PATIENCE && busy.iter().any(|stream| stream.wait().is_some()) {
+                self.gate.open();
+                std::thread::sleep(MOMENT);
+                closed = self.gate.close(until);
+                since = Instant::now();
             }
             std::thread::sleep(LOOK);
             busy = self.busy_streams();
@@ -60,9 +71,12 @@ impl Session {
 
     fn describe_stream(&self, stream: &Stream) -> String {
         let kernel = stream.last_callee().and_then(|handle| read(&self.table).callee_name(handle));
-        match kernel {
-            Some(kernel) => format!("{} (last kernel: {kernel})", stream.record.key),
-            None => stream.record.key.to_string(),
+        let kernel = kernel.map(|kernel| format!("last kernel: {kernel}"));
+        let held_by: Vec<String> =
+            stream.wait().map(|wait| wait.to_string()).into_iter().chain(kernel).collect();
+        match held_by.is_empty() {
+            true => stream.record.key.to_string(),
+            false => format!("{} ({})", stream.record.key, held_by.join("; ")),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::codec::{DecodeError, Decoder, Encoder, Wire};
 use crate::facts::{FunctionFacts, Names, SessionFacts};
 use crate::graph::GraphData;
 use crate::ids::*;
+use crate::memory_operation::MemoryOperation;
 use crate::textures::{TensorMap, TensorMapRequest, TextureDesc};
 
 /// A message from the application's side and the type of its answer.
@@ -278,6 +279,7 @@ messages! {
     205 round_trip MemAllocAsync { ctx: ContextId, stream: Stream, pool: Pool, bytes: u64 } -> u64;
     /// `cuMemFreeAsync`; the client has checked the address against its table.
     206 pipelined MemFreeAsync { ctx: ContextId, stream: Stream, address: u64 } -> ();
+
     // --- arrays, textures, surfaces
     /// `cuArrayCreate`, `cuArray3DCreate`.
     140 round_trip ArrayCreate { ctx: ContextId, array: ArrayId, desc: ArrayDesc } -> ();
@@ -301,6 +303,10 @@ messages! {
     149 pipelined SurfaceDestroy { ctx: ContextId, surface: u64 } -> ();
     /// `cuTensorMapEncode*`, `cuTensorMapReplaceAddress`: what the device library makes of the arguments.
     150 round_trip TensorMapEncode { ctx: ContextId, request: TensorMapRequest } -> TensorMap;
+
+    // --- stream memory operations
+    /// `cuStreamWriteValue*`, `cuStreamWaitValue*`, `cuStreamBatchMemOp`: in this order.
+    210 pipelined MemoryOperations { ctx: ContextId, stream: Stream, operations: Vec<MemoryOperation> } -> ();
 }
 
 /// The most bytes a copy message carries itself.

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError, Pitched,
-    Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule, RawStream, Result, StreamArg,
+    BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError,
+    MemoryOperation, Pitched, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule,
+    RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
@@ -562,6 +563,16 @@ impl Backend for SoftBackend {
         let value = fill.value.to_le_bytes()[..usize::from(fill.element)].to_vec();
         let stream = self.stream(&context, stream)?;
         context.context.fill(&stream, fill.dst, fill.pitch, value, [fill.width, fill.height])
+    }
+
+    fn memory_operations(
+        &self,
+        ctx: RawContext,
+        stream: StreamArg,
+        operations: &[MemoryOperation],
+    ) -> Result<()> {
+        let context = self.context(ctx)?;
+        context.context.operate(&self.stream(&context, stream)?, operations)
     }
 
     fn host_function(&self, ctx: RawContext, stream: StreamArg, function: HostFunction) -> Result<()> {

@@ -1,13 +1,14 @@
 //! A context: its streams, and the error that breaks it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use wire::CuError;
+use wire::{CuError, MemoryOperation};
 
 use super::event::Record;
 use super::queue::Item;
-use super::{Copy3, Event, Stream, Ticket, Work, work};
+use super::{Copy3, Event, Stream, Ticket, Work, operations, work};
 use crate::memory::Memory;
 use crate::sched::{Grid, Pool};
 
@@ -27,6 +28,8 @@ struct Executor {
     pool: Arc<Pool>,
     /// The first execution error: from then on nothing is executed.
     error: OnceLock<CuError>,
+    /// Nobody waits for what is left any more.
+    ending: AtomicBool,
 }
 
 /// A context.
@@ -43,7 +46,8 @@ impl Context {
     /// A context with nothing in it.
     pub fn new(device: usize, memory: Arc<Memory>, pool: Arc<Pool>) -> Self {
         let streams = Streams { legacy: Stream::new(true), created: Vec::new(), leftover: Vec::new() };
-        let executor = Arc::new(Executor { memory, pool, error: OnceLock::new() });
+        let executor =
+            Arc::new(Executor { memory, pool, error: OnceLock::new(), ending: AtomicBool::new(false) });
         Self { device, executor, streams: Mutex::new(streams) }
     }
 
@@ -171,6 +175,16 @@ impl Context {
         self.submit(stream, Work::Fill { dst, pitch, value, width, height }).map(drop)
     }
 
+    /// Submits operations on words of memory.
+    ///
+    /// # Errors
+    /// When a word is not there; the error that broke the context.
+    pub fn operate(&self, stream: &Arc<Stream>, operations: &[MemoryOperation]) -> Result<()> {
+        self.check()?;
+        operations::validate(&self.executor.memory, operations)?;
+        self.submit(stream, Work::Operations(operations.to_vec())).map(drop)
+    }
+
     /// Whether a stream has nothing to do.
     ///
     /// # Errors
@@ -241,6 +255,7 @@ impl Context {
 
     /// Lets the threads of all streams end when their work is done.
     pub fn end(&self) {
+        self.executor.ending.store(true, Ordering::Release);
         let streams = self.lock();
         streams.created.iter().chain([&streams.legacy]).for_each(|stream| stream.end());
     }
@@ -273,6 +288,9 @@ impl Executor {
             }
             Work::Copy(copy) => copy.run(&self.memory),
             Work::CopyFrom(dst, bytes) => work::copy_from(&self.memory, dst, &bytes),
+            Work::Operations(list) => operations::run(&self.memory, &list, || {
+                self.error.get().is_some() || self.ending.load(Ordering::Acquire)
+            }),
             Work::Fill { dst, pitch, value, width, height } => {
                 work::fill(&self.memory, dst, pitch, &value, width, height)
             }

@@ -6,6 +6,7 @@
 
 mod context;
 mod event;
+mod operations;
 mod queue;
 mod work;
 

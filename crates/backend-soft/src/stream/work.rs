@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use wire::CuError;
+use wire::{CuError, MemoryOperation};
 
 use crate::exec::Launch;
 use crate::memory::{Extents, Memory};
@@ -58,6 +58,8 @@ pub enum Work {
         /// Rows.
         height: u64,
     },
+    /// Operations on words of memory.
+    Operations(Vec<MemoryOperation>),
     /// A host function.
     Host(HostFunction),
     /// Notes the time.

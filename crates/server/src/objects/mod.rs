@@ -15,6 +15,7 @@ mod placer;
 mod stream;
 mod texel;
 mod variables;
+mod waits;
 
 pub use array::*;
 pub use code::*;

@@ -1,6 +1,7 @@
 //! Streams, the default ones included, and how far each is.
 
 use super::pace::Pace;
+use super::waits::{Wait, Waits};
 use super::{Context, Making, Marker, Placement, Placer};
 use crate::failure::Result;
 use crate::lock;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use wire::{ContextId, Stream as StreamName, StreamId};
+use wire::{ContextId, MemoryOperation, Stream as StreamName, StreamId};
 
 /// `CU_STREAM_NON_BLOCKING`.
 pub const NON_BLOCKING: u32 = 1;
@@ -79,6 +80,8 @@ pub struct Stream {
     /// Handle of the function last launched; 0 for none.
     last_callee: AtomicU64,
     pace: Mutex<Pace<Marker>>,
+    /// What it waits for in memory.
+    waits: Mutex<Waits>,
     backend: Arc<dyn Backend>,
 }
 
@@ -110,6 +113,7 @@ impl Stream {
             idle_at: AtomicU64::new(0),
             last_callee: AtomicU64::new(0),
             pace: Mutex::default(),
+            waits: Mutex::default(),
             backend: Arc::clone(backend),
         }))
     }
@@ -159,6 +163,24 @@ impl Stream {
     pub fn begin_launch(&self, callee: u64) -> backend::Result<()> {
         self.last_callee.store(callee, Ordering::Relaxed);
         self.begin_work()
+    }
+
+    /// To be called after operations on memory were submitted: notes what they wait for.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn note_waits(&self, operations: &[MemoryOperation]) -> backend::Result<()> {
+        if let Some(wait) = Wait::among(operations).last() {
+            let marker = self.ctx.mark(self.arg())?;
+            lock(&self.waits).push(marker, wait);
+        }
+        Ok(())
+    }
+
+    /// The wait for memory that holds it, or that it has yet to come to.
+    #[must_use]
+    pub fn wait(&self) -> Option<Wait> {
+        lock(&self.waits).first()
     }
 
     /// Handle of the function last launched, if any.

@@ -60,6 +60,7 @@ impl Session {
             GraphInstantiate GraphUpdate GraphNodeEnable GraphUpload GraphLaunch GraphExecDestroy
             ArrayCreate ArrayDestroy MipmapCreate MipmapLevel MipmapDestroy CopyBox
             TextureCreate TextureDestroy SurfaceCreate SurfaceDestroy TensorMapEncode
+            MemoryOperations
         )
     }
 }

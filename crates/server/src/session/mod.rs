@@ -15,6 +15,7 @@ mod graphs;
 mod launch;
 mod memory;
 mod notice;
+mod operations;
 mod order;
 mod output;
 mod pools;

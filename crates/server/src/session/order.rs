@@ -127,6 +127,7 @@ impl Footprint {
             Request::HostFunction(m) => work(m.ctx, m.stream),
             Request::MemAllocAsync(m) => work(m.ctx, m.stream),
             Request::MemFreeAsync(m) => work(m.ctx, m.stream),
+            Request::MemoryOperations(m) => work(m.ctx, m.stream),
 
             Request::StreamWaitEvent(m) => with_event(m.ctx, m.stream, m.event),
             Request::EventRecord(m) => with_event(m.ctx, m.stream, m.event),

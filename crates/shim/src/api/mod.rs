@@ -18,6 +18,7 @@ pub mod initialization;
 pub mod launch;
 pub mod library;
 mod location;
+pub mod memop;
 pub mod memory;
 pub mod module;
 pub mod occupancy;

@@ -1,0 +1,23 @@
+//! Stream memory operations.
+
+use super::dispatch::Execute;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use wire::{CuError, MemoryOperation};
+
+impl Execute for wire::MemoryOperations {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        for word in self.operations.iter().filter_map(MemoryOperation::word) {
+            session.check_memory(word.address, word.bytes())?;
+            if !word.address.is_multiple_of(word.bytes()) {
+                let detail = format!("{:#x} is no multiple of {}", word.address, word.bytes());
+                return Err(Failure::new(CuError::INVALID_VALUE, detail));
+            }
+        }
+        stream.begin_work()?;
+        session.backend().memory_operations(stream.ctx.raw, stream.arg(), &self.operations)?;
+        stream.note_waits(&self.operations)?;
+        Ok(())
+    }
+}
