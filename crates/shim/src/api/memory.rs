@@ -64,6 +64,9 @@ pub unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CuResult {
         }
         call.check()?;
         call.unsafe_in_capture()?;
+        if call.free_graph_memory(dptr)? {
+            return Ok(());
+        }
         // Out of the table first, so that of two threads that free the same memory one is told.
         let allocation = call.session.memory.remove(dptr, Kind::is_freed).ok_or(CuError::INVALID_VALUE)?;
         let sent = call.submit(&MemFree { address: dptr });

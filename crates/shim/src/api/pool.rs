@@ -12,6 +12,7 @@ use wire::{
 
 use super::location::{Access, Location};
 use crate::client::{Call, Kind, Owner, Pool, handle, out, session, with};
+use crate::graph::{Captive, Target, Work};
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 const PINNED: c_uint = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint;
@@ -33,7 +34,10 @@ pub unsafe fn cuMemAllocAsync(
 ) -> CuResult {
     let dptr = out(dptr)?;
     let address = with(|call| {
-        let (stream, ctx) = call.stream(hStream)?;
+        if let Some(target) = call.capture_of(hStream)? {
+            return capture(call, target, bytesize);
+        }
+        let (stream, ctx) = call.any_stream(hStream)?;
         let device = call.session.contexts.get(ctx.0).ok_or(CuError::INVALID_CONTEXT)?.device;
         let current = call.session.device(device.0 as c_int)?.pools.current();
         let pool = call.session.pools.get(current.0).ok_or(CuError::INVALID_VALUE)?;
@@ -54,12 +58,23 @@ pub unsafe fn cuMemAllocFromPoolAsync(
     let dptr = out(dptr)?;
     let pool = self::pool(pool)?;
     let address = with(|call| {
-        let stream = call.stream(hStream)?;
+        if let Some(target) = call.capture_of(hStream)? {
+            return capture(call, target, bytesize);
+        }
+        let stream = call.any_stream(hStream)?;
         allocate(call, &pool, bytesize, stream)
     })?;
     // SAFETY: the caller's to write to.
     unsafe { dptr.set(address) };
     Ok(())
+}
+
+/// Allocates in a capture: memory of the graph's.
+fn capture(call: &mut Call<'_>, target: Target, bytes: usize) -> CuResult<u64> {
+    let memory = call.graph_memory(target.ctx, bytes as u64)?;
+    let address = memory.address;
+    call.capture(target, Captive::Work(Work::MemAlloc(memory)))?;
+    Ok(address)
 }
 
 fn allocate(
@@ -81,8 +96,15 @@ fn allocate(
 /// Frees device memory when the stream gets there.
 pub unsafe fn cuMemFreeAsync(dptr: sys::CUdeviceptr, hStream: sys::CUstream) -> CuResult {
     with(|call| {
-        let (stream, ctx) = call.stream(hStream)?;
+        if let Some(target) = call.capture_of(hStream)? {
+            let work = crate::api::graph_node::release(call, dptr)?;
+            return call.capture(target, Captive::Work(work));
+        }
+        let (stream, ctx) = call.any_stream(hStream)?;
         call.check()?;
+        if call.free_graph_memory(dptr)? {
+            return Ok(());
+        }
         // Out of the table first, so that of two threads that free the same memory one is told.
         let allocation = call.session.memory.remove(dptr, Kind::is_freed).ok_or(CuError::INVALID_VALUE)?;
         let sent = call.submit(&MemFreeAsync { ctx, stream, address: dptr });

@@ -6,9 +6,9 @@ use cuda_abi::{
     CuError, CuResult,
     sys::{CUdeviceptr, CUstream},
 };
-use wire::Fill;
+use wire::{ContextId, Fill};
 
-use crate::client::{Side, with};
+use crate::client::{Call, Side, with};
 use crate::graph::{self, Captive, Work};
 
 /// What to fill with: its size and its bits.
@@ -29,31 +29,45 @@ impl Area {
     }
 }
 
+/// What the driver refuses to set, else how it is sent: an element's size and bits, and pitch, width and height, none of them 0.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub(in crate::api) fn checked(
+    call: &Call<'_>,
+    ctx: ContextId,
+    dst: CUdeviceptr,
+    (element, value): (u8, u32),
+    (pitch, width, height): (usize, usize, usize),
+) -> CuResult<graph::Fill> {
+    let (width, height, size) = (width as u64, height as u64, u64::from(element));
+    let row = width.checked_mul(size).ok_or(CuError::INVALID_VALUE)?;
+    // A single row has no next one.
+    let pitch = if height == 1 { row } else { pitch as u64 };
+    let span = (height - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(row));
+    let span = span.ok_or(CuError::INVALID_VALUE)?;
+    if pitch < row || !pitch.is_multiple_of(size) || !dst.is_multiple_of(size) {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if call.place_of(Side::Device(dst), span)?.is_local() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(graph::Fill { ctx, dst, pitch, element, value, width, height })
+}
+
 fn fill(dst: CUdeviceptr, element: Element, area: Area, stream: CUstream) -> CuResult {
     let Element(size, value) = element;
-    let (bytes, size_bytes) = (area.width.checked_mul(size.into()), u64::from(size));
     with(|call| {
         let captured = call.capture_of(stream)?;
         let (stream, ctx) = call.any_stream(stream)?;
         if area.width == 0 || area.height == 0 {
             return call.check();
         }
-        let row = bytes.ok_or(CuError::INVALID_VALUE)? as u64;
-        // A single row has no next one.
-        let pitch = if area.height == 1 { row } else { area.pitch as u64 };
-        let span = (area.height as u64 - 1).checked_mul(pitch).and_then(|rows| rows.checked_add(row));
-        let span = span.ok_or(CuError::INVALID_VALUE)?;
-        if pitch < row || !pitch.is_multiple_of(size_bytes) || !dst.is_multiple_of(size_bytes) {
-            return Err(CuError::INVALID_VALUE);
-        }
-        if call.place_of(Side::Device(dst), span)?.is_local() {
-            return Err(CuError::INVALID_VALUE);
-        }
-        let (width, height) = (area.width as u64, area.height as u64);
+        let fill = checked(call, ctx, dst, (size, value), (area.pitch, area.width, area.height))?;
         if let Some(target) = captured {
-            let fill = graph::Fill { ctx, dst, pitch, element: size, value, width, height };
             return call.capture(target, Captive::Work(Work::Fill(fill)));
         }
+        let graph::Fill { pitch, width, height, .. } = fill;
         call.submit(&Fill { ctx, stream, dst, pitch, element: size, value, width, height })
     })
 }

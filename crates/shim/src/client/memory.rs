@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use wire::{PinnedId, PoolId};
 
 use super::context::Owner;
+use crate::graph::GraphMemory;
 
 /// Where device memory and what the device library places itself can lie (`ARCHITECTURE.md`, addresses).
 const DEVICE: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
@@ -22,6 +23,8 @@ pub enum Kind {
     Device,
     /// `cuMemAllocAsync` and its like.
     Pooled(PoolId),
+    /// Memory of a graph's node, as long as there is one.
+    Graph(Weak<GraphMemory>),
     /// A variable of the module or library with this handle.
     Global(u64),
     /// `cuMemHostAlloc` and its like.
@@ -41,7 +44,12 @@ pub enum Kind {
 impl Kind {
     /// Whether it is freed by `cuMemFree` or `cuMemFreeAsync`: each takes what the other's counterpart has allocated.
     pub fn is_freed(&self) -> bool {
-        matches!(self, Self::Device | Self::Pooled(_))
+        match self {
+            Self::Device | Self::Pooled(_) => true,
+            // What a launch has allocated outlives its graph.
+            Self::Graph(memory) => memory.strong_count() == 0,
+            Self::Global(_) | Self::Pinned { .. } | Self::Registered { .. } => false,
+        }
     }
 }
 

@@ -198,6 +198,13 @@ impl Callable {
         }
     }
 
+    /// The library's kernel that it is a function of, if it is one.
+    pub fn library_kernel(&self) -> Option<KernelId> {
+        let Origin::KernelIn(library, _) = &self.origin else { return None };
+        let kernels = library.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        kernels.get(self.name.to_str().ok()?).copied()
+    }
+
     /// The context it is bound to; a kernel is bound to none.
     pub fn owner(&self) -> Option<&Owner> {
         match &self.origin {

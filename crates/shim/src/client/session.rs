@@ -48,6 +48,8 @@ pub struct GpuDevice {
     pub primary: Arc<Context>,
     /// Its memory pools.
     pub pools: DevicePools,
+    /// What graphs have of its memory.
+    pub graph_memory: Arc<graph::Usage>,
     /// How often it is retained; held while it is made or destroyed.
     retained: Mutex<u32>,
 }
@@ -167,6 +169,7 @@ impl Session {
                     facts,
                     primary,
                     pools: DevicePools::new(pool),
+                    graph_memory: Arc::default(),
                     retained: Mutex::new(0),
                 }
             })

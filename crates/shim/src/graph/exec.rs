@@ -11,8 +11,11 @@ use wire::{
 };
 
 use super::plan::{Planner, Slot, graph_data};
-use super::{Model, Work, destroy, told};
+use super::{GraphMemory, Model, Work, destroy, told};
 use crate::client::{Call, Event, Object, Owner, Session};
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: what a launch has allocated and nobody has freed is freed by the next.
+const AUTO_FREE: u64 = 1;
 
 /// An executable graph.
 pub struct Exec {
@@ -48,6 +51,10 @@ pub(super) struct State {
     callbacks: Vec<u32>,
     /// Staging memory.
     pub staging: Vec<u64>,
+    /// Memory that it allocates.
+    memory: Vec<Arc<GraphMemory>>,
+    /// Addresses of memory that it frees.
+    frees: Vec<u64>,
     /// Contexts of its nodes.
     contexts: BTreeSet<ContextId>,
     /// Whether it records events, or waits for some.
@@ -69,6 +76,8 @@ impl State {
                 self.events = true;
             }
             Work::EventWait(..) => self.events = true,
+            Work::MemAlloc(memory) => self.memory.push(Arc::clone(memory)),
+            Work::MemFree(address) => self.frees.push(*address),
             Work::Empty | Work::Host(_) => {}
         }
     }
@@ -97,6 +106,9 @@ impl Exec {
     /// Lets go of what this process keeps for it; destructors of user objects run.
     pub fn retire(&self, session: &Session) {
         let mut state = self.state();
+        for memory in state.memory.drain(..) {
+            memory.release();
+        }
         for callback in std::mem::take(&mut state.callbacks) {
             session.callbacks.retire(callback);
         }
@@ -139,6 +151,29 @@ impl Model {
     }
 }
 
+/// Memory that nodes allocate.
+fn memory(steps: &[(Step, Option<Work>)]) -> impl Iterator<Item = &Arc<GraphMemory>> {
+    steps.iter().filter_map(|(_, work)| match work {
+        Some(Work::MemAlloc(memory)) => Some(memory),
+        _ => None,
+    })
+}
+
+/// Notes that an executable graph has these nodes: memory nodes can be in one at a time.
+fn take_memory(steps: &[(Step, Option<Work>)]) -> CuResult {
+    for (taken, each) in memory(steps).enumerate() {
+        if !each.take() {
+            memory(steps).take(taken).for_each(|memory| memory.release());
+            return Err(CuError::NOT_SUPPORTED);
+        }
+    }
+    Ok(())
+}
+
+fn release_memory(steps: &[(Step, Option<Work>)]) {
+    memory(steps).for_each(|memory| memory.release());
+}
+
 impl Call<'_> {
     /// An executable graph.
     ///
@@ -161,7 +196,9 @@ impl Call<'_> {
         let context = Arc::clone(self.context().map_err(|error| (error, None))?);
         let session = self.session;
         let (copy, steps, own) = session.graphs.lock().layout(graph)?;
-        let made = self.plan_and_send(context.id, &steps, flags);
+        let made = take_memory(&steps).and_then(|()| {
+            self.plan_and_send(context.id, &steps, flags).inspect_err(|_| release_memory(&steps))
+        });
         let (id, slots, staging) = made.map_err(|error| {
             let mut model = session.graphs.lock();
             // The copy was never seen by anybody.
@@ -178,6 +215,8 @@ impl Call<'_> {
             disabled: BTreeSet::new(),
             callbacks: Vec::new(),
             staging,
+            memory: Vec::new(),
+            frees: Vec::new(),
             contexts: BTreeSet::new(),
             events: false,
             launched: false,
@@ -228,6 +267,11 @@ impl Call<'_> {
         }
         let (stream, ctx) = self.stream(stream)?;
         let mut state = exec.state();
+        let allocates = |memory: &&Arc<GraphMemory>| !state.frees.contains(&memory.address);
+        let kept: Vec<_> = state.memory.iter().filter(allocates).cloned().collect();
+        if exec.flags & AUTO_FREE == 0 && state.memory.iter().any(|memory| memory.is_live()) {
+            return Err(CuError::INVALID_VALUE);
+        }
         let wide = state.events || state.contexts.iter().any(|of| *of != ctx);
         if !state.callbacks.is_empty() {
             self.session.callbacks.launch(&state.callbacks);
@@ -237,6 +281,12 @@ impl Call<'_> {
             return Err(error);
         }
         state.launched = true;
+        for memory in state.frees.iter().filter_map(|address| self.graph_memory_at(*address)) {
+            memory.set_live(false);
+        }
+        for memory in kept {
+            memory.set_live(true);
+        }
         for event in state.records.values() {
             event.captured.clear();
             event.records.fetch_add(1, Ordering::AcqRel);
@@ -275,7 +325,8 @@ impl Call<'_> {
             self.ask(&wire::ContextSynchronize { ctx: exec.owner.context.id })?;
         }
         exec.retire(self.session);
-        Ok(())
+        drop(exec);
+        self.collect_graph_memory()
     }
 
     /// Whether a node of an executable graph does its work; the node is one it was made from.

@@ -4,6 +4,7 @@
 mod capture;
 mod captured;
 mod exec;
+mod memory;
 mod plan;
 mod update;
 mod work;
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ::graph::{Edge, EdgeData, Error, GraphId, Graphs, NodeId, ObjectId, Released};
+use ::graph::{Body, Edge, EdgeData, Error, GraphId, Graphs, NodeId, ObjectId, Released};
 use cuda_abi::{CuError, CuResult, sys};
 
 use crate::client::{Registry as Objects, Session};
@@ -20,6 +21,7 @@ use crate::client::{Registry as Objects, Session};
 pub use capture::{Captive, Captures, Mode, Status, Told, behind, capturing, exchange_mode};
 pub use captured::{CapturedAt, Target};
 pub use exec::{Exec, Refusal};
+pub use memory::{GraphMemory, Usage};
 pub use update::Outcome;
 pub use work::{Copy, Fill, HostCall, Kernel, Size, Work};
 
@@ -42,6 +44,21 @@ pub struct Model {
 }
 
 impl Model {
+    /// Refuses a graph with memory nodes where CUDA does: it cannot be copied, be a child, or lose nodes or edges.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED`; `INVALID_HANDLE` when there is no such graph.
+    pub fn refuse_memory_nodes(&self, graph: GraphId) -> CuResult {
+        for node in self.graphs.nodes(graph).map_err(told)? {
+            if let Body::Work(Work::MemAlloc(_) | Work::MemFree(_)) =
+                self.graphs.node(node).map_err(told)?.body
+            {
+                return Err(CuError::NOT_SUPPORTED);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes out the destructors that are due; they are to be called where no lock is held.
     pub fn due(&mut self, released: Released) -> Vec<Destructor> {
         released.0.iter().filter_map(|object| self.destructors.remove(object)).collect()

@@ -159,6 +159,8 @@ impl<'a, 'b> Planner<'a, 'b> {
             }
             Work::EventRecord(event, _) => Planned::One(GraphWork::EventRecord(*event)),
             Work::EventWait(event, _) => Planned::One(GraphWork::EventWait(*event)),
+            // The memory is there before, and after.
+            Work::MemAlloc(_) | Work::MemFree(_) => Planned::One(GraphWork::Empty),
         })
     }
 

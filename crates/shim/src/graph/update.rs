@@ -33,7 +33,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// `INVALID_VALUE` for another node or another kind of work; what the server says.
-    pub fn set_exec_node(&mut self, exec: &Exec, node: NodeId, work: Work) -> CuResult {
+    pub fn set_exec_node(&mut self, exec: &Exec, node: NodeId, mut work: Work) -> CuResult {
         let mut state = exec.state();
         let own = *state.own.get(&node).ok_or(CuError::INVALID_VALUE)?;
         {
@@ -44,6 +44,7 @@ impl Call<'_> {
             if !may_become(old, &work) {
                 return Err(CuError::INVALID_VALUE);
             }
+            work = work.in_place_of(old);
         }
         self.change_exec(exec, &mut state, vec![(own, work)]).map_err(|error| match error {
             CuError::GRAPH_EXEC_UPDATE_FAILURE => CuError::INVALID_VALUE,
@@ -166,6 +167,7 @@ impl Call<'_> {
 fn may_become(old: &Work, new: &Work) -> bool {
     match (old, new) {
         (Work::Kernel(old), Work::Kernel(new)) => old.ctx == new.ctx,
+        (Work::MemAlloc(_) | Work::MemFree(_), _) => old.is_same(new),
         _ => old.is_like(new),
     }
 }

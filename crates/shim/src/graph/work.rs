@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use wire::{ContextId, EventId, LaunchValue};
 
+use super::GraphMemory;
 use crate::client::{Callable, Event, Extent, Rows};
 
 /// What a node does. Cloning is cheap.
@@ -24,6 +25,10 @@ pub enum Work {
     EventRecord(EventId, Arc<Event>),
     /// Waits for an event.
     EventWait(EventId, Arc<Event>),
+    /// Allocates memory.
+    MemAlloc(Arc<GraphMemory>),
+    /// Frees the memory at this address, which a graph has allocated.
+    MemFree(u64),
 }
 
 impl Work {
@@ -38,6 +43,8 @@ impl Work {
             Self::Host(_) => Kind::CU_GRAPH_NODE_TYPE_HOST,
             Self::EventRecord(..) => Kind::CU_GRAPH_NODE_TYPE_EVENT_RECORD,
             Self::EventWait(..) => Kind::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+            Self::MemAlloc(_) => Kind::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+            Self::MemFree(_) => Kind::CU_GRAPH_NODE_TYPE_MEM_FREE,
         }
     }
 
@@ -56,7 +63,19 @@ impl Work {
             (Self::Host(a), Self::Host(b)) => a.0 as usize == b.0 as usize && a.1 == b.1,
             (Self::EventRecord(a, _), Self::EventRecord(b, _))
             | (Self::EventWait(a, _), Self::EventWait(b, _)) => a == b,
+            (Self::MemAlloc(a), Self::MemAlloc(b)) => a.address == b.address,
+            (Self::MemFree(a), Self::MemFree(b)) => a == b,
             _ => false,
+        }
+    }
+
+    /// This work in the place of other of its kind: a kernel's attributes stay.
+    pub fn in_place_of(self, old: &Self) -> Self {
+        match (self, old) {
+            (Self::Kernel(new), Self::Kernel(old)) => {
+                Self::Kernel(Arc::new(new.with_attributes(old.attributes.clone())))
+            }
+            (new, _) => new,
         }
     }
 }

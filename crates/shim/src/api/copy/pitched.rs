@@ -87,6 +87,32 @@ unsafe fn run(stream: sys::CUstream, wait: Wait, dst: Place, src: Place, extent:
     })
 }
 
+/// The sides, to and from, and the extent of a description.
+///
+/// # Errors
+/// `INVALID_VALUE` for what is none; `NOT_SUPPORTED` for arrays.
+pub(in crate::api) unsafe fn described(
+    call: &Call<'_>,
+    copy: *const sys::CUDA_MEMCPY3D,
+) -> CuResult<(Rows, Rows, Extent)> {
+    if copy.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    // SAFETY: not NULL, so the caller's description.
+    unsafe {
+        let dst =
+            side!(copy, dstMemoryType dstHost dstDevice dstArray dstPitch dstXInBytes dstY, dstHeight dstZ);
+        let src =
+            side!(copy, srcMemoryType srcHost srcDevice srcArray srcPitch srcXInBytes srcY, srcHeight srcZ);
+        let (width, height) = ((*copy).WidthInBytes as u64, (*copy).Height as u64);
+        let extent = Extent { width, height, depth: (*copy).Depth as u64 };
+        match (dst.end(call, extent)?, src.end(call, extent)?) {
+            (End::Rows(dst), End::Rows(src)) => Ok((dst, src, extent)),
+            _ => Err(CuError::NOT_SUPPORTED),
+        }
+    }
+}
+
 /// Defines the copy that a description asks for; one of slices also has heights, a third coordinate and a depth.
 macro_rules! copy {
     ($name:ident($Copy:ident) $(, $dstHeight:ident $dstZ:ident $srcHeight:ident $srcZ:ident $Depth:ident)?) => {

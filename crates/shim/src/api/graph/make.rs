@@ -23,7 +23,12 @@ pub unsafe fn cuGraphCreate(phGraph: *mut sys::CUgraph, flags: c_uint) -> CuResu
 /// Copies a graph.
 pub unsafe fn cuGraphClone(phGraphClone: *mut sys::CUgraph, originalGraph: sys::CUgraph) -> CuResult {
     let phGraphClone = out(phGraphClone)?;
-    let id = session()?.graphs.lock().graphs.clone_graph(graph(originalGraph)?).map_err(told)?;
+    let original = graph(originalGraph)?;
+    let id = {
+        let mut model = session()?.graphs.lock();
+        model.refuse_memory_nodes(original)?;
+        model.graphs.clone_graph(original).map_err(told)?
+    };
     // SAFETY: the caller's to write to.
     unsafe { phGraphClone.set(handle(id.handle())) };
     Ok(())
@@ -44,7 +49,10 @@ pub unsafe fn cuGraphDestroy(hGraph: sys::CUgraph) -> CuResult {
 pub unsafe fn cuGraphDestroyNode(hNode: sys::CUgraphNode) -> CuResult {
     let due = {
         let mut model = session()?.graphs.lock();
-        let released = model.graphs.remove(node(hNode)?).map_err(told)?;
+        let node = node(hNode)?;
+        let of = model.graphs.node(node).map_err(told)?.graph;
+        model.refuse_memory_nodes(of)?;
+        let released = model.graphs.remove(node).map_err(told)?;
         model.due(released)
     };
     destroy(due);

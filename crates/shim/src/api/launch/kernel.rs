@@ -179,6 +179,32 @@ unsafe fn launch(
     }
 }
 
+/// A launch as a node: its function, and the context for a kernel that is bound to none (NULL: the current one).
+///
+/// # Errors
+/// As a launch.
+pub(in crate::api) unsafe fn kernel_node(
+    call: &mut Call<'_>,
+    function: sys::CUfunction,
+    ctx: sys::CUcontext,
+    size: Size,
+    (params, extra): (*mut *mut c_void, *mut *mut c_void),
+) -> CuResult<Kernel> {
+    let callable = Arc::clone(call.callable(function)?);
+    let context = match (callable.owner(), ctx.is_null()) {
+        (Some(owner), _) => Arc::clone(&owner.context),
+        (None, true) => Arc::clone(call.context()?),
+        (None, false) => call.session.context(ctx)?,
+    };
+    let Size { grid, block, shared } = size;
+    let config = Config { grid, block, shared, stream: std::ptr::null_mut() };
+    check_size(call, context.device.0 as usize, &callable, config)?;
+    let mut bytes = Vec::new();
+    // SAFETY: the caller gives the parameters that the function takes.
+    unsafe { copy_params(&callable, Arguments { params, extra }, &mut bytes) }?;
+    Ok(Kernel::new(callable, context.id, size, Vec::new(), &bytes))
+}
+
 /// Captures the launch that the thread has made.
 fn capture(
     call: &mut Call<'_>,
