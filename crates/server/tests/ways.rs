@@ -49,7 +49,8 @@ const WAYS: &[Way] = &[
     way("device heap", &["cuModuleLoadData"], heap),
     way("array", &["cuArrayCreate", "cuArray3DCreate", "cuArrayGetPlane"], array),
     way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], level),
-    way("graph node", &["cuGraphAddMemAllocNode"], unavailable),
+    // The client asks for it as for any allocation.
+    way("graph node", &["cuGraphAddMemAllocNode"], allocation),
     way("virtual memory", &["cuMemCreate", "cuMemRetainAllocationHandle"], unavailable),
     way("managed memory", &["cuMemAllocManaged"], unavailable),
     way(
