@@ -99,6 +99,9 @@ pub unsafe fn cuEventRecordWithFlags(
 pub unsafe fn cuEventQuery(hEvent: sys::CUevent) -> CuResult {
     with(|call| {
         let (id, event) = call.event(hEvent)?;
+        if event.pending().is_none() && event.captured.capture().is_none() && !crate::graph::capturing() {
+            return call.check();
+        }
         let event = Arc::clone(event);
         call.refuse_captured_event(&event)?;
         call.unsafe_in_capture()?;
