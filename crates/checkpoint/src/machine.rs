@@ -6,39 +6,66 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use wire::{Decoder, GREETING_MAX, Greeting, Machine, Wire};
 
-/// How old an answer may be.
-const AGE_MAX: Duration = Duration::from_secs(1);
+/// An answer older than this is looked up again, while it is still given.
+const FRESH: Duration = Duration::from_secs(1);
+/// One older than this is not given any more.
+const AGE_MAX: Duration = Duration::from_secs(3);
 /// A process that has not answered by then is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What was seen last, and when.
+/// What was seen last, and when. Whoever asks often does not wait, and so stands in no checkpoint's way.
 pub struct Watcher {
     device: String,
     last: Mutex<Option<(Instant, Machine)>>,
+    /// Held while somebody looks.
+    looking: Mutex<()>,
 }
 
 impl Watcher {
     /// Of the machine's `device`: the value of `--device`.
-    pub fn new(device: String) -> Self {
-        Self { device, last: Mutex::default() }
+    pub fn new(device: String) -> Arc<Self> {
+        Arc::new(Self { device, last: Mutex::default(), looking: Mutex::default() })
     }
 
     /// The GPUs as they were a moment ago. Those who ask at once are answered by one look.
     ///
     /// # Errors
     /// When nobody can tell.
-    pub fn look(&self) -> Result<Machine, Failure> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((when, machine)) = &*last
-            && when.elapsed() < AGE_MAX
-        {
-            return Ok(machine.clone());
+    pub fn look(self: &Arc<Self>) -> Result<Machine, Failure> {
+        if let Some((age, machine)) = self.last() {
+            if age >= FRESH && age < AGE_MAX {
+                let this = Arc::clone(self);
+                std::thread::spawn(move || {
+                    if let Ok(_looking) = this.looking.try_lock()
+                        && let Err(failure) = this.ask()
+                    {
+                        tracing::warn!("{failure}");
+                    }
+                });
+            }
+            if age < AGE_MAX {
+                return Ok(machine);
+            }
         }
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.last() {
+            Some((age, machine)) if age < FRESH => Ok(machine),
+            _ => self.ask(),
+        }
+    }
+
+    fn last(&self) -> Option<(Duration, Machine)> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().map(|(when, machine)| (when.elapsed(), machine.clone()))
+    }
+
+    fn ask(&self) -> Result<Machine, Failure> {
         let machine = ask(&self.device)?;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Some((Instant::now(), machine.clone()));
         Ok(machine)
     }
@@ -54,13 +81,17 @@ fn ask(device: &str) -> Result<Machine, Failure> {
     // It has said all it has to say, or too much, or nothing in time.
     let _ = child.kill();
     let _ = child.wait();
-    let answer = answer?;
-    let mut from = Decoder::new(&answer);
+    understand(&answer?)
+}
+
+fn understand(answer: &[u8]) -> Result<Machine, Failure> {
+    const WHAT: &str = "cannot understand which GPUs there are";
+    let mut from = Decoder::new(answer);
     match Greeting::decode(&mut from).and_then(|greeting| from.finish().map(|()| greeting)) {
         Ok(Greeting::Machine(machine)) => Ok(machine),
         Ok(Greeting::Refused { reason }) => Err(Failure::new(Kind::Unavailable, reason)),
-        Ok(_) => Err(fail(io::ErrorKind::InvalidData.into())),
-        Err(error) => Err(Failure::of("cannot understand which GPUs there are", &error)),
+        Ok(_) => Err(Failure::new(Kind::Failed, WHAT)),
+        Err(error) => Err(Failure::of(WHAT, &error)),
     }
 }
 
@@ -81,6 +112,61 @@ fn listen(child: &mut Child) -> io::Result<Vec<u8>> {
             0 => return Ok(said),
             count if said.len() + count > GREETING_MAX => return Err(io::ErrorKind::FileTooLarge.into()),
             count => said.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use wire::Encoder;
+
+    fn says(script: &str) -> io::Result<Vec<u8>> {
+        let mut command = Command::new("sh");
+        let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let said = listen(&mut child);
+        let _ = child.kill();
+        child.wait().unwrap();
+        said
+    }
+
+    #[test]
+    fn what_is_said_is_bounded() {
+        assert_eq!(says("printf one; sleep 0.1; printf two").unwrap(), b"onetwo");
+        let endless = says("exec cat /dev/zero").unwrap_err();
+        assert_eq!(endless.kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn only_who_waits_too_long_waits() {
+        let watcher = Watcher::new("soft".to_owned());
+        let seen = |age, driver: &str| {
+            let machine = Machine { driver: driver.to_owned(), ..Machine::default() };
+            *watcher.last.lock().unwrap() = Instant::now().checked_sub(age).map(|when| (when, machine));
+        };
+        // This program is no `dormouse`, so that asking it fails; what is known is told without asking, while it may be.
+        for age in [Duration::ZERO, FRESH, AGE_MAX - Duration::from_millis(500)] {
+            seen(age, "known");
+            assert_eq!(watcher.look().unwrap().driver, "known");
+        }
+        seen(AGE_MAX, "too old");
+        assert!(watcher.look().is_err());
+    }
+
+    #[test]
+    fn answers_are_understood() {
+        let said = |greeting: &Greeting| {
+            let mut bytes = Vec::new();
+            greeting.encode(&mut Encoder::new(&mut bytes));
+            bytes
+        };
+        let machine = Machine { driver: "1".into(), ..Machine::default() };
+        assert_eq!(understand(&said(&Greeting::Machine(machine.clone()))).unwrap(), machine);
+        let refused = understand(&said(&Greeting::Refused { reason: "no driver".into() })).unwrap_err();
+        assert_eq!((refused.kind, refused.message.as_str()), (Kind::Unavailable, "no driver"));
+        for odd in [said(&Greeting::Welcome { session: 1 }), b"DORM".to_vec(), Vec::new()] {
+            assert_eq!(understand(&odd).unwrap_err().kind, Kind::Failed, "{odd:?}");
         }
     }
 }

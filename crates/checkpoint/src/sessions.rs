@@ -18,11 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transport::hello::{HelloListener, Pending, Wish};
 
 /// How long a process may take to say what it wants.
 const GREETING: Duration = Duration::from_secs(5);
+/// A process that was told of the GPUs and takes longer to close its connection does not run.
+const HANGING_UP: Duration = Duration::from_millis(20);
 /// How long a listener rests that could not accept: descriptors may have run out.
 pub const RECOVERY: Duration = Duration::from_millis(200);
 
@@ -55,7 +57,7 @@ pub struct Sessions {
     /// The job's tmpfs, as seen by the supervisor.
     shared: PathBuf,
     device: String,
-    machine: Watcher,
+    machine: Arc<Watcher>,
     live: Mutex<BTreeMap<u32, Arc<Session>>>,
     next: AtomicU32,
     /// Held for reading while a session begins, for writing while a cut is taken.
@@ -163,11 +165,15 @@ impl Sessions {
         }
     }
 
-    /// Answers at once, whether a cut is on its way or not; one that has found the connection sees that somebody is asking.
+    /// Answers at once, whether a cut is on its way or not.
     fn tell(&self, pending: Pending) {
         let pid = pending.pid();
+        let mut began = Instant::now();
         let told = match self.machine.look() {
-            Ok(machine) => pending.tell(machine),
+            Ok(machine) => {
+                began = Instant::now();
+                pending.tell(machine)
+            }
             Err(failure) => {
                 tracing::warn!("process {pid} is not told of the GPUs: {failure}");
                 pending.refuse(&failure.message)
@@ -176,7 +182,10 @@ impl Sessions {
         if let Err(error) = told {
             tracing::debug!("process {pid} is gone: {}", Chain(&error));
         }
-        drop(self.beginning.read().unwrap_or_else(PoisonError::into_inner));
+        // It has been stopped with its connection open: the cut that failed for it shall still find it asking.
+        if began.elapsed() > HANGING_UP {
+            drop(self.beginning.read().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     fn start(&self, record: SessionRecord, start: &Start) -> Result<Session, Failure> {
@@ -296,6 +305,19 @@ impl Sessions {
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.asking.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a process asks for something that it does not get within a moment: a session, while a cut is taken.
+    #[must_use]
+    pub fn keeps_asking(&self) -> bool {
+        let began = Instant::now();
+        while self.is_asked() {
+            if began.elapsed() > HANGING_UP {
+                return true;
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        false
     }
 
     /// Whether the session has not ended.

@@ -61,7 +61,7 @@ pub fn take(
         let Busy(holders) = match gate::close(servers, options)? {
             Err(busy) => busy,
             // Its connection leads out of the job, so it gets its session first.
-            Ok(_) if job.sessions.is_asked() => asking(),
+            Ok(_) if job.sessions.keeps_asking() => asking(),
             Ok(mut gated) => {
                 let drain = closed.elapsed();
                 cut.step("capturing");
