@@ -16,7 +16,6 @@ mod module;
 mod printf;
 mod sched;
 mod stream;
-#[expect(dead_code, unused_imports, reason = "no instruction reads them yet")]
 mod texture;
 
 pub use device::{Options, SoftBackend, machine};

@@ -148,6 +148,7 @@ impl SoftBackend {
             dynamic_shared: launch.shared,
             params,
             memory: self.memory.clone(),
+            objects: self.objects.view(),
             output: self.output.clone(),
             workspace,
             id: self.grids.fetch_add(1, Ordering::Relaxed),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Function;
 use crate::memory::{Memory, Workspace};
 use crate::printf::Output;
+use crate::texture::View;
 
 /// The functions of a loaded module.
 #[derive(Debug, Default)]
@@ -47,6 +48,8 @@ pub struct Launch {
     pub params: Vec<u64>,
     /// Device memory.
     pub memory: Arc<Memory>,
+    /// Texture and surface objects, as they were at the launch.
+    pub objects: Arc<View>,
     /// Where kernels print to.
     pub output: Arc<Output>,
     /// What a cooperative grid's blocks meet at.

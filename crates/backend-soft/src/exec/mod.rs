@@ -11,6 +11,7 @@ mod lanes;
 mod launch;
 mod rows;
 mod spaces;
+mod textures;
 mod together;
 mod warp;
 mod words;
@@ -28,4 +29,8 @@ pub use lanes::Lanes;
 pub use launch::{Image, Launch};
 pub use rows::{Bfloat, BfloatPair, Elem, Half, HalfPair, LANES, Pred, Row, Slot};
 pub use spaces::{GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Space, Spaces};
+pub use textures::{
+    Geometry, Level, Outside, Query, ROWS, SurfaceAccess, TextureRead, query, surface_load, surface_store,
+    texture_read,
+};
 pub use words::load_words;

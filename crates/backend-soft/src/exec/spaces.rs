@@ -192,6 +192,30 @@ impl<'a> Spaces<'a> {
         Ok(all[lane])
     }
 
+    /// Reads an element of a texture or surface: at most 16 bytes at an address of device memory.
+    ///
+    /// # Errors
+    /// When nothing is there any more.
+    pub fn read_element(&mut self, lane: usize, address: u64, bytes: u64) -> Result<[u8; 16], Fault> {
+        let at = self.resolve_one(lane, address, bytes)? as *const u8;
+        let mut element = [0; 16];
+        let bytes = (bytes as usize).min(element.len());
+        // SAFETY: `resolve_one` found that many bytes there, which stay while the extents are held.
+        unsafe { std::ptr::copy_nonoverlapping(at, element.as_mut_ptr(), bytes) };
+        Ok(element)
+    }
+
+    /// Writes an element of a surface.
+    ///
+    /// # Errors
+    /// When nothing is there any more.
+    pub fn write_element(&mut self, lane: usize, address: u64, element: &[u8]) -> Result<(), Fault> {
+        let at = self.resolve_one(lane, address, element.len() as u64)? as *mut u8;
+        // SAFETY: `resolve_one` found that many bytes there, which stay while the extents are held.
+        unsafe { std::ptr::copy_nonoverlapping(element.as_ptr(), at, element.len()) };
+        Ok(())
+    }
+
     /// Reads bytes at a generic address of one lane, up to `limit` or to the first zero byte (which is left out).
     ///
     /// # Errors

@@ -18,10 +18,12 @@ mod moves;
 mod narrow;
 mod rounding;
 pub mod special;
+mod textures;
 mod transcendental;
 mod video;
 mod warp;
 
+pub use narrow::HALF;
 use ptx::ast::{Instruction, ScalarType};
 
 use crate::lower::{Lower, Reason, unsupported};
@@ -99,6 +101,7 @@ pub fn lower(cx: &mut Lower<'_>, instruction: &Instruction) -> Result<()> {
         "ld" | "ldu" | "st" | "prefetch" | "prefetchu" | "membar" | "fence" | "cp" | "discard"
         | "applypriority" => loads::lower(cx, &op),
         "atom" | "red" => atomics::lower(cx, &op),
+        "tex" | "tld4" | "txq" | "suq" | "suld" | "sust" => textures::lower(cx, &op),
         "mbarrier" => mbarrier::lower(cx, &op),
         "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "bar" | "barrier"
         | "pmevent" | "griddepcontrol" | "setmaxnreg" => control::lower(cx, &op),

@@ -5,8 +5,10 @@
 
 mod array;
 mod object;
+mod sample;
 mod table;
 
 pub use array::{Array, LIMITS, Mipmap, check};
 pub use object::{Plane, Surface, Texture};
+pub use sample::{Source, Spot, Texel, face};
 pub use table::{Objects, View};

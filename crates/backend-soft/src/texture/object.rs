@@ -5,6 +5,8 @@ use wire::{ArrayDesc, ChannelKind, CuError, ElementFormat, Resource, ResourceVie
 use super::{Array, Mipmap};
 use crate::memory::Extents;
 
+/// Faces of a cube mixed across their edges: here each is apart.
+const SEAMLESS: u32 = cudarc::driver::sys::CU_TRSF_SEAMLESS_CUBEMAP;
 /// `CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT`.
 const ALIGNMENT: u64 = 512;
 /// `CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT`.
@@ -46,11 +48,15 @@ pub struct Texture {
     pub sampling: Sampling,
     /// `CUDA_ARRAY3D_*` of the array.
     pub array_flags: u32,
+    /// Whether it reads device memory of one dimension: what lies outside is zero.
+    pub is_linear_memory: bool,
 }
 
 /// A surface object.
 #[derive(Clone, Copy, Debug)]
 pub struct Surface {
+    /// Whether its slices are layers or faces.
+    pub is_layered: bool,
     /// Its elements.
     pub plane: Plane,
     /// What an element is.
@@ -133,7 +139,11 @@ impl Texture {
             narrow(&mut levels, view, layered)?;
         }
         desc.sampling.check(format)?;
-        Ok(Self { levels, element: format, sampling: desc.sampling, array_flags })
+        if desc.sampling.flags & SEAMLESS != 0 {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        let is_linear_memory = matches!(desc.resource, Resource::Linear { .. });
+        Ok(Self { levels, element: format, sampling: desc.sampling, array_flags, is_linear_memory })
     }
 }
 
@@ -173,6 +183,7 @@ impl Surface {
         if !array.desc.has(ArrayDesc::SURFACE) {
             return Err(CuError::INVALID_VALUE);
         }
-        Ok(Self { plane: Plane::of(array), element: array.desc.element()? })
+        let is_layered = array.desc.has(ArrayDesc::LAYERED | ArrayDesc::CUBEMAP);
+        Ok(Self { is_layered, plane: Plane::of(array), element: array.desc.element()? })
     }
 }
