@@ -148,16 +148,15 @@ impl Texture {
 
     /// Coordinates in texels.
     fn places(&self, plane: &Plane, spot: &Spot) -> [f32; 3] {
-        let mut places = [0.5; 3];
-        for axis in 0..spot.dims {
-            let at = spot.at[axis];
-            places[axis] = match (self.is_normalized(), self.mode(axis)) {
+        std::array::from_fn(|axis| {
+            let (at, size) = (spot.at[axis], plane.size[axis] as f32);
+            match (self.is_normalized(), self.mode(axis)) {
+                _ if axis >= spot.dims => 0.5,
                 (false, _) => at,
-                (true, WRAP) => (at - at.floor()) * plane.size[axis] as f32,
-                (true, _) => at * plane.size[axis] as f32,
-            };
-        }
-        places
+                (true, WRAP) => (at - at.floor()) * size,
+                (true, _) => at * size,
+            }
+        })
     }
 
     /// How an axis goes on beyond its ends: repeated only where coordinates run from 0 to 1.
