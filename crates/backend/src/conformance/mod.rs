@@ -14,6 +14,7 @@ mod contexts;
 mod copies;
 mod errors;
 mod events;
+mod graphs;
 mod memory;
 mod operations;
 mod placement;
@@ -71,6 +72,9 @@ behaviours! {
     operations: words_are_written_in_turn a_stream_waits_for_a_word words_that_are_not_there_are_refused;
     events: events_mark_a_place events_hold_streams_back times_are_taken untimed_events_tell_no_time
         an_event_never_recorded_is_complete;
+    graphs: graphs_run_in_order graphs_copy_rows_and_registered_memory graphs_call_the_host_each_time
+        graphs_record_and_await_events graphs_are_updated nodes_are_disabled launches_of_a_graph_are_in_turn
+        wrong_graphs_are_told_at_once;
     placement: made_again_in_the_same_place given_back_ranges_are_told;
     errors: no_module_from_garbage no_function_of_that_name wrong_launches_are_told_at_once
         a_wild_access_is_sticky host_functions_are_told_of_failure;

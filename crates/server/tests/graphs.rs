@@ -1,0 +1,218 @@
+//! Executable graphs: made, launched, changed, and made again.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, rehearse};
+use wire::*;
+
+fn encoded(value: &impl Wire) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut Encoder::new(&mut bytes));
+    bytes
+}
+
+fn inline(value: &impl Wire) -> GraphData {
+    GraphData::Inline(Bytes(encoded(value)))
+}
+
+fn kernel(callee: Callee, address: u64, value: u32) -> GraphWork {
+    let params = [&address.to_le_bytes()[..], &value.to_le_bytes()].concat();
+    GraphWork::Kernel(GraphKernel {
+        ctx: CTX,
+        callee,
+        grid: [1; 3],
+        block: [1; 3],
+        shared: 0,
+        attributes: vec![],
+        params: Bytes(params),
+    })
+}
+
+fn copy(dst: u64, src: u64, bytes: u64) -> GraphWork {
+    let side = |address| Pitched { address, pitch: bytes, rows: 1 };
+    GraphWork::Copy(GraphCopy { ctx: CTX, dst: side(dst), src: side(src), width: bytes, height: 1, depth: 1 })
+}
+
+/// Nodes that each wait for the one before.
+fn chain(works: Vec<GraphWork>) -> GraphPlan {
+    let edge = |from| GraphEdge { from, from_port: 0, to_port: 0, kind: 0 };
+    let nodes = works.into_iter().enumerate().map(|(at, work)| GraphNode {
+        work,
+        after: at.checked_sub(1).map(|before| edge(before as u32)).into_iter().collect(),
+    });
+    GraphPlan { nodes: nodes.collect() }
+}
+
+const GRAPH: GraphExecId = GraphExecId(700);
+
+fn instantiate(thread: &mut Thread, plan: &GraphPlan) -> Result<(), CuError> {
+    thread.call(GraphInstantiate { ctx: CTX, exec: GRAPH, flags: 0, plan: inline(plan) })
+}
+
+fn launch(thread: &mut Thread) {
+    thread.send(GraphLaunch { ctx: CTX, stream: Stream::Legacy, exec: GRAPH, wide: false });
+}
+
+/// A program with the suite's kernels `store` and `add_one` and some memory.
+fn started() -> (App, Thread, Callee, Callee, u64) {
+    let (mut app, mut thread) = App::with_context();
+    let module = app.load(&mut thread, 2, BASIC);
+    let (store, add) = (thread.function(module, 3, "store"), thread.function(module, 4, "add_one"));
+    let memory = thread.alloc(4096);
+    thread.put(memory, &[0; 16]);
+    (app, thread, store, add, memory)
+}
+
+#[test]
+fn a_graph_comes_back_with_its_changes() {
+    let (app, mut thread, store, add, memory) = started();
+    let images = Images::new();
+    let [event] = thread.events([20]);
+    let set = |value| {
+        GraphWork::Fill(GraphFill {
+            ctx: CTX,
+            dst: memory + 8,
+            pitch: 4,
+            element: 4,
+            value,
+            width: 1,
+            height: 1,
+        })
+    };
+    let plan = chain(vec![
+        kernel(store, memory, 5),
+        kernel(add, memory, 1),
+        set(7),
+        copy(memory + 16, memory, 12),
+        kernel(add, memory + 32, 1),
+        GraphWork::EventRecord(event),
+    ]);
+    instantiate(&mut thread, &plan).unwrap();
+    launch(&mut thread);
+    assert_eq!(thread.get(memory, 9), [6, 0, 7, 0, 6, 0, 7, 0, 1]);
+    let changes = vec![
+        GraphChange { node: 0, work: kernel(store, memory, 50) },
+        GraphChange { node: 2, work: set(70) },
+    ];
+    thread.call(GraphUpdate { exec: GRAPH, changes: inline(&changes) }).unwrap();
+    thread.call(GraphNodeEnable { exec: GRAPH, node: 4, enabled: false }).unwrap();
+    // The graph keeps an event that the program has destroyed.
+    thread.send(EventDestroy { event });
+    thread.synchronize().unwrap();
+
+    app.session.close_gate(LONG).unwrap();
+    assert_eq!(app.session.refusals(), Vec::<String>::new());
+    let (id, state) = images.capture(&app.session);
+    let (dir, addresses) = app.kill();
+    drop(thread);
+    rehearse(&state).unwrap();
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let mut thread = app.thread();
+    launch(&mut thread);
+    assert_eq!(thread.get(memory, 9), [51, 0, 70, 0, 51, 0, 70, 0, 1]);
+    thread.call(GraphNodeEnable { exec: GRAPH, node: 4, enabled: true }).unwrap();
+    launch(&mut thread);
+    assert_eq!(thread.get(memory + 32, 1), [2]);
+    thread.send(GraphExecDestroy { exec: GRAPH });
+    launch(&mut thread);
+    thread.synchronize().unwrap();
+    assert_eq!(app.client.control().take_error(), Some(CuError::INVALID_HANDLE));
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
+fn a_graph_outlives_what_it_names_and_works_again_with_something_else() {
+    let (app, mut thread, store, _, memory) = started();
+    let images = Images::new();
+    let gone = thread.alloc(4 << 20);
+    instantiate(&mut thread, &chain(vec![kernel(store, memory, 5), copy(gone, memory, 4)])).unwrap();
+    launch(&mut thread);
+    thread.synchronize().unwrap();
+    thread.send(MemFree { address: gone });
+    thread.synchronize().unwrap();
+
+    app.session.close_gate(LONG).unwrap();
+    let (id, state) = images.capture(&app.session);
+    let (dir, addresses) = app.kill();
+    drop(thread);
+    rehearse(&state).unwrap();
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let mut thread = app.thread();
+    launch(&mut thread);
+    thread.synchronize().unwrap();
+    assert_eq!(app.client.control().take_error(), Some(CuError::INVALID_VALUE), "its memory is gone");
+    let change = vec![GraphChange { node: 1, work: copy(memory + 4, memory, 4) }];
+    thread.call(GraphUpdate { exec: GRAPH, changes: inline(&change) }).unwrap();
+    launch(&mut thread);
+    assert_eq!(thread.get(memory, 2), [5, 5]);
+    // Its code goes, and it with it; nothing of that harms the module's end.
+    thread.call(ModuleUnload { module: ModuleId(2) }).unwrap();
+    launch(&mut thread);
+    thread.synchronize().unwrap();
+    assert_eq!(app.client.control().take_error(), Some(CuError::INVALID_HANDLE));
+    thread.call(ContextDestroy { ctx: CTX }).unwrap();
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
+fn a_long_plan_travels_in_a_file() {
+    let (app, mut thread, _, add, memory) = started();
+    let plan = chain(vec![kernel(add, memory, 1); 3000]);
+    let bytes = encoded(&plan);
+    assert!(bytes.len() > GRAPH_INLINE_MAX);
+    let message = |plan| GraphInstantiate { ctx: CTX, exec: GRAPH, flags: 0, plan };
+    let file = app.dir.path().join("upload-77");
+    std::fs::write(&file, &bytes).unwrap();
+    thread.call(message(GraphData::Upload(UploadId(77)))).unwrap();
+    assert!(!file.exists(), "the server takes it");
+    launch(&mut thread);
+    assert_eq!(thread.get(memory, 1), [3000]);
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
+fn what_is_wrong_with_a_graph_is_told() {
+    let (app, mut thread, store, add, memory) = started();
+    let unknown = Callee::Function(FunctionId(99));
+    let mut short = kernel(store, memory, 1);
+    if let GraphWork::Kernel(kernel) = &mut short {
+        kernel.params.0.truncate(8);
+    }
+    let refused = [
+        (kernel(unknown, memory, 1), CuError::INVALID_HANDLE),
+        (short, CuError::INVALID_VALUE),
+        (copy(memory, 0x1000, 4), CuError::INVALID_VALUE),
+        (copy(memory, memory + 4092, 8), CuError::INVALID_VALUE),
+        (GraphWork::EventWait(EventId(99)), CuError::INVALID_HANDLE),
+    ];
+    for (work, error) in refused {
+        assert_eq!(instantiate(&mut thread, &chain(vec![work.clone()])), Err(error), "{work:?}");
+    }
+    instantiate(&mut thread, &chain(vec![kernel(store, memory, 1), kernel(add, memory, 1)])).unwrap();
+    assert_eq!(
+        instantiate(&mut thread, &GraphPlan::default()),
+        Err(CuError::INVALID_HANDLE),
+        "the id is in use"
+    );
+    let mut update = |node, work| {
+        thread.call(GraphUpdate { exec: GRAPH, changes: inline(&vec![GraphChange { node, work }]) })
+    };
+    assert_eq!(update(0, copy(memory, memory + 4, 4)), Err(CuError::GRAPH_EXEC_UPDATE_FAILURE));
+    assert_eq!(update(2, kernel(store, memory, 1)), Err(CuError::INVALID_VALUE));
+    assert_eq!(update(0, kernel(unknown, memory, 1)), Err(CuError::INVALID_HANDLE));
+    // Bytes that are no plan: a node that waits for itself, and garbage.
+    let mut circle = chain(vec![GraphWork::Empty]);
+    circle.nodes[0].after = vec![GraphEdge { from: 0, from_port: 0, to_port: 0, kind: 0 }];
+    for plan in [inline(&circle), GraphData::Inline(Bytes(vec![0xff; 40])), GraphData::Upload(UploadId(5))] {
+        let message = GraphInstantiate { ctx: CTX, exec: GraphExecId(701), flags: 0, plan };
+        assert!(thread.call(message).is_err());
+    }
+    launch(&mut thread);
+    assert_eq!(thread.get(memory, 1), [2], "nothing of that has touched the graph that is there");
+    drop(thread);
+    let _ = app.kill();
+}
