@@ -61,7 +61,10 @@ impl End {
     }
 
     /// Where the side is; an array is on the device.
-    fn place(&self, call: &Call<'_>, extent: Extent) -> CuResult<Place> {
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when the box lies outside.
+    pub fn place(&self, call: &Call<'_>, extent: Extent) -> CuResult<Place> {
         match self {
             Self::Rows(rows) => {
                 rows.check(extent)?;
