@@ -85,6 +85,8 @@ fn rows_arrive_where_they_belong() {
     for (width, height, depth, host_pitch, device_pitch) in [
         (3, 5, 1, 3, 512),
         (100, 40, 3, 128, 512),
+        // More slices than a small copy has slots.
+        (100, 4, 12, 128, 512),
         (1 << 19, 9, 1, 1 << 19, 1 << 19),
         ((1 << 20) + 4, 3, 2, 1 << 21, 1 << 21),
     ] {

@@ -212,10 +212,12 @@ impl Call<'_> {
         mut submit: impl FnMut(&mut Self, u32, P) -> CuResult,
     ) -> CuResult {
         let crew = Crew::new(&self.session.copiers, bytes);
-        let mut filling = VecDeque::with_capacity(DEPTH);
+        // A slot is known to be in use only when its copy is sent: no more are filled at a time than there are.
+        let depth = DEPTH.min(crew.slots());
+        let mut filling = VecDeque::with_capacity(depth);
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() || !filling.is_empty() {
-            if let (true, Some(piece)) = (filling.len() < DEPTH, pieces.peek().copied()) {
+            if let (true, Some(piece)) = (filling.len() < depth, pieces.peek().copied()) {
                 pieces.next();
                 let slot = self.free_slot(crew.slots())?;
                 let memory = SlotMemory(self.line()?.slot(slot)?.address().as_ptr());
