@@ -3,6 +3,8 @@
 
 mod ask;
 mod nvml;
+#[cfg(test)]
+mod tests;
 
 use crate::api::{Api, DriverUnavailable, check};
 use crate::device;

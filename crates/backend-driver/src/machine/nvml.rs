@@ -23,7 +23,11 @@ impl Nvml {
     /// None where there is none, or it is Dormouse's own.
     pub fn load() -> Option<Self> {
         // SAFETY: the initialisers are the vendor's; nothing else of this process depends on their order.
-        let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
+        Self::of(unsafe { Library::new("libnvidia-ml.so.1") }.ok()?)
+    }
+
+    /// None if it is Dormouse's own.
+    pub fn of(library: Library) -> Option<Self> {
         // SAFETY: only the symbol's presence is asked for.
         let ours = unsafe { library.get::<*const c_void>(SHIM_MARKER) }.is_ok();
         (!ours).then_some(Self(library))
