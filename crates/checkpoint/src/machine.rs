@@ -1,10 +1,11 @@
-//! The machine's GPUs as a job's programs may watch them, asked of a short-lived process: whoever asks the driver's NVML holds nodes of the
-//! driver open, and initialising it may take a while.
+//! The machine's GPUs as a job's programs may watch them, asked of a short-lived process: whoever asks the driver's NVML holds
+//! nodes of the driver open, and initialising it may take a while.
 
 use crate::error::{Failure, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -76,7 +77,9 @@ fn ask(device: &str) -> Result<Machine, Failure> {
     let fail = |error: io::Error| Failure::of("cannot find out which GPUs there are", &error);
     let mut command = Command::new(std::env::current_exe().map_err(fail)?);
     command.args(["devices", "--greeting", "--device", device]);
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(fail)?;
+    // A group of its own: what a terminal sends to the job's foreground group is not for it.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(fail)?;
     let answer = listen(&mut child).map_err(fail);
     // It has said all it has to say, or too much, or nothing in time.
     let _ = child.kill();

@@ -103,3 +103,34 @@ impl Show for Found {
         table(out, &rows)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_software_device_is_listed() {
+        let json = flags::Json { json: true };
+        let found = run(&Devices { device: flags::Device::Soft, greeting: false, json }).unwrap();
+        let mut text = Vec::new();
+        found.show(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let value = serde_json::to_value(&found).unwrap();
+        let device = &value["devices"][0];
+        for field in ["uuid", "name", "pci_bus_id", "compute_capability"] {
+            let said = device[field].as_str().unwrap();
+            assert!(!said.is_empty() && text.contains(said), "{field}: {said:?} in {text}");
+        }
+        let memory = device["numbers"]["memory"].as_array().unwrap();
+        assert_eq!((memory.len(), &memory[0]), (4, &memory[2]));
+    }
+
+    #[test]
+    fn numbers_keep_their_places() {
+        let mut gpu = Gpu::default();
+        gpu.set_number(Quantity::ClockInfo, 2, 7);
+        gpu.set_number(Quantity::ClockInfo, 0, 5);
+        assert_eq!(one(&gpu).numbers["clock"], [Some(5), None, Some(7)]);
+    }
+}
