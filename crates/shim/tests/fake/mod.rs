@@ -12,7 +12,8 @@ use cuda_abi::CuError;
 use transport::hello::{HelloListener, Wish};
 use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
 use wire::{
-    Bytes, DeviceFacts, Encoder, FunctionFacts, Names, Param, Pitched, Reply, Request, SessionFacts, Wire,
+    ArrayDesc, ArrayId, ArrayShape, Bytes, CopyBox, CopySide, DeviceFacts, Encoder, FunctionFacts, MipmapId,
+    Names, Param, Pitched, Reply, Request, SessionFacts, TensorMap, TensorMapRequest, Wire,
 };
 
 /// Where device memory begins, and how much there is.
@@ -33,8 +34,11 @@ pub struct Fake {
     /// What the device prints with the next synchronisation.
     pub printing: Mutex<Vec<u8>>,
     memory: Mutex<Vec<u8>>,
+    arrays: Mutex<HashMap<ArrayId, (ArrayShape, Vec<u8>)>>,
+    mipmaps: Mutex<HashMap<MipmapId, ArrayDesc>>,
     next: AtomicU64,
     next_pinned: AtomicU64,
+    next_object: AtomicU64,
 }
 
 static FAKE: OnceLock<(tempfile::TempDir, Arc<Fake>)> = OnceLock::new();
@@ -76,8 +80,11 @@ impl Fake {
             failing: Mutex::default(),
             printing: Mutex::default(),
             memory: Mutex::new(vec![0; DEVICE_BYTES]),
+            arrays: Mutex::default(),
+            mipmaps: Mutex::default(),
             next: AtomicU64::new(DEVICE),
             next_pinned: AtomicU64::new(PINNED),
+            next_object: AtomicU64::new(1),
         });
         std::thread::spawn(move || {
             while let Ok(caller) = listener.accept() {
@@ -185,6 +192,8 @@ impl Fake {
                     row.copy_from_slice(&self.read(src, m.width));
                 }
             }
+            Request::CopyBox(m) => self.copy_box(ring, &m),
+            Request::ArrayDestroy(m) => assert!(self.arrays.lock().unwrap().remove(&m.array).is_some()),
             Request::Fill(m) => {
                 let element = &m.value.to_le_bytes()[..m.element.into()];
                 for row in 0..m.height {
@@ -200,6 +209,48 @@ impl Fake {
             }
             Request::MemFree(m) => assert!(at(m.address) < DEVICE_BYTES),
             _ => {}
+        }
+    }
+
+    fn make_array(&self, array: ArrayId, desc: &ArrayDesc) -> Vec<u8> {
+        let shape = desc.shape().unwrap();
+        self.arrays.lock().unwrap().insert(array, (shape, vec![0; shape.bytes() as usize]));
+        Vec::new()
+    }
+
+    fn copy_box(&self, ring: RingIndex, m: &CopyBox) {
+        let count = m.height * m.depth;
+        let of_array = |id: ArrayId, [x, y, z]: [u64; 3], row: u64| {
+            let shape = self.arrays.lock().unwrap()[&id].0;
+            assert!(shape.contains([x, y, z], [m.width, m.height, m.depth]), "{m:?}");
+            (((z + row / m.height) * shape.rows + y + row % m.height) * shape.row + x) as usize
+        };
+        let width = m.width as usize;
+        for row in 0..count {
+            let packed = (row * m.width) as usize..(row * m.width) as usize + width;
+            let bytes = match m.src {
+                CopySide::Memory(side) => {
+                    self.read(rows(side, m.height, m.depth).nth(row as usize).unwrap(), m.width)
+                }
+                CopySide::Slot(slot) => self.slot(ring, slot, count * m.width)[packed.clone()].to_vec(),
+                CopySide::Array(id, at) => {
+                    let at = of_array(id, at, row);
+                    self.arrays.lock().unwrap()[&id].1[at..at + width].to_vec()
+                }
+            };
+            match m.dst {
+                CopySide::Memory(side) => {
+                    self.write(rows(side, m.height, m.depth).nth(row as usize).unwrap(), &bytes)
+                }
+                CopySide::Slot(slot) => {
+                    self.slot(ring, slot, count * m.width)[packed].copy_from_slice(&bytes)
+                }
+                CopySide::Array(id, at) => {
+                    let at = of_array(id, at, row);
+                    self.arrays.lock().unwrap().get_mut(&id).unwrap().1[at..at + width]
+                        .copy_from_slice(&bytes);
+                }
+            }
         }
     }
 
@@ -244,6 +295,25 @@ impl Fake {
                 std::fs::remove_file(self.folder.join(format!("upload-{}", m.upload.0))).unwrap();
                 Vec::new()
             }
+            Request::ArrayCreate(m) => self.make_array(m.array, &m.desc),
+            Request::MipmapCreate(m) => {
+                self.mipmaps.lock().unwrap().insert(m.mipmap, m.desc);
+                Vec::new()
+            }
+            Request::MipmapLevel(m) => {
+                let desc = self.mipmaps.lock().unwrap()[&m.mipmap].level(m.level);
+                self.make_array(m.array, &desc)
+            }
+            Request::TextureCreate(_) | Request::SurfaceCreate(_) => {
+                encoded(&self.next_object.fetch_add(1, Ordering::Relaxed))
+            }
+            // What a device library makes of it: its address, for all to see.
+            Request::TensorMapEncode(m) => encoded(&TensorMap(match m.request {
+                TensorMapRequest::Tiled(tensor, _)
+                | TensorMapRequest::Im2col(tensor, ..)
+                | TensorMapRequest::Im2colWide(tensor, ..) => [tensor.address; 16],
+                TensorMapRequest::Replace(map, address) => [map.0[0] + address; 16],
+            })),
             Request::ModuleGetGlobal(_) => encoded(&(DEVICE + 4096, 64u64)),
             Request::OccupancyBlocks(m) => encoded(&(2048 / m.block as i32)),
             Request::StreamQuery(_) | Request::EventQuery(_) => encoded(&false),
