@@ -6,9 +6,9 @@ use crate::output::Output;
 use crate::steer::{self, Steering};
 use crate::{code, device, memory_operations, work};
 use backend::{
-    BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError,
-    MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
-    Result, StreamArg,
+    Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError,
+    MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule, RawPhysical,
+    RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys;
 use std::cell::Cell;
@@ -212,6 +212,52 @@ impl Backend for Driver {
         // SAFETY: the reservation just made, with nothing in it.
         check(unsafe { (self.api.cuMemAddressFree)(base, range.bytes as usize) })?;
         Err(CuError::OUT_OF_MEMORY)
+    }
+
+    fn release(&self, range: Range) -> Result<()> {
+        let mut reserved = lock(&self.reserved);
+        let at = reserved.iter().position(|each| *each == range).ok_or(CuError::INVALID_VALUE)?;
+        // SAFETY: a reservation of ours, in which nothing is mapped.
+        check(unsafe { (self.api.cuMemAddressFree)(range.base, range.bytes as usize) })?;
+        reserved.swap_remove(at);
+        Ok(())
+    }
+
+    fn physical_create(&self, ordinal: usize, bytes: u64) -> Result<RawPhysical> {
+        let facts = self.facts.get(ordinal).ok_or(CuError::INVALID_DEVICE)?;
+        let properties = device::block_properties(self.device(ordinal)?, facts);
+        let mut handle = 0;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuMemCreate)(&raw mut handle, bytes as usize, &raw const properties, 0) })?;
+        Ok(RawPhysical(handle))
+    }
+
+    fn physical_release(&self, physical: RawPhysical) -> Result<()> {
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuMemRelease)(physical.0) })
+    }
+
+    fn map_physical(&self, physical: RawPhysical, range: Range) -> Result<()> {
+        // SAFETY: the range lies in a reservation and is free, which the server sees to.
+        check(unsafe { (self.api.cuMemMap)(range.base, range.bytes as usize, 0, physical.0, 0) })
+    }
+
+    fn unmap_physical(&self, range: Range) -> Result<()> {
+        // SAFETY: a mapping of ours; the caller has made sure that no work uses it.
+        check(unsafe { (self.api.cuMemUnmap)(range.base, range.bytes as usize) })
+    }
+
+    fn set_access(&self, ordinal: usize, range: Range, access: Access) -> Result<()> {
+        let facts = self.facts.get(ordinal).ok_or(CuError::INVALID_DEVICE)?;
+        let flags = match access {
+            Access::None => sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
+            Access::Read => sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
+            Access::ReadWrite => sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        let location = device::block_properties(self.device(ordinal)?, facts).location;
+        let access = sys::CUmemAccessDesc { location, flags };
+        // SAFETY: a whole mapping of ours.
+        check(unsafe { (self.api.cuMemSetAccess)(range.base, range.bytes as usize, &raw const access, 1) })
     }
 
     fn map_block(&self, ordinal: usize, range: Range) -> Result<RawBlock> {

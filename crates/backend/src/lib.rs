@@ -40,6 +40,19 @@ pub trait Backend: Textures + Send + Sync + 'static {
     /// [`BLOCK_GRANULARITY`]. Fails with `OUT_OF_MEMORY` when the range cannot be had exactly there. Given back when the
     /// backend is dropped.
     fn reserve(&self, range: Range) -> Result<()>;
+    /// Gives back a whole range that [`Backend::reserve`] claimed and in which nothing is mapped.
+    fn release(&self, range: Range) -> Result<()>;
+    /// Takes `bytes` bytes of device memory, a multiple of [`BLOCK_GRANULARITY`], without mapping them.
+    fn physical_create(&self, device: usize, bytes: u64) -> Result<RawPhysical>;
+    /// Lets go of it; the memory is given back when its last mapping is gone too.
+    fn physical_release(&self, physical: RawPhysical) -> Result<()>;
+    /// Puts the beginning of it behind a part of a reserved range; it may be mapped several times. No device reaches it there
+    /// before [`Backend::set_access`].
+    fn map_physical(&self, physical: RawPhysical, range: Range) -> Result<()>;
+    /// Takes a whole such mapping away. The caller has made sure that no work uses it.
+    fn unmap_physical(&self, range: Range) -> Result<()>;
+    /// As `cuMemSetAccess`, for one whole mapping.
+    fn set_access(&self, device: usize, range: Range, access: Access) -> Result<()>;
     /// Puts fresh zeroed or undefined device memory behind a part of a reserved range, readable and writable by `device`.
     fn map_block(&self, device: usize, range: Range) -> Result<RawBlock>;
     /// Takes it away again. The caller has made sure that no work uses it.

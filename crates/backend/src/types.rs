@@ -20,6 +20,8 @@ handles! {
     RawContext,
     /// A mapped block of device memory.
     RawBlock,
+    /// Device memory without an address.
+    RawPhysical,
     /// A loaded module.
     RawModule,
     /// A function of a loaded module.
@@ -62,6 +64,25 @@ impl Range {
 impl std::fmt::Display for Range {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#x}+{:#x}", self.base, self.bytes)
+    }
+}
+
+/// What a device may do with mapped memory: a `CUmemAccess_flags`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Access {
+    /// Nothing.
+    None = 0,
+    /// Read it; the software device lets it be written too.
+    Read = 1,
+    /// Read and write it.
+    ReadWrite = 3,
+}
+
+impl Access {
+    /// By its number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::None, Self::Read, Self::ReadWrite].into_iter().find(|each| *each as u32 == number)
     }
 }
 

@@ -21,6 +21,8 @@ pub enum MemoryKind {
     /// The contents of an array, packed: level after level, slice after slice, row after row. `base` is the handle that the
     /// application knows it by.
     Array = 3,
+    /// Memory that the application maps itself, or has not mapped. `base` is its handle.
+    Physical = 4,
 }
 
 /// What an object is. No two objects of an image have the same kind, so this is also an object's name.
@@ -170,6 +172,7 @@ impl ObjectKind {
                 1 => MemoryKind::Global,
                 2 => MemoryKind::Driver,
                 3 => MemoryKind::Array,
+                4 => MemoryKind::Physical,
                 _ => return Err(memory.invalid("its memory kind is not known")),
             };
             let base = fields.need(4, "it has no base address")?.u64()?;

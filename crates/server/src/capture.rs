@@ -1,12 +1,14 @@
 //! Writing a session into an image: device memory, then the state. The gate is closed and the device idle.
 
+use crate::failure::Failure;
+use crate::memory::View;
 use crate::memory::arena::BlockState;
 use crate::objects::Context;
-use crate::read;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
 use crate::state::{Images, SessionState, StateError};
 use crate::transfer::{Reader, Source, TransferError};
+use crate::{lock, read};
 use backend::Range;
 use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use std::collections::BTreeMap;
@@ -28,6 +30,9 @@ pub enum CaptureError {
     /// The state could not be encoded.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Memory that the application maps itself could not be made readable.
+    #[error("memory that the program maps itself cannot be read: {0}")]
+    Virtual(Failure),
     /// Memory without a context to read it in.
     #[error("device {0} has memory and no context to read it in")]
     NoContext(usize),
@@ -47,7 +52,8 @@ impl Cut {
     pub fn bytes(&self) -> u64 {
         let inline: u64 = inline_variables(&self.state).map(|range| range.bytes).sum();
         let arrays = self.state.textures.bytes();
-        inline + arrays + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
+        let physical: u64 = self.state.virtual_memory.physical.iter().map(|each| each.bytes).sum();
+        inline + arrays + physical + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
     }
 }
 
@@ -65,9 +71,19 @@ pub struct Captured {
 struct Piece {
     device: usize,
     kind: MemoryKind,
+    /// What the object is called: its address, or its handle.
+    name: u64,
     range: Range,
     /// What in it is live; the rest is written as zeros.
     live: Vec<Range>,
+}
+
+impl Piece {
+    /// Memory that the application maps itself, whole.
+    fn of_view(view: &View) -> Self {
+        let View { handle, device, range } = *view;
+        Self { device, kind: MemoryKind::Physical, name: handle, range, live: vec![range] }
+    }
 }
 
 impl Session {
@@ -84,7 +100,9 @@ impl Session {
     ) -> Result<Captured, CaptureError> {
         let mut state = cut.state.clone();
         let session_id = SessionId(session.into());
-        let pieces = pieces(&state);
+        let mut pieces = pieces(&state);
+        let views = lock(&self.virtual_memory).views().map_err(CaptureError::Virtual)?;
+        pieces.extend(views.all.iter().map(Piece::of_view));
         let mut done = 0;
         let mut readers: BTreeMap<usize, Reader> = BTreeMap::new();
         for piece in &pieces {
@@ -97,7 +115,7 @@ impl Session {
                 session: session_id,
                 device: DeviceOrdinal(piece.device as u32),
                 memory: piece.kind,
-                base: piece.range.base,
+                base: piece.name,
             });
             object.fill(piece.range.bytes, |offset, room| {
                 read.next(room)?;
@@ -207,7 +225,7 @@ fn pieces(state: &SessionState) -> Vec<Piece> {
             let Some(end) = inside.iter().map(|range| range.end()).max() else { continue };
             let range = Range { base: block.base, bytes: end - block.base };
             let live = if *shared { inside } else { vec![range] };
-            pieces.push(Piece { device, kind: MemoryKind::Allocation, range, live });
+            pieces.push(Piece { device, kind: MemoryKind::Allocation, name: range.base, range, live });
         }
     }
     for module in &state.modules {
@@ -215,7 +233,8 @@ fn pieces(state: &SessionState) -> Vec<Piece> {
         let Some((ctx, _)) = of_context else { continue };
         for variable in module.variables.iter().filter(|variable| variable.range.bytes > INLINE_VARIABLE) {
             let (device, range) = (ctx.device as usize, variable.range);
-            pieces.push(Piece { device, kind: MemoryKind::Global, range, live: vec![range] });
+            let kind = MemoryKind::Global;
+            pieces.push(Piece { device, kind, name: range.base, range, live: vec![range] });
         }
     }
     pieces

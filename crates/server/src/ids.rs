@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use wire::{
-    ContextId, EventId, FunctionId, GraphExecId, KernelId, LibraryId, ModuleId, PinnedId, PoolId, StreamId,
+    ContextId, EventId, FunctionId, GraphExecId, KernelId, LibraryId, ModuleId, PhysicalId, PinnedId, PoolId,
+    StreamId,
 };
 
 /// A virtual handle, for `#[serde(with = "crate::ids")]`.
@@ -23,7 +24,19 @@ macro_rules! ids {
         }
     )*};
 }
-ids!(ContextId, EventId, FunctionId, GraphExecId, KernelId, LibraryId, ModuleId, PinnedId, PoolId, StreamId);
+ids!(
+    ContextId,
+    EventId,
+    FunctionId,
+    GraphExecId,
+    KernelId,
+    LibraryId,
+    ModuleId,
+    PhysicalId,
+    PinnedId,
+    PoolId,
+    StreamId
+);
 
 pub(crate) fn serialize<T: Id, S: Serializer>(id: &T, to: S) -> Result<S::Ok, S::Error> {
     id.number().serialize(to)

@@ -2,7 +2,7 @@
 
 use crate::capture::STATE_MAX;
 use crate::failure::Failure;
-use crate::memory::RestoreError as MemoryError;
+use crate::memory::{RestoreError as MemoryError, VirtualState};
 use crate::objects::{
     Context, ContextRecord, ContextSettings, Event, Function, Image, Kernel, Library, Making, Module,
     ModuleRecord, Owner, Recorded, Stream, StreamRecord, Tombstone, insert,
@@ -145,6 +145,7 @@ impl Session {
                 memory.restore(arena)?;
             }
         }
+        made.restore_virtual(&state.virtual_memory, true)?;
         for record in &state.pools {
             let count = made.devices.len();
             let memory = made.devices.get(record.device as usize);
@@ -181,8 +182,19 @@ impl Session {
                 memory.restore(&state.textures.blocks_of(arena))?;
             }
         }
+        made.restore_virtual(&state.virtual_memory, false)?;
         made.replay(&state, images)?;
         made.restore_graphs(&state, Purpose::Rehearsal)
+    }
+
+    /// Claims the addresses that the application has reserved, and with `all` makes what is mapped there.
+    fn restore_virtual(&self, state: &VirtualState, all: bool) -> Result<()> {
+        let mut memory = lock(&self.virtual_memory);
+        memory.restore_addresses(state).map_err(object("the program's own reservation"))?;
+        if all {
+            memory.restore_memory(state).map_err(object("memory that the program maps itself"))?;
+        }
+        Ok(())
     }
 
     /// Makes all objects, in their turns, and compares addresses.
@@ -391,6 +403,8 @@ impl Session {
         }
         let arrays = self.packed_arrays().into_iter();
         let mut arrays: BTreeMap<_, _> = arrays.map(|(ctx, packed)| (packed.handle, (ctx, packed))).collect();
+        let views = lock(&self.virtual_memory).views();
+        let views = views.map_err(object("memory that the program maps itself"))?;
         let mut writers: BTreeMap<u32, Writers> = BTreeMap::new();
         for stored in &image.manifest().objects {
             let ObjectKind::DeviceMemory { session: of, device: DeviceOrdinal(device), memory, base } =
@@ -414,9 +428,12 @@ impl Session {
                 lock(&writers.idle).iter_mut().try_for_each(Writer::finish)?;
                 continue;
             }
-            let range = Range { base, bytes: stored.len() };
-            if !is_described(state, device as usize, memory, range) {
-                return Err(RestoreError::Dangling(format!("device memory {range}")));
+            let mut range = Range { base, bytes: stored.len() };
+            let view = views.all.iter().find(|view| memory == MemoryKind::Physical && view.handle == base);
+            match view.filter(|view| view.range.bytes == range.bytes && view.device == device as usize) {
+                Some(view) => range = view.range,
+                None if is_described(state, device as usize, memory, range) => {}
+                None => return Err(RestoreError::Dangling(format!("device memory {range}"))),
             }
             let writers = match writers.entry(device) {
                 Entry::Occupied(known) => known.into_mut(),
@@ -429,7 +446,7 @@ impl Session {
             };
             let writers = &*writers;
             image.for_each_piece(&stored.kind, |offset, piece| {
-                Ok(writers.write(Target::Memory(base + offset), piece, progress)?)
+                Ok(writers.write(Target::Memory(range.base + offset), piece, progress)?)
             })?;
         }
         for writers in writers.values() {
@@ -508,7 +525,7 @@ fn is_described(state: &SessionState, device: usize, memory: MemoryKind, range: 
             let mut variables = state.modules.iter().flat_map(|module| &module.variables);
             variables.any(|variable| variable.range == range)
         }
-        MemoryKind::Driver | MemoryKind::Array => false,
+        MemoryKind::Driver | MemoryKind::Array | MemoryKind::Physical => false,
     }
 }
 

@@ -37,6 +37,7 @@ impl Session {
             layout: self.config.layout,
             turn: self.placer.next(),
             arenas: self.devices.iter().map(crate::memory::DeviceMemory::state).collect(),
+            virtual_memory: lock(&self.virtual_memory).state(),
             pools: self.devices.iter().flat_map(crate::memory::DeviceMemory::pools).collect(),
             contexts: table
                 .contexts

@@ -5,7 +5,7 @@
 
 use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
-use crate::memory::{Layout, PinnedRecord};
+use crate::memory::{Layout, PinnedRecord, VirtualState};
 use crate::objects::{
     ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, Image,
     ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamRecord,
@@ -34,6 +34,8 @@ pub struct SessionState {
     pub turn: u64,
     /// The arena of each device; `None` for one never used.
     pub arenas: Vec<Option<ArenaState>>,
+    /// Virtual memory that the application manages.
+    pub virtual_memory: VirtualState,
     /// Memory pools.
     pub pools: Vec<PoolRecord>,
     /// Contexts.
@@ -223,6 +225,7 @@ mod tests {
             layout: Layout::of_session(3),
             turn: 7,
             arenas: vec![None],
+            virtual_memory: VirtualState::default(),
             pools: vec![],
             contexts: vec![],
             streams: vec![],

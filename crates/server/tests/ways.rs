@@ -51,7 +51,7 @@ const WAYS: &[Way] = &[
     way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], level),
     // The client asks for it as for any allocation.
     way("graph node", &["cuGraphAddMemAllocNode"], allocation),
-    way("virtual memory", &["cuMemCreate", "cuMemRetainAllocationHandle"], unavailable),
+    way("virtual memory", &["cuMemCreate", "cuMemRetainAllocationHandle"], mapped),
     way("managed memory", &["cuMemAllocManaged"], unavailable),
     way(
         "external memory",
@@ -79,6 +79,18 @@ fn allocation(_: &mut App, thread: &mut Thread) -> Fate {
 fn pool(_: &mut App, thread: &mut Thread) -> Fate {
     let pool = Pool::Default(Device(0));
     let address = thread.call(MemAllocAsync { ctx: CTX, stream: Stream::Legacy, pool, bytes: 100 }).unwrap();
+    thread.put(address, &WORDS);
+    Fate::Captured(address)
+}
+
+/// Memory that the application maps itself.
+fn mapped(_: &mut App, thread: &mut Thread) -> Fate {
+    let bytes = 2 << 20;
+    let (physical, device) = (PhysicalId(5), Device(0));
+    let address = thread.call(AddressReserve { bytes, alignment: 0, wanted: 0 }).unwrap();
+    thread.call(PhysicalCreate { physical, device, bytes, handle_types: 0 }).unwrap();
+    thread.call(MemMap { address, bytes, physical }).unwrap();
+    thread.call(MemSetAccess { address, bytes, device, access: 3 }).unwrap();
     thread.put(address, &WORDS);
     Fate::Captured(address)
 }

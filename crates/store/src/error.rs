@@ -295,6 +295,7 @@ pub(crate) fn describe(kind: &ObjectKind) -> String {
                 image::MemoryKind::Global => "module global",
                 image::MemoryKind::Driver => "driver memory",
                 image::MemoryKind::Array => "array",
+                image::MemoryKind::Physical => "mappable memory",
             };
             format!("device {device}'s {memory} at {base:#x} of session {session}")
         }

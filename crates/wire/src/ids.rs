@@ -58,6 +58,8 @@ ids! {
     PinnedId = 0xda,
     /// A memory pool (`CUmemoryPool`).
     PoolId = 0xe1,
+    /// Device memory without an address (`CUmemGenericAllocationHandle`).
+    PhysicalId = 0xe2,
     /// An executable graph (`CUgraphExec`).
     GraphExecId = 0xdb,
     /// An array (`CUarray`), or a level of a mipmapped one.

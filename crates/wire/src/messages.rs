@@ -307,6 +307,28 @@ messages! {
     // --- stream memory operations
     /// `cuStreamWriteValue*`, `cuStreamWaitValue*`, `cuStreamBatchMemOp`: in this order.
     210 pipelined MemoryOperations { ctx: ContextId, stream: Stream, operations: Vec<MemoryOperation> } -> ();
+
+    // --- virtual memory
+    /// `cuMemAddressReserve`, at `wanted` if that can be had; answers the address.
+    220 round_trip AddressReserve { bytes: u64, alignment: u64, wanted: u64 } -> u64;
+    /// `cuMemAddressFree`.
+    221 round_trip AddressFree { address: u64, bytes: u64 } -> ();
+    /// `cuMemCreate`.
+    222 round_trip PhysicalCreate { physical: PhysicalId, device: Device, bytes: u64, handle_types: u32 } -> ();
+    /// `cuMemRelease`.
+    223 round_trip PhysicalRelease { physical: PhysicalId } -> ();
+    /// `cuMemRetainAllocationHandle`.
+    224 round_trip PhysicalRetain { address: u64 } -> PhysicalId;
+    /// `cuMemGetAllocationPropertiesFromHandle`: the device, and the types of handles that were asked for.
+    225 round_trip PhysicalProperties { physical: PhysicalId } -> (Device, u32);
+    /// `cuMemMap`.
+    226 round_trip MemMap { address: u64, bytes: u64, physical: PhysicalId } -> ();
+    /// `cuMemUnmap`.
+    227 round_trip MemUnmap { address: u64, bytes: u64 } -> ();
+    /// `cuMemSetAccess`, for one device; a `CUmemAccess_flags`.
+    228 round_trip MemSetAccess { address: u64, bytes: u64, device: Device, access: u32 } -> ();
+    /// `cuMemGetAccess`.
+    229 round_trip MemGetAccess { address: u64, device: Device } -> u32;
 }
 
 /// The most bytes a copy message carries itself.

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError,
+    Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError,
     MemoryOperation, Pitched, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule,
-    RawStream, Result, StreamArg,
+    RawPhysical, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
@@ -224,6 +224,39 @@ impl Backend for SoftBackend {
     fn reserve(&self, range: Range) -> Result<()> {
         blocks_only(range)?;
         self.memory.reserve(range.base, range.bytes).map_err(memory_error)
+    }
+
+    fn release(&self, range: Range) -> Result<()> {
+        self.memory.unreserve(range.base, range.bytes).map_err(memory_error)
+    }
+
+    fn physical_create(&self, device: usize, bytes: u64) -> Result<RawPhysical> {
+        if device >= self.facts.len() {
+            return Err(CuError::INVALID_DEVICE);
+        }
+        blocks_only(Range { base: 0, bytes })?;
+        self.memory.create_physical(device, bytes).map(RawPhysical).map_err(memory_error)
+    }
+
+    fn physical_release(&self, physical: RawPhysical) -> Result<()> {
+        self.memory.release_physical(physical.0).map_err(memory_error)
+    }
+
+    fn map_physical(&self, physical: RawPhysical, range: Range) -> Result<()> {
+        blocks_only(range)?;
+        self.memory.map_physical(physical.0, range.base, range.bytes).map_err(memory_error)
+    }
+
+    fn unmap_physical(&self, range: Range) -> Result<()> {
+        self.memory.unmap_physical(range.base, range.bytes).map_err(memory_error)
+    }
+
+    fn set_access(&self, device: usize, range: Range, access: Access) -> Result<()> {
+        if device >= self.facts.len() {
+            return Err(CuError::INVALID_DEVICE);
+        }
+        // Kernels reach all devices' memory anyway.
+        self.memory.set_access(range.base, range.bytes, access != Access::None).map_err(memory_error)
     }
 
     fn map_block(&self, device: usize, range: Range) -> Result<RawBlock> {

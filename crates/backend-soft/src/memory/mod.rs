@@ -2,6 +2,7 @@
 
 mod extents;
 mod pages;
+mod physical;
 mod table;
 mod workspace;
 

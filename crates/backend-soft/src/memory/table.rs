@@ -3,25 +3,33 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use super::physical::Pieces;
 use super::{Extents, MODULE_ARENA, MODULE_ARENA_END, MemoryError, pages};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Owner {
+pub(super) enum Owner {
     Device(usize),
     Host,
+    /// A mapping of a piece of memory that has an existence of its own, and whether it can be touched.
+    Physical {
+        id: u64,
+        accessible: bool,
+    },
 }
 
-struct Entry {
-    bytes: u64,
-    owner: Owner,
+pub(super) struct Entry {
+    pub(super) bytes: u64,
+    pub(super) owner: Owner,
 }
 
 #[derive(Default)]
-struct State {
-    reservations: BTreeMap<u64, u64>,
-    entries: BTreeMap<u64, Entry>,
-    /// Bytes mapped, by device.
-    used: Vec<u64>,
+pub(super) struct State {
+    pub(super) reservations: BTreeMap<u64, u64>,
+    pub(super) entries: BTreeMap<u64, Entry>,
+    pub(super) physical: Pieces,
+    pub(super) next_physical: u64,
+    /// Bytes taken, by device.
+    pub(super) used: Vec<u64>,
     /// Where the next module's variables go.
     next_module: u64,
 }
@@ -56,7 +64,7 @@ impl Memory {
     /// # Errors
     /// When something else is mapped there.
     pub fn reserve(&self, base: u64, bytes: u64) -> Result<(), MemoryError> {
-        whole_pages(base, bytes)?;
+        pages::whole(base, bytes)?;
         let mut state = self.lock();
         pages::reserve(base, bytes)?;
         state.reservations.insert(base, bytes);
@@ -68,19 +76,25 @@ impl Memory {
     /// # Errors
     /// When the range is not reserved, not free, or the device is full.
     pub fn map(&self, device: usize, base: u64, bytes: u64) -> Result<(), MemoryError> {
-        whole_pages(base, bytes)?;
+        pages::whole(base, bytes)?;
         let mut state = self.lock();
         if !state.is_reserved(base, bytes) || state.overlaps(base, bytes) {
             return Err(MemoryError::NotReserved { base, bytes });
         }
+        self.take(&mut state, device, bytes)?;
+        pages::commit(base, bytes).inspect_err(|_| state.used[device] -= bytes)?;
+        state.entries.insert(base, Entry { bytes, owner: Owner::Device(device) });
+        self.publish(&state);
+        Ok(())
+    }
+
+    /// Counts bytes of a device as taken.
+    pub(super) fn take(&self, state: &mut State, device: usize, bytes: u64) -> Result<(), MemoryError> {
         let free = self.total.saturating_sub(state.used.get(device).copied().unwrap_or(self.total));
         if bytes > free {
             return Err(MemoryError::Exhausted { asked: bytes, free });
         }
-        pages::commit(base, bytes)?;
         state.used[device] += bytes;
-        state.entries.insert(base, Entry { bytes, owner: Owner::Device(device) });
-        self.publish(&state);
         Ok(())
     }
 
@@ -166,24 +180,26 @@ impl Memory {
         self.lock().is_reserved(address, 1)
     }
 
-    fn release(&self, base: u64) {
+    pub(super) fn release(&self, base: u64) {
         if let Some(bytes) = self.lock().reservations.remove(&base) {
             pages::release(base, bytes);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, state: &State) -> Arc<Extents> {
-        let ranges = state.entries.iter().map(|(base, entry)| (*base, base + entry.bytes));
+    pub(super) fn publish(&self, state: &State) -> Arc<Extents> {
+        let untouchable = |entry: &Entry| matches!(entry.owner, Owner::Physical { accessible: false, .. });
+        let entries = state.entries.iter().filter(|(_, entry)| !untouchable(entry));
+        let ranges = entries.map(|(base, entry)| (*base, base + entry.bytes));
         let mut extents = self.extents.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut extents, Arc::new(Extents::new(ranges)))
     }
 
     /// Publishes a table without some entry and waits until nobody uses the one that had it.
-    fn retire(&self, state: &State) {
+    pub(super) fn retire(&self, state: &State) {
         let old = self.publish(state);
         while Arc::strong_count(&old) > 1 {
             std::thread::sleep(std::time::Duration::from_micros(20));
@@ -200,20 +216,15 @@ impl Drop for Memory {
 }
 
 impl State {
-    fn is_reserved(&self, base: u64, bytes: u64) -> bool {
+    pub(super) fn is_reserved(&self, base: u64, bytes: u64) -> bool {
         let below = self.reservations.range(..=base).next_back();
         below.is_some_and(|(start, length)| base - start <= *length && bytes <= length - (base - start))
     }
 
-    fn overlaps(&self, base: u64, bytes: u64) -> bool {
+    pub(super) fn overlaps(&self, base: u64, bytes: u64) -> bool {
         let below = self.entries.range(..base.saturating_add(bytes)).next_back();
         below.is_some_and(|(start, entry)| start + entry.bytes > base)
     }
-}
-
-fn whole_pages(base: u64, bytes: u64) -> Result<(), MemoryError> {
-    let whole = bytes > 0 && (base | bytes).is_multiple_of(pages::PAGE) && base.checked_add(bytes).is_some();
-    if whole { Ok(()) } else { Err(MemoryError::Malformed { base, bytes }) }
 }
 
 #[cfg(test)]

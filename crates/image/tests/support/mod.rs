@@ -76,7 +76,8 @@ fn object_kind() -> impl Strategy<Value = ObjectKind> {
         Just(MemoryKind::Allocation),
         Just(MemoryKind::Global),
         Just(MemoryKind::Driver),
-        Just(MemoryKind::Array)
+        Just(MemoryKind::Array),
+        Just(MemoryKind::Physical)
     ];
     let session = || any::<u64>().prop_map(SessionId);
     prop_oneof![

@@ -111,6 +111,14 @@ impl DeviceMemory {
         }
     }
 
+    /// Unmaps everything with nothing in it.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn give_back(&self) -> backend::Result<()> {
+        self.give_up_empty(&mut lock(&self.inner)).map(drop)
+    }
+
     /// Unmaps everything with nothing in it, that of pools too; false when there was nothing.
     fn give_up_empty(&self, inner: &mut Inner) -> backend::Result<bool> {
         let Inner { arena, pools, .. } = &mut *inner;

@@ -6,10 +6,12 @@ mod ordered;
 mod packed;
 mod pinned;
 pub mod pool;
+mod virtual_memory;
 
 pub use device::{DeviceMemory, RestoreError};
 pub(crate) use packed::Packed;
 pub use pinned::{PinnedMemory, PinnedRecord};
+pub use virtual_memory::{PhysicalRecord, View, Views, VirtualMemory, VirtualState};
 
 use backend::Range;
 
@@ -21,6 +23,9 @@ const ARENA_STRIDE: u64 = 4 << 40;
 /// Bytes of address space for the pinned memory of a session.
 pub const PINNED_BYTES: u64 = 64 << 30;
 
+/// Bytes of address space for what the application reserves itself.
+const RESERVATION_BYTES: u64 = 0x1000_0000_0000;
+
 /// Where a session's memory lies in the address space; the same after each restart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Layout {
@@ -28,13 +33,25 @@ pub struct Layout {
     pub arena: u64,
     /// The pinned memory.
     pub pinned: u64,
+    /// The ranges that the application reserves itself.
+    pub reserved: u64,
 }
 
 impl Layout {
     /// The layout of session number `session`.
     #[must_use]
     pub fn of_session(session: u32) -> Self {
-        Self { arena: 0x2000_0000_0000, pinned: 0x5000_0000_0000 + u64::from(session % 64) * PINNED_BYTES }
+        Self {
+            arena: 0x2000_0000_0000,
+            pinned: 0x5000_0000_0000 + u64::from(session % 64) * PINNED_BYTES,
+            reserved: 0x4000_0000_0000,
+        }
+    }
+
+    /// Where the ranges lie that the application reserves itself.
+    #[must_use]
+    pub fn reservations(&self) -> Range {
+        Range { base: self.reserved, bytes: RESERVATION_BYTES }
     }
 
     /// The arena of a device.

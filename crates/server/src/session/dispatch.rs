@@ -61,6 +61,8 @@ impl Session {
             ArrayCreate ArrayDestroy MipmapCreate MipmapLevel MipmapDestroy CopyBox
             TextureCreate TextureDestroy SurfaceCreate SurfaceDestroy TensorMapEncode
             MemoryOperations
+            AddressReserve AddressFree PhysicalCreate PhysicalRelease PhysicalRetain PhysicalProperties
+            MemMap MemUnmap MemSetAccess MemGetAccess
         )
     }
 }

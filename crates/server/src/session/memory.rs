@@ -28,7 +28,7 @@ impl Session {
     }
 
     /// Waits until all work submitted so far is complete.
-    fn wait_for_everything(&self) -> Result<()> {
+    pub(super) fn wait_for_everything(&self) -> Result<()> {
         let marks = self.marks();
         self.wait(|| Ok(marks.iter().all(Marker::is_complete)))
     }

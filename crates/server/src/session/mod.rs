@@ -23,6 +23,7 @@ mod ring;
 mod slots;
 mod streams;
 mod textures;
+mod virtual_memory;
 mod wait;
 
 pub use callbacks::Callbacks;
@@ -32,7 +33,7 @@ pub(crate) use ring::THREAD_END;
 
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;
-use crate::memory::{DeviceMemory, Layout, PINNED_BYTES, PinnedMemory};
+use crate::memory::{DeviceMemory, Layout, PINNED_BYTES, PinnedMemory, VirtualMemory};
 use crate::objects::{Context, Function, Placer, Stream, StreamKey, StreamRecord, Table};
 use crate::{lock, read, write};
 use backend::{Backend, Range};
@@ -61,6 +62,7 @@ pub struct Session {
     pub(crate) table: RwLock<Table>,
     pub(crate) devices: Vec<DeviceMemory>,
     pub(crate) pinned: Mutex<PinnedMemory>,
+    pub(crate) virtual_memory: Mutex<VirtualMemory>,
     pub(crate) gate: Gate,
     pub(crate) output: Output,
     pub(crate) callbacks: Arc<Callbacks>,
@@ -106,6 +108,10 @@ impl Session {
         let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };
         let ending = Arc::new(AtomicBool::new(false));
         Arc::new(Self {
+            virtual_memory: Mutex::new(VirtualMemory::new(
+                Arc::clone(&backend),
+                config.layout.reservations(),
+            )),
             pinned: Mutex::new(PinnedMemory::new(Arc::clone(&backend), config.dir.clone(), window)),
             callbacks: Arc::new(Callbacks::new(link.callbacks(), Arc::clone(&ending))),
             placer: Placer::new(backend, turn),
@@ -221,6 +227,9 @@ impl Session {
             memory.find(address).is_some_and(|allocation| allocation.range.contains(address, bytes))
         };
         if self.devices.iter().any(in_arena) || lock(&self.pinned).contains(address, bytes) {
+            return Ok(());
+        }
+        if lock(&self.virtual_memory).contains(address, bytes) {
             return Ok(());
         }
         let table = read(&self.table);

@@ -34,7 +34,11 @@ pub fn backend() -> Arc<dyn Backend> {
 pub fn layout() -> Layout {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     assert!(number < 16, "too many sessions for one process's address space");
-    Layout { arena: 0x6000_0000_0000 + number * (1 << 40), pinned: 0x5000_0000_0000 + number * (64 << 30) }
+    Layout {
+        arena: 0x6000_0000_0000 + number * (1 << 40),
+        pinned: 0x5000_0000_0000 + number * (64 << 30),
+        reserved: 0x4000_0000_0000,
+    }
 }
 
 /// A session and its application.

@@ -31,6 +31,7 @@ pub mod stream;
 pub mod tensor;
 pub mod texture;
 pub mod unified;
+pub mod vmm;
 
 use cuda_abi::sys::CUdeviceptr;
 

@@ -115,7 +115,7 @@ fn unknown(of: Attribute) -> Value {
 fn find(address: u64) -> CuResult<Option<Allocation>> {
     with(|call| {
         let found = call.session.memory.find(address);
-        Ok(found.filter(|found| found.owner.is_alive()))
+        Ok(found.filter(|found| !found.is_gone()))
     })
 }
 

@@ -13,6 +13,8 @@ use crate::graph::GraphMemory;
 const DEVICE: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
 /// The part of it that holds allocations made by `cuMemAlloc`, and nothing else.
 const ARENAS: std::ops::Range<u64> = 0x2000_0000_0000..0x3000_0000_0000;
+/// The part of it where the application reserves addresses itself.
+const RESERVED: std::ops::Range<u64> = 0x4000_0000_0000..0x5000_0000_0000;
 /// Where pinned memory can lie: 64 windows of 64 GiB.
 pub const PINNED: std::ops::Range<u64> = 0x5000_0000_0000..0x5400_0000_0000;
 
@@ -23,6 +25,8 @@ pub enum Kind {
     Device,
     /// `cuMemAllocAsync` and its like.
     Pooled(PoolId),
+    /// What the application has mapped itself: of no context.
+    Mapped,
     /// Memory of a graph's node, as long as there is one.
     Graph(Weak<GraphMemory>),
     /// A variable of the module or library with this handle.
@@ -41,6 +45,13 @@ pub enum Kind {
     },
 }
 
+impl Allocation {
+    /// Whether it goes with the context that it is said to be of, and that is gone.
+    pub fn is_gone(&self) -> bool {
+        !matches!(self.kind, Kind::Mapped) && !self.owner.is_alive()
+    }
+}
+
 impl Kind {
     /// Whether it is freed by `cuMemFree` or `cuMemFreeAsync`: each takes what the other's counterpart has allocated.
     pub fn is_freed(&self) -> bool {
@@ -48,7 +59,7 @@ impl Kind {
             Self::Device | Self::Pooled(_) => true,
             // What a launch has allocated outlives its graph.
             Self::Graph(memory) => memory.strong_count() == 0,
-            Self::Global(_) | Self::Pinned { .. } | Self::Registered { .. } => false,
+            Self::Mapped | Self::Global(_) | Self::Pinned { .. } | Self::Registered { .. } => false,
         }
     }
 }
@@ -175,14 +186,30 @@ impl Memory {
             return Some(Place::Host);
         };
         // Variables may be known to the program without its having asked for their addresses: the server checks those.
-        if place == Place::Device && !ARENAS.contains(&address) {
+        if place == Place::Device && !ARENAS.contains(&address) && !RESERVED.contains(&address) {
             return Some(place);
         }
         let all = self.read();
+        if RESERVED.contains(&address) {
+            return is_mapped(&all, address, bytes).then_some(place);
+        }
         let (_, found) = all.range(..=address).next_back()?;
         let offset = address - found.base;
         (offset < found.bytes && bytes <= found.bytes - offset).then_some(place)
     }
+}
+
+/// Whether the bytes are mapped without a gap.
+fn is_mapped(all: &BTreeMap<u64, Allocation>, address: u64, bytes: u64) -> bool {
+    let Some(end) = address.checked_add(bytes) else { return false };
+    let mut at = address;
+    while at < end {
+        match all.range(..=at).next_back() {
+            Some((base, found)) if at - base < found.bytes => at = base + found.bytes,
+            _ => return false,
+        }
+    }
+    true
 }
 
 #[cfg(test)]
@@ -216,6 +243,11 @@ mod tests {
             Some(Place::Device),
             "a variable: the server checks it"
         );
+        let mapped = 0x4000_0000_0000;
+        memory.insert(allocation(mapped, 4096, Kind::Mapped));
+        memory.insert(allocation(mapped + 4096, 4096, Kind::Mapped));
+        assert_eq!(memory.place(mapped + 4000, 4192), Some(Place::Device), "over the border of two mappings");
+        assert_eq!(memory.place(mapped + 4000, 4193), None, "beyond the last");
         assert_eq!(memory.place(0x1234, 8), Some(Place::Host));
         assert!(memory.remove(device, |kind| matches!(kind, Kind::Pinned { .. })).is_none(), "another kind");
         assert!(memory.remove(device + 1, |_| true).is_none(), "not its beginning");

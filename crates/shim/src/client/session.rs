@@ -292,7 +292,7 @@ impl Session {
             done => done,
         };
         context.end();
-        for gone in self.memory.sweep(|allocation| !allocation.owner.is_alive()) {
+        for gone in self.memory.sweep(Allocation::is_gone) {
             if let Kind::Pinned { .. } = gone.kind {
                 // SAFETY: the application destroyed the context that owns it, and with that gave it up.
                 unsafe { pinned::unmap(gone.base, gone.bytes) };

@@ -1,0 +1,65 @@
+use super::rig::{BASIC, Rig, params};
+use crate::{Access, BLOCK_GRANULARITY, Backend, Range, StreamArg};
+
+/// Reserved addresses behind a rig's own block.
+fn behind(rig: &Rig<'_>, block: u64) -> Range {
+    Range { base: rig.memory.end() + block * BLOCK_GRANULARITY, bytes: BLOCK_GRANULARITY }
+}
+
+pub(super) fn one_piece_is_mapped_twice(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let piece = backend.physical_create(0, BLOCK_GRANULARITY).unwrap();
+    let (one, two) = (behind(&rig, 0), behind(&rig, 5));
+    for range in [one, two] {
+        backend.map_physical(piece, range).unwrap();
+        backend.set_access(0, range, Access::ReadWrite).unwrap();
+    }
+    assert!(backend.map_physical(piece, one).is_err(), "something is mapped there");
+    // A kernel writes over the border of the rig's block and the piece.
+    rig.put(one.base - 8, &[1, 2]);
+    rig.put(one.base, &[3, 4]);
+    let add = rig.kernel(BASIC, "add_one");
+    rig.launch(add, 32, StreamArg::Legacy, &params(&[one.base - 8], &[4]));
+    assert_eq!(rig.get(one.base - 8, 4), [2, 3, 4, 5]);
+    assert_eq!(rig.get(two.base, 2), [4, 5]);
+    // The memory outlives its handle, and a mapping the other.
+    backend.physical_release(piece).unwrap();
+    backend.unmap_physical(one).unwrap();
+    assert_eq!(rig.get(two.base, 2), [4, 5]);
+    backend.unmap_physical(two).unwrap();
+}
+
+pub(super) fn pieces_keep_what_is_in_them(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let piece = backend.physical_create(0, 2 * BLOCK_GRANULARITY).unwrap();
+    let place = Range { bytes: 2 * BLOCK_GRANULARITY, ..behind(&rig, 0) };
+    for round in 1..=3u32 {
+        backend.map_physical(piece, place).unwrap();
+        backend.set_access(0, place, Access::ReadWrite).unwrap();
+        if round > 1 {
+            assert_eq!(rig.get(place.end() - 8, 2), [round - 1, 7]);
+        }
+        rig.put(place.end() - 8, &[round, 7]);
+        backend.context_synchronize(rig.ctx).unwrap();
+        backend.unmap_physical(place).unwrap();
+    }
+    backend.physical_release(piece).unwrap();
+}
+
+pub(super) fn a_reservation_is_given_back(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let range = Range { base: super::rig::addresses(), bytes: 4 * BLOCK_GRANULARITY };
+    for _ in 0..2 {
+        backend.reserve(range).unwrap();
+        let piece = backend.physical_create(0, BLOCK_GRANULARITY).unwrap();
+        let first = Range { bytes: BLOCK_GRANULARITY, ..range };
+        backend.map_physical(piece, first).unwrap();
+        backend.set_access(0, first, Access::ReadWrite).unwrap();
+        rig.put(first.base, &[5]);
+        assert_eq!(rig.get(first.base, 1), [5]);
+        backend.unmap_physical(first).unwrap();
+        backend.physical_release(piece).unwrap();
+        backend.release(range).unwrap();
+    }
+    assert!(backend.release(range).is_err());
+}

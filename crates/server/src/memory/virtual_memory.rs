@@ -1,0 +1,398 @@
+//! Virtual memory that the application manages: ranges of addresses, pieces of device memory, and what is mapped where.
+
+use crate::failure::{Failure, Result};
+use crate::objects::insert;
+use backend::{Access, BLOCK_GRANULARITY, Backend, Range, RawPhysical};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wire::{CuError, Device, PhysicalId};
+
+/// A piece of device memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PhysicalRecord {
+    /// Its handle.
+    #[serde(with = "crate::ids")]
+    pub id: PhysicalId,
+    /// Index of its device.
+    pub device: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// The types of shareable handles that the application wanted to be able to ask for.
+    pub handle_types: u32,
+    /// How many of its handles the application has not released.
+    pub handles: u32,
+}
+
+/// A mapping of the beginning of a piece.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MappingRecord {
+    /// Where.
+    pub range: Range,
+    /// Of what.
+    #[serde(with = "crate::ids")]
+    pub physical: PhysicalId,
+    /// What each device may do with it.
+    pub access: BTreeMap<u32, Access>,
+}
+
+/// All of it, as it goes into an image.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct VirtualState {
+    /// Reserved ranges.
+    pub reservations: Vec<Range>,
+    /// Pieces of memory.
+    pub physical: Vec<PhysicalRecord>,
+    /// Mappings.
+    pub mappings: Vec<MappingRecord>,
+}
+
+/// A session's virtual memory.
+pub struct VirtualMemory {
+    backend: Arc<dyn Backend>,
+    window: Range,
+    reservations: BTreeMap<u64, Range>,
+    physical: BTreeMap<PhysicalId, (PhysicalRecord, RawPhysical)>,
+    mappings: BTreeMap<u64, MappingRecord>,
+}
+
+/// Where a piece of memory can be read and written while nothing else goes on.
+pub struct View {
+    /// The handle of the piece.
+    pub handle: u64,
+    /// Index of its device.
+    pub device: usize,
+    /// The addresses.
+    pub range: Range,
+}
+
+/// A view of every piece; those that were mapped for it are unmapped with it.
+pub struct Views {
+    /// The views.
+    pub all: Vec<View>,
+    borrowed: Vec<Range>,
+    backend: Arc<dyn Backend>,
+}
+
+impl Drop for Views {
+    fn drop(&mut self) {
+        for range in self.borrowed.drain(..) {
+            let gone = self.backend.unmap_physical(range).and_then(|()| self.backend.release(range));
+            if let Err(error) = gone {
+                tracing::warn!(%range, %error, "a view of device memory stays");
+            }
+        }
+    }
+}
+
+fn invalid(what: impl Into<String>) -> Failure {
+    Failure::new(CuError::INVALID_VALUE, what)
+}
+
+impl VirtualMemory {
+    /// None yet; ranges will lie in `window`.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>, window: Range) -> Self {
+        Self {
+            backend,
+            window,
+            reservations: BTreeMap::new(),
+            physical: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+        }
+    }
+
+    /// As `cuMemAddressReserve`; `wanted` is where, if it can be had.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `OUT_OF_MEMORY` when the window is full, or the backend's.
+    pub fn reserve(&mut self, bytes: u64, alignment: u64, wanted: u64) -> Result<u64> {
+        let alignment = alignment.max(BLOCK_GRANULARITY);
+        if bytes == 0 || !bytes.is_multiple_of(BLOCK_GRANULARITY) || !alignment.is_power_of_two() {
+            return Err(invalid(format!("{bytes:#x} bytes of addresses, aligned to {alignment:#x}")));
+        }
+        let wanted = Range { base: wanted, bytes };
+        let base = match wanted.base.is_multiple_of(alignment) && self.is_free(wanted) {
+            true => Some(wanted.base),
+            false => self.gap(bytes, alignment),
+        };
+        let base = base.ok_or_else(|| {
+            let detail = format!("{bytes:#x} bytes of addresses do not fit into {}", self.window);
+            Failure::new(CuError::OUT_OF_MEMORY, detail)
+        })?;
+        let range = Range { base, bytes };
+        self.backend.reserve(range)?;
+        self.reservations.insert(base, range);
+        Ok(base)
+    }
+
+    fn is_free(&self, range: Range) -> bool {
+        let before = self.reservations.range(..range.end()).next_back();
+        self.window.contains(range.base, range.bytes)
+            && before.is_none_or(|(_, found)| found.end() <= range.base)
+    }
+
+    /// The lowest free range.
+    fn gap(&self, bytes: u64, alignment: u64) -> Option<u64> {
+        let mut base = self.window.base.checked_next_multiple_of(alignment)?;
+        for range in self.reservations.values() {
+            if range.base >= base.checked_add(bytes)? {
+                break;
+            }
+            base = range.end().checked_next_multiple_of(alignment)?;
+        }
+        self.window.contains(base, bytes).then_some(base)
+    }
+
+    /// As `cuMemAddressFree`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when it is no whole reservation, or something is mapped in it; the backend's.
+    pub fn free(&mut self, range: Range) -> Result<()> {
+        if self.reservations.get(&range.base) != Some(&range) || self.mappings_in(range).next().is_some() {
+            return Err(invalid(format!("{range} is no reservation with nothing mapped in it")));
+        }
+        self.backend.release(range)?;
+        self.reservations.remove(&range.base);
+        Ok(())
+    }
+
+    /// As `cuMemCreate`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `INVALID_HANDLE` for an id in use, or the backend's.
+    pub fn create(&mut self, record: PhysicalRecord) -> Result<()> {
+        if record.bytes == 0 || !record.bytes.is_multiple_of(BLOCK_GRANULARITY) {
+            return Err(invalid(format!("{:#x} bytes of memory", record.bytes)));
+        }
+        if self.physical.contains_key(&record.id) {
+            return Err(crate::objects::in_use(record.id));
+        }
+        let raw = self.backend.physical_create(record.device as usize, record.bytes)?;
+        insert(&mut self.physical, record.id, (record, raw))
+    }
+
+    /// As `cuMemRelease`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is no such handle, or the backend's.
+    pub fn release(&mut self, id: PhysicalId) -> Result<()> {
+        let found = self.physical.get_mut(&id).filter(|(record, _)| record.handles > 0);
+        found.ok_or_else(|| invalid(format!("there is no {id:?}")))?.0.handles -= 1;
+        self.bury(id)
+    }
+
+    /// Gives back what has no handle and no mapping.
+    fn bury(&mut self, id: PhysicalId) -> Result<()> {
+        let unused = self.physical.get(&id).is_some_and(|(record, _)| record.handles == 0);
+        if unused && self.mappings.values().all(|mapping| mapping.physical != id) {
+            let (_, raw) = self.physical.remove(&id).ok_or(CuError::INVALID_VALUE)?;
+            self.backend.physical_release(raw)?;
+        }
+        Ok(())
+    }
+
+    /// As `cuMemRetainAllocationHandle`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when nothing is mapped there.
+    pub fn retain(&mut self, address: u64) -> Result<PhysicalId> {
+        let id = self.mapping(address).map(|mapping| mapping.physical);
+        let id = id.ok_or_else(|| invalid(format!("nothing is mapped at {address:#x}")))?;
+        if let Some((record, _)) = self.physical.get_mut(&id) {
+            record.handles = record.handles.saturating_add(1);
+        }
+        Ok(id)
+    }
+
+    /// The device of a piece, and the types of handles that were asked for.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is no such handle.
+    pub fn properties(&self, id: PhysicalId) -> Result<(Device, u32)> {
+        let found = self.physical.get(&id).filter(|(record, _)| record.handles > 0);
+        let (record, _) = found.ok_or_else(|| invalid(format!("there is no {id:?}")))?;
+        Ok((Device(record.device), record.handle_types))
+    }
+
+    /// As `cuMemMap`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, or the backend's.
+    pub fn map(&mut self, range: Range, id: PhysicalId) -> Result<()> {
+        let whole = range.bytes > 0 && (range.base | range.bytes).is_multiple_of(BLOCK_GRANULARITY);
+        let reserved = self.reservations.range(..=range.base).next_back();
+        let reserved = reserved.is_some_and(|(_, found)| found.contains(range.base, range.bytes));
+        if !whole || !reserved || self.mappings_in(range).next().is_some() {
+            return Err(invalid(format!("{range} is no free part of a reservation")));
+        }
+        let found = self.physical.get(&id).filter(|(record, _)| record.handles > 0);
+        let (record, raw) = found.ok_or_else(|| invalid(format!("there is no {id:?}")))?;
+        if range.bytes > record.bytes {
+            return Err(invalid(format!("{id:?} has {:#x} bytes, not {:#x}", record.bytes, range.bytes)));
+        }
+        self.backend.map_physical(*raw, range)?;
+        self.mappings.insert(range.base, MappingRecord { range, physical: id, access: BTreeMap::new() });
+        Ok(())
+    }
+
+    /// As `cuMemUnmap`; the caller has made sure that no work uses it.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when the range is not of whole mappings, or the backend's.
+    pub fn unmap(&mut self, range: Range) -> Result<()> {
+        for base in self.whole_mappings(range)? {
+            let Some(mapping) = self.mappings.remove(&base) else { continue };
+            self.backend.unmap_physical(mapping.range)?;
+            self.bury(mapping.physical)?;
+        }
+        Ok(())
+    }
+
+    /// As `cuMemSetAccess`, for one device.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when the range is not of whole mappings, or the backend's.
+    pub fn set_access(&mut self, range: Range, device: u32, access: Access) -> Result<()> {
+        for base in self.whole_mappings(range)? {
+            let Some(mapping) = self.mappings.get_mut(&base) else { continue };
+            self.backend.set_access(device as usize, mapping.range, access)?;
+            mapping.access.insert(device, access);
+        }
+        Ok(())
+    }
+
+    /// As `cuMemGetAccess`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when nothing is mapped there.
+    pub fn access(&self, address: u64, device: u32) -> Result<Access> {
+        let mapping = self.mapping(address);
+        let mapping = mapping.ok_or_else(|| invalid(format!("nothing is mapped at {address:#x}")))?;
+        Ok(mapping.access.get(&device).copied().unwrap_or(Access::None))
+    }
+
+    /// Whether the bytes are mapped without a gap, and some device may use them.
+    #[must_use]
+    pub fn contains(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let mut at = address;
+        while at < end {
+            let usable = |mapping: &&MappingRecord| mapping.access.values().any(|each| *each != Access::None);
+            match self.mapping(at).filter(usable) {
+                Some(mapping) => at = mapping.range.end(),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// The mapping that an address lies in.
+    fn mapping(&self, address: u64) -> Option<&MappingRecord> {
+        let (_, mapping) = self.mappings.range(..=address).next_back()?;
+        mapping.range.contains(address, 1).then_some(mapping)
+    }
+
+    /// Every mapping of which something lies in the range.
+    fn mappings_in(&self, range: Range) -> impl Iterator<Item = &MappingRecord> {
+        let below = self.mappings.range(..range.end()).rev().map(|(_, mapping)| mapping);
+        below.take_while(move |mapping| mapping.range.end() > range.base)
+    }
+
+    /// Where the mappings begin of which the range is made, and of nothing else.
+    fn whole_mappings(&self, range: Range) -> Result<Vec<u64>> {
+        let inside = |mapping: &&MappingRecord| range.contains(mapping.range.base, mapping.range.bytes);
+        let found: Vec<&MappingRecord> = self.mappings_in(range).collect();
+        let bytes: u64 = found.iter().map(|mapping| mapping.range.bytes).sum();
+        if range.bytes == 0 || bytes != range.bytes || !found.iter().all(inside) {
+            return Err(invalid(format!("{range} is not made of whole mappings")));
+        }
+        Ok(found.into_iter().map(|mapping| mapping.range.base).collect())
+    }
+
+    /// The state for an image.
+    #[must_use]
+    pub fn state(&self) -> VirtualState {
+        VirtualState {
+            reservations: self.reservations.values().copied().collect(),
+            physical: self.physical.values().map(|(record, _)| record.clone()).collect(),
+            mappings: self.mappings.values().cloned().collect(),
+        }
+    }
+
+    /// Claims the addresses of a state, and nothing behind them.
+    ///
+    /// # Errors
+    /// The backend's, when they cannot be had.
+    pub fn restore_addresses(&mut self, state: &VirtualState) -> Result<()> {
+        for range in &state.reservations {
+            if !self.is_free(*range) {
+                return Err(invalid(format!("the addresses {range} overlap others")));
+            }
+            self.backend.reserve(*range)?;
+            self.reservations.insert(range.base, *range);
+        }
+        Ok(())
+    }
+
+    /// Makes the memory and mappings of a state, whose addresses are claimed.
+    ///
+    /// # Errors
+    /// As the calls that made them first.
+    pub fn restore_memory(&mut self, state: &VirtualState) -> Result<()> {
+        for record in &state.physical {
+            // What the application has released is only mapped now.
+            self.create(PhysicalRecord { handles: record.handles.max(1), ..record.clone() })?;
+        }
+        for mapping in &state.mappings {
+            self.map(mapping.range, mapping.physical)?;
+            for (device, access) in &mapping.access {
+                self.set_access(mapping.range, *device, *access)?;
+            }
+        }
+        for record in state.physical.iter().filter(|record| record.handles == 0) {
+            self.release(record.id)?;
+        }
+        Ok(())
+    }
+
+    /// Makes every piece readable and writable for its device: where it is mapped already, or in addresses taken for it.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn views(&self) -> Result<Views> {
+        let mut views = Views { all: Vec::new(), borrowed: Vec::new(), backend: Arc::clone(&self.backend) };
+        let mut mapped: BTreeMap<PhysicalId, Range> = BTreeMap::new();
+        for mapping in self.mappings.values() {
+            let device =
+                self.physical.get(&mapping.physical).map(|(record, _)| (record.device, record.bytes));
+            let whole = device.is_some_and(|(device, bytes)| {
+                bytes == mapping.range.bytes && mapping.access.get(&device) == Some(&Access::ReadWrite)
+            });
+            if whole {
+                mapped.insert(mapping.physical, mapping.range);
+            }
+        }
+        // Behind all reservations.
+        let mut at = self.reservations.values().next_back().map_or(self.window.base, |range| range.end());
+        for (id, (record, raw)) in &self.physical {
+            let range = match mapped.get(id) {
+                Some(range) => *range,
+                None => {
+                    let range = Range { base: at, bytes: record.bytes };
+                    at = range.end();
+                    self.backend.reserve(range)?;
+                    if let Err(error) = self.backend.map_physical(*raw, range) {
+                        self.backend.release(range)?;
+                        return Err(error.into());
+                    }
+                    views.borrowed.push(range);
+                    self.backend.set_access(record.device as usize, range, Access::ReadWrite)?;
+                    range
+                }
+            };
+            views.all.push(View { handle: id.handle(), device: record.device as usize, range });
+        }
+        Ok(views)
+    }
+}

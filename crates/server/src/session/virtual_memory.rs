@@ -1,0 +1,89 @@
+//! Virtual memory that the application manages.
+
+use super::dispatch::Execute;
+use super::{Caller, Session};
+use crate::failure::{Failure, Result};
+use crate::lock;
+use crate::memory::{DeviceMemory, PhysicalRecord};
+use backend::{Access, Range};
+use wire::{CuError, Device, PhysicalId};
+
+impl Execute for wire::AddressReserve {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        lock(&session.virtual_memory).reserve(self.bytes, self.alignment, self.wanted)
+    }
+}
+
+impl Execute for wire::AddressFree {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        lock(&session.virtual_memory).free(Range { base: self.address, bytes: self.bytes })
+    }
+}
+
+impl Execute for wire::PhysicalCreate {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let Self { physical, device, bytes, handle_types } = self;
+        let memory = session.devices.get(device.0 as usize).ok_or(CuError::INVALID_DEVICE)?;
+        let record = PhysicalRecord { id: physical, device: device.0, bytes, handle_types, handles: 1 };
+        let made = lock(&session.virtual_memory).create(record.clone());
+        match made {
+            // What we keep mapped with nothing in it is free, as the application counts.
+            Err(failure) if failure.code == CuError::OUT_OF_MEMORY && memory.empty_bytes() > 0 => {
+                DeviceMemory::give_back(memory)?;
+                lock(&session.virtual_memory).create(record)
+            }
+            made => made,
+        }
+    }
+}
+
+impl Execute for wire::PhysicalRelease {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        lock(&session.virtual_memory).release(self.physical)
+    }
+}
+
+impl Execute for wire::PhysicalRetain {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<PhysicalId> {
+        lock(&session.virtual_memory).retain(self.address)
+    }
+}
+
+impl Execute for wire::PhysicalProperties {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<(Device, u32)> {
+        lock(&session.virtual_memory).properties(self.physical)
+    }
+}
+
+impl Execute for wire::MemMap {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let range = Range { base: self.address, bytes: self.bytes };
+        lock(&session.virtual_memory).map(range, self.physical)
+    }
+}
+
+impl Execute for wire::MemUnmap {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        session.wait_for_everything()?;
+        lock(&session.virtual_memory).unmap(Range { base: self.address, bytes: self.bytes })
+    }
+}
+
+impl Execute for wire::MemSetAccess {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let access = Access::from_number(self.access);
+        let access = access.ok_or_else(|| Failure::new(CuError::INVALID_VALUE, "no such access"))?;
+        if access != Access::ReadWrite {
+            // Work submitted so far may still do what is taken away.
+            session.wait_for_everything()?;
+        }
+        let range = Range { base: self.address, bytes: self.bytes };
+        lock(&session.virtual_memory).set_access(range, self.device.0, access)
+    }
+}
+
+impl Execute for wire::MemGetAccess {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u32> {
+        Ok(lock(&session.virtual_memory).access(self.address, self.device.0)? as u32)
+    }
+}
