@@ -73,6 +73,21 @@ int main(int argc, char **argv) {
         touch<<<1, 32>>>(word, 1);
         CHECK(cudaDeviceSynchronize());
     });
+    cudaStream_t captured;
+    cudaGraph_t graph;
+    cudaGraphExec_t launched;
+    CHECK(cudaStreamCreate(&captured));
+    CHECK(cudaStreamBeginCapture(captured, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < 100; i++) touch<<<1, 32, 0, captured>>>(word, 1);
+    CHECK(cudaStreamEndCapture(captured, &graph));
+    CHECK(cudaGraphInstantiate(&launched, graph, 0));
+    measure("graph_of_100_kernels_and_synchronize", rounds, 50, 0, idle, [&] {
+        CHECK(cudaGraphLaunch(launched, captured));
+        CHECK(cudaStreamSynchronize(captured));
+    });
+    CHECK(cudaGraphExecDestroy(launched));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaStreamDestroy(captured));
     measure("kernels_of_20us", 5, 2000, 0, idle, [&] { spin<<<1, 32>>>(word, 20000); }, idle);
 
     unsigned value = 0;

@@ -181,6 +181,25 @@ int main(int argc, char **argv) {
             CUDA(cudaGraphExecUpdate(plain_exec, clone, &info));
             CUDA(cudaGraphDestroy(clone));
         }
+        // What is disabled delivers nothing to ordinary memory; then everything goes on.
+        if (step % 10 == 0) {
+            cudaGraphNode_t only;
+            cudaGraph_t delivery;
+            cudaGraphExec_t delivers;
+            uint32_t word = 0xdead, zero = 0;
+            CUDA(cudaGraphCreate(&delivery, 0));
+            CUDA(cudaGraphAddMemcpyNode1D(&only, delivery, nullptr, 0, &word, key, sizeof word, cudaMemcpyDeviceToHost));
+            CUDA(cudaGraphInstantiate(&delivers, delivery, 0));
+            for (unsigned on : {0u, 1u}) {
+                CUDA(cudaGraphNodeSetEnabled(delivers, only, on));
+                CUDA(cudaGraphLaunch(delivers, stream));
+                CUDA(cudaStreamSynchronize(stream));
+                CUDA(cudaMemcpy(&zero, key, sizeof zero, cudaMemcpyDeviceToHost));
+                guest::require(word == (on ? zero : 0xdead), "only an enabled node delivers", step);
+            }
+            CUDA(cudaGraphExecDestroy(delivers));
+            CUDA(cudaGraphDestroy(delivery));
+        }
         CUDA(cudaGraphLaunch(exec, stream));
         CUDA(cudaStreamWaitEvent(other, passed, 0));
         CUDA(cudaMemcpyAsync(pinned, buffer, BYTES, cudaMemcpyDeviceToHost, other));

@@ -1,231 +1,16 @@
 //! Capturing streams: work becomes nodes.
 
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::c_uint;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use ::graph::{Body, Edge, EdgeData, GraphId, NodeId};
+use ::graph::{Edge, GraphId};
 use cuda_abi::{CuError, CuResult, sys};
 use wire::ContextId;
 
 use super::captured::{Captured, Target, thread};
-use super::{Copy, Model, Work, told};
+use super::captures::{Captive, Capture, Lane, Mode, Status, Told, capturing, merge};
+use super::{Copy, Work, told};
 use crate::client::{Call, Event, Extent, Rows, Side};
-
-/// How many captures there are.
-static ACTIVE: AtomicU32 = AtomicU32::new(0);
-
-thread_local! {
-    /// `CUstreamCaptureMode` of this thread: global at first.
-    static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
-}
-
-/// Whether any stream is being captured.
-#[inline]
-pub fn capturing() -> bool {
-    ACTIVE.load(Ordering::Relaxed) != 0
-}
-
-/// `CUstreamCaptureMode`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// Unsafe calls of every thread are refused.
-    Global,
-    /// Those of this thread are.
-    ThreadLocal,
-    /// None is.
-    Relaxed,
-}
-
-impl Mode {
-    /// From the application's number.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    pub fn new(mode: c_uint) -> CuResult<Self> {
-        Ok(match mode {
-            0 => Self::Global,
-            1 => Self::ThreadLocal,
-            2 => Self::Relaxed,
-            _ => return Err(CuError::INVALID_VALUE),
-        })
-    }
-}
-
-/// Sets the calling thread's mode, and gives the one before.
-///
-/// # Errors
-/// `INVALID_VALUE`.
-pub fn exchange_mode(mode: c_uint) -> CuResult<c_uint> {
-    Ok(MODE.replace(Mode::new(mode)?) as c_uint)
-}
-
-/// What `cuStreamGetCaptureInfo` has told, kept as long as the capture: the application holds pointers to it.
-#[derive(Default)]
-pub struct Told {
-    /// Nodes.
-    pub nodes: Vec<sys::CUgraphNode>,
-    /// Data of edges from them.
-    pub data: Vec<sys::CUgraphEdgeData>,
-}
-
-// SAFETY: the handles in it are numbers that nobody follows.
-unsafe impl Send for Told {}
-
-/// A stream of a capture.
-struct Lane {
-    /// What its next node waits for.
-    after: Vec<Edge>,
-    /// Whether it is ordered with the legacy stream.
-    blocking: bool,
-    told: Told,
-}
-
-struct Capture {
-    graph: GraphId,
-    /// Whether the graph was there before.
-    into: bool,
-    mode: Mode,
-    thread: u64,
-    origin: Captured,
-    lanes: HashMap<Captured, Lane>,
-    valid: bool,
-}
-
-/// All captures.
-#[derive(Default)]
-pub struct Captures {
-    by_number: HashMap<u64, Capture>,
-    by_stream: HashMap<Captured, u64>,
-    last: u64,
-}
-
-/// What is said of a stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Status {
-    /// It is not being captured.
-    None,
-    /// It is.
-    Active(Target),
-    /// It was, until something went wrong; the capture has to be ended.
-    Invalidated,
-}
-
-impl Captures {
-    fn status(&self, stream: Captured) -> Status {
-        let Some((capture, found)) =
-            self.by_stream.get(&stream).and_then(|number| Some((*number, self.by_number.get(number)?)))
-        else {
-            return Status::None;
-        };
-        match found.valid {
-            true => Status::Active(Target { stream, ctx: stream.ctx(), capture }),
-            false => Status::Invalidated,
-        }
-    }
-
-    fn invalidate(&mut self, capture: u64) {
-        if let Some(capture) = self.by_number.get_mut(&capture) {
-            capture.valid = false;
-        }
-    }
-
-    fn lane(&mut self, target: Target) -> CuResult<&mut Lane> {
-        let capture = self.by_number.get_mut(&target.capture).ok_or(CuError::STREAM_CAPTURE_INVALIDATED)?;
-        capture.lanes.get_mut(&target.stream).ok_or(CuError::STREAM_CAPTURE_INVALIDATED)
-    }
-
-    fn add(&mut self, target: Target, after: Vec<Edge>, blocking: bool) -> CuResult {
-        let capture = self.by_number.get_mut(&target.capture).ok_or(CuError::STREAM_CAPTURE_INVALIDATED)?;
-        capture.lanes.insert(target.stream, Lane { after, blocking, told: Told::default() });
-        self.by_stream.insert(target.stream, target.capture);
-        Ok(())
-    }
-
-    fn end(&mut self, capture: u64) -> Option<Capture> {
-        let ended = self.by_number.remove(&capture)?;
-        self.by_stream.retain(|_, of| *of != capture);
-        ACTIVE.fetch_sub(1, Ordering::Relaxed);
-        Some(ended)
-    }
-
-    /// A capture in this context of a stream that is ordered with the legacy one.
-    fn implicit(&self, ctx: ContextId) -> Option<u64> {
-        let is = |capture: &Capture| {
-            capture.lanes.iter().any(|(stream, lane)| stream.ctx() == ctx && lane.blocking)
-        };
-        self.by_number.iter().find(|(_, capture)| is(capture)).map(|(number, _)| *number)
-    }
-
-    /// The captures that an unsafe call of this thread would break.
-    fn endangered(&self) -> Vec<u64> {
-        let (mode, me) = (MODE.get(), thread());
-        let is = |capture: &Capture| match mode {
-            Mode::Relaxed => false,
-            _ if capture.mode == Mode::Relaxed => false,
-            _ if capture.thread == me => true,
-            Mode::Global => capture.mode == Mode::Global,
-            Mode::ThreadLocal => false,
-        };
-        self.by_number.iter().filter(|(_, capture)| is(capture)).map(|(number, _)| *number).collect()
-    }
-}
-
-/// An edge behind a node.
-pub fn behind(node: NodeId) -> Edge {
-    Edge { node, data: EdgeData::default() }
-}
-
-/// Adds edges to a set.
-fn merge(into: &mut Vec<Edge>, more: &[Edge]) {
-    for edge in more {
-        if !into.iter().any(|known| known.node == edge.node) {
-            into.push(*edge);
-        }
-    }
-}
-
-/// The port and the kind of an edge behind a kernel whose successor starts early: `cudaGraphKernelNodePortProgrammatic`.
-const PROGRAMMATIC: EdgeData = EdgeData { from_port: 1, to_port: 0, kind: 1 };
-
-impl Model {
-    /// Adds a node to a capture: behind what the stream has come to, and in its place.
-    ///
-    /// # Errors
-    /// `STREAM_CAPTURE_INVALIDATED`.
-    fn capture(&mut self, target: Target, work: Captive) -> CuResult<NodeId> {
-        let graph = self.captures.by_number.get(&target.capture).map(|capture| capture.graph);
-        let graph = graph.ok_or(CuError::STREAM_CAPTURE_INVALIDATED)?;
-        let mut after = std::mem::take(&mut self.captures.lane(target)?.after);
-        // A node of the graph may have been removed since.
-        after.retain(|edge| self.graphs.node(edge.node).is_ok());
-        if let Captive::Early(_) = work
-            && let [edge] = &mut *after
-            && let Ok(Body::Work(Work::Kernel(_))) = self.graphs.node(edge.node).map(|node| &node.body)
-        {
-            edge.data = PROGRAMMATIC;
-        }
-        let node = match work {
-            Captive::Work(work) | Captive::Early(work) => self.graphs.add(graph, &after, work),
-            Captive::Child(child) => self.graphs.add_child(graph, &after, child),
-        };
-        let node = node.map_err(told)?;
-        self.captures.lane(target)?.after = vec![behind(node)];
-        Ok(node)
-    }
-}
-
-/// What is captured.
-pub enum Captive {
-    /// Work.
-    Work(Work),
-    /// A kernel that may start before the one before has ended.
-    Early(Work),
-    /// A graph.
-    Child(GraphId),
-}
 
 impl Call<'_> {
     /// Whether the stream is being captured: then work goes there. One relaxed load where nothing is. Otherwise the stream can be
@@ -379,12 +164,9 @@ impl Call<'_> {
                 (graph, after, true)
             }
         };
-        model.captures.last += 1;
-        let capture = model.captures.last;
         let lanes = HashMap::new();
         let begun = Capture { graph, into, mode, thread: thread(), origin, lanes, valid: true };
-        model.captures.by_number.insert(capture, begun);
-        ACTIVE.fetch_add(1, Ordering::Relaxed);
+        let capture = model.captures.begin(begun);
         model.captures.add(Target { stream: origin, ctx, capture }, after, blocking)
     }
 

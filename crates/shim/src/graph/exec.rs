@@ -46,7 +46,7 @@ pub(super) struct State {
     /// Events that it records.
     pub records: HashMap<NodeId, Arc<Event>>,
     /// Nodes of the copy that are disabled.
-    disabled: BTreeSet<NodeId>,
+    pub disabled: BTreeSet<NodeId>,
     /// Its callbacks, to be told of each launch.
     callbacks: Vec<u32>,
     /// Staging memory.
@@ -335,7 +335,7 @@ impl Call<'_> {
     /// `INVALID_VALUE` for a node that is not, or of a kind that is always enabled.
     pub fn node_enabled(&self, exec: &Exec, node: NodeId) -> CuResult<bool> {
         let state = exec.state();
-        let (own, _) = self.switchable(&state, node)?;
+        let (own, ..) = self.switchable(&state, node)?;
         Ok(!state.disabled.contains(&own))
     }
 
@@ -345,30 +345,27 @@ impl Call<'_> {
     /// As [`Call::node_enabled`]; what the server says.
     pub fn enable_node(&mut self, exec: &Exec, node: NodeId, enabled: bool) -> CuResult {
         let mut state = exec.state();
-        let (own, slot) = self.switchable(&state, node)?;
-        let nodes = match slot {
-            Slot::One(at) | Slot::Host { at, .. } => vec![at],
-            // Its callback then copies between the application's memory and staging memory that nothing else uses, upwards without
-            // harm; downwards it would deliver what is stale.
-            Slot::Staged { up: true, copy, .. } => vec![copy],
-            Slot::Staged { up: false, .. } => return Err(CuError::NOT_SUPPORTED),
-        };
-        for node in nodes {
+        let (own, slot, work) = self.switchable(&state, node)?;
+        if let Slot::One(node) | Slot::Staged { copy: node, .. } = slot {
             self.ask(&GraphNodeEnable { exec: exec.id, node, enabled })?;
         }
         match enabled {
             true => state.disabled.remove(&own),
             false => state.disabled.insert(own),
         };
-        Ok(())
+        // What this process does for a copy is a callback, which then does nothing.
+        if slot.callback().is_some() { self.change_exec(exec, &mut state, vec![(own, work)]) } else { Ok(()) }
     }
 
-    fn switchable(&self, state: &State, node: NodeId) -> CuResult<(NodeId, Slot)> {
+    /// A node that can be disabled: which, where, and what it does.
+    fn switchable(&self, state: &State, node: NodeId) -> CuResult<(NodeId, Slot, Work)> {
         let own = *state.own.get(&node).ok_or(CuError::INVALID_VALUE)?;
         let slot = *state.slots.get(&own).ok_or(CuError::INVALID_VALUE)?;
         let model = self.session.graphs.lock();
-        match model.graphs.node(own).map_err(told)?.body {
-            Body::Work(Work::Kernel(_) | Work::Copy(_) | Work::Fill(_)) => Ok((own, slot)),
+        match &model.graphs.node(own).map_err(told)?.body {
+            Body::Work(work @ (Work::Kernel(_) | Work::Copy(_) | Work::Fill(_))) => {
+                Ok((own, slot, work.clone()))
+            }
             _ => Err(CuError::INVALID_VALUE),
         }
     }

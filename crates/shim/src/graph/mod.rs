@@ -3,6 +3,7 @@
 
 mod capture;
 mod captured;
+mod captures;
 mod exec;
 mod memory;
 mod plan;
@@ -18,8 +19,8 @@ use cuda_abi::{CuError, CuResult, sys};
 
 use crate::client::{Registry as Objects, Session};
 
-pub use capture::{Captive, Captures, Mode, Status, Told, behind, capturing, exchange_mode};
 pub use captured::{CapturedAt, Target};
+pub use captures::{Captive, Captures, Mode, Status, Told, behind, capturing, exchange_mode};
 pub use exec::{Exec, Refusal};
 pub use memory::{GraphMemory, Usage};
 pub use update::Outcome;

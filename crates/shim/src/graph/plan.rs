@@ -98,7 +98,7 @@ impl<'a, 'b> Planner<'a, 'b> {
             let after =
                 step.after.iter().filter_map(|(step, data)| Some(edge(*last.get(*step)?, *data))).collect();
             let planned = match (step.what, work) {
-                (What::Work, Some(work)) => self.planned(work, None)?,
+                (What::Work, Some(work)) => self.planned(work, None, true)?,
                 _ => Planned::One(GraphWork::Empty),
             };
             let at = plan.nodes.len() as u32;
@@ -127,12 +127,18 @@ impl<'a, 'b> Planner<'a, 'b> {
         Ok((plan, slots))
     }
 
-    /// New work for a node in a slot: the nodes of the plan that change, and the slot it then has.
+    /// New work for a node in a slot: the nodes of the plan that change, and the slot it then has. A node that is not `enabled` has
+    /// callbacks that do nothing.
     ///
     /// # Errors
     /// `GRAPH_EXEC_UPDATE_FAILURE` when the slot cannot hold it; as [`Planner::plan`].
-    pub fn change(&mut self, slot: Slot, work: &Work) -> CuResult<(Vec<(u32, GraphWork)>, Slot)> {
-        match (slot, self.planned(work, Some(slot))?) {
+    pub fn change(
+        &mut self,
+        slot: Slot,
+        work: &Work,
+        enabled: bool,
+    ) -> CuResult<(Vec<(u32, GraphWork)>, Slot)> {
+        match (slot, self.planned(work, Some(slot), enabled)?) {
             (Slot::One(at), Planned::One(work)) => Ok((vec![(at, work)], slot)),
             (Slot::Host { at, .. }, Planned::Host(callback)) => {
                 Ok((vec![(at, GraphWork::Host(CallbackId(callback)))], Slot::Host { at, callback }))
@@ -148,11 +154,11 @@ impl<'a, 'b> Planner<'a, 'b> {
         }
     }
 
-    fn planned(&mut self, work: &Work, before: Option<Slot>) -> CuResult<Planned> {
+    fn planned(&mut self, work: &Work, before: Option<Slot>, enabled: bool) -> CuResult<Planned> {
         Ok(match work {
             Work::Empty => Planned::One(GraphWork::Empty),
             Work::Kernel(kernel) => Planned::One(GraphWork::Kernel(kernel_work(kernel))),
-            Work::Copy(copy) => self.copy(copy, before)?,
+            Work::Copy(copy) => self.copy(copy, before, enabled)?,
             Work::Fill(fill) => Planned::One(GraphWork::Fill(fill_work(fill))),
             Work::Host(HostCall(function, data)) => {
                 Planned::Host(self.keep(Callback::Function(*function, *data))?)
@@ -171,7 +177,13 @@ impl<'a, 'b> Planner<'a, 'b> {
         Ok(id)
     }
 
-    fn copy(&mut self, copy: &Copy, before: Option<Slot>) -> CuResult<Planned> {
+    fn keep_rows(&mut self, rows: LocalRows, enabled: bool) -> CuResult<u32> {
+        let nothing = Extent { width: 0, height: 0, depth: 0 };
+        let extent = if enabled { rows.extent } else { nothing };
+        self.keep(Callback::Rows(LocalRows { extent, ..rows }))
+    }
+
+    fn copy(&mut self, copy: &Copy, before: Option<Slot>, enabled: bool) -> CuResult<Planned> {
         let Copy { ctx, dst, src, extent } = *copy;
         let Extent { width, height, depth } = extent;
         let (to, from) = self.call.places_of(&dst, &src, extent)?;
@@ -180,7 +192,7 @@ impl<'a, 'b> Planner<'a, 'b> {
         let up = match (to.is_local(), from.is_local()) {
             (false, false) => return Ok(Planned::One(GraphWork::Copy(whole))),
             (true, true) => {
-                return Ok(Planned::Host(self.keep(Callback::Rows(LocalRows { dst, src, extent }))?));
+                return Ok(Planned::Host(self.keep_rows(LocalRows { dst, src, extent }, enabled)?));
             }
             (to_local, _) => !to_local,
         };
@@ -199,7 +211,7 @@ impl<'a, 'b> Planner<'a, 'b> {
             true => (LocalRows { dst: packed, src, extent }, GraphCopy { src: packed, ..whole }),
             false => (LocalRows { dst, src: packed, extent }, GraphCopy { dst: packed, ..whole }),
         };
-        let callback = self.keep(Callback::Rows(rows))?;
+        let callback = self.keep_rows(rows, enabled)?;
         Ok(Planned::Staged { up, callback, copy, staging, bytes })
     }
 }

@@ -120,7 +120,12 @@ impl Call<'_> {
     }
 
     /// Sends changes to nodes of the graph's own copy, and makes them there.
-    fn change_exec(&mut self, exec: &Exec, state: &mut State, changes: Vec<(NodeId, Work)>) -> CuResult {
+    pub(super) fn change_exec(
+        &mut self,
+        exec: &Exec,
+        state: &mut State,
+        changes: Vec<(NodeId, Work)>,
+    ) -> CuResult {
         if changes.is_empty() {
             return self.check();
         }
@@ -128,7 +133,9 @@ impl Call<'_> {
         let mut planner = Planner::new(self);
         let planned = changes.iter().map(|(node, work)| {
             let slot = *state.slots.get(node).ok_or(CuError::INVALID_VALUE)?;
-            planner.change(slot, work).map(|(nodes, slot)| (*node, nodes, slot))
+            planner
+                .change(slot, work, !state.disabled.contains(node))
+                .map(|(nodes, slot)| (*node, nodes, slot))
         });
         let sent = planned.collect::<CuResult<Vec<_>>>().and_then(|planned| {
             let nodes = planned.iter().flat_map(|(_, nodes, _)| nodes);
