@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const CONTROL_FD: i32 = 3;
 /// A server that does not answer for this long is given up. Captures report progress meanwhile.
 const SILENCE: Duration = Duration::from_secs(120);
+/// How much longer than it was given a server may take to answer while the whole job waits for it.
+const GRACE: Duration = Duration::from_secs(5);
 /// How long a server that has closed its socket may take to be gone.
 const DYING: Duration = Duration::from_secs(1);
 
@@ -120,7 +122,7 @@ impl ServerProcess {
         }
     }
 
-    /// [`Self::answer`] to a question that may take this much longer than others.
+    /// [`Self::answer`] to a question that may take this long and for which the whole job waits.
     ///
     /// # Errors
     /// As [`Self::answer`].
@@ -129,7 +131,7 @@ impl ServerProcess {
         longer: Duration,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Answer, Failure> {
-        self.wait_at_most(self.silence + longer)?;
+        self.wait_at_most(self.silence.min(GRACE) + longer)?;
         let answer = self.answer(progress);
         self.wait_at_most(self.silence)?;
         answer

@@ -89,6 +89,10 @@ fn rows_arrive_where_they_belong() {
         (100, 4, 12, 128, 512),
         (1 << 19, 9, 1, 1 << 19, 1 << 19),
         ((1 << 20) + 4, 3, 2, 1 << 21, 1 << 21),
+        // More pieces than slots: each slice is one.
+        (32, 32, 5, 32, 512),
+        (128, 3, 40, 128, 512),
+        (1 << 12, 100, 20, 1 << 12, 1 << 12),
     ] {
         let address = alloc(device_pitch * height * depth);
         let host = bytes(host_pitch * height * depth, width as u8);

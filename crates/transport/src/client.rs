@@ -7,7 +7,7 @@ use crate::map::{Mapping, SessionMap};
 use crate::ring::{Dependency, Kind, Producer, promised};
 use crate::server::at;
 use crate::staging::Slot;
-use crate::sync::{NAP, Ordering, Patience};
+use crate::sync::{NAP, Patience};
 use crate::{Result, TransportError};
 use std::path::Path;
 use std::sync::Arc;
@@ -127,7 +127,6 @@ impl ClientRing {
         self.dependencies.clear();
         collect_dependencies(session, self.index, &mut self.dependencies);
         loop {
-            let head = ring.server.0.head.load(Ordering::Acquire);
             if self
                 .producer
                 .publish(ring, kind, opcode, &self.dependencies, body)
@@ -135,7 +134,7 @@ impl ClientRing {
             {
                 return Ok(());
             }
-            wait(session, ring, &mut self.patience, || self.producer.moved(ring, head))?;
+            wait(session, ring, &mut self.patience, || self.producer.moved(ring))?;
         }
     }
 }

@@ -213,9 +213,9 @@ impl Producer {
         ring.server.0.reply_seq.load(Ordering::Acquire) >= self.calls
     }
 
-    /// Whether the server has executed something since `head` was read.
-    pub(crate) fn moved<const S: usize, const R: usize>(&self, ring: &RingShared<S, R>, head: u64) -> bool {
-        ring.server.0.head.load(Ordering::Acquire) != head
+    /// Whether the server has executed something since [`Producer::publish`] found no room.
+    pub(crate) fn moved<const S: usize, const R: usize>(&self, ring: &RingShared<S, R>) -> bool {
+        ring.server.0.head.load(Ordering::Acquire) != self.head
     }
 
     /// Copies the answer out; only when it is there.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -115,13 +115,16 @@ fn watch(events: &OwnedFd, init: OuterPid, mount: &Path) -> io::Result<()> {
 fn run(shared: &Shared, wake: &OwnedFd) {
     let sweep = Timespec::try_from(SWEEP).unwrap_or_default();
     let mut any_pinned = false;
+    let mut swept = Instant::now();
     loop {
         let mut fds = [PollFd::new(wake, PollFlags::IN), PollFd::new(&shared.events, PollFlags::IN)];
         match poll(&mut fds, any_pinned.then_some(&sweep)) {
             Ok(_) if fds[0].revents().is_empty() => {
                 let mut known = shared.take_events();
-                if any_pinned {
+                // Not after every event: it looks at every pinned file.
+                if any_pinned && swept.elapsed() >= SWEEP {
                     known.forget_deleted();
+                    swept = Instant::now();
                 }
                 any_pinned = known.any_pinned();
             }

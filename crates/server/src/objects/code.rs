@@ -6,6 +6,7 @@ use crate::lock;
 use backend::{Backend, Range, RawFunction, RawModule};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use wire::{ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
 
@@ -90,10 +91,23 @@ pub struct Module {
     /// Names of its kernels, once somebody has asked.
     names: OnceLock<Vec<String>>,
     raw: RawModule,
+    /// Whether it has left the table.
+    gone: AtomicBool,
     backend: Arc<dyn Backend>,
 }
 
 impl Module {
+    /// Whether it has left the table: no message means its functions any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Notes that it has left the table.
+    pub fn note_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
     /// Loads the module and completes its record.
     ///
     /// # Errors
@@ -130,6 +144,7 @@ impl Module {
             globals: Mutex::default(),
             functions: Mutex::default(),
             names: OnceLock::new(),
+            gone: AtomicBool::new(false),
             raw,
             backend: Arc::clone(backend),
         }))

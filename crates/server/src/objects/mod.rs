@@ -239,6 +239,7 @@ impl Table {
     /// Takes out a module's functions and variables, and leaves a tombstone where a restart needs one. The module itself is
     /// the caller's to let go of.
     pub fn bury(&mut self, module: &Arc<Module>, placer: &Placer) {
+        module.note_gone();
         self.changes += 1;
         self.functions.retain(|_, function| !Arc::ptr_eq(&function.module, module));
         self.modules.retain(|_, other| !Arc::ptr_eq(other, module));

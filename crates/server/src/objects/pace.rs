@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const RUN_AHEAD: Duration = Duration::from_millis(10);
 /// The device always has something to do next.
 const WINDOW_MIN: u32 = 2;
-/// As many as the driver queues before it makes the caller wait.
-const WINDOW_MAX: u32 = 1024;
+/// Enough for the shortest kernels; what comes after them may be the longest.
+const WINDOW_MAX: u32 = 256;
 /// Before anything is known of the work.
 const WINDOW_START: u32 = 16;
 
@@ -77,24 +77,35 @@ impl<M> Pace<M> {
 
     /// Whether the next piece of work should wait.
     pub fn is_full(&mut self, complete: impl Fn(&M) -> bool, now: Instant) -> bool {
-        while let Some(&(_, recorded, works)) =
-            self.outstanding.front().filter(|(marker, ..)| complete(marker))
-        {
+        self.settle(complete, now);
+        let full = self.may_be_full() && !self.outstanding.is_empty() && !self.stalled;
+        self.watched = full;
+        full
+    }
+
+    /// Forgets what is complete, and learns from it, and from what is not complete although it is old.
+    pub fn settle(&mut self, complete: impl Fn(&M) -> bool, now: Instant) {
+        while let Some((marker, recorded, works)) = self.outstanding.front() {
+            let (recorded, works) = (*recorded, *works);
             let spent = now.saturating_duration_since(recorded);
-            // Unwatched, it may have been complete for long: it has taken no longer than that.
-            let known = self.watched || spent < RUN_AHEAD / 2;
+            let is_complete = complete(marker);
+            // Of what nobody has watched it is known that it took no longer than this, or that it takes longer.
+            let known = match is_complete {
+                true => self.watched || spent < RUN_AHEAD / 2,
+                false => spent > RUN_AHEAD,
+            };
             if known && self.changed.is_none_or(|changed| recorded > changed) {
                 self.adapt(spent);
                 self.changed = Some(now);
+            }
+            if !is_complete {
+                return;
             }
             self.outstanding.pop_front();
             self.ahead -= works;
             self.watched = false;
             self.stalled = false;
         }
-        let full = self.may_be_full() && !self.outstanding.is_empty() && !self.stalled;
-        self.watched = full;
-        full
     }
 
     /// Learns from work that took `spent` from submission to completion.
@@ -110,6 +121,14 @@ impl<M> Pace<M> {
         self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
     }
 
+    /// Learns that the stream has done all it was given: what comes next need not be like it.
+    pub fn idle(&mut self) {
+        self.outstanding.clear();
+        (self.unmarked, self.ahead) = (0, 0);
+        (self.watched, self.stalled) = (false, false);
+        self.window = WINDOW_START;
+    }
+
     /// Lets work through until something is complete: the device may be waiting for what comes later.
     pub fn give_up(&mut self) {
         self.stalled = true;
@@ -123,7 +142,10 @@ mod tests {
     /// A device that takes `each` for a piece of work, and a program that submits as fast as it may; tells the longest time
     /// that work has spent waiting and running, over the second half.
     fn longest_stay(each: Duration, works: u32) -> (Duration, u32) {
-        let mut pace = Pace::default();
+        longest_stay_after(&mut Pace::default(), each, works)
+    }
+
+    fn longest_stay_after(pace: &mut Pace<Instant>, each: Duration, works: u32) -> (Duration, u32) {
         let (start, submit) = (Instant::now(), Duration::from_micros(2));
         let (mut now, mut free_at) = (start, start);
         let (mut longest, mut fewest) = (Duration::ZERO, u32::MAX);
@@ -133,6 +155,7 @@ mod tests {
                 now += Duration::from_micros(10);
             }
             if pace.count() {
+                pace.settle(|end| *end <= now, now);
                 pace.mark(Some(free_at), now);
             }
             now += submit;
@@ -157,6 +180,35 @@ mod tests {
             assert!(longest <= 3 * RUN_AHEAD.max(each), "{each:?}: {longest:?}");
             assert!(fewest >= 1, "{each:?}: the device runs dry");
         }
+    }
+
+    #[test]
+    fn work_that_becomes_slow_is_noticed() {
+        let mut pace = Pace::default();
+        longest_stay_after(&mut pace, Duration::from_micros(1), 100_000);
+        assert_eq!(pace.window, WINDOW_MAX);
+        let (longest, _) = longest_stay_after(&mut pace, Duration::from_millis(5), 4 * WINDOW_MAX);
+        assert!(longest <= 3 * RUN_AHEAD, "{longest:?}");
+    }
+
+    #[test]
+    fn nothing_is_expected_of_work_after_a_pause() {
+        let mut pace = Pace::default();
+        longest_stay_after(&mut pace, Duration::from_micros(1), 100_000);
+        pace.idle();
+        assert_eq!((pace.window, pace.ahead, pace.outstanding.len()), (WINDOW_START, 0, 0));
+    }
+
+    #[test]
+    fn work_that_nobody_waits_for_is_forgotten_when_it_is_complete() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        for work in 0..10_000 {
+            if pace.count() {
+                pace.settle(|made: &u32| work - made > 20, now);
+                pace.mark(Some(work), now);
+            }
+        }
+        assert!(pace.outstanding.len() < 64, "{}", pace.outstanding.len());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::failure::Result;
 use crate::lock;
 use backend::{Backend, RawStream, StreamArg};
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use wire::{ContextId, MemoryOperation, Stream as StreamName, StreamId};
@@ -82,6 +82,8 @@ pub struct Stream {
     pace: Mutex<Pace<Marker>>,
     /// What it waits for in memory.
     waits: Mutex<Waits>,
+    /// Whether it has left the table.
+    gone: AtomicBool,
     backend: Arc<dyn Backend>,
 }
 
@@ -114,6 +116,7 @@ impl Stream {
             last_callee: AtomicU64::new(0),
             pace: Mutex::default(),
             waits: Mutex::default(),
+            gone: AtomicBool::new(false),
             backend: Arc::clone(backend),
         }))
     }
@@ -137,8 +140,10 @@ impl Stream {
         self.submitted.fetch_add(1, Ordering::Relaxed);
         let mut pace = lock(&self.pace);
         if pace.count() {
+            let now = Instant::now();
+            pace.settle(Marker::is_complete, now);
             // In a failed context nothing is in the way any more.
-            pace.mark(self.ctx.mark(self.arg()).ok(), Instant::now());
+            pace.mark(self.ctx.mark(self.arg()).ok(), now);
         }
         drop(pace);
         self.ctx.host_copy().hold_back(self)
@@ -204,8 +209,23 @@ impl Stream {
         let idle = self.backend.stream_query(self.ctx.raw, self.arg())?;
         if idle {
             self.idle_at.store(submitted, Ordering::Release);
+            let mut pace = lock(&self.pace);
+            if self.submitted.load(Ordering::Acquire) == submitted {
+                pace.idle();
+            }
         }
         Ok(idle)
+    }
+
+    /// Notes that it has left the table: no message means it any more.
+    pub fn note_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Whether it has left the table.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     /// Whether `CU_STREAM_NON_BLOCKING`: not ordered with the legacy stream.

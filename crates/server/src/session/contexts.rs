@@ -61,6 +61,7 @@ impl Session {
         }
         // Objects are dropped outside of the lock.
         let streams = take_out(&mut table.streams, |stream| stream.record.ctx == id);
+        streams.iter().for_each(|stream| stream.note_gone());
         let dying: Vec<_> = table.dying.extract_if(.., |stream| stream.record.ctx == id).collect();
         let events = take_out(&mut table.events, |event| event.record.ctx == id);
         let modules: Vec<_> =

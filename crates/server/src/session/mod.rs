@@ -73,7 +73,7 @@ pub struct Session {
 pub struct Caller {
     pub(crate) ring: RingIndex,
     pub(crate) slots: Slots,
-    /// What its last work went to. An object that is destroyed is not kept by it, and no other ever has the same id.
+    /// What its last work went to, as long as that is in the table.
     recent: Recent,
 }
 
@@ -191,6 +191,7 @@ impl Session {
         if let Some((recent, stream)) = &caller.recent.stream
             && *recent == key
             && let Some(stream) = stream.upgrade()
+            && !stream.is_gone()
         {
             return Some(stream);
         }
@@ -209,6 +210,7 @@ impl Session {
         if let Some((of, recent, function)) = &caller.recent.callee
             && (*of, *recent) == (ctx, callee)
             && let Some(function) = function.upgrade()
+            && !function.module.is_gone()
         {
             return Ok(function);
         }

@@ -45,6 +45,7 @@ impl Session {
         let Some(stream) = table.streams.remove(&key) else {
             return Err(Failure::new(CuError::INVALID_HANDLE, format!("there is no {key}")));
         };
+        stream.note_gone();
         table.changes += 1;
         if stream.may_be_busy() {
             table.dying.push(Arc::clone(&stream));

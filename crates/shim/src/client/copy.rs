@@ -26,8 +26,6 @@ const BULK: u64 = 1 << 20;
 const PIECE_MIN: u64 = 256 << 10;
 /// Slots that a copy uses whose pieces the caller copies alone.
 const FEW_SLOTS: usize = 4;
-/// Pieces being copied to slots at a time; as many others are under way from there.
-const DEPTH: usize = SLOTS / 2;
 
 /// Whether the call returns before a copy is done that needs this process no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -202,7 +200,7 @@ impl Call<'_> {
         )
     }
 
-    /// Sends `bytes` bytes in pieces through the slots: `fill` puts a piece into a slot, on any thread, before this returns; `submit`
+    /// Sends pieces through the slots, by many threads if they are `bytes` bytes of large pieces: `fill` puts a piece into a slot, on any thread, before this returns; `submit`
     /// sends its copy from there.
     pub(super) fn send_pieces<P: std::marker::Copy + Send + 'static>(
         &mut self,
@@ -212,8 +210,9 @@ impl Call<'_> {
         mut submit: impl FnMut(&mut Self, u32, P) -> CuResult,
     ) -> CuResult {
         let crew = Crew::new(&self.session.copiers, bytes);
-        // A slot is known to be in use only when its copy is sent: no more are filled at a time than there are.
-        let depth = DEPTH.min(crew.slots());
+        // A slot is known to be in use only when its copy is sent: no more are filled at a time than there are, and as many others
+        // are under way.
+        let depth = crew.slots() / 2;
         let mut filling = VecDeque::with_capacity(depth);
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() || !filling.is_empty() {
@@ -326,6 +325,12 @@ fn piece_of(bytes: u64) -> u64 {
         return SLOT_BYTES as u64;
     }
     (bytes / SLOTS as u64).next_multiple_of(PIECE_MIN).clamp(PIECE_MIN, SLOT_BYTES as u64)
+}
+
+/// The bytes of a copy whose slices are sent one by one, as far as they count for many threads: with small slices those would only
+/// wait for each other.
+pub(super) fn bytes_in_slices(slice: u64, slices: u64) -> u64 {
+    if slice < PIECE_MIN { slice } else { slice.saturating_mul(slices) }
 }
 
 /// Offsets and lengths of the pieces of a whole.

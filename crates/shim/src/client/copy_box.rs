@@ -7,7 +7,7 @@ use transport::SLOT_BYTES;
 use wire::{CopyBox, CopySide, StreamSynchronize};
 
 use super::arrays::Array;
-use super::copy::{Lane, Wait, pieces, pointer};
+use super::copy::{Lane, Wait, bytes_in_slices, pieces, pointer};
 use super::copy_rows::{Extent, Rows};
 use super::memory::Place;
 use super::thread::Call;
@@ -102,7 +102,7 @@ impl Call<'_> {
                 _ => self.ask(&StreamSynchronize { ctx, stream }),
             };
         }
-        let bytes = width.saturating_mul(height).saturating_mul(depth);
+        let bytes = bytes_in_slices(width.saturating_mul(height), depth);
         let bands = bands(extent, SLOT_BYTES as u64);
         // An array is never local, so the other side is.
         if let (true, End::Rows(rows)) = (to.is_local(), dst) {

@@ -4,7 +4,7 @@ use cuda_abi::{CuError, CuResult};
 use transport::SLOT_BYTES;
 use wire::{Copy3D, CopyRowsFromSlot, CopyRowsToSlot, Pitched, StreamSynchronize};
 
-use super::copy::{Lane, Side, Wait, pieces, pointer};
+use super::copy::{Lane, Side, Wait, bytes_in_slices, pieces, pointer};
 use super::memory::Place;
 use super::thread::Call;
 
@@ -158,7 +158,7 @@ impl Call<'_> {
             }
             return Ok(());
         }
-        let bytes = width.saturating_mul(height).saturating_mul(depth);
+        let bytes = bytes_in_slices(width.saturating_mul(height), depth);
         if to.is_local() {
             return self.fetch_pieces(
                 bytes,

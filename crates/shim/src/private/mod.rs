@@ -62,6 +62,7 @@ mod tests {
             ("21318c60971432488ca641ff7324c8f2", 0x2e8),
             ("6e163fbeb958444d835ce182aff1991e", 0x318),
             ("1734dc26800d47458726c0f1e7dd8bca", 0x88),
+            ("7cb63f9b9ca48e42a484beb66e6aed7f", 0x218),
         ] {
             let table = table(id(hex)).unwrap_or_else(|| panic!("no table {hex}")).cast::<usize>();
             // SAFETY: every table has at least the three words that are read first, and as many as the first says.

@@ -28,7 +28,7 @@ pub static CONTEXT: Table<93> = Table::new::<5>(&[(4, context_id as *const c_voi
 pub static FUNCTIONS: Table<99> = Table::new::<6>(&[(7, for_each_function as *const c_void)]);
 
 /// What CUPTI asks for before it tells its version, as JAX has it do; it calls nothing in it then.
-pub static PROFILER: Table<99> = Table::new::<7>(&[]);
+pub static PROFILER: Table<67> = Table::new::<7>(&[]);
 
 /// What cuBLASLt asks for.
 pub static CUBLAS_LT: Table<17> = Table::new::<8>(&[]);
