@@ -172,6 +172,8 @@ functions! {
     cuStreamCreateWithPriority(*mut sys::CUstream, c_uint, c_int);
     cuStreamDestroy_v2(sys::CUstream);
     cuStreamQuery(sys::CUstream);
+    cuStreamGetAttribute(sys::CUstream, c_uint as sys::CUstreamAttrID, *mut sys::CUstreamAttrValue);
+    cuStreamSetAttribute(sys::CUstream, c_uint as sys::CUstreamAttrID, *const sys::CUstreamAttrValue);
     cuStreamSynchronize(sys::CUstream);
     cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
     cuEventCreate(*mut sys::CUevent, c_uint);
@@ -224,6 +226,7 @@ functions! {
         *const c_int, c_uint, c_uint, *const u32, c_uint as sys::CUtensorMapInterleave, c_uint as sys::CUtensorMapSwizzle,
         c_uint as sys::CUtensorMapL2promotion, c_uint as sys::CUtensorMapFloatOOBfill,
     );
+    cuDeviceGetTexture1DLinearMaxWidth(*mut usize, c_uint as sys::CUarray_format, c_uint, sys::CUdevice);
     cuTensorMapReplaceAddress(*mut sys::CUtensorMap, *mut c_void);
     ;
     // Their successors came with drivers newer than the oldest supported; the bindings have only those.

@@ -110,7 +110,7 @@ impl Driver {
         lock(&self.graphs).get(&graph).cloned().ok_or(CuError::INVALID_HANDLE)
     }
 
-    fn device(&self, ordinal: usize) -> Result<sys::CUdevice> {
+    pub(crate) fn device(&self, ordinal: usize) -> Result<sys::CUdevice> {
         self.devices.get(ordinal).copied().ok_or(CuError::INVALID_DEVICE)
     }
 

@@ -4,6 +4,7 @@
 //! that the server chooses; what the driver places by itself is steered ([`steer`]) so that it can be had again.
 
 mod api;
+mod attributes;
 mod code;
 mod device;
 mod driver;

@@ -371,6 +371,16 @@ impl Textures for Driver {
         check(unsafe { (self.api.cuSurfObjectDestroy)(surface) })
     }
 
+    fn linear_texture_width(&self, device: usize, format: u32, channels: u32) -> Result<u64> {
+        let mut width = 0;
+        let device = self.device(device)?;
+        // SAFETY: see above; the driver refuses formats it does not know.
+        check(unsafe {
+            (self.api.cuDeviceGetTexture1DLinearMaxWidth)(&raw mut width, format, channels, device)
+        })?;
+        Ok(width as u64)
+    }
+
     fn tensor_map(&self, ctx: RawContext, request: &TensorMapRequest) -> Result<TensorMap> {
         self.enter(ctx)?;
         tensor_map(&self.api, request)

@@ -5,12 +5,14 @@
 //! fixed addresses, modules, streams. Virtual handles, the object table, sub-allocation and ordering between threads belong
 //! to the server. Every call may come from any thread. Handles are the backend's own and mean nothing to anybody else.
 
+mod attributes;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod graph;
 mod textures;
 mod types;
 
+pub use attributes::*;
 pub use graph::*;
 pub use textures::*;
 pub use types::*;
@@ -20,7 +22,7 @@ use wire::{CuError, DeviceFacts, FunctionFacts};
 pub type Result<T> = std::result::Result<T, CuError>;
 
 /// A device library: the real driver or the software device.
-pub trait Backend: Textures + Send + Sync + 'static {
+pub trait Backend: Textures + StreamAttributes + Send + Sync + 'static {
     // --- the machine
 
     /// Which backend this is, as images name it: `driver` or `soft`.

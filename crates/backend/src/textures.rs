@@ -53,6 +53,8 @@ pub trait Textures {
     fn surface_create(&self, ctx: RawContext, array: RawArray) -> Result<u64>;
     /// As `cuSurfObjectDestroy`.
     fn surface_destroy(&self, ctx: RawContext, surface: u64) -> Result<()>;
+    /// As `cuDeviceGetTexture1DLinearMaxWidth`: elements.
+    fn linear_texture_width(&self, device: usize, format: u32, channels: u32) -> Result<u64>;
     /// As `cuTensorMapEncode*` and `cuTensorMapReplaceAddress`; `NOT_SUPPORTED` where the device has none.
     fn tensor_map(&self, ctx: RawContext, request: &TensorMapRequest) -> Result<TensorMap>;
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use store::{Piece, ReadError};
 use thiserror::Error;
 use transport::ServerSession;
-use wire::{ContextId, CuError};
+use wire::{ContextId, CuError, LaunchValue};
 
 /// Why a session cannot be made again.
 #[derive(Debug, Error)]
@@ -221,6 +221,7 @@ impl Session {
             self.step(step, state, &images, &mut made)?;
         }
         self.name_arrays(&state.textures, made.textures).map_err(object("an array handle"))?;
+        self.restore_stream_attributes(state)?;
         self.connect_peers(state)?;
         self.restore_events(state)?;
         self.restore_handles(state, &images, &made.modules)
@@ -306,6 +307,19 @@ impl Session {
             if let Some(config) = settings.cache_config {
                 function.set_cache_config(config).map_err(code(what()))?;
             }
+        }
+        Ok(())
+    }
+
+    fn restore_stream_attributes(&self, state: &SessionState) -> Result<()> {
+        for (key, attribute, bytes) in &state.stream_attributes {
+            let name = || format!("attribute {attribute} of {key}");
+            let stream = crate::read(&self.table).streams.get(key).cloned();
+            let value = <[u8; 64]>::try_from(bytes.as_slice());
+            let (Some(stream), Ok(value)) = (stream, value) else {
+                return Err(RestoreError::Dangling(name()));
+            };
+            self.set_stream_attribute(&stream, *attribute, LaunchValue(value)).map_err(object(name()))?;
         }
         Ok(())
     }

@@ -81,6 +81,14 @@ impl Session {
                 .collect(),
             graphs,
             pinned: lock(&self.pinned).records().collect(),
+            stream_attributes: table
+                .streams
+                .values()
+                .flat_map(|stream| {
+                    let set = lock(&stream.attributes).clone();
+                    set.into_iter().map(|(id, value)| (stream.record.key, id, value.0.to_vec()))
+                })
+                .collect(),
             textures: TextureState::of(&table),
             output: self.unsent_output(),
         };

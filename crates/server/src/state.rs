@@ -8,7 +8,7 @@ use crate::memory::pool::PoolRecord;
 use crate::memory::{Layout, PinnedRecord, VirtualState};
 use crate::objects::{
     ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, Image,
-    ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamRecord,
+    ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
 };
 use crate::textures::TextureState;
 use backend::Range;
@@ -60,6 +60,8 @@ pub struct SessionState {
     pub graphs: Vec<GraphRecord>,
     /// Pinned memory.
     pub pinned: Vec<PinnedRecord>,
+    /// Attributes of streams, the legacy ones included: `CUstreamAttrID` and the bytes of its value.
+    pub stream_attributes: Vec<(StreamKey, u32, Vec<u8>)>,
     /// Arrays, textures and surfaces.
     pub textures: TextureState,
     /// What the device printed and no answer has carried yet.
@@ -238,6 +240,7 @@ mod tests {
             kernels: vec![],
             graphs: vec![],
             pinned: vec![],
+            stream_attributes: vec![],
             textures: TextureState::default(),
             output: b"42\n".to_vec(),
         }

@@ -163,6 +163,31 @@ fn arrays_and_objects_come_back_as_they_were() {
 }
 
 #[test]
+fn attributes_of_streams_come_back() {
+    let (app, mut thread) = App::with_context();
+    let images = Images::new();
+    let [stream] = thread.streams([5]);
+    let streams = [Stream::Created(stream), Stream::Legacy];
+    for (stream, first) in streams.into_iter().zip(1..) {
+        let mut value = [0; 64];
+        value[0] = first;
+        let attribute = StreamSetAttribute { ctx: CTX, stream, attribute: 3, value: LaunchValue(value) };
+        thread.call(attribute).unwrap();
+    }
+    app.session.close_gate(LONG).unwrap();
+    let (id, _) = images.capture(&app.session);
+    drop(thread);
+    let (dir, addresses) = app.kill();
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let mut thread = app.thread();
+    let told = streams
+        .map(|stream| thread.call(StreamGetAttribute { ctx: CTX, stream, attribute: 3 }).unwrap().0[0]);
+    assert_eq!(told, [1, 2]);
+    let unknown = StreamGetAttribute { ctx: CTX, stream: Stream::Legacy, attribute: 99 };
+    assert_eq!(thread.call(unknown), Err(CuError::INVALID_VALUE));
+}
+
+#[test]
 fn a_texture_of_freed_memory_refuses_the_checkpoint() {
     let (app, thread) = App::with_context();
     let mut rig = Rig::new(&app, thread);

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 use cuda_abi::{CuError, sys};
-use cuda_shim::api::{array::*, copy::*, memory::*, stream::cuStreamSynchronize, tensor::*, texture::*};
+use cuda_shim::api::{array::*, copy::*, device::*, memory::*, peer::*, stream::*, tensor::*, texture::*};
 use cuda_shim::default_stream::LEGACY;
 use fake::start;
 use sys::CUmemorytype::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST};
@@ -327,4 +327,55 @@ fn tensor_maps_are_made_once() {
         assert_eq!(cuTensorMapReplaceAddress(askew, null_mut()), Err(CuError::INVALID_VALUE));
     }
     assert_eq!(asked(fake).len(), 5);
+}
+
+#[test]
+fn streams_have_attributes() {
+    start();
+    let attribute = |id: sys::CUlaunchAttributeID| id as u32;
+    let (policy, priority) = (
+        attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY),
+        attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY),
+    );
+    let (mut one, mut other) = (null_mut(), null_mut());
+    // What is behind a short value is left alone: a program may have no room for it.
+    let mut words = [0xffff_ffffu32; 16];
+    // SAFETY: the pointers are this test's, and values have at most 64 bytes.
+    unsafe {
+        cuStreamCreate(&raw mut one, 0).unwrap();
+        cuStreamCreate(&raw mut other, 0).unwrap();
+        let mut set = [0u32; 16];
+        set[0] = 2;
+        cuStreamSetAttribute(one, policy, set.as_ptr().cast()).unwrap();
+        set[0] = -3i32 as u32;
+        cuStreamSetAttribute(one, priority, set.as_ptr().cast()).unwrap();
+        cuStreamGetAttribute(other, policy, words.as_mut_ptr().cast()).unwrap();
+        assert_eq!(words[..2], [0, 0xffff_ffff]);
+        cuStreamCopyAttributes(other, one).unwrap();
+        cuStreamGetAttribute(other, policy, words.as_mut_ptr().cast()).unwrap();
+        assert_eq!(words[..2], [2, 0xffff_ffff]);
+        let mut told = 0;
+        cuStreamGetPriority(other, &raw mut told).unwrap();
+        assert_eq!(told, -3);
+        let unknown = cuStreamGetAttribute(one, 4, words.as_mut_ptr().cast());
+        assert_eq!(unknown, Err(CuError::INVALID_VALUE), "a cluster is a launch's");
+    }
+}
+
+#[test]
+fn devices_tell_what_they_can() {
+    start();
+    let (mut width, mut answers, operations) = (0, [9u32; 3], [0u32, 9, 12]);
+    // SAFETY: the pointers are this test's.
+    unsafe {
+        cuDeviceGetTexture1DLinearMaxWidth(&raw mut width, FLOAT as u32, 2, 0).unwrap();
+        assert_eq!(width, 1000 + FLOAT as usize + 2);
+        cuDeviceGetHostAtomicCapabilities(answers.as_mut_ptr(), operations.as_ptr(), 3, 0).unwrap();
+        assert_eq!(answers, [0; 3], "nothing is promised");
+        let wrong = [13u32; 3];
+        let told = cuDeviceGetHostAtomicCapabilities(answers.as_mut_ptr(), wrong.as_ptr(), 3, 0);
+        assert_eq!(told, Err(CuError::INVALID_VALUE));
+        let told = cuDeviceGetP2PAtomicCapabilities(answers.as_mut_ptr(), operations.as_ptr(), 3, 0, 1);
+        assert_eq!(told, Err(CuError::INVALID_DEVICE), "there is one device");
+    }
 }

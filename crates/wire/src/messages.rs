@@ -190,6 +190,10 @@ messages! {
     59 round_trip EventSynchronize { event: EventId } -> ();
     /// `cuEventElapsedTime`, milliseconds.
     60 round_trip EventElapsed { start: EventId, end: EventId } -> f32;
+    /// `cuStreamGetAttribute`.
+    61 round_trip StreamGetAttribute { ctx: ContextId, stream: Stream, attribute: u32 } -> LaunchValue;
+    /// `cuStreamSetAttribute`.
+    62 round_trip StreamSetAttribute { ctx: ContextId, stream: Stream, attribute: u32, value: LaunchValue } -> ();
 
     // --- code
     /// `cuModuleLoadData(Ex)`, from the file `upload-<id>` in the session's folder, which the server
@@ -301,6 +305,8 @@ messages! {
     148 round_trip SurfaceCreate { ctx: ContextId, array: ArrayId } -> u64;
     /// `cuSurfObjectDestroy`.
     149 pipelined SurfaceDestroy { ctx: ContextId, surface: u64 } -> ();
+    /// `cuDeviceGetTexture1DLinearMaxWidth`.
+    151 round_trip LinearTextureWidth { device: Device, format: u32, channels: u32 } -> u64;
     /// `cuTensorMapEncode*`, `cuTensorMapReplaceAddress`: what the device library makes of the arguments.
     150 round_trip TensorMapEncode { ctx: ContextId, request: TensorMapRequest } -> TensorMap;
 

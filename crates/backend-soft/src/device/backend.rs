@@ -13,6 +13,7 @@ use backend::{
 use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
+use super::attributes::Attributes;
 use super::facts::{MULTIPROCESSORS, facts};
 use super::function::Function;
 use super::graph::Graph;
@@ -82,6 +83,7 @@ pub struct SoftBackend {
     pub(super) arrays: Table<Of<Array>>,
     pub(super) mipmaps: Table<Of<Mipmap>>,
     pub(super) objects: Objects,
+    pub(super) attributes: Attributes,
     grids: AtomicU64,
 }
 
@@ -106,6 +108,7 @@ impl SoftBackend {
             arrays: Table::default(),
             mipmaps: Table::default(),
             objects: Objects::default(),
+            attributes: Attributes::default(),
             grids: AtomicU64::new(1),
         }
     }
@@ -309,6 +312,7 @@ impl Backend for SoftBackend {
         for module in self.modules.drain(|module| module.context == ctx.0) {
             self.unload(&module.object.module)?;
         }
+        self.attributes.remove_context(ctx);
         self.end_textures(ctx)
     }
 
@@ -486,6 +490,7 @@ impl Backend for SoftBackend {
     fn stream_destroy(&self, ctx: RawContext, stream: RawStream) -> Result<()> {
         let context = self.context(ctx)?;
         context.context.destroy_stream(&self.streams.remove(stream.0)?.object);
+        self.attributes.remove_stream(ctx, StreamArg::Created(stream));
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The device as the server sees it: facts, limits, handles, and the [`Backend`](::backend::Backend) trait.
 
+mod attributes;
 mod backend;
 mod facts;
 mod function;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use backend::{
-    BoxSide, CopyBox, Range, RawArray, RawContext, RawMipmap, RawTexture, Result, StreamArg, Textures,
+    Backend, BoxSide, CopyBox, Range, RawArray, RawContext, RawMipmap, RawTexture, Result, StreamArg,
+    Textures,
 };
-use wire::{ArrayDesc, CuError, TensorMap, TensorMapRequest};
+use wire::{ArrayDesc, CuError, ElementFormat, TensorMap, TensorMapRequest};
 
 use super::backend::{Of, SoftBackend, memory_error, side};
 use crate::stream::{Copy3, Side};
-use crate::texture::{Array, Mipmap, Surface, Texture, check};
+use crate::texture::{Array, Mipmap, Surface, TEXTURE_LINEAR, Texture, check};
 
 impl SoftBackend {
     /// Memory for arrays, in its recorded place if there is one.
@@ -135,6 +136,11 @@ impl Textures for SoftBackend {
     fn surface_destroy(&self, ctx: RawContext, surface: u64) -> Result<()> {
         self.context(ctx)?;
         self.objects.remove_surface(surface)
+    }
+
+    fn linear_texture_width(&self, device: usize, format: u32, channels: u32) -> Result<u64> {
+        ElementFormat::new(format, channels)?;
+        if device < self.devices().len() { Ok(TEXTURE_LINEAR) } else { Err(CuError::INVALID_DEVICE) }
     }
 
     fn tensor_map(&self, _ctx: RawContext, _request: &TensorMapRequest) -> Result<TensorMap> {

@@ -8,7 +8,7 @@ mod object;
 mod sample;
 mod table;
 
-pub use array::{Array, LIMITS, Mipmap, check};
+pub use array::{Array, LIMITS, Mipmap, TEXTURE_LINEAR, check};
 pub use object::{Plane, Surface, Texture};
 pub use sample::{Source, Spot, Texel, face};
 pub use table::{Objects, View};

@@ -70,7 +70,7 @@ behaviours! {
         modules_are_apart shared_memory_is_dynamic what_is_printed_comes_out occupancy_makes_sense
         modules_list_their_kernels;
     streams: a_stream_keeps_its_order a_busy_stream_is_told the_legacy_stream_waits_for_blocking_ones
-        non_blocking_streams_go_on a_destroyed_stream_finishes host_functions_run_in_turn;
+        non_blocking_streams_go_on a_destroyed_stream_finishes attributes_are_kept host_functions_run_in_turn;
     operations: words_are_written_in_turn a_stream_waits_for_a_word words_that_are_not_there_are_refused;
     events: events_mark_a_place events_hold_streams_back times_are_taken untimed_events_tell_no_time
         an_event_never_recorded_is_complete;

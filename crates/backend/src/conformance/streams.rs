@@ -3,6 +3,7 @@ use crate::{Backend, StreamArg};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use wire::LaunchValue;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
@@ -109,4 +110,22 @@ pub(super) fn host_functions_run_in_turn(backend: &dyn Backend) {
     sender.send(()).unwrap();
     rig.wait(stream);
     assert_eq!(shared.get(1), 6);
+}
+
+pub(super) fn attributes_are_kept(backend: &dyn Backend) {
+    /// `CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW`, `_SYNCHRONIZATION_POLICY`.
+    const WINDOW: u32 = 1;
+    const SYNCHRONIZATION: u32 = 3;
+    let rig = Rig::new(backend);
+    let (one, other) = (StreamArg::Created(rig.stream(0)), StreamArg::Created(rig.stream(0)));
+    let get = |stream, attribute| backend.stream_attribute(rig.ctx, stream, attribute).unwrap().0;
+    let before = get(one, SYNCHRONIZATION);
+    let mut yielding = [0; 64];
+    // `CU_SYNC_POLICY_YIELD`.
+    yielding[0] = 3;
+    backend.stream_set_attribute(rig.ctx, one, SYNCHRONIZATION, LaunchValue(yielding)).unwrap();
+    assert_eq!(get(one, SYNCHRONIZATION)[..4], yielding[..4]);
+    assert_eq!(get(other, SYNCHRONIZATION)[..4], before[..4], "streams are apart");
+    assert_eq!(get(other, WINDOW)[8..16], [0; 8], "no window");
+    assert!(backend.stream_attribute(rig.ctx, one, 4).is_err(), "a cluster is a launch's");
 }

@@ -7,10 +7,11 @@ use crate::failure::Result;
 use crate::lock;
 use backend::{Backend, RawStream, StreamArg};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use wire::{ContextId, MemoryOperation, Stream as StreamName, StreamId};
+use wire::{ContextId, LaunchValue, MemoryOperation, Stream as StreamName, StreamId};
 
 /// `CU_STREAM_NON_BLOCKING`.
 pub const NON_BLOCKING: u32 = 1;
@@ -72,6 +73,8 @@ pub struct Stream {
     pub record: StreamRecord,
     /// Its context.
     pub ctx: Arc<Context>,
+    /// `CUstreamAttrID` and value, as far as set.
+    pub attributes: Mutex<BTreeMap<u32, LaunchValue>>,
     raw: Option<RawStream>,
     /// Pieces of work it has been given.
     submitted: AtomicU64,
@@ -110,6 +113,7 @@ impl Stream {
         Ok(Arc::new(Self {
             record,
             ctx: Arc::clone(ctx),
+            attributes: Mutex::default(),
             raw,
             submitted: AtomicU64::new(0),
             idle_at: AtomicU64::new(0),

@@ -14,7 +14,7 @@ use wire::{ContextId, CuError, Device, SessionFacts};
 const NEWEST_DRIVER: i32 = 13000;
 
 impl Session {
-    fn device(&self, device: Device) -> Result<usize> {
+    pub(super) fn device(&self, device: Device) -> Result<usize> {
         let index = device.0 as usize;
         if index < self.devices.len() {
             Ok(index)

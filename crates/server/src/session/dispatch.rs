@@ -60,6 +60,7 @@ impl Session {
             GraphInstantiate GraphUpdate GraphNodeEnable GraphUpload GraphLaunch GraphExecDestroy
             ArrayCreate ArrayDestroy MipmapCreate MipmapLevel MipmapDestroy CopyBox
             TextureCreate TextureDestroy SurfaceCreate SurfaceDestroy TensorMapEncode
+            LinearTextureWidth StreamGetAttribute StreamSetAttribute
             MemoryOperations
             AddressReserve AddressFree PhysicalCreate PhysicalRelease PhysicalRetain PhysicalProperties
             MemMap MemUnmap MemSetAccess MemGetAccess

@@ -5,6 +5,7 @@
 //! promises between them.
 
 mod arrays;
+mod attributes;
 mod callbacks;
 mod code;
 mod contexts;

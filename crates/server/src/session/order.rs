@@ -61,6 +61,7 @@ impl Footprint {
             | Request::PoolGetAttribute(_)
             | Request::PoolSetAttribute(_)
             | Request::LibraryLoad(_)
+            | Request::LinearTextureWidth(_)
             | Request::TensorMapEncode(_) => Self::Nothing,
 
             Request::ContextCreate(m) => Self::Context(m.ctx),
@@ -133,6 +134,8 @@ impl Footprint {
             Request::StreamDestroy(_) => Self::Session,
             Request::StreamSynchronize(m) => work(m.ctx, m.stream),
             Request::StreamQuery(m) => work(m.ctx, m.stream),
+            Request::StreamGetAttribute(m) => work(m.ctx, m.stream),
+            Request::StreamSetAttribute(m) => work(m.ctx, m.stream),
             Request::Launch(m) => work(m.ctx, m.stream),
             Request::HostFunction(m) => work(m.ctx, m.stream),
             Request::MemAllocAsync(m) => work(m.ctx, m.stream),

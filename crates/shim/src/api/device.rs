@@ -1,10 +1,12 @@
-//! Devices: all answered from what the server said once.
+//! Devices: nearly all answered from what the server said once.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use cuda_abi::{CuError, CuResult, sys};
 
-use crate::client::{out, session};
+use wire::{Device, LinearTextureWidth};
+
+use crate::client::{out, session, with};
 
 /// The highest `CUdevice_attribute` of CUDA 13.0.
 const LAST_ATTRIBUTE: c_uint = 145;
@@ -167,6 +169,35 @@ unsafe fn put_text(to: *mut c_char, len: c_int, text: &str) -> CuResult {
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, count);
         to.add(count).write(0);
     }
+    Ok(())
+}
+
+/// Tells what atomic operations of a device on the host's memory can be.
+pub unsafe fn cuDeviceGetHostAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_uint,
+    count: c_uint,
+    dev: sys::CUdevice,
+) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    unsafe { super::atomics::promise_nothing(capabilities, operations, count, &[dev]) }
+}
+
+/// Tells how many elements a texture of device memory can have.
+pub unsafe fn cuDeviceGetTexture1DLinearMaxWidth(
+    maxWidthInElements: *mut usize,
+    format: c_uint,
+    numChannels: c_uint,
+    dev: sys::CUdevice,
+) -> CuResult {
+    let maxWidthInElements = out(maxWidthInElements)?;
+    let width = with(|call| {
+        call.session.device(dev)?;
+        let device = Device(dev as u32);
+        call.ask(&LinearTextureWidth { device, format, channels: numChannels })
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { maxWidthInElements.set(width as usize) };
     Ok(())
 }
 

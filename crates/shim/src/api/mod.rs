@@ -3,6 +3,7 @@
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 pub mod array;
+mod atomics;
 pub mod capture;
 pub mod context;
 pub mod copy;
@@ -28,6 +29,7 @@ pub mod primary_context;
 pub mod profiler;
 pub mod set;
 pub mod stream;
+mod stream_attributes;
 pub mod tensor;
 pub mod texture;
 pub mod unified;

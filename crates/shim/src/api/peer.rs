@@ -73,3 +73,18 @@ pub unsafe fn cuDeviceGetP2PAttribute(
     unsafe { value.set(answer.into()) };
     Ok(())
 }
+
+/// Tells what atomic operations of one device on another's memory can be.
+pub unsafe fn cuDeviceGetP2PAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_uint,
+    count: c_uint,
+    srcDevice: sys::CUdevice,
+    dstDevice: sys::CUdevice,
+) -> CuResult {
+    if srcDevice == dstDevice {
+        return Err(CuError::INVALID_DEVICE);
+    }
+    // SAFETY: the caller's contract is the same.
+    unsafe { super::atomics::promise_nothing(capabilities, operations, count, &[srcDevice, dstDevice]) }
+}

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use cuda_abi::{CuError, CuResult, sys};
 use wire::{
@@ -11,6 +11,7 @@ use wire::{
 };
 
 use super::launch::add;
+pub use super::stream_attributes::*;
 use crate::client::{Call, Callback, Owner, Stream, handle, out, with};
 use crate::graph::{self, Captive, Work};
 
@@ -41,7 +42,12 @@ pub unsafe fn cuStreamCreateWithPriority(
         let priority = priority.max(greatest.min(least)).min(least.max(greatest));
         let id = StreamId(call.session.next_id());
         call.submit(&StreamCreate { ctx: context.id, stream: id, flags, priority })?;
-        let stream = Stream { owner: Owner::new(&context), flags, priority, gone: AtomicBool::new(false) };
+        let stream = Stream {
+            owner: Owner::new(&context),
+            flags,
+            priority: AtomicI32::new(priority),
+            gone: AtomicBool::new(false),
+        };
         call.session.streams.insert(id.0, Arc::new(stream));
         Ok(id)
     })?;
@@ -75,7 +81,12 @@ fn known(call: &mut Call<'_>, stream: sys::CUstream) -> CuResult<Known> {
     Ok(match name {
         wire::Stream::Created(id) => {
             let stream = call.session.streams.get(id.0).ok_or(CuError::INVALID_HANDLE)?;
-            Known { id: id.0.into(), ctx, flags: stream.flags, priority: stream.priority }
+            Known {
+                id: id.0.into(),
+                ctx,
+                flags: stream.flags,
+                priority: stream.priority.load(Ordering::Relaxed),
+            }
         }
         // Ids of created streams are 32 bits long; the default streams of a context come behind them.
         wire::Stream::Legacy => Known { id: 1 << 32 | u64::from(ctx.0), ctx, flags: 0, priority: 0 },

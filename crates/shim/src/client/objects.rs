@@ -33,8 +33,8 @@ pub struct Stream {
     pub owner: Owner,
     /// `CUstream_flags`.
     pub flags: u32,
-    /// As the device gave it.
-    pub priority: i32,
+    /// As the device gave it, or as it was set since.
+    pub priority: AtomicI32,
     /// Whether it is destroyed.
     pub gone: AtomicBool,
 }

@@ -12,8 +12,9 @@ use cuda_abi::CuError;
 use transport::hello::{HelloListener, Wish};
 use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
 use wire::{
-    ArrayDesc, ArrayId, ArrayShape, Bytes, CopyBox, CopySide, DeviceFacts, Encoder, FunctionFacts, MipmapId,
-    Names, Param, Pitched, Reply, Request, SessionFacts, TensorMap, TensorMapRequest, Wire,
+    ArrayDesc, ArrayId, ArrayShape, Bytes, CopyBox, CopySide, DeviceFacts, Encoder, FunctionFacts,
+    LaunchValue, MipmapId, Names, Param, Pitched, Reply, Request, SessionFacts, TensorMap, TensorMapRequest,
+    Wire,
 };
 
 /// Where device memory begins, and how much there is.
@@ -36,6 +37,7 @@ pub struct Fake {
     memory: Mutex<Vec<u8>>,
     arrays: Mutex<HashMap<ArrayId, (ArrayShape, Vec<u8>)>>,
     mipmaps: Mutex<HashMap<MipmapId, ArrayDesc>>,
+    attributes: Mutex<HashMap<(wire::Stream, u32), LaunchValue>>,
     next: AtomicU64,
     next_pinned: AtomicU64,
     next_object: AtomicU64,
@@ -82,6 +84,7 @@ impl Fake {
             memory: Mutex::new(vec![0; DEVICE_BYTES]),
             arrays: Mutex::default(),
             mipmaps: Mutex::default(),
+            attributes: Mutex::default(),
             next: AtomicU64::new(DEVICE),
             next_pinned: AtomicU64::new(PINNED),
             next_object: AtomicU64::new(1),
@@ -304,6 +307,15 @@ impl Fake {
                 let desc = self.mipmaps.lock().unwrap()[&m.mipmap].level(m.level);
                 self.make_array(m.array, &desc)
             }
+            Request::StreamSetAttribute(m) => {
+                self.attributes.lock().unwrap().insert((m.stream, m.attribute), m.value);
+                Vec::new()
+            }
+            Request::StreamGetAttribute(m) => {
+                let set = self.attributes.lock().unwrap().get(&(m.stream, m.attribute)).copied();
+                encoded(&set.unwrap_or(LaunchValue([0; 64])))
+            }
+            Request::LinearTextureWidth(m) => encoded(&(1000 + u64::from(m.format + m.channels))),
             Request::TextureCreate(_) | Request::SurfaceCreate(_) => {
                 encoded(&self.next_object.fetch_add(1, Ordering::Relaxed))
             }
