@@ -3,11 +3,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use wire::{
-    Bytes, DecodeError, Decoder, Encoder, FunctionFacts, Greeting, Names, Reply, Request, SessionFacts, Wire,
+    Bytes, DecodeError, Decoder, Encoder, FunctionFacts, GraphChange, GraphPlan, Greeting, Names, Reply,
+    Request, SessionFacts, Wire,
 };
 
 /// Beyond every opcode that there is.
-const OPCODES: u16 = 128;
+const OPCODES: u16 = 256;
 
 fuzz_target!(|bytes: &[u8]| {
     for opcode in (0..OPCODES).chain([u16::MAX]) {
@@ -21,6 +22,8 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     comes_back::<Greeting>(bytes);
+    comes_back::<GraphPlan>(bytes);
+    comes_back::<Vec<GraphChange>>(bytes);
     comes_back::<Reply<()>>(bytes);
     comes_back::<Reply<Bytes>>(bytes);
     comes_back::<Reply<Names>>(bytes);

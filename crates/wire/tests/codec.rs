@@ -105,10 +105,23 @@ proptest! {
         is_exact(&Greeting::Devices { protocol });
     }
 
+    /// A graph that is understood waits for nothing that comes later, whatever the bytes.
+    #[test]
+    fn arbitrary_bytes_are_a_graph_or_an_error(
+        bytes in proptest::collection::vec(prop_oneof![4 => 0..3u8, 1 => any::<u8>()], 0..300),
+    ) {
+        if let Ok(plan) = GraphPlan::decode(&mut Decoder::new(&bytes)) {
+            for (at, node) in plan.nodes.iter().enumerate() {
+                prop_assert!(node.after.iter().all(|edge| (edge.from as usize) < at));
+            }
+        }
+        let _ = Vec::<GraphChange>::decode(&mut Decoder::new(&bytes));
+    }
+
     /// Any bytes under any opcode: a message of exactly their length, or an error; never more memory than there are bytes.
     #[test]
     fn arbitrary_bytes_are_a_message_or_an_error(
-        opcode in 0..120u16,
+        opcode in 0..256u16,
         bytes in proptest::collection::vec(prop_oneof![4 => 0..3u8, 1 => any::<u8>()], 0..300),
     ) {
         match Request::decode(opcode, &bytes) {
@@ -171,4 +184,42 @@ fn opcodes_are_what_the_document_says() {
     assert_eq!(Request::decode(GetFacts::OPCODE, &[]), Ok(Request::GetFacts(GetFacts {})));
     assert!(matches!(Request::decode(u16::MAX, &[]), Err(DecodeError::Invalid { what: "opcode", .. })));
     assert!(matches!(Request::decode(0, &[]), Err(DecodeError::Invalid { what: "opcode", .. })));
+}
+
+#[test]
+fn graphs_are_exact() {
+    let ctx = ContextId(3);
+    let side = |address| Pitched { address, pitch: 16, rows: 4 };
+    let kernel = GraphKernel {
+        ctx,
+        callee: Callee::Function(FunctionId(9)),
+        grid: [1, 2, 3],
+        block: [4, 5, 6],
+        shared: 7,
+        attributes: vec![(8, LaunchValue([9; 64]))],
+        params: Bytes(vec![1, 2, 3]),
+    };
+    let works = [
+        GraphWork::Empty,
+        GraphWork::Kernel(kernel),
+        GraphWork::Copy(GraphCopy { ctx, dst: side(1), src: side(2), width: 3, height: 4, depth: 5 }),
+        GraphWork::Fill(GraphFill { ctx, dst: 1, pitch: 2, element: 4, value: 5, width: 6, height: 7 }),
+        GraphWork::Host(CallbackId(10)),
+        GraphWork::EventRecord(EventId(11)),
+        GraphWork::EventWait(EventId(12)),
+    ];
+    let mut nodes = Vec::new();
+    for (at, work) in works.into_iter().enumerate() {
+        is_exact(&GraphChange { node: at as u32, work: work.clone() });
+        let after =
+            (0..at as u32).map(|from| GraphEdge { from, from_port: 1, to_port: 0, kind: 1 }).collect();
+        nodes.push(GraphNode { work, after });
+    }
+    let mut plan = GraphPlan { nodes };
+    is_exact(&plan);
+    is_exact(&GraphData::Inline(Bytes(encoded(&plan))));
+    is_exact(&GraphData::Upload(UploadId(13)));
+    plan.nodes[2].after[0].from = 2;
+    let refused = decoded::<GraphPlan>(&encoded(&plan));
+    assert_eq!(refused, Err(DecodeError::Invalid { what: "dependency", value: 2 }));
 }

@@ -302,7 +302,7 @@ impl Session {
         self.events.sweep();
         self.modules.sweep();
         self.functions.sweep();
-        self.graphs.sweep(self);
+        self.graphs.sweep(self, context.id);
         self.arrays.sweep();
         self.mipmaps.sweep();
         self.texels.sweep();

@@ -142,6 +142,16 @@ impl Captures {
         Ok(())
     }
 
+    /// A context is gone, and with it the captures that began in it: nobody can end them any more.
+    pub(super) fn end_of_context(&mut self, ctx: ContextId) {
+        let is = |capture: &Capture| capture.origin.ctx() == ctx;
+        let gone: Vec<u64> =
+            self.by_number.iter().filter(|(_, capture)| is(capture)).map(|(number, _)| *number).collect();
+        for capture in gone {
+            self.end(capture);
+        }
+    }
+
     /// Begins a capture, and gives it a number.
     pub(super) fn begin(&mut self, capture: Capture) -> u64 {
         self.last += 1;

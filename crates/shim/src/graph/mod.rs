@@ -17,6 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ::graph::{Body, Edge, EdgeData, Error, GraphId, Graphs, NodeId, ObjectId, Released};
 use cuda_abi::{CuError, CuResult, sys};
 
+use wire::ContextId;
+
 use crate::client::{Registry as Objects, Session};
 
 pub use captured::{CapturedAt, Target};
@@ -81,7 +83,8 @@ impl Registry {
     }
 
     /// Forgets what went with a context.
-    pub fn sweep(&self, session: &Session) {
+    pub fn sweep(&self, session: &Session, ctx: ContextId) {
+        self.lock().captures.end_of_context(ctx);
         for exec in self.execs.sweep() {
             exec.retire(session);
         }

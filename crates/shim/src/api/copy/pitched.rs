@@ -2,9 +2,10 @@
 
 use std::ffi::c_void;
 
-use cuda_abi::{CuError, CuResult, sys};
+use cuda_abi::{CuError, CuResult, FunctionId, sys};
 
 use crate::client::{Call, End, Extent, Lane, Rows, Side, Wait, with};
+use crate::report::{Unsupported, report};
 
 /// `CUmemorytype`.
 const HOST: u32 = sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32;
@@ -73,7 +74,8 @@ unsafe fn run(stream: sys::CUstream, wait: Wait, dst: Place, src: Place, extent:
         } else if let Some(target) = call.capture_of(stream)? {
             return match (dst.end(call, extent)?, src.end(call, extent)?) {
                 (End::Rows(dst), End::Rows(src)) => call.capture_rows(target, dst, src, extent),
-                _ => Err(CuError::NOT_SUPPORTED),
+                // A copy of an array is no node yet: the capture comes to nothing.
+                _ => call.stream(stream).map(|_| ()),
             };
         }
         let (stream, ctx) = call.stream(stream)?;
@@ -108,7 +110,10 @@ pub(in crate::api) unsafe fn described(
         let extent = Extent { width, height, depth: (*copy).Depth as u64 };
         match (dst.end(call, extent)?, src.end(call, extent)?) {
             (End::Rows(dst), End::Rows(src)) => Ok((dst, src, extent)),
-            _ => Err(CuError::NOT_SUPPORTED),
+            _ => {
+                report(Unsupported::Function(FunctionId::cuGraphAddMemcpyNode));
+                Err(CuError::NOT_SUPPORTED)
+            }
         }
     }
 }

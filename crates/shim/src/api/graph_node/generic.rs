@@ -3,13 +3,14 @@
 use std::ffi::{c_int, c_longlong, c_uint};
 
 use ::graph::NodeId;
-use cuda_abi::{CuError, CuResult, sys};
+use cuda_abi::{CuError, CuResult, FunctionId, sys};
 
 use super::add::{Place, set};
 use super::memory::Setting;
 use super::{allocation, copy, host, kernel_v2, record, release, wait};
 use crate::client::Call;
 use crate::graph::Work;
+use crate::report::{Unsupported, report};
 
 /// What a record asks for.
 pub(in crate::api) enum Asked {
@@ -78,7 +79,10 @@ pub(in crate::api) unsafe fn asked(
             // So does the second version of this.
             MEM_ALLOC => allocation(call, of.cast())?,
             MEM_FREE => release(call, (*of).free.dptr)?,
-            other if other <= LAST => return Err(CuError::NOT_SUPPORTED),
+            other if other <= LAST => {
+                report(Unsupported::Function(FunctionId::cuGraphAddNode_v2));
+                return Err(CuError::NOT_SUPPORTED);
+            }
             _ => return Err(CuError::INVALID_VALUE),
         };
         Ok(Asked::Work(work))
