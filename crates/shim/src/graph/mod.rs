@@ -123,7 +123,7 @@ pub fn graph(handle: sys::CUgraph) -> CuResult<GraphId> {
 /// The node that a handle names.
 ///
 /// # Errors
-/// As [`graph`].
+/// As [`graph()`].
 pub fn node(handle: sys::CUgraphNode) -> CuResult<NodeId> {
     named(handle.addr(), NodeId::from_handle)
 }
@@ -131,7 +131,7 @@ pub fn node(handle: sys::CUgraphNode) -> CuResult<NodeId> {
 /// The user object that a handle names.
 ///
 /// # Errors
-/// As [`graph`].
+/// As [`graph()`].
 pub fn object(handle: sys::CUuserObject) -> CuResult<ObjectId> {
     named(handle.addr(), ObjectId::from_handle)
 }
