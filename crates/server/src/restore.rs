@@ -182,7 +182,8 @@ impl Session {
                 memory.restore(&state.textures.blocks_of(arena))?;
             }
         }
-        made.restore_virtual(&state.virtual_memory, false)?;
+        let all = state.textures.reads_outside(&state.arenas);
+        made.restore_virtual(&state.virtual_memory, all)?;
         made.replay(&state, images)?;
         made.restore_graphs(&state, Purpose::Rehearsal)
     }

@@ -112,6 +112,14 @@ impl TextureState {
         arrays.chain(mipmaps).chain(texels)
     }
 
+    /// Whether a texture reads memory by an address outside of all arenas: then a rehearsal needs more than their blocks.
+    pub(crate) fn reads_outside(&self, arenas: &[Option<ArenaState>]) -> bool {
+        let blocks: Vec<_> =
+            arenas.iter().flatten().flat_map(|arena| &arena.blocks).map(|block| block.range).collect();
+        let mut read = self.texels.iter().filter_map(TexelRecord::memory);
+        read.any(|(address, bytes)| !blocks.iter().any(|block| block.contains(address, bytes)))
+    }
+
     /// Of an arena, the blocks that textures read by address: a rehearsal, which has no memory else, needs them.
     pub(crate) fn blocks_of(&self, arena: &ArenaState) -> ArenaState {
         let is_read = |block: &backend::Range| {

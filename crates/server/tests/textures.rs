@@ -199,6 +199,13 @@ fn a_texture_of_freed_memory_refuses_the_checkpoint() {
     let refusals = app.session.refusals();
     assert_eq!(refusals.len(), 1, "{refusals:?}");
     assert!(refusals[0].contains(&format!("texture object {value:#x}")) && refusals[0].contains("freed"));
+    app.session.open_gate();
+    rig.thread.send(TextureDestroy { ctx: CTX, texture: value });
+    let page = Resource::Linear { address: rig.address, format: FLOAT, channels: 1, bytes: 4096 };
+    rig.texture(page);
+    app.session.close_gate(LONG).unwrap();
+    let refusals = app.session.refusals();
+    assert!(refusals.len() == 1 && refusals[0].contains("is the host's"), "{refusals:?}");
 }
 
 #[test]

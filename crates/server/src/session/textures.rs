@@ -4,7 +4,7 @@ use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{Behind, Table, Texel, TexelDesc, TexelKey, TexelKind, TexelRecord};
-use crate::{read, write};
+use crate::{lock, read, write};
 use wire::{ArrayId, ContextId, CuError, MipmapId, Resource, TensorMap, TextureDesc};
 
 impl Session {
@@ -31,16 +31,21 @@ impl Session {
         }
     }
 
-    /// Sentences about objects that a restart could not make again: what they read is gone.
+    /// Sentences about objects that a restart could not make again: what they read is not there, or not yet.
     pub(crate) fn texel_refusals(&self) -> Vec<String> {
         let texels: Vec<_> = read(&self.table).texels.values().map(|texel| texel.record.clone()).collect();
-        let gone = |record: &TexelRecord| {
+        let refusal = |record: &TexelRecord| {
             let (address, bytes) = record.memory()?;
-            self.check_memory(address, bytes)
-                .is_err()
-                .then(|| format!("{}: the memory at {address:#x} that it reads has been freed", record.key()))
+            let why = if self.check_memory(address, bytes).is_err() {
+                "has been freed"
+            } else if lock(&self.pinned).contains(address, bytes) {
+                "is the host's, which a restart has only after its objects"
+            } else {
+                return None;
+            };
+            Some(format!("{}: the memory at {address:#x} that it reads {why}", record.key()))
         };
-        texels.iter().filter_map(gone).collect()
+        texels.iter().filter_map(refusal).collect()
     }
 }
 
