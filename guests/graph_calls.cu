@@ -86,7 +86,7 @@ static void edges() {
 }
 
 // Captures that come to nothing, and what the streams can do afterwards.
-static void captures(CUstream stream, CUstream blocking, CUevent event, CUdeviceptr memory) {
+static void captures(CUstream stream, CUstream blocking, CUevent event, CUdeviceptr memory, CUfunction kernel) {
     CUgraph graph;
     CUstreamCaptureStatus status;
     cuuint64_t id;
@@ -156,6 +156,24 @@ static void captures(CUstream stream, CUstream blocking, CUevent event, CUdevice
     REQUIRE(count == 2);
     CUDA(cuGraphDestroy(into));
 
+    // A captured kernel has its stream's priority.
+    CUstream urgent;
+    int least, greatest;
+    CUDA(cuCtxGetStreamPriorityRange(&least, &greatest));
+    CUDA(cuStreamCreateWithPriority(&urgent, CU_STREAM_NON_BLOCKING, greatest));
+    int zero = 0;
+    void *none[] = {&zero, &zero};
+    CUDA(cuStreamBeginCapture(urgent, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUDA(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, urgent, none, nullptr));
+    CUDA(cuStreamEndCapture(urgent, &graph));
+    count = 1;
+    CUlaunchAttributeValue priority = {};
+    CUDA(cuGraphGetNodes(graph, &first, &count));
+    CUDA(cuGraphKernelNodeGetAttribute(first, CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority));
+    REQUIRE(priority.priority == greatest);
+    CUDA(cuGraphDestroy(graph));
+    CUDA(cuStreamDestroy(urgent));
+
     // External events, and memory, are nodes of their own.
     CUDA(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CUDA(cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL));
@@ -200,7 +218,7 @@ int main(int argc, char **argv) {
     CUDA(cuEventCreate(&other_event, CU_EVENT_DISABLE_TIMING));
     user_objects();
     edges();
-    captures(stream, blocking, event, memory);
+    captures(stream, blocking, event, memory, advance);
 
     // key from ordinary memory; the kernel; a word set; the word and the state to ordinary memory; a count on the host.
     uint32_t key = 0, calls = 0, other_calls = 0, word = 0;

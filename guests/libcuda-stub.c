@@ -4,6 +4,7 @@
 STUB(cuCtxCreate_v4)
 STUB(cuCtxDestroy_v2)
 STUB(cuCtxGetCurrent)
+STUB(cuCtxGetStreamPriorityRange)
 STUB(cuCtxPopCurrent_v2)
 STUB(cuCtxPushCurrent_v2)
 STUB(cuCtxSetCurrent)

@@ -33,12 +33,12 @@ fn bytes_of(attribute: c_uint) -> CuResult<usize> {
 }
 
 fn get(call: &mut Call<'_>, stream: sys::CUstream, attribute: c_uint) -> CuResult<LaunchValue> {
-    let (stream, ctx) = call.stream(stream)?;
+    let (stream, ctx) = call.any_stream(stream)?;
     call.ask(&StreamGetAttribute { ctx, stream, attribute })
 }
 
 fn set(call: &mut Call<'_>, stream: sys::CUstream, attribute: c_uint, value: LaunchValue) -> CuResult {
-    let (stream, ctx) = call.stream(stream)?;
+    let (stream, ctx) = call.any_stream(stream)?;
     call.ask(&StreamSetAttribute { ctx, stream, attribute, value })?;
     if let (PRIORITY, Stream::Created(id)) = (attribute, stream)
         && let Some(known) = call.session.streams.get(id.0)
@@ -82,7 +82,7 @@ pub unsafe fn cuStreamSetAttribute(
 /// Gives a stream the attributes of another of its context.
 pub unsafe fn cuStreamCopyAttributes(dstStream: sys::CUstream, srcStream: sys::CUstream) -> CuResult {
     with(|call| {
-        if call.stream(dstStream)?.1 != call.stream(srcStream)?.1 {
+        if call.any_stream(dstStream)?.1 != call.any_stream(srcStream)?.1 {
             return Err(CuError::INVALID_VALUE);
         }
         for (attribute, _) in ATTRIBUTES {

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cuda_abi::{CuError, CuResult, sys};
 use wire::{Launch, LaunchValue, OccupancyBlocks};
@@ -84,6 +85,7 @@ pub unsafe fn cuLaunchCooperativeKernel(
 
 /// In a capture it becomes the edge behind the kernel before.
 const EARLY: u32 = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION as u32;
+const PRIORITY: u32 = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY as u32;
 const COOPERATIVE: u32 = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE as u32;
 
 /// Attributes whose values hold handles or pointers, or that make a handle: not carried yet.
@@ -138,7 +140,7 @@ pub(in crate::api) unsafe fn described(
     // SAFETY: the caller's contract is the same.
     let (config, attributes) = unsafe { read_config(config, crate::default_stream::LEGACY) }?;
     let callee = call.callable(function)?.callee;
-    let (stream, ctx) = call.stream(config.stream)?;
+    let (stream, ctx) = call.any_stream(config.stream)?;
     let Config { grid, block, shared, .. } = config;
     Ok(Launch { ctx, stream, callee, grid, block, shared, attributes, params: wire::Bytes::default() })
 }
@@ -213,8 +215,19 @@ fn capture(
     config: Config,
     attributes: &[(u32, LaunchValue)],
 ) -> CuResult {
-    let (early, rest): (Vec<_>, Vec<_>) = attributes.iter().copied().partition(|(id, _)| *id == EARLY);
+    let (early, mut rest): (Vec<_>, Vec<_>) = attributes.iter().copied().partition(|(id, _)| *id == EARLY);
     let early = early.iter().any(|(_, value)| value.0[..4] != [0; 4]);
+    // A node has the priority of the stream that it was captured in.
+    if let wire::Stream::Created(id) = target.stream.name()
+        && let Some(priority) =
+            call.session.streams.get(id.0).map(|stream| stream.priority.load(Ordering::Relaxed))
+        && priority != 0
+        && !rest.iter().any(|(id, _)| *id == PRIORITY)
+    {
+        let mut value = LaunchValue([0; 64]);
+        value.0[..4].copy_from_slice(&priority.to_ne_bytes());
+        rest.push((PRIORITY, value));
+    }
     let size = Size { grid: config.grid, block: config.block, shared: config.shared };
     let kernel = Kernel::new(callable, target.ctx, size, rest, &call.thread.launch.params.0);
     let work = Work::Kernel(Arc::new(kernel));
