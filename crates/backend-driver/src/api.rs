@@ -155,6 +155,10 @@ functions! {
     cuMemHostRegister_v2(*mut c_void, usize, c_uint);
     cuMemHostUnregister(*mut c_void);
     cuModuleLoadDataEx(*mut sys::CUmodule, *const c_void, c_uint, *mut c_uint as *mut sys::CUjit_option, *mut *mut c_void);
+    cuLinkCreate_v2(c_uint, *mut c_uint as *mut sys::CUjit_option, *mut *mut c_void, *mut sys::CUlinkState);
+    cuLinkAddData_v2(sys::CUlinkState, c_uint as sys::CUjitInputType, *mut c_void, usize, *const c_char, c_uint, *mut c_uint as *mut sys::CUjit_option, *mut *mut c_void);
+    cuLinkComplete(sys::CUlinkState, *mut *mut c_void, *mut usize);
+    cuLinkDestroy(sys::CUlinkState);
     cuModuleUnload(sys::CUmodule);
     cuModuleGetFunctionCount(*mut c_uint, sys::CUmodule);
     cuModuleEnumerateFunctions(*mut sys::CUfunction, c_uint, sys::CUmodule);

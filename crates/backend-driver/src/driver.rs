@@ -4,11 +4,11 @@ use crate::api::{Api, DriverUnavailable, check, ready};
 use crate::graph::Graph;
 use crate::output::Output;
 use crate::steer::{self, Steering};
-use crate::{code, device, memory_operations, work};
+use crate::{code, device, link, memory_operations, work};
 use backend::{
-    Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError,
-    MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule, RawPhysical,
-    RawStream, Result, StreamArg,
+    Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LinkInput,
+    LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule,
+    RawPhysical, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys;
 use std::cell::Cell;
@@ -435,6 +435,16 @@ impl Backend for Driver {
     ) -> std::result::Result<RawModule, LoadError> {
         self.enter(ctx)?;
         code::load(&self.api, image, options)
+    }
+
+    fn link(
+        &self,
+        ctx: RawContext,
+        inputs: &[LinkInput<'_>],
+        options: &[(u32, u64)],
+    ) -> std::result::Result<Vec<u8>, LoadError> {
+        self.enter(ctx)?;
+        link::link(&self.api, inputs, options)
     }
 
     fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()> {

@@ -161,6 +161,17 @@ pub struct Fill {
 /// A host function in a stream; it is told the error the stream is in, if any.
 pub type HostFunction = Box<dyn FnOnce(std::result::Result<(), CuError>) + Send>;
 
+/// Something to be linked.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkInput<'a> {
+    /// `CUjitInputType`.
+    pub kind: u32,
+    /// For messages.
+    pub name: &'a str,
+    /// Its contents.
+    pub data: &'a [u8],
+}
+
 /// Why a module was not loaded: the driver's code, and a sentence that says what is missing and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadError {

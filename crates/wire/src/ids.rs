@@ -60,6 +60,8 @@ ids! {
     PoolId = 0xe1,
     /// Device memory without an address (`CUmemGenericAllocationHandle`).
     PhysicalId = 0xe2,
+    /// A link of device code (`CUlinkState`), which is the client's own.
+    LinkId = 0xe3,
     /// An executable graph (`CUgraphExec`).
     GraphExecId = 0xdb,
     /// An array (`CUarray`), or a level of a mipmapped one.

@@ -335,6 +335,11 @@ messages! {
     228 round_trip MemSetAccess { address: u64, bytes: u64, device: Device, access: u32 } -> ();
     /// `cuMemGetAccess`.
     229 round_trip MemGetAccess { address: u64, device: Device } -> u32;
+
+    // --- linking
+    /// `cuLinkComplete`: the inputs (a `CUjitInputType`, a file as [`ModuleLoad`]'s, a name) in order, and JIT options; leaves
+    /// the result in the file `upload-<output>` and answers its length.
+    230 round_trip Link { ctx: ContextId, inputs: Vec<(u32, (UploadId, String))>, options: Vec<(u32, u64)>, output: UploadId } -> u64;
 }
 
 /// The most bytes a copy message carries itself.

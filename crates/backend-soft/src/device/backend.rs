@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LoadError,
-    MemoryOperation, Pitched, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule,
-    RawPhysical, RawStream, Result, StreamArg,
+    Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LinkInput,
+    LoadError, MemoryOperation, Pitched, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph,
+    RawModule, RawPhysical, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
@@ -197,6 +197,22 @@ fn load_error(error: &ModuleError) -> LoadError {
     LoadError { code, detail: error.to_string() }
 }
 
+/// Makes one module of several, as text.
+fn link_ptx(inputs: &[LinkInput<'_>]) -> std::result::Result<Vec<u8>, LoadError> {
+    let mut units = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        let parse = || Ok(ptx::parse(&Selected::of(input.data)?.text)?);
+        units.push(parse().map_err(|error: ModuleError| {
+            let LoadError { code, detail } = load_error(&error);
+            LoadError { code, detail: format!("{}: {detail}", input.name) }
+        })?);
+    }
+    let linked = ptx::link(units);
+    let linked =
+        linked.map_err(|error| LoadError { code: CuError::INVALID_PTX, detail: error.to_string() })?;
+    Ok(format!("{linked}\0").into_bytes())
+}
+
 pub(super) fn side(side: &Pitched) -> Result<Side> {
     let slice = side.pitch.checked_mul(side.rows).ok_or(CuError::INVALID_VALUE)?;
     Ok(Side { address: side.address, pitch: side.pitch, slice })
@@ -380,6 +396,16 @@ impl Backend for SoftBackend {
         }
         let object = Loaded { module: Arc::new(module), functions: Mutex::default() };
         Ok(RawModule(self.modules.insert(Arc::new(Of { context: ctx.0, object }))))
+    }
+
+    fn link(
+        &self,
+        ctx: RawContext,
+        inputs: &[LinkInput<'_>],
+        _options: &[(u32, u64)],
+    ) -> std::result::Result<Vec<u8>, LoadError> {
+        self.context(ctx)?;
+        link_ptx(inputs)
     }
 
     fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()> {

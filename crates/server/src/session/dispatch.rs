@@ -63,6 +63,7 @@ impl Session {
             LinearTextureWidth StreamGetAttribute StreamSetAttribute
             MemoryOperations
             AddressReserve AddressFree PhysicalCreate PhysicalRelease PhysicalRetain PhysicalProperties
+            Link
             MemMap MemUnmap MemSetAccess MemGetAccess
         )
     }

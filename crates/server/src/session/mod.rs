@@ -14,6 +14,7 @@ mod dispatch;
 mod events;
 mod graphs;
 mod launch;
+mod link;
 mod memory;
 mod notice;
 mod operations;

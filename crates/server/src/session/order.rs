@@ -51,6 +51,7 @@ impl Footprint {
             | Request::ModuleListFunctions(_)
             | Request::PoolCreate(_)
             | Request::AddressReserve(_)
+            | Request::Link(_)
             | Request::PhysicalCreate(_)
             | Request::PhysicalRelease(_)
             | Request::PhysicalRetain(_)

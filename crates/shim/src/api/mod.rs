@@ -18,6 +18,7 @@ pub mod host_memory;
 pub mod initialization;
 pub mod launch;
 pub mod library;
+pub mod link;
 mod location;
 pub mod memop;
 pub mod memory;

@@ -51,6 +51,20 @@ impl Upload {
     }
 }
 
+impl Upload {
+    /// Takes the file that the server has left under an id.
+    ///
+    /// # Errors
+    /// `UNKNOWN` when it cannot be read.
+    pub fn take(folder: &Path, id: UploadId) -> CuResult<Vec<u8>> {
+        let left = Self { id, path: folder.join(format!("upload-{}", id.0)) };
+        std::fs::read(&left.path).map_err(|error| {
+            log::message(Level::Error, format_args!("cannot read {}: {error}", left.path.display()));
+            CuError::UNKNOWN
+        })
+    }
+}
+
 impl Drop for Upload {
     fn drop(&mut self) {
         // The server has usually taken it.

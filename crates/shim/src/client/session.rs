@@ -12,6 +12,7 @@ use super::arrays::{Array, Mipmap, Texels};
 use super::callbacks::Callbacks;
 use super::context::{Context, Owner};
 use super::copiers::Copiers;
+use super::links::Link;
 use super::memory::{Allocation, Kind, Memory};
 use super::objects::{Callable, Event, Library, Module, Promised, Stream};
 use super::pools::{DevicePools, Pool};
@@ -120,6 +121,8 @@ pub struct Session {
     pub kernels: Registry<Callable>,
     /// Memory pools.
     pub pools: Registry<Pool>,
+    /// Links of device code.
+    pub links: Registry<Link>,
     /// Arrays, and levels of mipmapped ones.
     pub arrays: Registry<Array>,
     /// Mipmapped arrays.
@@ -189,6 +192,7 @@ impl Session {
             functions: Registry::default(),
             kernels: Registry::default(),
             pools,
+            links: Registry::default(),
             arrays: Registry::default(),
             mipmaps: Registry::default(),
             texels: Texels::default(),
@@ -226,6 +230,7 @@ impl Session {
             || self.functions.contains(id)
             || self.kernels.contains(id)
             || self.pools.contains(id)
+            || self.links.contains(id)
             || self.arrays.contains(id)
             || self.mipmaps.contains(id)
             || self.promised.contains(id)

@@ -1,0 +1,61 @@
+//! Linking device code at run time.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{App, CTX, Thread};
+use wire::*;
+
+const HEADER: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
+const CALLER: &str = ".extern .func (.param .b32 r) twice (.param .b32 x);\n\
+    .visible .entry run(.param .u64 out)\n{\n.reg .b32 %r<4>;\n.reg .b64 %rd<2>;\n\
+    ld.param.u64 %rd1, [out]; ld.global.u32 %r1, [%rd1];\n\
+    { .param .b32 p; .param .b32 q; st.param.b32 [p], %r1;\n\
+    call.uni (q), twice, (p); ld.param.b32 %r2, [q]; }\n\
+    st.global.u32 [%rd1], %r2; ret;\n}\n";
+const CALLEE: &str = ".visible .global .u32 bias = 5;\n\
+    .visible .func (.param .b32 r) twice (.param .b32 x)\n{\n.reg .b32 %r<4>;\n\
+    ld.param.b32 %r1, [x]; ld.global.u32 %r3, [bias]; add.u32 %r2, %r1, %r1; add.u32 %r2, %r2, %r3;\n\
+    st.param.b32 [r], %r2; ret;\n}\n";
+
+/// `CU_JIT_INPUT_PTX`.
+const PTX: u32 = 1;
+
+fn link(app: &mut App, thread: &mut Thread, units: &[&str]) -> Result<u64, (CuError, String)> {
+    let inputs = units.iter().zip(["first", "second", "third"]);
+    let inputs = inputs.map(|(unit, name)| (PTX, (app.upload(&format!("{HEADER}{unit}")), name.to_owned())));
+    let inputs = inputs.collect();
+    thread.explain(Link { ctx: CTX, inputs, options: vec![], output: UploadId(700) })
+}
+
+#[test]
+fn two_units_become_a_module() {
+    let (mut app, mut thread) = App::with_context();
+    let bytes = link(&mut app, &mut thread, &[CALLER, CALLEE]).unwrap();
+    let linked = app.dir.path().join("upload-700");
+    assert_eq!(linked.metadata().unwrap().len(), bytes);
+    // The result is an image like any other, and lies where a load takes it from.
+    let module = ModuleId(2);
+    thread.call(ModuleLoad { ctx: CTX, module, upload: UploadId(700), options: vec![] }).unwrap();
+    let run = thread.function(module, 3, "run");
+    let memory = thread.alloc(4);
+    thread.put(memory, &[20]);
+    thread.launch(run, Stream::Legacy, 1, &[memory], &[]);
+    assert_eq!(thread.get(memory, 1), [45]);
+}
+
+#[test]
+fn what_cannot_be_linked_is_named() {
+    let (mut app, mut thread) = App::with_context();
+    for (units, word) in [
+        (&[CALLER][..], "twice"),
+        (&[CALLER, CALLEE, CALLEE], "bias"),
+        (&[CALLER, "rubbish"], "second"),
+        (&[], "nothing"),
+    ] {
+        let (code, detail) = link(&mut app, &mut thread, units).unwrap_err();
+        assert_eq!(code, CuError::INVALID_PTX, "{detail}");
+        assert!(detail.contains(word), "{detail}");
+    }
+    assert!(!app.dir.path().join("upload-700").exists());
+}
