@@ -4,7 +4,7 @@ use crate::api::{Api, DriverUnavailable, check, ready};
 use crate::graph::Graph;
 use crate::output::Output;
 use crate::steer::{self, Steering};
-use crate::{code, device, link, memory_operations, work};
+use crate::{code, device, link, memory_operations, physical, work};
 use backend::{
     Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LinkInput,
     LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule,
@@ -224,12 +224,7 @@ impl Backend for Driver {
     }
 
     fn physical_create(&self, ordinal: usize, bytes: u64) -> Result<RawPhysical> {
-        let facts = self.facts.get(ordinal).ok_or(CuError::INVALID_DEVICE)?;
-        let properties = device::block_properties(self.device(ordinal)?, facts);
-        let mut handle = 0;
-        // SAFETY: see above.
-        check(unsafe { (self.api.cuMemCreate)(&raw mut handle, bytes as usize, &raw const properties, 0) })?;
-        Ok(RawPhysical(handle))
+        physical::create(&self.api, self.device(ordinal)?, &self.facts[ordinal], bytes)
     }
 
     fn physical_release(&self, physical: RawPhysical) -> Result<()> {
@@ -248,16 +243,7 @@ impl Backend for Driver {
     }
 
     fn set_access(&self, ordinal: usize, range: Range, access: Access) -> Result<()> {
-        let facts = self.facts.get(ordinal).ok_or(CuError::INVALID_DEVICE)?;
-        let flags = match access {
-            Access::None => sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
-            Access::Read => sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
-            Access::ReadWrite => sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        let location = device::block_properties(self.device(ordinal)?, facts).location;
-        let access = sys::CUmemAccessDesc { location, flags };
-        // SAFETY: a whole mapping of ours.
-        check(unsafe { (self.api.cuMemSetAccess)(range.base, range.bytes as usize, &raw const access, 1) })
+        physical::set_access(&self.api, self.device(ordinal)?, &self.facts[ordinal], range, access)
     }
 
     fn map_block(&self, ordinal: usize, range: Range) -> Result<RawBlock> {

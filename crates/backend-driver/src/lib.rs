@@ -13,6 +13,7 @@ mod link;
 pub mod machine;
 mod memory_operations;
 mod output;
+mod physical;
 pub mod steer;
 mod textures;
 mod work;
