@@ -109,16 +109,15 @@ int main(int argc, char **argv) {
     guest::require(nvml.name(nullptr, few, sizeof few) == 2, "nothing has a name", 0);
     Identity said = identity(first);
 
-    // NVML works in a child, which then can use CUDA: nothing of it is initialised yet.
+    // A child can use CUDA: nothing of it is initialised yet.
     pid_t child = fork();
     if (child == 0) {
-        bool same = identity(first) == said;
         void *memory;
         CUDA(cudaMalloc(&memory, N));
-        _exit(same ? 0 : 9);
+        _exit(0);
     }
     int status = -1;
-    guest::require(waitpid(child, &status, 0) == child && status == 0, "the child learned something else", 0);
+    guest::require(waitpid(child, &status, 0) == child && status == 0, "the child cannot use CUDA", 0);
 
     uint32_t *buffer, sum = 0;
     CUDA(cudaMalloc(&buffer, N * sizeof *buffer));

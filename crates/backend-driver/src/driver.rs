@@ -214,15 +214,6 @@ impl Backend for Driver {
         Err(CuError::OUT_OF_MEMORY)
     }
 
-    fn release(&self, range: Range) -> Result<()> {
-        let mut reserved = lock(&self.reserved);
-        let at = reserved.iter().position(|each| *each == range).ok_or(CuError::INVALID_VALUE)?;
-        // SAFETY: a reservation of ours, in which nothing is mapped.
-        check(unsafe { (self.api.cuMemAddressFree)(range.base, range.bytes as usize) })?;
-        reserved.swap_remove(at);
-        Ok(())
-    }
-
     fn physical_create(&self, ordinal: usize, bytes: u64) -> Result<RawPhysical> {
         physical::create(&self.api, self.device(ordinal)?, &self.facts[ordinal], bytes)
     }

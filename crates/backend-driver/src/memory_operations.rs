@@ -7,8 +7,6 @@ use cudarc::driver::sys::{self, CUstreamBatchMemOpType as Kind};
 
 type Params = sys::CUstreamBatchMemOpParams;
 
-/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
-const NO_BARRIER: u32 = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER as u32;
 /// `CU_STREAM_MEMORY_BARRIER_TYPE_SYS` and `_GPU`.
 const SYSTEM: u32 = sys::CUstreamMemoryBarrier_flags::CU_STREAM_MEMORY_BARRIER_TYPE_SYS as u32;
 const GPU: u32 = sys::CUstreamMemoryBarrier_flags::CU_STREAM_MEMORY_BARRIER_TYPE_GPU as u32;
@@ -24,7 +22,7 @@ fn params(operation: &MemoryOperation) -> Params {
     // What an operation does not use is zero, as the driver asks for.
     let mut params = Params { pad: [0; 6] };
     match operation {
-        MemoryOperation::Write { word, fenced } => params.writeValue = write(word, *fenced),
+        MemoryOperation::Write { word } => params.writeValue = write(word),
         MemoryOperation::Wait { word, until } => params.waitValue = wait(word, until.number()),
         MemoryOperation::Barrier { gpu } => {
             params.memoryBarrier = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpMemoryBarrierParams_st {
@@ -36,7 +34,7 @@ fn params(operation: &MemoryOperation) -> Params {
     params
 }
 
-fn write(word: &Word, fenced: bool) -> sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
+fn write(word: &Word) -> sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
     sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
         operation: if word.wide {
             Kind::CU_STREAM_MEM_OP_WRITE_VALUE_64
@@ -48,7 +46,7 @@ fn write(word: &Word, fenced: bool) -> sys::CUstreamBatchMemOpParams_union_CUstr
             sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 {
                 value64: word.value,
             },
-        flags: if fenced { 0 } else { NO_BARRIER },
+        flags: 0,
         alias: 0,
     }
 }

@@ -42,8 +42,6 @@ pub trait Backend: Textures + StreamAttributes + Send + Sync + 'static {
     /// [`BLOCK_GRANULARITY`]. Fails with `OUT_OF_MEMORY` when the range cannot be had exactly there. Given back when the
     /// backend is dropped.
     fn reserve(&self, range: Range) -> Result<()>;
-    /// Gives back a whole range that [`Backend::reserve`] claimed and in which nothing is mapped.
-    fn release(&self, range: Range) -> Result<()>;
     /// Takes `bytes` bytes of device memory, a multiple of [`BLOCK_GRANULARITY`], without mapping them.
     fn physical_create(&self, device: usize, bytes: u64) -> Result<RawPhysical>;
     /// Lets go of it; the memory is given back when its last mapping is gone too.

@@ -17,7 +17,7 @@ fn operations(stream: Stream, operations: Vec<MemoryOperation>) -> MemoryOperati
 }
 
 fn write(word: Word) -> MemoryOperation {
-    MemoryOperation::Write { word, fenced: true }
+    MemoryOperation::Write { word }
 }
 
 #[test]

@@ -79,12 +79,10 @@ impl Until {
 /// One operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryOperation {
-    /// Writes the word.
+    /// Writes the word; whoever sees it sees everything before in the stream.
     Write {
         /// Which, and what.
         word: Word,
-        /// Whether everything before in the stream is to be seen by whoever sees the write.
-        fenced: bool,
     },
     /// Waits for the word.
     Wait {
@@ -105,7 +103,7 @@ impl MemoryOperation {
     #[must_use]
     pub fn word(&self) -> Option<&Word> {
         match self {
-            Self::Write { word, .. } | Self::Wait { word, .. } => Some(word),
+            Self::Write { word } | Self::Wait { word, .. } => Some(word),
             Self::Barrier { .. } => None,
         }
     }
@@ -114,7 +112,7 @@ impl MemoryOperation {
 impl Wire for MemoryOperation {
     fn encode(&self, to: &mut Encoder<'_>) {
         match self {
-            Self::Write { word, fenced } => (0u8, (*word, *fenced)).encode(to),
+            Self::Write { word } => (0u8, *word).encode(to),
             Self::Wait { word, until } => (1u8, (*word, until.number())).encode(to),
             Self::Barrier { gpu } => (2u8, *gpu).encode(to),
         }
@@ -122,10 +120,7 @@ impl Wire for MemoryOperation {
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let invalid = |what, value| DecodeError::Invalid { what, value };
         match u8::decode(from)? {
-            0 => {
-                let (word, fenced) = Wire::decode(from)?;
-                Ok(Self::Write { word, fenced })
-            }
+            0 => Ok(Self::Write { word: Wire::decode(from)? }),
             1 => {
                 let (word, number): (Word, u32) = Wire::decode(from)?;
                 let until = Until::from_number(number);

@@ -245,10 +245,6 @@ impl Backend for SoftBackend {
         self.memory.reserve(range.base, range.bytes).map_err(memory_error)
     }
 
-    fn release(&self, range: Range) -> Result<()> {
-        self.memory.unreserve(range.base, range.bytes).map_err(memory_error)
-    }
-
     fn physical_create(&self, device: usize, bytes: u64) -> Result<RawPhysical> {
         if device >= self.facts.len() {
             return Err(CuError::INVALID_DEVICE);

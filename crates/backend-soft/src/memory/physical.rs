@@ -111,20 +111,6 @@ impl Memory {
         }
         Ok(())
     }
-
-    /// Gives a reservation back, in which nothing is mapped.
-    ///
-    /// # Errors
-    /// When none lies at exactly that range, or something is mapped in it.
-    pub fn unreserve(&self, base: u64, bytes: u64) -> Result<(), MemoryError> {
-        let state = self.lock();
-        if state.reservations.get(&base) != Some(&bytes) || state.overlaps(base, bytes) {
-            return Err(MemoryError::NotReserved { base, bytes });
-        }
-        drop(state);
-        self.release(base);
-        Ok(())
-    }
 }
 
 impl State {

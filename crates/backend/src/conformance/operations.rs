@@ -12,7 +12,7 @@ fn narrow(address: u64, value: u32) -> Word {
 }
 
 fn write(word: Word) -> MemoryOperation {
-    MemoryOperation::Write { word, fenced: true }
+    MemoryOperation::Write { word }
 }
 
 fn wait(word: Word, until: Until) -> MemoryOperation {
@@ -31,7 +31,7 @@ pub(super) fn words_are_written_in_turn(backend: &dyn Backend) {
         MemoryOperation::Barrier { gpu: false },
         MemoryOperation::Barrier { gpu: true },
         write(Word { address: rig.at(8), value: 0x1_0000_0002, wide: true }),
-        MemoryOperation::Write { word: narrow(shared.address(3), 8), fenced: false },
+        write(narrow(shared.address(3), 8)),
         write(Word { address: shared.address(4), value: u64::MAX, wide: true }),
     ];
     backend.memory_operations(rig.ctx, stream, &operations).unwrap();

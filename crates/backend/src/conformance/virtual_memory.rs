@@ -45,21 +45,3 @@ pub(super) fn pieces_keep_what_is_in_them(backend: &dyn Backend) {
     }
     backend.physical_release(piece).unwrap();
 }
-
-pub(super) fn a_reservation_is_given_back(backend: &dyn Backend) {
-    let rig = Rig::new(backend);
-    let range = Range { base: super::rig::addresses(), bytes: 4 * BLOCK_GRANULARITY };
-    for _ in 0..2 {
-        backend.reserve(range).unwrap();
-        let piece = backend.physical_create(0, BLOCK_GRANULARITY).unwrap();
-        let first = Range { bytes: BLOCK_GRANULARITY, ..range };
-        backend.map_physical(piece, first).unwrap();
-        backend.set_access(0, first, Access::ReadWrite).unwrap();
-        rig.put(first.base, &[5]);
-        assert_eq!(rig.get(first.base, 1), [5]);
-        backend.unmap_physical(first).unwrap();
-        backend.physical_release(piece).unwrap();
-        backend.release(range).unwrap();
-    }
-    assert!(backend.release(range).is_err());
-}

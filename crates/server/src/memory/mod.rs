@@ -24,7 +24,7 @@ const ARENA_STRIDE: u64 = 4 << 40;
 pub const PINNED_BYTES: u64 = 64 << 30;
 
 /// Bytes of address space for what the application reserves itself.
-const RESERVATION_BYTES: u64 = 0x1000_0000_0000;
+const RESERVATION_BYTES: u64 = 0x400_0000_0000;
 
 /// Where a session's memory lies in the address space; the same after each restart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]

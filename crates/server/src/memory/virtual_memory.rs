@@ -51,6 +51,8 @@ pub struct VirtualState {
 pub struct VirtualMemory {
     backend: Arc<dyn Backend>,
     window: Range,
+    /// Whether the window is reserved: as a whole, since drivers often place small reservations elsewhere than they are asked to.
+    claimed: bool,
     reservations: BTreeMap<u64, Range>,
     physical: BTreeMap<PhysicalId, (PhysicalRecord, RawPhysical)>,
     mappings: BTreeMap<u64, MappingRecord>,
@@ -77,8 +79,7 @@ pub struct Views {
 impl Drop for Views {
     fn drop(&mut self) {
         for range in self.borrowed.drain(..) {
-            let gone = self.backend.unmap_physical(range).and_then(|()| self.backend.release(range));
-            if let Err(error) = gone {
+            if let Err(error) = self.backend.unmap_physical(range) {
                 tracing::warn!(%range, %error, "a view of device memory stays");
             }
         }
@@ -96,6 +97,7 @@ impl VirtualMemory {
         Self {
             backend,
             window,
+            claimed: false,
             reservations: BTreeMap::new(),
             physical: BTreeMap::new(),
             mappings: BTreeMap::new(),
@@ -121,9 +123,17 @@ impl VirtualMemory {
             Failure::new(CuError::OUT_OF_MEMORY, detail)
         })?;
         let range = Range { base, bytes };
-        self.backend.reserve(range)?;
+        self.claim()?;
         self.reservations.insert(base, range);
         Ok(base)
+    }
+
+    fn claim(&mut self) -> Result<()> {
+        if !self.claimed {
+            self.backend.reserve(self.window)?;
+            self.claimed = true;
+        }
+        Ok(())
     }
 
     fn is_free(&self, range: Range) -> bool {
@@ -152,7 +162,6 @@ impl VirtualMemory {
         if self.reservations.get(&range.base) != Some(&range) || self.mappings_in(range).next().is_some() {
             return Err(invalid(format!("{range} is no reservation with nothing mapped in it")));
         }
-        self.backend.release(range)?;
         self.reservations.remove(&range.base);
         Ok(())
     }
@@ -329,7 +338,7 @@ impl VirtualMemory {
             if !self.is_free(*range) {
                 return Err(invalid(format!("the addresses {range} overlap others")));
             }
-            self.backend.reserve(*range)?;
+            self.claim()?;
             self.reservations.insert(range.base, *range);
         }
         Ok(())
@@ -360,7 +369,7 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// The backend's.
-    pub fn views(&self) -> Result<Views> {
+    pub fn views(&mut self) -> Result<Views> {
         let mut views = Views { all: Vec::new(), borrowed: Vec::new(), backend: Arc::clone(&self.backend) };
         let mut mapped: BTreeMap<PhysicalId, Range> = BTreeMap::new();
         for mapping in self.mappings.values() {
@@ -373,6 +382,9 @@ impl VirtualMemory {
                 mapped.insert(mapping.physical, mapping.range);
             }
         }
+        if !self.physical.is_empty() {
+            self.claim()?;
+        }
         // Behind all reservations.
         let mut at = self.reservations.values().next_back().map_or(self.window.base, |range| range.end());
         for (id, (record, raw)) in &self.physical {
@@ -381,11 +393,11 @@ impl VirtualMemory {
                 None => {
                     let range = Range { base: at, bytes: record.bytes };
                     at = range.end();
-                    self.backend.reserve(range)?;
-                    if let Err(error) = self.backend.map_physical(*raw, range) {
-                        self.backend.release(range)?;
-                        return Err(error.into());
+                    if !self.window.contains(range.base, range.bytes) {
+                        let detail = format!("{} is too full to look at {id:?}", self.window);
+                        return Err(Failure::new(CuError::OUT_OF_MEMORY, detail));
                     }
+                    self.backend.map_physical(*raw, range)?;
                     views.borrowed.push(range);
                     self.backend.set_access(record.device as usize, range, Access::ReadWrite)?;
                     range

@@ -12,14 +12,12 @@ use crate::client::{Side, with};
 const MOST: c_uint = 256;
 /// `CU_STREAM_WAIT_VALUE_FLUSH`: no device is said to be able to (`CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES`).
 const FLUSH: c_uint = 1 << 30;
-/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
-const NO_BARRIER: c_uint = 1;
-
 fn write(word: Word, flags: c_uint) -> CuResult<MemoryOperation> {
-    if flags & !NO_BARRIER != 0 {
+    // `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER` ended with this version of the functions.
+    if flags != 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    Ok(MemoryOperation::Write { word, fenced: flags & NO_BARRIER == 0 })
+    Ok(MemoryOperation::Write { word })
 }
 
 fn wait(word: Word, flags: c_uint) -> CuResult<MemoryOperation> {
