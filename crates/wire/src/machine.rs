@@ -194,9 +194,9 @@ codes! {
         JpgUtilization "jpg-utilization",
         /// [utilization, sampling period].
         OfaUtilization "ofa-utilization",
-        /// °C [sensor].
+        /// °C, by sensor.
         Temperature "temperature",
-        /// °C [threshold].
+        /// °C, by threshold.
         TemperatureThreshold "temperature-threshold",
         /// Milliwatts.
         PowerUsage "power-usage",
@@ -212,13 +212,13 @@ codes! {
         PowerManagementMode "power-management-mode",
         /// Millijoules since the driver was loaded.
         TotalEnergyConsumption "total-energy-consumption",
-        /// MHz [clock].
+        /// MHz, by clock.
         ClockInfo "clock",
-        /// MHz [clock].
+        /// MHz, by clock.
         MaxClockInfo "max-clock",
-        /// MHz [clock].
+        /// MHz, by clock.
         ApplicationsClock "applications-clock",
-        /// MHz [clock].
+        /// MHz, by clock.
         DefaultApplicationsClock "default-applications-clock",
         /// Bits.
         CurrentClocksEventReasons "current-clocks-event-reasons",
@@ -268,9 +268,9 @@ codes! {
         IrqNum "irq",
         /// The NUMA node.
         NumaNodeId "numa-node",
-        /// 64 processors each [word].
+        /// 64 processors each, by word.
         CpuAffinity "cpu-affinity",
-        /// 64 NUMA nodes each [word].
+        /// 64 NUMA nodes each, by word.
         MemoryAffinity "memory-affinity",
         /// `NVML_COMPUTEMODE_…`.
         ComputeMode "compute-mode",
@@ -293,15 +293,15 @@ codes! {
         TopologyCommonAncestor "topology",
         /// `NVML_P2P_STATUS_…` [[`Quantity::pair`] of other GPU and `NVML_P2P_CAPS_INDEX_…`].
         P2PStatus "p2p-status",
-        /// Whether active [link].
+        /// Whether active, by link.
         NvLinkState "nvlink-state",
-        /// Version [link].
+        /// Version, by link.
         NvLinkVersion "nvlink-version",
         /// Whether it can [[`Quantity::pair`] of link and capability].
         NvLinkCapability "nvlink-capability",
-        /// `NVML_NVLINK_DEVICE_TYPE_…` [link].
+        /// `NVML_NVLINK_DEVICE_TYPE_…`, by link.
         NvLinkRemoteDeviceType "nvlink-remote-device-type",
-        /// [`Pci::packed`] [link].
+        /// [`Pci::packed`], by link.
         NvLinkRemotePciInfo "nvlink-remote-pci",
     }
 }
