@@ -31,7 +31,12 @@ pub static FUNCTIONS: Table<99> = Table::new::<6>(&[(7, for_each_function as *co
 pub static PROFILER: Table<67> = Table::new::<7>(&[]);
 
 /// What cuBLASLt asks for.
-pub static CUBLAS_LT: Table<17> = Table::new::<8>(&[]);
+pub static CUBLAS_LT: Table<17> = Table::new::<8>(&[(4, processor_groups as *const c_void)]);
+
+/// Tells which of the device's groups of processors each processor is in. cuBLASLt does without.
+extern "C" fn processor_groups() -> c_uint {
+    CuError::NOT_SUPPORTED.code()
+}
 
 /// The switches that a profiler would set to have calls reported: all off.
 #[repr(C, align(64))]
