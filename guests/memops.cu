@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
             go->store(step);
         });
         // Now the first one may go.
-        CUDA(cuStreamWriteValue32(streams[0], address(words + STREAMS), 0, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
+        CUDA(cuStreamWriteValue32(streams[0], address(words + STREAMS), 0, CU_STREAM_WRITE_VALUE_DEFAULT));
         cudaStream_t starter = cudaStreamPerThread;
         CUDA(cuStreamWriteValue32(starter, address(words), step, CU_STREAM_WRITE_VALUE_DEFAULT));
         CUDA(cudaStreamSynchronize(streams[STREAMS - 1]));
