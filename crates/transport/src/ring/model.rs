@@ -72,11 +72,10 @@ fn a_full_ring_waits_for_room() {
         let mut producer = Producer::attach(&ring);
         for body in [[1u8; 20], [2; 20], [3; 20]] {
             loop {
-                let head = ring.server.0.head.load(Ordering::Acquire);
                 if producer.publish(&ring, Kind::Pipelined, 1, &[], &[&body]).unwrap() {
                     break;
                 }
-                ring.waiting.0.park(Duration::MAX, || producer.moved(&ring, head));
+                ring.waiting.0.park(Duration::MAX, || producer.moved(&ring));
             }
         }
         server.join().unwrap();
