@@ -1,60 +1,31 @@
 //! Modules and functions.
 
 use crate::api::{Api, check};
+use crate::jit::{self, Jit};
 use backend::{LoadError, Range, RawFunction, RawModule, Result};
 use cudarc::driver::sys;
-use std::ffi::{CStr, CString, c_void};
-use sys::CUjit_option as Option_;
+use std::ffi::{CStr, CString};
 use wire::{CuError, FunctionFacts, Param};
 
 /// Attributes that are told with a function's facts (`CU_FUNC_ATTRIBUTE_MAX` is one past the last).
 const ATTRIBUTES: std::ops::Range<i32> = 0..sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX as i32;
-/// Bytes for the JIT's error log.
-const LOG_BYTES: usize = 16 << 10;
 
 pub fn load(api: &Api, image: &[u8], options: &[(u32, u64)]) -> std::result::Result<RawModule, LoadError> {
-    // The driver reads headers with aligned loads and expects PTX to end in a NUL.
-    let mut aligned = vec![0u64; image.len() / 8 + 1];
-    for (word, bytes) in aligned.iter_mut().zip(image.chunks(8)) {
-        let mut padded = [0; 8];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        *word = u64::from_ne_bytes(padded);
-    }
-    let mut log = vec![0u8; LOG_BYTES];
-    // The log buffers are ours: addresses of the application's mean nothing here.
-    let logs = [
-        Option_::CU_JIT_INFO_LOG_BUFFER,
-        Option_::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
-        Option_::CU_JIT_ERROR_LOG_BUFFER,
-        Option_::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-    ]
-    .map(|option| option as u32);
-    let (mut names, mut values): (Vec<u32>, Vec<*mut c_void>) = options
-        .iter()
-        .filter(|(name, _)| !logs.contains(name))
-        .map(|(name, value)| (*name, *value as *mut c_void))
-        .unzip();
-    names.extend_from_slice(&logs[2..]);
-    values.extend([log.as_mut_ptr().cast(), LOG_BYTES as *mut c_void]);
-
+    let image = jit::image(image);
+    let mut options = Jit::new(options);
     let mut module: sys::CUmodule = std::ptr::null_mut();
     // SAFETY: the image is whole (the server has bounded it), aligned and NUL-terminated; as many values as names; the log
     // lives through the call.
     let code = unsafe {
         (api.cuModuleLoadDataEx)(
             &raw mut module,
-            aligned.as_ptr().cast(),
-            names.len() as u32,
-            names.as_mut_ptr(),
-            values.as_mut_ptr(),
+            image.as_ptr().cast(),
+            options.names.len() as u32,
+            options.names.as_mut_ptr(),
+            options.values.as_mut_ptr(),
         )
     };
-    check(code).map_err(|code| LoadError {
-        code,
-        detail: CStr::from_bytes_until_nul(&log)
-            .map(|text| text.to_string_lossy().trim().to_owned())
-            .unwrap_or_default(),
-    })?;
+    check(code).map_err(|code| LoadError { code, detail: options.log().trim().to_owned() })?;
     Ok(RawModule(module as u64))
 }
 
