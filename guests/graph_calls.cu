@@ -335,6 +335,9 @@ int main(int argc, char **argv) {
     CUDA(cuStreamSynchronize(stream));
     CUDA(cuMemFree(own.dptr));
     CUDA(cuGraphExecDestroy(memory_exec));
+    CUDA(cuGraphDestroy(with_memory));
+    CUDA(cuGraphCreate(&with_memory, 0));
+    CUDA(cuGraphAddMemAllocNode(&allocate, with_memory, nullptr, 0, &own));
     CUDA(cuGraphAddMemFreeNode(&release, with_memory, &allocate, 1, own.dptr));
     CUdeviceptr freed;
     CUDA(cuGraphMemFreeNodeGetParams(release, &freed));

@@ -25,6 +25,10 @@ int main(int argc, char **argv) {
     CUDA(cudaMemset(wide, 0, 2 * sizeof *wide));
     CUDA(cudaDeviceSynchronize());
     memset(shared, 0, 4096);
+    // Loading a kernel may wait for all streams, and one of them will be waiting for its kernel.
+    cudaFuncAttributes loaded;
+    CUDA(cudaFuncGetAttributes(&loaded, stir));
+    CUDA(cudaStreamSynchronize(cudaStreamPerThread));
     auto address = [](auto *pointer) { return (CUdeviceptr)pointer; };
     auto *go = reinterpret_cast<std::atomic<uint32_t> *>(shared), *seen = go + 1;
 

@@ -17,6 +17,7 @@ mod server_process;
 mod sessions;
 mod stores;
 pub mod supervisor;
+mod trace;
 mod work;
 
 pub use error::{Chain, Failure, Kind};

@@ -13,6 +13,7 @@ use crate::stores::open_store;
 use crate::supervisor::{
     Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, tmpfs,
 };
+use crate::trace::Trace;
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
 use std::path::Path;
@@ -87,7 +88,7 @@ impl Restart {
             .map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))?;
         let tmpfs = tmpfs(shared_memory)?;
         self.load_shared(&tmpfs, &Meter::silent())?;
-        let sessions = Sessions::new(tmpfs.path(), device.to_owned());
+        let sessions = Sessions::new(tmpfs.path(), device.to_owned(), None);
         match self.restore_sessions(&sessions) {
             // The servers end here.
             Ok(_) => Ok(()),
@@ -109,6 +110,7 @@ impl Restart {
         preparing: Preparing,
         progress: Progress,
     ) -> Result<Ended, Failure> {
+        let trace = settings.trace.as_deref().map(Trace::begin).transpose()?;
         self.check_machine()?;
         let criu = criu()?;
         let command = self.image.manifest().command.clone();
@@ -125,7 +127,7 @@ impl Restart {
         let work = WorkFolder::for_restart(self.bytes_of(is_criu), device_memory)?;
         work.on_disk().into_iter().for_each(|folder| preparing.leaves(folder));
         let images = work.images();
-        let sessions = Sessions::new(shared.clone(), settings.device);
+        let sessions = Sessions::new(shared.clone(), settings.device, trace.clone());
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| {
@@ -164,6 +166,7 @@ impl Restart {
                 .supervise(&folder, callers, signals)
         });
         serving.end();
+        trace.inspect(|trace| trace.end());
         ending
     }
 

@@ -3,6 +3,7 @@
 use crate::error::{Chain, Failure, Kind};
 use crate::machine::Watcher;
 use crate::server_process::ServerProcess;
+use crate::trace::Trace;
 use host::InnerPid;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -57,6 +58,7 @@ pub struct Sessions {
     /// The job's tmpfs, as seen by the supervisor.
     shared: PathBuf,
     device: String,
+    trace: Option<Arc<Trace>>,
     machine: Arc<Watcher>,
     live: Mutex<BTreeMap<u32, Arc<Session>>>,
     next: AtomicU32,
@@ -89,11 +91,12 @@ impl Drop for Asking {
 impl Sessions {
     /// No session yet.
     #[must_use]
-    pub fn new(shared: PathBuf, device: String) -> Arc<Self> {
+    pub fn new(shared: PathBuf, device: String, trace: Option<Arc<Trace>>) -> Arc<Self> {
         Arc::new(Self {
             shared,
             machine: Watcher::new(device.clone()),
             device,
+            trace,
             live: Mutex::default(),
             next: AtomicU32::new(1),
             beginning: RwLock::default(),
@@ -106,6 +109,12 @@ impl Sessions {
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
+    }
+
+    /// Where it is written what sessions and checkpoints take, if it is.
+    #[must_use]
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_deref()
     }
 
     /// Begins sessions as processes ask for them, on a thread of its own.
@@ -189,6 +198,7 @@ impl Sessions {
     }
 
     fn start(&self, record: SessionRecord, start: &Start) -> Result<Session, Failure> {
+        let began = Instant::now();
         let dir = self.dir(record.number);
         fs::create_dir_all(&dir)
             .map_err(|error| Failure::of(format_args!("cannot make {}", dir.display()), &error))?;
@@ -196,6 +206,9 @@ impl Sessions {
         match server.answer(&mut |_, _| {})? {
             Answer::Ready { device } => tracing::info!("session {}: {device}", record.number),
             other => return Err(server.unexpected(&other)),
+        }
+        if let Some(trace) = self.trace() {
+            trace.span(&format!("GPU server of process {} starts", record.inner_pid), began);
         }
         Ok(Session { record, dir, server: Mutex::new(server) })
     }
@@ -235,6 +248,9 @@ impl Sessions {
         let process = open(pid).map_err(fail)?;
         let server = open(session.server().pid() as i32).map_err(fail)?;
         let session = Arc::new(session);
+        if let Some(trace) = self.trace() {
+            trace.follow(number, session.record.inner_pid, &session.dir);
+        }
         // A process that has called exec asks again: its former session has lost its user.
         let inner_pid = session.record.inner_pid;
         let former = {
@@ -290,6 +306,9 @@ impl Sessions {
             tracing::debug!("session {}: {failure}", session.record.number);
         }
         server.kill();
+        if let Some(trace) = self.trace() {
+            trace.leave(session.record.number);
+        }
         if let Err(error) = fs::remove_dir_all(&session.dir) {
             tracing::debug!("{}: {error}", session.dir.display());
         }

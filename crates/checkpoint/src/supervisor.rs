@@ -8,6 +8,7 @@ use crate::lineage;
 use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{RECOVERY, Sessions, stop_listening, wait_for_caller};
 use crate::stores::check_store;
+use crate::trace::Trace;
 use image::{Command, ImageId, Lineage, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
@@ -54,6 +55,8 @@ pub struct Settings {
     pub store: PathBuf,
     /// Most memory that rings and pinned memory may take, bytes.
     pub shared_memory: u64,
+    /// Where to write what its calls and checkpoints take.
+    pub trace: Option<PathBuf>,
 }
 
 /// How a job ended.
@@ -98,6 +101,7 @@ pub fn run(
     shim: &Path,
     signals: host::signals::Forwarder,
 ) -> Result<Ended, Failure> {
+    let trace = settings.trace.as_deref().map(Trace::begin).transpose()?;
     // Before the folder of all jobs is touched, which only root can.
     host::check_privilege().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
     if let Err(failure) = check_store(&settings.store) {
@@ -126,7 +130,7 @@ pub fn run(
     spec.hide = host::driver::device_nodes();
     spec.blank = host::driver::blank_nodes();
     spec.library_dir = Some(inside);
-    let sessions = Sessions::new(tmpfs.path(), settings.device);
+    let sessions = Sessions::new(tmpfs.path(), settings.device, trace.clone());
     let hello = hello(&tmpfs.path())?;
     let callers = admin_socket(&folder)?;
     let serving = sessions.serve(hello);
@@ -136,6 +140,7 @@ pub fn run(
         Supervisor::new(facts, command, job, Arc::clone(&sessions), None).supervise(&folder, callers, signals)
     });
     serving.end();
+    trace.inspect(|trace| trace.end());
     ending
 }
 
@@ -418,7 +423,8 @@ mod tests {
     use super::*;
 
     fn claimed(root: &Path, name: Name) -> Result<(JobFacts, JobFolder), Failure> {
-        let settings = Settings { name, device: "soft".into(), store: "/store".into(), shared_memory: 0 };
+        let settings =
+            Settings { name, device: "soft".into(), store: "/store".into(), shared_memory: 0, trace: None };
         claim(root, &settings, &Command::default(), lineage::fresh()?, None)
     }
 

@@ -69,6 +69,8 @@ pub struct Run {
     pub machine: Machine,
     #[command(flatten)]
     pub store: Store,
+    #[command(flatten)]
+    pub trace: Trace,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -103,6 +105,14 @@ pub struct Store {
     /// Folder of the store [default: /var/lib/dormouse for root, else ~/.local/share/dormouse]
     #[arg(long, value_name = "DIR", env = "DORMOUSE_STORE")]
     pub store: Option<PathBuf>,
+}
+
+/// `--trace`
+#[derive(Args, Debug)]
+pub struct Trace {
+    /// Write what each CUDA call, each wait, the GPU server's work and each checkpoint took, for <https://ui.perfetto.dev>
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 }
 
 /// `--json`
@@ -194,6 +204,8 @@ pub struct Restart {
     pub machine: Machine,
     #[command(flatten)]
     pub store: Store,
+    #[command(flatten)]
+    pub trace: Trace,
 }
 
 /// `dormouse ls`

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
 use cuda_abi::{CuResult, FunctionId, sys};
 
-use crate::log;
+use crate::{log, trace};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 
@@ -24,7 +24,7 @@ pub fn address(id: FunctionId) -> *const c_void {
 /// Runs an implementation and turns what it answers into a `CUresult`.
 #[inline]
 fn answer(id: FunctionId, implementation: impl FnOnce() -> CuResult) -> c_uint {
-    let result = implementation();
+    let result = if trace::is_on() { trace::call(id, implementation) } else { implementation() };
     if log::enabled(log::Level::Trace) {
         log::trace_call(id, result);
     }

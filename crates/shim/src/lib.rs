@@ -41,6 +41,7 @@ pub mod log;
 pub mod nvml;
 pub mod private;
 pub mod report;
+mod trace;
 
 pub use exports::address;
 

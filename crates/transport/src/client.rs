@@ -8,6 +8,7 @@ use crate::ring::{Dependency, Kind, Producer, promised};
 use crate::server::at;
 use crate::staging::Slot;
 use crate::sync::{NAP, Patience};
+use crate::trace::{Side, TraceKind, trace_clock};
 use crate::{Result, TransportError};
 use std::path::Path;
 use std::sync::Arc;
@@ -106,8 +107,17 @@ impl ClientRing {
     pub fn call(&mut self, opcode: u16, body: &[&[u8]], reply: &mut Vec<u8>) -> Result<()> {
         self.publish(Kind::RoundTrip, opcode, body)?;
         let ring = self.session.map.ring(self.index);
+        let began = self.session.control().is_traced().then(trace_clock);
         wait(&self.session, ring, &mut self.patience, || self.producer.answered(ring))?;
+        if let Some(began) = began {
+            self.trace(TraceKind::AwaitReply, opcode, began);
+        }
         self.producer.read_reply(ring, reply).map_err(|error| at(error, self.index))
+    }
+
+    /// Puts what began at `start_ns` and ends now into the session's trace.
+    pub fn trace(&self, kind: TraceKind, code: u16, start_ns: u64) {
+        self.session.map.lane(self.index, Side::Client).put(kind, code, start_ns);
     }
 
     /// A staging slot of this ring.
@@ -134,7 +144,11 @@ impl ClientRing {
             {
                 return Ok(());
             }
+            let began = session.control().is_traced().then(trace_clock);
             wait(session, ring, &mut self.patience, || self.producer.moved(ring))?;
+            if let Some(began) = began {
+                session.map.lane(self.index, Side::Client).put(TraceKind::AwaitRoom, opcode, began);
+            }
         }
     }
 }

@@ -177,6 +177,17 @@ impl<'a> Control<'a> {
         }
     }
 
+    /// Whether somebody reads what the session puts into its trace.
+    #[inline]
+    #[must_use]
+    pub fn is_traced(self) -> bool {
+        self.0.control().traced.0.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn set_traced(self, traced: bool) {
+        self.0.control().traced.0.store(traced.into(), Ordering::Relaxed);
+    }
+
     /// State of a ring; a word that means nothing counts as free.
     #[must_use]
     pub fn ring_state(self, index: RingIndex) -> RingState {

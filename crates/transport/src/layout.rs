@@ -23,11 +23,16 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// that a server learns only here what it speaks.
 pub(crate) const VERSION: u32 = LAYOUT_VERSION << 16 | wire::PROTOCOL_VERSION;
 /// Version of the layout alone.
-const LAYOUT_VERSION: u32 = 2;
+const LAYOUT_VERSION: u32 = 3;
 
 pub(crate) const CONTROL_BYTES: usize = 64 << 10;
 pub(crate) const RING_STRIDE: usize = 2 << 20;
-pub(crate) const SESSION_BYTES: usize = CONTROL_BYTES + MAX_RINGS * RING_STRIDE;
+/// Where the lanes of a trace begin: those of the clients, then those of the servers.
+pub(crate) const LANES: usize = CONTROL_BYTES + MAX_RINGS * RING_STRIDE;
+pub(crate) const LANE_STRIDE: usize = 1 << 20;
+/// Records of a lane.
+pub(crate) const LANE_RECORDS: usize = (LANE_STRIDE - 4096) / 16;
+pub(crate) const SESSION_BYTES: usize = LANES + 2 * MAX_RINGS * LANE_STRIDE;
 pub(crate) const STAGING_BYTES: usize = MAX_RINGS * SLOTS * SLOT_BYTES;
 
 const SUBMISSION_WORDS: usize = (1 << 20) / 8;
@@ -83,6 +88,8 @@ pub(crate) struct ControlShared {
     pub(crate) next_id: Line<AtomicU32>,
     /// The session error, packed; either side.
     pub(crate) error: Line<AtomicU64>,
+    /// Not 0 while the session is traced; supervisor, and a server that takes over.
+    pub(crate) traced: Line<AtomicU32>,
     /// State of each ring; either side, by compare and exchange.
     pub(crate) rings: Paged<[AtomicU32; MAX_RINGS]>,
     pub(crate) callbacks: Paged<CallbacksShared>,
@@ -151,6 +158,24 @@ pub(crate) struct ServerLine {
     pub(crate) reply_seq: AtomicU64,
 }
 
+/// A lane of a trace: a queue of records, two words each.
+#[repr(C)]
+pub(crate) struct LaneShared {
+    pub(crate) writer: Line<LaneWriter>,
+    /// Records taken; supervisor.
+    pub(crate) head: Line<AtomicU64>,
+    pub(crate) records: Paged<[[AtomicU64; 2]; LANE_RECORDS]>,
+}
+
+/// What the side that is traced writes.
+#[repr(C)]
+pub(crate) struct LaneWriter {
+    /// Records put.
+    pub(crate) tail: AtomicU64,
+    /// Records for which there was no room; the supervisor sets it back.
+    pub(crate) lost: AtomicU64,
+}
+
 /// A ring as it is in a session file.
 pub(crate) type Ring = RingShared<SUBMISSION_WORDS, REPLY_WORDS>;
 
@@ -159,10 +184,12 @@ const _: () = {
     use std::mem::{offset_of, size_of};
     assert!(size_of::<ControlShared>() <= CONTROL_BYTES);
     assert!(size_of::<Ring>() <= RING_STRIDE);
+    assert!(size_of::<LaneShared>() == LANE_STRIDE);
     // The numbers of docs/wire-protocol.md.
     assert!(offset_of!(ControlShared, doorbell) == 128);
     assert!(offset_of!(ControlShared, next_id) == 256);
     assert!(offset_of!(ControlShared, error) == 384);
+    assert!(offset_of!(ControlShared, traced) == 512);
     assert!(offset_of!(ControlShared, rings) == 4096);
     assert!(offset_of!(ControlShared, callbacks) == 8192);
     assert!(offset_of!(CallbacksShared, entries) == 4096);
@@ -171,6 +198,8 @@ const _: () = {
     assert!(offset_of!(Ring, sleeping) == 384);
     assert!(offset_of!(Ring, reply) == 4096);
     assert!(offset_of!(Ring, submission) == 4096 + (256 << 10));
+    assert!(offset_of!(LaneShared, head) == 128);
+    assert!(offset_of!(LaneShared, records) == 4096);
 };
 
 /// A ring in plain memory, for tests.

@@ -50,6 +50,8 @@ mod server;
 #[cfg(not(loom))]
 mod staging;
 mod sync;
+#[cfg(not(loom))]
+mod trace;
 
 #[cfg(not(loom))]
 pub use callbacks::{Callback, CallbackReceiver, CallbackSender};
@@ -64,6 +66,8 @@ pub use ring::{Dependency, Message};
 pub use server::{Next, RingReader, ServerSession};
 #[cfg(not(loom))]
 pub use staging::Slot;
+#[cfg(not(loom))]
+pub use trace::{Side, TraceKind, TraceReader, TraceRecord, trace_clock};
 
 /// Result of a transport operation.
 pub type Result<T> = std::result::Result<T, TransportError>;

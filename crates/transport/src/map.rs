@@ -1,6 +1,9 @@
 //! Mapping the shared files.
 
-use crate::layout::{CONTROL_BYTES, ControlShared, RING_STRIDE, Ring, RingIndex, SESSION_BYTES};
+use crate::layout::{
+    CONTROL_BYTES, ControlShared, LANE_STRIDE, LANES, LaneShared, RING_STRIDE, Ring, RingIndex, SESSION_BYTES,
+};
+use crate::trace::Side;
 use crate::{Result, TransportError};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -111,6 +114,12 @@ impl SessionMap {
         let offset = CONTROL_BYTES + index.get() * RING_STRIDE;
         // SAFETY: as for `control`; `offset` is a multiple of the page size, and below `SESSION_BYTES` with a whole stride
         // left, because a `RingIndex` is below `MAX_RINGS`.
+        unsafe { self.0.base().add(offset).cast().as_ref() }
+    }
+
+    pub(crate) fn lane(&self, ring: RingIndex, side: Side) -> &LaneShared {
+        let offset = LANES + side.lane(ring) * LANE_STRIDE;
+        // SAFETY: as for `ring`; there are two lanes for each ring.
         unsafe { self.0.base().add(offset).cast().as_ref() }
     }
 }

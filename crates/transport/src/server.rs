@@ -7,6 +7,7 @@ use crate::map::{Mapping, SessionMap};
 use crate::ring::{Consumer, Dependency, Message, any_pending, is_done};
 use crate::staging::Slot;
 use crate::sync::Patience;
+use crate::trace::{Side, TraceKind};
 use crate::{Result, TransportError};
 use std::path::Path;
 use std::sync::Arc;
@@ -40,6 +41,8 @@ impl ServerSession {
         Control::new(&map).check(&path)?;
         let staging = Mapping::open(&dir.join("staging"), STAGING_BYTES)?;
         Control::new(&map).next_generation();
+        // Whoever read the trace of the session's former life is gone.
+        Control::new(&map).set_traced(false);
         Ok(Arc::new(Self { map: Arc::new(map), staging }))
     }
 
@@ -109,6 +112,11 @@ impl ServerSession {
         (self.staging.base().as_ptr() as u64, self.staging.len() as u64)
     }
 
+    #[cfg(test)]
+    pub(crate) fn lane(&self, ring: RingIndex, side: Side) -> &crate::layout::LaneShared {
+        self.map.lane(ring, side)
+    }
+
     /// The server's end of the callback ring; one at a time may publish.
     #[must_use]
     pub fn callbacks(&self) -> CallbackSender {
@@ -167,6 +175,11 @@ impl RingReader {
             Ok(None) => Ok(Next::Idle),
             Err(error) => Err(at(error, self.index)),
         }
+    }
+
+    /// Puts what began at `start_ns` and ends now into the session's trace.
+    pub fn trace(&self, kind: TraceKind, code: u16, start_ns: u64) {
+        self.session.map.lane(self.index, Side::Server).put(kind, code, start_ns);
     }
 
     /// The message in hand, a pipelined one, is executed.

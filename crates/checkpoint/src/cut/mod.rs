@@ -49,6 +49,7 @@ pub fn take(
     let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
     let cut = Cut { job, options, events, criu, store, draft, writer, began };
 
+    let _last_step = LastStep(job);
     let mut pause = BACK_OFF;
     let mut retries = 0;
     loop {
@@ -94,6 +95,17 @@ pub fn take(
     }
 }
 
+/// Ends the last step of a checkpoint in the job's trace, however it goes.
+struct LastStep<'a>(&'a Supervisor);
+
+impl Drop for LastStep<'_> {
+    fn drop(&mut self) {
+        if let Some(trace) = self.0.sessions.trace() {
+            trace.step(None);
+        }
+    }
+}
+
 fn asking() -> Busy {
     Busy(vec!["a process that asks for its GPU".to_owned()])
 }
@@ -135,6 +147,9 @@ struct Still<'a> {
 
 impl<'a> Cut<'a> {
     fn step(&self, name: &str) {
+        if let Some(trace) = self.job.sessions.trace() {
+            trace.step(Some(name));
+        }
         // Whoever asked may have gone; the checkpoint goes on.
         let _ = self.events.send(Event::Step { step: name.to_owned() });
     }
@@ -181,6 +196,9 @@ impl<'a> Cut<'a> {
             None
         };
         let stall = closed.elapsed();
+        if let Some(trace) = job.sessions.trace() {
+            trace.span("the job stands still", closed);
+        }
 
         self.step("writing");
         let images = work.images();

@@ -65,6 +65,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,
         shared_memory: shared_memory_for(&flags, &restart),
+        trace: flags.trace.trace.clone(),
     };
     restart.run(settings, stdio, signals, preparing, progress())
 }

@@ -36,6 +36,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).map_err(own)?.to_owned(),
         store: store_dir(&flags.store),
+        trace: flags.trace.trace,
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
     };
     let spec = host::JobSpec::inherit(flags.program).map_err(io)?;

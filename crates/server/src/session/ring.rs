@@ -9,11 +9,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use transport::{Next, RingIndex, RingReader, RingState, TransportError};
+use transport::{Next, RingIndex, RingReader, RingState, TraceKind, TransportError, trace_clock};
 use wire::Request;
 
 /// How often a thread that waits looks around without being woken.
 const LOOK: Duration = Duration::from_millis(500);
+/// Shorter waits for a message's turn are not in a trace.
+const WORTH_TELLING_NS: u64 = 1000;
 /// In place of an opcode, while what a thread leaves behind is put away.
 pub(crate) const THREAD_END: u16 = u16::MAX;
 
@@ -135,6 +137,7 @@ impl Session {
         caller: &mut Caller,
         taken: Taken,
     ) -> Result<bool, TransportError> {
+        let arrived = self.link.control().is_traced().then(trace_clock);
         if let Ok(request) = &taken.request {
             let turn = self.await_turn(request, caller.number(), &taken.dependencies)?;
             if !turn || !self.await_room(request, caller) {
@@ -145,6 +148,13 @@ impl Session {
         if self.is_ending() {
             return Ok(false);
         }
+        let begun = arrived.map(|arrived| {
+            let begun = trace_clock();
+            if begun - arrived > WORTH_TELLING_NS {
+                reader.trace(TraceKind::AwaitTurn, taken.opcode, arrived);
+            }
+            begun
+        });
         let name = taken.request.as_ref().map_or("an unknown message", Request::name);
         let answer = match taken.request {
             Ok(request) => self.dispatch(request, caller),
@@ -153,6 +163,9 @@ impl Session {
         let answer = answer.bounded(name);
         if let Answer::Failed(failure) = &answer {
             self.note_failure(failure, taken.opcode, taken.pipelined);
+        }
+        if let Some(begun) = begun {
+            reader.trace(TraceKind::Work, taken.opcode, begun);
         }
         if taken.pipelined {
             reader.advance();

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::{CuError, CuResult, sys};
-use transport::{ClientRing, ClientSession, SLOTS, TransportError};
+use transport::{ClientRing, ClientSession, SLOTS, TraceKind, TransportError};
 use wire::{
     Callee, Decoder, Encoder, EventId, FunctionId, KernelId, Launch, Message, OUTPUT_MAX, Reply, StreamId,
     TakeOutput, Wire,
@@ -33,6 +33,15 @@ pub struct Thread {
     events: Cache<Event>,
     functions: Cache<Callable>,
     kernels: Cache<Callable>,
+}
+
+impl Thread {
+    /// Puts what began at `start_ns` and ends now into the session's trace, if the thread has a ring of its own.
+    pub fn trace(&self, kind: TraceKind, code: u16, start_ns: u64) {
+        if let Ring::Own(line) = &self.ring {
+            line.ring.trace(kind, code, start_ns);
+        }
+    }
 }
 
 /// A thread's ring.
