@@ -1,4 +1,9 @@
-// After STEPS good steps a kernel writes where nothing is. The error must come back, and stay.
+// After STEPS good steps a kernel does what none may: `fault [STEPS [WORK [KIND]]]`. The error must come back, and stay: in other
+// calls, other threads and other contexts.
+#include <cassert>
+#include <cstring>
+#include <thread>
+
 #include "guest.cuh"
 
 constexpr int N = 1 << 12;
@@ -8,8 +13,16 @@ __global__ void stir_all(uint32_t *buffer, int step, int work) {
     buffer[i] = guest::mix_rounds(buffer[i], step + i, work);
 }
 
+__global__ void misaligned(char *buffer) { *reinterpret_cast<uint64_t *>(buffer + 4) = 1; }
+
+__global__ void trapped() { asm volatile("trap;"); }
+
+__global__ void asserted(const uint32_t *buffer) { assert(buffer == nullptr); }
+
 int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 60, 64);
+    const char *kind = argc > 3 ? argv[3] : "address";
+    auto is = [kind](const char *name) { return strcmp(kind, name) == 0; };
     uint32_t *buffer, sum = 0;
     CUDA(cudaMalloc(&buffer, N * sizeof *buffer));
     CUDA(cudaMemset(buffer, 0, N * sizeof *buffer));
@@ -27,10 +40,15 @@ int main(int argc, char **argv) {
     printf("too many threads: %s\n", cudaGetErrorName(cudaGetLastError()));
     printf("after it: %s\n", cudaGetErrorName(cudaDeviceSynchronize()));
 
-    stir_all<<<1, 128>>>(reinterpret_cast<uint32_t *>(0x10), 0, 1);
+    if (is("address")) stir_all<<<1, 128>>>(reinterpret_cast<uint32_t *>(0x10), 0, 1);
+    if (is("misaligned")) misaligned<<<1, 1>>>(reinterpret_cast<char *>(buffer));
+    if (is("trap")) trapped<<<1, 1>>>();
+    if (is("assert")) asserted<<<1, 1>>>(buffer);
     printf("launch: %s\n", cudaGetErrorName(cudaGetLastError()));
     printf("synchronise: %s\n", cudaGetErrorName(cudaDeviceSynchronize()));
     printf("malloc: %s\n", cudaGetErrorName(cudaMalloc(&buffer, 64)));
+    std::thread([&] { printf("elsewhere: %s\n", cudaGetErrorName(cudaMemset(buffer, 0, 64))); }).join();
+    printf("copy: %s\n", cudaGetErrorName(cudaMemcpy(host.data(), buffer, 64, cudaMemcpyDeviceToHost)));
     printf("done sum %08x\n", sum);
     return 5;
 }

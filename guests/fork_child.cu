@@ -1,4 +1,7 @@
-// Forks after CUDA was initialised: the child cannot use it, the parent goes on. A child forked before could have.
+// Forks after CUDA was initialised: the child cannot use it, unless it becomes another program; the parent goes on. A child forked
+// before could have.
+#include <cstring>
+#include <string>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,8 +35,22 @@ int wait_for(pid_t child) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// What a child of a process that has used CUDA is told, whatever it asks for.
+void ask_in_vain(uint32_t *parents) {
+    uint32_t *buffer, word;
+    printf("late child: %s\n", cudaGetErrorName(cudaDeviceSynchronize()));
+    printf("late child allocates: %s\n", cudaGetErrorName(cudaMalloc(&buffer, 64)));
+    stir_all<<<1, 128>>>(parents, 1, 1);
+    printf("late child launches: %s\n", cudaGetErrorName(cudaGetLastError()));
+    printf("late child copies: %s\n", cudaGetErrorName(cudaMemcpy(&word, parents, 4, cudaMemcpyDeviceToHost)));
+}
+
 int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 40, 64);
+    if (argc > 3 && strcmp(argv[3], "again") == 0) {
+        printf("new program sum %08x\n", compute("new program", steps, work));
+        return 0;
+    }
     pid_t early = fork();
     if (early == 0) {
         printf("early child sum %08x\n", compute("early child", steps / 4 + 1, work));
@@ -41,14 +58,23 @@ int main(int argc, char **argv) {
     }
     printf("early child left %d\n", wait_for(early));
 
-    uint32_t sum = compute("parent", steps, work);
+    uint32_t sum = compute("parent", steps / 2 + 1, work), *mine;
+    CUDA(cudaMalloc(&mine, 4096));
     pid_t late = fork();
     if (late == 0) {
-        printf("late child: %s\n", cudaGetErrorName(cudaDeviceSynchronize()));
+        ask_in_vain(mine);
         fflush(stdout);
         _exit(9);
     }
     printf("late child left %d\n", wait_for(late));
-    sum = guest::mix(sum, compute("parent again", steps, work));
+    pid_t other = fork();
+    if (other == 0) {
+        std::string some = std::to_string(steps / 4 + 1), much = std::to_string(work);
+        execl("/proc/self/exe", argv[0], some.c_str(), much.c_str(), "again", nullptr);
+        _exit(3);
+    }
+    printf("new program left %d\n", wait_for(other));
+    CUDA(cudaFree(mine));
+    sum = guest::mix(sum, compute("parent again", steps / 2 + 1, work));
     return guest::done(sum);
 }

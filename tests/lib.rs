@@ -1,5 +1,7 @@
 //! Tests of the whole: each runs programs through the `dormouse` command of a kit made by `cargo xtask kit`.
 
+pub mod faults;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -15,6 +17,7 @@ use testkit::suite::job_name;
 #[derive(Debug)]
 pub struct Stage {
     kit: Kit,
+    device: Device,
     name: String,
     folder: TempDir,
 }
@@ -22,22 +25,22 @@ pub struct Stage {
 impl Stage {
     /// A fresh place for a job.
     pub fn new(name: &str) -> anyhow::Result<Self> {
+        Self::on(Device::of_this_machine(), name)
+    }
+
+    /// The same, on a device.
+    pub fn on(device: Device, name: &str) -> anyhow::Result<Self> {
         let kit = Kit::locate()?;
         let folder =
             tempfile::Builder::new().prefix("dormouse-test-").tempdir().context("cannot make a folder")?;
-        let stage = Self { kit, name: job_name(name), folder };
+        let stage = Self { kit, device, name: job_name(name), folder };
         std::fs::create_dir_all(stage.place().cwd()).context("cannot make a working directory")?;
         Ok(stage)
     }
 
     /// The place.
     pub fn place(&self) -> Place<'_> {
-        Place {
-            kit: &self.kit,
-            device: Device::of_this_machine(),
-            name: &self.name,
-            folder: self.folder.path(),
-        }
+        Place { kit: &self.kit, device: self.device, name: &self.name, folder: self.folder.path() }
     }
 
     /// The job's name.
@@ -54,6 +57,11 @@ impl Stage {
     pub fn command(&self, guest: &str, args: &[&str]) -> Command {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         self.place().run_command(&self.guest(guest), &args)
+    }
+
+    /// The command that runs a script of the shell.
+    pub fn shell(&self, script: &str) -> Command {
+        self.place().run_command("/bin/sh".as_ref(), &["-c".to_owned(), script.to_owned()])
     }
 
     /// The command that runs a guest whose output goes to a file that the job itself opens, for appending.

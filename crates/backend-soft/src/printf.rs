@@ -31,6 +31,13 @@ impl Output {
     }
 }
 
+/// Prints a failed assertion, as the driver does: on standard error, not among what kernels print.
+pub fn complain(line: &str) {
+    use std::io::Write;
+    // Nobody may be listening; the fault is told all the same.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// Formats for one lane: `format` and `list` are generic addresses, `list` that of the arguments, each aligned to its size.
 /// Gives the text and the number of arguments.
 ///

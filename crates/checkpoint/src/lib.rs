@@ -18,6 +18,7 @@ mod sessions;
 mod stores;
 pub mod supervisor;
 mod trace;
+mod way_back;
 mod work;
 
 pub use error::{Chain, Failure, Kind};

@@ -14,6 +14,7 @@ use crate::supervisor::{
     Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, tmpfs,
 };
 use crate::trace::Trace;
+use crate::way_back::{Newest, WayBack};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
 use std::path::Path;
@@ -88,7 +89,8 @@ impl Restart {
             .map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))?;
         let tmpfs = tmpfs(shared_memory)?;
         self.load_shared(&tmpfs, &Meter::silent())?;
-        let sessions = Sessions::new(tmpfs.path(), device.to_owned(), None);
+        let way_back = Arc::new(WayBack::new(self.job().to_owned(), None));
+        let sessions = Sessions::new(tmpfs.path(), device.to_owned(), way_back, None);
         match self.restore_sessions(&sessions) {
             // The servers end here.
             Ok(_) => Ok(()),
@@ -127,7 +129,8 @@ impl Restart {
         let work = WorkFolder::for_restart(self.bytes_of(is_criu), device_memory)?;
         work.on_disk().into_iter().for_each(|folder| preparing.leaves(folder));
         let images = work.images();
-        let sessions = Sessions::new(shared.clone(), settings.device, trace.clone());
+        let way_back = Arc::new(WayBack::new(facts.job.clone(), Some(self.newest(&settings))));
+        let sessions = Sessions::new(shared.clone(), settings.device, Arc::clone(&way_back), trace.clone());
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| {
@@ -162,12 +165,20 @@ impl Restart {
             });
         drop(work);
         let ending = job.and_then(|job| {
-            Supervisor::new(facts, command, job, Arc::clone(&sessions), Some(id))
+            let told = (way_back, settings.store_is_default);
+            Supervisor::new(facts, command, job, Arc::clone(&sessions), told)
                 .supervise(&folder, callers, signals)
         });
         serving.end();
         trace.inspect(|trace| trace.end());
         ending
+    }
+
+    /// The image itself, as what its job can be continued from.
+    fn newest(&self, settings: &Settings) -> Newest {
+        let store = (!settings.store_is_default).then(|| settings.store.clone());
+        // By its name only what was called so is found.
+        Newest { image: self.image(), reference: self.image().to_string(), store }
     }
 
     fn check_machine(&self) -> Result<(), Failure> {

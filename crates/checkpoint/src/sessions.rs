@@ -4,17 +4,18 @@ use crate::error::{Chain, Failure, Kind};
 use crate::machine::Watcher;
 use crate::server_process::ServerProcess;
 use crate::trace::Trace;
+use crate::way_back::WayBack;
 use host::InnerPid;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 use serde::{Deserialize, Serialize};
 use server::control::{Answer, Ask, Start};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -60,6 +61,7 @@ pub struct Sessions {
     device: String,
     trace: Option<Arc<Trace>>,
     machine: Arc<Watcher>,
+    way_back: Arc<WayBack>,
     live: Mutex<BTreeMap<u32, Arc<Session>>>,
     next: AtomicU32,
     /// Held for reading while a session begins, for writing while a cut is taken.
@@ -91,10 +93,16 @@ impl Drop for Asking {
 impl Sessions {
     /// No session yet.
     #[must_use]
-    pub fn new(shared: PathBuf, device: String, trace: Option<Arc<Trace>>) -> Arc<Self> {
+    pub fn new(
+        shared: PathBuf,
+        device: String,
+        way_back: Arc<WayBack>,
+        trace: Option<Arc<Trace>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             shared,
             machine: Watcher::new(device.clone()),
+            way_back,
             device,
             trace,
             live: Mutex::default(),
@@ -267,8 +275,8 @@ impl Sessions {
             let mut each = [PollFd::new(&process, PollFlags::IN), PollFd::new(&server, PollFlags::IN)];
             while matches!(poll(&mut each, None), Err(Errno::INTR)) {}
             let server_first = each[0].revents().is_empty();
-            if server_first && !session.server().is_running() {
-                sessions.lost(&session);
+            if server_first {
+                sessions.lost(&session, &server);
             }
             if server_first {
                 while matches!(poll(&mut each[..1], None), Err(Errno::INTR)) {}
@@ -278,20 +286,23 @@ impl Sessions {
         Ok(())
     }
 
-    /// A server died under its application: every call of it answers an error from now on.
-    fn lost(&self, session: &Session) {
+    /// A server died under its application: every call of it answers an error from now on. Whoever is asking the server something
+    /// holds its lock, and is not waited for.
+    fn lost(&self, session: &Session, server: &OwnedFd) {
         let number = session.record.number;
         if !self.live().contains_key(&number) {
             return;
         }
-        tracing::error!(
-            "the GPU server of session {number} (process {} of the job) died; its CUDA calls answer errors from now on. \
-             The job can be restarted from its newest image with `dormouse restart`",
-            session.record.inner_pid
-        );
         if let Err(error) = transport::mark_dead(&session.dir) {
             tracing::error!("session {number} cannot be marked as dead: {}", Chain(&error));
         }
+        tracing::error!(
+            "the GPU server of session {number} {}; the CUDA calls of process {} of the job answer \
+             CUDA_ERROR_DEVICE_UNAVAILABLE (46) from now on. {}",
+            how_it_ended(server),
+            session.record.inner_pid,
+            self.way_back.lose()
+        );
     }
 
     /// The process of a session is gone: so is the session.
@@ -359,6 +370,20 @@ impl Sessions {
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Session>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a child of this process has ended; whoever owns it reaps it.
+fn how_it_ended(child: &OwnedFd) -> String {
+    let status = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    let Ok(Some(status)) = status else { return "died".to_owned() };
+    match (status.terminating_signal(), status.exit_status()) {
+        (Some(number), _) if number == Signal::KILL.as_raw() => {
+            "was killed by SIGKILL, by somebody or by the kernel for want of memory".to_owned()
+        }
+        (Some(number), _) => format!("was ended by signal {number}"),
+        (_, Some(code)) => format!("ended by itself, with exit code {code}"),
+        _ => "died".to_owned(),
     }
 }
 

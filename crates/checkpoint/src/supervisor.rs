@@ -9,6 +9,7 @@ use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{RECOVERY, Sessions, stop_listening, wait_for_caller};
 use crate::stores::check_store;
 use crate::trace::Trace;
+use crate::way_back::{Newest, WayBack};
 use image::{Command, ImageId, Lineage, RawPath};
 use std::fs;
 use std::io::{self, BufReader};
@@ -53,6 +54,8 @@ pub struct Settings {
     pub device: String,
     /// The folder of its store.
     pub store: PathBuf,
+    /// Whether it is the one that every command looks in anyway.
+    pub store_is_default: bool,
     /// Most memory that rings and pinned memory may take, bytes.
     pub shared_memory: u64,
     /// Where to write what its calls and checkpoints take.
@@ -68,6 +71,10 @@ pub struct Ended {
     pub ending: host::Ending,
     /// The image after which it was stopped, when that is why it ended.
     pub stopped_after: Option<ImageId>,
+    /// Whether a GPU server of it has died.
+    pub lost: bool,
+    /// The command that continues it from its newest image.
+    pub restart: Option<String>,
 }
 
 /// A running job.
@@ -77,7 +84,8 @@ pub struct Supervisor {
     pub(crate) job: Arc<host::Job>,
     pub(crate) sessions: Arc<Sessions>,
     cutting: Mutex<()>,
-    newest: Mutex<Option<ImageId>>,
+    way_back: Arc<WayBack>,
+    store_is_default: bool,
     stopped_after: OnceLock<ImageId>,
     rehearsed: AtomicBool,
     ended: Mutex<bool>,
@@ -130,14 +138,16 @@ pub fn run(
     spec.hide = host::driver::device_nodes();
     spec.blank = host::driver::blank_nodes();
     spec.library_dir = Some(inside);
-    let sessions = Sessions::new(tmpfs.path(), settings.device, trace.clone());
+    let way_back = Arc::new(WayBack::new(facts.job.clone(), None));
+    let sessions = Sessions::new(tmpfs.path(), settings.device, Arc::clone(&way_back), trace.clone());
     let hello = hello(&tmpfs.path())?;
     let callers = admin_socket(&folder)?;
     let serving = sessions.serve(hello);
     let spawned =
         host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error, settings.shared_memory));
     let ending = spawned.and_then(|job| {
-        Supervisor::new(facts, command, job, Arc::clone(&sessions), None).supervise(&folder, callers, signals)
+        let told = (way_back, settings.store_is_default);
+        Supervisor::new(facts, command, job, Arc::clone(&sessions), told).supervise(&folder, callers, signals)
     });
     serving.end();
     trace.inspect(|trace| trace.end());
@@ -150,7 +160,7 @@ impl Supervisor {
         command: Command,
         job: host::Job,
         sessions: Arc<Sessions>,
-        newest: Option<ImageId>,
+        (way_back, store_is_default): (Arc<WayBack>, bool),
     ) -> Arc<Self> {
         Arc::new(Self {
             facts,
@@ -158,7 +168,8 @@ impl Supervisor {
             job: Arc::new(job),
             sessions,
             cutting: Mutex::default(),
-            newest: Mutex::new(newest),
+            way_back,
+            store_is_default,
             stopped_after: OnceLock::new(),
             rehearsed: AtomicBool::new(false),
             ended: Mutex::default(),
@@ -199,6 +210,8 @@ impl Supervisor {
             job: self.facts.job.clone(),
             ending: ending?,
             stopped_after: self.stopped_after.get().copied(),
+            lost: self.way_back.is_lost(),
+            restart: self.way_back.newest().as_ref().map(Newest::command),
         })
     }
 
@@ -295,7 +308,7 @@ impl Supervisor {
 
     /// The newest image of this job.
     pub(crate) fn newest_image(&self) -> Option<ImageId> {
-        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.way_back.newest().map(|newest| newest.image)
     }
 
     /// The job is about to be ended, since its image is safe.
@@ -304,8 +317,10 @@ impl Supervisor {
         let _ = self.stopped_after.set(image);
     }
 
-    pub(crate) fn published(&self, image: ImageId, rehearsed: bool) {
-        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(image);
+    /// `elsewhere`: the store, where it is not the job's own.
+    pub(crate) fn published(&self, image: ImageId, elsewhere: Option<&Path>, rehearsed: bool) {
+        let own = (!self.store_is_default).then_some(&*self.facts.store);
+        self.way_back.published(image, elsewhere.or(own).map(Path::to_owned));
         self.rehearsed.store(rehearsed, Ordering::Relaxed);
     }
 }
@@ -423,8 +438,14 @@ mod tests {
     use super::*;
 
     fn claimed(root: &Path, name: Name) -> Result<(JobFacts, JobFolder), Failure> {
-        let settings =
-            Settings { name, device: "soft".into(), store: "/store".into(), shared_memory: 0, trace: None };
+        let settings = Settings {
+            name,
+            device: "soft".into(),
+            store: "/store".into(),
+            store_is_default: false,
+            shared_memory: 0,
+            trace: None,
+        };
         claim(root, &settings, &Command::default(), lineage::fresh()?, None)
     }
 

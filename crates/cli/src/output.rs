@@ -52,11 +52,15 @@ pub fn complain(failure: &Failure) {
     }
 }
 
-/// Says how a job that was stopped goes on.
-pub fn tell_stopped(ended: &Ended) {
+/// Says how a job goes on that was stopped, or that has lost a GPU server.
+pub fn tell_end(ended: &Ended) {
+    let Some(restart) = &ended.restart else { return };
     if let Some(image) = ended.stopped_after {
-        let job = &ended.job;
-        eprintln!("dormouse: stopped after image {image} was taken; continue with 'dormouse restart {job}'");
+        eprintln!("dormouse: stopped after image {image} was taken; continue with '{restart}'");
+    } else if ended.lost {
+        eprintln!(
+            "dormouse: a GPU server of the job had died; continue from the newest image with '{restart}'"
+        );
     }
 }
 

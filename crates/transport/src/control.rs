@@ -63,6 +63,9 @@ impl SessionError {
     }
 }
 
+/// What every call of a session answers whose server is gone.
+const SERVER_GONE: SessionError = SessionError { error: CuError::DEVICE_UNAVAILABLE, sticky: true };
+
 /// The control page of a mapped session.
 #[derive(Clone, Copy)]
 pub struct Control<'a>(&'a SessionMap);
@@ -110,6 +113,8 @@ impl<'a> Control<'a> {
         };
         self.0.control().head.0.state.store(word, Ordering::Release);
         if state == State::Dead {
+            // For calls that the client answers without the server.
+            self.note(SERVER_GONE);
             self.0.control().callbacks.0.client.0.unpark();
             for (index, _) in self.rings() {
                 self.0.ring(index).waiting.0.unpark();
@@ -123,8 +128,14 @@ impl<'a> Control<'a> {
         self.0.control().head.0.generation.load(Ordering::Acquire)
     }
 
+    /// A new server takes the session over. The files may be from a moment at which the one before was gone already.
     pub(crate) fn next_generation(self) {
-        self.0.control().head.0.generation.fetch_add(1, Ordering::AcqRel);
+        let control = self.0.control();
+        control.head.0.generation.fetch_add(1, Ordering::AcqRel);
+        let gone = SERVER_GONE.pack();
+        // Any other error is the application's.
+        let _ = control.error.0.compare_exchange(gone, 0, Ordering::AcqRel, Ordering::Acquire);
+        self.set_state(State::Starting);
     }
 
     /// A number no handle of this session has had; never 0.
@@ -166,7 +177,10 @@ impl<'a> Control<'a> {
     /// outlives the context it came from: the driver answers it in every context of the process from then on, new ones
     /// included, whatever cuda.h says (seen on an H200 with driver 580 for 700, 710, 716 and 719).
     pub fn set_error(self, error: CuError) {
-        let new = SessionError { error, sticky: error.is_sticky() };
+        self.note(SessionError { error, sticky: error.is_sticky() });
+    }
+
+    fn note(self, new: SessionError) {
         let word = &self.0.control().error.0;
         let mut seen = word.load(Ordering::Acquire);
         while SessionError::unpack(seen).is_none_or(|old| new.sticky && !old.sticky) {

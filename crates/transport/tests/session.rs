@@ -362,3 +362,23 @@ fn a_session_is_asked_for_and_given_or_refused() {
     rustix::net::connect(&says_nothing, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
     supervisor.join().unwrap();
 }
+
+/// A dead server is the answer of calls too that need none; the next one makes that undone, and nothing else.
+#[test]
+fn a_dead_server_is_an_error_until_there_is_another() {
+    use wire::CuError;
+    let dir = tempfile::tempdir().unwrap();
+    let first = ServerSession::create(dir.path()).unwrap();
+    first.control().set_state(State::Running);
+    let client = ClientSession::open(dir.path()).unwrap();
+    transport::mark_dead(dir.path()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(client.control().take_error(), Some(CuError::DEVICE_UNAVAILABLE), "it stays");
+    }
+    let second = ServerSession::attach(dir.path()).unwrap();
+    assert_eq!((client.control().state(), client.control().error()), (State::Starting, None));
+    second.control().set_error(CuError::ILLEGAL_ADDRESS);
+    transport::mark_dead(dir.path()).unwrap();
+    ServerSession::attach(dir.path()).unwrap();
+    assert_eq!(client.control().take_error(), Some(CuError::ILLEGAL_ADDRESS), "the program's own");
+}

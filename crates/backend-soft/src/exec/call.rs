@@ -217,7 +217,7 @@ impl Warp {
                     let said = format!(
                         "{file}:{line}: {function}: block: {block}, thread: {thread} Assertion `{message}` failed."
                     );
-                    lanes.launch.output.write(format!("{said}\n").into_bytes());
+                    printf::complain(&said);
                     return Err(lanes.fault(Fault::new(FaultKind::Assert(message), 0), lane));
                 }
             }

@@ -241,7 +241,7 @@ impl<'a> Cut<'a> {
         let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
         let manifest = manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed);
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
-        job.published(published.id, rehearsed);
+        job.published(published.id, options.store.as_ref().map(RawPath::as_path), rehearsed);
         if let Some((frozen, gated, held)) = stopped {
             job.stopping_after(published.id);
             frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;

@@ -3,7 +3,7 @@
 use super::{device, store_dir};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
-use crate::output::{Show, complain, finish, tell_stopped};
+use crate::output::{Show, complain, finish, tell_end};
 use checkpoint::admin::Event;
 use checkpoint::restart::{self, Progress};
 use checkpoint::supervisor::{Ended, Name, Settings};
@@ -35,7 +35,7 @@ pub fn run(flags: Restart) -> ExitCode {
     }
     match start(flags) {
         Ok(ended) => {
-            tell_stopped(&ended);
+            tell_end(&ended);
             ended.ending.exit_like_it()
         }
         Err(failure) => {
@@ -64,6 +64,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
         device: device_for(&flags, &restart)?,
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,
+        store_is_default: flags.store.store.is_none(),
         shared_memory: shared_memory_for(&flags, &restart),
         trace: flags.trace.trace.clone(),
     };

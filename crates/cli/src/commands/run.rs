@@ -3,7 +3,7 @@
 use super::{device, shim, store_dir};
 use crate::exit::OWN_FAILURE;
 use crate::flags::Run;
-use crate::output::{complain, tell_stopped};
+use crate::output::{complain, tell_end};
 use checkpoint::supervisor::{self, Ended, Name, Settings};
 use checkpoint::{Failure, Kind};
 use std::path::Path;
@@ -16,7 +16,7 @@ const SHARED_MEMORY: u64 = 64 << 30;
 pub fn run(flags: Run) -> ExitCode {
     match start(flags) {
         Ok(ended) => {
-            tell_stopped(&ended);
+            tell_end(&ended);
             ended.ending.exit_like_it()
         }
         Err((failure, code)) => {
@@ -37,6 +37,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         device: device(flags.machine.device).map_err(own)?.to_owned(),
         store: store_dir(&flags.store),
         trace: flags.trace.trace,
+        store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
     };
     let spec = host::JobSpec::inherit(flags.program).map_err(io)?;

@@ -111,12 +111,19 @@ impl DeviceMemory {
         }
     }
 
-    /// Unmaps everything with nothing in it.
+    /// Unmaps everything with nothing in it, for whoever needs memory of the device otherwise.
     ///
     /// # Errors
     /// The backend's.
-    pub fn give_back(&self) -> backend::Result<()> {
-        self.give_up_empty(&mut lock(&self.inner)).map(drop)
+    pub fn make_room(&self) -> backend::Result<Room> {
+        let mut inner = lock(&self.inner);
+        inner.settle();
+        let more = self.give_up_empty(&mut inner)?;
+        Ok(match (more, inner.is_settled()) {
+            (true, _) => Room::More,
+            (false, false) => Room::Later,
+            (false, true) => Room::Same,
+        })
     }
 
     /// Unmaps everything with nothing in it, that of pools too; false when there was nothing.
@@ -215,6 +222,17 @@ impl DeviceMemory {
         }
         Ok(())
     }
+}
+
+/// What came of making room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// There is more of it.
+    More,
+    /// Not before work on what was freed is complete.
+    Later,
+    /// There is none to be made.
+    Same,
 }
 
 /// Why a device's memory cannot be had again.

@@ -8,7 +8,7 @@ mod pinned;
 pub mod pool;
 mod virtual_memory;
 
-pub use device::{DeviceMemory, RestoreError};
+pub use device::{DeviceMemory, RestoreError, Room};
 pub(crate) use packed::Packed;
 pub use pinned::{PinnedMemory, PinnedRecord};
 pub use virtual_memory::{PhysicalRecord, View, Views, VirtualMemory, VirtualState};

@@ -50,7 +50,8 @@ impl Execute for wire::ArrayCreate {
         }
         let record =
             ArrayRecord { id: self.array, ctx: self.ctx, desc: self.desc, placement: Default::default() };
-        let array = Array::make(&session.placer, &ctx, record, Making::New)?;
+        let make = || Array::make(&session.placer, &ctx, record.clone(), Making::New);
+        let array = session.with_room(ctx.device(), make)?;
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.arrays, self.array, array)
@@ -87,7 +88,8 @@ impl Execute for wire::MipmapCreate {
             levels: self.levels,
             placement: Default::default(),
         };
-        let mipmap = Mipmap::make(&session.placer, &ctx, record, Making::New)?;
+        let make = || Mipmap::make(&session.placer, &ctx, record.clone(), Making::New);
+        let mipmap = session.with_room(ctx.device(), make)?;
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.mipmaps, self.mipmap, mipmap)

@@ -92,7 +92,8 @@ impl Session {
             options: options.clone(),
             placement: Default::default(),
         };
-        Module::make(&self.placer, ctx, image, record, Making::New).inspect_err(|failure| {
+        let make = || Module::make(&self.placer, ctx, image, record.clone(), Making::New);
+        self.with_room(ctx.device(), make).inspect_err(|failure| {
             if !failure.detail.is_empty() {
                 // Programs tend to say no more than the code's name.
                 tracing::error!("device code is not loaded ({}): {}", failure.code, failure.detail);

@@ -4,14 +4,33 @@ use super::dispatch::Execute;
 use super::wait::Backoff;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::memory::DeviceMemory;
-use crate::objects::{Context, Marker};
+use crate::memory::{DeviceMemory, Room};
+use crate::objects::Marker;
 use crate::{lock, read};
 use wire::CuError;
 
 impl Session {
-    fn device_memory(&self, ctx: &Context) -> Result<&DeviceMemory> {
-        self.devices.get(ctx.device()).ok_or_else(|| CuError::INVALID_DEVICE.into())
+    fn device_memory(&self, device: usize) -> Result<&DeviceMemory> {
+        self.devices.get(device).ok_or_else(|| CuError::INVALID_DEVICE.into())
+    }
+
+    /// Makes something for which the device library needs memory of a device itself. What the application has freed is
+    /// there for it: a driver's `cuMemFree` would have waited for it, and so do we, now that it is needed.
+    pub(super) fn with_room<T>(&self, device: usize, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        let memory = self.device_memory(device)?;
+        let mut backoff = Backoff::new();
+        loop {
+            let room = match make() {
+                Err(failure) if failure.code == CuError::OUT_OF_MEMORY => memory.make_room()?,
+                made => return made,
+            };
+            match room {
+                Room::Same => return Err(CuError::OUT_OF_MEMORY.into()),
+                Room::More => {}
+                Room::Later if self.is_ending() => return Err(CuError::DEVICE_UNAVAILABLE.into()),
+                Room::Later => backoff.pause(),
+            }
+        }
     }
 
     /// Markers behind all work that any stream has been given so far. What a failed context had is over.
@@ -37,7 +56,7 @@ impl Session {
 impl Execute for wire::MemAlloc {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
         let ctx = session.context(self.ctx)?;
-        let memory = session.device_memory(&ctx)?;
+        let memory = session.device_memory(ctx.device())?;
         if self.bytes == 0 {
             return Err(CuError::INVALID_VALUE.into());
         }
@@ -72,7 +91,7 @@ impl Execute for wire::MemInfo {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<(u64, u64)> {
         let ctx = session.context(self.ctx)?;
         // Mapped blocks with nothing in them are ours to give: the application counts them as free.
-        let empty = session.device_memory(&ctx)?.empty_bytes();
+        let empty = session.device_memory(ctx.device())?.empty_bytes();
         let (free, total) = session.backend().memory_info(ctx.raw)?;
         Ok((free.saturating_add(empty).min(total), total))
     }

@@ -4,7 +4,7 @@ use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::lock;
-use crate::memory::{DeviceMemory, PhysicalRecord};
+use crate::memory::PhysicalRecord;
 use backend::{Access, Range};
 use wire::{CuError, Device, PhysicalId};
 
@@ -23,17 +23,8 @@ impl Execute for wire::AddressFree {
 impl Execute for wire::PhysicalCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let Self { physical, device, bytes, handle_types } = self;
-        let memory = session.devices.get(device.0 as usize).ok_or(CuError::INVALID_DEVICE)?;
         let record = PhysicalRecord { id: physical, device: device.0, bytes, handle_types, handles: 1 };
-        let made = lock(&session.virtual_memory).create(record.clone());
-        match made {
-            // What we keep mapped with nothing in it is free, as the application counts.
-            Err(failure) if failure.code == CuError::OUT_OF_MEMORY && memory.empty_bytes() > 0 => {
-                DeviceMemory::give_back(memory)?;
-                lock(&session.virtual_memory).create(record)
-            }
-            made => made,
-        }
+        session.with_room(device.0 as usize, || lock(&session.virtual_memory).create(record.clone()))
     }
 }
 

@@ -1,0 +1,107 @@
+//! The way back: how a job is continued that has ended, or cannot go on.
+
+use image::ImageId;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// An image, and what `dormouse restart` has to be told to find it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Newest {
+    /// The image.
+    pub image: ImageId,
+    /// Its job's name, where that means it, else its id.
+    pub reference: String,
+    /// Its store, where that is not the one which is looked in anyway.
+    pub store: Option<PathBuf>,
+}
+
+impl Newest {
+    /// The command that continues it.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let mut command = format!("dormouse restart {}", self.reference);
+        if let Some(store) = &self.store {
+            command.push_str(" --store ");
+            command.push_str(&quoted(&store.to_string_lossy()));
+        }
+        command
+    }
+}
+
+/// A job's newest image, and whether the job has need of it.
+#[derive(Debug)]
+pub struct WayBack {
+    job: String,
+    newest: Mutex<Option<Newest>>,
+    lost: AtomicBool,
+}
+
+impl WayBack {
+    /// That of job `job`.
+    #[must_use]
+    pub fn new(job: String, newest: Option<Newest>) -> Self {
+        Self { job, newest: Mutex::new(newest), lost: AtomicBool::new(false) }
+    }
+
+    /// The newest image, if there is one.
+    #[must_use]
+    pub fn newest(&self) -> Option<Newest> {
+        self.lock().clone()
+    }
+
+    /// There is a newer image of the job.
+    pub fn published(&self, image: ImageId, store: Option<PathBuf>) {
+        *self.lock() = Some(Newest { image, reference: self.job.clone(), store });
+    }
+
+    /// The job has lost a GPU server, and goes on without if it goes on at all. What its user can do about it, in a sentence.
+    pub fn lose(&self) -> String {
+        self.lost.store(true, Ordering::Release);
+        match self.newest() {
+            Some(newest) => {
+                format!("End the job and continue it from image {} with '{}'", newest.image, newest.command())
+            }
+            None => format!(
+                "There is no image of the job to continue from: 'dormouse checkpoint {}' takes one",
+                self.job
+            ),
+        }
+    }
+
+    /// Whether the job has lost a GPU server.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Newest>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_finds_the_image() {
+        let way = WayBack::new("training".into(), None);
+        assert!(way.lose().contains("dormouse checkpoint training") && way.is_lost());
+        way.published(ImageId([7; 16]), None);
+        assert_eq!(way.newest().unwrap().command(), "dormouse restart training");
+        assert!(way.lose().contains(&ImageId([7; 16]).to_string()));
+        way.published(ImageId([8; 16]), Some("/my store/it's".into()));
+        assert_eq!(way.newest().unwrap().command(), r"dormouse restart training --store '/my store/it'\''s'");
+    }
+}

@@ -1,0 +1,37 @@
+//! The fault tests where there is no test harness: on a GPU machine, from a bundle.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use dormouse_tests::faults;
+use testkit::place::Device;
+
+/// Break what a program under Dormouse depends on
+#[derive(Parser)]
+struct Arguments {
+    /// Where CUDA calls go [default: the GPU if there is one]
+    #[arg(long, value_enum)]
+    device: Option<Device>,
+    /// Only these, by a part of their names
+    names: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let device = arguments.device.unwrap_or_else(Device::of_this_machine);
+    let asked = |name: &str| {
+        arguments.names.is_empty() || arguments.names.iter().any(|part| name.contains(part.as_str()))
+    };
+    let (mut passed, mut failed) = (0, 0);
+    for (name, body) in faults::ALL.iter().filter(|(name, _)| asked(name)) {
+        match body(device) {
+            Ok(()) => passed += 1,
+            Err(error) => {
+                println!("FAILED  {name}: {error:#}");
+                failed += 1;
+            }
+        }
+    }
+    println!("faults on {}: {passed} passed, {failed} failed", device.flag());
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,173 @@
+//! What goes wrong while a program runs, on whatever device: a GPU server that dies. (Programs that bring it upon themselves,
+//! kernels that fault, memory that runs out, forks, are guests of the matrix.) The same bodies run in CI and, from a bundle, on
+//! a machine with a GPU.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::job::{Job, LIMIT};
+use testkit::outcome::Exit;
+use testkit::place::{After, Device};
+
+use crate::{Failure, Stage, first_line};
+
+/// A body, on a device.
+pub type Body = fn(Device) -> anyhow::Result<()>;
+
+/// Every body, and what it is called.
+pub const ALL: &[(&str, Body)] = &[
+    ("a_killed_server_fails_every_thread", a_killed_server_fails_every_thread),
+    ("a_killed_server_fails_no_other_process", a_killed_server_fails_no_other_process),
+    ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
+];
+
+/// How soon every thread has to know.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The GPU server of a session of the job.
+///
+/// # Errors
+/// When it has none, or several.
+pub fn server(stage: &Stage, job: &Job, session: u32) -> anyhow::Result<Pid> {
+    let number = session.to_string();
+    let is_it = |pid: &i32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line.split('\0').collect();
+        words.get(1) == Some(&"server") && words.windows(2).any(|two| two == ["--session", &number])
+    };
+    let found: Vec<i32> = stage.place().processes(job)?.into_iter().filter(is_it).collect();
+    match found[..] {
+        [pid] => Pid::from_raw(pid).context("a process has a pid"),
+        _ => bail!("the servers of session {session}: {found:?}"),
+    }
+}
+
+/// Kills a server; when that was.
+fn kill(stage: &Stage, job: &Job, session: u32) -> anyhow::Result<(Instant, SystemTime)> {
+    let server = server(stage, job, session)?;
+    let now = (Instant::now(), SystemTime::now());
+    kill_process(server, Signal::KILL).context("cannot kill a server")?;
+    Ok(now)
+}
+
+fn wait_for_text(job: &Job, text: &str) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while !String::from_utf8_lossy(&job.stdout.so_far()).contains(text) {
+        ensure!(began.elapsed() < LIMIT, "{text:?} is never printed");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// The command that was offered on standard error.
+fn offered(stderr: &str) -> anyhow::Result<&str> {
+    let (_, rest) =
+        stderr.split_once("with 'dormouse ").with_context(|| format!("no command in: {stderr}"))?;
+    Ok(rest.split_once('\'').with_context(|| format!("half a command in: {stderr}"))?.0)
+}
+
+/// Threads at ten kinds of calls, two of which wait for what never comes.
+fn a_killed_server_fails_every_thread(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "lost")?;
+    let at = |name: &str| stage.place().cwd().join(name);
+    let job = stage.started("server_lost", &[])?;
+    let image = stage.checkpoint(After::LeaveRunning)?;
+    std::fs::write(at("block"), "")?;
+    wait_for_text(&job, "blocked")?;
+    let (_, killed) = kill(&stage, &job, 1)?;
+    let finished = job.finish()?;
+    let said = String::from_utf8_lossy(&finished.stdout).into_owned();
+    // The guest's own code for it.
+    ensure!(finished.exit == Exit::Code(6), "{}: {said}{}", finished.exit, finished.stderr);
+    let killed = killed.duration_since(UNIX_EPOCH)?;
+    let mut threads = 0;
+    for line in said.lines() {
+        let Some((thread, time)) = line.strip_suffix(" ms").and_then(|line| line.rsplit_once(" at ")) else {
+            continue;
+        };
+        threads += 1;
+        ensure!(thread.ends_with(": cudaErrorDevicesUnavailable"), "{thread}");
+        let after = Duration::from_millis(time.parse()?).checked_sub(killed).unwrap_or_default();
+        ensure!(after < SOON, "{thread}: {after:?} after the server was killed");
+    }
+    ensure!(threads == 10, "{threads} threads: {said}");
+    ensure!(said.contains("10 of 10 failed, main: cudaErrorDevicesUnavailable"), "{said}");
+    for word in ["GPU server of session 1", "SIGKILL", "CUDA_ERROR_DEVICE_UNAVAILABLE (46)", &image] {
+        ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    }
+
+    // What was offered works.
+    std::fs::remove_file(at("block"))?;
+    std::fs::write(at("end"), "")?;
+    let command = offered(&finished.stderr)?;
+    ensure!(command.starts_with(&format!("restart {} --store ", stage.name())), "{command}");
+    let mut restart = Command::new("sh");
+    restart.current_dir(stage.place().cwd()).stdin(Stdio::null());
+    restart.arg("-c").arg(format!("exec \"$0\" {command} --device {}", device.flag()));
+    let restarted = Job::start({
+        restart.arg(stage.place().dormouse("").get_program());
+        restart
+    })?;
+    let restarted = restarted.finish()?;
+    let said = String::from_utf8_lossy(&restarted.stdout);
+    ensure!(restarted.exit == Exit::Code(0), "{}: {said}{}", restarted.exit, restarted.stderr);
+    ensure!(said.ends_with("0 of 8 failed, main: cudaSuccess\n"), "{said}");
+    Ok(())
+}
+
+/// Two processes, one of which loses its server; there is no image to offer.
+fn a_killed_server_fails_no_other_process(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "neighbour")?;
+    let guest = stage.guest("vector_loop");
+    let steps = if device == Device::Gpu { "8000 400" } else { "300 40" };
+    let one = format!("( {} {steps}; echo \"left $?\" )", guest.display());
+    let script = format!("{one} & sleep 0.2; {one} & wait");
+    let job = first_line(Job::start(stage.shell(&script))?)?;
+    let began = Instant::now();
+    while server(&stage, &job, 2).is_err() {
+        ensure!(began.elapsed() < LIMIT, "there is no second session");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill(&stage, &job, 1)?;
+    let finished = job.finish()?;
+    let said = String::from_utf8_lossy(&finished.stdout);
+    ensure!(finished.exit == Exit::Code(0), "{}: {said}{}", finished.exit, finished.stderr);
+    for left in ["left 3\n", "left 0\n"] {
+        ensure!(said.matches(left).count() == 1, "{left:?} in: {said}{}", finished.stderr);
+    }
+    let advice =
+        format!("There is no image of the job to continue from: 'dormouse checkpoint {}'", stage.name());
+    ensure!(finished.stderr.contains(&advice), "{advice:?} is not in: {}", finished.stderr);
+    Ok(())
+}
+
+/// A checkpoint waits for another process's kernel, with all gates closed.
+fn while_others_keep_the_gate(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "kept")?;
+    let (lost, keeps) = (stage.guest("vector_loop"), stage.guest("spin"));
+    let script = format!(
+        "( {} 100000 40; echo \"left $?\" ) & sleep 1; {} 12000; wait",
+        lost.display(),
+        keeps.display()
+    );
+    let job = first_line(Job::start(stage.shell(&script))?)?;
+    wait_for_text(&job, "spinning")?;
+    let mut command = stage.place().checkpoint_command(After::LeaveRunning);
+    command.args(["--gate-deadline", "6", "--retries", "0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let checkpoint = command.spawn().context("cannot run dormouse checkpoint")?;
+    std::thread::sleep(Duration::from_millis(700));
+    let (killed, _) = kill(&stage, &job, 1)?;
+    wait_for_text(&job, "left 3")?;
+    // The guest's end and a poll of its output included.
+    let after = killed.elapsed();
+    ensure!(after < 2 * SOON, "{after:?} after the server was killed");
+    let output = checkpoint.wait_with_output().context("cannot wait for dormouse checkpoint")?;
+    let failure = Failure::of(&output)?;
+    ensure!(failure.code == Some(5) && failure.message.contains("spin"), "{}", failure.message);
+    ensure!(stage.images()?.is_empty(), "nothing is published");
+    let finished = job.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    Ok(())
+}
