@@ -283,7 +283,7 @@ fn what_is_no_session_is_refused() {
     let short = ClientSession::open(dir.path()).err().unwrap();
     assert!(matches!(short, TransportError::NotASession { what: "size", .. }), "{short}");
     let file = std::fs::File::create(dir.path().join("session")).unwrap();
-    file.set_len(1 << 30).unwrap();
+    file.set_len(4 << 30).unwrap();
     let blank = ClientSession::open(dir.path()).err().unwrap();
     assert!(matches!(blank, TransportError::NotASession { what: "magic", .. }), "{blank}");
     assert!(
