@@ -129,11 +129,14 @@ pub(crate) struct CallbacksShared {
 pub(crate) struct RingShared<const S: usize, const R: usize> {
     pub(crate) client: Line<ClientLine>,
     pub(crate) server: Line<ServerLine>,
-    /// The application's thread sleeps for a reply or for room. Each side looks here after every message, so it lies apart from what
+    /// The application's thread sleeps for a reply. Each side looks here after every message, so it lies apart from what
     /// the other writes with every message.
     pub(crate) waiting: Line<Sleeper>,
     /// The server's thread sleeps for messages.
     pub(crate) sleeping: Line<Sleeper>,
+    /// Round trips answered; server. The application's thread looks here while it waits for an answer, and the server counts what it executes
+    /// before that elsewhere.
+    pub(crate) reply_seq: Line<AtomicU64>,
     pub(crate) reply: Paged<[AtomicU64; R]>,
     pub(crate) submission: Paged<[AtomicU64; S]>,
 }
@@ -154,8 +157,6 @@ pub(crate) struct ClientLine {
 pub(crate) struct ServerLine {
     /// Bytes executed.
     pub(crate) head: AtomicU64,
-    /// Round trips answered.
-    pub(crate) reply_seq: AtomicU64,
 }
 
 /// A lane of a trace: a queue of records, two words each.
@@ -196,6 +197,7 @@ const _: () = {
     assert!(offset_of!(Ring, server) == 128);
     assert!(offset_of!(Ring, waiting) == 256);
     assert!(offset_of!(Ring, sleeping) == 384);
+    assert!(offset_of!(Ring, reply_seq) == 512);
     assert!(offset_of!(Ring, reply) == 4096);
     assert!(offset_of!(Ring, submission) == 4096 + (256 << 10));
     assert!(offset_of!(LaneShared, head) == 128);
@@ -209,9 +211,10 @@ impl<const S: usize, const R: usize> RingShared<S, R> {
         let zero = || AtomicU64::new(0);
         Self {
             client: Line(ClientLine { tail: zero(), async_tail: zero(), reply_wanted: zero() }),
-            server: Line(ServerLine { head: zero(), reply_seq: zero() }),
+            server: Line(ServerLine { head: zero() }),
             waiting: Line(Sleeper::new()),
             sleeping: Line(Sleeper::new()),
+            reply_seq: Line(zero()),
             reply: Paged(std::array::from_fn(|_| zero())),
             submission: Paged(std::array::from_fn(|_| zero())),
         }

@@ -166,7 +166,7 @@ proptest! {
         let mut producer = Producer::attach(&ring);
         let published = producer.publish(&ring, Kind::RoundTrip, 1, &[], &[b"x"]);
         prop_assert_eq!(published.is_ok(), head == 0);
-        ring.server.0.reply_seq.store(seq, Ordering::Relaxed);
+        ring.reply_seq.0.store(seq, Ordering::Relaxed);
         ring.reply.0[0].store(len, Ordering::Relaxed);
         let mut reply = Vec::new();
         if producer.read_reply(&ring, &mut reply).is_ok() {
