@@ -47,7 +47,10 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
     compiler.make_libraries(&sources)?;
 
     let newest = newest_input(&sources)?.max(newest_input(&benches)?);
-    let mut jobs = vec![compiler.program(&benches.join("calls.cu"), &bench.join("calls"), &Build::default())];
+    let program = |name: &str| {
+        compiler.program(&benches.join(format!("{name}.cu")), &bench.join(name), &Build::default())
+    };
+    let mut jobs: Vec<Job> = ["calls", "many_kernels"].map(program).into();
     for guest in &manifest.guests {
         let build = Build { flags: &guest.flags, libraries: &guest.libraries, code: guest.code };
         jobs.push(compiler.program(&sources.join(guest.source()), &guests.join(guest.program()), &build));

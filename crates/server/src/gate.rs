@@ -73,6 +73,11 @@ impl Gate {
         }
     }
 
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     /// Opens the gate.
     pub fn open(&self) {
         let _parked = lock(&self.parked);

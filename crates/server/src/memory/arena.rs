@@ -2,8 +2,8 @@
 //!
 //! Device memory comes in *blocks*, multiples of 2 MiB that a backend maps. An allocation above [`SMALL_MAX`] has a block of
 //! its own; smaller ones share blocks, at 512-byte alignment. A freed allocation stays taken until it is *reclaimed*: the
-//! caller does that when no work submitted before the free can still touch it. Blocks with nothing in them stay mapped up to
-//! [`RETAIN`] bytes, so that a program which allocates and frees in a loop maps nothing.
+//! caller does that when no work submitted before the free can still touch it. Blocks with nothing in them stay mapped for a moment,
+//! and up to [`RETAIN`] bytes of them for longer, so that a program which allocates and frees in a loop maps nothing.
 //!
 //! Blocks belong to a *holder*: `cuMemAlloc`, or one memory pool. A pool takes over empty blocks that `cuMemAlloc` has no use
 //! for before it has new ones mapped, and what it gives up goes back there.
@@ -451,15 +451,22 @@ impl Arena {
         empty.into_iter().map(|(_, range)| range).collect()
     }
 
-    /// Takes empty blocks of `cuMemAlloc` out, those longest empty first, until no more than `keep` bytes of them are left; the
-    /// caller unmaps them.
-    pub fn trim(&mut self, keep: u64) -> Vec<Range> {
+    /// Counts calls of [`Arena::reclaim`].
+    #[must_use]
+    pub fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Takes blocks of `cuMemAlloc` out that have been empty since the clock was `since`, those longest empty first, until no more than `keep`
+    /// bytes are left in empty blocks; the caller unmaps them.
+    pub fn trim(&mut self, keep: u64, since: u64) -> Vec<Range> {
         if self.empty_bytes() <= keep {
             return Vec::new();
         }
         let mut out = Vec::new();
         for range in self.longest_empty(Holder::Plain) {
-            if self.empty_bytes() <= keep {
+            let idle = self.blocks.get(&range.base).is_some_and(|block| block.emptied <= since);
+            if !idle || self.empty_bytes() <= keep {
                 break;
             }
             self.remove_block(range.base);

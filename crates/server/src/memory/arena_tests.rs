@@ -36,7 +36,7 @@ fn a_large_block_is_reused_and_dropped_above_the_limit() {
     let large = allocate(&mut arena, 64 << 20);
     let freed = arena.free(large.range.base).unwrap();
     arena.reclaim(freed);
-    assert!(arena.trim(RETAIN).is_empty());
+    assert!(arena.trim(RETAIN, u64::MAX).is_empty());
     assert!(
         arena.plan(Holder::Plain, 60 << 20).unwrap().block_to_map().is_none(),
         "an eighth of waste is accepted"
@@ -45,8 +45,24 @@ fn a_large_block_is_reused_and_dropped_above_the_limit() {
         arena.plan(Holder::Plain, 32 << 20).unwrap().block_to_map().is_some(),
         "half of a block is not wasted"
     );
-    assert_eq!(arena.trim(0), [Range { base: large.range.base, bytes: 64 << 20 }]);
+    assert_eq!(arena.trim(0, u64::MAX), [Range { base: large.range.base, bytes: 64 << 20 }]);
     assert_eq!(arena.empty_bytes(), 0);
+}
+
+#[test]
+fn what_was_empty_a_moment_ago_stays() {
+    let mut arena = Arena::new(RANGE);
+    let both = [allocate(&mut arena, 64 << 20), allocate(&mut arena, 64 << 20)];
+    let free = |arena: &mut Arena, which: usize| {
+        let freed = arena.free(both[which].range.base).unwrap();
+        arena.reclaim(freed);
+    };
+    free(&mut arena, 1);
+    let since = arena.clock();
+    free(&mut arena, 0);
+    assert_eq!(arena.trim(0, since), [Range { base: both[1].range.base, bytes: 64 << 20 }]);
+    assert_eq!(arena.empty_bytes(), 64 << 20);
+    assert!(arena.plan(Holder::Plain, 64 << 20).unwrap().block_to_map().is_none());
 }
 
 #[test]
@@ -163,7 +179,7 @@ fn run(steps: &[Step]) -> Vec<Range> {
                 arena.reclaim(freed);
             }
             Step::Trim(keep) => {
-                let gone = arena.trim(keep);
+                let gone = arena.trim(keep, u64::MAX);
                 model.mapped.retain(|block| !gone.contains(block));
                 assert!(arena.empty_bytes() <= keep);
             }

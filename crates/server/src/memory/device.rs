@@ -26,6 +26,8 @@ pub(super) struct Inner {
     pub(super) pools: BTreeMap<PoolKey, Pool>,
     /// Whether pools have been used since somebody waited for the device.
     pub(super) unsynchronized: bool,
+    /// The arena's clock at the last [`DeviceMemory::tidy`].
+    tidied: u64,
 }
 
 /// The memory of one device.
@@ -48,6 +50,7 @@ impl DeviceMemory {
             streams: Vec::new(),
             pools: BTreeMap::new(),
             unsynchronized: false,
+            tidied: 0,
         };
         Self { device, range, backend, inner: Mutex::new(inner) }
     }
@@ -72,7 +75,6 @@ impl DeviceMemory {
     pub fn allocate(&self, ctx: ContextId, bytes: u64) -> backend::Result<Option<Allocation>> {
         let mut inner = lock(&self.inner);
         inner.settle();
-        self.trim(&mut inner, RETAIN)?;
         match self.allocate_in(&mut inner, Holder::Plain, ctx, bytes)? {
             None if inner.is_settled() => Err(CuError::OUT_OF_MEMORY),
             found => Ok(found),
@@ -131,7 +133,7 @@ impl DeviceMemory {
         let Inner { arena, pools, .. } = &mut *inner;
         pools.values().for_each(|pool| arena.release(pool.holder(), 0));
         let any = arena.empty_bytes() > 0;
-        self.trim(inner, 0)?;
+        self.trim(inner, 0, u64::MAX)?;
         Ok(any)
     }
 
@@ -163,12 +165,25 @@ impl DeviceMemory {
         }
         inner.forget_frees(Some(ctx));
         inner.settle();
-        self.trim(&mut inner, 0)
+        self.trim(&mut inner, 0, u64::MAX)
     }
 
-    /// Gives back empty blocks above `keep` bytes.
-    pub(super) fn trim(&self, inner: &mut Inner, keep: u64) -> backend::Result<()> {
-        for range in inner.arena.trim(keep) {
+    /// Gives back what has been empty since the last call, but for [`RETAIN`] bytes. Called now and then, so that memory which the application has
+    /// freed is soon there for others.
+    ///
+    /// # Errors
+    /// The backend's, from unmapping.
+    pub fn tidy(&self) -> backend::Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.settle();
+        let now = inner.arena.clock();
+        let since = std::mem::replace(&mut inner.tidied, now);
+        self.trim(&mut inner, RETAIN, since)
+    }
+
+    /// Gives back blocks that have been empty since the arena's clock was `since`, as long as more than `keep` bytes are empty.
+    fn trim(&self, inner: &mut Inner, keep: u64, since: u64) -> backend::Result<()> {
+        for range in inner.arena.trim(keep, since) {
             if let Some(raw) = inner.blocks.remove(&range.base) {
                 self.backend.unmap_block(raw)?;
             }

@@ -1,7 +1,7 @@
 //! Stream-ordered allocation: a place freed in a stream is that stream's at once, and everybody's when the stream has come to
 //! the free.
 
-use super::arena::{Allocation, Freed, Holder, RETAIN};
+use super::arena::{Allocation, Freed, Holder};
 use super::device::{DeviceMemory, Inner};
 use super::pool::{self, Pool, PoolKey, PoolRecord};
 use crate::failure::Result;
@@ -53,7 +53,6 @@ impl DeviceMemory {
             return Ok(Some(allocation.0));
         }
         inner.settle();
-        self.trim(&mut inner, RETAIN)?;
         if let Some(allocation) = self.allocate_in(&mut inner, holder, ctx, bytes)? {
             return Ok(Some(allocation));
         }

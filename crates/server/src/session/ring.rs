@@ -8,7 +8,7 @@ use crate::read;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use transport::{Next, RingIndex, RingReader, RingState, TraceKind, TransportError, trace_clock};
 use wire::Request;
 
@@ -39,6 +39,7 @@ impl Rings {
         let control = self.session.link.control();
         let mut threads: Vec<JoinHandle<()>> = Vec::new();
         let mut seen = 0;
+        let mut tidied = Instant::now();
         while !self.session.is_ending() {
             for (index, state) in control.rings() {
                 if state != RingState::Free && crate::lock(&self.running).insert(index) {
@@ -47,6 +48,10 @@ impl Rings {
             }
             threads.retain(|thread| !thread.is_finished());
             seen = control.wait_doorbell(seen, LOOK);
+            if tidied.elapsed() >= LOOK {
+                self.session.tidy();
+                tidied = Instant::now();
+            }
         }
         for thread in threads {
             // One that panicked has said so, and has ended the session.
@@ -183,6 +188,18 @@ impl Session {
         tracing::debug!(opcode, pipelined, %failure, "message failed");
         if pipelined || failure.code.is_sticky() {
             self.link.control().set_error(failure.code);
+        }
+    }
+
+    /// Gives back memory that nobody has used for a while; not in a cut.
+    fn tidy(&self) {
+        if self.gate.is_closed() {
+            return;
+        }
+        for device in &self.devices {
+            if let Err(error) = device.tidy() {
+                tracing::debug!(%error, "freed memory is not given back");
+            }
         }
     }
 
