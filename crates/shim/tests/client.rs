@@ -12,7 +12,7 @@ use cuda_shim::api::{
     context::*, copy::*, event::*, host_memory::*, launch::*, library::*, memory::*, module::*, occupancy::*,
     set::*, stream::*, unified::*,
 };
-use cuda_shim::default_stream::LEGACY;
+use cuda_shim::default_stream::{LEGACY, PER_THREAD};
 use fake::start;
 use wire::{Request, Stream};
 
@@ -436,6 +436,49 @@ fn block_sizes_are_found_and_streams_named() {
         });
         assert_eq!(streams, [Stream::PerThread]);
     }
+}
+
+/// cuBLAS asks the table of contexts what a stream is known by, and for that one's number.
+#[test]
+fn the_private_table_knows_streams_as_the_public_function_does() {
+    type StreamOf =
+        unsafe extern "C" fn(sys::CUcontext, sys::CUstream, *mut sys::CUstream, std::ffi::c_int) -> u32;
+    type StreamId = unsafe extern "C" fn(sys::CUcontext, sys::CUstream, *mut u64) -> u32;
+    start();
+    let table = 0x21318c60_97143248_8ca641ff_7324c8f2_u128.to_be_bytes();
+    let table = cuda_shim::private::table(table).unwrap().cast::<*const c_void>();
+    // SAFETY: the table has 93 words; these are functions of these types.
+    let (stream_of, stream_id) = unsafe {
+        (
+            std::mem::transmute::<*const c_void, StreamOf>(table.add(51).read()),
+            std::mem::transmute::<*const c_void, StreamId>(table.add(39).read()),
+        )
+    };
+    let mut created = null_mut();
+    // SAFETY: the pointer is this function's.
+    unsafe { cuStreamCreate(&raw mut created, 0) }.unwrap();
+    let number = |stream: sys::CUstream| {
+        let mut id = 0;
+        // SAFETY: the pointer is this function's.
+        unsafe { cuStreamGetId(stream, &raw mut id) }.unwrap();
+        id
+    };
+    let known = |stream: sys::CUstream, per_thread| {
+        let (mut known, mut id) = (null_mut(), 0);
+        // SAFETY: the pointers are this function's.
+        let codes = unsafe {
+            let code = stream_of(null_mut(), stream, &raw mut known, per_thread);
+            (code, stream_id(null_mut(), known, &raw mut id))
+        };
+        (codes, id)
+    };
+    assert_eq!(known(created, 0), ((0, 0), number(created)));
+    assert_eq!(known(null_mut(), 0), ((0, 0), number(LEGACY)));
+    assert_eq!(known(null_mut(), 1), ((0, 0), number(PER_THREAD)));
+    assert_eq!(known(PER_THREAD, 1), ((0, 0), number(PER_THREAD)));
+    // SAFETY: a live stream.
+    unsafe { cuStreamDestroy_v2(created) }.unwrap();
+    assert_eq!(known(created, 0).0.0, CuError::INVALID_HANDLE.code());
 }
 
 #[test]

@@ -122,10 +122,18 @@ pub unsafe fn cuStreamGetFlags(hStream: sys::CUstream, flags: *mut c_uint) -> Cu
 /// Gives a number that no other stream of the process has.
 pub unsafe fn cuStreamGetId(hStream: sys::CUstream, streamId: *mut c_ulonglong) -> CuResult {
     let streamId = out(streamId)?;
-    let stream = with(|call| known(call, hStream))?;
+    let number = stream_number(hStream)?;
     // SAFETY: the caller's to write to.
-    unsafe { streamId.set(stream.id) };
+    unsafe { streamId.set(number) };
     Ok(())
+}
+
+/// The number of a stream that `cuStreamGetId` gives.
+///
+/// # Errors
+/// As [`Call::any_stream`], and without a session.
+pub fn stream_number(stream: sys::CUstream) -> CuResult<u64> {
+    Ok(with(|call| known(call, stream))?.id)
 }
 
 /// Gives the device.

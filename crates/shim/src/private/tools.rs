@@ -8,11 +8,11 @@ use std::{
 
 use cuda_abi::{
     CuError, CuResult, FunctionId,
-    sys::{CUcontext, CUfunction, CUmodule},
+    sys::{CUcontext, CUfunction, CUmodule, CUstream},
 };
 
 use super::slots::Table;
-use crate::{exports, facts};
+use crate::{api::stream::stream_number, default_stream, exports, facts};
 
 /// `TOOLS_RUNTIME_CALLBACK_HOOKS`.
 pub static CALLBACK_HOOKS: Table<7> =
@@ -22,7 +22,11 @@ pub static CALLBACK_HOOKS: Table<7> =
 pub static TLS: Table<3> = Table::new::<2>(&[(2, current_context as *const c_void)]);
 
 /// The table of contexts.
-pub static CONTEXT: Table<93> = Table::new::<5>(&[(4, context_id as *const c_void)]);
+pub static CONTEXT: Table<93> = Table::new::<5>(&[
+    (4, context_id as *const c_void),
+    (39, stream_id as *const c_void),
+    (51, stream_of as *const c_void),
+]);
 
 /// The table of functions and modules.
 pub static FUNCTIONS: Table<99> = Table::new::<6>(&[(7, for_each_function as *const c_void)]);
@@ -91,6 +95,45 @@ unsafe extern "C" fn current_context(context: *mut CUcontext) -> c_uint {
 unsafe extern "C" fn context_id(context: CUcontext, id: *mut u64) -> c_uint {
     let give = || -> CuResult {
         let number = if context.is_null() { 0 } else { facts::get()?.context_id(context)? };
+        if id.is_null() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // SAFETY: not NULL, so the caller's to write to.
+        unsafe { id.write(number) };
+        Ok(())
+    };
+    give().map_or_else(CuError::code, |()| 0)
+}
+
+/// Gives what the driver knows a stream by, here its handle: that of a default stream, where the handle is NULL. cuBLAS asks before it takes
+/// a workspace for a stream.
+unsafe extern "C" fn stream_of(
+    _context: CUcontext,
+    stream: CUstream,
+    known: *mut CUstream,
+    per_thread: c_int,
+) -> c_uint {
+    let give = || -> CuResult {
+        let stream = match stream.addr() {
+            0 if per_thread != 0 => default_stream::PER_THREAD,
+            0 => default_stream::LEGACY,
+            _ => stream,
+        };
+        stream_number(stream)?;
+        if known.is_null() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // SAFETY: not NULL, so the caller's to write to.
+        unsafe { known.write(stream) };
+        Ok(())
+    };
+    give().map_or_else(CuError::code, |()| 0)
+}
+
+/// As `cuStreamGetId`, of what [`stream_of`] gave.
+unsafe extern "C" fn stream_id(_context: CUcontext, stream: CUstream, id: *mut u64) -> c_uint {
+    let give = || -> CuResult {
+        let number = stream_number(stream)?;
         if id.is_null() {
             return Err(CuError::INVALID_VALUE);
         }
