@@ -376,7 +376,7 @@ int main(int argc, char **argv) {
     REQUIRE(how.result_out == CUDA_GRAPH_INSTANTIATE_SUCCESS);
     cuuint64_t flags;
     CUDA(cuGraphExecGetFlags(exec, &flags));
-    REQUIRE(flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
+    REQUIRE(!(flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD));
     CUDA(cuGraphUpload(exec, stream));
     CUDA(cuEventRecord(other_event, stream));
 
