@@ -21,32 +21,34 @@ impl Session {
     /// What held it, in sentences, when it is not so after `deadline`; the gate is open again then.
     pub fn close_gate(&self, deadline: Duration) -> Result<(), Vec<String>> {
         let until = Instant::now() + deadline;
-        let mut closed = self.gate.close(until);
         let mut since = Instant::now();
-        let mut busy = self.busy_streams();
-        while closed.is_ok() && !(busy.is_empty() && self.callbacks.running().is_none()) {
-            if Instant::now() >= until {
+        loop {
+            // A call in hand may itself wait for a stream.
+            let closed = self.gate.close(until.min(Instant::now() + PATIENCE));
+            let busy = self.busy_streams();
+            let callback = self.callbacks.running();
+            if closed.is_ok() && busy.is_empty() && callback.is_none() {
                 break;
+            }
+            if Instant::now() >= until {
+                self.gate.open();
+                let mut holders: Vec<String> =
+                    busy.iter().map(|stream| self.describe_stream(stream)).collect();
+                holders.extend(callback.map(|id| format!("host callback {:#x}", id.handle())));
+                if let Err((ring, opcode)) = closed
+                    && holders.is_empty()
+                {
+                    holders.push(describe_call(ring, opcode));
+                }
+                return Err(holders);
             }
             if since.elapsed() >= PATIENCE && busy.iter().any(|stream| stream.wait().is_some()) {
                 self.gate.open();
                 std::thread::sleep(MOMENT);
-                closed = self.gate.close(until);
                 since = Instant::now();
+            } else {
+                std::thread::sleep(LOOK);
             }
-            std::thread::sleep(LOOK);
-            busy = self.busy_streams();
-        }
-        let mut holders: Vec<String> = busy.iter().map(|stream| self.describe_stream(stream)).collect();
-        holders.extend(self.callbacks.running().map(|id| format!("host callback {:#x}", id.handle())));
-        if let Err((ring, opcode)) = closed
-            && holders.is_empty()
-        {
-            holders.push(describe_call(ring, opcode));
-        }
-        if !holders.is_empty() {
-            self.gate.open();
-            return Err(holders);
         }
         self.bury_streams();
         self.devices.iter().for_each(crate::memory::DeviceMemory::settle_idle);

@@ -95,6 +95,29 @@ fn what_writes_the_word_passes_the_gate() {
 }
 
 #[test]
+fn what_writes_the_word_passes_the_gate_while_a_thread_synchronises() {
+    let (app, mut thread) = App::with_context();
+    let (_ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let [one, two] = thread.streams([4, 5]).map(Stream::Created);
+    let mut waiting = app.thread();
+    for round in 1..10 {
+        let gate = MemoryOperation::Wait { word: word(address, round), until: Until::Reached };
+        thread.send(operations(one, vec![gate]));
+        assert_eq!(thread.call(StreamQuery { ctx: CTX, stream: one }), Ok(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| waiting.call(StreamSynchronize { ctx: CTX, stream: one }).unwrap());
+            // So that the synchronisation is in hand when the gate closes, and the write comes behind it.
+            std::thread::sleep(Duration::from_millis(10));
+            let closing = scope.spawn(|| app.session.close_gate(LONG));
+            std::thread::sleep(Duration::from_millis(3));
+            thread.send(operations(two, vec![write(word(address, round))]));
+            assert_eq!(closing.join().unwrap(), Ok(()));
+            app.session.open_gate();
+        });
+    }
+}
+
+#[test]
 fn words_outside_of_the_programs_memory_are_refused() {
     let (app, mut thread) = App::with_context();
     let memory = thread.alloc(64);
