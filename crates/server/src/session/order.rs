@@ -7,7 +7,7 @@ use crate::objects::{StreamKey, Table};
 use crate::read;
 use std::time::{Duration, Instant};
 use transport::{Dependency, TransportError};
-use wire::{ContextId, EventId, Request, Stream as StreamName};
+use wire::{ContextId, EventId, GraphExecId, Request, Stream as StreamName};
 
 /// How long a message waits for another ring before it looks whether it has to.
 const PATIENCE: Duration = Duration::from_micros(100);
@@ -15,13 +15,22 @@ const PATIENCE: Duration = Duration::from_micros(100);
 /// How long a message waits for a stream that does not get on.
 const STALL: Duration = Duration::from_secs(1);
 
+/// What work in a stream names beside the stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Named {
+    /// An event.
+    Event(EventId),
+    /// An executable graph: its launches are in order with one another, in whichever streams.
+    Graph(GraphExecId),
+}
+
 /// What a message touches, as far as the order of calls can be seen from outside.
 #[derive(Clone, Debug)]
 pub(super) enum Footprint {
     /// Nothing that a pipelined call changes.
     Nothing,
-    /// Work in a stream, and what makes or ends it; with an event, if any.
-    Stream(StreamKey, ContextId, Option<EventId>),
+    /// Work in a stream, and what makes or ends it; with an event or a graph, if any.
+    Stream(StreamKey, ContextId, Option<Named>),
     /// An event.
     Event(EventId),
     /// Two events.
@@ -37,8 +46,8 @@ impl Footprint {
     pub(super) fn of(request: &Request, ring: u16) -> Self {
         let work =
             |ctx: ContextId, stream: StreamName| Self::Stream(StreamKey::new(ctx, stream, ring), ctx, None);
-        let with_event = |ctx: ContextId, stream: StreamName, event: EventId| {
-            Self::Stream(StreamKey::new(ctx, stream, ring), ctx, Some(event))
+        let with = |ctx: ContextId, stream: StreamName, named: Named| {
+            Self::Stream(StreamKey::new(ctx, stream, ring), ctx, Some(named))
         };
         match request {
             Request::GetFacts(_)
@@ -120,8 +129,8 @@ impl Footprint {
             | Request::GraphNodeEnable(_)
             | Request::GraphExecDestroy(_) => Self::Session,
             Request::GraphLaunch(m) if m.wide => Self::Session,
-            Request::GraphLaunch(m) => work(m.ctx, m.stream),
-            Request::GraphUpload(m) => work(m.ctx, m.stream),
+            Request::GraphLaunch(m) => with(m.ctx, m.stream, Named::Graph(m.exec)),
+            Request::GraphUpload(m) => with(m.ctx, m.stream, Named::Graph(m.exec)),
 
             Request::CopyToInline(m) => work(m.ctx, m.stream),
             Request::CopyToSlot(m) => work(m.ctx, m.stream),
@@ -143,8 +152,8 @@ impl Footprint {
             Request::MemFreeAsync(m) => work(m.ctx, m.stream),
             Request::MemoryOperations(m) => work(m.ctx, m.stream),
 
-            Request::StreamWaitEvent(m) => with_event(m.ctx, m.stream, m.event),
-            Request::EventRecord(m) => with_event(m.ctx, m.stream, m.event),
+            Request::StreamWaitEvent(m) => with(m.ctx, m.stream, Named::Event(m.event)),
+            Request::EventRecord(m) => with(m.ctx, m.stream, Named::Event(m.event)),
             Request::EventCreate(m) => Self::Event(m.event),
             Request::EventDestroy(m) => Self::Event(m.event),
             Request::EventQuery(m) => Self::Event(m.event),
@@ -153,11 +162,11 @@ impl Footprint {
         }
     }
 
-    fn events(&self) -> [Option<EventId>; 2] {
+    fn named(&self) -> [Option<Named>; 2] {
         match self {
-            Self::Stream(_, _, event) => [*event, None],
-            Self::Event(event) => [Some(*event), None],
-            Self::Events(start, end) => [Some(*start), Some(*end)],
+            Self::Stream(_, _, named) => [*named, None],
+            Self::Event(event) => [Some(Named::Event(*event)), None],
+            Self::Events(start, end) => [start, end].map(|event| Some(Named::Event(*event))),
             Self::Nothing | Self::Context(_) | Self::Session => [None, None],
         }
     }
@@ -175,10 +184,10 @@ impl Footprint {
             (Self::Stream(a, ctx_a, _), Self::Stream(b, ctx_b, _)) => {
                 a == b
                     || (ctx_a == ctx_b && serialised(a, b, table))
-                    || shares(&self.events(), &other.events())
+                    || shares(&self.named(), &other.named())
             }
             (Self::Event(_) | Self::Events(..) | Self::Stream(..), _) => {
-                shares(&self.events(), &other.events())
+                shares(&self.named(), &other.named())
             }
         }
     }
@@ -192,8 +201,8 @@ fn serialised(a: &StreamKey, b: &StreamKey, table: &Table) -> bool {
     (legacy(a) && blocking(b)) || (legacy(b) && blocking(a))
 }
 
-fn shares(a: &[Option<EventId>; 2], b: &[Option<EventId>; 2]) -> bool {
-    a.iter().flatten().any(|event| b.contains(&Some(*event)))
+fn shares(a: &[Option<Named>; 2], b: &[Option<Named>; 2]) -> bool {
+    a.iter().flatten().any(|named| b.contains(&Some(*named)))
 }
 
 impl Session {
@@ -277,6 +286,29 @@ mod tests {
         Footprint::Stream(StreamKey::new(ctx, name, 0), ctx, None)
     }
 
+    /// Launches of one graph by two threads, each in a stream of its own that is ordered with nothing.
+    #[test]
+    fn launches_of_one_graph_are_in_order() {
+        let table = Table::default();
+        let launch = |stream, exec| {
+            let (stream, exec) = (StreamName::Created(StreamId(stream)), GraphExecId(exec));
+            wire::GraphLaunch { ctx: ContextId(1), stream, exec, wide: false }
+        };
+        let upload = wire::GraphUpload {
+            ctx: ContextId(2),
+            stream: StreamName::Created(StreamId(7)),
+            exec: GraphExecId(3),
+        };
+        let one = Footprint::of(&Request::GraphLaunch(launch(5, 3)), 0);
+        for (other, expected) in [
+            (Request::GraphLaunch(launch(6, 3)), true),
+            (Request::GraphUpload(upload), true),
+            (Request::GraphLaunch(launch(6, 4)), false),
+        ] {
+            assert_eq!(one.conflicts(&Footprint::of(&other, 1), &table), expected, "{other:?}");
+        }
+    }
+
     #[test]
     fn only_what_can_be_seen_is_in_order() {
         let table = Table::default();
@@ -285,7 +317,11 @@ mod tests {
         let legacy = stream(1, StreamName::Legacy);
         let elsewhere = stream(2, StreamName::Legacy);
         let event = Footprint::Event(EventId(9));
-        let recorded = Footprint::Stream(StreamKey::Created(StreamId(5)), ContextId(1), Some(EventId(9)));
+        let recorded = Footprint::Stream(
+            StreamKey::Created(StreamId(5)),
+            ContextId(1),
+            Some(Named::Event(EventId(9))),
+        );
         let cases = [
             (&one, &one, true),
             (&one, &two, false),
