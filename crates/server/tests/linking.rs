@@ -44,6 +44,21 @@ fn two_units_become_a_module() {
     assert_eq!(thread.get(memory, 1), [45]);
 }
 
+/// All inputs are in memory at once: what is too much is refused before it is read.
+#[test]
+fn inputs_are_bounded_together() {
+    let (mut app, mut thread) = App::with_context();
+    let first = app.upload(&format!("{HEADER}{CALLEE}"));
+    let second = app.upload("");
+    let file = std::fs::File::options().write(true).open(app.dir.path().join(format!("upload-{}", second.0)));
+    file.unwrap().set_len(4 << 30).unwrap();
+    let inputs = [(first, "first"), (second, "second")].map(|(id, name)| (PTX, (id, name.to_owned())));
+    let message = Link { ctx: CTX, inputs: inputs.to_vec(), options: vec![], output: UploadId(700) };
+    let (code, detail) = thread.explain(message).unwrap_err();
+    assert_eq!(code, CuError::INVALID_IMAGE);
+    assert!(detail.contains(&format!("upload-{}", second.0)), "{detail}");
+}
+
 #[test]
 fn what_cannot_be_linked_is_named() {
     let (mut app, mut thread) = App::with_context();

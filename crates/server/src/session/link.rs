@@ -10,8 +10,8 @@ use wire::{CuError, UploadId};
 
 /// The most inputs of one link.
 const INPUTS_MAX: usize = 4096;
-/// The longest input, bytes.
-const INPUT_MAX: u64 = 4 << 30;
+/// The most bytes of all of them: they are in memory at once.
+const BYTES_MAX: u64 = 4 << 30;
 
 impl Session {
     /// Leaves a file for the client in the session's folder.
@@ -35,8 +35,11 @@ impl Execute for wire::Link {
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }
         let mut data = Vec::with_capacity(self.inputs.len());
+        let mut room = BYTES_MAX;
         for (_, (upload, _)) in &self.inputs {
-            data.push(session.take_upload(*upload, INPUT_MAX)?);
+            let input = session.take_upload(*upload, room)?;
+            room -= input.len() as u64;
+            data.push(input);
         }
         let inputs: Vec<LinkInput<'_>> = self
             .inputs
