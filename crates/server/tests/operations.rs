@@ -65,6 +65,23 @@ fn the_gate_names_the_word_that_a_stream_waits_for() {
 }
 
 #[test]
+fn every_wait_of_a_batch_is_named() {
+    let (app, mut thread) = App::with_context();
+    let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let [stream] = thread.streams([4]);
+    let until = |at, value| MemoryOperation::Wait { word: word(address + at, value), until: Until::Equal };
+    thread.send(operations(Stream::Created(stream), vec![until(8, 7), until(16, 9)]));
+    assert_eq!(thread.call(StreamQuery { ctx: CTX, stream: Stream::Created(stream) }), Ok(false));
+    let holders = app.session.close_gate(Duration::from_millis(100)).unwrap_err().concat();
+    for wait in [format!("{:#x} to be 7", address + 8), format!("{:#x} to be 9", address + 16)] {
+        assert!(holders.contains(&wait), "{holders}");
+    }
+    ours.word(2).store(7, Ordering::Release);
+    ours.word(4).store(9, Ordering::Release);
+    app.session.close_gate(LONG).unwrap();
+}
+
+#[test]
 fn what_writes_the_word_passes_the_gate() {
     let (app, mut thread) = App::with_context();
     let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);

@@ -1,7 +1,7 @@
 //! Streams, the default ones included, and how far each is.
 
 use super::pace::Pace;
-use super::waits::{Wait, Waits};
+use super::waits::{Batch, Waits};
 use super::{Context, Making, Marker, Placement, Placer};
 use crate::failure::Result;
 use crate::lock;
@@ -179,16 +179,16 @@ impl Stream {
     /// # Errors
     /// The backend's.
     pub fn note_waits(&self, operations: &[MemoryOperation]) -> backend::Result<()> {
-        if let Some(wait) = Wait::among(operations).last() {
+        if let Some(waits) = Batch::among(operations) {
             let marker = self.ctx.mark(self.arg())?;
-            lock(&self.waits).push(marker, wait);
+            lock(&self.waits).push(marker, waits);
         }
         Ok(())
     }
 
-    /// The wait for memory that holds it, or that it has yet to come to.
+    /// The waits for memory that hold it, or that it has yet to come to.
     #[must_use]
-    pub fn wait(&self) -> Option<Wait> {
+    pub fn wait(&self) -> Option<Batch> {
         lock(&self.waits).first()
     }
 

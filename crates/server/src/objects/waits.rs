@@ -3,7 +3,11 @@
 use super::Marker;
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use wire::{MemoryOperation, Until, Word};
+
+/// How many waits are named.
+const TOLD_MAX: usize = 4;
 
 /// A wait for a word of memory.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +17,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// The waits among operations.
-    pub fn among(operations: &[MemoryOperation]) -> impl Iterator<Item = Self> + '_ {
+    fn among(operations: &[MemoryOperation]) -> impl Iterator<Item = Self> + '_ {
         operations.iter().filter_map(|operation| match operation {
             MemoryOperation::Wait { word, until } => Some(Self { word: *word, until: *until }),
             MemoryOperation::Write { .. } | MemoryOperation::Barrier { .. } => None,
@@ -36,21 +39,49 @@ impl fmt::Display for Wait {
     }
 }
 
-/// The waits of a stream that are not known to be over, oldest first, each with a marker behind it.
+/// The waits of a stream that are not known to be over, oldest first, each batch of them with a marker behind it.
 #[derive(Default)]
-pub struct Waits(VecDeque<(Marker, Wait)>);
+pub struct Waits(VecDeque<(Marker, Batch)>);
+
+/// Waits that were submitted together: any of them may be the one that holds the stream.
+#[derive(Clone, Debug)]
+pub struct Batch(Arc<[Wait]>);
+
+impl Batch {
+    /// The waits among operations, if there are any.
+    #[must_use]
+    pub fn among(operations: &[MemoryOperation]) -> Option<Self> {
+        let waits: Arc<[Wait]> = Wait::among(operations).collect();
+        (!waits.is_empty()).then_some(Self(waits))
+    }
+}
+
+impl fmt::Display for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, wait) in self.0.iter().take(TOLD_MAX).enumerate() {
+            if at > 0 {
+                write!(f, ", or ")?;
+            }
+            write!(f, "{wait}")?;
+        }
+        match self.0.len().checked_sub(TOLD_MAX) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, ", or {more} more"),
+        }
+    }
+}
 
 impl Waits {
     /// Adds what was just submitted.
-    pub fn push(&mut self, marker: Marker, wait: Wait) {
+    pub fn push(&mut self, marker: Marker, waits: Batch) {
         self.prune();
-        self.0.push_back((marker, wait));
+        self.0.push_back((marker, waits));
     }
 
-    /// The wait that holds the stream, or that it has yet to come to.
-    pub fn first(&mut self) -> Option<Wait> {
+    /// The waits that hold the stream, or that it has yet to come to.
+    pub fn first(&mut self) -> Option<Batch> {
         self.prune();
-        self.0.front().map(|(_, wait)| *wait)
+        self.0.front().map(|(_, waits)| waits.clone())
     }
 
     fn prune(&mut self) {
