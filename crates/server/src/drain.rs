@@ -1,8 +1,8 @@
 //! Closing the gate and waiting until the device is idle; what holds it if it does not get idle.
 
 use crate::objects::Stream;
-use crate::read;
 use crate::session::{Session, THREAD_END};
+use crate::{lock, read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::Request;
@@ -52,6 +52,7 @@ impl Session {
         }
         self.bury_streams();
         self.devices.iter().for_each(crate::memory::DeviceMemory::settle_idle);
+        lock(&self.pinned).settle_idle();
         Ok(())
     }
 
@@ -108,6 +109,13 @@ impl Session {
         }
         drop(table);
         refusals.extend(self.texel_refusals());
+        for (id, device) in lock(&self.virtual_memory).pieces() {
+            // It is read, and filled again, in a context.
+            if self.context_on(device).is_none() {
+                let memory = format!("the memory {:#x} of cuMemCreate", id.handle());
+                refusals.push(format!("{memory}: the program has no context on its device {device}"));
+            }
+        }
         refusals
     }
 }

@@ -102,6 +102,46 @@ fn memory_that_is_short_is_waited_for_in_the_stream() {
 }
 
 #[test]
+fn what_a_stream_cannot_wait_for_is_not_lost() {
+    let (mut app, mut thread) = App::with_context();
+    let (ours, flags) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    let other = ContextId(50);
+    thread.call(ContextCreate { ctx: other, device: Device(0), flags: 0, primary: false }).unwrap();
+    let upload = app.upload(BASIC);
+    let module = ModuleId(51);
+    thread.call(ModuleLoad { ctx: other, module, upload, options: vec![] }).unwrap();
+    let store = thread.function(module, 52, "store");
+    let [one] = thread.streams([4]);
+    let (_, total) = thread.call(MemInfo { ctx: CTX }).unwrap();
+    let most = total / 4 * 3;
+    let first = alloc(&mut thread, USUAL, on(one), most);
+    thread.launch(wait_for, on(one), 1, &[flags, flags + 4], &[]);
+    free(&mut thread, on(one), first);
+    // The other context fails: its stream can wait for nothing, and so cannot have the place.
+    let params = Bytes([&8u64.to_le_bytes()[..], &1u32.to_le_bytes()].concat());
+    let (stream, grid, block) = (Stream::Legacy, [1; 3], [1; 3]);
+    thread.send(Launch {
+        ctx: other,
+        stream,
+        callee: store,
+        grid,
+        block,
+        shared: 0,
+        attributes: vec![],
+        params,
+    });
+    assert_eq!(thread.call(StreamSynchronize { ctx: other, stream }), Err(CuError::ILLEGAL_ADDRESS));
+    let refused = thread.call(MemAllocAsync { ctx: other, stream, pool: USUAL, bytes: most });
+    assert_eq!(refused, Err(CuError::ILLEGAL_ADDRESS));
+    assert_eq!(get(&mut thread, USUAL, USED), 0);
+    ours.word(0).store(1, Ordering::Release);
+    thread.call(StreamSynchronize { ctx: CTX, stream: on(one) }).unwrap();
+    assert_eq!(alloc(&mut thread, USUAL, on(one), most), first);
+}
+
+#[test]
 fn what_a_pool_has_is_counted_and_given_back() {
     let (_app, mut thread) = App::with_context();
     let pool = create(&mut thread, 7, 40 << 20);

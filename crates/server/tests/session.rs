@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{App, BASIC, CTX, HELLO, VARIABLES, wait_until};
+use common::{App, BASIC, CTX, HELLO, LONG, VARIABLES, wait_until};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use wire::*;
@@ -224,6 +224,34 @@ fn pinned_memory_is_shared() {
     assert!(!app.dir.path().join("pinned-9").exists());
     assert_eq!(thread.call(PinnedFree { pinned }), Err(CuError::INVALID_VALUE));
     let again = thread.call(PinnedAlloc { ctx: CTX, pinned: PinnedId(10), bytes: 1, flags: 0 }).unwrap();
+    assert_eq!(again, address);
+}
+
+#[test]
+fn freed_pinned_memory_waits_for_its_work_and_nobody_for_it() {
+    let (mut app, mut thread) = App::with_context();
+    let (ours, flags) = app.pinned(&mut thread, PinnedId(8), 4096);
+    let (theirs, address) = app.pinned(&mut thread, PinnedId(9), 4096);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    let add = thread.function(module, 4, "add_one");
+    let [stream] = thread.streams([4]).map(Stream::Created);
+    thread.launch(wait_for, stream, 1, &[flags, flags + 4], &[]);
+    thread.launch(add, stream, 1, &[address], &[1]);
+    thread.call(PinnedFree { pinned: PinnedId(9) }).unwrap();
+    assert_eq!(thread.call(PinnedFree { pinned: PinnedId(9) }), Err(CuError::INVALID_VALUE));
+    thread.put(address, &[1]);
+    assert_eq!(thread.call(StreamQuery { ctx: CTX, stream }), Ok(false));
+    assert_eq!(app.client.control().take_error(), Some(CuError::INVALID_VALUE), "it is nobody's any more");
+    let another = thread.call(PinnedAlloc { ctx: CTX, pinned: PinnedId(10), bytes: 1, flags: 0 }).unwrap();
+    assert_ne!(another, address);
+    ours.word(0).store(1, Ordering::Release);
+    thread.call(StreamSynchronize { ctx: CTX, stream }).unwrap();
+    assert_eq!(theirs.word(0).load(Ordering::Acquire), 1, "the kernel had it");
+    app.session.close_gate(LONG).unwrap();
+    assert!(!app.dir.path().join("pinned-9").exists());
+    app.session.open_gate();
+    let again = thread.call(PinnedAlloc { ctx: CTX, pinned: PinnedId(11), bytes: 1, flags: 0 }).unwrap();
     assert_eq!(again, address);
 }
 

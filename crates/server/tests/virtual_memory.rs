@@ -159,3 +159,17 @@ fn mappings_come_back_as_they_were() {
     let (free, _) = thread.call(MemInfo { ctx: CTX }).unwrap();
     assert_eq!(free, info.0 + 4 * MIB);
 }
+
+#[test]
+fn a_piece_without_a_context_is_refused_by_name() {
+    let (app, mut thread) = App::with_context();
+    let piece = create(&mut thread, 1, 2 * MIB);
+    app.session.close_gate(LONG).unwrap();
+    assert_eq!(app.session.refusals(), Vec::<String>::new());
+    app.session.open_gate();
+    thread.call(ContextDestroy { ctx: CTX }).unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let refusals = app.session.refusals().concat();
+    let name = format!("{:#x}", piece.handle());
+    assert!(refusals.contains(&name) && refusals.contains("no context on its device 0"), "{refusals}");
+}

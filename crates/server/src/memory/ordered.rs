@@ -60,24 +60,37 @@ impl DeviceMemory {
         match inner.take_freed(holder, bytes, ctx, |_| true) {
             Some((allocation, marker)) => {
                 drop(inner);
-                stream.begin_work()?;
-                self.backend.stream_wait_event(stream.ctx.raw, stream.arg(), marker.event(), 0)?;
-                Ok(Some(allocation))
+                let waits = stream.begin_work().and_then(|()| {
+                    self.backend.stream_wait_event(stream.ctx.raw, stream.arg(), marker.event(), 0)
+                });
+                match waits {
+                    Ok(()) => Ok(Some(allocation)),
+                    Err(code) => {
+                        self.put_back(&allocation, marker);
+                        Err(code.into())
+                    }
+                }
             }
             None if inner.is_settled() => Err(CuError::OUT_OF_MEMORY.into()),
             None => Ok(None),
         }
     }
 
-    /// Frees the allocation at exactly `address` behind everything that `stream` has been given. False when there is no such
-    /// allocation.
-    pub fn free_ordered(&self, address: u64, stream: &Arc<Stream>) -> bool {
-        // In a failed context nothing is still to come.
-        let marker = stream.ctx.mark(stream.arg()).ok().map(Arc::new);
+    /// Frees what a stream could not be made to wait for: it is as far as it was, and no stream's own.
+    fn put_back(&self, allocation: &Allocation, marker: Arc<Marker>) {
+        let mut inner = lock(&self.inner);
+        if let Some(freed) = inner.free(allocation.range.base) {
+            inner.streams.push(StreamFrees { stream: Weak::new(), freed: VecDeque::from([(marker, freed)]) });
+        }
+    }
+
+    /// Frees the allocation at exactly `address` behind everything that `stream` has been given, where its marker is; without one
+    /// nothing is still to come. False when there is no such allocation.
+    pub fn free_ordered(&self, address: u64, stream: &Arc<Stream>, marker: Option<Marker>) -> bool {
         let mut inner = lock(&self.inner);
         let Some(freed) = inner.free(address) else { return false };
         inner.unsynchronized = true;
-        match marker {
+        match marker.map(Arc::new) {
             None => inner.arena.reclaim(freed),
             Some(marker) => match inner.streams.iter_mut().find(|frees| frees.is_of(stream)) {
                 Some(frees) => frees.freed.push_back((marker, freed)),

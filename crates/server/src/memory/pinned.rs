@@ -2,7 +2,7 @@
 //! with the device.
 
 use crate::failure::{Failure, Result};
-use crate::objects::{in_use, insert};
+use crate::objects::{Marker, in_use, insert};
 use backend::{Backend, Range};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -48,13 +48,15 @@ pub struct PinnedMemory {
     window: Range,
     reserved: bool,
     live: BTreeMap<PinnedId, PinnedRecord>,
+    /// What is freed, and what has to be complete before it goes.
+    freed: Vec<(PinnedRecord, Vec<Marker>)>,
 }
 
 impl PinnedMemory {
     /// None yet; files will be in `dir`, addresses in `window`, which is claimed at first use and stays claimed.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, dir: PathBuf, window: Range) -> Self {
-        Self { backend, dir, window, reserved: false, live: BTreeMap::new() }
+        Self { backend, dir, window, reserved: false, live: BTreeMap::new(), freed: Vec::new() }
     }
 
     /// Allocates `bytes` bytes of zeros.
@@ -69,6 +71,7 @@ impl PinnedMemory {
         if bytes == 0 {
             return Err(CuError::INVALID_VALUE.into());
         }
+        self.settle();
         self.reserve()?;
         let base = self.gap(bytes).ok_or_else(|| {
             let detail = format!("{bytes} bytes of pinned memory do not fit into {}", self.window);
@@ -120,25 +123,54 @@ impl PinnedMemory {
         insert(&mut self.live, record.id, record)
     }
 
-    /// Frees an allocation; the caller has made sure that no work uses it. Tells where it was.
+    /// Frees an allocation: it goes when all of `markers` are complete.
     ///
     /// # Errors
-    /// `INVALID_VALUE` when there is none, or the backend's.
-    pub fn free(&mut self, id: PinnedId) -> Result<Range> {
+    /// `INVALID_VALUE` when there is none.
+    pub fn free(&mut self, id: PinnedId, markers: Vec<Marker>) -> Result<()> {
         let Some(record) = self.live.remove(&id) else {
             return Err(Failure::new(CuError::INVALID_VALUE, format!("there is no {id:?}")));
         };
-        let unregistered = self.backend.unregister_host(record.pages());
-        self.unmap(record.pages())?;
-        let _ = rustix::fs::unlink(self.path(id));
-        unregistered?;
-        Ok(record.range)
+        self.freed.push((record, markers));
+        self.settle();
+        Ok(())
     }
 
-    /// The allocation `id`.
-    #[must_use]
-    pub fn get(&self, id: PinnedId) -> Option<PinnedRecord> {
-        self.live.get(&id).copied()
+    /// Frees everything of a context that is ending: nothing can touch it any more.
+    pub fn free_context(&mut self, ctx: ContextId) {
+        for (_, markers) in &mut self.freed {
+            markers.retain(|marker| marker.context().id() != ctx);
+        }
+        let gone = self.live.extract_if(.., |_, record| record.ctx == ctx);
+        self.freed.extend(gone.map(|(_, record)| (record, Vec::new())));
+        self.settle();
+    }
+
+    /// Forgets what freed allocations wait for: the device is idle.
+    pub fn settle_idle(&mut self) {
+        self.freed.iter_mut().for_each(|(_, markers)| markers.clear());
+        self.settle();
+    }
+
+    /// Gives back what is freed and no work uses any more.
+    fn settle(&mut self) {
+        let over = |(_, markers): &mut (PinnedRecord, Vec<Marker>)| {
+            markers.retain(|marker| !marker.is_complete());
+            markers.is_empty()
+        };
+        let over: Vec<_> = self.freed.extract_if(.., over).collect();
+        for (record, _) in over {
+            let unregistered = self.backend.unregister_host(record.pages()).map_err(Failure::from);
+            if let Err(failure) = unregistered.and(self.unmap(record.pages())) {
+                tracing::warn!(range = %record.range, %failure, "pinned memory not freed");
+            }
+            let _ = rustix::fs::unlink(self.path(record.id));
+        }
+    }
+
+    /// Every allocation that has its addresses still.
+    fn placed(&self) -> impl Iterator<Item = &PinnedRecord> {
+        self.live.values().chain(self.freed.iter().map(|(record, _)| record))
     }
 
     /// Every live allocation.
@@ -158,14 +190,14 @@ impl PinnedMemory {
     }
 
     fn is_free(&self, pages: Range) -> bool {
-        self.live.values().all(|r| r.pages().end() <= pages.base || pages.end() <= r.pages().base)
+        self.placed().all(|r| r.pages().end() <= pages.base || pages.end() <= r.pages().base)
     }
 
     /// The lowest address with room.
     fn gap(&self, bytes: u64) -> Option<u64> {
         let alignment = if bytes >= HUGE { HUGE } else { PAGE };
         let size = bytes.checked_next_multiple_of(PAGE)?;
-        let mut taken: Vec<Range> = self.live.values().map(PinnedRecord::pages).collect();
+        let mut taken: Vec<Range> = self.placed().map(PinnedRecord::pages).collect();
         taken.sort_unstable();
         let mut base = self.window.base;
         for range in taken {
@@ -241,7 +273,7 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        for record in self.live.values() {
+        for record in self.placed() {
             let _ = self.backend.unregister_host(record.pages());
         }
         if self.reserved {

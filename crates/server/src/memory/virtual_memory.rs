@@ -319,6 +319,11 @@ impl VirtualMemory {
         Ok(found.into_iter().map(|mapping| mapping.range.base).collect())
     }
 
+    /// The handle and the device of every piece.
+    pub fn pieces(&self) -> impl Iterator<Item = (PhysicalId, usize)> {
+        self.physical.values().map(|(record, _)| (record.id, record.device as usize))
+    }
+
     /// The state for an image.
     #[must_use]
     pub fn state(&self) -> VirtualState {

@@ -83,12 +83,7 @@ impl Session {
         drop(table);
         drop((streams, dying, events, modules, texels, arrays, mipmaps));
         write(&self.table).prune_tombstones(&self.placer);
-        let mut pinned = lock(&self.pinned);
-        let of_context: Vec<_> = pinned.records().filter(|r| r.ctx == id).map(|r| r.id).collect();
-        for pinned_id in of_context {
-            pinned.free(pinned_id)?;
-        }
-        drop(pinned);
+        lock(&self.pinned).free_context(id);
         match self.devices.get(ctx.device()) {
             Some(memory) => Ok(memory.free_context(id)?),
             None => Ok(()),

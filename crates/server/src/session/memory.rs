@@ -5,7 +5,7 @@ use super::wait::Backoff;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::memory::{DeviceMemory, Room};
-use crate::objects::Marker;
+use crate::objects::{Marker, Stream};
 use crate::{lock, read};
 use wire::CuError;
 
@@ -33,22 +33,36 @@ impl Session {
         }
     }
 
-    /// Markers behind all work that any stream has been given so far. What a failed context had is over.
-    fn marks(&self) -> Vec<Marker> {
+    /// A marker behind all that a stream has been given so far; `None` when that is over.
+    pub(super) fn mark(&self, stream: &Stream) -> Result<Option<Marker>> {
+        let marked = match stream.poll() {
+            Ok(true) => return Ok(None),
+            Ok(false) => stream.ctx.mark(stream.arg()),
+            Err(code) => Err(code),
+        };
+        match marked {
+            Ok(marker) => Ok(Some(marker)),
+            // What a failed context had is over.
+            Err(code) if code.is_sticky() => Ok(None),
+            // There is no marker, and yet something may be to come.
+            Err(_) => self.wait(|| stream.poll()).map(|()| None),
+        }
+    }
+
+    /// Markers behind all work that any stream has been given so far.
+    fn marks(&self) -> Result<Vec<Marker>> {
         let busy: Vec<_> = {
             let table = read(&self.table);
             let streams = table.streams.values().chain(&table.dying);
             streams.filter(|stream| stream.may_be_busy()).cloned().collect()
         };
-        busy.iter()
-            .filter(|stream| !stream.poll().unwrap_or(true))
-            .filter_map(|stream| stream.ctx.mark(stream.arg()).ok())
-            .collect()
+        let marks = busy.iter().map(|stream| self.mark(stream));
+        marks.filter_map(Result::transpose).collect()
     }
 
     /// Waits until all work submitted so far is complete.
     pub(super) fn wait_for_everything(&self) -> Result<()> {
-        let marks = self.marks();
+        let marks = self.marks()?;
         self.wait(|| Ok(marks.iter().all(Marker::is_complete)))
     }
 }
@@ -77,8 +91,8 @@ impl Execute for wire::MemAlloc {
 impl Execute for wire::MemFree {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let holder = session.devices.iter().find(|memory| memory.find(self.address).is_some());
-        let freed = holder.is_some_and(|memory| memory.free(self.address, session.marks()));
-        if freed {
+        let marks = session.marks()?;
+        if holder.is_some_and(|memory| memory.free(self.address, marks)) {
             Ok(())
         } else {
             let detail = format!("{:#x} is no allocation's address", self.address);
@@ -107,10 +121,7 @@ impl Execute for wire::PinnedAlloc {
 
 impl Execute for wire::PinnedFree {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        if lock(&session.pinned).get(self.pinned).is_none() {
-            return Err(Failure::new(CuError::INVALID_VALUE, format!("there is no {:?}", self.pinned)));
-        }
-        session.wait_for_everything()?;
-        lock(&session.pinned).free(self.pinned).map(drop)
+        let marks = session.marks()?;
+        lock(&session.pinned).free(self.pinned, marks)
     }
 }

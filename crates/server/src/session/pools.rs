@@ -95,7 +95,8 @@ impl Execute for wire::MemFreeAsync {
         let holder = session.devices.iter().find(|memory| memory.find(self.address).is_some());
         // A piece of work like any other: who waits for the stream waits for the free.
         stream.begin_work()?;
-        if holder.is_some_and(|memory| memory.free_ordered(self.address, &stream)) {
+        let marker = session.mark(&stream)?;
+        if holder.is_some_and(|memory| memory.free_ordered(self.address, &stream, marker)) {
             Ok(())
         } else {
             let detail = format!("{:#x} is no allocation's address", self.address);

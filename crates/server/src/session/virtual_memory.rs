@@ -3,20 +3,25 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::lock;
 use crate::memory::PhysicalRecord;
+use crate::{lock, write};
 use backend::{Access, Range};
 use wire::{CuError, Device, PhysicalId};
 
 impl Execute for wire::AddressReserve {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        lock(&session.virtual_memory).reserve(self.bytes, self.alignment, self.wanted)
+        let base = lock(&session.virtual_memory).reserve(self.bytes, self.alignment, self.wanted)?;
+        // Addresses are all of it that a rehearsal can try.
+        write(&session.table).changes += 1;
+        Ok(base)
     }
 }
 
 impl Execute for wire::AddressFree {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        lock(&session.virtual_memory).free(Range { base: self.address, bytes: self.bytes })
+        lock(&session.virtual_memory).free(Range { base: self.address, bytes: self.bytes })?;
+        write(&session.table).changes += 1;
+        Ok(())
     }
 }
 
