@@ -351,9 +351,10 @@ impl Session {
     }
 
     fn restore_graphs(&self, state: &SessionState, purpose: Purpose) -> Result<()> {
+        let orphans = self.restore_orphans(&state.graphs).map_err(object("an event of a graph"))?;
         for record in &state.graphs {
             let name = format!("graph {:#x}", record.id.handle());
-            self.restore_graph(record, purpose).map_err(object(name))?;
+            self.restore_graph(record, &orphans, purpose).map_err(object(name))?;
         }
         Ok(())
     }

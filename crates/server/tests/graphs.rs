@@ -158,6 +158,122 @@ fn a_graph_outlives_what_it_names_and_works_again_with_something_else() {
 }
 
 #[test]
+fn what_is_disabled_may_be_gone_at_a_restart() {
+    let (app, mut thread, store, _, memory) = started();
+    let images = Images::new();
+    let gone = thread.alloc(4 << 20);
+    let [event] = thread.events([20]);
+    let works = vec![
+        kernel(store, memory, 5),
+        copy(gone, memory, 4),
+        kernel(store, memory + 4, 6),
+        GraphWork::EventRecord(event),
+    ];
+    instantiate(&mut thread, &chain(works)).unwrap();
+    thread.call(GraphNodeEnable { exec: GRAPH, node: 1, enabled: false }).unwrap();
+    thread.call(GraphNodeEnable { exec: GRAPH, node: 2, enabled: false }).unwrap();
+    thread.send(EventDestroy { event });
+    thread.send(MemFree { address: gone });
+    thread.synchronize().unwrap();
+
+    app.session.close_gate(LONG).unwrap();
+    let (id, state) = images.capture(&app.session);
+    let (dir, addresses) = app.kill();
+    drop(thread);
+    rehearse(&state).unwrap();
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let mut thread = app.thread();
+    launch(&mut thread);
+    assert_eq!(thread.get(memory, 2), [5, 0]);
+    assert_eq!(app.client.control().take_error(), None);
+    // It does what it names when it is enabled, and what it names is gone.
+    let mut enable = |enabled| {
+        thread.call(GraphNodeEnable { exec: GRAPH, node: 1, enabled }).unwrap();
+        launch(&mut thread);
+        thread.synchronize().unwrap();
+        app.client.control().take_error()
+    };
+    assert_eq!(enable(true), Some(CuError::INVALID_VALUE));
+    assert_eq!(enable(false), None);
+    let change = vec![GraphChange { node: 1, work: copy(memory + 8, memory, 4) }];
+    thread.call(GraphUpdate { exec: GRAPH, changes: inline(&change) }).unwrap();
+    launch(&mut thread);
+    assert_eq!(thread.get(memory, 3), [5, 0, 0]);
+    thread.call(GraphNodeEnable { exec: GRAPH, node: 1, enabled: true }).unwrap();
+    launch(&mut thread);
+    assert_eq!(thread.get(memory, 3), [5, 0, 5]);
+    assert_eq!(app.client.control().take_error(), None);
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
+fn graphs_share_an_event_that_only_they_have() {
+    let (mut app, mut thread) = App::with_context();
+    let images = Images::new();
+    let module = app.load(&mut thread, 2, BASIC);
+    let (store, wait_for) = (thread.function(module, 3, "store"), thread.function(module, 4, "wait_for"));
+    let memory = thread.alloc(4096);
+    thread.put(memory, &[0; 16]);
+    let [event] = thread.events([20]);
+    let second = GraphExecId(701);
+    instantiate(&mut thread, &chain(vec![GraphWork::EventRecord(event)])).unwrap();
+    let plan = inline(&chain(vec![GraphWork::EventWait(event), kernel(store, memory, 7)]));
+    thread.call(GraphInstantiate { ctx: CTX, exec: second, flags: 0, plan }).unwrap();
+    thread.send(EventDestroy { event });
+    thread.synchronize().unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let (id, _) = images.capture(&app.session);
+    let (dir, addresses) = app.kill();
+    drop(thread);
+
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let mut thread = app.thread();
+    let (ours, flags) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let [one, two] = thread.streams([5, 6]).map(Stream::Created);
+    thread.launch(wait_for, one, 1, &[flags, flags + 4], &[]);
+    thread.send(GraphLaunch { ctx: CTX, stream: one, exec: GRAPH, wide: true });
+    thread.send(GraphLaunch { ctx: CTX, stream: two, exec: second, wide: true });
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(
+        thread.call(StreamQuery { ctx: CTX, stream: two }),
+        Ok(false),
+        "it waits for the other's record"
+    );
+    ours.word(0).store(1, std::sync::atomic::Ordering::Release);
+    thread.call(StreamSynchronize { ctx: CTX, stream: two }).unwrap();
+    assert_eq!(thread.get(memory, 1), [7]);
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
+fn functions_of_a_launch_that_fails_are_told_of_it() {
+    let (app, mut thread, store, _, memory) = started();
+    let receiver = app.client.callbacks();
+    let gone = thread.alloc(4 << 20);
+    let plan = chain(vec![copy(gone, memory, 4), GraphWork::Host(CallbackId(31))]);
+    instantiate(&mut thread, &plan).unwrap();
+    // Its code is gone, and so it is to be built anew, which cannot be.
+    let plan = inline(&chain(vec![kernel(store, memory, 1), GraphWork::Host(CallbackId(32))]));
+    thread.call(GraphInstantiate { ctx: CTX, exec: GraphExecId(701), flags: 0, plan }).unwrap();
+    thread.call(ModuleUnload { module: ModuleId(2) }).unwrap();
+    thread.send(GraphLaunch { ctx: CTX, stream: Stream::Legacy, exec: GraphExecId(701), wide: false });
+    let no_stream = Stream::Created(StreamId(99));
+    thread.send(GraphLaunch { ctx: CTX, stream: no_stream, exec: GRAPH, wide: false });
+    thread.send(HostFunction { ctx: CTX, stream: no_stream, callback: CallbackId(33) });
+    for id in [32, 31, 33] {
+        let due = receiver.next(LONG).unwrap().unwrap();
+        assert_eq!((due.id, due.status), (id, CuError::INVALID_HANDLE.code()));
+        receiver.acknowledge();
+    }
+    app.session.close_gate(LONG).unwrap();
+    app.session.open_gate();
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
 fn a_long_plan_travels_in_a_file() {
     let (app, mut thread, _, add, memory) = started();
     let plan = chain(vec![kernel(add, memory, 1); 3000]);

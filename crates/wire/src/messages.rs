@@ -267,6 +267,8 @@ messages! {
     104 pipelined GraphLaunch { ctx: ContextId, stream: Stream, exec: GraphExecId, wide: bool } -> ();
     /// `cuGraphExecDestroy`: a launch that is under way completes.
     105 pipelined GraphExecDestroy { exec: GraphExecId } -> ();
+    /// Has the application run a callback when every launch of a graph so far is complete; at once where no graph is named.
+    106 pipelined GraphRelease { exec: Option<GraphExecId>, callback: CallbackId } -> ();
 
     // --- memory pools
     /// `cuMemPoolCreate`; `max_bytes` 0 is no limit.

@@ -1,11 +1,11 @@
 //! Executable graphs.
 
-use super::{Context, Event, EventRecord, Function};
+use super::{Context, Event, EventRecord, Function, Stream};
 use crate::lock;
 use backend::{Backend, RawGraph};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, Weak};
 use wire::{ContextId, Encoder, EventId, GraphExecId, GraphPlan, Wire};
 
 /// What it takes to make an executable graph again.
@@ -49,6 +49,10 @@ pub struct GraphState {
     pub disabled: BTreeSet<u32>,
     /// The backend's graph; `None` while something that the plan names is not there.
     pub built: Option<Built>,
+    /// Events that it had before it was to be built anew and could not be.
+    pub kept: BTreeMap<EventId, Arc<Event>>,
+    /// The stream that it was last launched in.
+    pub last: Option<Weak<Stream>>,
 }
 
 /// A backend's executable graph, and what it uses, for each node.
@@ -57,6 +61,8 @@ pub struct Built {
     pub raw: RawGraph,
     /// What each node uses.
     pub uses: Vec<Use>,
+    /// Disabled nodes without what they name: they are empty ones here.
+    pub hollow: BTreeSet<u32>,
     ctx: Arc<Context>,
     backend: Arc<dyn Backend>,
 }
@@ -101,8 +107,14 @@ impl Use {
 impl Built {
     /// What `raw` of `ctx` uses.
     #[must_use]
-    pub fn new(backend: &Arc<dyn Backend>, ctx: &Arc<Context>, raw: RawGraph, uses: Vec<Use>) -> Self {
-        Self { raw, uses, ctx: Arc::clone(ctx), backend: Arc::clone(backend) }
+    pub fn new(
+        backend: &Arc<dyn Backend>,
+        ctx: &Arc<Context>,
+        raw: RawGraph,
+        uses: Vec<Use>,
+        hollow: BTreeSet<u32>,
+    ) -> Self {
+        Self { raw, uses, hollow, ctx: Arc::clone(ctx), backend: Arc::clone(backend) }
     }
 
     /// Notes that the events it records are being recorded.
@@ -129,7 +141,7 @@ impl GraphExec {
     pub fn record(
         &self,
         is_live: impl Fn(EventId) -> bool,
-        whole: impl Fn(&GraphPlan) -> bool,
+        whole: impl Fn(&GraphPlan, &BTreeSet<u32>) -> bool,
     ) -> GraphRecord {
         let state = lock(&self.state);
         let mut plan = Vec::new();
@@ -146,7 +158,7 @@ impl GraphExec {
             plan,
             disabled: state.disabled.clone(),
             orphans,
-            whole: state.built.is_some() && whole(&state.plan),
+            whole: state.built.is_some() && whole(&state.plan, &state.disabled),
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Host callbacks: a stream comes to one, the application's thread runs it, the stream goes on.
 
 use super::dispatch::Execute;
+use super::wait::Backoff;
 use super::{Caller, Session};
-use crate::failure::Result;
-use crate::lock;
+use crate::failure::{Failure, Result};
+use crate::objects::Marker;
+use crate::{lock, read};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,12 +24,28 @@ pub struct Callbacks {
     waiter: CallbackSender,
     /// Callbacks that are published and not acknowledged.
     running: Mutex<BTreeSet<u32>>,
+    /// Those that are in no stream.
+    later: Mutex<Later>,
     ending: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Later {
+    /// What has to be complete before each.
+    queue: Vec<(Option<Marker>, Callback)>,
+    /// Whether a thread looks after them.
+    served: bool,
 }
 
 impl Callbacks {
     pub(super) fn new(sender: CallbackSender, ending: Arc<AtomicBool>) -> Self {
-        Self { waiter: sender.waiter(), sender: Mutex::new(sender), running: Mutex::default(), ending }
+        Self {
+            waiter: sender.waiter(),
+            sender: Mutex::new(sender),
+            running: Mutex::default(),
+            later: Mutex::default(),
+            ending,
+        }
     }
 
     /// A callback that has not returned, if any.
@@ -39,13 +57,67 @@ impl Callbacks {
     /// Has the application run a callback, and waits until it has, or until the session ends. Called by a stream.
     pub(super) fn run(&self, id: CallbackId, status: std::result::Result<(), CuError>) {
         lock(&self.running).insert(id.0);
-        let callback = Callback { id: id.0, status: status.err().map_or(0, CuError::code) };
+        self.run_now(Callback { id: id.0, status: status.err().map_or(0, CuError::code) });
+    }
+
+    fn run_now(&self, callback: Callback) {
         if let Some(number) = self.publish(callback) {
             while !self.ending.load(Ordering::SeqCst) && self.waiter.wait_acknowledged(number, LOOK) <= number
             {
             }
         }
-        lock(&self.running).remove(&id.0);
+        lock(&self.running).remove(&callback.id);
+    }
+
+    /// Tells the application that a callback will not be run, for that reason.
+    pub(super) fn cancel(self: &Arc<Self>, id: CallbackId, why: CuError) {
+        self.run_later(None, Callback { id: id.0, status: why.code() });
+    }
+
+    /// Has the application run a callback when the marker, if there is one, is complete.
+    pub(super) fn run_behind(self: &Arc<Self>, marker: Option<Marker>, id: CallbackId) {
+        self.run_later(marker, Callback { id: id.0, status: 0 });
+    }
+
+    fn run_later(self: &Arc<Self>, marker: Option<Marker>, callback: Callback) {
+        lock(&self.running).insert(callback.id);
+        let mut later = lock(&self.later);
+        later.queue.push((marker, callback));
+        if !later.served {
+            let callbacks = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("callbacks".into());
+            match thread.spawn(move || callbacks.serve_later()) {
+                Ok(_) => later.served = true,
+                Err(error) => tracing::error!(%error, "no thread for callbacks"),
+            }
+        }
+    }
+
+    /// Has the application run what is in no stream, until nothing of that is left.
+    fn serve_later(&self) {
+        let mut backoff = Backoff::new();
+        loop {
+            let due: Vec<Callback> = {
+                let mut later = lock(&self.later);
+                if self.ending.load(Ordering::SeqCst) {
+                    later.queue.clear();
+                }
+                if later.queue.is_empty() {
+                    later.served = false;
+                    return;
+                }
+                let is_due = |(marker, _): &mut (Option<Marker>, Callback)| {
+                    marker.as_ref().is_none_or(Marker::is_complete)
+                };
+                later.queue.extract_if(.., is_due).map(|(_, callback)| callback).collect()
+            };
+            if due.is_empty() {
+                backoff.pause();
+                continue;
+            }
+            due.into_iter().for_each(|callback| self.run_now(callback));
+            backoff = Backoff::new();
+        }
     }
 
     fn publish(&self, callback: Callback) -> Option<u64> {
@@ -65,15 +137,32 @@ impl Callbacks {
 
 impl Execute for wire::HostFunction {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
-        let stream = session.stream(caller, self.ctx, self.stream)?;
-        let callbacks = Arc::clone(&session.callbacks);
-        let id = self.callback;
-        stream.begin_work()?;
-        session.backend().host_function(
-            stream.ctx.raw,
-            stream.arg(),
-            Box::new(move |status| callbacks.run(id, status)),
-        )?;
+        let mut submit = || {
+            let stream = session.stream(caller, self.ctx, self.stream)?;
+            let (callbacks, id) = (Arc::clone(&session.callbacks), self.callback);
+            stream.begin_work()?;
+            let run = Box::new(move |status| callbacks.run(id, status));
+            Ok(session.backend().host_function(stream.ctx.raw, stream.arg(), run)?)
+        };
+        submit().inspect_err(|failure: &Failure| session.callbacks.cancel(self.callback, failure.code))
+    }
+}
+
+impl Execute for wire::GraphRelease {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let last = self.exec.and_then(|exec| {
+            let graph = read(&session.table).graphs.get(&exec).cloned()?;
+            let last = lock(&graph.state).last.clone();
+            // A stream that is no more has done all it was given.
+            last?.upgrade()
+        });
+        let marker = match &last {
+            Some(stream) => session.mark(stream).inspect_err(|failure| {
+                session.callbacks.cancel(self.callback, failure.code);
+            })?,
+            None => None,
+        };
+        session.callbacks.run_behind(marker, self.callback);
         Ok(())
     }
 }

@@ -57,7 +57,7 @@ impl Session {
             OccupancyBlocks OccupancyShared OccupancyClusters
             Launch HostFunction
             PoolCreate PoolDestroy PoolTrim PoolGetAttribute PoolSetAttribute MemAllocAsync MemFreeAsync
-            GraphInstantiate GraphUpdate GraphNodeEnable GraphUpload GraphLaunch GraphExecDestroy
+            GraphInstantiate GraphUpdate GraphNodeEnable GraphUpload GraphLaunch GraphExecDestroy GraphRelease
             ArrayCreate ArrayDestroy MipmapCreate MipmapLevel MipmapDestroy CopyBox
             TextureCreate TextureDestroy SurfaceCreate SurfaceDestroy TensorMapEncode
             LinearTextureWidth StreamGetAttribute StreamSetAttribute

@@ -4,7 +4,7 @@ use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{
-    Built, Context, Event, GraphExec, GraphRecord, GraphState, Module, Use, in_use, insert,
+    Built, Context, Event, GraphExec, GraphRecord, GraphState, Module, Recorded, Use, in_use, insert,
 };
 use crate::{lock, read, write};
 use backend::{Copy3D, Fill, GraphFunction, GraphKernel, Pitched};
@@ -134,17 +134,35 @@ impl Session {
     ) -> Result<Built> {
         let mut nodes = Vec::with_capacity(plan.nodes.len());
         let mut uses = Vec::with_capacity(plan.nodes.len());
-        for node in &plan.nodes {
-            let (work, used) = self.resolve(&node.work, orphans)?;
+        let mut hollow = BTreeSet::new();
+        for (at, node) in (0..).zip(&plan.nodes) {
+            let (work, used) = match self.resolve(&node.work, orphans) {
+                // What it would use is gone, and it does nothing.
+                Err(_) if disabled.contains(&at) => {
+                    hollow.insert(at);
+                    (backend::GraphWork::Empty, Use::Nothing)
+                }
+                resolved => resolved?,
+            };
             nodes.push(backend::GraphNode { work, after: node.after.clone() });
             uses.push(used);
         }
         let raw = self.backend().graph_instantiate(ctx.raw, &backend::GraphPlan { nodes }, flags & FLAGS)?;
-        let built = Built::new(&self.placer.backend, ctx, raw, uses);
-        for node in disabled {
+        let built = Built::new(&self.placer.backend, ctx, raw, uses, hollow);
+        for node in disabled.difference(&built.hollow) {
             self.backend().graph_enable(ctx.raw, raw, *node as usize, false)?;
         }
         Ok(built)
+    }
+
+    /// Makes the backend's graph anew. What is missing for it is told at the next launch.
+    fn rebuild(&self, graph: &GraphExec, state: &mut GraphState) {
+        let events = state.built.iter().flat_map(|built| &built.uses).filter_map(Use::event);
+        state.kept = events.map(|event| (event.record.id, Arc::clone(event))).collect();
+        state.built = self.build(&graph.ctx, graph.flags, &state.plan, &state.disabled, &state.kept).ok();
+        if state.built.is_some() {
+            state.kept.clear();
+        }
     }
 
     /// Lets go of what the backend has of graphs that use what `gone` says; they stay, and are built again when they can be.
@@ -171,49 +189,63 @@ impl Session {
             (table.graphs.values().cloned().collect(), table.events.keys().copied().collect())
         };
         let record = |graph: &Arc<GraphExec>| {
-            graph.record(|event| events.contains(&event), |plan| self.has_memory_of(plan))
+            graph.record(|event| events.contains(&event), |plan, disabled| self.has_memory_of(plan, disabled))
         };
         graphs.iter().map(record).collect()
     }
 
-    /// Whether the memory that a plan names is there.
-    fn has_memory_of(&self, plan: &GraphPlan) -> bool {
+    /// Whether the memory is there that the nodes of a plan name which are not disabled.
+    fn has_memory_of(&self, plan: &GraphPlan, disabled: &BTreeSet<u32>) -> bool {
         let orphans = Orphans::new();
-        let memory = |work: &&GraphWork| matches!(work, GraphWork::Copy(_) | GraphWork::Fill(_));
-        plan.nodes
-            .iter()
-            .map(|node| &node.work)
-            .filter(memory)
-            .all(|work| self.resolve(work, &orphans).is_ok())
+        let mut enabled = (0..).zip(&plan.nodes).filter(|(at, _)| !disabled.contains(at));
+        enabled.all(|(_, node)| match node.work {
+            GraphWork::Copy(_) | GraphWork::Fill(_) => self.resolve(&node.work, &orphans).is_ok(),
+            _ => true,
+        })
+    }
+
+    /// Makes the events again that only graphs have, each once however many have it.
+    pub(crate) fn restore_orphans(&self, records: &[GraphRecord]) -> Result<Orphans> {
+        let mut orphans = Orphans::new();
+        for event in records.iter().flat_map(|record| &record.orphans) {
+            if !orphans.contains_key(&event.id) {
+                let ctx = self.context(event.ctx)?;
+                let made = Event::make(&self.placer.backend, &ctx, event.clone(), Recorded::Never)?;
+                orphans.insert(event.id, made);
+            }
+        }
+        Ok(orphans)
     }
 
     /// Makes the graph of a record again.
-    pub(crate) fn restore_graph(&self, record: &GraphRecord, purpose: Purpose) -> Result<()> {
+    pub(crate) fn restore_graph(
+        &self,
+        record: &GraphRecord,
+        orphans: &Orphans,
+        purpose: Purpose,
+    ) -> Result<()> {
         let ctx = self.context(record.ctx)?;
         let mut from = Decoder::new(&record.plan);
         let plan = GraphPlan::decode(&mut from).map_err(|error| invalid(error.to_string()))?;
-        let mut orphans = Orphans::new();
-        for event in &record.orphans {
-            let of = self.context(event.ctx)?;
-            let recorded = crate::objects::Recorded::Never;
-            orphans.insert(event.id, Event::make(&self.placer.backend, &of, event.clone(), recorded)?);
-        }
         let built = match (record.whole, purpose) {
             (false, _) => None,
             (true, Purpose::Launch) => {
-                Some(self.build(&ctx, record.flags, &plan, &record.disabled, &orphans)?)
+                Some(self.build(&ctx, record.flags, &plan, &record.disabled, orphans)?)
             }
             (true, Purpose::Rehearsal) => {
                 let mut plan = plan.clone();
-                for node in &mut plan.nodes {
+                let mut disabled = record.disabled.clone();
+                for (at, node) in (0..).zip(&mut plan.nodes) {
                     if let GraphWork::Copy(_) | GraphWork::Fill(_) = node.work {
                         node.work = GraphWork::Empty;
+                        disabled.remove(&at);
                     }
                 }
-                Some(self.build(&ctx, record.flags, &plan, &BTreeSet::new(), &orphans)?)
+                Some(self.build(&ctx, record.flags, &plan, &disabled, orphans)?)
             }
         };
-        let state = GraphState { plan, disabled: record.disabled.clone(), built };
+        let state =
+            GraphState { plan, disabled: record.disabled.clone(), built, kept: Orphans::new(), last: None };
         let graph = GraphExec { id: record.id, ctx, flags: record.flags, state: Mutex::new(state) };
         insert(&mut write(&self.table).graphs, record.id, Arc::new(graph))
     }
@@ -223,6 +255,10 @@ impl Session {
         let gone = crate::objects::take_out(&mut write(&self.table).graphs, |graph| graph.ctx.id() == ctx);
         drop(gone);
         self.unbuild_graphs(|used| used.context().is_some_and(|used| used.id() == ctx));
+        let graphs: Vec<_> = read(&self.table).graphs.values().cloned().collect();
+        for graph in graphs {
+            lock(&graph.state).kept.retain(|_, event| event.record.ctx != ctx);
+        }
     }
 }
 
@@ -235,7 +271,7 @@ impl Execute for wire::GraphInstantiate {
         }
         let disabled = BTreeSet::new();
         let built = Some(session.build(&ctx, self.flags, &plan, &disabled, &Orphans::new())?);
-        let state = Mutex::new(GraphState { plan, disabled, built });
+        let state = Mutex::new(GraphState { plan, disabled, built, kept: Orphans::new(), last: None });
         let graph = Arc::new(GraphExec { id: self.exec, ctx, flags: self.flags, state });
         let mut table = write(&session.table);
         table.changes += 1;
@@ -256,7 +292,14 @@ impl Execute for wire::GraphUpdate {
                 return Err(CuError::GRAPH_EXEC_UPDATE_FAILURE.into());
             }
         }
-        if let Some(built) = &mut state.built {
+        // A node without what it names gets something that is there.
+        let hollow = |built: &Built| changes.iter().any(|change| built.hollow.contains(&change.node));
+        let anew = state.built.as_ref().is_some_and(hollow);
+        if anew {
+            for change in &changes {
+                session.resolve(&change.work, &Orphans::new())?;
+            }
+        } else if let Some(built) = &mut state.built {
             let (mut works, mut uses) =
                 (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
             for change in &changes {
@@ -272,6 +315,9 @@ impl Execute for wire::GraphUpdate {
         for change in changes {
             state.plan.nodes[change.node as usize].work = change.work;
         }
+        if anew {
+            session.rebuild(&graph, state);
+        }
         write(&session.table).changes += 1;
         Ok(())
     }
@@ -285,13 +331,17 @@ impl Execute for wire::GraphNodeEnable {
             Some(GraphWork::Kernel(_) | GraphWork::Copy(_) | GraphWork::Fill(_)) => {}
             _ => return Err(invalid(format!("node {} of {:?} cannot be disabled", self.node, self.exec))),
         }
-        if let Some(built) = &state.built {
+        let hollow = state.built.as_ref().is_some_and(|built| built.hollow.contains(&self.node));
+        if let Some(built) = state.built.as_ref().filter(|_| !hollow) {
             session.backend().graph_enable(graph.ctx.raw, built.raw, self.node as usize, self.enabled)?;
         }
         match self.enabled {
             true => state.disabled.remove(&self.node),
             false => state.disabled.insert(self.node),
         };
+        if hollow && self.enabled {
+            session.rebuild(&graph, &mut state);
+        }
         Ok(())
     }
 }
@@ -299,8 +349,9 @@ impl Execute for wire::GraphNodeEnable {
 /// The backend's graph, built if what was missing is there again.
 fn ready<'a>(session: &Session, graph: &GraphExec, state: &'a mut GraphState) -> Result<&'a Built> {
     if state.built.is_none() {
-        let built = session.build(&graph.ctx, graph.flags, &state.plan, &state.disabled, &Orphans::new())?;
+        let built = session.build(&graph.ctx, graph.flags, &state.plan, &state.disabled, &state.kept)?;
         state.built = Some(built);
+        state.kept.clear();
     }
     state.built.as_ref().ok_or_else(|| CuError::UNKNOWN.into())
 }
@@ -318,16 +369,36 @@ impl Execute for wire::GraphUpload {
 
 impl Execute for wire::GraphLaunch {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
-        let stream = session.stream(caller, self.ctx, self.stream)?;
         let graph = session.graph(self.exec)?;
         let mut state = lock(&graph.state);
-        let built = ready(session, &graph, &mut state)?;
-        stream.begin_launch(self.exec.handle())?;
-        let launched = session.backend().graph_launch(stream.ctx.raw, stream.arg(), built.raw);
-        launched.map_err(|code| Failure::new(code, format!("launch of {:?}", self.exec)))?;
-        built.note_records();
-        Ok(())
+        let launched = launch(session, caller, &self, &graph, &mut state);
+        if let Err(failure) = &launched {
+            // The application counts on each of its functions once for every launch.
+            for node in &state.plan.nodes {
+                if let GraphWork::Host(id) = node.work {
+                    session.callbacks.cancel(id, failure.code);
+                }
+            }
+        }
+        launched
     }
+}
+
+fn launch(
+    session: &Session,
+    caller: &mut Caller,
+    message: &wire::GraphLaunch,
+    graph: &GraphExec,
+    state: &mut GraphState,
+) -> Result<()> {
+    let stream = session.stream(caller, message.ctx, message.stream)?;
+    let built = ready(session, graph, state)?;
+    stream.begin_launch(message.exec.handle())?;
+    let launched = session.backend().graph_launch(stream.ctx.raw, stream.arg(), built.raw);
+    launched.map_err(|code| Failure::new(code, format!("launch of {:?}", message.exec)))?;
+    built.note_records();
+    state.last = Some(Arc::downgrade(&stream));
+    Ok(())
 }
 
 impl Execute for wire::GraphExecDestroy {

@@ -127,6 +127,7 @@ impl Footprint {
             Request::GraphInstantiate(_)
             | Request::GraphUpdate(_)
             | Request::GraphNodeEnable(_)
+            | Request::GraphRelease(_)
             | Request::GraphExecDestroy(_) => Self::Session,
             Request::GraphLaunch(m) if m.wide => Self::Session,
             Request::GraphLaunch(m) => with(m.ctx, m.stream, Named::Graph(m.exec)),
@@ -182,9 +183,7 @@ impl Footprint {
             (Self::Context(_), Self::Event(_) | Self::Events(..))
             | (Self::Event(_) | Self::Events(..), Self::Context(_)) => true,
             (Self::Stream(a, ctx_a, _), Self::Stream(b, ctx_b, _)) => {
-                a == b
-                    || (ctx_a == ctx_b && serialised(a, b, table))
-                    || shares(&self.named(), &other.named())
+                a == b || (ctx_a == ctx_b && serialised(a, b, table)) || shares(&self.named(), &other.named())
             }
             (Self::Event(_) | Self::Events(..) | Self::Stream(..), _) => {
                 shares(&self.named(), &other.named())
@@ -317,11 +316,8 @@ mod tests {
         let legacy = stream(1, StreamName::Legacy);
         let elsewhere = stream(2, StreamName::Legacy);
         let event = Footprint::Event(EventId(9));
-        let recorded = Footprint::Stream(
-            StreamKey::Created(StreamId(5)),
-            ContextId(1),
-            Some(Named::Event(EventId(9))),
-        );
+        let recorded =
+            Footprint::Stream(StreamKey::Created(StreamId(5)), ContextId(1), Some(Named::Event(EventId(9))));
         let cases = [
             (&one, &one, true),
             (&one, &two, false),
