@@ -274,6 +274,41 @@ fn functions_of_a_launch_that_fails_are_told_of_it() {
 }
 
 #[test]
+fn what_a_graph_holds_is_released_behind_its_launches() {
+    let (mut app, mut thread) = App::with_context();
+    let receiver = app.client.callbacks();
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    let (ours, flags) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let [stream] = thread.streams([5]);
+    instantiate(&mut thread, &chain(vec![GraphWork::Empty])).unwrap();
+    let release = |exec, id| GraphRelease { exec, callback: CallbackId(id) };
+    thread.send(release(Some(GRAPH), 40));
+    thread.launch(wait_for, Stream::Created(stream), 1, &[flags, flags + 4], &[]);
+    thread.send(GraphLaunch { ctx: CTX, stream: Stream::Created(stream), exec: GRAPH, wide: false });
+    thread.send(release(Some(GRAPH), 41));
+    thread.send(release(None, 42));
+    thread.send(GraphExecDestroy { exec: GRAPH });
+    thread.send(StreamDestroy { stream });
+    for id in [40, 42] {
+        assert_eq!(receiver.next(LONG).unwrap().unwrap().id, id);
+        receiver.acknowledge();
+    }
+    let soon = std::time::Duration::from_millis(50);
+    assert!(receiver.next(soon).unwrap().is_none(), "the launch is not complete");
+    ours.word(0).store(1, std::sync::atomic::Ordering::Release);
+    assert_eq!(receiver.next(LONG).unwrap().unwrap().id, 41);
+    // A cut finds nothing under way.
+    let holders = app.session.close_gate(soon).unwrap_err().concat();
+    assert!(holders.contains("host callback"), "{holders}");
+    receiver.acknowledge();
+    app.session.close_gate(LONG).unwrap();
+    app.session.open_gate();
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
 fn a_long_plan_travels_in_a_file() {
     let (app, mut thread, _, add, memory) = started();
     let plan = chain(vec![kernel(add, memory, 1); 3000]);

@@ -2,7 +2,7 @@
 //! with the device.
 
 use crate::failure::{Failure, Result};
-use crate::objects::{Marker, in_use, insert};
+use crate::objects::{Marker, in_use, insert, take_out};
 use backend::{Backend, Range};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -141,8 +141,8 @@ impl PinnedMemory {
         for (_, markers) in &mut self.freed {
             markers.retain(|marker| marker.context().id() != ctx);
         }
-        let gone = self.live.extract_if(.., |_, record| record.ctx == ctx);
-        self.freed.extend(gone.map(|(_, record)| (record, Vec::new())));
+        let gone = take_out(&mut self.live, |record| record.ctx == ctx);
+        self.freed.extend(gone.into_iter().map(|record| (record, Vec::new())));
         self.settle();
     }
 

@@ -8,6 +8,7 @@ use crate::objects::{
 };
 use crate::{lock, read, write};
 use backend::{Copy3D, Fill, GraphFunction, GraphKernel, Pitched};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use wire::{
@@ -208,10 +209,9 @@ impl Session {
     pub(crate) fn restore_orphans(&self, records: &[GraphRecord]) -> Result<Orphans> {
         let mut orphans = Orphans::new();
         for event in records.iter().flat_map(|record| &record.orphans) {
-            if !orphans.contains_key(&event.id) {
+            if let Entry::Vacant(new) = orphans.entry(event.id) {
                 let ctx = self.context(event.ctx)?;
-                let made = Event::make(&self.placer.backend, &ctx, event.clone(), Recorded::Never)?;
-                orphans.insert(event.id, made);
+                new.insert(Event::make(&self.placer.backend, &ctx, event.clone(), Recorded::Never)?);
             }
         }
         Ok(orphans)
