@@ -9,7 +9,7 @@ use wire::{
 };
 
 use super::{Copy, Fill, HostCall, Kernel, Work};
-use crate::client::{Call, Callback, Extent, LocalRows, Upload};
+use crate::client::{Call, Callback, Extent, LocalRows, Place, Upload};
 
 /// Where a node is in the plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,7 +189,15 @@ impl<'a, 'b> Planner<'a, 'b> {
         let (to, from) = self.call.places_of(&dst, &src, extent)?;
         let (dst, src) = (dst.pitched(), src.pitched());
         let whole = GraphCopy { ctx, dst, src, width, height, depth };
-        let up = match (to.is_local(), from.is_local()) {
+        // Pinned memory is the application's too, where the node's slot is one for that.
+        let is_host = |place: Place| place != Place::Device;
+        let local = match before {
+            Some(Slot::Host { .. }) => (is_host(to), is_host(from)),
+            Some(Slot::Staged { up: true, .. }) => (to.is_local(), is_host(from)),
+            Some(Slot::Staged { up: false, .. }) => (is_host(to), from.is_local()),
+            Some(Slot::One(_)) | None => (to.is_local(), from.is_local()),
+        };
+        let up = match local {
             (false, false) => return Ok(Planned::One(GraphWork::Copy(whole))),
             (true, true) => {
                 return Ok(Planned::Host(self.keep_rows(LocalRows { dst, src, extent }, enabled)?));

@@ -34,6 +34,11 @@ impl Order {
         if flags & !OVERLAP == 0 { Ok(order) } else { Err(CuError::INVALID_VALUE) }
     }
 
+    /// Whether the device reads a source of that kind later, when it may be gone.
+    fn is_late(self, source: Place) -> bool {
+        self == Self::DuringCall && matches!(source, Place::Pinned | Place::Device)
+    }
+
     /// How a copy from a source of that kind is made.
     fn wait(self, call: &mut Call<'_>, lane: Lane, source: Place) -> CuResult<Wait> {
         let Lane { ctx, stream, .. } = lane;
@@ -43,8 +48,6 @@ impl Order {
                 call.ask(&StreamSynchronize { ctx, stream })?;
                 Ok(Wait::No)
             }
-            // The device reads it later, and by then it may be gone.
-            (Self::DuringCall, Place::Pinned | Place::Device) => Ok(Wait::UntilDone),
             _ => Ok(Wait::No),
         }
     }
@@ -57,6 +60,11 @@ fn lane(call: &mut Call<'_>, stream: sys::CUstream) -> CuResult<Lane> {
         return Err(CuError::INVALID_VALUE);
     }
     Ok(Lane { ctx, stream, wait: Wait::No })
+}
+
+/// Waits for the copies of a batch, if a source of theirs may be gone when the call has returned.
+fn finish(call: &mut Call<'_>, Lane { ctx, stream, .. }: Lane, late: bool) -> CuResult {
+    if late { call.ask(&StreamSynchronize { ctx, stream }) } else { Ok(()) }
 }
 
 /// A copy of a run of bytes, checked.
@@ -135,13 +143,15 @@ pub unsafe fn cuMemcpyBatchAsync(
             placed.inspect_err(|_| fail(index))?;
             checked.push(Linear { dst, src, bytes, order });
         }
+        let mut late = false;
         for Linear { dst, src, bytes, order } in checked {
             let source = call.place_of(Side::Any(src), bytes)?;
+            late |= order.is_late(source);
             let wait = order.wait(call, lane, source)?;
             // SAFETY: a side in memory of the host is the caller's, as the batch says.
             unsafe { call.copy(Lane { wait, ..lane }, Side::Any(dst), Side::Any(src), bytes) }?;
         }
-        Ok(())
+        finish(call, lane, late)
     })
 }
 
@@ -182,8 +192,10 @@ pub unsafe fn cuMemcpy3DBatchAsync(
             let described = unsafe { described(call, opList.add(index)) };
             checked.push(described.inspect_err(|_| fail(index))?);
         }
+        let mut late = false;
         for Boxed { dst, src, extent, order } in checked {
             let source = src.place(call, extent)?;
+            late |= order.is_late(source);
             let wait = order.wait(call, lane, source)?;
             let lane = Lane { wait, ..lane };
             // SAFETY: a side in memory of the host is the caller's, as the batch says.
@@ -194,7 +206,7 @@ pub unsafe fn cuMemcpy3DBatchAsync(
                 }
             }
         }
-        Ok(())
+        finish(call, lane, late)
     })
 }
 
