@@ -60,20 +60,6 @@ impl<W: Clone> Graphs<W> {
         Ok(node)
     }
 
-    /// Replaces the graph of a child node by a copy of another.
-    ///
-    /// # Errors
-    /// [`Error::NoNode`] when it is no such node, [`Error::NoGraph`].
-    pub fn replace_child(&mut self, node: NodeId, child: GraphId) -> Result<Released> {
-        let Body::Child(old) = self.node(node)?.body else { return Err(Error::NoNode) };
-        let own = self.clone_graph(child)?;
-        let mut released = Released::default();
-        self.remove_graph(old, &mut released);
-        *self.body_mut(node)? = Body::Child(own);
-        self.own(own, node);
-        Ok(released)
-    }
-
     pub(crate) fn own(&mut self, graph: GraphId, node: NodeId) {
         if let Some(graph) = self.graphs.get_mut(&graph) {
             graph.owner = Some(node);

@@ -96,9 +96,7 @@ fn known(call: &mut Call<'_>, stream: sys::CUstream) -> CuResult<Known> {
 
 /// A number for the calling thread's default stream in a context.
 fn per_thread_id(ctx: ContextId) -> u64 {
-    // SAFETY: always succeeds. The C library has a function for it only since 2.30.
-    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
-    2 << 32 | thread << 40 | u64::from(ctx.0)
+    2 << 32 | graph::thread() << 40 | u64::from(ctx.0)
 }
 
 /// Gives the priority.

@@ -64,16 +64,22 @@ impl Place {
     /// # Safety
     /// As [`Place::fill`].
     pub unsafe fn add_child(self, child: sys::CUgraph) -> CuResult {
-        let child = graph::graph(child)?;
         // SAFETY: as the caller says.
-        unsafe {
-            self.fill(|call, graph, after| {
-                let mut model = call.session.graphs.lock();
-                model.refuse_memory_nodes(child)?;
-                model.graphs.add_child(graph, after, child).map_err(told)
-            })
-        }
+        unsafe { self.fill(|call, graph, after| add_child(call, graph, after, child)) }
     }
+}
+
+/// Adds a node that runs a copy of a graph.
+pub(super) fn add_child(
+    call: &Call<'_>,
+    graph: ::graph::GraphId,
+    after: &[Edge],
+    child: sys::CUgraph,
+) -> CuResult<NodeId> {
+    let child = graph::graph(child)?;
+    let mut model = call.session.graphs.lock();
+    model.refuse_memory_nodes(child)?;
+    model.graphs.add_child(graph, after, child).map_err(told)
 }
 
 /// What a node of the application's does.

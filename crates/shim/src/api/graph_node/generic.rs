@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_longlong, c_uint};
 use ::graph::NodeId;
 use cuda_abi::{CuError, CuResult, FunctionId, sys};
 
-use super::add::{Place, set};
+use super::add::{Place, add_child, set};
 use super::memory::Setting;
 use super::{allocation, copy, host, kernel_v2, record, release, wait};
 use crate::client::Call;
@@ -97,12 +97,7 @@ unsafe fn add(place: Place, params: *mut sys::CUgraphNodeParams) -> CuResult {
                 Asked::Work(work) => {
                     call.session.graphs.lock().graphs.add(graph, after, work).map_err(crate::graph::told)
                 }
-                Asked::Child(child) => {
-                    let child = crate::graph::graph(child)?;
-                    let mut model = call.session.graphs.lock();
-                    model.refuse_memory_nodes(child)?;
-                    model.graphs.add_child(graph, after, child).map_err(crate::graph::told)
-                }
+                Asked::Child(child) => add_child(call, graph, after, child),
             }
         })
     }
