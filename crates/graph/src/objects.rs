@@ -1,9 +1,10 @@
 //! User objects: counted references, held by the program and by graphs.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use crate::ids::{GraphId, ObjectId};
-use crate::model::{Error, Graphs};
+use crate::model::{Body, Error, Graphs};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -12,7 +13,7 @@ type Result<T> = std::result::Result<T, Error>;
 #[must_use]
 pub struct Released(pub Vec<ObjectId>);
 
-impl<W> Graphs<W> {
+impl<W: Clone> Graphs<W> {
     /// A user object with so many references.
     pub fn create_object(&mut self, references: u64) -> ObjectId {
         let id = ObjectId(self.number());
@@ -86,13 +87,75 @@ impl<W> Graphs<W> {
     /// Whether a graph, or one of its children, holds user objects.
     #[must_use]
     pub fn holds_objects(&self, graph: GraphId) -> bool {
-        self.graphs.get(&graph).is_some_and(|graph| {
-            let children = graph.nodes.iter().filter_map(|node| match self.nodes.get(node)?.body {
-                crate::Body::Child(child) => Some(child),
-                crate::Body::Work(_) => None,
+        self.family(graph).iter().any(|graph| !self.objects_of(*graph).is_empty())
+    }
+
+    /// Gives `to` references like those of `from` and its children, in place of those that it and its children have; these go to
+    /// a new graph, which holds them until it is destroyed. `None` when nothing changes, or nothing was held.
+    ///
+    /// # Errors
+    /// [`Error::NoGraph`].
+    pub fn replace_objects(&mut self, to: GraphId, from: GraphId) -> Result<Option<GraphId>> {
+        self.graph(to)?;
+        self.graph(from)?;
+        let (old, new) = (self.held(to), self.held(from));
+        if old == new {
+            return Ok(None);
+        }
+        for (object, count) in &new {
+            if let Some(references) = self.objects.get_mut(object) {
+                *references += count;
+            }
+        }
+        for graph in self.family(to) {
+            if let Some(graph) = self.graphs.get_mut(&graph) {
+                graph.objects.clear();
+            }
+        }
+        if let Some(graph) = self.graphs.get_mut(&to) {
+            graph.objects = new;
+        }
+        if old.is_empty() {
+            return Ok(None);
+        }
+        let holder = self.create();
+        if let Some(graph) = self.graphs.get_mut(&holder) {
+            graph.objects = old;
+        }
+        Ok(Some(holder))
+    }
+
+    /// The references of a graph and its children, taken together.
+    fn held(&self, graph: GraphId) -> BTreeMap<ObjectId, u64> {
+        let mut held = BTreeMap::new();
+        for graph in self.family(graph) {
+            for (object, count) in self.objects_of(graph) {
+                *held.entry(*object).or_default() += count;
+            }
+        }
+        held
+    }
+
+    fn objects_of(&self, graph: GraphId) -> &BTreeMap<ObjectId, u64> {
+        const NONE: &BTreeMap<ObjectId, u64> = &BTreeMap::new();
+        self.graphs.get(&graph).map_or(NONE, |graph| &graph.objects)
+    }
+
+    /// A graph, its children, and theirs.
+    fn family(&self, graph: GraphId) -> Vec<GraphId> {
+        let mut family = vec![graph];
+        let mut at = 0;
+        while let Some(graph) = family.get(at) {
+            let nodes = self.graphs.get(graph).into_iter().flat_map(|graph| &graph.nodes);
+            let children = nodes.filter_map(|node| match self.nodes.get(node)?.body {
+                Body::Child(child) => Some(child),
+                Body::Work(_) => None,
             });
-            !graph.objects.is_empty() || children.into_iter().any(|child| self.holds_objects(child))
-        })
+            let children: Vec<GraphId> = children.collect();
+            family.extend(children);
+            at += 1;
+        }
+        family
     }
 
     pub(crate) fn drop_references(&mut self, object: ObjectId, count: u64, released: &mut Released) {

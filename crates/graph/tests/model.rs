@@ -138,14 +138,15 @@ fn children_are_laid_out_in_their_parents_and_go_with_them() {
     ];
     assert_eq!(told, expected);
     assert_eq!(steps[5].node, last);
+    let _ = graphs.destroy(graph).unwrap();
+    assert!(graphs.node(first).is_err() && !graphs.contains(own));
     // An empty child is as if it were not there.
-    let nothing = graphs.create();
-    let _ = graphs.replace_child(middle, nothing).unwrap();
-    assert!(!graphs.contains(own));
+    let (graph, nothing) = (graphs.create(), graphs.create());
+    let first = graphs.add(graph, &[], 10).unwrap();
+    let middle = graphs.add_child(graph, &[behind(first)], nothing).unwrap();
+    graphs.add(graph, &[behind(middle)], 11).unwrap();
     let steps = graphs.steps(graph).unwrap().unwrap();
     assert_eq!(steps.iter().map(|step| step.after.len()).collect::<Vec<_>>(), [0, 1, 1, 1]);
-    let _ = graphs.destroy(graph).unwrap();
-    assert!(graphs.node(first).is_err());
 }
 
 #[test]
@@ -172,4 +173,26 @@ fn user_objects_end_with_their_last_reference() {
     assert_eq!(graphs.release_in_graph(clone, object, 2), Err(Error::References));
     assert_eq!(graphs.destroy(clone).unwrap().0, [object]);
     assert_eq!(graphs.retain_object(object, 1), Err(Error::NoObject));
+}
+
+#[test]
+fn user_objects_are_taken_over_from_another_graph() {
+    let mut graphs: Graphs<usize> = Graphs::default();
+    let (exec, inner, source) = (graphs.create(), graphs.create(), graphs.create());
+    let [old, deep, new] = [1, 1, 1].map(|count| graphs.create_object(count));
+    graphs.retain_in_graph(exec, old, 1, true).unwrap();
+    graphs.retain_in_graph(inner, deep, 1, true).unwrap();
+    graphs.add_child(exec, &[], inner).unwrap();
+    assert_eq!(graphs.destroy(inner).unwrap().0, []);
+    let child = graphs.create();
+    graphs.retain_in_graph(child, new, 1, true).unwrap();
+    graphs.add_child(source, &[], child).unwrap();
+    assert_eq!(graphs.destroy(child).unwrap().0, []);
+    let holder = graphs.replace_objects(exec, source).unwrap().unwrap();
+    assert_eq!(graphs.replace_objects(exec, source).unwrap(), None, "nothing changes");
+    assert_eq!(graphs.destroy(source).unwrap().0, [], "the other graph has it too");
+    let mut released = graphs.destroy(holder).unwrap().0;
+    released.sort_unstable();
+    assert_eq!(released, [old, deep]);
+    assert_eq!(graphs.destroy(exec).unwrap().0, [new]);
 }

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ::graph::GraphId;
 use cuda_abi::{CuError, CuResult, sys};
 use transport::{CallbackReceiver, ClientSession};
 
 use super::copy_rows::LocalRows;
+use super::session::session;
 use super::thread::forbid_calls;
 use crate::log::{self, Level};
 
@@ -22,6 +24,8 @@ pub enum Callback {
     Stream(sys::CUstream, unsafe extern "C" fn(sys::CUstream, sys::CUresult, *mut c_void), *mut c_void),
     /// Copies rows of a graph's copy between memory of the application's and staging memory.
     Rows(LocalRows),
+    /// Lets a graph go that nobody else knows, with the user objects it holds: every launch that may use them is complete.
+    Bury(GraphId),
 }
 
 // SAFETY: CUDA runs callbacks on a thread of its own, and the application knows that.
@@ -197,9 +201,15 @@ fn serve(receiver: &CallbackReceiver, waiting: &Waiting) {
 }
 
 fn run(callback: Callback, status: u32) {
-    // SAFETY: the application gave the function to be called with this argument, once.
+    // SAFETY: the application gave the function to be called with this argument: once, or whenever its graph gets there. What rows
+    // lie in stays until their graph is gone.
     unsafe {
         match callback {
+            Callback::Bury(graph) => {
+                if let Ok(session) = session() {
+                    session.graphs.bury(graph);
+                }
+            }
             // A host function is not run in a stream that has failed.
             Callback::Function(function, data) if status == 0 => function(data),
             Callback::Function(..) => {}

@@ -307,7 +307,8 @@ impl Session {
         self.events.sweep();
         self.modules.sweep();
         self.functions.sweep();
-        self.graphs.sweep(self, context.id);
+        let due = self.graphs.sweep(self, context.id);
+        call.destroy(due);
         self.arrays.sweep();
         self.mipmaps.sweep();
         self.texels.sweep();

@@ -211,10 +211,9 @@ impl Call<'_> {
             true => Ok(ended.graph),
         };
         if outcome.is_err() && !ended.into {
-            let released = model.graphs.destroy(ended.graph).map_err(told)?;
-            let due = model.due(released);
+            let due = model.destroy(ended.graph)?;
             drop(model);
-            super::destroy(due);
+            self.destroy(due);
         }
         outcome
     }
@@ -230,7 +229,9 @@ impl Call<'_> {
             model.captures.invalidate(capture);
             if model.captures.by_number.get(&capture).is_some_and(|capture| capture.origin == stream) {
                 // Nobody can end it any more.
-                model.captures.end(capture);
+                let due = model.abandon(capture);
+                drop(model);
+                self.destroy(due);
             }
         }
     }

@@ -10,7 +10,7 @@ use cuda_abi::{CuError, CuResult, sys};
 use wire::ContextId;
 
 use super::captured::{Captured, Target, thread};
-use super::{Model, Work, told};
+use super::{Destructor, Model, Work, told};
 
 /// How many captures there are.
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -142,16 +142,6 @@ impl Captures {
         Ok(())
     }
 
-    /// A context is gone, and with it the captures that began in it: nobody can end them any more.
-    pub(super) fn end_of_context(&mut self, ctx: ContextId) {
-        let is = |capture: &Capture| capture.origin.ctx() == ctx;
-        let gone: Vec<u64> =
-            self.by_number.iter().filter(|(_, capture)| is(capture)).map(|(number, _)| *number).collect();
-        for capture in gone {
-            self.end(capture);
-        }
-    }
-
     /// Begins a capture, and gives it a number.
     pub(super) fn begin(&mut self, capture: Capture) -> u64 {
         self.last += 1;
@@ -207,6 +197,22 @@ pub(super) fn merge(into: &mut Vec<Edge>, more: &[Edge]) {
 const PROGRAMMATIC: EdgeData = EdgeData { from_port: 1, to_port: 0, kind: 1 };
 
 impl Model {
+    /// Ends a capture that has come to nothing, with the graph that it made; gives the destructors that are due.
+    pub(super) fn abandon(&mut self, capture: u64) -> Vec<Destructor> {
+        match self.captures.end(capture) {
+            Some(ended) if !ended.into => self.destroy(ended.graph).unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A context is gone, and with it the captures that began in it: nobody can end them any more.
+    pub(super) fn end_of_context(&mut self, ctx: ContextId) -> Vec<Destructor> {
+        let captures = self.captures.by_number.iter();
+        let gone = captures.filter(|(_, capture)| capture.origin.ctx() == ctx).map(|(number, _)| *number);
+        let gone: Vec<u64> = gone.collect();
+        gone.into_iter().flat_map(|capture| self.abandon(capture)).collect()
+    }
+
     /// Adds a node to a capture: behind what the stream has come to, and in its place.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use wire::{
 };
 
 use super::plan::{Planner, Slot, graph_data};
-use super::{GraphMemory, Model, Work, destroy, told};
+use super::{GraphMemory, Model, Work, told};
 use crate::client::{Call, Event, Object, Owner, Session};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: what a launch has allocated and nobody has freed is freed by the next.
@@ -60,7 +60,7 @@ pub(super) struct State {
     /// Whether it records events, or waits for some.
     events: bool,
     /// Whether it has ever been launched.
-    launched: bool,
+    pub launched: bool,
 }
 
 impl State {
@@ -103,8 +103,9 @@ impl Exec {
         self.state().graph
     }
 
-    /// Lets go of what this process keeps for it; destructors of user objects run.
-    pub fn retire(&self, session: &Session) {
+    /// Lets go of what this process keeps for it, but for its copy of the graph, which is the caller's then.
+    #[must_use]
+    pub fn retire(&self, session: &Session) -> GraphId {
         let mut state = self.state();
         for memory in state.memory.drain(..) {
             memory.release();
@@ -112,11 +113,7 @@ impl Exec {
         for callback in std::mem::take(&mut state.callbacks) {
             session.callbacks.retire(callback);
         }
-        let mut model = session.graphs.lock();
-        // The copy is the graph's alone, and nobody else destroys it.
-        let due = model.graphs.destroy(state.graph).map(|released| model.due(released)).unwrap_or_default();
-        drop((model, state));
-        destroy(due);
+        state.graph
     }
 }
 
@@ -194,17 +191,16 @@ impl Call<'_> {
     /// What is wrong with it; what the server says.
     pub fn instantiate(&mut self, graph: GraphId, flags: u64) -> Result<Arc<Exec>, Refusal> {
         let context = Arc::clone(self.context().map_err(|error| (error, None))?);
+        self.collect_graph_memory().map_err(|error| (error, None))?;
         let session = self.session;
         let (copy, steps, own) = session.graphs.lock().layout(graph)?;
         let made = take_memory(&steps).and_then(|()| {
             self.plan_and_send(context.id, &steps, flags).inspect_err(|_| release_memory(&steps))
         });
         let (id, slots, staging) = made.map_err(|error| {
-            let mut model = session.graphs.lock();
             // The copy was never seen by anybody.
-            let due = model.graphs.destroy(copy).map(|released| model.due(released)).unwrap_or_default();
-            drop(model);
-            destroy(due);
+            let due = session.graphs.lock().destroy(copy).unwrap_or_default();
+            self.destroy(due);
             (error, None)
         })?;
         let mut state = State {
@@ -263,7 +259,9 @@ impl Call<'_> {
     /// As `cuGraphLaunch`.
     pub fn launch_graph(&mut self, exec: &Exec, stream: sys::CUstream) -> CuResult {
         if let Some(target) = self.capture_of(stream)? {
-            return self.capture(target, super::Captive::Child(exec.graph()));
+            let graph = exec.graph();
+            self.session.graphs.lock().refuse_memory_nodes(graph)?;
+            return self.capture(target, super::Captive::Child(graph));
         }
         let (stream, ctx) = self.stream(stream)?;
         let mut state = exec.state();
@@ -312,21 +310,19 @@ impl Call<'_> {
         self.check()?;
         let exec = self.session.graphs.execs.remove(exec.id.0).ok_or(CuError::INVALID_HANDLE)?;
         exec.gone.store(true, Ordering::Release);
-        self.submit(&GraphExecDestroy { exec: exec.id })?;
-        let (staging, graph, launched) = {
+        let graph = exec.retire(self.session);
+        let (staging, launched) = {
             let mut state = exec.state();
-            (std::mem::take(&mut state.staging), state.graph, state.launched)
+            (std::mem::take(&mut state.staging), state.launched)
         };
-        for address in staging {
-            // Waits for what uses it.
-            self.free_pinned(address)?;
-        }
-        if launched && self.session.graphs.lock().graphs.holds_objects(graph) {
-            self.ask(&wire::ContextSynchronize { ctx: exec.owner.context.id })?;
-        }
-        exec.retire(self.session);
+        let mut model = self.session.graphs.lock();
+        let used = launched && (!staging.is_empty() || model.graphs.holds_objects(graph));
+        model.staging.insert(graph, staging);
+        drop(model);
+        self.bury_graph(used.then_some(exec.id), graph);
+        let destroyed = self.submit(&GraphExecDestroy { exec: exec.id });
         drop(exec);
-        self.collect_graph_memory()
+        destroyed.and(self.collect_graph_memory())
     }
 
     /// Whether a node of an executable graph does its work; the node is one it was made from.

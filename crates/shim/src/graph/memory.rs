@@ -2,7 +2,7 @@
 //! allocation are gone.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cuda_abi::{CuError, CuResult};
 use wire::{ContextId, Device, MemAlloc, MemFree};
@@ -49,8 +49,8 @@ pub struct Usage {
     pub used: Gauge,
     /// Memory that is there for nodes.
     pub reserved: Gauge,
-    /// Memory that no node stands for any more, to be given back.
-    garbage: Mutex<Vec<u64>>,
+    /// Memory that no node stands for any more, to be given back, by address: another may lie there by then.
+    garbage: Mutex<Vec<(u64, Weak<GraphMemory>)>>,
 }
 
 /// The memory behind a node.
@@ -66,6 +66,8 @@ pub struct GraphMemory {
     /// Whether an executable graph has the node.
     taken: AtomicBool,
     usage: Arc<Usage>,
+    /// Itself, as the table of allocations knows it.
+    itself: Weak<Self>,
 }
 
 impl GraphMemory {
@@ -101,7 +103,11 @@ impl Drop for GraphMemory {
         self.usage.reserved.sub(self.bytes);
         // An allocation that outlives its graph is freed like any other.
         if !self.set_live(false) {
-            self.usage.garbage.lock().unwrap_or_else(PoisonError::into_inner).push(self.address);
+            self.usage
+                .garbage
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((self.address, self.itself.clone()));
         }
     }
 }
@@ -122,13 +128,16 @@ impl Call<'_> {
         let address = self.ask(&MemAlloc { ctx, bytes })?;
         usage.reserved.add(bytes);
         let (live, taken) = (AtomicBool::new(false), AtomicBool::new(false));
-        let memory = Arc::new(GraphMemory { address, bytes, device, live, taken, usage });
+        let memory = Arc::new_cyclic(|itself| {
+            let itself = Weak::clone(itself);
+            GraphMemory { address, bytes, device, live, taken, usage, itself }
+        });
         let kind = Kind::Graph(Arc::downgrade(&memory));
         self.session.add_allocation((address, bytes), Owner::new(&context), kind);
         Ok(memory)
     }
 
-    /// Gives back memory that no node stands for any more.
+    /// Gives back memory that no node stands for any more, and staging memory that no launch uses.
     ///
     /// # Errors
     /// What earlier work has failed with.
@@ -137,11 +146,16 @@ impl Call<'_> {
             let garbage = std::mem::take(
                 &mut *device.graph_memory.garbage.lock().unwrap_or_else(PoisonError::into_inner),
             );
-            for address in garbage {
-                if self.session.memory.remove(address, |kind| matches!(kind, Kind::Graph(_))).is_some() {
+            for (address, dead) in garbage {
+                let is = |kind: &Kind| matches!(kind, Kind::Graph(memory) if memory.ptr_eq(&dead));
+                if self.session.memory.remove(address, is).is_some() {
                     self.submit(&MemFree { address })?;
                 }
             }
+        }
+        let staging = std::mem::take(&mut *self.session.graphs.garbage());
+        for address in staging {
+            self.free_pinned(address)?;
         }
         Ok(())
     }

@@ -17,11 +17,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ::graph::{Body, Edge, EdgeData, Error, GraphId, Graphs, NodeId, ObjectId, Released};
 use cuda_abi::{CuError, CuResult, sys};
 
-use wire::ContextId;
+use wire::{CallbackId, ContextId, GraphExecId, GraphRelease};
 
-use crate::client::{Registry as Objects, Session};
+use crate::client::{Call, Callback, Registry as Objects, Session, with};
 
-pub use captured::{CapturedAt, Target};
+pub use captured::{CapturedAt, Target, thread};
 pub use captures::{Captive, Captures, Mode, Status, Told, behind, capturing, exchange_mode};
 pub use exec::{Exec, Refusal};
 pub use memory::{GraphMemory, Usage};
@@ -44,9 +44,20 @@ pub struct Model {
     pub captures: Captures,
     /// What is due when a user object has no more references.
     pub destructors: HashMap<ObjectId, Destructor>,
+    /// Staging memory of executable graphs that are gone, by their own copy of the graph, as long as a launch may use it.
+    staging: HashMap<GraphId, Vec<u64>>,
 }
 
 impl Model {
+    /// Destroys a graph, and takes out the destructors that are due.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` when there is none; `INVALID_VALUE` for a child.
+    pub fn destroy(&mut self, graph: GraphId) -> CuResult<Vec<Destructor>> {
+        let released = self.graphs.destroy(graph).map_err(told)?;
+        Ok(self.due(released))
+    }
+
     /// Refuses a graph with memory nodes where CUDA does: it cannot be copied, be a child, or lose nodes or edges.
     ///
     /// # Errors
@@ -72,6 +83,8 @@ impl Model {
 #[derive(Default)]
 pub struct Registry {
     model: Mutex<Model>,
+    /// Staging memory that nobody uses any more, to be given back.
+    garbage: Mutex<Vec<u64>>,
     /// Executable graphs.
     pub execs: Objects<Exec>,
 }
@@ -82,20 +95,83 @@ impl Registry {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what went with a context.
-    pub fn sweep(&self, session: &Session, ctx: ContextId) {
-        self.lock().captures.end_of_context(ctx);
+    /// Forgets what went with a context; gives the destructors that are due.
+    #[must_use]
+    pub fn sweep(&self, session: &Session, ctx: ContextId) -> Vec<Destructor> {
+        let mut due = self.lock().end_of_context(ctx);
         for exec in self.execs.sweep() {
-            exec.retire(session);
+            let graph = exec.retire(session);
+            due.extend(self.lock().destroy(graph).unwrap_or_default());
         }
+        due
+    }
+
+    /// Lets a graph of ours go, behind all launches; by the thread that runs callbacks.
+    pub fn bury(&self, graph: GraphId) {
+        let mut model = self.lock();
+        let staging = model.staging.remove(&graph).unwrap_or_default();
+        let due = model.destroy(graph).unwrap_or_default();
+        drop(model);
+        self.garbage().extend(staging);
+        due.into_iter().for_each(Destructor::run);
+    }
+
+    fn garbage(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Calls destructors of user objects.
-pub fn destroy(due: Vec<Destructor>) {
-    for Destructor(function, data) in due {
+impl Destructor {
+    fn run(self) {
+        let Self(function, data) = self;
         // SAFETY: the application gave the function to be called with this argument, once.
         unsafe { function(data) };
+    }
+}
+
+impl Call<'_> {
+    /// Has destructors of user objects called by the thread that runs callbacks: the application may hold a lock that they take.
+    pub fn destroy(&mut self, due: Vec<Destructor>) {
+        for destructor in due {
+            let Destructor(function, data) = destructor;
+            if self.call_back(None, Callback::Function(function, data)).is_err() {
+                // There is no other thread to do it.
+                destructor.run();
+            }
+        }
+    }
+
+    /// Lets a graph of ours go, with what it holds: when every launch of an executable graph so far is complete, if one is named.
+    fn bury_graph(&mut self, behind: Option<GraphExecId>, graph: GraphId) {
+        let model = self.session.graphs.lock();
+        let at_once = behind.is_none() && !model.graphs.holds_objects(graph);
+        drop(model);
+        if at_once || self.call_back(behind, Callback::Bury(graph)).is_err() {
+            self.session.graphs.bury(graph);
+        }
+    }
+
+    fn call_back(&mut self, behind: Option<GraphExecId>, callback: Callback) -> CuResult {
+        let id = self.session.next_id();
+        self.session.callbacks.add(id, callback)?;
+        self.submit(&GraphRelease { exec: behind, callback: CallbackId(id) })
+            .inspect_err(|_| self.session.callbacks.forget(id))
+    }
+}
+
+/// The same where no call is under way.
+pub fn destroy(due: Vec<Destructor>) {
+    if due.is_empty() {
+        return;
+    }
+    let mut due = Some(due);
+    let given = with(|call| {
+        call.destroy(due.take().unwrap_or_default());
+        Ok(())
+    });
+    if given.is_err() {
+        // A callback does it: this is the thread that it is to be done by.
+        due.into_iter().flatten().for_each(Destructor::run);
     }
 }
 

@@ -64,9 +64,20 @@ impl Call<'_> {
             Body::Work(_) => return Err(CuError::INVALID_VALUE),
         };
         match self.changes(old, child)? {
-            Ok(changes) => self.change_exec(exec, &mut state, changes),
-            Err(_) => Err(CuError::GRAPH_EXEC_UPDATE_FAILURE),
+            Ok(changes) => self.change_exec(exec, &mut state, changes)?,
+            Err(_) => return Err(CuError::GRAPH_EXEC_UPDATE_FAILURE),
         }
+        self.take_objects(exec, &state, old, child)
+    }
+
+    /// Takes over the user objects of a graph in place of those that a part of an executable graph has; these are kept for the
+    /// launches so far.
+    fn take_objects(&mut self, exec: &Exec, state: &State, part: GraphId, from: GraphId) -> CuResult {
+        let replaced = self.session.graphs.lock().graphs.replace_objects(part, from).map_err(told)?;
+        if let Some(holder) = replaced {
+            self.bury_graph(state.launched.then_some(exec.id), holder);
+        }
+        Ok(())
     }
 
     /// Makes an executable graph do what another graph of the same form does.
@@ -81,7 +92,7 @@ impl Call<'_> {
             Err(outcome) => return Ok(outcome),
         };
         match self.change_exec(exec, &mut state, changes) {
-            Ok(()) => Ok(Outcome::SUCCESS),
+            Ok(()) => self.take_objects(exec, &state, own, graph).map(|()| Outcome::SUCCESS),
             Err(CuError::GRAPH_EXEC_UPDATE_FAILURE) => {
                 Ok(Outcome::failed(Said::CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED, None))
             }

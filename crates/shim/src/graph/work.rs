@@ -101,10 +101,11 @@ pub struct Kernel {
     pub size: Size,
     /// `CUlaunchAttributeID` and value, in the order of ids.
     pub attributes: Vec<(u32, LaunchValue)>,
-    /// The parameters as the function takes them. Addresses in it are told to the application: it never moves.
-    params: Box<[u8]>,
+    /// The parameters as the function takes them. Addresses in it are told to the application: it never moves, and stays when
+    /// attributes change.
+    params: Arc<[u8]>,
     /// Where each parameter is.
-    pointers: Box<[usize]>,
+    pointers: Arc<[usize]>,
 }
 
 impl Kernel {
@@ -117,15 +118,24 @@ impl Kernel {
         params: &[u8],
     ) -> Self {
         attributes.sort_by_key(|(id, _)| *id);
-        let params: Box<[u8]> = params.into();
+        let params: Arc<[u8]> = params.into();
         let base = params.as_ptr().expose_provenance();
         let pointers = callable.params.iter().map(|param| base + param.offset as usize).collect();
         Self { callable, ctx, size, attributes, params, pointers }
     }
 
     /// The same with other attributes.
-    pub fn with_attributes(&self, attributes: Vec<(u32, LaunchValue)>) -> Self {
-        Self::new(Arc::clone(&self.callable), self.ctx, self.size, attributes, &self.params)
+    pub fn with_attributes(&self, mut attributes: Vec<(u32, LaunchValue)>) -> Self {
+        attributes.sort_by_key(|(id, _)| *id);
+        let (params, pointers) = (Arc::clone(&self.params), Arc::clone(&self.pointers));
+        Self {
+            callable: Arc::clone(&self.callable),
+            ctx: self.ctx,
+            size: self.size,
+            attributes,
+            params,
+            pointers,
+        }
     }
 
     /// The parameters as the function takes them.

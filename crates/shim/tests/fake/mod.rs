@@ -12,9 +12,9 @@ use cuda_abi::CuError;
 use transport::hello::{HelloListener, Wish};
 use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
 use wire::{
-    ArrayDesc, ArrayId, ArrayShape, Bytes, CopyBox, CopySide, DeviceFacts, Encoder, FunctionFacts,
-    LaunchValue, MipmapId, Names, Param, Pitched, Reply, Request, SessionFacts, TensorMap, TensorMapRequest,
-    Wire,
+    ArrayDesc, ArrayId, ArrayShape, Bytes, CallbackId, CopyBox, CopySide, DeviceFacts, Encoder,
+    FunctionFacts, LaunchValue, MipmapId, Names, Param, Pitched, Reply, Request, SessionFacts, TensorMap,
+    TensorMapRequest, Wire,
 };
 
 /// Where device memory begins, and how much there is.
@@ -38,7 +38,8 @@ pub struct Fake {
     arrays: Mutex<HashMap<ArrayId, (ArrayShape, Vec<u8>)>>,
     mipmaps: Mutex<HashMap<MipmapId, ArrayDesc>>,
     attributes: Mutex<HashMap<(wire::Stream, u32), LaunchValue>>,
-    next: AtomicU64,
+    /// Where the next allocation lies.
+    pub next: AtomicU64,
     next_pinned: AtomicU64,
     next_object: AtomicU64,
 }
@@ -203,15 +204,23 @@ impl Fake {
                     self.write(m.dst + row * m.pitch, &element.repeat(m.width as usize));
                 }
             }
-            Request::HostFunction(m) => {
-                let mut callbacks = self.session.callbacks();
-                let number = callbacks.publish(Callback { id: m.callback.0, status: 0 }).unwrap().unwrap();
-                while callbacks.acknowledged() <= number {
-                    let _ = callbacks.wait_acknowledged(number, Duration::from_millis(100));
-                }
-            }
+            Request::HostFunction(m) => self.call_back(m.callback),
+            Request::GraphRelease(m) => self.call_back(m.callback),
             Request::MemFree(m) => assert!(at(m.address) < DEVICE_BYTES),
             _ => {}
+        }
+    }
+
+    fn call_back(&self, id: CallbackId) {
+        // Two threads of the fake must not publish at once.
+        static ONE: Mutex<()> = Mutex::new(());
+        let mut callbacks = self.session.callbacks();
+        let number = {
+            let _one = ONE.lock().unwrap();
+            callbacks.publish(Callback { id: id.0, status: 0 }).unwrap().unwrap()
+        };
+        while callbacks.acknowledged() <= number {
+            let _ = callbacks.wait_acknowledged(number, Duration::from_millis(100));
         }
     }
 

@@ -133,5 +133,8 @@ pub unsafe fn cuGraphRemoveDependencies_v2(
         Ok((from, to, unsafe { data(edgeData, at) }?))
     });
     let edges = edges.collect::<CuResult<Vec<_>>>()?;
-    session()?.graphs.lock().graphs.disconnect(graph(hGraph)?, &edges).map_err(told)
+    let (of, session) = (graph(hGraph)?, session()?);
+    let mut model = session.graphs.lock();
+    model.refuse_memory_nodes(of)?;
+    model.graphs.disconnect(of, &edges).map_err(told)
 }
