@@ -22,10 +22,19 @@ const CALLEE: &str = ".visible .global .u32 bias = 5;\n\
 const PTX: u32 = 1;
 
 fn link(app: &mut App, thread: &mut Thread, units: &[&str]) -> Result<u64, (CuError, String)> {
+    link_with(app, thread, units, vec![])
+}
+
+fn link_with(
+    app: &mut App,
+    thread: &mut Thread,
+    units: &[&str],
+    options: Vec<(u32, u64)>,
+) -> Result<u64, (CuError, String)> {
     let inputs = units.iter().zip(["first", "second", "third"]);
     let inputs = inputs.map(|(unit, name)| (PTX, (app.upload(&format!("{HEADER}{unit}")), name.to_owned())));
     let inputs = inputs.collect();
-    thread.explain(Link { ctx: CTX, inputs, options: vec![], output: UploadId(700) })
+    thread.explain(Link { ctx: CTX, inputs, options, output: UploadId(700) })
 }
 
 #[test]
@@ -73,4 +82,23 @@ fn what_cannot_be_linked_is_named() {
         assert!(detail.contains(word), "{detail}");
     }
     assert!(!app.dir.path().join("upload-700").exists());
+}
+
+#[test]
+fn addresses_in_options_are_not_for_the_device_library() {
+    let (mut app, mut thread) = App::with_context();
+    // `CU_JIT_WALL_TIME`, log buffers, `CU_JIT_GLOBAL_SYMBOL_*`, `CU_JIT_REFERENCED_*`, and one that there is not.
+    for option in [2, 3, 4, 5, 6, 17, 18, 19, 25, 27, 1000] {
+        let options = vec![(option, 0xdead_b000)];
+        let linked = link_with(&mut app, &mut thread, &[CALLER, CALLEE], options.clone());
+        assert_eq!(linked.unwrap_err().0, CuError::NOT_SUPPORTED, "option {option}");
+        let upload = app.upload(common::BASIC);
+        let load = ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: options.clone() };
+        assert_eq!(thread.call(load), Err(CuError::NOT_SUPPORTED), "option {option}");
+        let load = LibraryLoad { library: LibraryId(3), upload, options };
+        assert_eq!(thread.call(load), Err(CuError::NOT_SUPPORTED), "option {option}");
+    }
+    // Numbers are passed on: an optimization level, position-independent code.
+    let numbers = vec![(7, 4), (30, 0)];
+    link_with(&mut app, &mut thread, &[CALLER, CALLEE], numbers).unwrap();
 }

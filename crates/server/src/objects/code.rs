@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
-use wire::{ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
+use wire::{ContextId, CuError, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
 
 /// BLAKE3 of an image: its name in a session's state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -38,6 +38,16 @@ impl Image {
 
 /// JIT options and their values.
 pub type JitOptions = Vec<(u32, u64)>;
+
+/// Refuses options whose values are not numbers: the device library would follow addresses that the sender has chosen.
+pub(crate) fn check_options(options: &JitOptions) -> Result<()> {
+    match options.iter().find(|(option, _)| !wire::is_jit_number(*option)) {
+        None => Ok(()),
+        Some((option, _)) => {
+            Err(Failure::new(CuError::NOT_SUPPORTED, format!("JIT option {option} is not supported")))
+        }
+    }
+}
 
 /// Who asked for a module.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -111,7 +121,7 @@ impl Module {
     /// Loads the module and completes its record.
     ///
     /// # Errors
-    /// The backend's.
+    /// The backend's; `NOT_SUPPORTED` for options that are no numbers.
     pub fn make(
         placer: &Placer,
         ctx: &Arc<Context>,
@@ -119,6 +129,7 @@ impl Module {
         mut record: ModuleRecord,
         making: Making,
     ) -> Result<Arc<Self>> {
+        check_options(&record.options)?;
         let backend = &placer.backend;
         let mut detail = String::new();
         let loaded = placer.place(&mut record.placement, making, || {

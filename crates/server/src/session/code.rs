@@ -5,10 +5,9 @@ use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{
     Context, Function, Image, JitOptions, Kernel, Library, LibraryRecord, Making, Module, ModuleRecord,
-    Owner, Resolved, in_use, insert, take_out,
+    Owner, Resolved, check_options, in_use, insert, take_out,
 };
 use crate::{lock, read, write};
-use cudarc::driver::sys::CUjit_option as JitOption;
 use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
@@ -17,38 +16,6 @@ use wire::{Callee, ContextId, CuError, FunctionFacts, Names, UploadId};
 
 /// The largest image that is read, bytes.
 const IMAGE_MAX: u64 = 2 << 30;
-
-/// JIT options whose values are numbers; the others are addresses in the application, which the client deals with.
-const NUMBERS: &[JitOption] = &[
-    JitOption::CU_JIT_MAX_REGISTERS,
-    JitOption::CU_JIT_THREADS_PER_BLOCK,
-    JitOption::CU_JIT_OPTIMIZATION_LEVEL,
-    JitOption::CU_JIT_TARGET_FROM_CUCONTEXT,
-    JitOption::CU_JIT_TARGET,
-    JitOption::CU_JIT_FALLBACK_STRATEGY,
-    JitOption::CU_JIT_GENERATE_DEBUG_INFO,
-    JitOption::CU_JIT_LOG_VERBOSE,
-    JitOption::CU_JIT_GENERATE_LINE_INFO,
-    JitOption::CU_JIT_CACHE_MODE,
-    JitOption::CU_JIT_LTO,
-    JitOption::CU_JIT_FTZ,
-    JitOption::CU_JIT_PREC_DIV,
-    JitOption::CU_JIT_PREC_SQRT,
-    JitOption::CU_JIT_FMA,
-    JitOption::CU_JIT_POSITION_INDEPENDENT_CODE,
-    JitOption::CU_JIT_MIN_CTA_PER_SM,
-    JitOption::CU_JIT_MAX_THREADS_PER_BLOCK,
-    JitOption::CU_JIT_OVERRIDE_DIRECTIVE_VALUES,
-];
-
-fn check_options(options: &JitOptions) -> Result<()> {
-    match options.iter().find(|(option, _)| !NUMBERS.iter().any(|known| *known as u32 == *option)) {
-        None => Ok(()),
-        Some((option, _)) => {
-            Err(Failure::new(CuError::NOT_SUPPORTED, format!("JIT option {option} is not supported")))
-        }
-    }
-}
 
 impl Session {
     /// Reads and removes a file that the application has left in the session's folder.
@@ -168,7 +135,6 @@ impl Session {
 
 impl Execute for wire::ModuleLoad {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        check_options(&self.options)?;
         let image = session.upload(self.upload)?;
         let ctx = session.context(self.ctx)?;
         if read(&session.table).modules.contains_key(&self.module) {

@@ -3,6 +3,7 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
+use crate::objects::check_options;
 use backend::LinkInput;
 use rustix::fs::{Mode, OFlags};
 use std::io::Write;
@@ -29,6 +30,7 @@ impl Session {
 
 impl Execute for wire::Link {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        check_options(&self.options)?;
         let ctx = session.context(self.ctx)?;
         if self.inputs.len() > INPUTS_MAX {
             let detail = format!("{} inputs are too many for one link", self.inputs.len());

@@ -4,27 +4,6 @@ use std::ffi::{c_uint, c_void};
 
 use cuda_abi::{CuError, CuResult, sys::CUjit_option};
 
-/// Options whose value is a number.
-const NUMBERS: [CUjit_option; 17] = [
-    CUjit_option::CU_JIT_MAX_REGISTERS,
-    CUjit_option::CU_JIT_THREADS_PER_BLOCK,
-    CUjit_option::CU_JIT_OPTIMIZATION_LEVEL,
-    CUjit_option::CU_JIT_TARGET_FROM_CUCONTEXT,
-    CUjit_option::CU_JIT_TARGET,
-    CUjit_option::CU_JIT_FALLBACK_STRATEGY,
-    CUjit_option::CU_JIT_GENERATE_DEBUG_INFO,
-    CUjit_option::CU_JIT_LOG_VERBOSE,
-    CUjit_option::CU_JIT_GENERATE_LINE_INFO,
-    CUjit_option::CU_JIT_CACHE_MODE,
-    CUjit_option::CU_JIT_LTO,
-    CUjit_option::CU_JIT_FTZ,
-    CUjit_option::CU_JIT_PREC_DIV,
-    CUjit_option::CU_JIT_PREC_SQRT,
-    CUjit_option::CU_JIT_FMA,
-    CUjit_option::CU_JIT_MIN_CTA_PER_SM,
-    CUjit_option::CU_JIT_MAX_THREADS_PER_BLOCK,
-];
-
 /// A log buffer of the application's, and where its size is given and told.
 #[derive(Default)]
 struct LogBuffer {
@@ -63,7 +42,7 @@ impl JitOptions {
             // SAFETY: as above.
             let value = unsafe { place.read() };
             let is = |known: CUjit_option| option == known as c_uint;
-            if NUMBERS.into_iter().any(is) {
+            if wire::is_jit_number(option) {
                 found.send.push((option, value.addr() as u64));
             } else if is(CUjit_option::CU_JIT_INFO_LOG_BUFFER) {
                 found.info.text = Some(value.cast());
