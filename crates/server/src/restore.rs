@@ -73,10 +73,15 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// Whether an object could not be made because the device's memory is used up.
+    /// Whether an object could not be made, or a block of memory mapped, because the device's memory is used up.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Self::Object { reason, .. } if reason.code == CuError::OUT_OF_MEMORY)
+        let code = match self {
+            Self::Object { reason, .. } => reason.code,
+            Self::Memory(MemoryError::Map { code, .. }) => *code,
+            _ => return false,
+        };
+        code == CuError::OUT_OF_MEMORY
     }
 
     /// Whether it is the session itself that cannot be made again as it was, whoever tries: an object, an address, the table.
