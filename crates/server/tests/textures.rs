@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::{App, CTX, Images, LONG, Pinned, SESSION, Thread, rehearse};
+use backend_soft::{Options, SoftBackend};
+use common::{App, BASIC, CTX, Images, LONG, Pinned, SESSION, Thread, rehearse, rehearse_on};
 use server::objects::{TexelKey, TexelKind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::*;
 
@@ -233,4 +235,107 @@ fn copies_stay_inside_of_arrays() {
     ] {
         assert_eq!(refused(at, extent), Some(CuError::INVALID_VALUE), "{extent:?} at {at:?}");
     }
+}
+
+#[test]
+fn freed_memory_makes_room() {
+    const MIB: u64 = 1 << 20;
+    /// 40 MiB.
+    const LARGE: ArrayDesc =
+        ArrayDesc { width: 1024, height: 10 << 10, depth: 0, format: FLOAT, channels: 1, flags: 0 };
+    type Make = fn(&mut Thread) -> Result<(), CuError>;
+    type Destroy = fn(&mut Thread);
+    let (mut app, thread) = App::with_memory(64 * MIB);
+    let mut rig = Rig::new(&app, thread);
+    let ways: [(Make, Destroy); 3] = [
+        (
+            |thread| thread.call(ArrayCreate { ctx: CTX, array: ArrayId(10), desc: LARGE }),
+            |thread| thread.send(ArrayDestroy { array: ArrayId(10) }),
+        ),
+        (
+            |thread| thread.call(MipmapCreate { ctx: CTX, mipmap: MipmapId(11), desc: LARGE, levels: 1 }),
+            |thread| thread.send(MipmapDestroy { mipmap: MipmapId(11) }),
+        ),
+        (
+            |thread| {
+                let physical = PhysicalId(12);
+                thread.call(PhysicalCreate { physical, device: Device(0), bytes: 40 * MIB, handle_types: 0 })
+            },
+            |thread| thread.call(PhysicalRelease { physical: PhysicalId(12) }).unwrap(),
+        ),
+    ];
+    let module = app.load(&mut rig.thread, 2, BASIC);
+    let wait_for = rig.thread.function(module, 3, "wait_for");
+    for (round, (make, destroy)) in (1..).zip(ways) {
+        let full = rig.thread.alloc(48 * MIB);
+        assert_eq!(make(&mut rig.thread), Err(CuError::OUT_OF_MEMORY));
+        rig.thread.send(MemFree { address: full });
+        make(&mut rig.thread).unwrap();
+        destroy(&mut rig.thread);
+        // What a kernel may still use is waited for.
+        let full = rig.thread.alloc(48 * MIB);
+        rig.page.word(0).store(0, Ordering::Release);
+        rig.thread.launch(wait_for, Stream::Legacy, 1, &[rig.address, rig.address + 4], &[]);
+        rig.thread.send(MemFree { address: full });
+        // Whoever comes next sees that it is freed.
+        assert_eq!(rig.thread.call(StreamQuery { ctx: CTX, stream: Stream::Legacy }), Ok(false));
+        let mut other = app.thread();
+        std::thread::scope(|scope| {
+            let made = scope.spawn(move || make(&mut other));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!made.is_finished(), "round {round}: there is no room yet");
+            rig.page.word(0).store(1, Ordering::Release);
+            made.join().unwrap().unwrap();
+        });
+        destroy(&mut rig.thread);
+    }
+}
+
+#[test]
+fn a_rehearsal_without_room_for_what_textures_read_is_told_so() {
+    let (app, thread) = App::with_context();
+    let images = Images::new();
+    let mut rig = Rig::new(&app, thread);
+    let memory = rig.thread.alloc(8 << 20);
+    rig.texture(Resource::Linear { address: memory, format: FLOAT, channels: 1, bytes: 8 << 20 });
+    app.session.close_gate(LONG).unwrap();
+    let (_, state) = images.capture(&app.session);
+    drop(rig);
+    let _files = app.kill();
+    rehearse(&state).unwrap();
+    let small = SoftBackend::new(Options { memory: 4 << 20, ..Options::default() });
+    let error = rehearse_on(Arc::new(small), &state).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+}
+
+#[test]
+fn values_come_back_where_contexts_share_them() {
+    let (app, thread) = App::with_context();
+    let images = Images::new();
+    let mut rig = Rig::new(&app, thread);
+    let other = ContextId(50);
+    rig.thread.call(ContextCreate { ctx: other, device: Device(0), flags: 0, primary: false }).unwrap();
+    let array = |rig: &mut Rig, ctx, id| {
+        let array = ArrayId(id);
+        rig.thread.call(ArrayCreate { ctx, array, desc: desc([8, 8, 0], ArrayDesc::SURFACE) }).unwrap();
+        array
+    };
+    let (here, there) = (array(&mut rig, CTX, 10), array(&mut rig, other, 11));
+    let surface = |rig: &mut Rig, ctx, array| rig.thread.call(SurfaceCreate { ctx, array }).unwrap();
+    // The value of the first is one of this context's again, after one of the other's with a later value.
+    let first = surface(&mut rig, CTX, here);
+    let second = surface(&mut rig, other, there);
+    rig.thread.send(SurfaceDestroy { ctx: CTX, surface: first });
+    let third = surface(&mut rig, CTX, here);
+    assert_eq!((first, first == second), (third, false), "the device has one table for all contexts");
+    app.session.close_gate(LONG).unwrap();
+    let (id, state) = images.capture(&app.session);
+    drop(rig);
+    let (dir, addresses) = app.kill();
+    rehearse(&state).unwrap();
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let texels = app.session.cut().unwrap().state.textures.texels;
+    let mut keys: Vec<_> = texels.iter().map(|texel| (texel.key().ctx, texel.key().value)).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, [(CTX, third), (other, second)]);
 }

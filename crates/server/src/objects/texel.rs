@@ -153,11 +153,9 @@ impl Placeholders {
                 return Ok(object);
             }
             found = Some(object.value);
-            let of_kind = |held: &Object| {
-                held.kind == object.kind && held.value == wanted && Arc::ptr_eq(&held.ctx, &object.ctx)
-            };
-            // The value may be in use here: free again, it is the next object's.
-            self.0.retain(|held| !of_kind(held));
+            // The value may be in use here: free again, it is the next object's. A device library may give the objects of all
+            // contexts their values from one table; where it does not, one too many is made again when it is needed.
+            self.0.retain(|held| held.kind != object.kind || held.value != wanted);
             self.0.push(object);
         }
         let found = found.map_or_else(|| "nothing".to_owned(), |value| format!("{value:#x}"));

@@ -6,7 +6,7 @@ mod images;
 pub use images::{Images, LONG, SESSION, manifest, rehearse, rehearse_on};
 
 use backend::Backend;
-use backend_soft::SoftBackend;
+use backend_soft::{Options, SoftBackend};
 use server::memory::Layout;
 use server::session::{Config, Rings, Session};
 use std::path::Path;
@@ -56,17 +56,30 @@ pub const CTX: ContextId = ContextId(1);
 impl App {
     /// A fresh session.
     pub fn start() -> Self {
+        Self::start_on(backend())
+    }
+
+    fn start_on(backend: Arc<dyn Backend>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
         let link = ServerSession::create(dir.path()).unwrap();
         let config = Config { dir: dir.path().to_owned(), layout: layout() };
-        let session = Session::new(backend(), link, config, 0);
+        let session = Session::new(backend, link, config, 0);
         Self::run(session, dir, addresses)
     }
 
     /// With a primary context, and a thread that has used it.
     pub fn with_context() -> (Self, Thread) {
-        let app = Self::start();
+        Self::with_context_on(backend())
+    }
+
+    /// The same on a device of so many bytes.
+    pub fn with_memory(memory: u64) -> (Self, Thread) {
+        Self::with_context_on(Arc::new(SoftBackend::new(Options { memory, ..Options::default() })))
+    }
+
+    fn with_context_on(backend: Arc<dyn Backend>) -> (Self, Thread) {
+        let app = Self::start_on(backend);
         let mut thread = app.thread();
         thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
         (app, thread)
