@@ -7,12 +7,10 @@ use crate::objects::Context;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
 use crate::state::{Images, SessionState, StateError};
-use crate::transfer::{Reader, Source, TransferError};
+use crate::transfer::{Readers, Source, TransferError};
 use crate::{lock, read};
 use backend::Range;
 use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use store::{ChunkWriter, WriteError};
 use thiserror::Error;
@@ -104,13 +102,10 @@ impl Session {
         let views = lock(&self.virtual_memory).views().map_err(CaptureError::Virtual)?;
         pieces.extend(views.all.iter().map(Piece::of_view));
         let mut done = 0;
-        let mut readers: BTreeMap<usize, Reader> = BTreeMap::new();
+        let mut readers = Readers::new(&self.placer.backend);
         for piece in &pieces {
-            let reader = match readers.entry(piece.device) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(self.reader(piece.device)?),
-            };
-            let mut read = reader.begin(Source::Memory(piece.range));
+            let ctx = self.context_on(piece.device).ok_or(CaptureError::NoContext(piece.device))?;
+            let mut read = readers.of(&ctx)?.begin(Source::Memory(piece.range));
             let mut object = writer.object(ObjectKind::DeviceMemory {
                 session: session_id,
                 device: DeviceOrdinal(piece.device as u32),
@@ -130,8 +125,7 @@ impl Session {
         for (ctx, packed) in self.packed_arrays() {
             let device = ctx.device();
             // Of the array's own context: no other's stream is in order with its copies.
-            let mut reader = Reader::new(&self.placer.backend, &ctx)?;
-            let mut read = reader.begin(Source::Array(&packed));
+            let mut read = readers.of(&ctx)?.begin(Source::Array(&packed));
             let mut object = writer.object(ObjectKind::DeviceMemory {
                 session: session_id,
                 device: DeviceOrdinal(device as u32),
@@ -146,16 +140,11 @@ impl Session {
             })?;
             object.finish()?;
         }
-        done += self.read_variables(&mut state)?;
+        done += self.read_variables(&mut state, &mut readers)?;
         progress(done);
         let bytes = state.to_bytes(&cut.images)?;
         writer.put(ObjectKind::SessionState { session: session_id }, &bytes)?;
         Ok(Captured { bytes: done, state: bytes, devices: self.image_facts(&state) })
-    }
-
-    fn reader(&self, device: usize) -> Result<Reader, CaptureError> {
-        let ctx = self.context_on(device).ok_or(CaptureError::NoContext(device))?;
-        Ok(Reader::new(&self.placer.backend, &ctx)?)
     }
 
     /// Any context on the device.
@@ -164,21 +153,20 @@ impl Session {
     }
 
     /// Puts the contents of small variables into the state.
-    fn read_variables(&self, state: &mut SessionState) -> Result<u64, CaptureError> {
+    fn read_variables(
+        &self,
+        state: &mut SessionState,
+        readers: &mut Readers<'_>,
+    ) -> Result<u64, CaptureError> {
         let mut bytes = 0;
         let contexts = read(&self.table).contexts.clone();
         for (id, ctx) in contexts {
             let modules = state.modules.iter_mut().filter(|module| module.record.ctx == id);
-            let mut small = modules
+            let small = modules
                 .flat_map(|module| &mut module.variables)
-                .filter(|variable| variable.range.bytes <= INLINE_VARIABLE)
-                .peekable();
-            if small.peek().is_none() {
-                continue;
-            }
-            let mut reader = Reader::new(&self.placer.backend, &ctx)?;
+                .filter(|variable| variable.range.bytes <= INLINE_VARIABLE);
             for variable in small {
-                variable.contents = Some(reader.read(variable.range)?);
+                variable.contents = Some(readers.of(&ctx)?.read(variable.range)?);
                 bytes += variable.range.bytes;
             }
         }

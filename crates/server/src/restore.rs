@@ -15,7 +15,6 @@ use crate::{lock, write};
 use backend::{Backend, Range, StreamArg};
 use image::{DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 use store::{Piece, ReadError};
@@ -411,22 +410,22 @@ impl Session {
         image: &store::Image,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<()> {
-        for (record, _) in &state.contexts {
-            let ctx = self.context(record.id).map_err(object("a module's variables"))?;
-            let mut writer = Writer::new(&self.placer.backend, &ctx)?;
-            let modules = state.modules.iter().filter(|module| module.record.ctx == record.id);
-            for variable in modules.flat_map(|module| &module.variables) {
+        let backend = &self.placer.backend;
+        let mut writers = BTreeMap::new();
+        for module in &state.modules {
+            let ctx = self.context(module.record.ctx).map_err(object("a module's variables"))?;
+            for variable in &module.variables {
                 if let Some(contents) = &variable.contents {
-                    writer.write(Target::Memory(variable.range.base), contents)?;
+                    let target = Target::Memory(variable.range.base);
+                    let writers = Writers::of(&mut writers, backend, &ctx);
+                    writers.write(target, Piece::Bytes(contents), &|_| {})?;
                 }
             }
-            writer.finish()?;
         }
         let arrays = self.packed_arrays().into_iter();
         let mut arrays: BTreeMap<_, _> = arrays.map(|(ctx, packed)| (packed.handle, (ctx, packed))).collect();
         let views = lock(&self.virtual_memory).views();
         let views = views.map_err(object("memory that the program maps itself"))?;
-        let mut writers: BTreeMap<u32, Writers> = BTreeMap::new();
         for stored in &image.manifest().objects {
             let ObjectKind::DeviceMemory { session: of, device: DeviceOrdinal(device), memory, base } =
                 stored.kind
@@ -442,11 +441,10 @@ impl Session {
                 else {
                     return Err(RestoreError::Dangling(format!("the contents of array {base:#x}")));
                 };
-                let writers = Writers { ctx, backend: &self.placer.backend, idle: Mutex::default() };
+                let writers = &*Writers::of(&mut writers, backend, &ctx);
                 image.for_each_piece(&stored.kind, |offset, piece| {
                     Ok(writers.write(Target::Array(&packed, offset), piece, progress)?)
                 })?;
-                lock(&writers.idle).iter_mut().try_for_each(Writer::finish)?;
                 continue;
             }
             let mut range = Range { base, bytes: stored.len() };
@@ -456,16 +454,9 @@ impl Session {
                 None if is_described(state, device as usize, memory, range) => {}
                 None => return Err(RestoreError::Dangling(format!("device memory {range}"))),
             }
-            let writers = match writers.entry(device) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let count = self.devices.len();
-                    let ctx = self.context_on(device as usize);
-                    let ctx = ctx.ok_or(RestoreError::Device { device, count })?;
-                    new.insert(Writers { ctx, backend: &self.placer.backend, idle: Mutex::default() })
-                }
-            };
-            let writers = &*writers;
+            let ctx = self.context_on(device as usize);
+            let ctx = ctx.ok_or(RestoreError::Device { device, count: self.devices.len() })?;
+            let writers = &*Writers::of(&mut writers, backend, &ctx);
             image.for_each_piece(&stored.kind, |offset, piece| {
                 Ok(writers.write(Target::Memory(range.base + offset), piece, progress)?)
             })?;
@@ -499,14 +490,24 @@ impl Session {
     }
 }
 
-/// Writers to one device, as many as there are threads at work at a time.
+/// Writers of one context, as many as there are threads at work at a time.
 struct Writers<'a> {
     ctx: Arc<Context>,
     backend: &'a Arc<dyn Backend>,
     idle: Mutex<Vec<Writer>>,
 }
 
-impl Writers<'_> {
+impl<'a> Writers<'a> {
+    /// Those of a context, among all that are made: registering their buffers takes time.
+    fn of<'m>(
+        made: &'m mut BTreeMap<ContextId, Self>,
+        backend: &'a Arc<dyn Backend>,
+        ctx: &Arc<Context>,
+    ) -> &'m mut Self {
+        let new = || Self { ctx: Arc::clone(ctx), backend, idle: Mutex::default() };
+        made.entry(ctx.id()).or_insert_with(new)
+    }
+
     fn write(
         &self,
         target: Target<'_>,

@@ -6,11 +6,12 @@ use crate::objects::{Context, Marker};
 use backend::{Backend, Fill, Range, StreamArg};
 use image::CHUNK_SIZE;
 use rustix::mm::{MapFlags, ProtFlags};
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::sync::Arc;
 use thiserror::Error;
-use wire::CuError;
+use wire::{ContextId, CuError};
 
 /// Buffers of a [`Reader`].
 const BUFFERS: usize = 8;
@@ -195,7 +196,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// A reader for the device of `ctx`.
-    pub(crate) fn new(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
+    fn new(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
         let buffers = Buffers::new(backend, BUFFERS)?;
         Ok(Self { ctx: Arc::clone(ctx), buffers, backend: Arc::clone(backend) })
     }
@@ -213,6 +214,27 @@ impl Reader {
             pieces.next(piece)?;
         }
         Ok(bytes)
+    }
+}
+
+/// Readers, one for each context: registering buffers takes time in which the job stands still.
+pub(crate) struct Readers<'a> {
+    backend: &'a Arc<dyn Backend>,
+    made: BTreeMap<ContextId, Reader>,
+}
+
+impl<'a> Readers<'a> {
+    /// None yet.
+    pub(crate) fn new(backend: &'a Arc<dyn Backend>) -> Self {
+        Self { backend, made: BTreeMap::new() }
+    }
+
+    /// The reader of a context.
+    pub(crate) fn of(&mut self, ctx: &Arc<Context>) -> Result<&mut Reader, TransferError> {
+        match self.made.entry(ctx.id()) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => Ok(new.insert(Reader::new(self.backend, ctx)?)),
+        }
     }
 }
 
@@ -346,5 +368,31 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         let _ = self.finish();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::objects::{ContextRecord, Making, Placement, Placer};
+
+    #[test]
+    fn a_context_has_one_reader() {
+        let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
+        let placer = Placer::new(Arc::clone(&backend), 0);
+        let mut readers = Readers::new(&backend);
+        let mut addresses = [1, 2].map(|id| {
+            let placement = Placement::default();
+            let record =
+                ContextRecord { id: ContextId(id), device: 0, flags: 0, primary: false, placement };
+            let ctx = Context::make(&placer, record, Making::New).unwrap();
+            let mut address = || readers.of(&ctx).unwrap().buffers.address as u64;
+            let first = address();
+            assert_eq!(address(), first);
+            first
+        });
+        addresses.sort_unstable();
+        assert_ne!(addresses[0], addresses[1]);
     }
 }
