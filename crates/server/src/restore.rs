@@ -5,11 +5,11 @@ use crate::failure::Failure;
 use crate::memory::{RestoreError as MemoryError, VirtualState};
 use crate::objects::{
     Context, ContextRecord, ContextSettings, Event, Function, Image, Kernel, Library, Making, Module,
-    ModuleRecord, Owner, Recorded, Stream, StreamRecord, Tombstone, insert,
+    ModuleRecord, Owner, Placeholders, Recorded, Stream, StreamRecord, Tombstone, insert,
 };
 use crate::session::{Config, Purpose, Session};
 use crate::state::{Images, ModuleState, SessionState, StateError};
-use crate::textures::{MadeTextures, TextureStep};
+use crate::textures::TextureStep;
 use crate::transfer::{Target, TransferError, Writer};
 use crate::{lock, write};
 use backend::{Backend, Range, StreamArg};
@@ -121,7 +121,7 @@ enum Step<'a> {
 struct Made {
     modules: BTreeMap<(Owner, ContextId), Arc<Module>>,
     buried: BTreeMap<u64, Arc<Module>>,
-    textures: MadeTextures,
+    placeholders: Placeholders,
 }
 
 impl Session {
@@ -221,11 +221,10 @@ impl Session {
         }
         steps.sort_by_key(|(turn, _)| *turn);
         let mut made =
-            Made { modules: BTreeMap::new(), buried: BTreeMap::new(), textures: MadeTextures::default() };
+            Made { modules: BTreeMap::new(), buried: BTreeMap::new(), placeholders: Placeholders::default() };
         for (_, step) in steps {
             self.step(step, state, &images, &mut made)?;
         }
-        self.name_arrays(&state.textures, made.textures).map_err(object("an array handle"))?;
         self.restore_stream_attributes(state)?;
         self.connect_peers(state)?;
         self.restore_events(state)?;
@@ -237,7 +236,7 @@ impl Session {
             Step::Context(record, settings) => self.restore_context(record, settings),
             Step::Stream(record) => self.restore_stream(record),
             Step::Texture(step) => {
-                let restored = self.restore_texture(&step, &state.textures, &mut made.textures);
+                let restored = self.restore_texture(&step, &state.textures, &mut made.placeholders);
                 restored.map_err(object(step.name()))
             }
             Step::Module(module) => {

@@ -384,8 +384,7 @@ mod tests {
         let mut readers = Readers::new(&backend);
         let mut addresses = [1, 2].map(|id| {
             let placement = Placement::default();
-            let record =
-                ContextRecord { id: ContextId(id), device: 0, flags: 0, primary: false, placement };
+            let record = ContextRecord { id: ContextId(id), device: 0, flags: 0, primary: false, placement };
             let ctx = Context::make(&placer, record, Making::New).unwrap();
             let mut address = || readers.of(&ctx).unwrap().buffers.address as u64;
             let first = address();

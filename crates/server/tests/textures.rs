@@ -137,13 +137,13 @@ fn arrays_and_objects_come_back_as_they_were() {
     }
     let texel = |value| TexelKey { ctx: CTX, kind: TexelKind::Texture, value };
     let mut known: Vec<_> =
-        app.session.cut().unwrap().state.textures.texels.iter().map(|record| record.key()).collect();
+        app.session.cut().unwrap().state.textures.texels.iter().map(|texel| texel.record.key()).collect();
     known.sort_unstable();
     let mut expected: Vec<_> = [kept, values[2], mipmapped, linear].into_iter().map(texel).collect();
     expected.push(TexelKey { kind: TexelKind::Surface, ..texel(surface) });
     expected.sort_unstable();
     assert_eq!(known, expected);
-    // The array that only its texture keeps is there, and has no handle.
+    // The array whose texture has outlived it has no handle.
     let gone = CopySide::Array(orphan, [0; 3]);
     let shape = solid.shape().unwrap();
     let copy = CopyBox {
@@ -335,7 +335,59 @@ fn values_come_back_where_contexts_share_them() {
     rehearse(&state).unwrap();
     let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
     let texels = app.session.cut().unwrap().state.textures.texels;
-    let mut keys: Vec<_> = texels.iter().map(|texel| (texel.key().ctx, texel.key().value)).collect();
+    let mut keys: Vec<_> = texels.iter().map(|texel| (texel.record.ctx, texel.record.value)).collect();
     keys.sort_unstable();
     assert_eq!(keys, [(CTX, third), (other, second)]);
+}
+
+/// An array ends when the program says so, whatever textures there are of it; what they are called is taken all the same.
+#[test]
+fn objects_do_not_keep_arrays() {
+    const MIB: u64 = 1 << 20;
+    let (app, thread) = App::with_memory(64 * MIB);
+    let images = Images::new();
+    let mut rig = Rig::new(&app, thread);
+    let free = |rig: &mut Rig| rig.thread.call(MemInfo { ctx: CTX }).unwrap().0;
+    // 4 MiB.
+    let large = desc([1024, 1024, 0], ArrayDesc::SURFACE);
+    let before = free(&mut rig);
+    let mut values = Vec::new();
+    for _ in 0..24 {
+        let array = rig.create(10, large);
+        values.push(rig.texture(Resource::Array(array)));
+        rig.thread.call(SurfaceCreate { ctx: CTX, array }).unwrap();
+        rig.thread.send(ArrayDestroy { array });
+        let (mipmap, array) = (MipmapId(11), ArrayId(12));
+        rig.thread.call(MipmapCreate { ctx: CTX, mipmap, desc: large, levels: 3 }).unwrap();
+        rig.thread.call(MipmapLevel { mipmap, level: 1, array }).unwrap();
+        values.push(rig.texture(Resource::Mipmap(mipmap)));
+        rig.thread.call(SurfaceCreate { ctx: CTX, array }).unwrap();
+        rig.thread.send(MipmapDestroy { mipmap });
+    }
+    rig.thread.synchronize().unwrap();
+    assert_eq!(free(&mut rig), before);
+    // Another array of the same name is not the one that they were made over.
+    rig.create(10, desc([8, 8, 0], ArrayDesc::SURFACE));
+    app.session.close_gate(LONG).unwrap();
+    assert_eq!(app.session.refusals(), Vec::<String>::new());
+    let told = app.session.cut().unwrap();
+    assert_eq!(told.bytes(), 8 * 8 * 4);
+    let keys = |told: server::capture::Cut| {
+        let texels = told.state.textures.texels;
+        texels.into_iter().map(|texel| (texel.record.key(), texel.lost)).collect::<Vec<_>>()
+    };
+    let told = keys(told);
+    assert!(told.len() == 96 && told.iter().all(|(_, lost)| lost.is_some()), "{told:?}");
+    let (id, state) = images.capture(&app.session);
+    drop(rig);
+    let (dir, addresses) = app.kill();
+    rehearse(&state).unwrap();
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    assert_eq!(keys(app.session.cut().unwrap()), told);
+    let mut thread = app.thread();
+    let (free, total) = thread.call(MemInfo { ctx: CTX }).unwrap();
+    assert!(total - free < MIB, "what stood in for the arrays is gone: {free} of {total}");
+    thread.send(TextureDestroy { ctx: CTX, texture: values[7] });
+    let texture = TextureDesc { resource: Resource::Array(ArrayId(10)), sampling: sampling(), view: None };
+    assert_eq!(thread.call(TextureCreate { ctx: CTX, texture }), Ok(values[7]));
 }

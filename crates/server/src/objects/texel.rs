@@ -1,12 +1,14 @@
 //! Texture and surface objects. Kernels know them by values that the device library chooses, and that programs keep where they
 //! like: a restart has to get the same ones.
 
-use super::{Array, Context, Making, Mipmap, Placement, Placer};
+use super::{
+    Array, ArrayRecord, Context, LevelRecord, Making, Mipmap, MipmapRecord, Origin, Placement, Placer, Table,
+};
 use crate::failure::{Failure, Result};
 use backend::Backend;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
-use wire::{ArrayId, ContextId, CuError, Resource, TextureDesc};
+use std::sync::{Arc, Weak};
+use wire::{ArrayDesc, ArrayId, ContextId, CuError, MipmapId, Resource, TextureDesc};
 
 /// How many objects a restart makes to get at the value that one had.
 const TRIES: usize = 1 << 16;
@@ -84,15 +86,92 @@ impl TexelRecord {
     }
 }
 
-/// The array behind an object, if it is one: it lives as long as the object.
+impl TexelDesc {
+    /// What the description names.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for an array that there is not.
+    pub fn behind(&self, table: &Table) -> Result<Behind> {
+        match self {
+            Self::Texture(texture) => {
+                texture.resource.try_map(|array| table.array(array), |mipmap| table.mipmap(mipmap))
+            }
+            Self::Surface(array) => Ok(Resource::Array(table.array(*array)?)),
+        }
+    }
+}
+
+/// The array that an object is made over, if it is one.
 pub type Behind = Resource<Arc<Array>, Arc<Mipmap>>;
+
+/// What kind of array an object was made over, which a restart has to know when the array itself is gone.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Ground {
+    /// An array.
+    Array(ArrayDesc),
+    /// A mipmapped array, and its levels.
+    Mipmap(ArrayDesc, u32),
+    /// A level of one.
+    Level(ArrayDesc, u32, u32),
+}
+
+impl Ground {
+    fn of_array(array: &Array) -> Self {
+        match &array.origin {
+            Origin::Own(record) => Self::Array(record.desc),
+            Origin::Level(of, level) => Self::Level(of.record.desc, of.record.levels, level.level),
+        }
+    }
+
+    /// An array of the kind, with nothing in it, which nobody names.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn stand_in(self, placer: &Placer, ctx: &Arc<Context>) -> Result<Behind> {
+        let (ctx_id, placement) = (ctx.id(), Placement::default());
+        let mipmap = |desc, levels, placement| {
+            let record = MipmapRecord { id: MipmapId(0), ctx: ctx_id, desc, levels, placement };
+            Mipmap::make(placer, ctx, record, Making::Again)
+        };
+        Ok(match self {
+            Self::Array(desc) => {
+                let record = ArrayRecord { id: ArrayId(0), ctx: ctx_id, desc, placement };
+                Resource::Array(Array::make(placer, ctx, record, Making::Again)?)
+            }
+            Self::Mipmap(desc, levels) => Resource::Mipmap(mipmap(desc, levels, placement)?),
+            Self::Level(desc, levels, level) => {
+                let record = LevelRecord { id: ArrayId(0), mipmap: MipmapId(0), level };
+                Resource::Array(mipmap(desc, levels, placement)?.level(record)?)
+            }
+        })
+    }
+}
+
+/// The array under an object, which the object does not keep: an array ends when the application says so, as it does natively.
+enum Over {
+    Array(Weak<Array>, Ground),
+    Mipmap(Weak<Mipmap>, Ground),
+    Memory,
+}
+
+impl Over {
+    fn new(behind: &Behind) -> Self {
+        match behind {
+            Resource::Array(array) => Self::Array(Arc::downgrade(array), Ground::of_array(array)),
+            Resource::Mipmap(mipmap) => {
+                let MipmapRecord { desc, levels, .. } = mipmap.record;
+                Self::Mipmap(Arc::downgrade(mipmap), Ground::Mipmap(desc, levels))
+            }
+            Resource::Linear { .. } | Resource::Pitch2D { .. } => Self::Memory,
+        }
+    }
+}
 
 /// A live object; ended when the last user lets go.
 pub struct Texel {
     /// Its constructor.
     pub record: TexelRecord,
-    /// What is behind it.
-    pub behind: Behind,
+    over: Over,
     object: Object,
 }
 
@@ -182,7 +261,7 @@ impl Texel {
             Object::make(&placer.backend, ctx, &desc, &behind)
         })?;
         record.value = object.value;
-        Ok(Arc::new(Self { record, behind, object }))
+        Ok(Arc::new(Self { record, over: Over::new(&behind), object }))
     }
 
     /// Makes an object again, with the value it had.
@@ -200,7 +279,19 @@ impl Texel {
         let found = placer.place_unseen(&mut record.placement, Making::Again, || {
             Ok(placeholders.find(wanted, || Object::make(&placer.backend, ctx, &desc, &behind)))
         })?;
-        Ok(Arc::new(Self { record, behind, object: found? }))
+        Ok(Arc::new(Self { record, over: Over::new(&behind), object: found? }))
+    }
+
+    /// What kind of array it was made over, if `table` has that no more.
+    #[must_use]
+    pub fn lost(&self, table: &Table) -> Option<Ground> {
+        let now = self.record.desc.behind(table);
+        match (&self.over, now) {
+            (Over::Array(was, _), Ok(Resource::Array(now))) if was.as_ptr() == Arc::as_ptr(&now) => None,
+            (Over::Mipmap(was, _), Ok(Resource::Mipmap(now))) if was.as_ptr() == Arc::as_ptr(&now) => None,
+            (Over::Array(_, ground) | Over::Mipmap(_, ground), _) => Some(*ground),
+            (Over::Memory, _) => None,
+        }
     }
 
     /// Its context.

@@ -3,13 +3,14 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::objects::{Behind, Table, Texel, TexelDesc, TexelKey, TexelKind, TexelRecord};
+use crate::objects::{Texel, TexelDesc, TexelKey, TexelKind, TexelRecord};
 use crate::{lock, read, write};
-use wire::{ArrayId, ContextId, CuError, MipmapId, Resource, TensorMap, TextureDesc};
+use wire::{ContextId, CuError, Resource, TensorMap, TextureDesc};
 
 impl Session {
-    fn make_texel(&self, ctx: ContextId, desc: TexelDesc, behind: Behind) -> Result<u64> {
+    fn make_texel(&self, ctx: ContextId, desc: TexelDesc) -> Result<u64> {
         let context = self.context(ctx)?;
+        let behind = desc.behind(&read(&self.table))?;
         let record = TexelRecord { ctx, desc, value: 0, placement: Default::default() };
         let texel = Texel::make(&self.placer, &context, record, behind)?;
         let key = texel.record.key();
@@ -49,11 +50,6 @@ impl Session {
     }
 }
 
-/// The arrays that a resource names.
-fn behind(table: &Table, resource: Resource<ArrayId, MipmapId>) -> Result<Behind> {
-    resource.try_map(|array| table.array(array), |mipmap| table.mipmap(mipmap))
-}
-
 impl Execute for wire::TextureCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
         let TextureDesc { resource, .. } = self.texture;
@@ -61,8 +57,7 @@ impl Execute for wire::TextureCreate {
             let (address, bytes) = resource.memory().ok_or(CuError::INVALID_VALUE)?;
             session.check_memory(address, bytes)?;
         }
-        let behind = behind(&read(&session.table), resource)?;
-        session.make_texel(self.ctx, TexelDesc::Texture(self.texture), behind)
+        session.make_texel(self.ctx, TexelDesc::Texture(self.texture))
     }
 }
 
@@ -74,8 +69,7 @@ impl Execute for wire::TextureDestroy {
 
 impl Execute for wire::SurfaceCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        let array = read(&session.table).array(self.array)?;
-        session.make_texel(self.ctx, TexelDesc::Surface(self.array), Resource::Array(array))
+        session.make_texel(self.ctx, TexelDesc::Surface(self.array))
     }
 }
 
