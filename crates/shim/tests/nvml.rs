@@ -33,6 +33,7 @@ unsafe extern "C" {
     fn nvmlDeviceGetPciInfo_v2(device: Device, pci: *mut sys::nvmlPciInfo_t) -> c_uint;
     fn nvmlDeviceGetMemoryInfo(device: Device, memory: *mut sys::nvmlMemory_t) -> c_uint;
     fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: *mut sys::nvmlMemory_v2_t) -> c_uint;
+    fn nvmlDeviceGetBAR1MemoryInfo(device: Device, memory: *mut sys::nvmlBAR1Memory_t) -> c_uint;
     fn nvmlDeviceGetPowerUsage(device: Device, power: *mut c_uint) -> c_uint;
     fn nvmlDeviceGetTotalEnergyConsumption(device: Device, energy: *mut c_ulonglong) -> c_uint;
     fn nvmlDeviceGetClockInfo(device: Device, clock: c_uint, value: *mut c_uint) -> c_uint;
@@ -81,6 +82,9 @@ fn gpu(index: u32, power: u32) -> Gpu {
         (Q::Memory, 2, 650),
         (Q::Memory, 3, 300),
         (Q::PowerUsage, 0, u64::from(power)),
+        (Q::Bar1Memory, 0, u64::from(power)),
+        (Q::Bar1Memory, 1, u64::from(power)),
+        (Q::Bar1Memory, 2, u64::from(power)),
         (Q::TotalEnergyConsumption, 0, 1 << 40),
         (Q::ClockInfo, 2, 3201),
         (Q::EccMode, 0, 1),
@@ -96,7 +100,8 @@ fn gpu(index: u32, power: u32) -> Gpu {
     gpu
 }
 
-/// A supervisor whose second GPU draws more power from question to question, and is gone when there is none to `left`.
+/// A supervisor whose GPUs draw more power, and have more memory mapped for others, from question to question; the second is gone when
+/// there is none to `left`.
 struct Supervisor {
     asked: AtomicU32,
     left: AtomicUsize,
@@ -274,6 +279,16 @@ fn a_program_is_told_of_its_gpus() {
     assert_eq!(unsafe { nvmlEventSetCreate(ptr::null_mut()) }, NOT_SUPPORTED);
     assert_eq!(unsafe { CStr::from_ptr(nvmlErrorString(NOT_SUPPORTED)) }, c"Not Supported");
     assert_eq!(unsafe { CStr::from_ptr(nvmlErrorString(12345)) }, c"Unknown Error");
+
+    // What a structure says is of one moment, however many pass.
+    let (begun, mut moments) = (std::time::Instant::now(), BTreeSet::new());
+    while begun.elapsed() < Duration::from_millis(700) {
+        let mut memory = sys::nvmlBAR1Memory_t { bar1Total: 0, bar1Free: 0, bar1Used: 0 };
+        assert_eq!(unsafe { nvmlDeviceGetBAR1MemoryInfo(second, &raw mut memory) }, OK);
+        assert_eq!((memory.bar1Free, memory.bar1Used), (memory.bar1Total, memory.bar1Total));
+        moments.insert(memory.bar1Total);
+    }
+    assert!(moments.len() > 1, "{moments:?}");
 
     // A restart where there is one GPU: who the second is is still known, and that it is lost.
     supervisor.left.store(1, Ordering::SeqCst);

@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint};
 
 use wire::Quantity as Q;
 
-use super::numbers::of;
+use super::numbers::{all_of, of};
 use super::out::{check_version, put, version_of};
 use super::{Answer, Device, Error, handle, sys};
 
 /// Memory: what is reserved counts as used, as it always did.
 pub unsafe fn memory(device: Device, memory: *mut sys::nvmlMemory_t) -> Answer {
-    let of = |which| of(device, Q::Memory, which);
+    let of = all_of(device, Q::Memory)?;
     let (total, reserved, free, used) = (of(0)?, of(1)?, of(2)?, of(3)?);
     // SAFETY: the caller's to write to.
     unsafe { put(memory, sys::nvmlMemory_t { total, free, used: used.saturating_add(reserved) }) }
@@ -18,11 +18,11 @@ pub unsafe fn memory(device: Device, memory: *mut sys::nvmlMemory_t) -> Answer {
 
 /// Memory.
 pub unsafe fn memory_v2(device: Device, memory: *mut sys::nvmlMemory_v2_t) -> Answer {
-    let of = |which| of(device, Q::Memory, which);
     handle::index(device)?;
     // SAFETY: NULL or the caller's, which begins with its version.
     unsafe { check_version(memory, 2) }?;
     let version = version_of::<sys::nvmlMemory_v2_t>(2);
+    let of = all_of(device, Q::Memory)?;
     let (total, reserved, free, used) = (of(0)?, of(1)?, of(2)?, of(3)?);
     // SAFETY: the caller's to write to.
     unsafe { put(memory, sys::nvmlMemory_v2_t { version, total, reserved, free, used }) }
@@ -30,7 +30,7 @@ pub unsafe fn memory_v2(device: Device, memory: *mut sys::nvmlMemory_v2_t) -> An
 
 /// Memory that is mapped for others on the bus.
 pub unsafe fn bar1(device: Device, memory: *mut sys::nvmlBAR1Memory_t) -> Answer {
-    let of = |which| of(device, Q::Bar1Memory, which);
+    let of = all_of(device, Q::Bar1Memory)?;
     let found = sys::nvmlBAR1Memory_t { bar1Total: of(0)?, bar1Free: of(1)?, bar1Used: of(2)? };
     // SAFETY: the caller's to write to.
     unsafe { put(memory, found) }
@@ -38,7 +38,7 @@ pub unsafe fn bar1(device: Device, memory: *mut sys::nvmlBAR1Memory_t) -> Answer
 
 /// How busy it is.
 pub unsafe fn utilization(device: Device, rates: *mut sys::nvmlUtilization_t) -> Answer {
-    let of = |which| of(device, Q::UtilizationRates, which);
+    let of = all_of(device, Q::UtilizationRates)?;
     let found = sys::nvmlUtilization_t { gpu: of(0)? as c_uint, memory: of(1)? as c_uint };
     // SAFETY: the caller's to write to.
     unsafe { put(rates, found) }
@@ -60,8 +60,9 @@ pub unsafe fn temperature(device: Device, temperature: *mut sys::nvmlTemperature
 
 /// What it is made of.
 pub unsafe fn attributes(device: Device, attributes: *mut sys::nvmlDeviceAttributes_t) -> Answer {
-    let multiprocessors = of(device, Q::Attributes, 0)?;
-    let count = |which| of(device, Q::Attributes, which).unwrap_or(0) as c_uint;
+    let told = all_of(device, Q::Attributes)?;
+    let multiprocessors = told(0)?;
+    let count = |which| told(which).unwrap_or(0) as c_uint;
     let found = sys::nvmlDeviceAttributes_t {
         multiprocessorCount: multiprocessors as c_uint,
         sharedCopyEngineCount: count(1),
@@ -71,7 +72,7 @@ pub unsafe fn attributes(device: Device, attributes: *mut sys::nvmlDeviceAttribu
         sharedOfaCount: count(5),
         gpuInstanceSliceCount: count(6),
         computeInstanceSliceCount: count(7),
-        memorySizeMB: of(device, Q::Attributes, 8)
+        memorySizeMB: told(8)
             .or_else(|_| of(device, Q::Memory, 0).map(|all| all >> 20))?,
     };
     // SAFETY: the caller's to write to.

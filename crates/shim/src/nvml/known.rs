@@ -57,13 +57,15 @@ pub fn anyway() -> Answer<&'static Machine> {
     first(Path::new(JOB)).map(|first| &first.machine)
 }
 
-/// A number of a device: of what changes, as it is now.
-pub fn number(index: usize, quantity: Quantity, which: u16) -> Answer<u64> {
-    let of = |machine: &Machine| {
+/// A device's numbers of one kind: of what changes, all as they were at one moment.
+pub fn numbers(index: usize, quantity: Quantity) -> Answer<impl Fn(u16) -> Answer<u64>> {
+    let told = machine()?;
+    let now = if quantity.is_live() { Some(now()?) } else { None };
+    Ok(move |which| {
+        let machine = now.as_deref().unwrap_or(told);
         let gpu: &Gpu = machine.gpus.get(index).ok_or(Error::GPU_IS_LOST)?;
         gpu.number(quantity, which).ok_or(Error::NOT_SUPPORTED)
-    };
-    if quantity.is_live() { of(&*now()?) } else { of(machine()?) }
+    })
 }
 
 fn first(job: &Path) -> Answer<&'static First> {

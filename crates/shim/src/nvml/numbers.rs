@@ -9,7 +9,12 @@ use super::{Answer, Device, Error, handle, known, sys};
 
 /// A number of a device.
 pub fn of(device: Device, quantity: Quantity, which: u16) -> Answer<u64> {
-    known::number(handle::index(device)?, quantity, which)
+    all_of(device, quantity)?(which)
+}
+
+/// A device's numbers of one kind, which belong together.
+pub fn all_of(device: Device, quantity: Quantity) -> Answer<impl Fn(u16) -> Answer<u64>> {
+    known::numbers(handle::index(device)?, quantity)
 }
 
 /// One number.
@@ -28,7 +33,8 @@ pub unsafe fn long(quantity: Quantity, device: Device, value: *mut c_ulonglong) 
 
 /// Two numbers that come together.
 pub unsafe fn pair(quantity: Quantity, device: Device, first: *mut c_uint, second: *mut c_uint) -> Answer {
-    let found = (of(device, quantity, 0)?, of(device, quantity, 1)?);
+    let of = all_of(device, quantity)?;
+    let found = (of(0)?, of(1)?);
     if first.is_null() || second.is_null() {
         return Err(Error::INVALID_ARGUMENT);
     }
@@ -61,7 +67,8 @@ pub unsafe fn set(quantity: Quantity, device: Device, words: c_uint, set: *mut c
         return Err(Error::INVALID_ARGUMENT);
     }
     const MOST: u16 = 64;
-    let found: Vec<u64> = (0..MOST).map(|word| of(device, quantity, word).unwrap_or(0)).collect();
+    let of = all_of(device, quantity)?;
+    let found: Vec<u64> = (0..MOST).map(|word| of(word).unwrap_or(0)).collect();
     let used = found.iter().rposition(|word| *word != 0).ok_or(Error::NOT_SUPPORTED)? + 1;
     if used > words as usize {
         return Err(Error::INSUFFICIENT_SIZE);
