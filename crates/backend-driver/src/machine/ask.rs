@@ -74,11 +74,19 @@ pub const NUMBERS: &[(Quantity, &str, Shape)] = {
     ]
 };
 
+/// How a function of one GPU answers in words; after the GPU come
+pub enum TextShape {
+    /// where the text goes, and how many bytes may.
+    Room,
+    /// where the text goes, which nvml.h bounds.
+    Bounded,
+}
+
 /// And in words.
-pub const TEXTS: &[(Text, &str)] = &[
-    (Text::Serial, "nvmlDeviceGetSerial"),
-    (Text::VbiosVersion, "nvmlDeviceGetVbiosVersion"),
-    (Text::BoardPartNumber, "nvmlDeviceGetBoardPartNumber"),
-    (Text::InforomImageVersion, "nvmlDeviceGetInforomImageVersion"),
-    (Text::GspFirmwareVersion, "nvmlDeviceGetGspFirmwareVersion"),
+pub const TEXTS: &[(Text, &str, TextShape)] = &[
+    (Text::Serial, "nvmlDeviceGetSerial", TextShape::Room),
+    (Text::VbiosVersion, "nvmlDeviceGetVbiosVersion", TextShape::Room),
+    (Text::BoardPartNumber, "nvmlDeviceGetBoardPartNumber", TextShape::Room),
+    (Text::InforomImageVersion, "nvmlDeviceGetInforomImageVersion", TextShape::Room),
+    (Text::GspFirmwareVersion, "nvmlDeviceGetGspFirmwareVersion", TextShape::Bounded),
 ];

@@ -1,7 +1,7 @@
 //! The machine's NVML, found at run time and asked by its functions' shapes.
 
 use super::MachineUnknown;
-use super::ask::{NUMBERS, Shape, TEXTS};
+use super::ask::{NUMBERS, Shape, TEXTS, TextShape};
 use crate::api::SHIM_MARKER;
 use libloading::Library;
 use nvml_wrapper_sys::bindings as sys;
@@ -82,7 +82,9 @@ impl Nvml {
 
     /// What every GPU has, and what this one has besides.
     fn gpu(&self, device: Device) -> Result<Gpu> {
-        let text = |name| self.text(name, device).ok_or(MachineUnknown::Nvml { call: name, code: 0 });
+        let text = |name| {
+            self.text(name, &TextShape::Room, device).ok_or(MachineUnknown::Nvml { call: name, code: 0 })
+        };
         // SAFETY: of this type.
         let find: unsafe extern "C" fn(Device, *mut sys::nvmlPciInfo_t) -> c_uint =
             unsafe { self.find("nvmlDeviceGetPciInfo_v3") }?;
@@ -99,8 +101,8 @@ impl Nvml {
         for (quantity, name, shape) in NUMBERS {
             self.number(&mut gpu, *quantity, name, shape, device);
         }
-        for (text, name) in TEXTS {
-            if let Some(value) = self.text(name, device) {
+        for (text, name, shape) in TEXTS {
+            if let Some(value) = self.text(name, shape, device) {
                 gpu.set_text(*text, value);
             }
         }
@@ -269,12 +271,21 @@ impl Nvml {
         }
     }
 
-    fn text(&self, name: &str, device: Device) -> Option<String> {
+    fn text(&self, name: &str, shape: &TextShape, device: Device) -> Option<String> {
         type Text = unsafe extern "C" fn(Device, *mut c_char, c_uint) -> c_uint;
+        type Bounded = unsafe extern "C" fn(Device, *mut c_char) -> c_uint;
         const ROOM: usize = 96;
+        const { assert!(ROOM >= sys::NVML_GSP_FIRMWARE_VERSION_BUF_SIZE as usize) };
         // SAFETY: a function of this shape, which writes a text of at most so many bytes.
         let text = unsafe {
-            self.filled(name, |f: Text, to: *mut [u8; ROOM]| f(device, to.cast(), ROOM as c_uint))
+            match shape {
+                TextShape::Room => {
+                    self.filled(name, |f: Text, to: *mut [u8; ROOM]| f(device, to.cast(), ROOM as c_uint))
+                }
+                TextShape::Bounded => {
+                    self.filled(name, |f: Bounded, to: *mut [u8; ROOM]| f(device, to.cast()))
+                }
+            }
         }?;
         Some(CStr::from_bytes_until_nul(&text).ok()?.to_string_lossy().into_owned())
     }

@@ -21,6 +21,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, Device *d) { *d = (Device)&devices
 int nvmlDeviceGetUUID(Device d, char *to, unsigned n) { snprintf(to, n, "GPU-%d", d->index); return 0; }
 int nvmlDeviceGetName(Device d, char *to, unsigned n) { snprintf(to, n, "A GPU"); return 0; }
 int nvmlDeviceGetSerial(Device d, char *to, unsigned n) { return d->index ? 3 : (snprintf(to, n, "42"), 0); }
+int nvmlDeviceGetGspFirmwareVersion(Device d, char *to) { return d->index ? (strcpy(to, "580.2"), 0) : 3; }
 struct pci { char old[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; };
 int nvmlDeviceGetPciInfo_v3(Device d, struct pci *p) {
     p->domain = 0x10000, p->bus = 0x1b + d->index, p->device = 2, p->id = 7, p->sub = 8;
@@ -83,6 +84,8 @@ fn every_shape_of_function_is_asked_rightly() {
     assert_eq!(second.pci, Pci { domain: 0x10000, bus: 0x1c, device: 2, id: 7, subsystem: 8 });
     assert_eq!(second.capability, (9, 1));
     assert_eq!((first.text(Text::Serial), second.text(Text::Serial)), (Some("42"), None));
+    let firmware = [first, second].map(|gpu| gpu.text(Text::GspFirmwareVersion));
+    assert_eq!(firmware, [None, Some("580.2")]);
     let all = |gpu: &Gpu, of, count| (0..count).map(|which| gpu.number(of, which)).collect::<Vec<_>>();
     assert_eq!(second.number(Q::PowerUsage, 0), Some(70001));
     assert_eq!(second.number(Q::FanSpeed, 0), None);
