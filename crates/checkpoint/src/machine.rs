@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use wire::{Decoder, GREETING_MAX, Greeting, Machine, Wire};
 
@@ -18,18 +19,28 @@ const AGE_MAX: Duration = Duration::from_secs(3);
 /// A process that has not answered by then is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long its end is waited for.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// What was seen last, and when. Whoever asks often does not wait, and so stands in no checkpoint's way.
 pub struct Watcher {
     device: String,
     last: Mutex<Option<(Instant, Machine)>>,
     /// Held while somebody looks.
     looking: Mutex<()>,
+    /// Processes that were killed and have not ended: while there is one, no other is begun.
+    lingering: Arc<AtomicU32>,
 }
 
 impl Watcher {
     /// Of the machine's `device`: the value of `--device`.
     pub fn new(device: String) -> Arc<Self> {
-        Arc::new(Self { device, last: Mutex::default(), looking: Mutex::default() })
+        Arc::new(Self {
+            device,
+            last: Mutex::default(),
+            looking: Mutex::default(),
+            lingering: Arc::default(),
+        })
     }
 
     /// The GPUs as they were a moment ago. Those who ask at once are answered by one look.
@@ -65,7 +76,7 @@ impl Watcher {
     }
 
     fn ask(&self) -> Result<Machine, Failure> {
-        let machine = ask(&self.device)?;
+        let machine = ask(&self.device, &self.lingering)?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Some((Instant::now(), machine.clone()));
         Ok(machine)
@@ -73,7 +84,11 @@ impl Watcher {
 }
 
 /// Runs `dormouse devices`, which answers as the hello socket does.
-fn ask(device: &str) -> Result<Machine, Failure> {
+fn ask(device: &str, lingering: &Arc<AtomicU32>) -> Result<Machine, Failure> {
+    if lingering.load(Ordering::Acquire) > 0 {
+        let what = "a process that was asked which GPUs there are does not end; is one of them gone?";
+        return Err(Failure::new(Kind::Unavailable, what));
+    }
     let fail = |error: io::Error| Failure::of("cannot find out which GPUs there are", &error);
     let mut command = Command::new(std::env::current_exe().map_err(fail)?);
     command.args(["devices", "--greeting", "--device", device]);
@@ -83,8 +98,22 @@ fn ask(device: &str) -> Result<Machine, Failure> {
     let answer = listen(&mut child).map_err(fail);
     // It has said all it has to say, or too much, or nothing in time.
     let _ = child.kill();
-    let _ = child.wait();
+    see_off(child, lingering, GRACE);
     understand(&answer?)
+}
+
+/// Waits for the end of a killed process, but not for ever: one that sits in a driver whose GPU is gone counts as lingering until it
+/// ends.
+fn see_off(mut child: Child, lingering: &Arc<AtomicU32>, grace: Duration) {
+    let lingering = Arc::clone(lingering);
+    let (gone, ended) = mpsc::channel();
+    lingering.fetch_add(1, Ordering::AcqRel);
+    std::thread::spawn(move || {
+        let _ = child.wait();
+        lingering.fetch_sub(1, Ordering::AcqRel);
+        let _ = gone.send(());
+    });
+    let _ = ended.recv_timeout(grace);
 }
 
 fn understand(answer: &[u8]) -> Result<Machine, Failure> {
@@ -139,6 +168,27 @@ mod tests {
         assert_eq!(says("printf one; sleep 0.1; printf two").unwrap(), b"onetwo");
         let endless = says("exec cat /dev/zero").unwrap_err();
         assert_eq!(endless.kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_process_that_does_not_end() {
+        let watcher = Watcher::new("soft".to_owned());
+        let begun = Instant::now();
+        let mut command = Command::new("sh");
+        let child = command.args(["-c", "read line"]).stdin(Stdio::piped()).spawn();
+        let mut child = child.unwrap();
+        let held = child.stdin.take();
+        see_off(child, &watcher.lingering, Duration::from_millis(20));
+        let failure = watcher.look().unwrap_err();
+        assert!(failure.message.contains("does not end"), "{failure}");
+        assert!(begun.elapsed() < GRACE, "{:?}", begun.elapsed());
+        drop(held);
+        while watcher.lingering.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
+        }
+        let mut command = Command::new("true");
+        see_off(command.spawn().unwrap(), &watcher.lingering, Duration::from_secs(60));
+        assert_eq!(watcher.lingering.load(Ordering::Acquire), 0);
     }
 
     #[test]

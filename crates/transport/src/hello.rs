@@ -18,7 +18,7 @@ use wire::{Decoder, Encoder, GREETING_MAX, Greeting, Machine, PROTOCOL_VERSION, 
 /// [`TransportError::Io`] when there is no such socket, [`TransportError::Refused`] with the supervisor's reason,
 /// [`TransportError::Greeting`] when the supervisor goes away.
 pub fn ask(path: &Path) -> Result<u32> {
-    match exchange(path, &Greeting::Hello { protocol: PROTOCOL_VERSION })? {
+    match exchange(path, &Greeting::Hello { protocol: PROTOCOL_VERSION }, None)? {
         Greeting::Welcome { session } => Ok(session),
         other => Err(no_answer(other)),
     }
@@ -27,16 +27,19 @@ pub fn ask(path: &Path) -> Result<u32> {
 /// Asks on `path` which GPUs the machine has, as they are now.
 ///
 /// # Errors
-/// As [`ask`]'s.
-pub fn ask_devices(path: &Path) -> Result<Machine> {
-    match exchange(path, &Greeting::Devices { protocol: PROTOCOL_VERSION })? {
+/// As [`ask`]'s, and [`TransportError::Timeout`] when nobody answers within `patience`.
+pub fn ask_devices(path: &Path, patience: Duration) -> Result<Machine> {
+    match exchange(path, &Greeting::Devices { protocol: PROTOCOL_VERSION }, Some(patience))? {
         Greeting::Machine(machine) => Ok(machine),
         other => Err(no_answer(other)),
     }
 }
 
-fn exchange(path: &Path, question: &Greeting) -> Result<Greeting> {
+fn exchange(path: &Path, question: &Greeting, patience: Option<Duration>) -> Result<Greeting> {
     let socket = seqpacket(path)?;
+    if let Some(patience) = patience {
+        set_timeouts(&socket, path, patience)?;
+    }
     let address = SocketAddrUnix::new(path).map_err(TransportError::io("cannot name", path))?;
     connect(&socket, &address).map_err(TransportError::io("cannot connect to", path))?;
     say(&socket, path, question)?;

@@ -319,6 +319,7 @@ fn the_gpus_are_asked_for_and_told_or_refused() {
     let machine =
         wire::Machine { driver: "580.65.06".into(), gpus: vec![gpu; 8], ..wire::Machine::default() };
     let told = machine.clone();
+    let (end, silence) = std::sync::mpsc::channel::<()>();
     let supervisor = std::thread::spawn(move || {
         let caller = || match listener.accept().unwrap().hear(Duration::from_secs(5)).unwrap() {
             Wish::Devices(pending) => pending,
@@ -327,12 +328,19 @@ fn the_gpus_are_asked_for_and_told_or_refused() {
         caller().tell(told).unwrap();
         caller().refuse("nobody knows").unwrap();
         caller().welcome(1).unwrap();
+        let unanswered = caller();
+        silence.recv().unwrap_err();
+        drop(unanswered);
     });
-    assert_eq!(ask_devices(&path).unwrap(), machine);
-    let refused = ask_devices(&path).err().unwrap();
+    let patience = Duration::from_secs(60);
+    assert_eq!(ask_devices(&path, patience).unwrap(), machine);
+    let refused = ask_devices(&path, patience).err().unwrap();
     assert!(refused.to_string().contains("nobody knows"), "{refused}");
-    let odd = ask_devices(&path).err().unwrap();
+    let odd = ask_devices(&path, patience).err().unwrap();
     assert!(matches!(odd, TransportError::Greeting(_)), "{odd}");
+    let late = ask_devices(&path, Duration::from_millis(20)).err().unwrap();
+    assert!(matches!(late, TransportError::Timeout { .. }), "{late}");
+    drop(end);
     supervisor.join().unwrap();
 }
 

@@ -72,8 +72,7 @@ pub unsafe fn attributes(device: Device, attributes: *mut sys::nvmlDeviceAttribu
         sharedOfaCount: count(5),
         gpuInstanceSliceCount: count(6),
         computeInstanceSliceCount: count(7),
-        memorySizeMB: told(8)
-            .or_else(|_| of(device, Q::Memory, 0).map(|all| all >> 20))?,
+        memorySizeMB: told(8).or_else(|_| of(device, Q::Memory, 0).map(|all| all >> 20))?,
     };
     // SAFETY: the caller's to write to.
     unsafe { put(attributes, found) }

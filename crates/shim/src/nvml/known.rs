@@ -15,6 +15,9 @@ use crate::log::{self, Level};
 /// How old an answer about what changes may be.
 const AGE_MAX: Duration = Duration::from_millis(100);
 
+/// How long the supervisor may take: longer than it waits itself for whom it asks.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// How often `nvmlInit` was called and not undone.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 /// What was said first; it stays, leaked.
@@ -115,7 +118,7 @@ fn remember(machine: &Arc<Machine>) {
 }
 
 fn ask(job: &Path) -> Answer<Machine> {
-    hello::ask_devices(&job.join("hello.sock")).map_err(|error| {
+    hello::ask_devices(&job.join("hello.sock"), PATIENCE).map_err(|error| {
         log::message(Level::Warn, format_args!("NVML knows of no GPU: {error}"));
         match error {
             TransportError::Io { .. } | TransportError::Refused(_) => Error::DRIVER_NOT_LOADED,
