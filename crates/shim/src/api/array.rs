@@ -205,7 +205,7 @@ pub unsafe fn cuArrayGetPlane(
     of_another_kind(hArray)
 }
 
-/// Makes a mipmapped array; more levels than there can be are as many as there can be, none are one.
+/// Makes a mipmapped array; more levels than there can be are as many as there can be.
 pub unsafe fn cuMipmappedArrayCreate(
     pHandle: *mut sys::CUmipmappedArray,
     pMipmappedArrayDesc: *const sys::CUDA_ARRAY3D_DESCRIPTOR,
@@ -218,7 +218,7 @@ pub unsafe fn cuMipmappedArrayCreate(
     if numMipmapLevels == 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    let levels = numMipmapLevels.clamp(1, desc.levels_max());
+    let levels = numMipmapLevels.min(desc.levels_max());
     let id = with(|call| {
         let context = Arc::clone(call.context()?);
         call.unsafe_in_capture()?;
