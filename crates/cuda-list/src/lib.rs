@@ -33,6 +33,8 @@
 //!   covers every version, under a version that one.
 //! - `limits REASON`: a supported function answers `CUDA_ERROR_NOT_SUPPORTED` in some cases, or does less than the driver's; the
 //!   reason is what the user is told.
+//! - `never REASON`: a function that is there and never succeeds, since what it is about cannot be made; the driver answers the same
+//!   for everything else. It counts as not supported.
 //! - A version: the first CUDA release that has it (as `cudaTypedefs.h` says), its symbol and its parameters. A
 //!   version without parentheses takes the parameters of the one above, and shares its implementation. `_ptsz` and
 //!   `_ptds` symbols are their version with the per-thread default stream.

@@ -46,6 +46,8 @@ pub struct Function {
     pub replay: Replay,
     /// What of it is not supported, where the rest is.
     pub limits: Option<String>,
+    /// Why it never succeeds, where it answers as the driver does for want of what it is about.
+    pub never: Option<String>,
     /// Oldest first.
     pub versions: Vec<Version>,
 }

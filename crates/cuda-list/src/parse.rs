@@ -84,6 +84,7 @@ impl Reader<'_> {
                     touches: Vec::new(),
                     replay: Replay::Nothing,
                     limits: None,
+                    never: None,
                     versions: Vec::new(),
                 });
             }
@@ -92,6 +93,8 @@ impl Reader<'_> {
             "replay" => self.function()?.replay = replay(rest)?,
             "limits" if rest.is_empty() => return Err("a limit is missing"),
             "limits" => self.function()?.limits = Some(rest.to_owned()),
+            "never" if rest.is_empty() => return Err("a reason is missing"),
+            "never" => self.function()?.never = Some(rest.to_owned()),
             "unsupported" if rest.is_empty() => return Err("a reason is missing"),
             "unsupported" => match self.function()?.versions.last_mut() {
                 Some(version) => version.unsupported = Some(rest.to_owned()),
