@@ -53,9 +53,8 @@ impl Textures for SoftBackend {
     fn array_create(&self, ctx: RawContext, desc: &ArrayDesc) -> Result<RawArray> {
         let device = self.context(ctx)?.context.device;
         check(desc)?;
-        let shape = desc.shape().ok_or(CuError::INVALID_VALUE)?;
-        let base = self.array_memory(device, shape.bytes())?;
-        let object = Array { base, desc: *desc, shape, is_level: false };
+        let mut object = Array::new(0, *desc, false).ok_or(CuError::INVALID_VALUE)?;
+        object.base = self.array_memory(device, object.bytes().ok_or(CuError::INVALID_VALUE)?)?;
         Ok(RawArray(self.arrays.insert(Arc::new(Of { context: ctx.0, object }))))
     }
 

@@ -5,6 +5,9 @@ use wire::{ArrayDesc, ArrayShape, CuError};
 
 use crate::stream::Side;
 
+/// Where a row may begin: an element of any format, or what is read of a surface at once, lies at a multiple of its size in it.
+const ROW_ALIGNMENT: u64 = 16;
+
 /// An array, or a level of a mipmapped one.
 #[derive(Clone, Copy, Debug)]
 pub struct Array {
@@ -12,7 +15,7 @@ pub struct Array {
     pub base: u64,
     /// What it is.
     pub desc: ArrayDesc,
-    /// How its bytes lie.
+    /// How many bytes it has in each direction.
     pub shape: ArrayShape,
     /// Whether its memory goes with a mipmapped array's.
     pub is_level: bool,
@@ -24,6 +27,22 @@ impl Array {
         Some(Self { base, desc, shape: desc.shape()?, is_level })
     }
 
+    /// Bytes from a row to the next.
+    pub fn pitch(&self) -> u64 {
+        self.shape.row.next_multiple_of(ROW_ALIGNMENT)
+    }
+
+    /// Bytes from a slice to the next.
+    pub fn slice(&self) -> u64 {
+        self.pitch() * self.shape.rows
+    }
+
+    /// Bytes of memory; `None` when no memory has as many.
+    pub fn bytes(&self) -> Option<u64> {
+        let pitch = self.shape.row.checked_next_multiple_of(ROW_ALIGNMENT)?;
+        pitch.checked_mul(self.shape.rows)?.checked_mul(self.shape.slices)
+    }
+
     /// A box of it as the side of a copy.
     ///
     /// # Errors
@@ -32,7 +51,7 @@ impl Array {
         if !self.shape.contains(at, extent) {
             return Err(CuError::INVALID_VALUE);
         }
-        let (pitch, slice) = (self.shape.row, self.shape.row * self.shape.rows);
+        let (pitch, slice) = (self.pitch(), self.slice());
         let address = self.base + at[2] * slice + at[1] * pitch + at[0];
         Ok(Side { address, pitch, slice })
     }
@@ -56,7 +75,7 @@ impl Mipmap {
         for level in 0..count {
             let begin = end.next_multiple_of(LEVEL_ALIGNMENT);
             offsets.push(begin);
-            end = begin.checked_add(desc.level(level).shape()?.bytes())?;
+            end = begin.checked_add(Array::new(begin, desc.level(level), true)?.bytes()?)?;
         }
         Some((end, offsets))
     }

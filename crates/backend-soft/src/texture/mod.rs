@@ -1,6 +1,6 @@
 //! Arrays, and the texture and surface objects that kernels read and write them by.
 //!
-//! An array is device memory in which rows and slices lie packed. An object is resolved when it is made: which bytes, as
+//! An array is device memory in which slices lie packed, and rows nearly so. An object is resolved when it is made: which bytes, as
 //! what, read how.
 
 mod array;

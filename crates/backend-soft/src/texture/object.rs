@@ -28,12 +28,8 @@ pub struct Plane {
 impl Plane {
     fn of(array: &Array) -> Self {
         let (desc, shape) = (&array.desc, &array.shape);
-        Self {
-            base: array.base,
-            size: [desc.width, shape.rows, shape.slices],
-            pitch: shape.row,
-            slice: shape.row * shape.rows,
-        }
+        let size = [desc.width, shape.rows, shape.slices];
+        Self { base: array.base, size, pitch: array.pitch(), slice: array.slice() }
     }
 }
 

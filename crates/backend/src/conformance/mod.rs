@@ -65,7 +65,8 @@ behaviours! {
     arrays: arrays_hold_boxes arrays_of_every_shape_hold_all_they_should levels_are_arrays objects_have_values
         wrong_arrays_are_told;
     textures: points_are_the_texel_they_lie_in axes_go_on_as_asked texels_are_mixed channels_are_told_as_asked
-        memory_is_read_as_a_texture layers_and_faces_are_apart levels_are_chosen surfaces_are_read_and_written;
+        memory_is_read_as_a_texture layers_and_faces_are_apart levels_are_chosen surfaces_are_read_and_written
+        surfaces_are_read_in_wider_pieces_than_their_elements;
     code: kernels_run parameters_are_told attributes_are_set variables_are_found variables_start_initialised
         modules_are_apart shared_memory_is_dynamic what_is_printed_comes_out occupancy_makes_sense
         modules_list_their_kernels;

@@ -209,4 +209,21 @@ pub(super) fn surfaces_are_read_and_written(backend: &dyn Backend) {
     let mut expected = words;
     (expected[1], expected[31]) = (100, 131);
     assert_eq!(get(&rig, array, &desc), expected);
+    backend.surface_destroy(rig.ctx, surface).unwrap();
+    backend.array_destroy(rig.ctx, array).unwrap();
+}
+
+pub(super) fn surfaces_are_read_in_wider_pieces_than_their_elements(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    // Rows that would begin anywhere if nothing were between them.
+    let desc = desc([6, 4, 0], U8, 1, ArrayDesc::SURFACE);
+    let bytes: Vec<u8> = (0..24).collect();
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let words: Vec<u32> = (0..6).map(|at| word(at * 4)).collect();
+    let array = array(&rig, &desc, &words);
+    let surface = backend.surface_create(rig.ctx, array).unwrap();
+    let at = [[0, 0, 0, 0], [0, 1, 0, 0], [0, 3, 0, 0]];
+    let read: Vec<u32> = read(&rig, "load_clamped", surface, &at).iter().map(|read| read[0]).collect();
+    assert_eq!(read, [word(0), word(6), word(18)]);
+    assert_eq!(get(&rig, array, &desc), words);
 }
