@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use wire::*;
 
 const FLOAT: u32 = 32;
+const TEXTURES: &str = include_str!("../../backend/src/conformance/ptx/textures.ptx");
 
 fn desc(sizes: [u64; 3], flags: u32) -> ArrayDesc {
     ArrayDesc { width: sizes[0], height: sizes[1], depth: sizes[2], format: FLOAT, channels: 1, flags }
@@ -90,7 +91,7 @@ impl Rig {
 
 #[test]
 fn arrays_and_objects_come_back_as_they_were() {
-    let (app, thread) = App::with_context();
+    let (mut app, thread) = App::with_context();
     let images = Images::new();
     let mut rig = Rig::new(&app, thread);
     let (flat, solid, layers) =
@@ -100,11 +101,13 @@ fn arrays_and_objects_come_back_as_they_were() {
     let third = rig.create(12, layers);
     let (mipmap, pyramid) = (MipmapId(20), desc([8, 8, 0], 0));
     rig.thread.call(MipmapCreate { ctx: CTX, mipmap, desc: pyramid, levels: 3 }).unwrap();
-    let level = ArrayId(21);
-    rig.thread.call(MipmapLevel { mipmap, level: 1, array: level }).unwrap();
-    let contents =
-        [(first, flat, 100), (second, solid, 200), (third, layers, 300), (level, pyramid.level(1), 400)];
-    for (array, desc, seed) in contents {
+    let mut contents = vec![(first, flat, 100), (second, solid, 200), (third, layers, 300)];
+    for (level, seed) in [(1, 400), (0, 600), (2, 700)] {
+        let array = ArrayId(21 + level);
+        rig.thread.call(MipmapLevel { mipmap, level, array }).unwrap();
+        contents.push((array, pyramid.level(level), seed));
+    }
+    for &(array, desc, seed) in &contents {
         rig.put(array, &desc, seed);
     }
     // Values that are not in the order of the objects' making, and one whose array the program has let go of.
@@ -120,6 +123,20 @@ fn arrays_and_objects_come_back_as_they_were() {
     let linear = rig.texture(Resource::Linear { address: memory, format: FLOAT, channels: 1, bytes: 4096 });
     rig.thread.send(TextureDestroy { ctx: CTX, texture: values[1] });
     assert!(kept == values[0] && kept < values[2], "the device gives values again: {kept} {values:?}");
+    let module = app.load(&mut rig.thread, 30, TEXTURES);
+    let point = rig.thread.function(module, 31, "point");
+    let [spots, out] = [rig.thread.alloc(64), rig.thread.alloc(64)];
+    let centre = |x: f32, y: f32| [x + 0.5, y + 0.5, 0.0, 0.0].map(f32::to_bits);
+    rig.thread.put(spots, &[centre(2.0, 3.0), centre(6.0, 4.0), centre(0.0, 1.0)].concat());
+    let sampled = |rig: &mut Rig, texture: u64| {
+        rig.thread.launch(point, Stream::Legacy, 3, &[texture, spots, out], &[]);
+        rig.thread.get(out, 12).chunks(4).map(|spot| spot[0]).collect::<Vec<_>>()
+    };
+    // What the kernel reads are the rows' words.
+    let [of_first, of_pyramid] =
+        [(100, 7), (600, 8)].map(|(seed, row)| [2 + 3 * row, 6 + 4 * row, row].map(|word| seed + word));
+    let seen = [sampled(&mut rig, values[2]), sampled(&mut rig, mipmapped)];
+    assert_eq!(seen, [of_first, of_pyramid]);
 
     app.session.close_gate(LONG).unwrap();
     assert_eq!(app.session.refusals(), Vec::<String>::new());
@@ -135,6 +152,7 @@ fn arrays_and_objects_come_back_as_they_were() {
     for (array, desc, seed) in contents {
         rig.holds(array, &desc, seed);
     }
+    assert_eq!([sampled(&mut rig, values[2]), sampled(&mut rig, mipmapped)], [of_first, of_pyramid]);
     let texel = |value| TexelKey { ctx: CTX, kind: TexelKind::Texture, value };
     let mut known: Vec<_> =
         app.session.cut().unwrap().state.textures.texels.iter().map(|texel| texel.record.key()).collect();
