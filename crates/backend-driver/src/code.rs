@@ -2,7 +2,7 @@
 
 use crate::api::{Api, check};
 use crate::jit::{self, Jit};
-use backend::{LoadError, Range, RawFunction, RawModule, Result};
+use backend::{Compiled, LoadError, Range, RawFunction, RawModule, Result};
 use cudarc::driver::sys;
 use std::ffi::{CStr, CString};
 use wire::{CuError, FunctionFacts, Param};
@@ -10,12 +10,16 @@ use wire::{CuError, FunctionFacts, Param};
 /// Attributes that are told with a function's facts (`CU_FUNC_ATTRIBUTE_MAX` is one past the last).
 const ATTRIBUTES: std::ops::Range<i32> = 0..sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX as i32;
 
-pub fn load(api: &Api, image: &[u8], options: &[(u32, u64)]) -> std::result::Result<RawModule, LoadError> {
+pub fn load(
+    api: &Api,
+    image: &[u8],
+    options: &[(u32, u64)],
+) -> std::result::Result<Compiled<RawModule>, LoadError> {
     let image = jit::image(image);
     let mut options = Jit::new(options);
     let mut module: sys::CUmodule = std::ptr::null_mut();
-    // SAFETY: the image is whole (the server has bounded it), aligned and NUL-terminated; as many values as names; the log
-    // lives through the call.
+    // SAFETY: the image is whole (the server has bounded it), aligned and NUL-terminated; as many values as names; the logs
+    // live through the call.
     let code = unsafe {
         (api.cuModuleLoadDataEx)(
             &raw mut module,
@@ -25,8 +29,8 @@ pub fn load(api: &Api, image: &[u8], options: &[(u32, u64)]) -> std::result::Res
             options.values.as_mut_ptr(),
         )
     };
-    check(code).map_err(|code| LoadError { code, detail: options.log().trim().to_owned() })?;
-    Ok(RawModule(module as u64))
+    check(code).map_err(|code| LoadError { code, detail: options.errors().trim().to_owned() })?;
+    Ok(Compiled { code: RawModule(module as u64), info: options.info() })
 }
 
 pub fn functions(api: &Api, module: RawModule) -> Result<Vec<String>> {

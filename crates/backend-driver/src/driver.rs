@@ -6,9 +6,9 @@ use crate::output::Output;
 use crate::steer::{self, Steering};
 use crate::{code, device, link, memory_operations, physical, work};
 use backend::{
-    Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LinkInput,
-    LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule,
-    RawPhysical, RawStream, Result, StreamArg,
+    Access, BLOCK_GRANULARITY, Backend, Compiled, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch,
+    LinkInput, LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph,
+    RawModule, RawPhysical, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys;
 use std::cell::Cell;
@@ -409,7 +409,7 @@ impl Backend for Driver {
         ctx: RawContext,
         image: &[u8],
         options: &[(u32, u64)],
-    ) -> std::result::Result<RawModule, LoadError> {
+    ) -> std::result::Result<Compiled<RawModule>, LoadError> {
         self.enter(ctx)?;
         code::load(&self.api, image, options)
     }
@@ -419,7 +419,7 @@ impl Backend for Driver {
         ctx: RawContext,
         inputs: &[LinkInput<'_>],
         options: &[(u32, u64)],
-    ) -> std::result::Result<Vec<u8>, LoadError> {
+    ) -> std::result::Result<Compiled<Vec<u8>>, LoadError> {
         self.enter(ctx)?;
         link::link(&self.api, inputs, options)
     }

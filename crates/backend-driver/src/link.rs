@@ -2,7 +2,7 @@
 
 use crate::api::{Api, check};
 use crate::jit::{self, Jit};
-use backend::{LinkInput, LoadError};
+use backend::{Compiled, LinkInput, LoadError};
 use cudarc::driver::sys;
 use std::ffi::{CString, c_void};
 use wire::CuError;
@@ -24,12 +24,15 @@ pub fn link(
     api: &Api,
     inputs: &[LinkInput<'_>],
     options: &[(u32, u64)],
-) -> std::result::Result<Vec<u8>, LoadError> {
+) -> std::result::Result<Compiled<Vec<u8>>, LoadError> {
     let mut options = Jit::new(options);
-    run(api, inputs, &mut options).map_err(|code| LoadError { code, detail: options.log() })
+    match run(api, inputs, &mut options) {
+        Ok(code) => Ok(Compiled { code, info: options.info() }),
+        Err(code) => Err(LoadError { code, detail: options.errors() }),
+    }
 }
 
-/// The options, and the log among them, stay until the link is destroyed.
+/// The options, and the logs among them, stay until the link is destroyed.
 fn run(api: &Api, inputs: &[LinkInput<'_>], options: &mut Jit) -> Result<Vec<u8>, CuError> {
     let Jit { names, values, .. } = options;
     let mut raw: sys::CUlinkState = std::ptr::null_mut();

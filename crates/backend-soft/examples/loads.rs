@@ -15,9 +15,9 @@ fn main() -> ExitCode {
             Err(error) => Err(error.to_string()),
         };
         match loaded {
-            Ok(module) => {
+            Ok(loaded) => {
                 println!("{path}: loads");
-                let _ = backend.module_unload(ctx, module);
+                let _ = backend.module_unload(ctx, loaded.code);
             }
             Err(why) => {
                 println!("{path}: {why}");

@@ -100,14 +100,14 @@ pub trait Backend: Textures + StreamAttributes + Send + Sync + 'static {
         ctx: RawContext,
         image: &[u8],
         options: &[(u32, u64)],
-    ) -> std::result::Result<RawModule, LoadError>;
+    ) -> std::result::Result<Compiled<RawModule>, LoadError>;
     /// Links device code, as `cuLinkComplete` after a `cuLinkAddData` of each input: an image for [`Backend::module_load`].
     fn link(
         &self,
         ctx: RawContext,
         inputs: &[LinkInput<'_>],
         options: &[(u32, u64)],
-    ) -> std::result::Result<Vec<u8>, LoadError>;
+    ) -> std::result::Result<Compiled<Vec<u8>>, LoadError>;
     /// As `cuModuleUnload`.
     fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()>;
     /// Names of its kernels.

@@ -172,6 +172,15 @@ pub struct LinkInput<'a> {
     pub data: &'a [u8],
 }
 
+/// What device code has become, and what the JIT says of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Compiled<T> {
+    /// The module, or the image.
+    pub code: T,
+    /// The JIT's info log, which is mostly empty.
+    pub info: String,
+}
+
 /// Why a module was not loaded: the driver's code, and a sentence that says what is missing and what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadError {

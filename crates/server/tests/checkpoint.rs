@@ -102,7 +102,7 @@ fn what_cannot_be_saved_is_named() {
     // A device that has no heap refuses the module, by name, before there is anything to save.
     match thread.explain(ModuleLoad { ctx: CTX, module, upload, options: vec![] }) {
         Err((_, detail)) => assert!(detail.contains("malloc"), "{detail}"),
-        Ok(()) => {
+        Ok(_) => {
             app.session.close_gate(LONG).unwrap();
             let refusals = app.session.refusals();
             assert!(

@@ -21,7 +21,7 @@ const CALLEE: &str = ".visible .global .u32 bias = 5;\n\
 /// `CU_JIT_INPUT_PTX`.
 const PTX: u32 = 1;
 
-fn link(app: &mut App, thread: &mut Thread, units: &[&str]) -> Result<u64, (CuError, String)> {
+fn link(app: &mut App, thread: &mut Thread, units: &[&str]) -> Result<(u64, String), (CuError, String)> {
     link_with(app, thread, units, vec![])
 }
 
@@ -30,7 +30,7 @@ fn link_with(
     thread: &mut Thread,
     units: &[&str],
     options: Vec<(u32, u64)>,
-) -> Result<u64, (CuError, String)> {
+) -> Result<(u64, String), (CuError, String)> {
     let inputs = units.iter().zip(["first", "second", "third"]);
     let inputs = inputs.map(|(unit, name)| (PTX, (app.upload(&format!("{HEADER}{unit}")), name.to_owned())));
     let inputs = inputs.collect();
@@ -40,7 +40,7 @@ fn link_with(
 #[test]
 fn two_units_become_a_module() {
     let (mut app, mut thread) = App::with_context();
-    let bytes = link(&mut app, &mut thread, &[CALLER, CALLEE]).unwrap();
+    let (bytes, _) = link(&mut app, &mut thread, &[CALLER, CALLEE]).unwrap();
     let linked = app.dir.path().join("upload-700");
     assert_eq!(linked.metadata().unwrap().len(), bytes);
     // The result is an image like any other, and lies where a load takes it from.
@@ -101,4 +101,19 @@ fn addresses_in_options_are_not_for_the_device_library() {
     // Numbers are passed on: an optimization level, position-independent code.
     let numbers = vec![(7, 4), (30, 0)];
     link_with(&mut app, &mut thread, &[CALLER, CALLEE], numbers).unwrap();
+}
+
+#[test]
+fn who_asks_for_it_is_told_what_was_done() {
+    let (mut app, mut thread) = App::with_context();
+    // `CU_JIT_LOG_VERBOSE`.
+    let told = |verbose| vec![(12, verbose)];
+    for (verbose, is_told) in [(0, false), (1, true)] {
+        let (_, info) = link_with(&mut app, &mut thread, &[CALLER, CALLEE], told(verbose)).unwrap();
+        assert_eq!(info.contains("second"), is_told, "{info:?}");
+        let (module, upload) = (ModuleId(2), UploadId(700));
+        let info = thread.call(ModuleLoad { ctx: CTX, module, upload, options: told(verbose) }).unwrap();
+        assert_eq!(info.contains("run: "), is_told, "{info:?}");
+        thread.call(ModuleUnload { module }).unwrap();
+    }
 }

@@ -153,7 +153,7 @@ fn heap(app: &mut App, thread: &mut Thread) -> Fate {
         ret;\n}\n";
     let (module, upload) = (ModuleId(2), app.upload(heap));
     match thread.explain(ModuleLoad { ctx: CTX, module, upload, options: vec![] }) {
-        Ok(()) => Fate::Refused(&["grow", "malloc"]),
+        Ok(_) => Fate::Refused(&["grow", "malloc"]),
         // A device that has no heap says so before there is anything to capture.
         Err((_, detail)) => {
             assert!(detail.contains("malloc"), "{detail}");

@@ -228,6 +228,38 @@ fn launches_carry_their_parameters_and_bad_ones_are_refused() {
 }
 
 #[test]
+fn what_the_compiler_says_goes_to_the_log_that_asks_for_it() {
+    start();
+    use sys::CUjit_option::{
+        CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_INFO_LOG_BUFFER,
+        CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE,
+    };
+    let mut options = [
+        CU_JIT_INFO_LOG_BUFFER,
+        CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+        CU_JIT_ERROR_LOG_BUFFER,
+        CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        CU_JIT_LOG_VERBOSE,
+    ]
+    .map(|option| option as u32);
+    // The fake server says how many options it was sent: the buffers stay here.
+    for (room, said) in [(64, "1 options"), (4, "1 o")] {
+        let (mut info, mut errors, mut module) = ([b'x'; 64], [b'x'; 64], null_mut());
+        let number = std::ptr::without_provenance_mut::<c_void>;
+        let mut values =
+            [info.as_mut_ptr().cast(), number(room), errors.as_mut_ptr().cast(), number(64), number(1)];
+        // SAFETY: PTX, ended by a NUL; as many options as values, and buffers of those sizes.
+        unsafe {
+            let image = c".version 8.0".as_ptr().cast();
+            cuModuleLoadDataEx(&raw mut module, image, 5, options.as_mut_ptr(), values.as_mut_ptr())
+        }
+        .unwrap();
+        assert_eq!((&info[..said.len()], info[said.len()]), (said.as_bytes(), 0));
+        assert_eq!((values[1].addr(), values[3].addr(), errors[0]), (said.len() + 1, 0, 0));
+    }
+}
+
+#[test]
 fn what_is_gone_has_no_handle() {
     start();
     let (mut stream, mut event, module) = (null_mut(), null_mut(), module());

@@ -197,8 +197,8 @@ messages! {
 
     // --- code
     /// `cuModuleLoadData(Ex)`, from the file `upload-<id>` in the session's folder, which the server
-    /// takes and removes; `options` are JIT options and their values.
-    70 round_trip ModuleLoad { ctx: ContextId, module: ModuleId, upload: UploadId, options: Vec<(u32, u64)> } -> ();
+    /// takes and removes; `options` are JIT options and their values. Answers the JIT's info log, at most [`DETAIL_MAX`] bytes.
+    70 round_trip ModuleLoad { ctx: ContextId, module: ModuleId, upload: UploadId, options: Vec<(u32, u64)> } -> String;
     /// `cuModuleUnload`.
     71 round_trip ModuleUnload { module: ModuleId } -> ();
     /// `cuModuleGetFunction`.
@@ -340,8 +340,8 @@ messages! {
 
     // --- linking
     /// `cuLinkComplete`: the inputs (a `CUjitInputType`, a file as [`ModuleLoad`]'s, a name) in order, and JIT options; leaves
-    /// the result in the file `upload-<output>` and answers its length.
-    230 round_trip Link { ctx: ContextId, inputs: Vec<(u32, (UploadId, String))>, options: Vec<(u32, u64)>, output: UploadId } -> u64;
+    /// the result in the file `upload-<output>` and answers its length, and the info log as for [`ModuleLoad`].
+    230 round_trip Link { ctx: ContextId, inputs: Vec<(u32, (UploadId, String))>, options: Vec<(u32, u64)>, output: UploadId } -> (u64, String);
 }
 
 /// The most bytes a copy message carries itself.

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Access, BLOCK_GRANULARITY, Backend, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch, LinkInput,
-    LoadError, MemoryOperation, Pitched, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph,
-    RawModule, RawPhysical, RawStream, Result, StreamArg,
+    Access, BLOCK_GRANULARITY, Backend, Compiled, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch,
+    LinkInput, LoadError, MemoryOperation, Pitched, Range, RawBlock, RawContext, RawEvent, RawFunction,
+    RawGraph, RawModule, RawPhysical, RawStream, Result, StreamArg,
 };
 use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
@@ -23,7 +23,7 @@ use super::occupancy;
 use super::place::Placement;
 use crate::exec;
 use crate::memory::{Memory, MemoryError, Workspaces};
-use crate::module::{Module, ModuleError, Selected};
+use crate::module::{Kernel, Module, ModuleError, Selected};
 use crate::printf::Output;
 use crate::sched::Pool;
 use crate::stream::{Context, Copy3, Event, Side, Stream, Work};
@@ -195,6 +195,24 @@ fn load_error(error: &ModuleError) -> LoadError {
         _ => CuError::INVALID_PTX,
     };
     LoadError { code, detail: error.to_string() }
+}
+
+/// Whether the JIT is asked to say more than what is wrong.
+fn is_verbose(options: &[(u32, u64)]) -> bool {
+    const VERBOSE: u32 = cudarc::driver::sys::CUjit_option::CU_JIT_LOG_VERBOSE as u32;
+    // Of the value, an `int` is meant.
+    options.iter().any(|(option, value)| *option == VERBOSE && *value as u32 != 0)
+}
+
+/// What there is to say of a module that was loaded.
+fn told_of(module: &Module) -> String {
+    let mut kernels: Vec<_> = module.kernels.values().collect();
+    kernels.sort_by_key(|kernel| kernel.index);
+    let told = kernels.into_iter().map(|kernel| {
+        let Kernel { name, registers, static_shared, local_bytes, .. } = &**kernel;
+        format!("{name}: {registers} registers, {static_shared} bytes of shared and {local_bytes} of local memory\n")
+    });
+    told.collect()
 }
 
 /// Makes one module of several, as text.
@@ -379,8 +397,8 @@ impl Backend for SoftBackend {
         &self,
         ctx: RawContext,
         image: &[u8],
-        _options: &[(u32, u64)],
-    ) -> std::result::Result<RawModule, LoadError> {
+        options: &[(u32, u64)],
+    ) -> std::result::Result<Compiled<RawModule>, LoadError> {
         let device = self.context(ctx)?.context.device;
         let load = || {
             let selected = Selected::of(image)?;
@@ -390,18 +408,25 @@ impl Backend for SoftBackend {
         if let Some((base, bytes)) = module.placed {
             self.placement.tell(Range { base, bytes });
         }
+        let info = if is_verbose(options) { told_of(&module) } else { String::new() };
         let object = Loaded { module: Arc::new(module), functions: Mutex::default() };
-        Ok(RawModule(self.modules.insert(Arc::new(Of { context: ctx.0, object }))))
+        let code = RawModule(self.modules.insert(Arc::new(Of { context: ctx.0, object })));
+        Ok(Compiled { code, info })
     }
 
     fn link(
         &self,
         ctx: RawContext,
         inputs: &[LinkInput<'_>],
-        _options: &[(u32, u64)],
-    ) -> std::result::Result<Vec<u8>, LoadError> {
+        options: &[(u32, u64)],
+    ) -> std::result::Result<Compiled<Vec<u8>>, LoadError> {
         self.context(ctx)?;
-        link_ptx(inputs)
+        let code = link_ptx(inputs)?;
+        let info = match is_verbose(options) {
+            true => inputs.iter().map(|input| format!("linked {}\n", input.name)).collect(),
+            false => String::new(),
+        };
+        Ok(Compiled { code, info })
     }
 
     fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()> {

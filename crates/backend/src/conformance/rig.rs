@@ -104,7 +104,7 @@ pub(super) fn addresses() -> u64 {
 
 pub(super) fn load(backend: &dyn Backend, ctx: RawContext, ptx: &str) -> RawModule {
     let image = [ptx.as_bytes(), b"\0"].concat();
-    backend.module_load(ctx, &image, &[]).unwrap()
+    backend.module_load(ctx, &image, &[]).unwrap().code
 }
 
 pub(super) fn one_block(function: RawFunction, threads: u32, stream: StreamArg, params: &[u8]) -> Launch<'_> {

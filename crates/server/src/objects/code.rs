@@ -1,14 +1,14 @@
 //! Device code: images, modules loaded from them, libraries that are modules not yet tied to a context.
 
 use super::{CodeFacts, Context, Making, Placement, Placer};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, truncate};
 use crate::lock;
-use backend::{Backend, Range, RawFunction, RawModule};
+use backend::{Backend, Compiled, Range, RawFunction, RawModule};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
-use wire::{ContextId, CuError, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
+use wire::{ContextId, CuError, DETAIL_MAX, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
 
 /// BLAKE3 of an image: its name in a session's state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -53,9 +53,9 @@ pub(crate) fn check_options(options: &JitOptions) -> Result<()> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Owner {
     /// The application, by `cuModuleLoadData`.
-    Module(#[serde(with = "crate::ids")] ModuleId),
+    Module(ModuleId),
     /// A library, when it was first used in the context.
-    Library(#[serde(with = "crate::ids")] LibraryId),
+    Library(LibraryId),
 }
 
 /// What it takes to load a module again.
@@ -64,7 +64,6 @@ pub struct ModuleRecord {
     /// Who asked for it.
     pub owner: Owner,
     /// Its context.
-    #[serde(with = "crate::ids")]
     pub ctx: ContextId,
     /// The image.
     pub image: ImageHash,
@@ -93,6 +92,8 @@ pub struct Module {
     pub image: Arc<Image>,
     /// What its code says of itself.
     pub facts: CodeFacts,
+    /// What the JIT said of it.
+    pub info: String,
     /// Changes to its functions, by name.
     pub settings: Mutex<BTreeMap<String, FunctionSettings>>,
     /// Variables that have been looked up: where they lie, and whether the application has been told.
@@ -138,10 +139,11 @@ impl Module {
                 error.code
             })
         });
-        let raw = loaded.map_err(|failure| match detail.is_empty() {
+        let Compiled { code: raw, mut info } = loaded.map_err(|failure| match detail.is_empty() {
             true => failure,
             false => Failure::new(failure.code, detail),
         })?;
+        truncate(&mut info, DETAIL_MAX);
         let facts = CodeFacts::of(&image.bytes, ctx.compute_capability());
         if facts.prints {
             ctx.note_prints();
@@ -151,6 +153,7 @@ impl Module {
             ctx: Arc::clone(ctx),
             image: Arc::clone(image),
             facts,
+            info,
             settings: Mutex::default(),
             globals: Mutex::default(),
             functions: Mutex::default(),
@@ -304,7 +307,6 @@ impl Function {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LibraryRecord {
     /// Its handle.
-    #[serde(with = "crate::ids")]
     pub id: LibraryId,
     /// The image.
     pub image: ImageHash,
@@ -350,12 +352,10 @@ pub struct Tombstone {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FunctionRecord {
     /// The handle.
-    #[serde(with = "crate::ids")]
     pub id: FunctionId,
     /// The module.
     pub owner: Owner,
     /// In which context.
-    #[serde(with = "crate::ids")]
     pub ctx: ContextId,
     /// The function.
     pub name: String,

@@ -134,16 +134,18 @@ impl Session {
 }
 
 impl Execute for wire::ModuleLoad {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<String> {
         let image = session.upload(self.upload)?;
         let ctx = session.context(self.ctx)?;
         if read(&session.table).modules.contains_key(&self.module) {
             return Err(in_use(self.module));
         }
         let module = session.load(&ctx, &image, Owner::Module(self.module), &self.options)?;
+        let info = module.info.clone();
         let mut table = write(&session.table);
         table.changes += 1;
-        insert(&mut table.modules, self.module, module)
+        insert(&mut table.modules, self.module, module)?;
+        Ok(info)
     }
 }
 

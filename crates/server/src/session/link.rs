@@ -2,12 +2,12 @@
 
 use super::dispatch::Execute;
 use super::{Caller, Session};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, truncate};
 use crate::objects::check_options;
-use backend::LinkInput;
+use backend::{Compiled, LinkInput};
 use rustix::fs::{Mode, OFlags};
 use std::io::Write;
-use wire::{CuError, UploadId};
+use wire::{CuError, DETAIL_MAX, UploadId};
 
 /// The most inputs of one link.
 const INPUTS_MAX: usize = 4096;
@@ -29,7 +29,7 @@ impl Session {
 }
 
 impl Execute for wire::Link {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<(u64, String)> {
         check_options(&self.options)?;
         let ctx = session.context(self.ctx)?;
         if self.inputs.len() > INPUTS_MAX {
@@ -50,8 +50,9 @@ impl Execute for wire::Link {
             .map(|((kind, (_, name)), data)| LinkInput { kind: *kind, name, data })
             .collect();
         let linked = session.backend().link(ctx.raw, &inputs, &self.options);
-        let linked = linked.map_err(|error| Failure::new(error.code, error.detail))?;
-        session.leave(self.output, &linked)?;
-        Ok(linked.len() as u64)
+        let Compiled { code, mut info } = linked.map_err(|error| Failure::new(error.code, error.detail))?;
+        session.leave(self.output, &code)?;
+        truncate(&mut info, DETAIL_MAX);
+        Ok((code.len() as u64, info))
     }
 }

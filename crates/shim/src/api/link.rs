@@ -131,7 +131,7 @@ fn complete(link: &Link, inputs: &[LinkInput]) -> CuResult<Vec<u8>> {
         let options = &link.options.0;
         let output = UploadId(call.session.next_id());
         let message = wire::Link { ctx, inputs: named, options: options.send.clone(), output };
-        options.finish(call.ask_for_reason(&message))?;
+        options.finish(call.ask_for_reason(&message).map(|(_, info)| info))?;
         Upload::take(folder, output)
     })
 }

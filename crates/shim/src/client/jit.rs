@@ -62,15 +62,18 @@ impl JitOptions {
         Ok(found)
     }
 
-    /// Fills the log buffers, and passes the result on.
+    /// Fills the log buffers: with what the JIT says of what it did, or with why it did not.
     ///
     /// # Errors
     /// That of the load.
-    pub fn finish<T>(&self, loaded: Result<T, (CuError, String)>) -> CuResult<T> {
-        let reason = loaded.as_ref().err().map_or("", |(_, reason)| reason);
-        self.info.fill("");
+    pub fn finish(&self, loaded: Result<String, (CuError, String)>) -> CuResult {
+        let (info, reason) = match &loaded {
+            Ok(info) => (info.as_str(), ""),
+            Err((_, reason)) => ("", reason.as_str()),
+        };
+        self.info.fill(info);
         self.error.fill(reason);
-        loaded.map_err(|(error, _)| error)
+        loaded.map(drop).map_err(|(error, _)| error)
     }
 }
 

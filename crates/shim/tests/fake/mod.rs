@@ -297,7 +297,7 @@ impl Fake {
             }
             Request::ModuleLoad(m) => {
                 std::fs::remove_file(self.folder.join(format!("upload-{}", m.upload.0))).unwrap();
-                Vec::new()
+                encoded(&format!("{} options", m.options.len()))
             }
             Request::ModuleGetFunction(m) => encoded(&function(m.name)),
             Request::LibraryGetKernel(m) => encoded(&function(m.name)),
