@@ -11,7 +11,6 @@ mod drain;
 mod facts;
 mod failure;
 mod gate;
-mod ids;
 pub mod memory;
 pub mod objects;
 pub mod restore;

@@ -96,12 +96,10 @@ pub struct VariableState {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ModuleHandle {
     /// The handle.
-    #[serde(with = "crate::ids")]
     pub id: ModuleId,
     /// The module.
     pub owner: Owner,
     /// In which context.
-    #[serde(with = "crate::ids")]
     pub ctx: ContextId,
 }
 
@@ -109,10 +107,8 @@ pub struct ModuleHandle {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct KernelRecord {
     /// The handle.
-    #[serde(with = "crate::ids")]
     pub id: KernelId,
     /// Its library.
-    #[serde(with = "crate::ids")]
     pub library: LibraryId,
     /// Its name as linked.
     pub name: String,

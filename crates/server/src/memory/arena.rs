@@ -61,7 +61,6 @@ pub struct Allocation {
     /// Address, and the bytes asked for.
     pub range: Range,
     /// The context that it belongs to.
-    #[serde(with = "crate::ids")]
     pub ctx: ContextId,
     /// Whose blocks it lies in.
     pub holder: Holder,

@@ -23,10 +23,8 @@ const HUGE: u64 = 2 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PinnedRecord {
     /// Its handle, and the number in its file's name.
-    #[serde(with = "crate::ids")]
     pub id: PinnedId,
     /// The context that it belongs to.
-    #[serde(with = "crate::ids")]
     pub ctx: ContextId,
     /// Address, and the bytes asked for.
     pub range: Range,

@@ -13,7 +13,7 @@ pub enum PoolKey {
     /// The default one.
     Default,
     /// One that the application created.
-    Created(#[serde(with = "crate::ids")] PoolId),
+    Created(PoolId),
 }
 
 impl PoolKey {

@@ -12,7 +12,6 @@ use wire::{CuError, Device, PhysicalId};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PhysicalRecord {
     /// Its handle.
-    #[serde(with = "crate::ids")]
     pub id: PhysicalId,
     /// Index of its device.
     pub device: u32,
@@ -30,7 +29,6 @@ pub struct MappingRecord {
     /// Where.
     pub range: Range,
     /// Of what.
-    #[serde(with = "crate::ids")]
     pub physical: PhysicalId,
     /// What each device may do with it.
     pub access: BTreeMap<u32, Access>,

@@ -17,7 +17,6 @@ const UNTIMED: u32 = 2;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ContextRecord {
     /// Its handle.
-    #[serde(with = "crate::ids")]
     pub id: ContextId,
     /// Index of its device.
     pub device: u32,

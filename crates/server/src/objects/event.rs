@@ -14,10 +14,8 @@ pub const DISABLE_TIMING: u32 = 2;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct EventRecord {
     /// Its handle.
-    #[serde(with = "crate::ids")]
     pub id: EventId,
     /// Its context.
-    #[serde(with = "crate::ids")]
     pub ctx: ContextId,
     /// As it was created.
     pub flags: u32,

@@ -12,10 +12,8 @@ use wire::{ContextId, Encoder, EventId, GraphExecId, GraphPlan, Wire};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GraphRecord {
     /// Its handle.
-    #[serde(with = "crate::ids")]
     pub id: GraphExecId,
     /// The context it was made in.
-    #[serde(with = "crate::ids")]
     pub ctx: ContextId,
     /// As it was made.
     pub flags: u64,

@@ -20,11 +20,11 @@ pub const NON_BLOCKING: u32 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum StreamKey {
     /// One the application created.
-    Created(#[serde(with = "crate::ids")] StreamId),
+    Created(StreamId),
     /// The legacy stream of a context.
-    Legacy(#[serde(with = "crate::ids")] ContextId),
+    Legacy(ContextId),
     /// A thread's own, in a context: the thread by its ring.
-    PerThread(#[serde(with = "crate::ids")] ContextId, u16),
+    PerThread(ContextId, u16),
 }
 
 impl StreamKey {
@@ -57,7 +57,6 @@ pub struct StreamRecord {
     /// Which.
     pub key: StreamKey,
     /// Its context.
-    #[serde(with = "crate::ids")]
     pub ctx: ContextId,
     /// As it was created.
     pub flags: u32,
