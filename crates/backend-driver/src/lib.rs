@@ -9,6 +9,7 @@ mod code;
 mod device;
 mod driver;
 mod graph;
+mod heap;
 mod jit;
 mod link;
 pub mod machine;

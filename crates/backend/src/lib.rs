@@ -9,11 +9,13 @@ mod attributes;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod graph;
+mod heap;
 mod textures;
 mod types;
 
 pub use attributes::*;
 pub use graph::*;
+pub use heap::*;
 pub use textures::*;
 pub use types::*;
 use wire::{CuError, DeviceFacts, FunctionFacts};
@@ -22,7 +24,7 @@ use wire::{CuError, DeviceFacts, FunctionFacts};
 pub type Result<T> = std::result::Result<T, CuError>;
 
 /// A device library: the real driver or the software device.
-pub trait Backend: Textures + StreamAttributes + Send + Sync + 'static {
+pub trait Backend: Heaps + Textures + StreamAttributes + Send + Sync + 'static {
     // --- the machine
 
     /// Which backend this is, as images name it: `driver` or `soft`.

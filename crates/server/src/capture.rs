@@ -1,6 +1,7 @@
 //! Writing a session into an image: device memory, then the state. The gate is closed and the device idle.
 
 use crate::failure::Failure;
+use crate::heaps::HeapRecord;
 use crate::memory::View;
 use crate::memory::arena::BlockState;
 use crate::objects::Context;
@@ -197,8 +198,8 @@ fn inline_variables(state: &SessionState) -> impl Iterator<Item = Range> + '_ {
     variables.map(|variable| variable.range).filter(|range| range.bytes <= INLINE_VARIABLE)
 }
 
-/// The pieces of device memory that become objects: each large allocation, each block that small ones share, each large
-/// variable.
+/// The pieces of device memory that become objects: each large allocation, each block that small ones share, each heap of kernels,
+/// each large variable.
 fn pieces(state: &SessionState) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (device, arena) in state.arenas.iter().enumerate() {
@@ -215,6 +216,12 @@ fn pieces(state: &SessionState) -> Vec<Piece> {
             let live = if *shared { inside } else { vec![range] };
             pieces.push(Piece { device, kind: MemoryKind::Allocation, name: range.base, range, live });
         }
+    }
+    for HeapRecord { device, heap, .. } in &state.heaps {
+        let Some(end) = heap.allocations.last().map(|last| last.end()) else { continue };
+        let range = Range { base: heap.range.base, bytes: end.saturating_sub(heap.range.base) };
+        let (device, kind, live) = (*device as usize, MemoryKind::Driver, heap.allocations.clone());
+        pieces.push(Piece { device, kind, name: range.base, range, live });
     }
     for module in &state.modules {
         let of_context = state.contexts.iter().find(|(ctx, _)| ctx.id == module.record.ctx);

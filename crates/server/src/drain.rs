@@ -108,6 +108,7 @@ impl Session {
             }
         }
         drop(table);
+        refusals.extend(self.heap_refusals());
         refusals.extend(self.texel_refusals());
         for (id, device) in lock(&self.virtual_memory).pieces() {
             // It is read, and filled again, in a context.

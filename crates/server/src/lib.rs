@@ -11,6 +11,7 @@ mod drain;
 mod facts;
 mod failure;
 mod gate;
+pub mod heaps;
 pub mod memory;
 pub mod objects;
 pub mod restore;

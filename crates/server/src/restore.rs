@@ -2,6 +2,7 @@
 
 use crate::capture::STATE_MAX;
 use crate::failure::Failure;
+use crate::heaps::HeapRecord;
 use crate::memory::{RestoreError as MemoryError, VirtualState};
 use crate::objects::{
     Context, ContextRecord, ContextSettings, Event, Function, Image, Kernel, Library, Making, Module,
@@ -157,6 +158,7 @@ impl Session {
             memory.restore_pool(record.clone()).map_err(object("a memory pool"))?;
         }
         made.replay(&state, images)?;
+        made.restore_heaps(&state)?;
         for record in &state.pinned {
             let name = format!("pinned memory {:#x} ({})", record.id.handle(), record.range);
             lock(&made.pinned).restore(*record).map_err(object(name))?;
@@ -189,6 +191,7 @@ impl Session {
         let all = state.textures.reads_outside(&state.arenas);
         made.restore_virtual(&state.virtual_memory, all)?;
         made.replay(&state, images)?;
+        made.restore_heaps(&state)?;
         made.restore_graphs(&state, Purpose::Rehearsal)
     }
 
@@ -349,6 +352,15 @@ impl Session {
             let event =
                 Event::make(&self.placer.backend, &ctx, record.clone(), recorded).map_err(code(&name))?;
             insert(&mut write(&self.table).events, record.id, event).map_err(object(&name))?;
+        }
+        Ok(())
+    }
+
+    fn restore_heaps(&self, state: &SessionState) -> Result<()> {
+        for record in &state.heaps {
+            let name =
+                format!("the kernels' heap {} of context {:#x}", record.heap.range, record.ctx.handle());
+            self.restore_heap(record).map_err(object(name))?;
         }
         Ok(())
     }
@@ -546,7 +558,13 @@ fn is_described(state: &SessionState, device: usize, memory: MemoryKind, range: 
             let mut variables = state.modules.iter().flat_map(|module| &module.variables);
             variables.any(|variable| variable.range == range)
         }
-        MemoryKind::Driver | MemoryKind::Array | MemoryKind::Physical => false,
+        MemoryKind::Driver => {
+            let of_it = |heap: &HeapRecord| {
+                heap.device as usize == device && heap.heap.range.contains(range.base, range.bytes)
+            };
+            state.heaps.iter().any(of_it)
+        }
+        MemoryKind::Array | MemoryKind::Physical => false,
     }
 }
 

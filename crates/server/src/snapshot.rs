@@ -22,6 +22,7 @@ impl Session {
     pub fn cut(&self) -> backend::Result<Cut> {
         let times = self.time_line()?;
         let graphs = self.graph_records();
+        let heaps = self.heaps()?;
         let table = read(&self.table);
         let modules = table.loaded_modules();
         let mut images = Images::new();
@@ -90,6 +91,7 @@ impl Session {
                 })
                 .collect(),
             textures: TextureState::of(&table),
+            heaps,
             output: self.unsent_output(),
         };
         Ok(Cut { state, images })

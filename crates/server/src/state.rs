@@ -3,6 +3,7 @@
 //! The bytes: the images of device code, each beginning at a multiple of a chunk so that it is stored once however the
 //! rest changes; then the table; then a footer (length of the table, version, magic). The checksum is the store's.
 
+use crate::heaps::HeapRecord;
 use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
 use crate::memory::{Layout, PinnedRecord, VirtualState};
@@ -64,6 +65,8 @@ pub struct SessionState {
     pub stream_attributes: Vec<(StreamKey, u32, Vec<u8>)>,
     /// Arrays, textures and surfaces.
     pub textures: TextureState,
+    /// Heaps of kernels.
+    pub heaps: Vec<HeapRecord>,
     /// What the device printed and no answer has carried yet.
     pub output: Vec<u8>,
 }
@@ -238,6 +241,7 @@ mod tests {
             pinned: vec![],
             stream_attributes: vec![],
             textures: TextureState::default(),
+            heaps: vec![],
             output: b"42\n".to_vec(),
         }
     }

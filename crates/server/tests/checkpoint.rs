@@ -93,24 +93,16 @@ fn calls_wait_at_the_closed_gate() {
 #[test]
 fn what_cannot_be_saved_is_named() {
     let (mut app, mut thread) = App::with_context();
-    let heap = ".version 7.0\n.target sm_75\n.address_size 64\n\
-        .extern .func (.param .b64 r) malloc (.param .b64 n);\n\
-        .visible .entry grow()\n{\n.reg .b64 %rd<3>;\n\
-        { .param .b64 p; st.param.b64 [p], 16; .param .b64 q; call.uni (q), malloc, (p); ld.param.b64 %rd1, [q]; }\n\
-        ret;\n}\n";
-    let (module, upload) = (ModuleId(2), app.upload(heap));
-    // A device that has no heap refuses the module, by name, before there is anything to save.
-    match thread.explain(ModuleLoad { ctx: CTX, module, upload, options: vec![] }) {
-        Err((_, detail)) => assert!(detail.contains("malloc"), "{detail}"),
-        Ok(_) => {
-            app.session.close_gate(LONG).unwrap();
-            let refusals = app.session.refusals();
-            assert!(
-                refusals.iter().any(|each| each.contains("grow") && each.contains("malloc")),
-                "{refusals:?}"
-            );
-        }
-    }
+    let managed = ".version 7.0\n.target sm_75\n.address_size 64\n\
+        .visible .global .attribute(.managed) .align 4 .u32 everywhere;\n\
+        .visible .entry nothing()\n{\nret;\n}\n";
+    app.load(&mut thread, 2, managed);
+    app.session.close_gate(LONG).unwrap();
+    let refusals = app.session.refusals();
+    assert!(
+        refusals.iter().any(|each| each.contains("nothing") && each.contains("everywhere is managed memory")),
+        "{refusals:?}"
+    );
 }
 
 #[test]

@@ -15,6 +15,8 @@ enum Fate {
     Captured(u64),
     /// The same of an array, which has a handle for an address.
     Kept(ArrayId),
+    /// The same of memory that only kernels reach: so the program reads it, there or after a restart.
+    Reached(fn(&mut Thread) -> Vec<u32>),
     /// A checkpoint is refused with a sentence in which each of these stands.
     Refused(&'static [&'static str]),
     /// The call is told that there is no such thing here.
@@ -46,6 +48,7 @@ const WAYS: &[Way] = &[
     way("pool", &["cuMemAllocAsync", "cuMemAllocFromPoolAsync"], pool),
     way("pinned memory", &["cuMemHostAlloc", "cuMemAllocHost"], pinned),
     way("module global", &["cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx"], global),
+    way("managed variable", &["cuModuleLoadData"], managed_variable),
     way("device heap", &["cuModuleLoadData"], heap),
     way("array", &["cuArrayCreate", "cuArray3DCreate", "cuArrayGetPlane"], array),
     way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], level),
@@ -144,22 +147,43 @@ fn level(_: &mut App, thread: &mut Thread) -> Fate {
     fill_row(thread, ArrayId(4))
 }
 
-/// Memory that kernels allocate with `malloc`.
+/// `grow` allocates with `malloc` and keeps there what it is given; `look` reads it.
+const HEAP: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
+    .extern .func (.param .b64 r) malloc (.param .b64 n);\n\
+    .global .align 8 .u64 kept;\n\
+    .visible .entry grow(.param .u64 from)\n{\n.reg .b32 %r<2>;\n.reg .b64 %rd<3>;\n\
+    { .param .b64 p; st.param.b64 [p], 12; .param .b64 q; call.uni (q), malloc, (p); ld.param.b64 %rd1, [q]; }\n\
+    st.global.u64 [kept], %rd1;\nld.param.u64 %rd2, [from];\n\
+    ld.global.u32 %r1, [%rd2];\nst.global.u32 [%rd1], %r1;\n\
+    ld.global.u32 %r1, [%rd2+4];\nst.global.u32 [%rd1+4], %r1;\n\
+    ld.global.u32 %r1, [%rd2+8];\nst.global.u32 [%rd1+8], %r1;\nret;\n}\n\
+    .visible .entry look(.param .u64 to)\n{\n.reg .b32 %r<2>;\n.reg .b64 %rd<3>;\n\
+    ld.global.u64 %rd1, [kept];\nld.param.u64 %rd2, [to];\n\
+    ld.global.u32 %r1, [%rd1];\nst.global.u32 [%rd2], %r1;\n\
+    ld.global.u32 %r1, [%rd1+4];\nst.global.u32 [%rd2+4], %r1;\n\
+    ld.global.u32 %r1, [%rd1+8];\nst.global.u32 [%rd2+8], %r1;\nret;\n}\n";
+
+/// Memory that kernels allocate with `malloc`. A device library that keeps its heap to itself has the session refused
+/// (`refusals.rs`).
 fn heap(app: &mut App, thread: &mut Thread) -> Fate {
-    let heap = ".version 7.0\n.target sm_75\n.address_size 64\n\
-        .extern .func (.param .b64 r) malloc (.param .b64 n);\n\
-        .visible .entry grow()\n{\n.reg .b64 %rd<3>;\n\
-        { .param .b64 p; st.param.b64 [p], 16; .param .b64 q; call.uni (q), malloc, (p); ld.param.b64 %rd1, [q]; }\n\
-        ret;\n}\n";
-    let (module, upload) = (ModuleId(2), app.upload(heap));
-    match thread.explain(ModuleLoad { ctx: CTX, module, upload, options: vec![] }) {
-        Ok(_) => Fate::Refused(&["grow", "malloc"]),
-        // A device that has no heap says so before there is anything to capture.
-        Err((_, detail)) => {
-            assert!(detail.contains("malloc"), "{detail}");
-            Fate::Unavailable
-        }
-    }
+    let module = app.load(thread, 2, HEAP);
+    let (grow, from) = (thread.function(module, 3, "grow"), thread.alloc(12));
+    thread.function(module, 4, "look");
+    thread.put(from, &WORDS);
+    thread.launch(grow, Stream::Legacy, 1, &[from], &[]);
+    Fate::Reached(|thread| {
+        let to = thread.alloc(12);
+        thread.launch(Callee::Function(FunctionId(4)), Stream::Legacy, 1, &[to], &[]);
+        thread.get(to, 3)
+    })
+}
+
+fn managed_variable(app: &mut App, thread: &mut Thread) -> Fate {
+    let managed = ".version 7.0\n.target sm_75\n.address_size 64\n\
+        .visible .global .attribute(.managed) .align 4 .u32 everywhere;\n\
+        .visible .entry nothing()\n{\nret;\n}\n";
+    app.load(thread, 2, managed);
+    Fate::Refused(&["nothing", "everywhere is managed memory"])
 }
 
 fn unavailable(_: &mut App, _: &mut Thread) -> Fate {
@@ -183,7 +207,7 @@ fn whatever_device_memory_there_is_comes_back_or_is_refused() {
         app.session.close_gate(LONG).unwrap();
         let refusals = app.session.refusals();
         match fate {
-            Fate::Captured(_) | Fate::Kept(_) => {
+            Fate::Captured(_) | Fate::Kept(_) | Fate::Reached(_) => {
                 assert!(refusals.is_empty(), "{what}: {refusals:?}");
                 let images = Images::new();
                 let (id, _) = images.capture(&app.session);
@@ -191,22 +215,22 @@ fn whatever_device_memory_there_is_comes_back_or_is_refused() {
                 drop(thread);
                 app = App::restore(dir, held, SESSION, &images.store.open_image(&id).unwrap());
                 let mut thread = app.thread();
-                let address = match fate {
+                let words = match fate {
                     Fate::Kept(array) => {
                         let address = thread.alloc(12);
                         copy_row(&mut thread, side(address), CopySide::Array(array, [0; 3]));
-                        address
+                        thread.get(address, 3)
                     }
-                    Fate::Captured(address) => address,
+                    Fate::Captured(address) => thread.get(address, 3),
+                    Fate::Reached(read) => read(&mut thread),
                     Fate::Refused(_) | Fate::Unavailable => unreachable!(),
                 };
-                assert_eq!(thread.get(address, 3), WORDS, "{what}");
+                assert_eq!(words, WORDS, "{what}");
             }
             Fate::Refused(words) => {
                 let named = |sentence: &String| words.iter().all(|word| sentence.contains(word));
                 assert!(refusals.iter().any(named), "{what}: {refusals:?}");
             }
-            Fate::Unavailable if *what == "device heap" => assert!(refusals.is_empty(), "{refusals:?}"),
             Fate::Unavailable => {
                 for name in *functions {
                     assert!(is_unsupported(&list, name), "{what}: {name} is supported, and not shown here");

@@ -46,6 +46,9 @@ pub struct Guest {
     /// Whether its last kernel faults, after which a checkpoint is refused: it comes too late.
     #[serde(default)]
     pub faults: bool,
+    /// It holds what a real GPU's driver keeps to itself: there each of its checkpoints is refused with this word, and nothing else
+    /// happens.
+    pub refused_on_gpu: Option<String>,
     /// What device code is embedded.
     #[serde(default)]
     pub code: Code,

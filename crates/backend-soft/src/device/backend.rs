@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use backend::{
@@ -10,7 +10,7 @@ use backend::{
     LinkInput, LoadError, MemoryOperation, Pitched, Range, RawBlock, RawContext, RawEvent, RawFunction,
     RawGraph, RawModule, RawPhysical, RawStream, Result, StreamArg,
 };
-use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
+use cudarc::driver::sys::{CUevent_flags as EventFlags, CUlimit, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
 use super::attributes::Attributes;
@@ -22,7 +22,7 @@ use super::limits::Limits;
 use super::occupancy;
 use super::place::Placement;
 use crate::exec;
-use crate::memory::{Memory, MemoryError, Workspaces};
+use crate::memory::{Heap, Memory, MemoryError, Workspaces};
 use crate::module::{Kernel, Module, ModuleError, Selected};
 use crate::printf::Output;
 use crate::sched::Pool;
@@ -49,8 +49,10 @@ impl Default for Options {
 
 pub(super) struct ContextEntry {
     pub(super) context: Context,
-    limits: Limits,
+    pub(super) limits: Limits,
     peers: Mutex<Vec<u64>>,
+    /// What its kernels allocate from, once one has that might.
+    pub(super) heap: OnceLock<Arc<Heap>>,
 }
 
 /// An object of a context.
@@ -125,7 +127,7 @@ impl SoftBackend {
     }
 
     /// A launch as a piece of work.
-    pub(super) fn grid(&self, launch: &Launch<'_>) -> Result<Work> {
+    pub(super) fn grid(&self, context: &ContextEntry, launch: &Launch<'_>) -> Result<Work> {
         let function = self.functions.get(launch.function.0)?;
         let function = &function.object;
         let asked = function.check(launch)?;
@@ -142,6 +144,10 @@ impl SoftBackend {
             true => Some(self.workspaces.take().map_err(memory_error)?),
             false => None,
         };
+        let heap = match function.module.uses_heap {
+            true => Some(self.heap_of(context)?),
+            false => None,
+        };
         let work = exec::Launch {
             image: function.module.image.clone(),
             kernel: kernel.index,
@@ -153,6 +159,7 @@ impl SoftBackend {
             memory: self.memory.clone(),
             objects: self.objects.view(),
             output: self.output.clone(),
+            heap,
             workspace,
             id: self.grids.fetch_add(1, Ordering::Relaxed),
             multiprocessors: MULTIPROCESSORS,
@@ -326,7 +333,12 @@ impl Backend for SoftBackend {
             return Err(CuError::INVALID_DEVICE);
         }
         let context = Context::new(device, self.memory.clone(), self.pool.clone());
-        let entry = ContextEntry { context, limits: Limits::default(), peers: Mutex::default() };
+        let entry = ContextEntry {
+            context,
+            limits: Limits::default(),
+            peers: Mutex::default(),
+            heap: OnceLock::new(),
+        };
         Ok(RawContext(self.contexts.insert(Arc::new(entry))))
     }
 
@@ -355,7 +367,11 @@ impl Backend for SoftBackend {
     }
 
     fn context_set_limit(&self, ctx: RawContext, limit: u32, value: u64) -> Result<()> {
-        self.context(ctx)?.limits.set(limit, value)
+        let context = self.context(ctx)?;
+        if limit == CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE as u32 && context.heap.get().is_some() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        context.limits.set(limit, value)
     }
 
     fn context_set_cache_config(&self, ctx: RawContext, config: u32) -> Result<()> {
@@ -613,7 +629,7 @@ impl Backend for SoftBackend {
     fn launch(&self, ctx: RawContext, launch: &Launch<'_>) -> Result<()> {
         let context = self.context(ctx)?;
         context.context.check()?;
-        let work = self.grid(launch)?;
+        let work = self.grid(&context, launch)?;
         let stream = self.stream(&context, launch.stream)?;
         context.context.submit(&stream, work).map(drop)
     }

@@ -6,6 +6,7 @@ mod facts;
 mod function;
 mod graph;
 mod handles;
+mod heap;
 mod limits;
 mod machine;
 mod occupancy;

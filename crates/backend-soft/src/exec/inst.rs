@@ -200,6 +200,10 @@ pub enum Builtin {
     Vprintf,
     /// `__assertfail(message, file, line, function, size)`
     AssertFail,
+    /// `malloc(size)`
+    Malloc,
+    /// `free(pointer)`
+    Free,
 }
 
 /// A call.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Function;
-use crate::memory::{Memory, Workspace};
+use super::{Builtin, Callee, Function};
+use crate::memory::{Heap, Memory, Workspace};
 use crate::printf::Output;
 use crate::texture::View;
 
@@ -21,6 +21,12 @@ impl Image {
     /// The address of a function: a small number that depends only on the text of the module.
     pub fn address(index: usize) -> u64 {
         (index as u64 + 1) * FUNCTION_STEP
+    }
+
+    /// Whether some function allocates from the heap or frees.
+    pub fn uses_heap(&self) -> bool {
+        let sites = self.functions.iter().flat_map(|function| &function.calls);
+        sites.into_iter().any(|site| matches!(site.callee, Callee::Builtin(Builtin::Malloc | Builtin::Free)))
     }
 
     /// The function that has an address.
@@ -52,6 +58,8 @@ pub struct Launch {
     pub objects: Arc<View>,
     /// Where kernels print to.
     pub output: Arc<Output>,
+    /// What its kernels allocate from, where they do.
+    pub heap: Option<Arc<Heap>>,
     /// What a cooperative grid's blocks meet at.
     pub workspace: Option<Workspace>,
     /// `%gridid`

@@ -247,14 +247,16 @@ impl<'a> Spaces<'a> {
         Ok(unsafe { (at as *const u8).read_volatile() })
     }
 
-    /// Writes 4 bytes into a lane's local memory.
+    /// Writes the low `bytes` bytes of a value, at most 8, into a lane's local memory.
     ///
     /// # Errors
     /// When that is out of bounds.
-    pub fn write_local(&mut self, lane: usize, address: u64, value: u32) -> Result<(), Fault> {
-        let at = self.resolve_one(lane, LOCAL_WINDOW + address, 4)?;
-        // SAFETY: `resolve_one` checked bounds and alignment.
-        unsafe { (at as *mut u32).write(value) };
+    pub fn write_local(&mut self, lane: usize, address: u64, value: u64, bytes: u64) -> Result<(), Fault> {
+        let value = value.to_le_bytes();
+        let bytes = bytes.min(value.len() as u64);
+        let at = self.resolve_one(lane, LOCAL_WINDOW + address, bytes)? as *mut u8;
+        // SAFETY: `resolve_one` checked that many bytes, and the value has as many.
+        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), at, bytes as usize) };
         Ok(())
     }
 

@@ -13,10 +13,8 @@ impl Lower<'_> {
                 (Some(index), _) => Callee::Direct(*index),
                 (None, "vprintf") => Callee::Builtin(Builtin::Vprintf),
                 (None, "__assertfail") => Callee::Builtin(Builtin::AssertFail),
-                (None, "malloc" | "free") => {
-                    // Its heap would be memory that no checkpoint knows.
-                    return Err(Reason::Unsupported("malloc and free in device code".into()));
-                }
+                (None, "malloc") => Callee::Builtin(Builtin::Malloc),
+                (None, "free") => Callee::Builtin(Builtin::Free),
                 (None, name) => return Err(Reason::Undefined(format!("function {name}"))),
             },
             Called::Indirect(reg, _) => match self.home(*reg) {

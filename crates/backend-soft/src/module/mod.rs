@@ -57,6 +57,8 @@ pub struct Module {
     pub kernels: HashMap<String, Arc<Kernel>>,
     /// Its variables: address and size, by name.
     pub variables: HashMap<String, (u64, u64)>,
+    /// Whether its kernels may allocate memory.
+    pub uses_heap: bool,
     /// Where its variables lie: base and size; `None` when it has none.
     pub placed: Option<(u64, u64)>,
 }
@@ -106,6 +108,7 @@ impl Module {
             }
         }
         let image = Arc::new(Image { functions });
-        Ok(Self { image, kernels, variables: layout.variables(base), placed })
+        let uses_heap = image.uses_heap();
+        Ok(Self { image, kernels, variables: layout.variables(base), uses_heap, placed })
     }
 }

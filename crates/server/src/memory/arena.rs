@@ -101,6 +101,12 @@ pub struct Freed {
 }
 
 impl Freed {
+    /// Bytes, at least.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.range.bytes
+    }
+
     /// Whose block it lies in.
     #[must_use]
     pub fn holder(&self) -> Holder {

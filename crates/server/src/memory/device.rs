@@ -113,19 +113,19 @@ impl DeviceMemory {
         }
     }
 
-    /// Unmaps everything with nothing in it, for whoever needs memory of the device otherwise.
+    /// Unmaps everything with nothing in it, for whoever needs `bytes` bytes of the device otherwise, of which `free` bytes are
+    /// there.
     ///
     /// # Errors
     /// The backend's.
-    pub fn make_room(&self) -> backend::Result<Room> {
+    pub fn make_room(&self, bytes: u64, free: u64) -> backend::Result<Room> {
         let mut inner = lock(&self.inner);
         inner.settle();
-        let more = self.give_up_empty(&mut inner)?;
-        Ok(match (more, inner.is_settled()) {
-            (true, _) => Room::More,
-            (false, false) => Room::Later,
-            (false, true) => Room::Same,
-        })
+        if self.give_up_empty(&mut inner)? {
+            return Ok(Room::More);
+        }
+        let later = inner.unsettled_bytes();
+        Ok(if later > 0 && bytes <= free.saturating_add(later) { Room::Later } else { Room::Same })
     }
 
     /// Unmaps everything with nothing in it, that of pools too; false when there was nothing.
@@ -276,6 +276,12 @@ pub enum RestoreError {
 }
 
 impl Inner {
+    /// Bytes that are freed and that work may still touch.
+    fn unsettled_bytes(&self) -> u64 {
+        let tickets = self.tickets.iter().map(|ticket| ticket.freed.bytes());
+        tickets.chain(self.streams.iter().flat_map(StreamFrees::bytes)).sum()
+    }
+
     /// Makes the places of freed allocations available whose work is complete.
     pub(super) fn settle(&mut self) {
         let mut waiting = Vec::with_capacity(self.tickets.len());

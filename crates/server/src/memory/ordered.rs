@@ -18,6 +18,11 @@ pub(super) struct StreamFrees {
 }
 
 impl StreamFrees {
+    /// Bytes of each place.
+    pub(super) fn bytes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.freed.iter().map(|(_, freed)| freed.bytes())
+    }
+
     fn is_of(&self, stream: &Arc<Stream>) -> bool {
         std::ptr::eq(self.stream.as_ptr(), Arc::as_ptr(stream))
     }

@@ -274,6 +274,13 @@ impl Function {
         Ok(*self.params_bytes.get_or_init(|| end.unwrap_or(0)))
     }
 
+    /// Notes that it is launched.
+    pub fn note_launch(&self) {
+        if self.module.facts.allocates {
+            self.module.ctx.note_allocating(|| self.module.describe());
+        }
+    }
+
     /// Parameters and attributes.
     ///
     /// # Errors

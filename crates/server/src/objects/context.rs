@@ -53,6 +53,8 @@ pub struct Context {
     host_copy: HostCopy,
     /// Whether code that may print has been loaded.
     prints: AtomicBool,
+    /// The first module of which a kernel was launched that may have allocated from the heap.
+    allocating: OnceLock<String>,
     spare_markers: Mutex<Vec<RawEvent>>,
     backend: Arc<dyn Backend>,
 }
@@ -74,6 +76,7 @@ impl Context {
             epoch: OnceLock::new(),
             host_copy: HostCopy::default(),
             prints: AtomicBool::new(false),
+            allocating: OnceLock::new(),
             spare_markers: Mutex::default(),
             backend: Arc::clone(backend),
         }))
@@ -106,6 +109,17 @@ impl Context {
     #[must_use]
     pub fn may_print(&self) -> bool {
         self.prints.load(Ordering::Acquire)
+    }
+
+    /// Notes that a kernel is launched that may allocate from the heap.
+    pub fn note_allocating(&self, module: impl FnOnce() -> String) {
+        self.allocating.get_or_init(module);
+    }
+
+    /// Whose kernels may have allocated from the heap, if any.
+    #[must_use]
+    pub fn allocating_kernels(&self) -> Option<&str> {
+        self.allocating.get().map(String::as_str)
     }
 
     /// What the context knows of copies from the application's memory.

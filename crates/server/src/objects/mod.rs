@@ -71,6 +71,8 @@ pub struct Table {
     globals: BTreeMap<u64, (Range, Weak<Module>)>,
     /// Images by name, as long as something is made of them.
     images: BTreeMap<ImageHash, Weak<Image>>,
+    /// Heaps of kernels at the last look.
+    heaps: usize,
     /// Counts changes of the set of objects that a rehearsal covers.
     pub changes: u64,
 }
@@ -181,6 +183,12 @@ impl Table {
             return self.functions.get(&id).map(|function| function.name.clone());
         }
         KernelId::from_handle(handle).and_then(|id| self.kernels.get(&id)).map(|kernel| kernel.name.clone())
+    }
+
+    /// Notes how many heaps of kernels there are.
+    pub fn note_heaps(&mut self, count: usize) {
+        self.changes += u64::from(self.heaps != count);
+        self.heaps = count;
     }
 
     /// Every stream that may have work, of one context or of all.

@@ -13,6 +13,8 @@ pub struct CodeFacts {
     pub refusals: Vec<String>,
     /// Whether its kernels may print, assertions included.
     pub prints: bool,
+    /// Whether its kernels may allocate from the device's heap.
+    pub allocates: bool,
 }
 
 impl CodeFacts {
@@ -42,16 +44,14 @@ impl CodeFacts {
         };
         let prints = facts.uses_printf() || facts.imports.iter().any(|name| name == "__assertfail");
         let mut refusals = Vec::new();
-        if facts.uses_heap() {
-            refusals.push("its kernels call malloc: the device heap cannot be saved".into());
-        }
         if facts.launches_kernels() {
             refusals.push("its kernels launch kernels: the device runtime's state cannot be saved".into());
         }
         for variable in facts.variables.iter().filter(|variable| variable.managed) {
             refusals.push(format!("its variable {} is managed memory", variable.name));
         }
+        let allocates = facts.uses_heap();
         let variables = facts.variables.into_iter().map(|variable| variable.name).collect();
-        Self { variables, exact, refusals, prints }
+        Self { variables, exact, refusals, prints, allocates }
     }
 }

@@ -7,7 +7,7 @@ use crate::objects::{Array, ArrayRecord, LevelRecord, Making, Mipmap, MipmapReco
 use crate::{read, write};
 use backend::{BoxSide, CopyBox, Pitched};
 use std::sync::Arc;
-use wire::{CopySide, CuError};
+use wire::{ArrayDesc, CopySide, CuError};
 
 /// A side of a copy whose array lives as long as the call.
 struct Held {
@@ -42,6 +42,12 @@ impl Session {
     }
 }
 
+/// Bytes of an array, or of the levels of a mipmapped one: what a device takes for them is hardly more.
+fn bytes_of(desc: &ArrayDesc, levels: u32) -> u64 {
+    let shapes = (0..levels.min(64)).filter_map(|level| desc.level(level).shape());
+    shapes.map(|shape| shape.bytes()).fold(0, u64::saturating_add)
+}
+
 impl Execute for wire::ArrayCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let ctx = session.context(self.ctx)?;
@@ -51,7 +57,7 @@ impl Execute for wire::ArrayCreate {
         let record =
             ArrayRecord { id: self.array, ctx: self.ctx, desc: self.desc, placement: Default::default() };
         let make = || Array::make(&session.placer, &ctx, record.clone(), Making::New);
-        let array = session.with_room(ctx.device(), make)?;
+        let array = session.with_room(&ctx, bytes_of(&self.desc, 1), make)?;
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.arrays, self.array, array)
@@ -89,7 +95,7 @@ impl Execute for wire::MipmapCreate {
             placement: Default::default(),
         };
         let make = || Mipmap::make(&session.placer, &ctx, record.clone(), Making::New);
-        let mipmap = session.with_room(ctx.device(), make)?;
+        let mipmap = session.with_room(&ctx, bytes_of(&self.desc, self.levels), make)?;
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.mipmaps, self.mipmap, mipmap)

@@ -113,6 +113,7 @@ impl Session {
             let bytes = kernel.params.0.len();
             return Err(invalid(format!("{}: {bytes} bytes of parameters are too few", function.name)));
         }
+        function.note_launch();
         let work = GraphKernel {
             function: function.raw,
             grid: kernel.grid,

@@ -46,6 +46,7 @@ impl Execute for wire::Launch {
             Callee::Function(id) => id.handle(),
             Callee::Kernel(id) => id.handle(),
         };
+        function.note_launch();
         stream.begin_launch(handle)?;
         let launch = Launch {
             function: function.raw,

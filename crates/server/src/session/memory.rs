@@ -5,26 +5,32 @@ use super::wait::Backoff;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::memory::{DeviceMemory, Room};
-use crate::objects::{Marker, Stream};
+use crate::objects::{Context, Marker, Stream};
 use crate::{lock, read};
 use wire::CuError;
 
 impl Session {
-    fn device_memory(&self, device: usize) -> Result<&DeviceMemory> {
+    pub(super) fn device_memory(&self, device: usize) -> Result<&DeviceMemory> {
         self.devices.get(device).ok_or_else(|| CuError::INVALID_DEVICE.into())
     }
 
-    /// Makes something for which the device library needs memory of a device itself. What the application has freed is
-    /// there for it: a driver's `cuMemFree` would have waited for it, and so do we, now that it is needed.
-    pub(super) fn with_room<T>(&self, device: usize, mut make: impl FnMut() -> Result<T>) -> Result<T> {
-        let memory = self.device_memory(device)?;
+    /// Makes something of `bytes` bytes for which the device library needs memory of the context's device itself. What the
+    /// application has freed is there for it: a driver's `cuMemFree` would have waited for it, and so do we, now that it is needed.
+    pub(super) fn with_room<T>(
+        &self,
+        ctx: &Context,
+        bytes: u64,
+        mut make: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let memory = self.device_memory(ctx.device())?;
         let mut backoff = Backoff::new();
         loop {
-            let room = match make() {
-                Err(failure) if failure.code == CuError::OUT_OF_MEMORY => memory.make_room()?,
+            match make() {
+                Err(failure) if failure.code == CuError::OUT_OF_MEMORY => {}
                 made => return made,
-            };
-            match room {
+            }
+            let (free, _) = self.backend().memory_info(ctx.raw)?;
+            match memory.make_room(bytes, free)? {
                 Room::Same => return Err(CuError::OUT_OF_MEMORY.into()),
                 Room::More => {}
                 Room::Later if self.is_ending() => return Err(CuError::DEVICE_UNAVAILABLE.into()),

@@ -29,7 +29,12 @@ impl Execute for wire::PhysicalCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let Self { physical, device, bytes, handle_types } = self;
         let record = PhysicalRecord { id: physical, device: device.0, bytes, handle_types, handles: 1 };
-        session.with_room(device.0 as usize, || lock(&session.virtual_memory).create(record.clone()))
+        let make = || lock(&session.virtual_memory).create(record.clone());
+        match session.context_on(device.0 as usize) {
+            Some(ctx) => session.with_room(&ctx, bytes, make),
+            // Nothing is allocated there.
+            None => make(),
+        }
     }
 }
 
