@@ -7,7 +7,7 @@ use crate::work;
 use backend::{GraphFunction, GraphKernel, GraphPlan, GraphWork, Result, StreamArg};
 use cudarc::driver::sys;
 use std::ffi::{c_uint, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::CUgraphNodeType as Kind;
 use wire::{CuError, LaunchValue};
 
@@ -17,33 +17,75 @@ pub struct Graph {
     exec: usize,
     nodes: Vec<Node>,
     functions: Arc<Functions>,
+    /// How often it has been launched.
+    launches: u64,
 }
 
+#[derive(Clone)]
 struct Node {
     raw: usize,
     work: GraphWork,
+    /// Its host function, if that is what it does.
+    place: Option<Arc<Place>>,
+    /// How often the graph had been launched when it got its work.
+    since: u64,
 }
 
-/// The host functions of a graph, each in a place of its own. The driver holds them too, through a user object of the graph: until the
-/// last launch is complete, however early the graph is destroyed.
+/// The host functions of a graph, in the order in which its nodes got them. The driver holds them too, through a user object of the
+/// graph: until the last launch is complete, however early the graph is destroyed.
 #[derive(Default)]
-struct Functions(Mutex<Vec<Arc<GraphFunction>>>);
+struct Functions(Mutex<Vec<Arc<Place>>>);
+
+/// A node's host function, at an address that the driver is given.
+struct Place {
+    node: usize,
+    function: GraphFunction,
+    all: Weak<Functions>,
+}
 
 impl Functions {
-    /// A function's place, for the driver.
-    fn place(&self, function: &GraphFunction) -> *mut c_void {
-        let function = Arc::new(function.clone());
-        let place = Arc::as_ptr(&function).cast_mut().cast();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(function);
-        place
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Place>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for what a node calls, if it calls something.
+    fn place(self: &Arc<Self>, node: usize, work: &GraphWork) -> Option<Arc<Place>> {
+        let GraphWork::Host(function) = work else { return None };
+        let place = Arc::new(Place { node, function: function.clone(), all: Arc::downgrade(self) });
+        self.lock().push(Arc::clone(&place));
+        Some(place)
+    }
+
+    /// Forgets what nobody can call.
+    fn forget(&self, gone: &Arc<Place>) {
+        self.lock().retain(|place| !Arc::ptr_eq(place, gone));
+    }
+
+    /// Forgets what the node called before: launches of a graph are in turn, so those that knew it are complete.
+    fn forget_before(&self, place: &Place) {
+        let mut newer = false;
+        self.lock().retain(|each| {
+            newer |= std::ptr::eq(&**each, place);
+            newer || each.node != place.node
+        });
+    }
+}
+
+impl Place {
+    /// Does what the node is there for.
+    fn run(&self) {
+        // The driver runs host functions only in streams without an error.
+        (self.function.0)(Ok(()));
+        if let Some(all) = self.all.upgrade() {
+            all.forget_before(self);
+        }
     }
 }
 
 unsafe extern "C" fn run(data: *mut c_void) {
-    // SAFETY: a place of `Functions`, which stays as long as the graph can run.
-    let function = unsafe { &*data.cast::<GraphFunction>() };
-    // The driver runs host functions only in streams without an error.
-    (function.0)(Ok(()));
+    // SAFETY: a place that the graph had when it was launched: it is forgotten when a later launch has come to its node, or with
+    // the graph, which the driver holds meanwhile.
+    unsafe { &*data.cast::<Place>() }.run();
 }
 
 unsafe extern "C" fn release(data: *mut c_void) {
@@ -58,7 +100,8 @@ impl Graph {
         // SAFETY: writes the graph.
         check(unsafe { (api.cuGraphCreate)(&raw mut template, 0) })?;
         let functions = Arc::<Functions>::default();
-        let mut graph = Self { template: template as usize, exec: 0, nodes: Vec::new(), functions };
+        let mut graph =
+            Self { template: template as usize, exec: 0, nodes: Vec::new(), functions, launches: 0 };
         let made = graph.keep_functions(api).and_then(|()| graph.build(api, plan)).and_then(|()| {
             let mut exec: sys::CUgraphExec = std::ptr::null_mut();
             // SAFETY: writes the executable graph.
@@ -114,7 +157,8 @@ impl Graph {
                 .collect();
             let mut raw: sys::CUgraphNode = std::ptr::null_mut();
             let template = self.template as sys::CUgraph;
-            with_params(&node.work, &self.functions, |params| {
+            let place = self.functions.place(self.nodes.len(), &node.work);
+            with_params(&node.work, place.as_deref(), |params| {
                 // SAFETY: whole parameters, and as many nodes of this graph as are said; it writes the node.
                 check(unsafe {
                     (api.cuGraphAddNode_v2)(
@@ -130,7 +174,7 @@ impl Graph {
             if let GraphWork::Kernel(_, kernel) = &node.work {
                 kernel.attributes.iter().try_for_each(|attribute| set_attribute(api, raw, attribute))?;
             }
-            self.nodes.push(Node { raw: raw as usize, work: node.work.clone() });
+            self.nodes.push(Node { raw: raw as usize, work: node.work.clone(), place, since: 0 });
         }
         Ok(())
     }
@@ -143,28 +187,35 @@ impl Graph {
                 return Err(CuError::GRAPH_EXEC_UPDATE_FAILURE);
             }
         }
-        let before: Vec<_> =
-            changes.iter().map(|(node, _)| (*node, self.nodes[*node].work.clone())).collect();
+        let before: Vec<_> = changes.iter().map(|(node, _)| (*node, self.nodes[*node].clone())).collect();
         let updated = changes
             .iter()
-            .try_for_each(|(node, work)| self.set_in_template(api, *node, work))
+            .try_for_each(|(node, work)| {
+                let place = self.functions.place(*node, work);
+                self.set_in_template(api, *node, work, place)
+            })
             .and_then(|()| self.apply(api, changes, &before));
-        if updated.is_err() {
-            for (node, work) in &before {
+        for (node, old) in before {
+            if updated.is_err() {
                 // What the driver took before, it takes again.
-                let _ = self.set_in_template(api, *node, work);
+                if self.set_in_template(api, node, &old.work, old.place).is_ok() {
+                    self.nodes[node].since = old.since;
+                }
+            } else if let Some(place) = old.place.filter(|_| old.since == self.launches) {
+                // No launch knows it.
+                self.functions.forget(&place);
             }
         }
         updated
     }
 
     /// Brings the executable graph in line with the template.
-    fn apply(&self, api: &Api, changes: &[(usize, GraphWork)], before: &[(usize, GraphWork)]) -> Result<()> {
+    fn apply(&self, api: &Api, changes: &[(usize, GraphWork)], before: &[(usize, Node)]) -> Result<()> {
         if let ([(node, work)], [(_, old)]) = (changes, before)
-            && attributes(work) == attributes(old)
+            && attributes(work) == attributes(&old.work)
         {
             let raw = self.node(*node)?;
-            return with_params(work, &self.functions, |params| {
+            return with_params(work, self.nodes[*node].place.as_deref(), |params| {
                 // SAFETY: a node of the graph that this one was made from, and whole parameters of its kind.
                 check(unsafe { (api.cuGraphExecNodeSetParams)(self.exec(), raw, params) })
             });
@@ -179,9 +230,15 @@ impl Graph {
         check(unsafe { (api.cuGraphExecUpdate_v2)(self.exec(), template, &raw mut info) })
     }
 
-    fn set_in_template(&mut self, api: &Api, node: usize, work: &GraphWork) -> Result<()> {
+    fn set_in_template(
+        &mut self,
+        api: &Api,
+        node: usize,
+        work: &GraphWork,
+        place: Option<Arc<Place>>,
+    ) -> Result<()> {
         let raw = self.node(node)?;
-        with_params(work, &self.functions, |params| {
+        with_params(work, place.as_deref(), |params| {
             // SAFETY: a node of the template, and whole parameters of its kind.
             check(unsafe { (api.cuGraphNodeSetParams)(raw, params) })
         })?;
@@ -194,7 +251,7 @@ impl Graph {
                 .chain(&new.attributes)
                 .try_for_each(|attribute| set_attribute(api, raw, attribute))?;
         }
-        self.nodes[node].work = work.clone();
+        self.nodes[node] = Node { raw: raw as usize, work: work.clone(), place, since: self.launches };
         Ok(())
     }
 
@@ -211,7 +268,8 @@ impl Graph {
     }
 
     /// As `cuGraphLaunch`.
-    pub fn launch(&self, api: &Api, arg: StreamArg) -> Result<()> {
+    pub fn launch(&mut self, api: &Api, arg: StreamArg) -> Result<()> {
+        self.launches += 1;
         // SAFETY: both live.
         check(unsafe { (api.cuGraphLaunch)(self.exec(), stream(arg)) })
     }
@@ -239,10 +297,10 @@ fn set_attribute(api: &Api, node: sys::CUgraphNode, (id, value): &(u32, LaunchVa
     check(unsafe { (api.cuGraphKernelNodeSetAttribute)(node, *id, value.as_ptr().cast()) })
 }
 
-/// Calls `body` with a node's parameters in the driver's own form; they are whole until it returns.
+/// Calls `body` with a node's parameters in the driver's own form; they are whole until it returns. `place` is that of a host function.
 fn with_params(
     work: &GraphWork,
-    functions: &Functions,
+    place: Option<&Place>,
     body: impl FnOnce(*mut sys::CUgraphNodeParams) -> Result<()>,
 ) -> Result<()> {
     // SAFETY: a record of numbers, pointers and enumerations whose first value is 0.
@@ -281,11 +339,12 @@ fn with_params(
             };
             body(Kind::CU_GRAPH_NODE_TYPE_MEMSET, &mut params)
         }
-        GraphWork::Host(function) => {
+        GraphWork::Host(_) => {
+            let place = place.ok_or(CuError::INVALID_VALUE)?;
             // SAFETY: the fields of the record that `type_` will say is there, zero so far.
             let host = unsafe { &mut params.__bindgen_anon_1.host };
             host.fn_ = Some(run);
-            host.userData = functions.place(function);
+            host.userData = std::ptr::from_ref(place).cast_mut().cast();
             body(Kind::CU_GRAPH_NODE_TYPE_HOST, &mut params)
         }
         GraphWork::EventRecord(raw) => {
@@ -317,5 +376,35 @@ fn kernel_params(
         extra,
         kern: std::ptr::null_mut(),
         ctx,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn functions_go_when_a_later_launch_has_come_to_their_node() {
+        let functions = Arc::<Functions>::default();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let work = || {
+            let calls = Arc::clone(&calls);
+            GraphWork::Host(GraphFunction(Arc::new(move |_| drop(calls.fetch_add(1, Ordering::Relaxed)))))
+        };
+        assert!(functions.place(0, &GraphWork::Empty).is_none());
+        let [first, other, second, unused, third] =
+            [1, 2, 1, 1, 1].map(|node| Arc::downgrade(&functions.place(node, &work()).unwrap()));
+        let alive = || [&first, &other, &second, &unused, &third].map(|place| place.strong_count() > 0);
+        first.upgrade().unwrap().run();
+        assert_eq!(alive(), [true; 5]);
+        functions.forget(&unused.upgrade().unwrap());
+        second.upgrade().unwrap().run();
+        assert_eq!(alive(), [false, true, true, false, true]);
+        third.upgrade().unwrap().run();
+        assert_eq!(alive(), [false, true, false, false, true]);
+        assert_eq!(calls.load(Ordering::Relaxed), 3);
+        drop(functions);
+        assert_eq!(alive(), [false; 5]);
     }
 }
