@@ -357,6 +357,11 @@ fn a_server_answers_its_supervisor() {
     let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
     assert!(matches!(idle, Answer::Idle { table_changed: false, .. }), "{idle:?}");
     assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
+    // Addresses of its own are something that a rehearsal has yet to try.
+    thread.call(AddressReserve { bytes: 2 << 20, alignment: 0, wanted: 0 }).unwrap();
+    let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
+    assert!(matches!(idle, Answer::Idle { table_changed: true, .. }), "{idle:?}");
+    assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
     assert_eq!(supervisor.ask(&Ask::End), Answer::Ended);
     supervisor.ended();
     assert!(client.control().state() == transport::State::Dead);

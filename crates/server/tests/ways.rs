@@ -45,15 +45,15 @@ const fn way(
 /// One row for each way.
 const WAYS: &[Way] = &[
     way("allocation", &["cuMemAlloc", "cuMemAllocPitch"], allocation),
-    way("pool", &["cuMemAllocAsync", "cuMemAllocFromPoolAsync"], pool),
+    way("default pool", &["cuMemAllocAsync"], default_pool),
+    way("pool", &["cuMemAllocFromPoolAsync"], pool),
     way("pinned memory", &["cuMemHostAlloc", "cuMemAllocHost"], pinned),
     way("module global", &["cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx"], global),
     way("managed variable", &["cuModuleLoadData"], managed_variable),
     way("device heap", &["cuModuleLoadData"], heap),
     way("array", &["cuArrayCreate", "cuArray3DCreate", "cuArrayGetPlane"], array),
     way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], level),
-    // The client asks for it as for any allocation.
-    way("graph node", &["cuGraphAddMemAllocNode"], allocation),
+    way("graph node", &["cuGraphAddMemAllocNode"], graph_node),
     way("virtual memory", &["cuMemCreate", "cuMemRetainAllocationHandle"], mapped),
     way("managed memory", &["cuMemAllocManaged"], unavailable),
     way(
@@ -79,10 +79,36 @@ fn allocation(_: &mut App, thread: &mut Thread) -> Fate {
     Fate::Captured(address)
 }
 
+fn default_pool(_: &mut App, thread: &mut Thread) -> Fate {
+    from_pool(thread, Pool::Default(Device(0)))
+}
+
 fn pool(_: &mut App, thread: &mut Thread) -> Fate {
-    let pool = Pool::Default(Device(0));
+    let pool = PoolId(7);
+    thread.call(PoolCreate { pool, device: Device(0), max_bytes: 0 }).unwrap();
+    from_pool(thread, Pool::Created(pool))
+}
+
+fn from_pool(thread: &mut Thread, pool: Pool) -> Fate {
     let address = thread.call(MemAllocAsync { ctx: CTX, stream: Stream::Legacy, pool, bytes: 100 }).unwrap();
     thread.put(address, &WORDS);
+    Fate::Captured(address)
+}
+
+/// The client asks for a node's memory as for any allocation; what the graph then does is in the graph.
+fn graph_node(_: &mut App, thread: &mut Thread) -> Fate {
+    let address = thread.alloc(100);
+    let side = |address| Pitched { address, pitch: 12, rows: 1 };
+    let source = thread.alloc(100);
+    thread.put(source, &WORDS);
+    let (dst, src) = (side(address), side(source));
+    let copy = GraphCopy { ctx: CTX, dst, src, width: 12, height: 1, depth: 1 };
+    let nodes = vec![GraphNode { work: GraphWork::Copy(copy), after: vec![] }];
+    let mut bytes = Vec::new();
+    GraphPlan { nodes }.encode(&mut Encoder::new(&mut bytes));
+    let (exec, plan) = (GraphExecId(9), GraphData::Inline(Bytes(bytes)));
+    thread.call(GraphInstantiate { ctx: CTX, exec, flags: 0, plan }).unwrap();
+    thread.send(GraphLaunch { ctx: CTX, stream: Stream::Legacy, exec, wide: false });
     Fate::Captured(address)
 }
 
