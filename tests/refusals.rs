@@ -235,7 +235,7 @@ fn a_folder_that_is_no_store_is_named_at_the_start_and_another_can_be_chosen() {
     assert!(output.status.success(), "{output:?}");
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Signal(9), "{}", finished.stderr);
-    let stopped = format!("continue with 'dormouse restart {} --store {}'", stage.name(), other.display());
+    let stopped = format!("continue with 'dormouse restart --store {} ", other.display());
     for word in ["checkpoints of this job will fail", "something", "stopped after image", &stopped] {
         assert!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
     }

@@ -44,7 +44,7 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
     for folder in [&guests, &bench, &compiler.objects] {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    compiler.make_libraries(&sources)?;
+    compiler.make_libraries()?;
 
     let newest = newest_input(&sources)?.max(newest_input(&benches)?);
     let program = |name: &str| {
@@ -95,7 +95,7 @@ struct Compiler<'a> {
 impl Compiler<'_> {
     fn nvcc(&self, output: &Path) -> Command {
         let mut command = Command::new(self.cuda.join("bin/nvcc"));
-        command.args(["-std=c++17", "-O2", "-o"]).arg(output).arg("-L").arg(&self.objects);
+        command.args(["-std=c++17", "-O2", "-o"]).arg(output);
         command
     }
 
@@ -153,7 +153,7 @@ impl Compiler<'_> {
     /// What nvcc's own link step does, with another linker.
     fn link(&self, build: &Build<'_>, object: &Path, output: &Path) -> Command {
         let mut command = self.c_compiler(output);
-        command.arg(object).arg("-L").arg(self.cuda.join("lib")).arg("-L").arg(&self.objects);
+        command.arg(object).arg("-L").arg(self.cuda.join("lib")).arg("-L").arg(self.cuda.join("lib/stubs"));
         command.args(build.libraries.contains(&Library::Cuda).then_some("-lcuda"));
         match build.libraries.contains(&Library::Cudart) {
             true => command.args(["-lcudart", "-Wl,-rpath,$ORIGIN"]),
@@ -177,19 +177,10 @@ impl Compiler<'_> {
         Job { output: output.to_owned(), commands: vec![command] }
     }
 
-    /// Gathers what the guests are linked against.
-    fn make_libraries(&self, sources: &Path) -> anyhow::Result<()> {
+    /// Gathers what zig is to link and the machine's C++ compiler has.
+    fn make_libraries(&self) -> anyhow::Result<()> {
         std::fs::create_dir_all(&self.objects)
             .with_context(|| format!("cannot make {}", self.objects.display()))?;
-        // What `-lcuda` finds: names only, as in the toolkit's stub library.
-        quiet(
-            Command::new("gcc")
-                .args(["-shared", "-Wl,-soname,libcuda.so.1", "-o"])
-                .arg(self.objects.join("libcuda.so"))
-                .arg(sources.join("libcuda-stub.c")),
-        )?;
-        // The shared runtime is linked by its plain name, which its wheel does not carry.
-        link(&self.cuda.join("lib/libcudart.so.13"), &self.objects.join("libcudart.so"))?;
         for library in ["libstdc++.so.6", "libgcc_s.so.1"] {
             let output = quiet(Command::new("g++").arg(format!("-print-file-name={library}")))?;
             let path = String::from_utf8(output.stdout).context("g++ named a strange file")?;

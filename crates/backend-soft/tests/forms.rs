@@ -49,6 +49,49 @@ fn spaces_are_told_apart() {
 }
 
 #[test]
+fn reciprocals_are_as_fine_as_documented() {
+    let gpu = Gpu::new(PTX);
+    let least = f64::from_bits(1);
+    let mut values =
+        vec![0.25, 2.0, 3.0, 0.1, 1e300, 1e-300, f64::MAX, f64::MIN_POSITIVE, least, 5.0 * least];
+    values.extend((1..=22).map(|i| f64::from(i).sqrt() * 1.37));
+    let special = [0.0, -0.0, f64::INFINITY, -1.0];
+    values.extend(special);
+    let count = values.len();
+    let (input, out) = (gpu.upload(&values), gpu.alloc(24 * count as u64));
+    gpu.run("reciprocals", [1; 3], [count as u32, 1, 1], 0, &[U64(input), U64(out)]).unwrap();
+    let got = gpu.download::<f64>(out, 3 * count);
+    let (ordinary, got_special) = got.split_at(3 * (count - special.len()));
+    for (value, got) in values.iter().zip(ordinary.chunks(3)) {
+        // CUDA documents one unit in the last place: an error of 2⁻⁵² of the root at most, twice that of its square.
+        let (fine, product) = (got[0], value * got[0]);
+        let rest = value.mul_add(fine, -product).mul_add(fine, product.mul_add(fine, -1.0));
+        assert!(rest.abs() <= f64::EPSILON * 2.0, "{value:e}: {fine:e}, {rest:e}");
+        let subnormal = *value < f64::MIN_POSITIVE;
+        for (coarse, exact) in [(got[1], 1.0 / value.sqrt()), (got[2], 1.0 / value)] {
+            assert_eq!(coarse.to_bits() as u32, 0, "only the high word: {coarse:e}");
+            let flushed = subnormal && coarse == f64::INFINITY || exact < f64::MIN_POSITIVE && coarse == 0.0;
+            assert!(flushed || (coarse / exact - 1.0).abs() < 2e-6, "{value:e}: {coarse:e}");
+        }
+    }
+    assert_eq!(
+        got_special[..9],
+        [
+            f64::INFINITY,
+            f64::INFINITY,
+            f64::INFINITY,
+            -f64::INFINITY,
+            -f64::INFINITY,
+            -f64::INFINITY,
+            0.0,
+            0.0,
+            0.0
+        ]
+    );
+    assert!(got_special[9].is_nan() && got_special[10].is_nan());
+}
+
+#[test]
 fn values_pass_in_registers() {
     let gpu = Gpu::new(PTX);
     let out = gpu.alloc(4 * 10);

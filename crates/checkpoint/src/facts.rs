@@ -29,6 +29,52 @@ pub fn host() -> HostFacts {
     }
 }
 
+/// Instructions that a program may have chosen to use when it started, by the beginnings of their names in `/proc/cpuinfo`. The other
+/// flags are the kernel's business.
+const INSTRUCTIONS: [&str; 33] = [
+    "sse",
+    "pni",
+    "ssse3",
+    "avx",
+    "bmi",
+    "fma",
+    "f16c",
+    "aes",
+    "vaes",
+    "pclmulqdq",
+    "vpclmulqdq",
+    "gfni",
+    "sha_ni",
+    "sha512",
+    "sm3",
+    "sm4",
+    "amx",
+    "popcnt",
+    "abm",
+    "movbe",
+    "adx",
+    "rdrand",
+    "rdseed",
+    "rdtscp",
+    "rdpid",
+    "xsave",
+    "clflushopt",
+    "clwb",
+    "fsgsbase",
+    "erms",
+    "fsrm",
+    "movdir",
+    "serialize",
+];
+
+/// Instructions that a machine had and this one lacks.
+#[must_use]
+pub fn missing_instructions(before: &HostFacts, here: &HostFacts) -> Vec<String> {
+    let is_instruction = |name: &&String| INSTRUCTIONS.iter().any(|beginning| name.starts_with(beginning));
+    let missing = before.cpu_features.iter().filter(|name| !here.cpu_features.contains(name));
+    missing.filter(is_instruction).cloned().collect()
+}
+
 /// A file the job has written, as a manifest lists it.
 #[must_use]
 pub fn job_file(file: &WrittenFile) -> JobFile {
@@ -57,6 +103,21 @@ pub fn mapped_file(file: &ProgramFile) -> MappedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instructions_are_missed_and_nothing_else_is() {
+        let cpu = |features: &[&str]| HostFacts {
+            cpu_features: features.iter().map(|&name| name.to_owned()).collect(),
+            ..HostFacts::default()
+        };
+        let here = cpu(&["sse2", "avx2", "ibpb"]);
+        assert_eq!(
+            missing_instructions(&cpu(&["avx512f", "sse2", "stibp", "vaes"]), &here),
+            ["avx512f", "vaes"]
+        );
+        assert!(missing_instructions(&cpu(&[]), &here).is_empty());
+        assert!(missing_instructions(&host(), &host()).is_empty() && !host().cpu_features.is_empty());
+    }
 
     #[test]
     fn this_machine_has_a_kernel() {

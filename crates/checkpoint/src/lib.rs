@@ -24,3 +24,4 @@ mod work;
 pub use error::{Chain, Failure, Kind};
 pub use interrupt::Preparing;
 pub use stores::{check_store, find_image, open_store};
+pub use way_back::quoted;

@@ -80,6 +80,8 @@ mod tests {
     const SECOND: &str = include_str!("../tests/golden/job-record-2.json");
     /// As since there are blank device nodes.
     const THIRD: &str = include_str!("../tests/golden/job-record-3.json");
+    /// As since there are the folders and files that the job was in or was reading.
+    const FOURTH: &str = include_str!("../tests/golden/job-record-4.json");
 
     fn manifest() -> Manifest {
         Manifest {
@@ -116,19 +118,27 @@ mod tests {
     fn every_version_is_read_and_the_newest_written_as_it_was() {
         let mut first: Value = serde_json::from_str(GOLDEN).unwrap();
         let record = read(&first).unwrap();
-        first["host"]["files"] = json!([]);
-        first["host"]["blank"] = json!([]);
+        for later in ["files", "blank", "needed"] {
+            first["host"][later] = json!([]);
+        }
         assert_eq!(serde_json::to_value(&record).unwrap(), first);
         assert_eq!((record.version, record.host.version), (1, 1));
 
         let mut second: Value = serde_json::from_str(SECOND).unwrap();
         let record = read(&second).unwrap();
-        second["host"]["blank"] = json!([]);
+        for later in ["blank", "needed"] {
+            second["host"][later] = json!([]);
+        }
         assert_eq!(serde_json::to_value(&record).unwrap(), second);
 
-        let third: Value = serde_json::from_str(THIRD).unwrap();
+        let mut third: Value = serde_json::from_str(THIRD).unwrap();
         let record = read(&third).unwrap();
+        third["host"]["needed"] = json!([]);
         assert_eq!(serde_json::to_value(&record).unwrap(), third);
+
+        let fourth: Value = serde_json::from_str(FOURTH).unwrap();
+        let record = read(&fourth).unwrap();
+        assert_eq!(serde_json::to_value(&record).unwrap(), fourth);
         assert_eq!((record.version, record.host.version), (JobRecord::VERSION, host::HostRecord::VERSION));
     }
 

@@ -3,6 +3,7 @@
 use crate::admin::Event;
 use crate::cut::explained;
 use crate::error::{Chain, Failure, Kind};
+use crate::facts;
 use crate::folder::{self, Target, read_failure};
 use crate::interrupt::Preparing;
 use crate::lineage;
@@ -182,6 +183,18 @@ impl Restart {
     }
 
     fn check_machine(&self) -> Result<(), Failure> {
+        let before = &self.image.manifest().host;
+        let missing = facts::missing_instructions(before, &facts::host());
+        if !missing.is_empty() {
+            let message = format!(
+                "image {} was taken on a {}, whose programs may use what this machine's processor lacks: {}; restart it on one \
+                 that has it",
+                self.image(),
+                before.cpu_model,
+                missing.join(", ")
+            );
+            return Err(Failure::new(Kind::Mismatch, message));
+        }
         self.record.host.check().map_err(|error| failure_of(&error))
     }
 
@@ -271,6 +284,7 @@ fn failure_of(error: &host::RestoreError) -> Failure {
         host::RestoreError::Privilege(_) => Kind::Unavailable,
         host::RestoreError::Changed { .. }
         | host::RestoreError::NoMountPoint { .. }
+        | host::RestoreError::Needed { .. }
         | host::RestoreError::File(_) => Kind::Mismatch,
         _ => Kind::Failed,
     };

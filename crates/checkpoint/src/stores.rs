@@ -7,7 +7,7 @@ use rustix::fs::{Access, access};
 use std::fs;
 use std::io;
 use std::path::Path;
-use store::{FindError, OpenError, Store};
+use store::{DamagedImage, FindError, OpenError, Store};
 
 /// Opens a store that must be there.
 ///
@@ -21,7 +21,17 @@ pub fn open_store(dir: &Path) -> Result<Store, Failure> {
         );
         return Err(Failure::new(Kind::NotFound, message));
     }
-    Store::open(dir).map_err(|error| Failure::new(Kind::Store, Chain(&error).to_string()))
+    Store::open(dir).map_err(|error| open_failure(&error))
+}
+
+/// A store that cannot be opened, with the kind of failure that it is.
+fn open_failure(error: &OpenError) -> Failure {
+    let kind = match error {
+        OpenError::Config { error, .. } if error.is_newer() => Kind::Mismatch,
+        OpenError::Config { .. } => Kind::Damaged,
+        _ => Kind::Store,
+    };
+    Failure::new(kind, Chain(error).to_string())
 }
 
 /// The image that `reference` means.
@@ -29,7 +39,7 @@ pub fn open_store(dir: &Path) -> Result<Store, Failure> {
 /// # Errors
 /// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when a newer Dormouse wrote it.
 pub fn find_image(store: &Store, reference: &str) -> Result<ImageId, Failure> {
-    store.find(reference).map_err(|error| {
+    let found = store.find(reference).map_err(|error| {
         let kind = match &error {
             FindError::NotFound { .. } | FindError::TooShort { .. } | FindError::Ambiguous { .. } => {
                 Kind::NotFound
@@ -38,7 +48,15 @@ pub fn find_image(store: &Store, reference: &str) -> Result<ImageId, Failure> {
             _ => Kind::Damaged,
         };
         Failure::new(kind, Chain(&error).to_string())
-    })
+    })?;
+    for DamagedImage { image, path, problem, .. } in &found.unsure {
+        tracing::warn!(
+            "image {image} is damaged and may be a newer one of the same job than image {}: {}: {problem}",
+            found.id,
+            path.display()
+        );
+    }
+    Ok(found.id)
 }
 
 /// Whether a checkpoint could be written to the store in `dir`, or one be made there. Changes nothing.
@@ -69,7 +87,7 @@ pub fn check_store(dir: &Path) -> Result<(), Failure> {
         (Err(OpenError::NotAStore { dir }), Err(error)) => {
             fail(format!("cannot read {}: {error}", dir.display()))
         }
-        (Err(error), _) => fail(Chain(&error).to_string()),
+        (Err(error), _) => Err(open_failure(&error)),
     }
 }
 
@@ -84,7 +102,7 @@ fn first_name(dir: &Path) -> io::Result<Option<String>> {
 /// # Errors
 /// [`Kind::Store`] saying what is wrong with the folder.
 pub fn open_or_create_store(dir: &Path) -> Result<Store, Failure> {
-    Store::open_or_create(dir).map_err(|error| Failure::new(Kind::Store, Chain(&error).to_string()))
+    Store::open_or_create(dir).map_err(|error| open_failure(&error))
 }
 
 #[cfg(test)]
@@ -113,6 +131,31 @@ mod tests {
             assert_eq!(failure.kind, Kind::Store);
             assert!(failure.message.contains(word), "{failure}");
         }
+    }
+
+    #[test]
+    fn a_damaged_config_is_damage_and_its_cure_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open_or_create_store(folder.path()).unwrap();
+        fs::write(folder.path().join("config"), "").unwrap();
+        let failures = [
+            open_store(&store.dir()).unwrap_err(),
+            open_or_create_store(&store.dir()).unwrap_err(),
+            check_store(&store.dir()).unwrap_err(),
+        ];
+        for failure in failures {
+            assert_eq!(failure.kind, Kind::Damaged);
+            assert!(
+                failure.message.contains("config") && failure.message.contains("of a new store"),
+                "{failure}"
+            );
+            assert!(!failure.message.contains("another image"), "{failure}");
+        }
+        // Which helps.
+        let other = tempfile::tempdir().unwrap();
+        open_or_create_store(other.path()).unwrap();
+        fs::copy(other.path().join("config"), folder.path().join("config")).unwrap();
+        open_store(&store.dir()).unwrap();
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use store::Store;
 use transport::hello::HelloListener;
 
 /// Folder of the shim on the job's tmpfs.
@@ -317,10 +318,15 @@ impl Supervisor {
         let _ = self.stopped_after.set(image);
     }
 
-    /// `elsewhere`: the store, where it is not the job's own.
-    pub(crate) fn published(&self, image: ImageId, elsewhere: Option<&Path>, rehearsed: bool) {
-        let own = (!self.store_is_default).then_some(&*self.facts.store);
-        self.way_back.published(image, elsewhere.or(own).map(Path::to_owned));
+    /// There is a newer image of this job, in `store`.
+    pub(crate) fn published(&self, image: ImageId, store: &Store, rehearsed: bool) {
+        let dir = store.dir();
+        let elsewhere = dir != self.facts.store;
+        // Where it lies elsewhere, the name may mean an older image in the job's own store.
+        let is_meant = || store.find(&self.facts.job).is_ok_and(|found| found.is(image));
+        let reference = if !elsewhere && is_meant() { self.facts.job.clone() } else { image.short() };
+        let store = (elsewhere || !self.store_is_default).then_some(dir);
+        self.way_back.published(Newest { image, reference, store });
         self.rehearsed.store(rehearsed, Ordering::Relaxed);
     }
 }
@@ -394,6 +400,11 @@ fn install_shim(shim: &Path, library: &Path) -> io::Result<()> {
     fs::create_dir_all(library)?;
     fs::copy(shim, library.join(LIBRARY))?;
     LIBRARY_LINKS.iter().try_for_each(|name| symlink(LIBRARY, library.join(name)))
+}
+
+/// The shim on a job's tmpfs.
+pub(crate) fn library(tmpfs: &Path) -> PathBuf {
+    tmpfs.join(LIBRARY_DIR).join(LIBRARY)
 }
 
 /// Whether a job's tmpfs has a link of ours at `path`.

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Newest {
     /// The image.
     pub image: ImageId,
-    /// Its job's name, where that means it, else its id.
+    /// Its job's name, where that cannot mean another, else its id or the beginning of it.
     pub reference: String,
     /// Its store, where that is not the one which is looked in anyway.
     pub store: Option<PathBuf>,
@@ -20,12 +20,8 @@ impl Newest {
     /// The command that continues it.
     #[must_use]
     pub fn command(&self) -> String {
-        let mut command = format!("dormouse restart {}", self.reference);
-        if let Some(store) = &self.store {
-            command.push_str(" --store ");
-            command.push_str(&quoted(&store.to_string_lossy()));
-        }
-        command
+        let store = self.store.as_ref().map(|store| format!("--store {} ", quoted(&store.to_string_lossy())));
+        format!("dormouse restart {}{}", store.unwrap_or_default(), self.reference)
     }
 }
 
@@ -51,8 +47,8 @@ impl WayBack {
     }
 
     /// There is a newer image of the job.
-    pub fn published(&self, image: ImageId, store: Option<PathBuf>) {
-        *self.lock() = Some(Newest { image, reference: self.job.clone(), store });
+    pub fn published(&self, newest: Newest) {
+        *self.lock() = Some(newest);
     }
 
     /// The job has lost a GPU server, and goes on without if it goes on at all. What its user can do about it, in a sentence.
@@ -81,8 +77,9 @@ impl WayBack {
 }
 
 /// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+#[must_use]
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', r"'\''")),
@@ -98,10 +95,11 @@ mod tests {
     fn the_command_finds_the_image() {
         let way = WayBack::new("training".into(), None);
         assert!(way.lose().contains("dormouse checkpoint training") && way.is_lost());
-        way.published(ImageId([7; 16]), None);
+        let image = ImageId([7; 16]);
+        way.published(Newest { image, reference: "training".into(), store: None });
         assert_eq!(way.newest().unwrap().command(), "dormouse restart training");
-        assert!(way.lose().contains(&ImageId([7; 16]).to_string()));
-        way.published(ImageId([8; 16]), Some("/my store/it's".into()));
-        assert_eq!(way.newest().unwrap().command(), r"dormouse restart training --store '/my store/it'\''s'");
+        assert!(way.lose().contains(&image.to_string()));
+        way.published(Newest { image, reference: "07070707".into(), store: Some("/my store/it's".into()) });
+        assert_eq!(way.newest().unwrap().command(), r"dormouse restart --store '/my store/it'\''s' 07070707");
     }
 }

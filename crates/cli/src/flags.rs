@@ -63,7 +63,7 @@ pub enum Command {
 )]
 pub struct Run {
     /// Name of the job [default: the program's name and a number]
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = job_name)]
     pub name: Option<String>,
     #[command(flatten)]
     pub machine: Machine,
@@ -148,6 +148,7 @@ pub struct Devices {
 #[derive(Args, Debug)]
 pub struct Checkpoint {
     /// The job
+    #[arg(value_parser = job_name)]
     pub job: String,
     /// Let the job run on (the default)
     #[arg(long, conflicts_with = "stop")]
@@ -192,7 +193,7 @@ pub struct Restart {
     /// The image
     pub image: String,
     /// Name of the job [default: the one it had]
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = job_name)]
     pub name: Option<String>,
     /// Only find out whether the image can be restarted here and now; changes nothing
     #[arg(long)]
@@ -256,6 +257,11 @@ pub struct Server {
     pub device: Device,
 }
 
+/// What can name a job.
+fn job_name(text: &str) -> Result<String, String> {
+    checkpoint::runtime::check_name(text).map(|()| text.to_owned()).map_err(|failure| failure.message)
+}
+
 /// A size such as `64G` or `512M`, in bytes.
 fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
@@ -298,6 +304,17 @@ mod tests {
         for bad in ["", "G", "0", "1X", "99999999T"] {
             assert!(size(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_name_that_no_job_can_have_is_wrong_usage() {
+        for args in
+            [&["checkpoint", ""][..], &["run", "--name", "a/b", "--", "x"], &["restart", "-n", "-", "x"]]
+        {
+            let error = Cli::try_parse_from([&["dormouse"], args].concat()).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{error}");
+        }
+        Cli::try_parse_from(["dormouse", "checkpoint", "train-1"]).unwrap();
     }
 
     #[test]

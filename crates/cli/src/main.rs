@@ -3,6 +3,8 @@
 mod commands;
 mod exit;
 mod flags;
+#[cfg(test)]
+mod json_page;
 mod output;
 
 use clap::Parser;

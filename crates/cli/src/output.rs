@@ -75,6 +75,11 @@ fn as_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
+/// Program and arguments, as a shell takes them.
+pub fn command_line(command: &[String]) -> String {
+    command.iter().map(|word| checkpoint::quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
 /// Rows of cells, each column as wide as its widest cell; the last is not padded.
 pub fn table(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -119,6 +124,12 @@ mod tests {
         assert_eq!(time(0), "1970-01-01 00:00:00");
         assert_eq!(time(951_782_400_000_000_000), "2000-02-29 00:00:00");
         assert_eq!(time(1_795_219_199_000_000_000), "2026-11-20 23:59:59");
+    }
+
+    #[test]
+    fn a_command_is_one_that_can_be_typed() {
+        let command = ["./train", "--name", "a b", "", "it's", "x=1"].map(String::from);
+        assert_eq!(command_line(&command), r"./train --name 'a b' '' 'it'\''s' x=1");
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     println!("{criu}");
     let capabilities = criu.probe(None);
     for resource in Resource::ALL {
-        println!("{:14} {}", resource.name(), capabilities.failure(resource).unwrap_or("ok"));
+        println!("{:14} {}", resource.name(), format_args!("{:?}", capabilities.verdict(resource)));
     }
     match capabilities.require_all() {
         Ok(()) => ExitCode::SUCCESS,

@@ -71,6 +71,7 @@ pub mod signals;
 pub mod stdio;
 mod tasks;
 mod tmpfs;
+mod unix_sockets;
 
 pub use criu::{Criu, CriuError};
 pub use cut::{

@@ -14,6 +14,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
 
+use crate::init::instructions::PROGRAM;
 use crate::privilege::{self, Capability, PrivilegeError};
 
 /// Where the tmpfs lies inside every job, before and after any restart: mappings and open files are found again by this path.
@@ -81,6 +82,12 @@ impl Tmpfs {
     #[must_use]
     pub fn outside(&self, inside: &Path) -> Option<PathBuf> {
         inside.strip_prefix(JOB_DIR).ok().map(|rest| self.path().join(rest))
+    }
+
+    /// The program of the job's init, which never changes.
+    #[must_use]
+    pub fn init_program(&self) -> PathBuf {
+        self.host_file(PROGRAM)
     }
 
     pub(crate) fn host_dir(&self) -> PathBuf {

@@ -103,6 +103,14 @@ hex_id! {
     StoreId, 16
 }
 
+impl ImageId {
+    /// Its first digits, as lists show it and commands take it.
+    #[must_use]
+    pub fn short(&self) -> String {
+        self.0.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 impl ChunkId {
     /// The identity of `plain`.
     #[must_use]

@@ -17,6 +17,7 @@
 
 pub mod chunk;
 mod error;
+mod glimpse;
 mod id;
 mod index;
 pub mod limits;
@@ -29,6 +30,7 @@ mod store_config;
 
 pub use chunk::{CHUNK_SIZE, Codec, Compress, Entry};
 pub use error::{ChunkError, FormatError};
+pub use glimpse::Glimpse;
 pub use id::{
     ChunkId, DeviceOrdinal, ImageId, Lineage, Machine, PackId, ParseIdError, RawPath, SessionId, StoreId,
 };

@@ -56,6 +56,17 @@ pub enum ServeError {
     },
 }
 
+impl ServeError {
+    /// Whether the supervisor has ended without saying so, as when it was killed: the server ends then, and nobody has to be told.
+    #[must_use]
+    pub fn is_orphaned(&self) -> bool {
+        let gone = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+        };
+        matches!(self, Self::Socket(error) if gone(error))
+    }
+}
+
 /// Both directions of the control socket.
 struct Supervisor {
     from: Lines<UnixStream>,

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::DamagedImage;
 use image::{ChunkError, ChunkId, FormatError, ImageId, Machine, ObjectKind};
 
 /// An operation of the medium that failed.
@@ -39,7 +40,7 @@ pub enum OpenError {
         found: String,
     },
     /// The store's own file is damaged or newer than this program.
-    #[error("{} is not usable: {error}{}", path.display(), what_to_do(error))]
+    #[error("{} is not usable: {error}{}", path.display(), if error.is_newer() { "" } else { NEW_CONFIG })]
     Config {
         /// The file.
         path: PathBuf,
@@ -258,15 +259,15 @@ pub enum FindError {
         /// What it could mean.
         candidates: Vec<ImageId>,
     },
-    /// Nothing that can be read fits, but a file that cannot may have been meant.
-    #[error("no readable image fits {reference:?}, and {} is not usable: {problem}", path.display())]
+    /// The image that is meant, or may be meant, cannot be read.
+    #[error("{}", damaged_newest(reference, damaged, *older))]
     Damaged {
         /// What was asked for.
         reference: String,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
+        /// The image.
+        damaged: Box<DamagedImage>,
+        /// The newest image of the same job that can be read.
+        older: Option<ImageId>,
     },
     /// The store cannot be read.
     #[error(transparent)]
@@ -276,9 +277,30 @@ pub enum FindError {
 /// What can be done about damage.
 pub(crate) const RESCUE: &str = "bring the file back from a copy, or use another image (`dormouse ls`)";
 
+/// What can be done about a store's own file: nothing in the store depends on what it says.
+const NEW_CONFIG: &str =
+    "; bring it back from a copy, or copy the file of a new store there: the images are not concerned";
+
 /// What to do about a file that is not usable, unless the error says so itself.
 fn what_to_do(error: &FormatError) -> String {
     if error.is_newer() { String::new() } else { format!("; {RESCUE}") }
+}
+
+fn damaged_newest(reference: &str, damaged: &DamagedImage, older: Option<ImageId>) -> String {
+    let DamagedImage { image, job, path, problem, .. } = damaged;
+    let what = match job {
+        Some(job) if reference.strip_suffix("@latest").unwrap_or(reference) == job => {
+            format!("the newest image of job {job:?}, {image}, is damaged")
+        }
+        _ => format!("no readable image fits {reference:?}, and image {image}, which may, is damaged"),
+    };
+    let rescue = match older {
+        Some(older) => {
+            format!("bring the file back from a copy, or take the image before it by its id: {older}")
+        }
+        None => RESCUE.to_owned(),
+    };
+    format!("{what}: {}: {problem}; {rescue}", path.display())
 }
 
 fn join(ids: &[ImageId]) -> String {

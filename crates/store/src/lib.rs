@@ -28,7 +28,7 @@
 //! let image = draft.publish(manifest, vec![Receipt::from_bytes(&receipt)?])?;
 //!
 //! // At a restart:
-//! let image = store.open_image(&store.find("train@latest")?)?;
+//! let image = store.open_image(&store.find("train@latest")?.id)?;
 //! let state = image.read_to_vec(&ObjectKind::SessionState { session: SessionId(1) }, 1 << 20)?;
 //! assert_eq!(state, b"object table");
 //! # Ok(())
@@ -51,7 +51,7 @@ mod verify;
 mod write;
 
 pub use error::{FindError, MediaError, OpenError, ReadError, WriteError};
-pub use list::{DamagedFile, Listing};
+pub use list::{DamagedImage, Found, Listing};
 pub use read::{Image, Piece};
 pub use store::Store;
 pub use verify::{Damage, DamagedObject, VerifyProgress, VerifyReport};

@@ -3,9 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use image::{ImageId, Manifest};
+use image::{Glimpse, ImageId, Manifest};
 use serde::Serialize;
 
+use crate::media::Cursor;
 use crate::report::{ImageDetails, ImageSummary};
 use crate::{FindError, MediaError, ReadError, Store, layout};
 
@@ -15,16 +16,57 @@ pub struct Listing {
     /// Complete images, newest last.
     pub images: Vec<ImageSummary>,
     /// Files in the place of manifests that cannot be read.
-    pub damaged: Vec<DamagedFile>,
+    pub damaged: Vec<DamagedImage>,
 }
 
-/// A file that cannot be read, and why.
+/// An image whose manifest cannot be read, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DamagedFile {
-    /// The file.
+pub struct DamagedImage {
+    /// The image, as the file's name has it.
+    pub image: ImageId,
+    /// The job's name, where it is still legible; nothing vouches for it.
+    pub job: Option<String>,
+    /// When it was cut, likewise.
+    #[serde(skip)]
+    pub created_ns: Option<u64>,
+    /// Whether it is not damaged at all, but written by a newer program.
+    pub newer: bool,
+    /// The manifest.
     pub path: PathBuf,
     /// What is wrong with it.
     pub problem: String,
+}
+
+impl DamagedImage {
+    /// Whether it is an image of `job`, or may be one.
+    #[must_use]
+    pub fn may_be_of(&self, job: &str) -> bool {
+        self.job.as_deref().is_none_or(|legible| legible == job)
+    }
+}
+
+/// The image that a name means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The image.
+    pub id: ImageId,
+    /// Images so damaged that nobody can tell whether they are newer ones of the same job.
+    pub unsure: Vec<DamagedImage>,
+}
+
+impl Found {
+    /// Whether it is `image` beyond doubt.
+    #[must_use]
+    pub fn is(&self, image: ImageId) -> bool {
+        self.id == image && self.unsure.is_empty()
+    }
+}
+
+/// A file that cannot be read, and why.
+#[derive(Debug)]
+pub(crate) struct DamagedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) problem: String,
 }
 
 /// The fewest digits that stand for an image.
@@ -43,10 +85,7 @@ impl Store {
                 Ok(manifest) => listing.images.push(ImageSummary::of(&manifest)),
                 // Removed since it was listed.
                 Err(ReadError::NoImage { .. }) => {}
-                Err(error) => {
-                    let path = self.media().full_path(&layout::image(id));
-                    listing.damaged.push(DamagedFile { path, problem: problem_of(&error) });
-                }
+                Err(error) => listing.damaged.push(self.damaged(id, &error)),
             }
         }
         listing.images.sort_by_key(|image| (image.created_ns, image.id));
@@ -54,44 +93,67 @@ impl Store {
         Ok(listing)
     }
 
-    /// The image that `reference` means: the name of a job (its newest image), `JOB@latest`, an image's id or at least four of its
-    /// first digits. A job's name goes before a prefix.
+    /// What can be said of an image whose manifest cannot be read.
+    fn damaged(&self, image: ImageId, error: &ReadError) -> DamagedImage {
+        let path = layout::image(image);
+        let glimpse = self.media().open(&path).ok().and_then(|file| {
+            let len = file.len().ok()?;
+            Glimpse::read(Cursor::new(&*file, 0, len))
+        });
+        let (job, created_ns) = glimpse.map(|seen| (seen.job, seen.created_ns)).unzip();
+        let path = self.media().full_path(&path);
+        DamagedImage { image, job, created_ns, newer: error.is_newer(), path, problem: problem_of(error) }
+    }
+
+    /// The image that `reference` means: the name of a job (its newest image, readable or not), `JOB@latest`, an image's id or at least
+    /// four of its first digits. A job's name goes before a prefix.
     ///
     /// # Errors
     /// Any [`FindError`].
-    pub fn find(&self, reference: &str) -> Result<ImageId, FindError> {
+    pub fn find(&self, reference: &str) -> Result<Found, FindError> {
         if let Ok(id) = reference.parse::<ImageId>() {
-            return Ok(self.manifest(&id)?.id);
+            return Ok(Found { id: self.manifest(&id)?.id, unsure: Vec::new() });
         }
         let listing = self.list()?;
         let job = reference.strip_suffix("@latest").unwrap_or(reference);
-        if let Some(newest) = listing.images.iter().rfind(|image| image.job == job) {
-            return Ok(newest.id);
+        if let Some(found) = self.newest(job, &listing)? {
+            return Ok(found);
         }
         let fits = |id: &ImageId| !reference.is_empty() && id.to_string().starts_with(reference);
-        let candidates: Vec<_> = listing.images.iter().map(|image| image.id).filter(fits).collect();
+        let readable = listing.images.iter().map(|image| image.id);
+        let candidates: Vec<_> =
+            readable.chain(listing.damaged.iter().map(|image| image.image)).filter(fits).collect();
         if !candidates.is_empty() && reference.len() < LEAST_PREFIX {
             return Err(FindError::TooShort { reference: reference.to_owned(), least: LEAST_PREFIX });
         }
-        match (candidates.as_slice(), listing.damaged.into_iter().next()) {
-            ([one], _) => Ok(*one),
+        // Nothing vouches for the name of a job in a damaged manifest either.
+        let damaged = listing.damaged.into_iter().min_by_key(|image| !image.may_be_of(job));
+        match (candidates.as_slice(), damaged) {
+            ([one], _) => Ok(Found { id: self.manifest(one)?.id, unsure: Vec::new() }),
             ([], None) => Err(FindError::NotFound { reference: reference.to_owned(), dir: self.dir() }),
-            ([], Some(DamagedFile { path, problem })) => {
-                // What a newer program wrote is not damaged.
-                match self.newer()? {
-                    Some(error) => Err(error.into()),
-                    None => Err(FindError::Damaged { reference: reference.to_owned(), path, problem }),
-                }
-            }
+            ([], Some(damaged)) => Err(self.unusable(reference, damaged, None)),
             _ => Err(FindError::Ambiguous { reference: reference.to_owned(), candidates }),
         }
     }
 
-    /// Why a manifest that a newer program wrote cannot be read, if there is one.
-    fn newer(&self) -> Result<Option<ReadError>, ReadError> {
-        let names = self.on("list", layout::IMAGES, |media| media.list(layout::IMAGES))?;
-        let mut ids = names.iter().filter_map(|name| layout::image_of(name));
-        Ok(ids.find_map(|id| self.manifest(&id).err().filter(ReadError::is_newer)))
+    /// The newest image of `job`; none where there are no images of it.
+    fn newest(&self, job: &str, listing: &Listing) -> Result<Option<Found>, FindError> {
+        let readable = listing.images.iter().rfind(|image| image.job == job);
+        let since = readable.map(|image| image.created_ns);
+        let certain = |image: &&DamagedImage| image.job.as_deref() == Some(job) && image.created_ns >= since;
+        if let Some(damaged) = listing.damaged.iter().filter(certain).max_by_key(|image| image.created_ns) {
+            return Err(self.unusable(job, damaged.clone(), readable.map(|image| image.id)));
+        }
+        let unsure = listing.damaged.iter().filter(|image| image.job.is_none()).cloned();
+        Ok(readable.map(|image| Found { id: image.id, unsure: unsure.collect() }))
+    }
+
+    /// Why what `reference` means cannot be had. What a newer program wrote is not damaged.
+    fn unusable(&self, reference: &str, damaged: DamagedImage, older: Option<ImageId>) -> FindError {
+        match self.manifest(&damaged.image) {
+            Err(error) if error.is_newer() => FindError::Read(error),
+            _ => FindError::Damaged { reference: reference.to_owned(), damaged: Box::new(damaged), older },
+        }
     }
 
     /// The manifest of an image, of whatever machine.

@@ -31,8 +31,8 @@ pub struct ImageSummary {
     pub rehearsed: bool,
     /// Bytes of all objects, and what became of them.
     pub stored: Stored,
-    /// The longest gap that any thread of the application saw, in seconds.
-    pub stall_s: f64,
+    /// The longest gap that any thread of the application saw.
+    pub stall_ms: f64,
 }
 
 /// Bytes of an image.
@@ -66,7 +66,7 @@ pub struct ImageDetails {
     pub host: Host,
     /// The devices.
     pub device_details: Vec<Device>,
-    /// The parts of the stall, in seconds.
+    /// The stall and its parts.
     pub times: Times,
     /// Files that the job has written.
     pub job_files: Vec<JobFile>,
@@ -108,19 +108,19 @@ pub struct Device {
     pub driver_version: u32,
 }
 
-/// The parts of a stall, in seconds.
+/// The parts of a stall, as `checkpoint` has told them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Times {
     /// Waiting for the device.
-    pub drain_wait: f64,
+    pub drain_ms: f64,
     /// Capturing device memory.
-    pub device_capture: f64,
-    /// Capturing pinned memory.
-    pub pinned_capture: f64,
+    pub device_ms: f64,
+    /// Capturing what application and server share.
+    pub shared_ms: f64,
     /// Frozen by CRIU.
-    pub host_freeze: f64,
+    pub host_ms: f64,
     /// The longest gap that any thread saw.
-    pub stall: f64,
+    pub stall_ms: f64,
 }
 
 /// A file that the job has written.
@@ -175,7 +175,7 @@ impl ImageSummary {
             command: manifest.command.args.iter().map(ToString::to_string).collect(),
             rehearsed: manifest.rehearsed,
             stored: manifest.stored.into(),
-            stall_s: manifest.cut.stall.as_secs_f64(),
+            stall_ms: ms(manifest.cut.stall),
         }
     }
 }
@@ -203,11 +203,11 @@ impl ImageDetails {
             },
             device_details: manifest.devices.iter().map(Device::of).collect(),
             times: Times {
-                drain_wait: cut.drain_wait.as_secs_f64(),
-                device_capture: cut.device_capture.as_secs_f64(),
-                pinned_capture: cut.pinned_capture.as_secs_f64(),
-                host_freeze: cut.host_freeze.as_secs_f64(),
-                stall: cut.stall.as_secs_f64(),
+                drain_ms: ms(cut.drain_wait),
+                device_ms: ms(cut.device_capture),
+                shared_ms: ms(cut.pinned_capture),
+                host_ms: ms(cut.host_freeze),
+                stall_ms: ms(cut.stall),
             },
             job_files: manifest.job_files.iter().map(JobFile::of).collect(),
             mapped_files: manifest.mapped_files.iter().map(MappedFile::of).collect(),
@@ -272,6 +272,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn rfc3339(ns: u64) -> String {
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// A time in ns since 1970 UTC, to the millisecond.
+#[must_use]
+pub fn rfc3339(ns: u64) -> String {
     humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + Duration::from_nanos(ns)).to_string()
 }

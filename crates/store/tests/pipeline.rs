@@ -50,6 +50,41 @@ fn threads_write_objects_side_by_side() {
     }
 }
 
+#[test]
+fn what_is_written_ahead_is_found_later_and_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("library");
+    let first = [noise(1, CHUNK_SIZE), vec![0; CHUNK_SIZE], noise(2, 700)].concat();
+    std::fs::write(&path, &first).unwrap();
+    let open = || std::fs::File::open(&path).unwrap();
+    let store = Store::open_or_create_media(Arc::new(Sim::default())).unwrap();
+    let publish = |late: &[&[u8]]| {
+        let draft = store.begin().unwrap();
+        let writer =
+            draft.writer(&WriteOptions { compress: Compress::None, ..WriteOptions::default() }).unwrap();
+        writer.ahead(&open()).unwrap();
+        writer.ahead(&open()).unwrap();
+        assert_eq!((writer.progress().total, writer.progress().new), (0, 0));
+        late.iter().enumerate().for_each(|(n, bytes)| writer.put(file(n), bytes).unwrap());
+        let summary = draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap();
+        assert!(store.verify(&summary.id, &mut |_| {}).unwrap().ok);
+        let image = store.open_image(&summary.id).unwrap();
+        assert_eq!(image.manifest().objects.len(), late.len());
+        for (n, bytes) in late.iter().enumerate() {
+            assert!(image.read_to_vec(&file(n), first.len()).unwrap() == *bytes);
+        }
+        summary.stored
+    };
+    let (len, data) = (first.len() as u64, CHUNK_SIZE as u64 + 700);
+    let stored = publish(&[&first, &first]);
+    assert_eq!((stored.total, stored.zero), (2 * len, 2 * CHUNK_SIZE as u64));
+    assert_eq!((stored.new, stored.reused, stored.written), (data, data, data));
+    // What the store has is not written ahead either, and what has changed meanwhile is written as it is.
+    let changed = [noise(1, CHUNK_SIZE), noise(3, 5)].concat();
+    let stored = publish(&[&changed]);
+    assert_eq!((stored.new, stored.reused, stored.written), (5, CHUNK_SIZE as u64, 5));
+}
+
 /// A medium on which nothing is written before the door is open.
 #[derive(Debug, Clone)]
 struct Stuck {

@@ -141,7 +141,11 @@ fn dump_failure(job: &Supervisor, error: &host::DumpError) -> Failure {
     if job.job.application_ending().is_some() {
         return Failure::new(Kind::Ended, "the job ended during the checkpoint; nothing was published");
     }
-    Failure::new(Kind::Failed, Chain(error).to_string())
+    let kind = match error {
+        host::DumpError::Unrestorable(_) => Kind::Refused,
+        _ => Kind::Failed,
+    };
+    Failure::new(kind, Chain(error).to_string())
 }
 
 #[cfg(test)]

@@ -94,16 +94,19 @@ pub fn close<'a>(
     }
     match failed {
         Some(failure) => Err(failure),
-        None if !refusals.is_empty() => Err(Failure::new(
-            Kind::Refused,
-            format!(
-                "the job holds what cannot be restored; nothing was written, it runs on: {}",
-                few(refusals).join("; ")
-            ),
-        )),
+        None if !refusals.is_empty() => Err(refused(refusals)),
         None if !holders.is_empty() => Ok(Err(Busy(few(holders)))),
         None => Ok(Ok(gated)),
     }
+}
+
+/// The failure of a checkpoint of a job that holds what no image can, a sentence each.
+pub fn refused(what: Vec<String>) -> Failure {
+    let message = format!(
+        "the job holds what cannot be restored; nothing was written, it runs on: {}",
+        few(what).join("; ")
+    );
+    Failure::new(Kind::Refused, message)
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The cut: one consistent instant of a job, written to the store. The order of the steps is in `ARCHITECTURE.md`.
 
+mod ahead;
 mod capture;
 mod gate;
 mod progress;
 mod rehearsal;
 
+use self::ahead::write_ahead;
 use self::capture::{Captured, Device, capture};
 use self::gate::{Busy, Gated};
 use self::progress::telling;
@@ -41,12 +43,17 @@ pub fn take(
     events: &Sender<Event>,
 ) -> Result<Report, Failure> {
     let began = Instant::now();
+    let refusals = job.job.refusals();
+    if !refusals.is_empty() {
+        return Err(gate::refused(refusals));
+    }
     let criu = criu()?;
     let dir = options.store.as_ref().map_or(&*job.facts.store, RawPath::as_path);
     let store = open_or_create_store(dir)?;
     let draft = store.begin().map_err(write_failure)?;
     // Made before the gate closes: it reads the store's indexes.
     let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
+    write_ahead(job.job.tmpfs(), &writer)?;
     let cut = Cut { job, options, events, criu, store, draft, writer, began };
 
     let _last_step = LastStep(job);
@@ -112,10 +119,13 @@ fn asking() -> Busy {
 
 fn not_idle(options: &CheckpointOptions, retries: u32, holders: &[String]) -> Failure {
     let message = format!(
-        "the job was not idle within {} ms of closing the gate ({} tries) and runs on: held by {}. \
+        "the job was not idle within {} ms of closing the gate, tried {}, and runs on: held by {}. \
          Give it longer with --gate-deadline",
         options.gate_deadline_ms,
-        retries + 1,
+        match retries {
+            0 => "once".to_owned(),
+            more => format!("{} times", more + 1),
+        },
         holders.join("; ")
     );
     Failure::new(Kind::NotIdle, message)
@@ -183,7 +193,7 @@ impl<'a> Cut<'a> {
         let shared = job.job.tmpfs().path();
         let shared_entries = entries(&shared)?;
         let name = |path| ObjectKind::SharedFile { path };
-        let shared_bytes = folder::save(&shared, &shared_entries, &self.writer, name)?;
+        folder::save(&shared, &shared_entries, &self.writer, name)?;
         let shared_time = shared_at.elapsed();
         let host = frozen.record().clone();
         // With --stop the job stays as it is until its image is safe, and goes on if it is not.
@@ -203,7 +213,7 @@ impl<'a> Cut<'a> {
         self.step("writing");
         let images = work.images();
         let image_entries = entries(&images)?;
-        let host_bytes = telling(&images, &image_entries, &self.writer, self.events, || {
+        telling(&images, &image_entries, &self.writer, self.events, || {
             folder::save(&images, &image_entries, &self.writer, |name| ObjectKind::CriuFile { name })
         })?;
         let record = JobRecord {
@@ -241,7 +251,7 @@ impl<'a> Cut<'a> {
         let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
         let manifest = manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed);
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
-        job.published(published.id, options.store.as_ref().map(RawPath::as_path), rehearsed);
+        job.published(published.id, &self.store, rehearsed);
         if let Some((frozen, gated, held)) = stopped {
             job.stopping_after(published.id);
             frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
@@ -260,7 +270,7 @@ impl<'a> Cut<'a> {
             shared_ms: ms(shared_time),
             host_ms: ms(host_time),
             rehearsed,
-            bytes: device.bytes + shared_bytes + host_bytes,
+            bytes: published.stored.total,
             data_bytes: published.stored.total.saturating_sub(published.stored.zero),
             device_bytes: device.bytes,
             written: published.stored.written,

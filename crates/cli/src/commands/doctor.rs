@@ -4,8 +4,8 @@ use super::{has_gpu, shim};
 use crate::flags::Doctor;
 use crate::output::{Show, table};
 use checkpoint::{Chain, Failure, Kind, check_store};
-use host::criu::{Capabilities, Resource};
-use host::privilege::Capability;
+use host::criu::{Capabilities, Resource, Verdict};
+use host::privilege::{self, Capability};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -14,11 +14,13 @@ use std::process::ExitCode;
 
 /// One thing that was tried.
 #[derive(Serialize)]
-struct Check {
+pub struct Check {
     /// What, in a word that scripts can rely on.
     name: String,
     /// Whether it works.
     ok: bool,
+    /// Whether it was tried: where not even a bare process can be restored, nothing else can be.
+    tested: bool,
     /// Whether jobs can run and be checkpointed without it.
     optional: bool,
     /// What was found, or what to do.
@@ -27,12 +29,12 @@ struct Check {
 
 #[derive(Serialize)]
 pub struct Findings {
-    checks: Vec<Check>,
+    pub checks: Vec<Check>,
 }
 
 /// Tries everything that a job needs.
 pub fn run(flags: &Doctor) -> Result<Findings, Failure> {
-    let mut checks: Vec<Check> = Capability::all().map(privilege).collect();
+    let mut checks: Vec<Check> = Capability::all().map(held).collect();
     checks.push(match shim() {
         Ok(path) => found("shim", path.display().to_string()),
         Err(failure) => missing("shim", failure.message),
@@ -51,27 +53,26 @@ pub fn run(flags: &Doctor) -> Result<Findings, Failure> {
     Ok(Findings { checks })
 }
 
-fn privilege(capability: Capability) -> Check {
+fn held(capability: Capability) -> Check {
     let name = capability.to_string();
     if capability.is_held() {
         return found(&name, capability.purpose().to_owned());
     }
     // CRIU gets by without this one, unless the job raised its limits.
     let optional = capability == Capability::SysResource;
-    let how = if rustix::process::geteuid().is_root() {
-        "this root lacks it; give it to the process, as with `docker run --privileged`"
-    } else {
-        "run as root, or give the process this capability"
-    };
-    let detail = format!("{}: {how}", capability.purpose());
+    let detail = format!("{}: {}", capability.purpose(), privilege::advice());
     Check { optional, ..missing(&name, detail) }
 }
 
 fn carried(capabilities: &Capabilities, resource: Resource) -> Check {
     let name = format!("criu-{}", resource.name());
-    match capabilities.failure(resource) {
-        None => found(&name, format!("{resource} are dumped and restored")),
-        Some(why) => missing(&name, why.to_owned()),
+    match capabilities.verdict(resource) {
+        Verdict::Works => found(&name, format!("{resource} are dumped and restored")),
+        Verdict::Fails(why) => missing(&name, why.to_owned()),
+        Verdict::Untested => {
+            let detail = format!("whether {resource} are dumped and restored: no process is");
+            Check { tested: false, ..missing(&name, detail) }
+        }
     }
 }
 
@@ -96,15 +97,15 @@ fn gpu() -> Check {
         }
         (false, _) => (false, "no GPU; programs run on the software device".to_owned()),
     };
-    Check { name: "gpu".to_owned(), ok, optional: true, detail }
+    Check { name: "gpu".to_owned(), ok, tested: true, optional: true, detail }
 }
 
-fn found(name: &str, detail: String) -> Check {
-    Check { name: name.to_owned(), ok: true, optional: false, detail }
+pub fn found(name: &str, detail: String) -> Check {
+    Check { name: name.to_owned(), ok: true, tested: true, optional: false, detail }
 }
 
 fn missing(name: &str, detail: String) -> Check {
-    Check { name: name.to_owned(), ok: false, optional: false, detail }
+    Check { name: name.to_owned(), ok: false, tested: true, optional: false, detail }
 }
 
 impl Findings {
@@ -120,6 +121,7 @@ impl Show for Findings {
             .iter()
             .map(|check| {
                 let state = match (check.ok, check.optional) {
+                    _ if !check.tested => "untested",
                     (true, _) => "ok",
                     (false, true) => "none",
                     (false, false) => "MISSING",

@@ -2,15 +2,17 @@
 
 use super::store_dir;
 use crate::flags;
-use crate::output::{Show, table};
+use crate::output::{Show, command_line, table};
 use checkpoint::{Failure, Kind, find_image, open_store};
 use image::FileAction;
 use indicatif::{HumanBytes, ProgressBar};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use store::report::ImageDetails;
-use store::{Listing, VerifyReport};
+use store::{Damage, Listing, VerifyReport};
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -31,7 +33,8 @@ pub fn ls(flags: &flags::Ls) -> Result<Images, Failure> {
     };
     if let Some(job) = &flags.job {
         listing.images.retain(|image| image.job == *job);
-        if listing.images.is_empty() {
+        listing.damaged.retain(|image| image.may_be_of(job));
+        if listing.images.is_empty() && listing.damaged.is_empty() {
             let message = format!(
                 "there is no image of a job named {job:?} in {}: `dormouse ls` shows those that are there",
                 dir.display()
@@ -49,20 +52,29 @@ impl Show for Images {
         ];
         rows.extend(self.0.images.iter().map(|image| {
             vec![
-                image.id.to_string().chars().take(12).collect(),
+                image.id.short(),
                 image.job.clone(),
                 image.created.clone(),
                 HumanBytes(image.stored.data).to_string(),
                 HumanBytes(image.stored.written).to_string(),
                 image.devices.join(", "),
-                image.command.join(" "),
+                command_line(&image.command),
             ]
         }));
         table(out, &rows)?;
-        for damaged in &self.0.damaged {
-            writeln!(out, "damaged: {}: {}", damaged.path.display(), damaged.problem)?;
+        for each in &self.0.damaged {
+            let what = if each.newer { "not readable" } else { "damaged" };
+            let job =
+                each.job.as_ref().map(|job| format!(", as it seems of job {job:?}")).unwrap_or_default();
+            writeln!(out, "{what}: image {}{job}: {}: {}", each.image, each.path.display(), each.problem)?;
         }
         Ok(())
+    }
+
+    /// Whoever looks only at the code must not take a list with holes for a whole one.
+    fn code(&self) -> ExitCode {
+        let damaged = self.0.damaged.iter().any(|image| !image.newer);
+        if damaged { crate::exit::code(Kind::Damaged).into() } else { ExitCode::SUCCESS }
     }
 }
 
@@ -84,7 +96,7 @@ impl Show for Details {
         writeln!(out, "image      {}", summary.id)?;
         writeln!(out, "job        {}", summary.job)?;
         writeln!(out, "created    {} by dormouse {}", summary.created, summary.dormouse)?;
-        writeln!(out, "command    {}", summary.command.join(" "))?;
+        writeln!(out, "command    {}", command_line(&summary.command))?;
         writeln!(out, "folder     {}", image.cwd)?;
         writeln!(
             out,
@@ -108,8 +120,8 @@ impl Show for Details {
         let times = &image.times;
         writeln!(
             out,
-            "stall      {:.3} s (drain {:.3}, device {:.3}, shared {:.3}, host {:.3})",
-            times.stall, times.drain_wait, times.device_capture, times.pinned_capture, times.host_freeze
+            "stall      {:.0} ms (drain {:.0}, device {:.0}, shared {:.0}, host {:.0})",
+            times.stall_ms, times.drain_ms, times.device_ms, times.shared_ms, times.host_ms
         )?;
         let stored = &summary.stored;
         writeln!(
@@ -172,11 +184,19 @@ pub fn verify(flags: &flags::Image) -> Result<Verified, Failure> {
 
 impl Show for Verified {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        for damage in &self.0.damage {
-            writeln!(out, "damaged: {damage}")?;
+        let mut files: BTreeMap<&Path, Vec<&Damage>> = BTreeMap::new();
+        self.0.damage.iter().for_each(|damage| files.entry(&damage.file).or_default().push(damage));
+        for faults in files.values() {
+            let Some((first, more)) = faults.split_first() else { continue };
+            let more =
+                if more.is_empty() { String::new() } else { format!("; {} more faults in it", more.len()) };
+            writeln!(out, "damaged: {first}{more}")?;
         }
         if self.0.more_damage > 0 {
-            writeln!(out, "and {} more", self.0.more_damage)?;
+            writeln!(out, "and {} more faults", self.0.more_damage)?;
+        }
+        if let Some(advice) = self.0.advice() {
+            writeln!(out, "{advice}")?;
         }
         if self.0.ok {
             writeln!(out, "image {} is whole", self.0.image)?;
@@ -186,5 +206,46 @@ impl Show for Verified {
 
     fn code(&self) -> ExitCode {
         if self.0.ok { ExitCode::SUCCESS } else { crate::exit::code(Kind::Damaged).into() }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use image::ImageId;
+
+    #[test]
+    fn a_damaged_pack_is_one_line() {
+        let fault = |file: &str, offset: u64| Damage {
+            file: file.into(),
+            file_offset: Some(offset),
+            objects: Vec::new(),
+            problem: "it cannot be read".to_owned(),
+        };
+        let mut damage: Vec<Damage> = (0..100).map(|number| fault("packs/a.pack", number * 16)).collect();
+        damage.push(fault("packs/b.pack", 3));
+        let report = VerifyReport {
+            image: ImageId([7; 16]),
+            ok: false,
+            objects: 1,
+            chunks: 101,
+            bytes: 0,
+            damage,
+            more_damage: 0,
+        };
+        let mut text = Vec::new();
+        Verified(report).show(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(
+            lines[0].contains("packs/a.pack at offset 0x0") && lines[0].ends_with("; 99 more faults in it"),
+            "{text}"
+        );
+        assert!(
+            lines[1].contains("packs/b.pack at offset 0x3") && !lines[1].contains("more faults"),
+            "{text}"
+        );
     }
 }

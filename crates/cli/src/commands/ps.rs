@@ -1,32 +1,71 @@
 //! `dormouse ps`
 
 use crate::flags::Ps;
-use crate::output::{Show, table, time};
+use crate::output::{Show, command_line, table, time};
 use checkpoint::Failure;
 use checkpoint::runtime::{self, JobFacts};
 use serde::Serialize;
 use std::io::{self, Write};
+use store::report::rfc3339;
 
 #[derive(Serialize)]
-#[serde(transparent)]
-pub struct Jobs(Vec<JobFacts>);
+pub struct Jobs {
+    jobs: Vec<Job>,
+}
+
+/// One of them.
+#[derive(Serialize)]
+struct Job {
+    job: String,
+    lineage: String,
+    supervisor: u32,
+    started: String,
+    #[serde(skip)]
+    started_ns: u64,
+    device: String,
+    store: String,
+    command: Vec<String>,
+    restarted_from: Option<String>,
+}
 
 /// Lists running jobs.
 pub fn run(_: &Ps) -> Result<Jobs, Failure> {
-    runtime::list(&runtime::root()).map(Jobs)
+    Ok(runtime::list(&runtime::root())?.into())
+}
+
+impl From<Vec<JobFacts>> for Jobs {
+    fn from(jobs: Vec<JobFacts>) -> Self {
+        Self { jobs: jobs.into_iter().map(Job::from).collect() }
+    }
+}
+
+impl From<JobFacts> for Job {
+    fn from(facts: JobFacts) -> Self {
+        Self {
+            job: facts.job,
+            lineage: facts.lineage.to_string(),
+            supervisor: facts.supervisor,
+            started: rfc3339(facts.started_ns),
+            started_ns: facts.started_ns,
+            device: facts.device,
+            store: facts.store.display().to_string(),
+            command: facts.command,
+            restarted_from: facts.restarted_from,
+        }
+    }
 }
 
 impl Show for Jobs {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut rows =
             vec![["JOB", "SUPERVISOR", "STARTED (UTC)", "DEVICE", "COMMAND"].map(String::from).to_vec()];
-        rows.extend(self.0.iter().map(|job| {
+        rows.extend(self.jobs.iter().map(|job| {
             vec![
                 job.job.clone(),
                 job.supervisor.to_string(),
                 time(job.started_ns),
                 job.device.clone(),
-                job.command.join(" "),
+                command_line(&job.command),
             ]
         }));
         table(out, &rows)

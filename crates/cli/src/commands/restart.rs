@@ -19,13 +19,13 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// An image that can be restarted here.
 #[derive(Serialize)]
-struct Restartable {
+pub struct Restartable {
     /// Its id.
-    image: String,
+    pub image: String,
     /// The job's name when it was taken.
-    job: String,
+    pub job: String,
     /// Where calls would go.
-    device: String,
+    pub device: String,
 }
 
 /// Continues a job from an image and ends as it does, or finds out whether that can be done.

@@ -9,6 +9,10 @@ use std::sync::Arc;
 pub fn run(flags: &Server) -> ExitCode {
     match server::serve(&flags.dir, flags.session, || open(flags.device)) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_orphaned() => {
+            tracing::debug!("GPU server of session {}: its supervisor is gone", flags.session);
+            ExitCode::FAILURE
+        }
         Err(error) => {
             tracing::error!("GPU server of session {}: {}", flags.session, checkpoint::Chain(&error));
             ExitCode::FAILURE

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 pub use log::LogExcerpt;
-pub use probe::{Capabilities, ProbeError, Resource};
+pub use probe::{Capabilities, ProbeError, Resource, Verdict};
 
 /// Why no CRIU could be used.
 #[derive(Debug, thiserror::Error)]

@@ -88,6 +88,17 @@ pub struct Capabilities {
     failures: Vec<(Resource, String)>,
 }
 
+/// What is known of a [`Resource`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// It is dumped and restored.
+    Works,
+    /// It is not, and why.
+    Fails(&'a str),
+    /// Nobody knows: not even a process with nothing special could be dumped and restored.
+    Untested,
+}
+
 /// A CRIU lacks something that jobs need.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -101,10 +112,15 @@ pub struct ProbeError {
 }
 
 impl Capabilities {
-    /// Why `resource` cannot be dumped and restored, if it cannot.
+    /// Whether `resource` can be dumped and restored.
     #[must_use]
-    pub fn failure(&self, resource: Resource) -> Option<&str> {
-        self.failures.iter().find(|(r, _)| *r == resource).map(|(_, why)| why.as_str())
+    pub fn verdict(&self, resource: Resource) -> Verdict<'_> {
+        let failure = |of| self.failures.iter().find(|(failed, _)| *failed == of);
+        match (failure(resource), failure(Resource::Process)) {
+            (Some((_, why)), _) => Verdict::Fails(why),
+            (None, Some(_)) => Verdict::Untested,
+            (None, None) => Verdict::Works,
+        }
     }
 
     /// Fails unless everything can be dumped and restored.
@@ -303,4 +319,28 @@ fn arrives(from: &mut impl Read, expected: &[u8; 8]) -> io::Result<bool> {
     let mut bytes = [0; 8];
     from.read_exact(&mut bytes)?;
     Ok(&bytes == expected)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_was_not_tried_is_not_said_to_work() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("criu");
+        fs::write(&program, "#!/bin/sh\necho Version: 4.2\n").unwrap();
+        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let criu = Criu::at(&program).unwrap();
+        let of = |failed: &[Resource]| {
+            let failures = failed.iter().map(|resource| (*resource, "so it is".to_owned())).collect();
+            Capabilities { criu: criu.clone(), failures }
+        };
+        assert_eq!(of(&[]).verdict(Resource::Tcp), Verdict::Works);
+        assert_eq!(of(&[Resource::Tcp]).verdict(Resource::Tcp), Verdict::Fails("so it is"));
+        assert_eq!(of(&[Resource::Tcp]).verdict(Resource::Process), Verdict::Works);
+        assert_eq!(of(&[Resource::Process]).verdict(Resource::Process), Verdict::Fails("so it is"));
+        assert_eq!(of(&[Resource::Process]).verdict(Resource::Tcp), Verdict::Untested);
+    }
 }

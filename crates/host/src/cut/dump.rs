@@ -62,6 +62,9 @@ pub enum DumpError {
     /// It is over.
     #[error("the job has ended")]
     Ended,
+    /// It holds what no image can.
+    #[error("the job holds what cannot be restored; nothing was written, it runs on: {}", .0.join("; "))]
+    Unrestorable(Vec<String>),
     /// CRIU refused.
     #[error("{criu} cannot dump the job: {why}{log}")]
     Refused {
@@ -190,6 +193,7 @@ impl Job {
                 files: Vec::new(),
                 connections: Vec::new(),
                 written: Vec::new(),
+                needed: Vec::new(),
                 programs: Vec::new(),
                 blank: Vec::new(),
                 tasks: Vec::new(),
@@ -217,6 +221,9 @@ impl Job {
             return DumpError::Ended;
         }
         let log = LogExcerpt::of(&work.join(LOG));
+        if let Some(held) = self.unrestorable(&log) {
+            return DumpError::Unrestorable(held);
+        }
         let why = match explain(&log) {
             Some(known) => known.to_owned(),
             None if message.is_empty() => "see its log".to_owned(),
@@ -246,17 +253,9 @@ fn lost_input(file: &SharedFile) -> String {
 
 /// What is behind some of CRIU's messages, and what to do.
 fn explain(log: &LogExcerpt) -> Option<&'static str> {
-    const KNOWN: [(&str, &str); 5] = [
-        (
-            "Can't get 1:16 opt",
-            "it cannot dump sockets on this kernel (Linux 6.16 and newer need CRIU 4.2); install a newer CRIU or set DORMOUSE_CRIU",
-        ),
-        ("Can't lookup mount", "a process has a file open from outside its mount namespace"),
-        ("External socket is used", "a process is connected to a UNIX socket of a process outside the job"),
-        ("anon_inode:[userfaultfd]", "a process holds a userfaultfd descriptor"),
-        ("Can't dump a process traced by", "a process is being traced by a debugger"),
-    ];
-    KNOWN.iter().find(|(text, _)| log.mentions(text)).map(|(_, meaning)| *meaning)
+    const SOCKETS: &str = "it cannot dump sockets on this kernel (Linux 6.16 and newer need CRIU 4.2); install a newer CRIU or set \
+                           DORMOUSE_CRIU";
+    log.mentions("Can't get 1:16 opt").then_some(SOCKETS)
 }
 
 impl Frozen<'_> {
@@ -279,6 +278,7 @@ impl Frozen<'_> {
         let closed = self.job.written();
         (self.record.written, self.warnings) = files::collect(&pids, closed, &given, images, limits)?;
         self.warnings.extend(self.record.files.iter().filter(|file| file.is_lost_input()).map(lost_input));
+        self.record.needed = files::needed_by(&pids, &given, &self.record.written);
         self.record.connections = net::of(&pids);
         record::note_used(&mut self.record.mounts, &pids, &given);
         self.record.programs = files::mapped_by(&pids);

@@ -2,6 +2,7 @@
 
 mod dump;
 mod record;
+mod refusals;
 mod release;
 mod restore;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::files::{ProgramFile, WrittenFile};
+use crate::files::{NeededFile, ProgramFile, WrittenFile};
 use crate::mounts::{Keeper, Mount};
 use crate::net::Connection;
 use crate::stdio::{ChannelRecord, FileKey, SharedFile};
@@ -32,6 +32,9 @@ pub struct HostRecord {
     pub connections: Vec<Connection>,
     /// Files the job has written.
     pub written: Vec<WrittenFile>,
+    /// Folders that it was in or had open, and files that it was reading.
+    #[serde(default)]
+    pub needed: Vec<NeededFile>,
     /// Files the job is made of.
     pub programs: Vec<ProgramFile>,
     /// The blank nodes of its `/dev`, which it may have open.

@@ -12,7 +12,7 @@ use super::record::{HostRecord, MountRecord};
 use super::release::HeldBack;
 use crate::criu::rpc::{self, BeforeExec, Event, InheritFd, Session};
 use crate::criu::{self, Criu, LogExcerpt, tcp};
-use crate::files::{self, FileError};
+use crate::files::{self, FileError, NeededFile};
 use crate::init::dev;
 use crate::init::instructions::{DEV, EMPTY_DIR, EMPTY_FILE};
 use crate::job::{Job, check_privilege};
@@ -64,6 +64,14 @@ pub enum RestoreError {
         /// Which.
         path: PathBuf,
     },
+    /// A folder the job was in, or a file it was reading, is not there or not what it was.
+    #[error("{path} {what}; the job was in it or had it open: bring it back", path = .path.display())]
+    Needed {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A file the job was writing cannot be brought back.
     #[error(transparent)]
     File(#[from] FileError),
@@ -93,7 +101,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
 
 impl HostRecord {
     /// Whether this process may restore the job, and whether what it needs of this machine is there: its programs as they
-    /// were, its mount points, the files it was writing. Changes nothing.
+    /// were, its mount points, the files it was writing or reading, its working folders. Changes nothing.
     ///
     /// # Errors
     /// Names the first thing that is missing.
@@ -102,7 +110,11 @@ impl HostRecord {
         self.check_programs()?;
         mounts_here(self)?;
         files::restorable(&self.written)?;
-        Ok(())
+        let lacking = |file: &NeededFile| Some((file.path.clone(), files::lacking(file, &self.written)?));
+        match self.needed.iter().find_map(lacking) {
+            None => Ok(()),
+            Some((path, what)) => Err(RestoreError::Needed { path, what }),
+        }
     }
 
     fn check_programs(&self) -> Result<(), RestoreError> {

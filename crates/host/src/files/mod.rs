@@ -4,12 +4,15 @@ mod handle;
 mod held;
 mod known;
 mod maps;
+mod needed;
 mod programs;
 mod tracker;
 mod written;
 
 pub(crate) use held::{carried_by, held_by};
 pub(crate) use known::Written;
+pub use needed::NeededFile;
+pub(crate) use needed::{lacking, needed_by};
 pub use programs::{Identity, ProgramFile};
 pub(crate) use programs::{changed, mapped_by};
 pub(crate) use tracker::Tracker;

@@ -32,7 +32,13 @@ pub struct ObjectWriter<'a> {
 impl<'a> ObjectWriter<'a> {
     pub(super) fn new(writer: &'a ChunkWriter, kind: ObjectKind) -> Self {
         let what = describe(&kind);
-        let number = writer.begin_object(kind);
+        let number = writer.begin_object(Some(kind));
+        Self { writer, number, what, buffer: None, position: 0, finished: false }
+    }
+
+    /// Of nothing: only its chunks are kept.
+    pub(super) fn ahead(writer: &'a ChunkWriter) -> Self {
+        let (what, number) = ("a file that is written ahead".to_owned(), writer.begin_object(None));
         Self { writer, number, what, buffer: None, position: 0, finished: false }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,13 +55,32 @@ enum Frame {
 
 /// An object whose chunks may still be under way.
 struct OpenObject {
-    kind: ObjectKind,
+    /// None of what is only written ahead.
+    kind: Option<ObjectKind>,
     extents: Vec<Option<Extent>>,
 }
 
+/// Chunks that need not be written.
+struct Known {
+    /// Those that the store had when this writer began, or that this writer has seen.
+    all: HashSet<ChunkId>,
+    /// Of them, those that this writer has written ahead, and no object has used yet.
+    ahead: HashSet<ChunkId>,
+}
+
+/// What is known of a chunk when it comes by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sighting {
+    /// Nothing: it is to be written.
+    First,
+    /// It was written ahead for whoever comes first, who is this.
+    Awaited,
+    /// The store has it, or this writer has seen it.
+    Again,
+}
+
 struct Shared {
-    /// Chunks that the store had when this writer began, or that this writer has seen.
-    known: Mutex<HashSet<ChunkId>>,
+    known: Mutex<Known>,
     objects: Mutex<Vec<OpenObject>>,
     stored: Mutex<StoredBytes>,
     /// The first thing that went wrong, until somebody was told.
@@ -82,7 +102,7 @@ impl ChunkWriter {
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
         let threads = options.threads.max(1);
         let shared = Arc::new(Shared {
-            known: Mutex::new(ChunkMap::load_usable(store)?),
+            known: Mutex::new(Known { all: ChunkMap::load_usable(store)?, ahead: HashSet::new() }),
             objects: Mutex::default(),
             stored: Mutex::default(),
             failure: Mutex::default(),
@@ -128,6 +148,17 @@ impl ChunkWriter {
         object.finish()
     }
 
+    /// Writes the chunks of a file that is to be an object later, when time is short: whatever of it is the same then is found here, and
+    /// nothing of it is in the image because of this.
+    ///
+    /// # Errors
+    /// As [`ObjectWriter`]'s functions.
+    pub fn ahead(&self, file: &File) -> Result<(), WriteError> {
+        let mut chunks = ObjectWriter::ahead(self);
+        chunks.copy_file(file)?;
+        chunks.finish()
+    }
+
     /// How many bytes have come this far, for a progress bar.
     #[must_use]
     pub fn progress(&self) -> StoredBytes {
@@ -143,13 +174,14 @@ impl ChunkWriter {
         let packs = self.threads.take().map(Threads::join).unwrap_or_default();
         self.shared.check()?;
         let objects = std::mem::take(&mut *lock(&self.shared.objects));
-        let objects =
-            objects.into_iter().map(OpenObject::close).collect::<Option<_>>().ok_or(WriteError::Stopped)?;
+        let objects = objects.into_iter().filter(|object| object.kind.is_some());
+        let objects = objects.map(OpenObject::close).collect::<Option<_>>().ok_or(WriteError::Stopped)?;
         let stored = *lock(&self.shared.stored);
         Ok(Receipt { image: self.image, packs, objects, stored })
     }
 
-    pub(super) fn begin_object(&self, kind: ObjectKind) -> usize {
+    /// Without a kind, its chunks are written ahead.
+    pub(super) fn begin_object(&self, kind: Option<ObjectKind>) -> usize {
         let mut objects = lock(&self.shared.objects);
         objects.push(OpenObject { kind, extents: Vec::new() });
         objects.len() - 1
@@ -158,11 +190,13 @@ impl ChunkWriter {
     /// Adds zeros to an object.
     pub(super) fn add_extent(&self, object: usize, extent: Extent) -> Result<(), WriteError> {
         self.shared.check()?;
-        self.shared.count(|stored| {
-            stored.total += extent.len();
-            stored.zero += extent.len();
-        });
         self.shared.with_object(object, |object| object.extents.push(Some(extent)));
+        if !self.shared.is_ahead(object) {
+            self.shared.count(|stored| {
+                stored.total += extent.len();
+                stored.zero += extent.len();
+            });
+        }
         Ok(())
     }
 
@@ -253,7 +287,22 @@ impl OpenObject {
                 (extent, _) => extents.push(extent),
             }
         }
-        Some(Object { kind: self.kind, extents })
+        Some(Object { kind: self.kind?, extents })
+    }
+}
+
+impl Known {
+    fn see(&mut self, id: ChunkId, ahead: bool) -> Sighting {
+        if self.all.insert(id) {
+            if ahead {
+                self.ahead.insert(id);
+            }
+            Sighting::First
+        } else if !ahead && self.ahead.remove(&id) {
+            Sighting::Awaited
+        } else {
+            Sighting::Again
+        }
     }
 }
 
@@ -283,6 +332,10 @@ impl Shared {
         }
     }
 
+    fn is_ahead(&self, number: usize) -> bool {
+        lock(&self.objects).get(number).is_some_and(|object| object.kind.is_none())
+    }
+
     fn recycle(&self, mut buffer: Buffer) {
         buffer.filled = 0;
         let mut spare = lock(&self.spare);
@@ -309,7 +362,7 @@ fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Fra
             shared.recycle(plain);
             continue;
         }
-        match hash_one(shared, &mut encoder, plain) {
+        match hash_one(shared, &mut encoder, plain, shared.is_ahead(object)) {
             Ok((done, frame)) => {
                 shared.with_object(object, |object| {
                     if let Some(place) = object.extents.get_mut(extent) {
@@ -331,34 +384,33 @@ fn hash_one(
     shared: &Shared,
     encoder: &mut Encoder,
     plain: Buffer,
+    ahead: bool,
 ) -> Result<(Extent, Option<Frame>), WriteError> {
     let len = u32::try_from(plain.filled).unwrap_or(u32::MAX);
-    let bytes = u64::from(len);
+    // What is written ahead is counted when an object has it.
+    let bytes = if ahead { 0 } else { u64::from(len) };
     if is_zero(plain.bytes()) {
         shared.count(|stored| {
             stored.total += bytes;
             stored.zero += bytes;
         });
         shared.recycle(plain);
-        return Ok((Extent::Zero { len: bytes }, None));
+        return Ok((Extent::Zero { len: u64::from(len) }, None));
     }
     let id = ChunkId::of(plain.bytes());
     let extent = Extent::Chunk { id, len };
-    if !lock(&shared.known).insert(id) {
-        shared.count(|stored| {
-            stored.total += bytes;
-            stored.reused += bytes;
-        });
+    let sighting = lock(&shared.known).see(id, ahead);
+    shared.count(|stored| {
+        stored.total += bytes;
+        *if sighting == Sighting::Again { &mut stored.reused } else { &mut stored.new } += bytes;
+    });
+    if sighting != Sighting::First {
         shared.recycle(plain);
         return Ok((extent, None));
     }
     let mut frame = lock(&shared.spare_frames).pop().unwrap_or_default();
     let entry = encoder.encode(id, plain.bytes(), &mut frame)?;
-    shared.count(|stored| {
-        stored.total += bytes;
-        stored.new += bytes;
-        stored.written += u64::from(entry.frame_len);
-    });
+    shared.count(|stored| stored.written += u64::from(entry.frame_len));
     let frame = if entry.codec == Codec::Plain {
         shared.recycle_frame(frame);
         Frame::Plain(entry, plain)

@@ -1,0 +1,227 @@
+//! `docs/json.md` against what the commands print.
+#![allow(clippy::unwrap_used)]
+
+use crate::commands::{devices, doctor, images, ps, restart};
+use crate::flags;
+use checkpoint::admin::Report;
+use checkpoint::runtime::JobFacts;
+use checkpoint::{Failure, Kind};
+use image::{
+    Command, DeviceFacts, DeviceOrdinal, FileAction, HostFacts, JobFile, Lineage, Manifest, MappedFile,
+    ObjectKind,
+};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use store::{Store, WriteOptions};
+
+const PAGE: &str = include_str!("../../../docs/json.md");
+
+/// Fields and their kinds.
+type Fields = BTreeMap<String, BTreeSet<&'static str>>;
+
+fn collect(path: &str, value: &Value, fields: &mut Fields) {
+    let kind = match value {
+        Value::Object(all) => {
+            for (name, value) in all {
+                // Of these, the names are data.
+                let name = if path.ends_with(".texts") || path.ends_with(".numbers") { "*" } else { name };
+                let dot = if path.is_empty() { "" } else { "." };
+                collect(&format!("{path}{dot}{name}"), value, fields);
+            }
+            return;
+        }
+        Value::Array(all) => {
+            all.iter().for_each(|value| collect(&format!("{path}[]"), value, fields));
+            return;
+        }
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "text",
+    };
+    fields.entry(path.to_owned()).or_default().insert(kind);
+}
+
+/// What the page says in the section with this heading.
+fn documented(heading: &str) -> Fields {
+    let (_, section) =
+        PAGE.split_once(&format!("\n## {heading}\n")).unwrap_or_else(|| panic!("{heading} is missing"));
+    let section = section.split("\n## ").next().unwrap();
+    let mut fields = Fields::new();
+    for row in section.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let (name, rest) = row.split_once("` | ").unwrap();
+        let (kind, _) = rest.split_once(" |").unwrap();
+        let kinds = kind
+            .split(" or ")
+            .map(|kind| ["text", "number", "bool", "null"].into_iter().find(|k| *k == kind).unwrap());
+        assert!(fields.insert(name.to_owned(), kinds.collect()).is_none(), "{name} is there twice");
+    }
+    fields
+}
+
+/// Checks a section against samples that have every field between them, and null wherever that can be.
+fn check(heading: &str, samples: &[&dyn erased::Json], and: Fields) {
+    let (mut printed, mut page) = (Fields::new(), documented(heading));
+    page.extend(and);
+    samples.iter().for_each(|sample| collect("", &sample.json(), &mut printed));
+    assert_eq!(printed, page, "{heading}");
+}
+
+mod erased {
+    use super::{Serialize, Value};
+
+    pub trait Json {
+        fn json(&self) -> Value;
+    }
+
+    impl<T: Serialize> Json for T {
+        fn json(&self) -> Value {
+            serde_json::to_value(self).unwrap()
+        }
+    }
+}
+
+fn manifest() -> Manifest {
+    let command = Command { args: vec!["train".into()], cwd: "/srv".into() };
+    let device = DeviceFacts {
+        ordinal: DeviceOrdinal(0),
+        backend: "soft".into(),
+        name: "device".into(),
+        uuid: [7; 16],
+        compute_capability: 90,
+        total_memory: 1,
+        driver_version: 13000,
+    };
+    let file =
+        |build_id: Option<Vec<u8>>, hash| MappedFile { path: "/bin/train".into(), size: 1, build_id, hash };
+    Manifest {
+        host: HostFacts { cpu_features: vec!["sse2".into()], ..HostFacts::default() },
+        devices: vec![device],
+        command,
+        job_files: vec![JobFile { path: "/srv/log".into(), len: 1, action: FileAction::Truncate }],
+        mapped_files: vec![file(Some(vec![1]), None), file(None, Some([1; 32]))],
+        ..Manifest::new("job")
+    }
+}
+
+fn publish(store: &Store, manifest: Manifest, byte: u8) -> String {
+    let draft = store.begin().unwrap();
+    let writer = draft.writer(&WriteOptions::default()).unwrap();
+    writer.put(ObjectKind::HostRecord, &[byte; 5000]).unwrap();
+    draft.publish(manifest, vec![writer.finish().unwrap()]).unwrap().id.to_string()
+}
+
+fn truncate(path: &Path, length: u64) {
+    fs::File::options().write(true).open(path).unwrap().set_len(length).unwrap();
+}
+
+#[test]
+fn images_are_as_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_or_create(folder.path()).unwrap();
+    let json = || flags::Json { json: true };
+    let place = || flags::Store { store: Some(folder.path().to_owned()) };
+    let first = publish(&store, manifest(), 1);
+    let second = publish(&store, Manifest { parent: Some(first.parse().unwrap()), ..manifest() }, 2);
+    let of = |image: &str| flags::Image { image: image.to_owned(), store: place(), json: json() };
+    let [details, later] = [&first, &second].map(|image| images::inspect(&of(image)).unwrap());
+    let whole = images::verify(&of(&first)).unwrap();
+    for entry in fs::read_dir(folder.path().join("packs")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        // In the first frame, and at the end.
+        bytes[70] ^= 1;
+        bytes.truncate(bytes.len() - 20);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+    }
+    let damaged = images::verify(&of(&first)).unwrap();
+    check("`dormouse verify`", &[&whole, &damaged], Fields::new());
+    for length in [200, 70] {
+        truncate(&folder.path().join(format!("images/{}.img", publish(&store, manifest(), 3))), length);
+    }
+    let listed = images::ls(&flags::Ls { job: None, store: place(), json: json() }).unwrap();
+    check("`dormouse ls`", &[&listed], Fields::new());
+    let of_ls = documented("`dormouse ls`");
+    let summary = of_ls
+        .into_iter()
+        .filter_map(|(name, kinds)| Some((name.strip_prefix("images[].")?.to_owned(), kinds)));
+    check("`dormouse inspect`", &[&details, &later], summary.collect());
+}
+
+#[test]
+fn jobs_are_as_documented() {
+    let facts = |restarted_from: Option<String>| JobFacts {
+        job: "train".into(),
+        lineage: Lineage([1; 16]),
+        supervisor: 7,
+        started_ns: 1,
+        command: vec!["train".into()],
+        device: "soft".into(),
+        store: "/store".into(),
+        restarted_from,
+    };
+    let jobs = ps::Jobs::from(vec![facts(None), facts(Some("1".repeat(32)))]);
+    check("`dormouse ps`", &[&jobs], Fields::new());
+    let report = Report {
+        image: String::new(),
+        job: String::new(),
+        retries: 0,
+        total_ms: 1.0,
+        drain_ms: 1.0,
+        stall_ms: 1.0,
+        device_ms: 1.0,
+        shared_ms: 1.0,
+        host_ms: 1.0,
+        rehearsed: true,
+        bytes: 1,
+        data_bytes: 1,
+        device_bytes: 1,
+        written: 1,
+        warnings: vec![String::new()],
+    };
+    check("`dormouse checkpoint`", &[&report], Fields::new());
+    let restartable =
+        restart::Restartable { image: String::new(), job: String::new(), device: String::new() };
+    check("`dormouse restart --check`", &[&restartable], Fields::new());
+}
+
+#[test]
+fn machines_and_failures_are_as_documented() {
+    let found = devices::run(&flags::Devices {
+        device: flags::Device::Soft,
+        greeting: false,
+        json: flags::Json { json: true },
+    });
+    let mut found = serde_json::to_value(found.unwrap()).unwrap();
+    // The software device has neither texts nor gaps.
+    found["devices"][0]["texts"]["serial"] = "1".into();
+    found["devices"][0]["numbers"]["gap"] = serde_json::json!([null]);
+    check("`dormouse devices`", &[&found], Fields::new());
+    check(
+        "`dormouse doctor`",
+        &[&doctor::Findings { checks: vec![doctor::found("criu", String::new())] }],
+        Fields::new(),
+    );
+    let failure = |kind| serde_json::json!({ "error": Failure::new(kind, "so it is") });
+    check("A failure", &[&failure(Kind::Busy)], Fields::new());
+    for kind in [
+        Kind::NotFound,
+        Kind::Busy,
+        Kind::NotIdle,
+        Kind::Refused,
+        Kind::Damaged,
+        Kind::Mismatch,
+        Kind::DeviceFull,
+        Kind::Unavailable,
+        Kind::Store,
+        Kind::Ended,
+        Kind::Failed,
+    ] {
+        let name = &failure(kind)["error"]["kind"];
+        assert!(PAGE.contains(&format!("`{}`", name.as_str().unwrap())), "{name}");
+    }
+}

@@ -1,0 +1,59 @@
+//! What a job may hold that no image can, by name.
+
+use std::fs;
+
+use crate::criu::LogExcerpt;
+use crate::job::Job;
+use crate::tasks::Task;
+use crate::unix_sockets;
+
+impl Job {
+    /// What the job holds now that cannot be restored, a sentence each, as far as that can be seen without stopping it. It may come to
+    /// hold something later, or hold what is seen only when it is dumped.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<String> {
+        traced(&self.tasks())
+    }
+
+    /// What CRIU has found that cannot be restored.
+    pub(super) fn unrestorable(&self, log: &LogExcerpt) -> Option<Vec<String>> {
+        const KNOWN: [(&str, &str); 4] = [
+            ("Can't lookup mount", "a process has a file open from outside its mount namespace"),
+            (
+                "External socket is used",
+                "a process is connected by a UNIX socket to a process outside the job",
+            ),
+            ("anon_inode:[userfaultfd]", "a process holds a userfaultfd descriptor"),
+            ("Can't dump a process traced by", "a process is being traced by a debugger"),
+        ];
+        let (text, meaning) = KNOWN.iter().find(|(text, _)| log.mentions(text))?;
+        let named = match *text {
+            "External socket is used" => unix_sockets::leading_out(&self.tasks()),
+            "Can't dump a process traced by" => self.refusals(),
+            _ => Vec::new(),
+        };
+        Some(if named.is_empty() { vec![(*meaning).to_owned()] } else { named })
+    }
+}
+
+/// The tasks that somebody traces: a tracer is the only one that may stop them.
+fn traced(tasks: &[Task]) -> Vec<String> {
+    let tracer = |task: &Task| task.threads.iter().find_map(|thread| tracer_of(task.outer.0, *thread));
+    let traced = tasks.iter().filter_map(|task| Some((task, tracer(task)?)));
+    let sentence = |(task, tracer): (&Task, i32)| {
+        let comm = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        format!(
+            "process {} of the job ({}) is traced by process {tracer} ({}): end that, or have it detach",
+            task.inner,
+            task.comm,
+            comm.trim_end()
+        )
+    };
+    traced.map(sentence).collect()
+}
+
+fn tracer_of(pid: i32, thread: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok()?;
+    (tracer != 0).then_some(tracer)
+}
