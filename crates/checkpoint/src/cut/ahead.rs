@@ -24,3 +24,40 @@ fn open(path: &Path) -> Option<File> {
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     file.metadata().is_ok_and(|meta| meta.is_file()).then_some(file)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::folder;
+    use image::{ObjectKind, RawPath};
+    use std::fs;
+    use store::{Store, WriteOptions};
+
+    #[test]
+    fn the_library_is_written_before_it_is_saved() {
+        let tmpfs = host::Tmpfs::create(8 << 20).unwrap();
+        let library = library(&tmpfs.path());
+        fs::create_dir_all(library.parent().unwrap()).unwrap();
+        let bytes: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(&library, &bytes).unwrap();
+        // Whatever the job has put in the other's place is not waited for.
+        let init = tmpfs.init_program();
+        fs::create_dir_all(init.parent().unwrap()).unwrap();
+        let (pipe, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &init, pipe, mode, 0).unwrap();
+
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open_or_create(folder.path()).unwrap();
+        let draft = store.begin().unwrap();
+        let writer = draft.writer(&WriteOptions::default()).unwrap();
+        write_ahead(&tmpfs, &writer).unwrap();
+        assert_eq!(writer.progress().total, 0);
+        let entries = folder::entries(&tmpfs.path()).unwrap();
+        let name = |path: RawPath| ObjectKind::SharedFile { path };
+        assert_eq!(folder::save(&tmpfs.path(), &entries, &writer, name).unwrap(), bytes.len() as u64);
+        let image = draft.publish(image::Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap();
+        assert_eq!((image.stored.new, image.stored.reused), (bytes.len() as u64, 0));
+        assert!(store.verify(&image.id, &mut |_| {}).unwrap().ok);
+    }
+}
