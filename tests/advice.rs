@@ -186,3 +186,43 @@ fn whoever_the_job_is_connected_to_is_named() {
     drop(outside);
     stage.place().kill_everything(job).unwrap();
 }
+
+#[test]
+fn images_are_removed_and_the_others_and_the_job_are_not_concerned() {
+    let stage = Stage::new("removed").unwrap();
+    let ask = |command: &str, args: &[&str]| {
+        let mut command = stage.place().dormouse(command);
+        command.arg("--store").arg(stage.place().store()).args(args).output().unwrap()
+    };
+    let rm = |args: &[&str]| -> serde_json::Value {
+        let output = ask("rm", &[args, &["--json"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let job = stage.started("vector_loop", &["900", "40"]).unwrap();
+    let older = stage.checkpoint(After::LeaveRunning).unwrap();
+    let newest = stage.checkpoint(After::Stop).unwrap();
+    let mut output = job.finish().unwrap().stdout;
+    Failure::of(&ask("rm", &[stage.name()])).unwrap().expect(3, &[stage.name()]);
+    Failure::of(&ask("rm", &[&newest[..8], "ffffffff"])).unwrap().expect(3, &["ffffffff"]);
+
+    let planned = rm(&["--dry-run", &older[..8]]);
+    assert_eq!(stage.images().unwrap().len(), 2);
+    let removed = rm(&[&older[..8]]);
+    assert_eq!((&removed["freed"], &removed["images"][0]), (&planned["freed"], &older.into()));
+    assert_eq!(stage.images().unwrap(), [&newest[..]]);
+    assert!(ask("verify", &[&newest]).status.success());
+
+    let job = first_line(stage.place().restart(&newest).unwrap()).unwrap();
+    let removed = rm(&[&newest]);
+    assert!(removed["freed"].as_u64().unwrap() > 0 && removed["kept"].is_null(), "{removed}");
+    assert_eq!(fs::read_dir(stage.place().store().join("packs")).unwrap().count(), 0);
+    // All of it is written again.
+    let again = stage.checkpoint(After::Stop).unwrap();
+    output.extend(job.finish().unwrap().stdout);
+    assert!(ask("verify", &[&again]).status.success());
+    let last = stage.place().restart(stage.name()).unwrap().finish().unwrap();
+    assert_eq!(last.exit, Exit::Code(0), "{}", last.stderr);
+    output.extend(last.stdout);
+    assert!(output == stage.started("vector_loop", &["900", "40"]).unwrap().finish().unwrap().stdout);
+}

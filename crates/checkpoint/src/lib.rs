@@ -23,5 +23,5 @@ mod work;
 
 pub use error::{Chain, Failure, Kind};
 pub use interrupt::Preparing;
-pub use stores::{check_store, find_image, open_store};
+pub use stores::{check_store, find_image, open_store, remove_images};
 pub use way_back::quoted;

@@ -165,6 +165,8 @@ impl Restart {
                 wake(stopped, &sessions, restored)
             });
         drop(work);
+        // The job goes on without its image, which may be removed.
+        drop(self);
         let ending = job.and_then(|job| {
             let told = (way_back, settings.store_is_default);
             Supervisor::new(facts, command, job, Arc::clone(&sessions), told)

@@ -1,13 +1,13 @@
 //! The store's errors as failures with a kind.
 
 use crate::error::{Chain, Failure, Kind};
-use crate::folder::read_kind;
+use crate::folder::{read_failure, read_kind, write_failure};
 use image::ImageId;
 use rustix::fs::{Access, access};
 use std::fs;
 use std::io;
 use std::path::Path;
-use store::{DamagedImage, FindError, OpenError, Store};
+use store::{DamagedImage, FindError, OpenError, Removal, Store, WriteError};
 
 /// Opens a store that must be there.
 ///
@@ -39,16 +39,7 @@ fn open_failure(error: &OpenError) -> Failure {
 /// # Errors
 /// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when a newer Dormouse wrote it.
 pub fn find_image(store: &Store, reference: &str) -> Result<ImageId, Failure> {
-    let found = store.find(reference).map_err(|error| {
-        let kind = match &error {
-            FindError::NotFound { .. } | FindError::TooShort { .. } | FindError::Ambiguous { .. } => {
-                Kind::NotFound
-            }
-            FindError::Read(error) => read_kind(error),
-            _ => Kind::Damaged,
-        };
-        Failure::new(kind, Chain(&error).to_string())
-    })?;
+    let found = store.find(reference).map_err(|error| find_failure(&error))?;
     for DamagedImage { image, path, problem, .. } in &found.unsure {
         tracing::warn!(
             "image {image} is damaged and may be a newer one of the same job than image {}: {}: {problem}",
@@ -57,6 +48,33 @@ pub fn find_image(store: &Store, reference: &str) -> Result<ImageId, Failure> {
         );
     }
     Ok(found.id)
+}
+
+fn find_failure(error: &FindError) -> Failure {
+    let kind = match error {
+        FindError::NotFound { .. } | FindError::TooShort { .. } | FindError::Ambiguous { .. } => {
+            Kind::NotFound
+        }
+        FindError::Read(error) => read_kind(error),
+        _ => Kind::Damaged,
+    };
+    Failure::new(kind, Chain(error).to_string())
+}
+
+/// Removes the images that `references` mean, all or none of them, and frees what no image needs; with `dry`, only says what that would be.
+///
+/// # Errors
+/// [`Kind::NotFound`], [`Kind::Store`] when the store cannot be changed.
+pub fn remove_images(store: &Store, references: &[String], dry: bool) -> Result<Removal, Failure> {
+    let found = references.iter().map(|reference| store.find_exactly(reference));
+    let mut images = found.collect::<Result<Vec<_>, _>>().map_err(|error| find_failure(&error))?;
+    images.sort_unstable();
+    images.dedup();
+    let removed = if dry { store.would_remove(&images) } else { store.remove(&images) };
+    removed.map_err(|error| match error {
+        WriteError::Read(error) => read_failure(error),
+        error => write_failure(error),
+    })
 }
 
 /// Whether a checkpoint could be written to the store in `dir`, or one be made there. Changes nothing.

@@ -37,6 +37,8 @@ pub enum Command {
     Inspect(Image),
     /// Read an image whole and check every byte of it
     Verify(Image),
+    /// Remove images, and free what no other needs
+    Rm(Rm),
     /// Say what works on this machine, and what to do where something does not
     Doctor(Doctor),
     /// List the machine's devices
@@ -228,6 +230,24 @@ pub struct Ls {
 pub struct Image {
     /// The image
     pub image: String,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse rm`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id, or the first four digits of it or more. Without one, only what no image needs is freed, such as what a removal left while a checkpoint was being written."
+)]
+pub struct Rm {
+    /// The images
+    #[arg(value_name = "IMAGE")]
+    pub images: Vec<String>,
+    /// Only say what would be removed and freed
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub store: Store,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `docs/json.md` against what the commands print.
 #![allow(clippy::unwrap_used)]
 
-use crate::commands::{devices, doctor, images, ps, restart};
+use crate::commands::{devices, doctor, images, ps, restart, rm};
 use crate::flags;
 use checkpoint::admin::Report;
 use checkpoint::runtime::JobFacts;
@@ -118,6 +118,11 @@ fn truncate(path: &Path, length: u64) {
     fs::File::options().write(true).open(path).unwrap().set_len(length).unwrap();
 }
 
+/// The images that cannot be read.
+fn listed_damage(store: &Store) -> Vec<image::ImageId> {
+    store.list().unwrap().damaged.into_iter().map(|image| image.image).collect()
+}
+
 #[test]
 fn images_are_as_documented() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,6 +148,17 @@ fn images_are_as_documented() {
     for length in [200, 70] {
         truncate(&folder.path().join(format!("images/{}.img", publish(&store, manifest(), 3))), length);
     }
+    let rm = |image: &str| {
+        rm::run(&flags::Rm { images: vec![image.to_owned()], dry_run: true, store: place(), json: json() })
+    };
+    check(
+        "`dormouse rm`",
+        &[
+            &rm(&first[..8]).unwrap(),
+            &rm::Removed { removal: store.would_remove(&listed_damage(&store)).unwrap(), dry_run: true },
+        ],
+        Fields::new(),
+    );
     let listed = images::ls(&flags::Ls { job: None, store: place(), json: json() }).unwrap();
     check("`dormouse ls`", &[&listed], Fields::new());
     let of_ls = documented("`dormouse ls`");

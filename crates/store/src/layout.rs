@@ -60,6 +60,11 @@ pub(crate) fn index_of(name: &str) -> Option<ImageId> {
     id_of(name, INDEX_SUFFIX)
 }
 
+/// The pack that is called `name`.
+pub(crate) fn pack_of(name: &str) -> Option<PackId> {
+    id_of(name, PACK_SUFFIX)
+}
+
 /// The image whose draft is in a folder called `name`.
 pub(crate) fn draft_of(name: &str) -> Option<ImageId> {
     id_of(name, "")

@@ -70,7 +70,7 @@ pub(crate) struct DamagedFile {
 }
 
 /// The fewest digits that stand for an image.
-const LEAST_PREFIX: usize = 4;
+pub(crate) const LEAST_PREFIX: usize = 4;
 
 impl Store {
     /// The images, newest last, and the manifests that cannot be read.

@@ -146,6 +146,10 @@ impl Media for Stuck {
     fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
         self.inner.lock(path, create)
     }
+    fn share(&self, path: &str) -> io::Result<MediaLock> {
+        self.inner.share(path)
+    }
+
     fn full_path(&self, path: &str) -> PathBuf {
         self.inner.full_path(path)
     }

@@ -7,6 +7,7 @@ pub mod images;
 pub mod manual;
 pub mod ps;
 pub mod restart;
+pub mod rm;
 pub mod run;
 pub mod server;
 

@@ -76,6 +76,12 @@ impl Media for Dir {
         Ok(same.then(|| Box::new(file) as MediaLock))
     }
 
+    fn share(&self, path: &str) -> io::Result<MediaLock> {
+        let file = File::open(self.full_path(path))?;
+        rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockShared))?;
+        Ok(Box::new(file))
+    }
+
     fn full_path(&self, path: &str) -> PathBuf {
         // Joined with nothing it would get a slash at its end.
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }

@@ -68,6 +68,12 @@ pub trait Media: Debug + Send + Sync + 'static {
     /// As `open(2)` and `flock(2)`. [`io::ErrorKind::NotFound`] where it is not there and `create` is false.
     fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>>;
 
+    /// Takes the file at `path` together with others who do, and waits while one has it exclusively.
+    ///
+    /// # Errors
+    /// As `open(2)` and `flock(2)`.
+    fn share(&self, path: &str) -> io::Result<MediaLock>;
+
     /// The path as the user knows it, for messages.
     fn full_path(&self, path: &str) -> PathBuf;
 }

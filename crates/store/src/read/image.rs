@@ -11,7 +11,8 @@ use image::{CHUNK_SIZE, Extent, ImageId, Machine, Manifest, Object, ObjectKind};
 use super::fetch::{Fetcher, Scratch};
 use crate::chunk_map::ChunkMap;
 use crate::error::describe;
-use crate::{ReadError, Store};
+use crate::media::MediaLock;
+use crate::{ReadError, Store, layout};
 
 /// An image, open. Every byte that comes out of it is checked against its chunk's identity first. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub struct Image {
     manifest: Arc<Manifest>,
     fetcher: Arc<Fetcher>,
     threads: usize,
+    /// Held as long as the image is open: its chunks stay. None where the medium cannot lock, where nothing can be removed either.
+    _share: Option<Arc<MediaLock>>,
 }
 
 /// A part of an object.
@@ -36,6 +39,7 @@ impl Store {
     /// # Errors
     /// As [`Store::manifest`], and [`ReadError::WrongMachine`].
     pub fn open_image(&self, id: &ImageId) -> Result<Image, ReadError> {
+        let share = self.media().share(layout::CONFIG).ok().map(Arc::new);
         let manifest = self.manifest(id)?;
         if manifest.machine != Machine::HOST {
             return Err(ReadError::WrongMachine { image: *id, found: manifest.machine, host: Machine::HOST });
@@ -43,7 +47,7 @@ impl Store {
         // After the manifest: the indexes are then at least as new.
         let fetcher = Arc::new(Fetcher::new(self.clone(), ChunkMap::load(self)?));
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        Ok(Image { manifest: Arc::new(manifest), fetcher, threads })
+        Ok(Image { manifest: Arc::new(manifest), fetcher, threads, _share: share })
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Draft {
     id: ImageId,
     /// Held as long as the draft lives: by it others know that it does.
     _lock: MediaLock,
+    /// Held as long: chunks that are in the store now stay there.
+    _share: MediaLock,
 }
 
 impl Store {
@@ -30,6 +32,7 @@ impl Store {
     /// # Errors
     /// [`WriteError::Full`], [`WriteError::NotWritable`], [`WriteError::Media`].
     pub fn begin(&self) -> Result<Draft, WriteError> {
+        let share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
         // Copying a store may have left it out: it is mostly empty.
         self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
         self.remove_abandoned_drafts();
@@ -38,7 +41,9 @@ impl Store {
             let (folder, lock) = (layout::draft(id), layout::draft_lock(id));
             self.on("create", &folder, |media| media.create_folder(&folder))?;
             match self.on("lock", &lock, |media| media.lock(&lock, true)) {
-                Ok(Some(lock)) => return Ok(Draft { store: self.clone(), id, _lock: lock }),
+                Ok(Some(lock)) => {
+                    return Ok(Draft { store: self.clone(), id, _lock: lock, _share: share });
+                }
                 // A cleaner came in between and took the folder for an abandoned one.
                 Ok(None) => {}
                 Err(error) if error.error.kind() == io::ErrorKind::NotFound => {}

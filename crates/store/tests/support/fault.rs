@@ -85,6 +85,10 @@ impl Media for Fault {
         self.inner.lock(path, create)
     }
 
+    fn share(&self, path: &str) -> io::Result<MediaLock> {
+        self.inner.share(path)
+    }
+
     fn full_path(&self, path: &str) -> PathBuf {
         self.inner.full_path(path)
     }

@@ -31,6 +31,8 @@ struct File {
     bytes: Vec<u8>,
     /// Dropped when the lock is.
     lock: std::sync::Weak<()>,
+    /// Likewise.
+    shares: Vec<std::sync::Weak<()>>,
 }
 
 /// What happened, for the replay.
@@ -254,12 +256,25 @@ impl Media for Sim {
             Err(error) if create && error.kind() == ErrorKind::NotFound => state.create(path)?,
             file => file?,
         };
-        if state.files[file].lock.strong_count() > 0 {
+        let held = |lock: &std::sync::Weak<()>| lock.strong_count() > 0;
+        if held(&state.files[file].lock) || state.files[file].shares.iter().any(held) {
             return Ok(None);
         }
         let lock = Arc::new(());
         state.files[file].lock = Arc::downgrade(&lock);
         Ok(Some(Box::new(lock)))
+    }
+
+    fn share(&self, path: &str) -> io::Result<MediaLock> {
+        let mut state = self.state();
+        let file = state.file(path)?;
+        // Nobody waits in a test.
+        if state.files[file].lock.strong_count() > 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let share = Arc::new(());
+        state.files[file].shares.push(Arc::downgrade(&share));
+        Ok(Box::new(share))
     }
 
     fn full_path(&self, path: &str) -> PathBuf {

@@ -1,0 +1,36 @@
+//! `dormouse rm`
+
+use super::store_dir;
+use crate::flags::Rm;
+use crate::output::Show;
+use checkpoint::{Failure, open_store, remove_images};
+use indicatif::HumanBytes;
+use serde::Serialize;
+use std::io::{self, Write};
+use store::Removal;
+
+#[derive(Serialize)]
+pub struct Removed {
+    #[serde(flatten)]
+    pub removal: Removal,
+    pub dry_run: bool,
+}
+
+/// Removes images.
+pub fn run(flags: &Rm) -> Result<Removed, Failure> {
+    let store = open_store(&store_dir(&flags.store))?;
+    let removal = remove_images(&store, &flags.images, flags.dry_run)?;
+    Ok(Removed { removal, dry_run: flags.dry_run })
+}
+
+impl Show for Removed {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Removal { images, freed, kept } = &self.removal;
+        let would = if self.dry_run { "would be " } else { "" };
+        images.iter().try_for_each(|image| writeln!(out, "image {image} {would}removed"))?;
+        match kept {
+            None => writeln!(out, "{} {would}freed", HumanBytes(*freed)),
+            Some(why) => writeln!(out, "no room {would}freed: {why}"),
+        }
+    }
+}
