@@ -33,7 +33,7 @@ fn a_host_function_that_needs_a_lock() {
 #[test]
 fn a_job_that_gets_idle_later_is_checkpointed_by_a_retry() {
     let stage = Stage::new("later").unwrap();
-    let job = stage.started("spin", &["1000", "6000"]).unwrap();
+    let job = stage.started("spin", &["5000", "9000"]).unwrap();
     let mut command = stage.place().checkpoint_command(After::LeaveRunning);
     let output = command.args(["--gate-deadline", "0.3", "--retries", "10"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
