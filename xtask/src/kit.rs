@@ -6,13 +6,13 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
 use crate::guests::{self, Linker};
-use crate::process::{cargo, step};
+use crate::process::{cargo, quiet, step};
 use crate::workspace::Workspace;
 
 /// The packages whose programs and libraries make up a kit.
@@ -26,6 +26,10 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     command.args(["build", "--locked"]);
     let artifacts = Artifacts::build(&mut command)?;
     artifacts.stage(&kit)?;
+    // The first image of every store holds these.
+    for file in ["lib/libcuda.so.1", "bin/dormouse-init"] {
+        quiet(Command::new("strip").arg("--strip-debug").arg(kit.join(file)))?;
+    }
     link(&workspace.criu(), &kit.join("criu"))?;
     guests::build(workspace, &kit, Linker::Nvcc)?;
     Ok(kit)
