@@ -297,11 +297,21 @@ fn await_marker(marker: &Marker) -> backend::Result<()> {
     Ok(())
 }
 
+/// A write that may not be complete.
+struct UnderWay {
+    place: Place,
+    marker: Marker,
+    /// Whether it reads a buffer; zeros need none.
+    buffered: bool,
+}
+
 /// Writes device memory, a piece at a time; one for each thread that does.
 pub(crate) struct Writer {
     ctx: Arc<Context>,
     buffers: Buffers,
-    used: VecDeque<(Place, Marker)>,
+    under_way: VecDeque<UnderWay>,
+    /// How many of them read a buffer.
+    buffered: usize,
     next: usize,
     backend: Arc<dyn Backend>,
 }
@@ -311,7 +321,7 @@ impl Writer {
     pub(crate) fn new(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
         let buffers = Buffers::new(backend, 2)?;
         let (ctx, backend) = (Arc::clone(ctx), Arc::clone(backend));
-        Ok(Self { ctx, buffers, used: VecDeque::new(), next: 0, backend })
+        Ok(Self { ctx, buffers, under_way: VecDeque::new(), buffered: 0, next: 0, backend })
     }
 
     /// Has `bytes` written to `target`; complete after [`Writer::finish`].
@@ -319,20 +329,36 @@ impl Writer {
         for (number, piece) in bytes.chunks(CHUNK_SIZE).enumerate() {
             let (target, len) = (target.offset((number * CHUNK_SIZE) as u64), piece.len() as u64);
             let place = target.place(len);
-            if self.used.len() >= self.buffers.count
-                && let Some((place, marker)) = self.used.pop_front()
-            {
-                await_marker(&marker).map_err(|code| place.failed(code))?;
-            }
+            while self.buffered >= self.buffers.count && self.await_first()? {}
             let buffer = self.buffers.buffer(self.next);
             self.next += 1;
             // SAFETY: the buffer has a chunk, a piece has no more, and the copy that used it last is complete.
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), buffer, piece.len()) };
             let marker = target.write(&*self.backend, &self.ctx, buffer as u64, len);
             let marker = marker.and_then(|()| self.ctx.mark(StreamArg::Legacy));
-            self.used.push_back((place, marker.map_err(|code| place.failed(code))?));
+            self.under_way(place, marker, true)?;
         }
         Ok(())
+    }
+
+    fn under_way(
+        &mut self,
+        place: Place,
+        marker: backend::Result<Marker>,
+        buffered: bool,
+    ) -> Result<(), TransferError> {
+        let marker = marker.map_err(|code| place.failed(code))?;
+        self.buffered += usize::from(buffered);
+        self.under_way.push_back(UnderWay { place, marker, buffered });
+        Ok(())
+    }
+
+    /// Waits for the first write that is under way; false when there is none.
+    fn await_first(&mut self) -> Result<bool, TransferError> {
+        let Some(UnderWay { place, marker, buffered }) = self.under_way.pop_front() else { return Ok(false) };
+        self.buffered -= usize::from(buffered);
+        await_marker(&marker).map_err(|code| place.failed(code))?;
+        Ok(true)
     }
 
     /// Has zeros written; complete after [`Writer::finish`].
@@ -352,15 +378,12 @@ impl Writer {
         let place = target.place(bytes);
         let marker = self.backend.fill(self.ctx.raw, StreamArg::Legacy, &fill);
         let marker = marker.and_then(|()| self.ctx.mark(StreamArg::Legacy));
-        self.used.push_back((place, marker.map_err(|code| place.failed(code))?));
-        Ok(())
+        self.under_way(place, marker, false)
     }
 
     /// Waits until everything is written.
     pub(crate) fn finish(&mut self) -> Result<(), TransferError> {
-        while let Some((place, marker)) = self.used.pop_front() {
-            await_marker(&marker).map_err(|code| place.failed(code))?;
-        }
+        while self.await_first()? {}
         Ok(())
     }
 }
@@ -376,6 +399,38 @@ impl Drop for Writer {
 mod tests {
     use super::*;
     use crate::objects::{ContextRecord, Making, Placement, Placer};
+
+    /// Zeros take no buffer, and must not be taken for what uses the next one.
+    #[test]
+    fn buffers_are_used_again_when_their_copies_are_complete() {
+        const PIECE: u64 = 64 << 10;
+        const PIECES: u64 = 512;
+        let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
+        let placer = Placer::new(Arc::clone(&backend), 0);
+        let placement = Placement::default();
+        let record = ContextRecord { id: ContextId(1), device: 0, flags: 0, primary: false, placement };
+        let ctx = Context::make(&placer, record, Making::New).unwrap();
+        let range = Range { base: 0x2000_0000_0000, bytes: PIECE * PIECES };
+        backend.reserve(range).unwrap();
+        backend.map_block(0, range).unwrap();
+        let contents = |piece: u64| vec![piece as u8 | 1; PIECE as usize];
+        let is_zero = |piece: u64| piece.is_multiple_of(3);
+        let mut writer = Writer::new(&backend, &ctx).unwrap();
+        for piece in 0..PIECES {
+            let target = Target::Memory(range.base + piece * PIECE);
+            if is_zero(piece) {
+                writer.zeros(target, PIECE).unwrap();
+            } else {
+                writer.write(target, &contents(piece)).unwrap();
+            }
+        }
+        writer.finish().unwrap();
+        let read = Readers::new(&backend).of(&ctx).unwrap().read(range).unwrap();
+        for (piece, found) in (0..).zip(read.chunks(PIECE as usize)) {
+            let wanted = if is_zero(piece) { vec![0; PIECE as usize] } else { contents(piece) };
+            assert!(found == wanted, "piece {piece}");
+        }
+    }
 
     #[test]
     fn a_context_has_one_reader() {
