@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::graph::GraphId;
 use cuda_abi::{CuError, CuResult, sys};
@@ -50,7 +50,12 @@ enum Runs {
 struct Waiting {
     callbacks: Mutex<HashMap<u32, (Callback, Runs)>>,
     pending: AtomicUsize,
+    /// Graphs that have not been let go yet.
+    burying: AtomicUsize,
 }
+
+/// How long [`Callbacks::await_burials`] waits: far longer than a graph whose launches are complete takes.
+const BURIALS: Duration = Duration::from_millis(200);
 
 impl Waiting {
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, (Callback, Runs)>> {
@@ -94,6 +99,7 @@ impl Callbacks {
     pub fn add(&self, id: u32, callback: Callback) -> CuResult {
         self.start()?;
         self.waiting.pending.fetch_add(1, Ordering::AcqRel);
+        self.waiting.burying.fetch_add(is_burial(&callback), Ordering::AcqRel);
         self.waiting.lock().insert(id, (callback, Runs::Once));
         Ok(())
     }
@@ -158,8 +164,18 @@ impl Callbacks {
 
     /// Forgets a callback that was never sent.
     pub fn forget(&self, id: u32) {
-        if self.waiting.lock().remove(&id).is_some() {
+        if let Some((callback, _)) = self.waiting.lock().remove(&id) {
             self.waiting.pending.fetch_sub(1, Ordering::AcqRel);
+            self.waiting.burying.fetch_sub(is_burial(&callback), Ordering::AcqRel);
+        }
+    }
+
+    /// Waits until graphs are let go whose launches are complete, so that what they held can be given back; a little only, since others may
+    /// be running for ever.
+    pub fn await_burials(&self) {
+        let until = Instant::now() + BURIALS;
+        while self.waiting.burying.load(Ordering::Acquire) != 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(50));
         }
     }
 
@@ -174,6 +190,11 @@ impl Callbacks {
     }
 }
 
+/// 1 for a callback that lets a graph go.
+fn is_burial(callback: &Callback) -> usize {
+    usize::from(matches!(callback, Callback::Bury(_)))
+}
+
 fn serve(receiver: &CallbackReceiver, waiting: &Waiting) {
     forbid_calls();
     loop {
@@ -184,6 +205,7 @@ fn serve(receiver: &CallbackReceiver, waiting: &Waiting) {
                     Some(callback) => {
                         run(callback, due.status);
                         waiting.pending.fetch_sub(1, Ordering::AcqRel);
+                        waiting.burying.fetch_sub(is_burial(&callback), Ordering::AcqRel);
                     }
                     None => log::message(
                         Level::Error,

@@ -15,7 +15,10 @@ const RESERVED_HIGH: c_uint = Attribute::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH as 
 
 /// Gives back what no graph needs any more.
 pub unsafe fn cuDeviceGraphMemTrim(device: c_int) -> CuResult {
-    session()?.device(device)?;
+    let session = session()?;
+    session.device(device)?;
+    with(|_| Ok(()))?;
+    session.callbacks.await_burials();
     with(|call| call.collect_graph_memory())
 }
 
