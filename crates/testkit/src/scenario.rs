@@ -72,7 +72,7 @@ enum Attempt {
 }
 
 /// How often a round is tried with an earlier moment before it counts as failed.
-const ATTEMPTS: u32 = 6;
+const ATTEMPTS: u32 = 12;
 
 impl Case<'_> {
     /// Runs one round and answers with the reports of its checkpoints.
