@@ -200,6 +200,10 @@ functions! {
     cuGraphCreate(*mut sys::CUgraph, c_uint);
     cuGraphDestroy(sys::CUgraph);
     cuGraphAddNode_v2(*mut sys::CUgraphNode, sys::CUgraph, *const sys::CUgraphNode, *const sys::CUgraphEdgeData, usize, *mut sys::CUgraphNodeParams);
+    cuGraphDestroyNode(sys::CUgraphNode);
+    cuGraphAddDependencies_v2(sys::CUgraph, *const sys::CUgraphNode, *const sys::CUgraphNode, *const sys::CUgraphEdgeData, usize);
+    cuGraphRemoveDependencies_v2(sys::CUgraph, *const sys::CUgraphNode, *const sys::CUgraphNode, *const sys::CUgraphEdgeData, usize);
+    cuGraphConditionalHandleCreate(*mut sys::CUgraphConditionalHandle, sys::CUgraph, sys::CUcontext, c_uint, c_uint);
     cuGraphNodeSetParams(sys::CUgraphNode, *mut sys::CUgraphNodeParams);
     cuGraphKernelNodeSetAttribute(sys::CUgraphNode, c_uint as sys::CUlaunchAttributeID, *const sys::CUlaunchAttributeValue);
     cuGraphInstantiateWithFlags(*mut sys::CUgraphExec, sys::CUgraph, c_ulonglong);
@@ -210,6 +214,7 @@ functions! {
     cuGraphLaunch(sys::CUgraphExec, sys::CUstream);
     cuGraphExecDestroy(sys::CUgraphExec);
     cuGraphRetainUserObject(sys::CUgraph, sys::CUuserObject, c_uint, c_uint);
+    cuGraphReleaseUserObject(sys::CUgraph, sys::CUuserObject, c_uint);
     cuUserObjectCreate(*mut sys::CUuserObject, *mut c_void, sys::CUhostFn, c_uint, c_uint);
     cuArray3DCreate_v2(*mut sys::CUarray, *const sys::CUDA_ARRAY3D_DESCRIPTOR);
     cuArrayDestroy(sys::CUarray);

@@ -1,14 +1,14 @@
 //! The driver and its contexts.
 
 use crate::api::{Api, DriverUnavailable, check, ready};
-use crate::graph::Graph;
+use crate::graph::{Graph, Template};
 use crate::output::Output;
 use crate::steer::{self, Steering};
 use crate::{code, device, link, memory_operations, physical, work};
 use backend::{
     Access, BLOCK_GRANULARITY, Backend, Compiled, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch,
     LinkInput, LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph,
-    RawModule, RawPhysical, RawStream, Result, StreamArg,
+    RawModule, RawPhysical, RawStream, RawTemplate, Result, StreamArg,
 };
 use cudarc::driver::sys;
 use std::cell::Cell;
@@ -30,7 +30,8 @@ pub struct Driver {
     host: Mutex<HostMemory>,
     /// A graph is not safe to use from two threads.
     graphs: Mutex<HashMap<RawGraph, Arc<Mutex<Graph>>>>,
-    next_graph: AtomicU64,
+    pub(crate) templates: Mutex<HashMap<RawTemplate, Arc<Mutex<Template>>>>,
+    pub(crate) next_graph: AtomicU64,
     /// Held while an object is made whose addresses the driver chooses.
     placing: Mutex<()>,
     output: Output,
@@ -90,6 +91,7 @@ impl Driver {
             reserved: Mutex::default(),
             host: Mutex::default(),
             graphs: Mutex::default(),
+            templates: Mutex::default(),
             next_graph: AtomicU64::new(1),
             placing: Mutex::default(),
             output,
@@ -104,6 +106,10 @@ impl Driver {
             CURRENT.set(Some(ctx));
         }
         Ok(())
+    }
+
+    pub(crate) fn template(&self, template: RawTemplate) -> Result<Arc<Mutex<Template>>> {
+        lock(&self.templates).get(&template).cloned().ok_or(CuError::INVALID_HANDLE)
     }
 
     fn graph(&self, graph: RawGraph) -> Result<Arc<Mutex<Graph>>> {
@@ -148,7 +154,7 @@ impl Drop for Driver {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -643,7 +649,8 @@ impl Backend for Driver {
 
     fn graph_instantiate(&self, ctx: RawContext, plan: &GraphPlan, flags: u64) -> Result<RawGraph> {
         self.enter(ctx)?;
-        let graph = Graph::make(&self.api, plan, flags)?;
+        let template = plan.template.map(|template| self.template(template)).transpose()?;
+        let graph = Graph::make(&self.api, plan, template, flags)?;
         let raw = RawGraph(self.next_graph.fetch_add(1, Ordering::Relaxed));
         lock(&self.graphs).insert(raw, Arc::new(Mutex::new(graph)));
         Ok(raw)

@@ -6,6 +6,7 @@
 mod api;
 mod attributes;
 mod code;
+mod copy;
 mod device;
 mod driver;
 mod graph;

@@ -12,13 +12,18 @@ const SYSTEM: u32 = sys::CUstreamMemoryBarrier_flags::CU_STREAM_MEMORY_BARRIER_T
 const GPU: u32 = sys::CUstreamMemoryBarrier_flags::CU_STREAM_MEMORY_BARRIER_TYPE_GPU as u32;
 
 pub fn submit(api: &Api, arg: StreamArg, operations: &[MemoryOperation]) -> Result<()> {
-    let mut params: Vec<Params> = operations.iter().map(params).collect();
+    let mut params = params(operations);
     let count = params.len() as u32;
     // SAFETY: `count` elements, and the server has checked the words against its tables.
     check(unsafe { (api.cuStreamBatchMemOp_v2)(stream(arg), count, params.as_mut_ptr(), 0) })
 }
 
-fn params(operation: &MemoryOperation) -> Params {
+/// The operations in the driver's own form.
+pub fn params(operations: &[MemoryOperation]) -> Vec<Params> {
+    operations.iter().map(param).collect()
+}
+
+fn param(operation: &MemoryOperation) -> Params {
     // What an operation does not use is zero, as the driver asks for.
     let mut params = Params { pad: [0; 6] };
     match operation {

@@ -4,8 +4,9 @@
 //! do not have, and the driver says what it takes.
 
 use crate::api::{Api, check};
-use crate::driver::{Driver, stream};
-use backend::{BoxSide, CopyBox, RawArray, RawContext, RawMipmap, RawTexture, Result, StreamArg, Textures};
+use crate::copy;
+use crate::driver::Driver;
+use backend::{CopyBox, RawArray, RawContext, RawMipmap, RawTexture, Result, StreamArg, Textures};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use wire::{ArrayDesc, CuError, Resource, ResourceView, Sampling, Tensor, TensorMap, TensorMapRequest};
@@ -106,72 +107,6 @@ fn view_descriptor(view: &ResourceView) -> ViewDescriptor {
         layers: [view.layers.0, view.layers.1],
         reserved: [0; 16],
     }
-}
-
-/// One side of a `CUDA_MEMCPY3D`: kind, address, array, position, pitch, rows.
-struct Side {
-    kind: sys::CUmemorytype,
-    address: u64,
-    array: sys::CUarray,
-    at: [usize; 3],
-    pitch: usize,
-    rows: usize,
-}
-
-impl Side {
-    fn of(side: &BoxSide) -> Self {
-        match *side {
-            BoxSide::Memory(side) => Self {
-                kind: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
-                address: side.address,
-                array: std::ptr::null_mut(),
-                at: [0; 3],
-                pitch: side.pitch as usize,
-                rows: side.rows as usize,
-            },
-            BoxSide::Array(array, at) => Self {
-                kind: sys::CUmemorytype::CU_MEMORYTYPE_ARRAY,
-                address: 0,
-                array: array.0 as sys::CUarray,
-                at: at.map(|each| each as usize),
-                pitch: 0,
-                rows: 0,
-            },
-        }
-    }
-}
-
-fn copy_box(api: &Api, arg: StreamArg, copy: &CopyBox) -> Result<()> {
-    let (dst, src) = (Side::of(&copy.dst), Side::of(&copy.src));
-    let record = sys::CUDA_MEMCPY3D {
-        srcXInBytes: src.at[0],
-        srcY: src.at[1],
-        srcZ: src.at[2],
-        srcLOD: 0,
-        srcMemoryType: src.kind,
-        srcHost: std::ptr::null(),
-        srcDevice: src.address,
-        srcArray: src.array,
-        reserved0: std::ptr::null_mut(),
-        srcPitch: src.pitch,
-        srcHeight: src.rows,
-        dstXInBytes: dst.at[0],
-        dstY: dst.at[1],
-        dstZ: dst.at[2],
-        dstLOD: 0,
-        dstMemoryType: dst.kind,
-        dstHost: std::ptr::null_mut(),
-        dstDevice: dst.address,
-        dstArray: dst.array,
-        reserved1: std::ptr::null_mut(),
-        dstPitch: dst.pitch,
-        dstHeight: dst.rows,
-        WidthInBytes: copy.width as usize,
-        Height: copy.height as usize,
-        Depth: copy.depth as usize,
-    };
-    // SAFETY: the server has checked both boxes, against its tables and the arrays' shapes.
-    check(unsafe { (api.cuMemcpy3DAsync_v2)(&raw const record, stream(arg)) })
 }
 
 /// The most dimensions of a tensor map.
@@ -328,7 +263,7 @@ impl Textures for Driver {
 
     fn copy_box(&self, ctx: RawContext, arg: StreamArg, copy: &CopyBox) -> Result<()> {
         self.enter(ctx)?;
-        copy_box(&self.api, arg, copy)
+        copy::submit(&self.api, arg, copy)
     }
 
     fn texture_create(&self, ctx: RawContext, texture: &RawTexture) -> Result<u64> {

@@ -1,6 +1,7 @@
 //! Launches, copies, fills and host functions.
 
 use crate::api::{Api, check};
+use crate::copy;
 use crate::driver::stream;
 use backend::{Copy3D, Fill, HostFunction, Launch, Result, StreamArg};
 use cudarc::driver::sys;
@@ -78,46 +79,8 @@ pub fn occupancy_clusters(api: &Api, active: bool, launch: &Launch<'_>) -> Resul
     Ok(answer)
 }
 
-/// The longest pitch that the driver takes; a single row has none.
-const PITCH_MAX: u64 = i32::MAX as u64;
-
-/// A copy in the driver's own form.
-pub fn copy_record(copy: &Copy3D) -> sys::CUDA_MEMCPY3D {
-    let single = copy.height <= 1 && copy.depth <= 1;
-    let pitch = |pitch: u64| if single && pitch > PITCH_MAX { 0 } else { pitch as usize };
-    sys::CUDA_MEMCPY3D {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcZ: 0,
-        srcLOD: 0,
-        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
-        srcHost: std::ptr::null(),
-        srcDevice: copy.src.address,
-        srcArray: std::ptr::null_mut(),
-        reserved0: std::ptr::null_mut(),
-        srcPitch: pitch(copy.src.pitch),
-        srcHeight: copy.src.rows as usize,
-        dstXInBytes: 0,
-        dstY: 0,
-        dstZ: 0,
-        dstLOD: 0,
-        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED,
-        dstHost: std::ptr::null_mut(),
-        dstDevice: copy.dst.address,
-        dstArray: std::ptr::null_mut(),
-        reserved1: std::ptr::null_mut(),
-        dstPitch: pitch(copy.dst.pitch),
-        dstHeight: copy.dst.rows as usize,
-        WidthInBytes: copy.width as usize,
-        Height: copy.height as usize,
-        Depth: copy.depth as usize,
-    }
-}
-
 pub fn copy_3d(api: &Api, arg: StreamArg, copy: &Copy3D) -> Result<()> {
-    let record = copy_record(copy);
-    // SAFETY: the server has checked both boxes against its tables.
-    check(unsafe { (api.cuMemcpy3DAsync_v2)(&raw const record, stream(arg)) })
+    copy::submit(api, arg, &(*copy).into())
 }
 
 pub fn fill(api: &Api, arg: StreamArg, fill: &Fill) -> Result<()> {

@@ -7,6 +7,7 @@
 //! Results: integer operations, comparisons, conversions and everything that IEEE 754 defines are exact. `*.approx` operations
 //! are computed in double precision and rounded, within the documented error but not with a GPU's last bits.
 
+mod conditions;
 mod device;
 mod exec;
 mod isa;

@@ -24,7 +24,7 @@ use wire::{CuError, DeviceFacts, FunctionFacts};
 pub type Result<T> = std::result::Result<T, CuError>;
 
 /// A device library: the real driver or the software device.
-pub trait Backend: Heaps + Textures + StreamAttributes + Send + Sync + 'static {
+pub trait Backend: Heaps + Textures + StreamAttributes + Conditions + Send + Sync + 'static {
     // --- the machine
 
     /// Which backend this is, as images name it: `driver` or `soft`.
@@ -220,7 +220,7 @@ pub trait Backend: Heaps + Textures + StreamAttributes + Send + Sync + 'static {
     // --- graphs
 
     /// Makes an executable graph; `flags` are `CUgraphInstantiate_flags` but for those of device-side launches. Functions, events
-    /// and memory that it names must be there as long as it is launched.
+    /// and memory that it names must be there as long as it is launched. Of a template one is made at a time.
     fn graph_instantiate(&self, ctx: RawContext, plan: &GraphPlan, flags: u64) -> Result<RawGraph>;
     /// Gives nodes other work of the same kind, all or none; launches that are under way are not touched.
     /// `GRAPH_EXEC_UPDATE_FAILURE` where the device library cannot.

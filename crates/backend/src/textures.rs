@@ -1,6 +1,6 @@
 //! The chapter of [`Backend`](crate::Backend) on arrays, textures, surfaces and tensor maps.
 
-use crate::{Pitched, RawArray, RawContext, RawMipmap, Result, StreamArg};
+use crate::{Copy3D, Pitched, RawArray, RawContext, RawMipmap, Result, StreamArg};
 use wire::{ArrayDesc, TensorMap, TensorMapRequest, TextureDesc};
 
 /// One side of a copy that has an array on a side.
@@ -25,6 +25,13 @@ pub struct CopyBox {
     pub height: u64,
     /// Slices.
     pub depth: u64,
+}
+
+impl From<Copy3D> for CopyBox {
+    fn from(copy: Copy3D) -> Self {
+        let Copy3D { dst, src, width, height, depth } = copy;
+        Self { dst: BoxSide::Memory(dst), src: BoxSide::Memory(src), width, height, depth }
+    }
 }
 
 /// A texture, as the backend is told.

@@ -32,6 +32,8 @@ handles! {
     RawEvent,
     /// An executable graph.
     RawGraph,
+    /// A graph that conditions belong to.
+    RawTemplate,
     /// An array, or a level of a mipmapped one.
     RawArray,
     /// A mipmapped array.

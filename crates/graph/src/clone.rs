@@ -28,22 +28,33 @@ impl<W: Clone> Graphs<W> {
         };
         for node in &nodes {
             let Some(id) = ids.get(node).copied() else { continue };
-            let Node { body, dependencies, dependents, .. } = self.node(*node)?.clone();
+            let Node { body, dependencies, dependents, last_since, .. } = self.node(*node)?.clone();
             let body = match body {
                 Body::Work(work) => Body::Work(work),
-                Body::Child(child) => {
-                    let own = self.clone_graph(child)?;
-                    self.own(own, id);
-                    Body::Child(own)
+                Body::Child(child) => Body::Child(self.clone_for(child, id)?),
+                Body::Choice(work, own) => {
+                    let copies = own.into_iter().map(|own| self.clone_for(own, id)).collect::<Result<_>>()?;
+                    Body::Choice(work, copies)
                 }
             };
             let (dependencies, dependents) = (again(&dependencies), again(&dependents));
-            let copy = Node { graph: clone, body, dependencies, dependents, original: Some(*node) };
+            let copy =
+                Node { graph: clone, body, dependencies, dependents, original: Some(*node), last_since };
             self.nodes.insert(id, copy);
         }
         let nodes = ids.into_values().collect();
-        self.graphs.insert(clone, Graph { nodes, owner: None, original: Some(graph), objects });
+        self.graphs.insert(clone, Graph { nodes, owner: None, bound: false, original: Some(graph), objects });
         Ok(clone)
+    }
+
+    /// A copy of a graph that belongs to a node.
+    fn clone_for(&mut self, graph: GraphId, node: NodeId) -> Result<GraphId> {
+        let bound = self.graph(graph)?.bound;
+        let own = self.clone_graph(graph)?;
+        if let Some(own) = self.graphs.get_mut(&own) {
+            (own.owner, own.bound) = (Some(node), bound);
+        }
+        Ok(own)
     }
 
     /// The node of a clone that stands for `node`.

@@ -30,8 +30,9 @@ impl<W: Clone> Graphs<W> {
     pub(crate) fn remove_graph(&mut self, graph: GraphId, released: &mut Released) {
         let Some(gone) = self.graphs.remove(&graph) else { return };
         for node in gone.nodes {
-            if let Some(Node { body: Body::Child(child), .. }) = self.nodes.remove(&node) {
-                self.remove_graph(child, released);
+            let removed = self.nodes.remove(&node);
+            for own in removed.iter().flat_map(|node| node.body.graphs()) {
+                self.remove_graph(*own, released);
             }
         }
         for (object, count) in gone.objects {
@@ -58,6 +59,49 @@ impl<W: Clone> Graphs<W> {
         let node = self.insert(graph, after, Body::Child(own));
         self.own(own, node);
         Ok(node)
+    }
+
+    /// Adds a node that runs this very graph, which is the node's from then on.
+    ///
+    /// # Errors
+    /// What is wrong with the graphs or the dependencies; [`Error::Owned`] for a graph that is a node's already, [`Error::Itself`]
+    /// for one that the node would be inside of.
+    pub fn move_child(&mut self, graph: GraphId, after: &[Edge], child: GraphId) -> Result<NodeId> {
+        self.check_dependencies(graph, after)?;
+        if self.graph(child)?.owner.is_some() {
+            return Err(Error::Owned);
+        }
+        if self.with_parents(graph).any(|parent| parent == child) {
+            return Err(Error::Itself);
+        }
+        let node = self.insert(graph, after, Body::Child(child));
+        self.bind(child, node);
+        Ok(node)
+    }
+
+    /// Adds a node whose work decides which of `count` graphs runs, all of them empty yet; `work` is told them.
+    ///
+    /// # Errors
+    /// What is wrong with the graph or the dependencies.
+    pub fn add_choice(
+        &mut self,
+        graph: GraphId,
+        after: &[Edge],
+        count: usize,
+        work: impl FnOnce(&[GraphId]) -> W,
+    ) -> Result<NodeId> {
+        self.check_dependencies(graph, after)?;
+        let own: Vec<GraphId> = (0..count).map(|_| self.create()).collect();
+        let node = self.insert(graph, after, Body::Choice(work(&own), own.clone()));
+        own.into_iter().for_each(|own| self.bind(own, node));
+        Ok(node)
+    }
+
+    fn bind(&mut self, graph: GraphId, node: NodeId) {
+        self.own(graph, node);
+        if let Some(graph) = self.graphs.get_mut(&graph) {
+            graph.bound = true;
+        }
     }
 
     pub(crate) fn own(&mut self, graph: GraphId, node: NodeId) {
@@ -87,7 +131,8 @@ impl<W: Clone> Graphs<W> {
                 node.dependents.push(Edge { node: id, data: edge.data });
             }
         }
-        let node = Node { graph, body, dependencies: after.to_vec(), dependents: Vec::new(), original: None };
+        let (dependencies, dependents) = (after.to_vec(), Vec::new());
+        let node = Node { graph, body, dependencies, dependents, original: None, last_since: id.0 };
         self.nodes.insert(id, node);
         if let Some(graph) = self.graphs.get_mut(&graph) {
             graph.nodes.insert(id);
@@ -105,9 +150,7 @@ impl<W: Clone> Graphs<W> {
             graph.nodes.remove(&node);
         }
         for edge in &gone.dependencies {
-            if let Some(other) = self.nodes.get_mut(&edge.node) {
-                other.dependents.retain(|edge| edge.node != node);
-            }
+            self.no_longer_waited_for(edge.node, node);
         }
         for edge in &gone.dependents {
             if let Some(other) = self.nodes.get_mut(&edge.node) {
@@ -115,8 +158,8 @@ impl<W: Clone> Graphs<W> {
             }
         }
         let mut released = Released::default();
-        if let Body::Child(child) = gone.body {
-            self.remove_graph(child, &mut released);
+        for own in gone.body.graphs() {
+            self.remove_graph(*own, &mut released);
         }
         Ok(released)
     }
@@ -159,14 +202,22 @@ impl<W: Clone> Graphs<W> {
             }
         }
         for (from, to, _) in edges {
-            if let Some(node) = self.nodes.get_mut(from) {
-                node.dependents.retain(|edge| edge.node != *to);
-            }
+            self.no_longer_waited_for(*from, *to);
             if let Some(node) = self.nodes.get_mut(to) {
                 node.dependencies.retain(|edge| edge.node != *from);
             }
         }
         Ok(())
+    }
+
+    fn no_longer_waited_for(&mut self, node: NodeId, by: NodeId) {
+        let now = self.number();
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.dependents.retain(|edge| edge.node != by);
+            if node.dependents.is_empty() {
+                node.last_since = now;
+            }
+        }
     }
 
     fn check_ends(&self, graph: GraphId, edges: &[(NodeId, NodeId, EdgeData)]) -> Result<()> {

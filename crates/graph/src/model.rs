@@ -67,6 +67,29 @@ pub enum Body<W> {
     Work(W),
     /// Runs a graph, which belongs to the node.
     Child(GraphId),
+    /// Work of the caller's that decides which of these graphs runs, and how often; they belong to the node.
+    Choice(W, Vec<GraphId>),
+}
+
+impl<W> Body<W> {
+    /// The graphs that belong to the node.
+    #[must_use]
+    pub fn graphs(&self) -> &[GraphId] {
+        match self {
+            Self::Work(_) => &[],
+            Self::Child(child) => std::slice::from_ref(child),
+            Self::Choice(_, graphs) => graphs,
+        }
+    }
+
+    /// The caller's work, if it has some.
+    #[must_use]
+    pub fn work(&self) -> Option<&W> {
+        match self {
+            Self::Work(work) | Self::Choice(work, _) => Some(work),
+            Self::Child(_) => None,
+        }
+    }
 }
 
 /// A node.
@@ -82,6 +105,8 @@ pub struct Node<W> {
     pub dependents: Vec<Edge>,
     /// In a clone: the node that it was cloned from.
     pub original: Option<NodeId>,
+    /// When it last came to have no dependents, among such numbers.
+    pub(crate) last_since: u64,
 }
 
 #[derive(Default)]
@@ -90,6 +115,8 @@ pub(crate) struct Graph {
     pub nodes: BTreeSet<NodeId>,
     /// The node that the graph belongs to.
     pub owner: Option<NodeId>,
+    /// Whether it is the node's for good, and not a copy that the node made for itself.
+    pub bound: bool,
     /// In a clone: the graph that it was cloned from.
     pub original: Option<GraphId>,
     /// References to user objects.
@@ -150,6 +177,42 @@ impl<W> Graphs<W> {
     /// [`Error::NoGraph`].
     pub fn is_owned(&self, graph: GraphId) -> Result<bool> {
         self.graph(graph).map(|graph| graph.owner.is_some())
+    }
+
+    /// Whether a graph is a node's for good: one that was moved into a node, or that a node decides about.
+    ///
+    /// # Errors
+    /// [`Error::NoGraph`].
+    pub fn is_bound(&self, graph: GraphId) -> Result<bool> {
+        self.graph(graph).map(|graph| graph.bound)
+    }
+
+    /// The graph, the one that its node belongs to, and so on to one that belongs to no node.
+    pub fn with_parents(&self, graph: GraphId) -> impl Iterator<Item = GraphId> + '_ {
+        std::iter::successors(Some(graph), |graph| {
+            self.nodes.get(&self.graphs.get(graph)?.owner?).map(|node| node.graph)
+        })
+    }
+
+    /// The node that a graph belongs to.
+    #[must_use]
+    pub fn owner(&self, graph: GraphId) -> Option<&Node<W>> {
+        self.graphs.get(&graph)?.owner.and_then(|owner| self.nodes.get(&owner))
+    }
+
+    /// All work of a graph and of those that belong to its nodes.
+    #[must_use]
+    pub fn all_work(&self, graph: GraphId) -> Vec<&W> {
+        let mut all = Vec::new();
+        let mut open = vec![graph];
+        while let Some(graph) = open.pop() {
+            let nodes = self.graphs.get(&graph).into_iter().flat_map(|graph| &graph.nodes);
+            for node in nodes.filter_map(|node| self.nodes.get(node)) {
+                all.extend(node.body.work());
+                open.extend(node.body.graphs());
+            }
+        }
+        all
     }
 
     /// A graph's nodes, in the order of their making.

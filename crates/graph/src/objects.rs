@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use crate::ids::{GraphId, ObjectId};
-use crate::model::{Body, Error, Graphs};
+use crate::model::{Error, Graphs};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -141,18 +141,15 @@ impl<W: Clone> Graphs<W> {
         self.graphs.get(&graph).map_or(NONE, |graph| &graph.objects)
     }
 
-    /// A graph, its children, and theirs.
+    /// A graph, those of its nodes, and theirs.
     fn family(&self, graph: GraphId) -> Vec<GraphId> {
         let mut family = vec![graph];
         let mut at = 0;
         while let Some(graph) = family.get(at) {
             let nodes = self.graphs.get(graph).into_iter().flat_map(|graph| &graph.nodes);
-            let children = nodes.filter_map(|node| match self.nodes.get(node)?.body {
-                Body::Child(child) => Some(child),
-                Body::Work(_) => None,
-            });
-            let children: Vec<GraphId> = children.collect();
-            family.extend(children);
+            let nodes = nodes.filter_map(|node| self.nodes.get(node));
+            let own: Vec<GraphId> = nodes.flat_map(|node| node.body.graphs()).copied().collect();
+            family.extend(own);
             at += 1;
         }
         family

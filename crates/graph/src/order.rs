@@ -1,7 +1,7 @@
 //! The order in which a graph's nodes can run.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use crate::ids::{GraphId, NodeId};
 use crate::model::{Body, EdgeData, Error, Graphs};
@@ -18,7 +18,7 @@ pub struct Step {
 }
 
 /// What of a node a step is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
     /// Its work.
     Work,
@@ -26,6 +26,9 @@ pub enum What {
     Begin,
     /// A child graph's end.
     End,
+    /// The decision which of the node's graphs runs. The steps of each follow it, all of the first before those of the second; here
+    /// is how many each has. A graph's first steps wait for nothing, and nothing outside waits for its last ones.
+    Choice(Vec<usize>),
 }
 
 /// All that happens, in an order in which it can.
@@ -72,21 +75,23 @@ impl<W> Graphs<W> {
     /// [`Error::NoGraph`].
     pub fn steps(&self, graph: GraphId) -> Result<Result<Steps, NodeId>, Error> {
         let mut steps = Steps::new();
-        Ok(self.lay_out(graph, None, &mut steps)?.map(|()| steps))
+        Ok(self.lay_out(graph, None, &mut steps)?.map(|_| steps))
     }
 
+    /// Appends a graph's steps; gives the numbers of those that others can wait for: all but what a choice decides about.
     fn lay_out(
         &self,
         graph: GraphId,
         begin: Option<usize>,
         steps: &mut Steps,
-    ) -> Result<Result<(), NodeId>, Error> {
+    ) -> Result<Result<Vec<usize>, NodeId>, Error> {
         let order = match self.in_order(graph)? {
             Ok(order) => order,
             Err(stuck) => return Ok(Err(stuck)),
         };
         // The step that stands for a node in what waits for it.
         let mut last: HashMap<NodeId, usize> = HashMap::new();
+        let mut own = Vec::with_capacity(order.len());
         for id in order {
             let node = self.node(id)?;
             let mut after: Vec<_> = node
@@ -97,23 +102,42 @@ impl<W> Graphs<W> {
             if after.is_empty() {
                 after.extend(begin.map(|step| (step, EdgeData::default())));
             }
-            let Body::Child(child) = node.body else {
-                last.insert(id, steps.len());
-                steps.push(Step { node: id, what: What::Work, after });
-                continue;
-            };
-            let begin = steps.len();
-            steps.push(Step { node: id, what: What::Begin, after });
-            if let Err(stuck) = self.lay_out(child, Some(begin), steps)? {
-                return Ok(Err(stuck));
+            let first = steps.len();
+            last.insert(id, first);
+            own.push(first);
+            match &node.body {
+                Body::Work(_) => steps.push(Step { node: id, what: What::Work, after }),
+                Body::Choice(_, graphs) => {
+                    steps.push(Step { node: id, what: What::Choice(Vec::new()), after });
+                    let mut counts = Vec::with_capacity(graphs.len());
+                    for graph in graphs {
+                        let before = steps.len();
+                        if let Err(stuck) = self.lay_out(*graph, None, steps)? {
+                            return Ok(Err(stuck));
+                        }
+                        counts.push(steps.len() - before);
+                    }
+                    steps[first].what = What::Choice(counts);
+                }
+                Body::Child(child) => {
+                    steps.push(Step { node: id, what: What::Begin, after });
+                    let inside = match self.lay_out(*child, Some(first), steps)? {
+                        Ok(inside) => inside,
+                        Err(stuck) => return Ok(Err(stuck)),
+                    };
+                    let waited: HashSet<usize> = inside
+                        .iter()
+                        .flat_map(|step| steps[*step].after.iter().map(|(step, _)| *step))
+                        .collect();
+                    let leaves = std::iter::once(&first).chain(&inside).filter(|step| !waited.contains(step));
+                    let after = leaves.map(|step| (*step, EdgeData::default())).collect();
+                    own.extend(inside);
+                    last.insert(id, steps.len());
+                    own.push(steps.len());
+                    steps.push(Step { node: id, what: What::End, after });
+                }
             }
-            let waited: std::collections::HashSet<usize> =
-                steps[begin + 1..].iter().flat_map(|step| step.after.iter().map(|(step, _)| *step)).collect();
-            let leaves = (begin..steps.len()).filter(|step| !waited.contains(step));
-            let after = leaves.map(|step| (step, EdgeData::default())).collect();
-            last.insert(id, steps.len());
-            steps.push(Step { node: id, what: What::End, after });
         }
-        Ok(Ok(()))
+        Ok(Ok(own))
     }
 }

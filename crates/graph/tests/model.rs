@@ -127,7 +127,7 @@ fn children_are_laid_out_in_their_parents_and_go_with_them() {
     assert_eq!(graphs.destroy(own), Err(Error::Owned));
     let steps = graphs.steps(graph).unwrap().unwrap();
     let told: Vec<_> =
-        steps.iter().map(|step| (step.what, step.after.iter().map(|a| a.0).collect())).collect();
+        steps.iter().map(|step| (step.what.clone(), step.after.iter().map(|a| a.0).collect())).collect();
     let expected: Vec<(What, Vec<usize>)> = vec![
         (What::Work, vec![]),
         (What::Begin, vec![0]),
@@ -155,8 +155,99 @@ fn a_difference_is_named() {
     let (old, _) = build(&mut graphs, 3, &[(0, 1), (1, 2)]);
     let (new, nodes) = build(&mut graphs, 3, &[(0, 1), (0, 2)]);
     assert_eq!(graphs.pair(old, new, &|_, _| true).unwrap(), Err(Difference::Topology(Some(nodes[2]))));
+    let (wider, nodes) = build(&mut graphs, 3, &[(0, 2), (1, 2)]);
+    assert_eq!(graphs.pair(old, wider, &|_, _| true).unwrap(), Err(Difference::Topology(Some(nodes[2]))));
+    // Two that wait for one, and for one each: where it is one, it cannot be two.
+    let (one, _) = build(&mut graphs, 4, &[(0, 2), (0, 3), (1, 3)]);
+    let (two, nodes) = build(&mut graphs, 4, &[(0, 2), (1, 3), (0, 3)]);
+    assert_eq!(graphs.pair(one, two, &|_, _| true).unwrap(), Err(Difference::Edge(nodes[3], nodes[1])),);
     let (same, nodes) = build(&mut graphs, 3, &[(0, 1), (1, 2)]);
     assert_eq!(graphs.pair(old, same, &|_, b| *b != 1).unwrap(), Err(Difference::Kind(nodes[1])));
+}
+
+#[test]
+fn nodes_are_paired_by_their_edges_and_not_by_when_they_were_made() {
+    let mut graphs = Graphs::default();
+    let plain = EdgeData::default();
+    let pairs = |graphs: &Graphs<usize>, old, new| {
+        let pairs = graphs.pair(old, new, &|_, _| true).unwrap().unwrap();
+        let work = |node| *graphs.node(node).unwrap().body.work().unwrap();
+        let mut works: Vec<_> = pairs.into_iter().map(|(old, new)| (work(old), work(new))).collect();
+        works.sort_unstable();
+        works
+    };
+    // 2 waits for 0 and 1, in this order; in the other graph for 1 and 0.
+    let (old, _) = build(&mut graphs, 3, &[(0, 2), (1, 2)]);
+    let (new, _) = build(&mut graphs, 3, &[(1, 2), (0, 2)]);
+    assert_eq!(pairs(&graphs, old, new), [(0, 1), (1, 0), (2, 2)]);
+    // The first node is the last that comes to have none behind it, in a copy too.
+    let (old, _) = build(&mut graphs, 2, &[]);
+    let (new, nodes) = build(&mut graphs, 3, &[]);
+    graphs.connect(new, &[(nodes[0], nodes[1], plain)]).unwrap();
+    let _ = graphs.remove(nodes[1]).unwrap();
+    assert_eq!(pairs(&graphs, old, new), [(0, 2), (1, 0)]);
+    let copy = graphs.clone_graph(new).unwrap();
+    assert_eq!(pairs(&graphs, old, copy), [(0, 2), (1, 0)]);
+}
+
+#[test]
+fn a_moved_graph_is_its_nodes_for_good() {
+    let mut graphs = Graphs::default();
+    let (child, nodes) = build(&mut graphs, 1, &[]);
+    let graph = graphs.create();
+    assert_eq!(graphs.move_child(child, &[], child), Err(Error::Itself));
+    let inner = graphs.create();
+    let node = graphs.move_child(graph, &[], child).unwrap();
+    graphs.move_child(child, &[], inner).unwrap();
+    assert_eq!(graphs.move_child(inner, &[], graph), Err(Error::Itself));
+    assert_eq!(graphs.move_child(graph, &[], inner), Err(Error::Owned));
+    assert_eq!(graphs.destroy(child), Err(Error::Owned));
+    assert!(graphs.is_bound(child).unwrap() && !graphs.is_bound(graph).unwrap());
+    assert_eq!(graphs.with_parents(inner).collect::<Vec<_>>(), [inner, child, graph]);
+    let steps = graphs.steps(graph).unwrap().unwrap();
+    assert_eq!(steps[1].node, nodes[0], "it is the graph itself that runs");
+    let _ = graphs.remove(node).unwrap();
+    assert!(!graphs.contains(inner) && graphs.node(nodes[0]).is_err());
+}
+
+#[test]
+fn what_a_choice_decides_about_stands_behind_it_and_apart() {
+    let mut graphs = Graphs::default();
+    let (child, _) = build(&mut graphs, 2, &[(0, 1)]);
+    let graph = graphs.create();
+    let first = graphs.add(graph, &[], 10).unwrap();
+    let mut told = Vec::new();
+    let choice = graphs.add_choice(graph, &[behind(first)], 2, |own| {
+        told = own.to_vec();
+        11
+    });
+    let choice = choice.unwrap();
+    let last = graphs.add(graph, &[behind(choice)], 12).unwrap();
+    assert_eq!(graphs.node(choice).unwrap().body.graphs(), told);
+    let inside = graphs.add_child(told[0], &[], child).unwrap();
+    graphs.add(told[0], &[behind(inside)], 20).unwrap();
+    graphs.add_choice(told[1], &[], 1, |_| 30).unwrap();
+    graphs.add(told[1], &[], 31).unwrap();
+    let copy = graphs.clone_graph(graph).unwrap();
+    assert!(graphs.pair(graph, copy, &|a, b| a == b).unwrap().is_ok());
+    for of in [graph, copy] {
+        let steps = graphs.steps(of).unwrap().unwrap();
+        let after: Vec<Vec<usize>> =
+            steps.iter().map(|step| step.after.iter().map(|after| after.0).collect()).collect();
+        let expected: Vec<Vec<usize>> =
+            vec![vec![], vec![0], vec![], vec![2], vec![3], vec![4], vec![5], vec![], vec![], vec![1]];
+        assert_eq!(after, expected);
+        assert_eq!((&steps[1].what, &steps[7].what), (&What::Choice(vec![5, 2]), &What::Choice(vec![0])));
+    }
+    assert_eq!(graphs.all_work(graph).len(), 8);
+    assert_eq!(graphs.steps(graph).unwrap().unwrap()[9].node, last);
+    // In a child, nothing waits for what is inside of a choice.
+    let outer = graphs.create();
+    graphs.add_child(outer, &[], graph).unwrap();
+    let steps = graphs.steps(outer).unwrap().unwrap();
+    assert_eq!(steps.last().unwrap().after.iter().map(|after| after.0).collect::<Vec<_>>(), [10]);
+    let _ = graphs.remove(choice).unwrap();
+    assert!(!graphs.contains(told[0]) && graphs.node(inside).is_err());
 }
 
 #[test]

@@ -367,9 +367,15 @@ impl Session {
 
     fn restore_graphs(&self, state: &SessionState, purpose: Purpose) -> Result<()> {
         let orphans = self.restore_orphans(&state.graphs).map_err(object("an event of a graph"))?;
+        let templates =
+            self.restore_conditions(&state.conditions).map_err(object("the conditions of graphs"))?;
         for record in &state.graphs {
             let name = format!("graph {:#x}", record.id.handle());
-            self.restore_graph(record, &orphans, purpose).map_err(object(name))?;
+            let template = record.template.map(|id| {
+                let missing = || RestoreError::Dangling(format!("the conditions of {name}"));
+                templates.get(&id).cloned().ok_or_else(missing)
+            });
+            self.restore_graph(record, template.transpose()?, &orphans, purpose).map_err(object(name))?;
         }
         Ok(())
     }

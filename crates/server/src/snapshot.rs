@@ -1,6 +1,7 @@
 //! Reading the object table into a [`SessionState`]; the gate is closed and the device idle.
 
 use crate::capture::Cut;
+use crate::conditions::ConditionState;
 use crate::objects::{Event, FunctionRecord, Module, Recorded, StreamKey, Table};
 use crate::session::Session;
 use crate::state::{Images, KernelRecord, ModuleHandle, ModuleState, SessionState, VariableState};
@@ -92,6 +93,7 @@ impl Session {
                 .collect(),
             textures: TextureState::of(&table),
             heaps,
+            conditions: ConditionState::of(&table),
             output: self.unsent_output(),
         };
         Ok(Cut { state, images })

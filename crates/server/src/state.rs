@@ -3,6 +3,7 @@
 //! The bytes: the images of device code, each beginning at a multiple of a chunk so that it is stored once however the
 //! rest changes; then the table; then a footer (length of the table, version, magic). The checksum is the store's.
 
+use crate::conditions::ConditionState;
 use crate::heaps::HeapRecord;
 use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
@@ -57,6 +58,8 @@ pub struct SessionState {
     pub libraries: Vec<LibraryRecord>,
     /// Kernels.
     pub kernels: Vec<KernelRecord>,
+    /// Conditions of graphs.
+    pub conditions: ConditionState,
     /// Executable graphs.
     pub graphs: Vec<GraphRecord>,
     /// Pinned memory.
@@ -237,6 +240,7 @@ mod tests {
             functions: vec![],
             libraries: vec![],
             kernels: vec![],
+            conditions: ConditionState::default(),
             graphs: vec![],
             pinned: vec![],
             stream_attributes: vec![],

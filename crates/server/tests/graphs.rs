@@ -4,6 +4,7 @@
 mod common;
 
 use common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, rehearse};
+use std::time::Duration;
 use wire::*;
 
 fn encoded(value: &impl Wire) -> Vec<u8> {
@@ -30,7 +31,7 @@ fn kernel(callee: Callee, address: u64, value: u32) -> GraphWork {
 }
 
 fn copy(dst: u64, src: u64, bytes: u64) -> GraphWork {
-    let side = |address| Pitched { address, pitch: bytes, rows: 1 };
+    let side = |address| CopySide::Memory(Pitched { address, pitch: bytes, rows: 1 });
     GraphWork::Copy(GraphCopy { ctx: CTX, dst: side(dst), src: side(src), width: bytes, height: 1, depth: 1 })
 }
 
@@ -47,7 +48,7 @@ fn chain(works: Vec<GraphWork>) -> GraphPlan {
 const GRAPH: GraphExecId = GraphExecId(700);
 
 fn instantiate(thread: &mut Thread, plan: &GraphPlan) -> Result<(), CuError> {
-    thread.call(GraphInstantiate { ctx: CTX, exec: GRAPH, flags: 0, plan: inline(plan) })
+    thread.call(GraphInstantiate { ctx: CTX, exec: GRAPH, template: None, flags: 0, plan: inline(plan) })
 }
 
 fn launch(thread: &mut Thread) {
@@ -219,7 +220,7 @@ fn graphs_share_an_event_that_only_they_have() {
     let second = GraphExecId(701);
     instantiate(&mut thread, &chain(vec![GraphWork::EventRecord(event)])).unwrap();
     let plan = inline(&chain(vec![GraphWork::EventWait(event), kernel(store, memory, 7)]));
-    thread.call(GraphInstantiate { ctx: CTX, exec: second, flags: 0, plan }).unwrap();
+    thread.call(GraphInstantiate { ctx: CTX, exec: second, template: None, flags: 0, plan }).unwrap();
     thread.send(EventDestroy { event });
     thread.synchronize().unwrap();
     app.session.close_gate(LONG).unwrap();
@@ -234,7 +235,7 @@ fn graphs_share_an_event_that_only_they_have() {
     thread.launch(wait_for, one, 1, &[flags, flags + 4], &[]);
     thread.send(GraphLaunch { ctx: CTX, stream: one, exec: GRAPH, wide: true });
     thread.send(GraphLaunch { ctx: CTX, stream: two, exec: second, wide: true });
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     assert_eq!(
         thread.call(StreamQuery { ctx: CTX, stream: two }),
         Ok(false),
@@ -256,7 +257,9 @@ fn functions_of_a_launch_that_fails_are_told_of_it() {
     instantiate(&mut thread, &plan).unwrap();
     // Its code is gone, and so it is to be built anew, which cannot be.
     let plan = inline(&chain(vec![kernel(store, memory, 1), GraphWork::Host(CallbackId(32))]));
-    thread.call(GraphInstantiate { ctx: CTX, exec: GraphExecId(701), flags: 0, plan }).unwrap();
+    thread
+        .call(GraphInstantiate { ctx: CTX, exec: GraphExecId(701), template: None, flags: 0, plan })
+        .unwrap();
     thread.call(ModuleUnload { module: ModuleId(2) }).unwrap();
     thread.send(GraphLaunch { ctx: CTX, stream: Stream::Legacy, exec: GraphExecId(701), wide: false });
     let no_stream = Stream::Created(StreamId(99));
@@ -294,7 +297,7 @@ fn what_a_graph_holds_is_released_behind_its_launches() {
         assert_eq!(receiver.next(LONG).unwrap().unwrap().id, id);
         receiver.acknowledge();
     }
-    let soon = std::time::Duration::from_millis(50);
+    let soon = Duration::from_millis(50);
     assert!(receiver.next(soon).unwrap().is_none(), "the launch is not complete");
     ours.word(0).store(1, std::sync::atomic::Ordering::Release);
     assert_eq!(receiver.next(LONG).unwrap().unwrap().id, 41);
@@ -309,12 +312,81 @@ fn what_a_graph_holds_is_released_behind_its_launches() {
 }
 
 #[test]
+fn a_graph_of_arrays_and_words_comes_back() {
+    let (app, mut thread, ..) = started();
+    let images = Images::new();
+    let memory = thread.alloc(4096);
+    let (one, other) = (ArrayId(30), ArrayId(31));
+    let desc = ArrayDesc { width: 4, height: 2, depth: 0, format: 3, channels: 1, flags: 0 };
+    for array in [one, other] {
+        thread.call(ArrayCreate { ctx: CTX, array, desc }).unwrap();
+    }
+    let rows = CopySide::Memory(Pitched { address: memory, pitch: 16, rows: 2 });
+    let box_of = |dst, src| GraphWork::Copy(GraphCopy { ctx: CTX, dst, src, width: 16, height: 2, depth: 1 });
+    let array = |id| CopySide::Array(id, [0; 3]);
+    let word = |offset, value| Word { address: memory + offset, value, wide: false };
+    let wait = MemoryOperation::Wait { word: word(64, 1), until: Until::Reached };
+    let write = |value| MemoryOperation::Write { word: word(68, value) };
+    let operations = |list| GraphWork::Operations(GraphOperations { ctx: CTX, operations: list });
+    let plan = chain(vec![
+        box_of(array(one), rows),
+        box_of(array(other), array(one)),
+        operations(vec![wait, write(7)]),
+        GraphWork::Copy(GraphCopy {
+            ctx: CTX,
+            dst: CopySide::Memory(Pitched { address: memory + 128, pitch: 16, rows: 2 }),
+            src: array(other),
+            width: 16,
+            height: 2,
+            depth: 1,
+        }),
+    ]);
+    let words: Vec<u32> = (1..=8).collect();
+    thread.put(memory, &words);
+    thread.put(memory + 64, &[1, 0]);
+    instantiate(&mut thread, &plan).unwrap();
+    launch(&mut thread);
+    assert_eq!((thread.get(memory + 128, 8), thread.get(memory + 68, 1)), (words.clone(), vec![7]));
+    let change = vec![GraphChange { node: 2, work: operations(vec![wait, write(8)]) }];
+    thread.call(GraphUpdate { exec: GRAPH, changes: inline(&change) }).unwrap();
+
+    app.session.close_gate(LONG).unwrap();
+    let (id, state) = images.capture(&app.session);
+    let (dir, addresses) = app.kill();
+    drop(thread);
+    rehearse(&state).unwrap();
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let mut thread = app.thread();
+    thread.put(memory + 128, &[0; 8]);
+    // A launch that waits is named as what holds a cut.
+    let [held, free] = thread.streams([40, 41]).map(Stream::Created);
+    thread.put(memory + 64, &[0, 0]);
+    thread.synchronize().unwrap();
+    thread.send(GraphLaunch { ctx: CTX, stream: held, exec: GRAPH, wide: false });
+    thread.call(StreamQuery { ctx: CTX, stream: held }).unwrap();
+    let holders = app.session.close_gate(Duration::from_millis(200)).unwrap_err();
+    let named = format!("{:#x} to reach 1", memory + 64);
+    assert!(holders.iter().any(|each| each.contains(&named)), "{holders:?}");
+    let go = MemoryOperation::Write { word: word(64, 1) };
+    thread.send(MemoryOperations { ctx: CTX, stream: free, operations: vec![go] });
+    thread.call(StreamSynchronize { ctx: CTX, stream: held }).unwrap();
+    assert_eq!((thread.get(memory + 128, 8), thread.get(memory + 68, 1)), (words, vec![8]));
+    // Without one of its arrays it cannot run; the end of the array comes after the launch.
+    thread.send(ArrayDestroy { array: one });
+    launch(&mut thread);
+    thread.synchronize().unwrap();
+    assert_eq!(app.client.control().take_error(), Some(CuError::INVALID_HANDLE), "an array is gone");
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
 fn a_long_plan_travels_in_a_file() {
     let (app, mut thread, _, add, memory) = started();
     let plan = chain(vec![kernel(add, memory, 1); 3000]);
     let bytes = encoded(&plan);
     assert!(bytes.len() > GRAPH_INLINE_MAX);
-    let message = |plan| GraphInstantiate { ctx: CTX, exec: GRAPH, flags: 0, plan };
+    let message = |plan| GraphInstantiate { ctx: CTX, exec: GRAPH, template: None, flags: 0, plan };
     let file = app.dir.path().join("upload-77");
     std::fs::write(&file, &bytes).unwrap();
     thread.call(message(GraphData::Upload(UploadId(77)))).unwrap();
@@ -359,7 +431,7 @@ fn what_is_wrong_with_a_graph_is_told() {
     let mut circle = chain(vec![GraphWork::Empty]);
     circle.nodes[0].after = vec![GraphEdge { from: 0, from_port: 0, to_port: 0, kind: 0 }];
     for plan in [inline(&circle), GraphData::Inline(Bytes(vec![0xff; 40])), GraphData::Upload(UploadId(5))] {
-        let message = GraphInstantiate { ctx: CTX, exec: GraphExecId(701), flags: 0, plan };
+        let message = GraphInstantiate { ctx: CTX, exec: GraphExecId(701), template: None, flags: 0, plan };
         assert!(thread.call(message).is_err());
     }
     launch(&mut thread);

@@ -194,11 +194,23 @@ fn graphs(memory: u64) -> BoxedStrategy<Sent> {
         },
     );
     let event = (0..6u32).prop_map(|event| GraphWork::EventRecord(EventId(event)));
-    let work = prop_oneof![kernel, fill, event].boxed();
+    let write = (ctx(), likely(memory), any::<bool>()).prop_map(|(ctx, address, wide)| {
+        let write = MemoryOperation::Write { word: Word { address, value: 1, wide } };
+        GraphWork::Operations(GraphOperations { ctx, operations: vec![write] })
+    });
+    // As the software device calls the first of its conditions.
+    let handle = (0..4u64).prop_map(|number| 0xc0de << 48 | number);
+    // Nothing that could go on for ever.
+    let kind = prop_oneof![Just(ConditionKind::If), Just(ConditionKind::Switch)];
+    let choice = (ctx(), handle, kind, prop::collection::vec(0..3u32, 0..3)).prop_map(
+        |(ctx, handle, kind, bodies)| GraphWork::Conditional(GraphConditional { ctx, handle, kind, bodies }),
+    );
+    let work = prop_oneof![kernel, fill, event, write, choice].boxed();
     let edge = (0..8u32).prop_map(|from| GraphEdge { from, from_port: 0, to_port: 0, kind: 0 });
     let node = (work.clone(), prop::collection::vec(edge, 0..3));
     let node = node.prop_map(|(work, after)| GraphNode { work, after });
     let exec = || (0..6u32).prop_map(GraphExecId);
+    let template = || (0..3u32).prop_map(GraphTemplateId);
     let inline = |bytes: Vec<u8>| GraphData::Inline(Bytes(bytes));
     let plan = prop::collection::vec(node, 0..6).prop_map(move |nodes| inline(encoded(&GraphPlan { nodes })));
     let changes = prop::collection::vec((0..8u32, work), 0..3).prop_map(move |changes| {
@@ -206,8 +218,12 @@ fn graphs(memory: u64) -> BoxedStrategy<Sent> {
         inline(encoded(&changes.into_iter().map(change).collect::<Vec<_>>()))
     });
     prop_oneof![
-        3 => (ctx(), exec(), 0..16u64, plan)
-            .prop_map(|(ctx, exec, flags, plan)| sent(GraphInstantiate { ctx, exec, flags, plan })),
+        3 => (ctx(), exec(), prop::option::of(template()), 0..16u64, plan).prop_map(
+            |(ctx, exec, template, flags, plan)| sent(GraphInstantiate { ctx, exec, template, flags, plan })
+        ),
+        2 => (ctx(), template(), prop::option::of(0..4u32))
+            .prop_map(|(ctx, template, initial)| sent(GraphCondition { ctx, template, initial })),
+        1 => template().prop_map(|template| sent(GraphTemplateDestroy { template })),
         1 => (exec(), changes).prop_map(|(exec, changes)| sent(GraphUpdate { exec, changes })),
         1 => (exec(), 0..8u32, any::<bool>())
             .prop_map(|(exec, node, enabled)| sent(GraphNodeEnable { exec, node, enabled })),

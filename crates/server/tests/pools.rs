@@ -247,3 +247,38 @@ fn pools_come_back_as_they_were() {
     free(&mut thread, on(stream), large);
     assert_eq!(alloc(&mut thread, pool, on(stream), 9 << 20), large);
 }
+
+#[test]
+fn thousands_of_freed_places_are_found_as_fast_as_a_few() {
+    const COUNT: usize = 10_000;
+    let (mut app, mut thread) = App::with_context();
+    let (ours, flags) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    let [one] = thread.streams([4]);
+    let begun = std::time::Instant::now();
+    let sizes = || (0..COUNT).map(|at| 512 * (1 + at as u64 % 7));
+    let places: Vec<(u64, u64)> =
+        sizes().map(|bytes| (bytes, alloc(&mut thread, USUAL, on(one), bytes))).collect();
+    thread.launch(wait_for, on(one), 1, &[flags, flags + 4], &[]);
+    for (_, address) in &places {
+        free(&mut thread, on(one), *address);
+    }
+    // The stream is held up, and has all its places again: each the one that does best, the first freed first.
+    for (bytes, address) in &places {
+        assert_eq!(alloc(&mut thread, USUAL, on(one), *bytes), *address);
+    }
+    // What is freed for everybody waits for the stream, and nobody looks at all of it each time.
+    let plain: Vec<u64> = (0..COUNT).map(|_| thread.alloc(512)).collect();
+    for address in &plain {
+        thread.send(MemFree { address: *address });
+    }
+    assert!(!plain.contains(&thread.alloc(512)));
+    ours.word(0).store(1, Ordering::Release);
+    thread.synchronize().unwrap();
+    assert!(plain.contains(&thread.alloc(512)));
+    // With a look at each for each, minutes.
+    assert!(begun.elapsed() < 3 * LONG, "{:?}", begun.elapsed());
+    drop(thread);
+    let _ = app.kill();
+}

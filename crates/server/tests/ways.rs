@@ -102,12 +102,19 @@ fn graph_node(_: &mut App, thread: &mut Thread) -> Fate {
     let source = thread.alloc(100);
     thread.put(source, &WORDS);
     let (dst, src) = (side(address), side(source));
-    let copy = GraphCopy { ctx: CTX, dst, src, width: 12, height: 1, depth: 1 };
+    let copy = GraphCopy {
+        ctx: CTX,
+        dst: CopySide::Memory(dst),
+        src: CopySide::Memory(src),
+        width: 12,
+        height: 1,
+        depth: 1,
+    };
     let nodes = vec![GraphNode { work: GraphWork::Copy(copy), after: vec![] }];
     let mut bytes = Vec::new();
     GraphPlan { nodes }.encode(&mut Encoder::new(&mut bytes));
     let (exec, plan) = (GraphExecId(9), GraphData::Inline(Bytes(bytes)));
-    thread.call(GraphInstantiate { ctx: CTX, exec, flags: 0, plan }).unwrap();
+    thread.call(GraphInstantiate { ctx: CTX, exec, template: None, flags: 0, plan }).unwrap();
     thread.send(GraphLaunch { ctx: CTX, stream: Stream::Legacy, exec, wide: false });
     Fate::Captured(address)
 }

@@ -1,18 +1,70 @@
 //! Executable graphs: what a server is told of one. A plan's nodes are in an order in which they can run: a node waits only for
 //! nodes before it, so no plan has a cycle.
 
+use crate::arrays::CopySide;
 use crate::codec::{Bytes, DecodeError, Decoder, Encoder, Wire};
 use crate::ids::{CallbackId, Callee, ContextId, EventId, UploadId};
-use crate::messages::{LaunchValue, Pitched};
+use crate::memory_operation::MemoryOperation;
+use crate::messages::LaunchValue;
 
 /// The most bytes of a plan that a message carries itself; a longer one travels in an uploaded file.
 pub const GRAPH_INLINE_MAX: usize = 128 << 10;
 
-/// A graph, its nodes in topological order.
+/// A graph, its nodes in topological order. The nodes of a conditional node's bodies follow it, all of the first body before those
+/// of the second; nobody outside of a body waits for a node inside, nor the other way round.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct GraphPlan {
     /// The nodes.
     pub nodes: Vec<GraphNode>,
+}
+
+/// How deep conditional nodes can stand in each other's bodies.
+pub const GRAPH_DEPTH_MAX: usize = 32;
+
+impl GraphPlan {
+    /// The first node behind `node` and the bodies that it decides about.
+    #[must_use]
+    pub fn behind(&self, node: usize) -> usize {
+        let bodies = match self.nodes.get(node).map(|node| &node.work) {
+            Some(GraphWork::Conditional(conditional)) => conditional.bodies.as_slice(),
+            _ => &[],
+        };
+        bodies.iter().fold(node + 1, |end, body| end.saturating_add(*body as usize))
+    }
+
+    /// Whether each node waits only for nodes before it in the body that it is in, and every body ends inside of the one around it.
+    fn check(&self) -> Result<(), DecodeError> {
+        #[derive(Clone, Copy)]
+        struct Body {
+            number: usize,
+            end: usize,
+            depth: usize,
+        }
+        let mut open = vec![Body { number: 0, end: self.nodes.len(), depth: 0 }];
+        let mut of_node = Vec::with_capacity(self.nodes.len());
+        let mut count = 0;
+        for (index, node) in self.nodes.iter().enumerate() {
+            open.truncate(open.iter().rposition(|body| body.end > index).map_or(1, |last| last + 1));
+            let Body { number, end, depth } = open[open.len() - 1];
+            let is_before = |edge: &&GraphEdge| of_node.get(edge.from as usize) != Some(&number);
+            if let Some(edge) = node.after.iter().find(is_before) {
+                return Err(DecodeError::Invalid { what: "dependency", value: edge.from.into() });
+            }
+            of_node.push(number);
+            let GraphWork::Conditional(conditional) = &node.work else { continue };
+            let bodies = conditional.bodies.len();
+            if !conditional.kind.takes(bodies) || self.behind(index) > end || depth == GRAPH_DEPTH_MAX {
+                return Err(DecodeError::Invalid { what: "conditional node", value: bodies as u64 });
+            }
+            let mut end = self.behind(index);
+            for body in conditional.bodies.iter().rev() {
+                count += 1;
+                open.push(Body { number: count, end, depth: depth + 1 });
+                end -= *body as usize;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A node of a plan.
@@ -44,7 +96,7 @@ pub enum GraphWork {
     Empty,
     /// Runs a kernel.
     Kernel(GraphKernel),
-    /// Copies between device and pinned memory.
+    /// Copies between device memory, pinned memory and arrays.
     Copy(GraphCopy),
     /// Sets memory.
     Fill(GraphFill),
@@ -54,6 +106,50 @@ pub enum GraphWork {
     EventRecord(EventId),
     /// Waits for an event.
     EventWait(EventId),
+    /// Reads and writes words of memory.
+    Operations(GraphOperations),
+    /// Runs the nodes of a body, as a value says.
+    Conditional(GraphConditional),
+}
+
+/// `CUgraphConditionalNodeType`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConditionKind {
+    /// The first body if the value is not 0, else the second, if there is one.
+    If,
+    /// The body as long as the value is not 0.
+    While,
+    /// The body whose number the value is, if there is one.
+    Switch,
+}
+
+impl ConditionKind {
+    /// By its number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::If, Self::While, Self::Switch].into_iter().find(|each| *each as u32 == number)
+    }
+
+    /// Whether a node of this kind can have so many bodies.
+    #[must_use]
+    pub fn takes(self, bodies: usize) -> bool {
+        match self {
+            Self::If => bodies == 1 || bodies == 2,
+            Self::While => bodies == 1,
+            Self::Switch => bodies >= 1,
+        }
+    }
+}
+
+impl Wire for ConditionKind {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        (*self as u8).encode(to);
+    }
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let number = u8::decode(from)?;
+        let kind = Self::from_number(number.into());
+        kind.ok_or(DecodeError::Invalid { what: "kind of condition", value: number.into() })
+    }
 }
 
 macro_rules! records {
@@ -85,10 +181,14 @@ records! {
         attributes: Vec<(u32, LaunchValue)>,
         params: Bytes,
     }
-    /// A copy node; fields as in [`crate::Copy3D`].
-    GraphCopy { ctx: ContextId, dst: Pitched, src: Pitched, width: u64, height: u64, depth: u64 }
+    /// A copy node; fields as in [`crate::CopyBox`], but that no side is a slot.
+    GraphCopy { ctx: ContextId, dst: CopySide, src: CopySide, width: u64, height: u64, depth: u64 }
     /// A node that sets memory; fields as in [`crate::Fill`].
     GraphFill { ctx: ContextId, dst: u64, pitch: u64, element: u8, value: u32, width: u64, height: u64 }
+    /// Operations on words of memory; fields as in [`crate::MemoryOperations`].
+    GraphOperations { ctx: ContextId, operations: Vec<MemoryOperation> }
+    /// A conditional node: the handle of its condition, and how many of the nodes behind it each body has.
+    GraphConditional { ctx: ContextId, handle: u64, kind: ConditionKind, bodies: Vec<u32> }
     /// New work for a node of an executable graph.
     GraphChange { node: u32, work: GraphWork }
 }
@@ -133,6 +233,14 @@ impl Wire for GraphWork {
                 6u8.encode(to);
                 event.encode(to);
             }
+            Self::Operations(operations) => {
+                7u8.encode(to);
+                operations.encode(to);
+            }
+            Self::Conditional(conditional) => {
+                8u8.encode(to);
+                conditional.encode(to);
+            }
         }
     }
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
@@ -144,6 +252,8 @@ impl Wire for GraphWork {
             4 => Self::Host(Wire::decode(from)?),
             5 => Self::EventRecord(Wire::decode(from)?),
             6 => Self::EventWait(Wire::decode(from)?),
+            7 => Self::Operations(Wire::decode(from)?),
+            8 => Self::Conditional(Wire::decode(from)?),
             other => return Err(DecodeError::Invalid { what: "node of a graph", value: other.into() }),
         })
     }
@@ -164,13 +274,9 @@ impl Wire for GraphPlan {
         self.nodes.encode(to);
     }
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let nodes: Vec<GraphNode> = Wire::decode(from)?;
-        for (index, node) in nodes.iter().enumerate() {
-            if let Some(edge) = node.after.iter().find(|edge| edge.from as usize >= index) {
-                return Err(DecodeError::Invalid { what: "dependency", value: edge.from.into() });
-            }
-        }
-        Ok(Self { nodes })
+        let plan = Self { nodes: Wire::decode(from)? };
+        plan.check()?;
+        Ok(plan)
     }
 }
 

@@ -64,6 +64,8 @@ ids! {
     LinkId = 0xe3,
     /// An executable graph (`CUgraphExec`).
     GraphExecId = 0xdb,
+    /// A graph that conditions belong to, and that can be made executable once at a time.
+    GraphTemplateId = 0xdc,
     /// An array (`CUarray`), or a level of a mipmapped one.
     ArrayId = 0xe4,
     /// A mipmapped array (`CUmipmappedArray`).

@@ -255,8 +255,10 @@ messages! {
     91 pipelined HostFunction { ctx: ContextId, stream: Stream, callback: CallbackId } -> ();
 
     // --- executable graphs
-    /// `cuGraphInstantiate`: `plan` is an encoded [`crate::GraphPlan`].
-    100 round_trip GraphInstantiate { ctx: ContextId, exec: GraphExecId, flags: u64, plan: GraphData } -> ();
+    /// `cuGraphInstantiate`: `plan` is an encoded [`crate::GraphPlan`], whose conditions are those of `template`.
+    100 round_trip GraphInstantiate {
+        ctx: ContextId, exec: GraphExecId, template: Option<GraphTemplateId>, flags: u64, plan: GraphData,
+    } -> ();
     /// `cuGraphExecUpdate`, `cuGraphExec…NodeSetParams`: `changes` is an encoded list of [`crate::GraphChange`].
     101 round_trip GraphUpdate { exec: GraphExecId, changes: GraphData } -> ();
     /// `cuGraphNodeSetEnabled`.
@@ -269,6 +271,10 @@ messages! {
     105 pipelined GraphExecDestroy { exec: GraphExecId } -> ();
     /// Has the application run a callback when every launch of a graph so far is complete; at once where no graph is named.
     106 pipelined GraphRelease { exec: Option<GraphExecId>, callback: CallbackId } -> ();
+    /// `cuGraphConditionalHandleCreate`: the template is made with its first condition. Answers what kernels know the condition by.
+    107 round_trip GraphCondition { ctx: ContextId, template: GraphTemplateId, initial: Option<u32> } -> u64;
+    /// The end of a graph with conditions; an executable graph made from it stays.
+    108 pipelined GraphTemplateDestroy { template: GraphTemplateId } -> ();
 
     // --- memory pools
     /// `cuMemPoolCreate`; `max_bytes` 0 is no limit.

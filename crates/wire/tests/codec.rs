@@ -202,11 +202,25 @@ fn graphs_are_exact() {
     let works = [
         GraphWork::Empty,
         GraphWork::Kernel(kernel),
-        GraphWork::Copy(GraphCopy { ctx, dst: side(1), src: side(2), width: 3, height: 4, depth: 5 }),
+        GraphWork::Copy(GraphCopy {
+            ctx,
+            dst: CopySide::Memory(side(1)),
+            src: CopySide::Array(ArrayId(2), [3, 4, 5]),
+            width: 3,
+            height: 4,
+            depth: 5,
+        }),
         GraphWork::Fill(GraphFill { ctx, dst: 1, pitch: 2, element: 4, value: 5, width: 6, height: 7 }),
         GraphWork::Host(CallbackId(10)),
         GraphWork::EventRecord(EventId(11)),
         GraphWork::EventWait(EventId(12)),
+        GraphWork::Operations(GraphOperations {
+            ctx,
+            operations: vec![
+                MemoryOperation::Write { word: Word { address: 16, value: 7, wide: true } },
+                MemoryOperation::Barrier { gpu: false },
+            ],
+        }),
     ];
     let mut nodes = Vec::new();
     for (at, work) in works.into_iter().enumerate() {
@@ -222,4 +236,56 @@ fn graphs_are_exact() {
     plan.nodes[2].after[0].from = 2;
     let refused = decoded::<GraphPlan>(&encoded(&plan));
     assert_eq!(refused, Err(DecodeError::Invalid { what: "dependency", value: 2 }));
+}
+
+#[test]
+fn bodies_of_conditional_nodes_are_apart() {
+    use ConditionKind::{If, Switch, While};
+    let node = |work, after: &[u32]| GraphNode {
+        work,
+        after: after
+            .iter()
+            .map(|from| GraphEdge { from: *from, from_port: 0, to_port: 0, kind: 0 })
+            .collect(),
+    };
+    let empty = |after: &[u32]| node(GraphWork::Empty, after);
+    let choice = |kind, bodies: &[u32], after: &[u32]| {
+        let bodies = bodies.to_vec();
+        node(GraphWork::Conditional(GraphConditional { ctx: ContextId(1), handle: 2, kind, bodies }), after)
+    };
+    let nodes = vec![
+        empty(&[]),
+        choice(If, &[3, 1], &[0]),
+        empty(&[]),
+        choice(While, &[1], &[2]),
+        empty(&[]),
+        empty(&[]),
+        empty(&[0, 1]),
+        choice(Switch, &[0, 0], &[6]),
+    ];
+    let plan = GraphPlan { nodes };
+    is_exact(&plan);
+    assert_eq!((plan.behind(0), plan.behind(1), plan.behind(3), plan.behind(7)), (1, 6, 5, 8));
+    let refused = |at: usize, with: GraphNode| {
+        let mut plan = plan.clone();
+        plan.nodes[at] = with;
+        assert!(decoded::<GraphPlan>(&encoded(&plan)).is_err(), "{:?}", plan.nodes[at]);
+    };
+    // Into a body, out of one, from one to the other, and from behind into one.
+    refused(2, empty(&[0]));
+    refused(4, empty(&[2]));
+    refused(5, empty(&[2]));
+    refused(6, empty(&[5]));
+    // Longer than what is around it, and of kinds that there are not.
+    refused(3, choice(While, &[2], &[2]));
+    refused(7, choice(Switch, &[1], &[6]));
+    refused(7, choice(Switch, &[], &[6]));
+    refused(7, choice(If, &[0, 0, 0], &[6]));
+    refused(7, choice(While, &[0, 0], &[6]));
+    refused(1, choice(Switch, &[u32::MAX, u32::MAX], &[0]));
+    // Too deep.
+    let nested =
+        |depth: u32| GraphPlan { nodes: (0..depth).rev().map(|left| choice(While, &[left], &[])).collect() };
+    is_exact(&nested(GRAPH_DEPTH_MAX as u32));
+    assert!(decoded::<GraphPlan>(&encoded(&nested(GRAPH_DEPTH_MAX as u32 + 1))).is_err());
 }

@@ -1,7 +1,6 @@
 //! The [`Backend`] trait, over the engine.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +20,8 @@ use super::handles::Table;
 use super::limits::Limits;
 use super::occupancy;
 use super::place::Placement;
+use super::template::Template;
+use crate::conditions::Conditions;
 use crate::exec;
 use crate::memory::{Heap, Memory, MemoryError, Workspaces};
 use crate::module::{Kernel, Module, ModuleError, Selected};
@@ -85,8 +86,9 @@ pub struct SoftBackend {
     pub(super) arrays: Table<Of<Array>>,
     pub(super) mipmaps: Table<Of<Mipmap>>,
     pub(super) objects: Objects,
+    pub(super) templates: Table<Of<Template>>,
+    pub(super) conditions: Arc<Conditions>,
     pub(super) attributes: Attributes,
-    grids: AtomicU64,
 }
 
 impl SoftBackend {
@@ -110,8 +112,9 @@ impl SoftBackend {
             arrays: Table::default(),
             mipmaps: Table::default(),
             objects: Objects::default(),
+            templates: Table::default(),
+            conditions: Arc::default(),
             attributes: Attributes::default(),
-            grids: AtomicU64::new(1),
         }
     }
 
@@ -161,7 +164,8 @@ impl SoftBackend {
             output: self.output.clone(),
             heap,
             workspace,
-            id: self.grids.fetch_add(1, Ordering::Relaxed),
+            conditions: self.conditions.clone(),
+            id: exec::grid_id(),
             multiprocessors: MULTIPROCESSORS,
         };
         Ok(Work::Launch(Box::new(work), resident as usize))
@@ -351,6 +355,7 @@ impl Backend for SoftBackend {
         self.streams.drain(|stream| stream.context == ctx.0);
         self.events.drain(|event| event.context == ctx.0);
         self.graphs.drain(|graph| graph.context == ctx.0);
+        self.templates.drain(|template| template.context == ctx.0);
         for module in self.modules.drain(|module| module.context == ctx.0) {
             self.unload(&module.object.module)?;
         }

@@ -11,6 +11,7 @@ mod limits;
 mod machine;
 mod occupancy;
 mod place;
+mod template;
 mod textures;
 
 pub use backend::{Options, SoftBackend};

@@ -29,6 +29,14 @@ impl SoftBackend {
         }
     }
 
+    /// A copy of a box in terms of addresses.
+    pub(super) fn copy_of(&self, copy: &CopyBox) -> Result<Copy3> {
+        let CopyBox { width, height, depth, .. } = *copy;
+        let extent = [width, height, depth];
+        let (dst, src) = (self.box_side(&copy.dst, extent)?, self.box_side(&copy.src, extent)?);
+        Ok(Copy3 { dst, src, width, height, depth })
+    }
+
     /// Ends what a context has of arrays and objects.
     pub(super) fn end_textures(&self, ctx: RawContext) -> Result<()> {
         self.objects.remove_context(ctx.0);
@@ -103,11 +111,7 @@ impl Textures for SoftBackend {
 
     fn copy_box(&self, ctx: RawContext, stream: StreamArg, copy: &CopyBox) -> Result<()> {
         let context = self.context(ctx)?;
-        let CopyBox { width, height, depth, .. } = *copy;
-        let extent = [width, height, depth];
-        let (dst, src) = (self.box_side(&copy.dst, extent)?, self.box_side(&copy.src, extent)?);
-        let copy = Copy3 { dst, src, width, height, depth };
-        context.context.copy(&self.stream(&context, stream)?, copy)
+        context.context.copy(&self.stream(&context, stream)?, self.copy_of(copy)?)
     }
 
     fn texture_create(&self, ctx: RawContext, texture: &RawTexture) -> Result<u64> {

@@ -203,6 +203,11 @@ impl Warp {
                         lanes.spaces.write_local(lane, lanes.local_base + place.offset, count.into(), 4)?;
                     }
                 }
+                Builtin::SetConditional => {
+                    let (handle, value) = (argument(0)?, argument(1)?);
+                    let fault = || lanes.fault(Fault::new(FaultKind::IllegalAddress, handle), lane);
+                    lanes.launch.conditions.get(handle).ok_or_else(fault)?.set(value as u32);
+                }
                 Builtin::AssertFail => {
                     let (message, file, line, function) =
                         (argument(0)?, argument(1)?, argument(2)?, argument(3)?);

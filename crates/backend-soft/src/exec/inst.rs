@@ -204,6 +204,8 @@ pub enum Builtin {
     Malloc,
     /// `free(pointer)`
     Free,
+    /// `cudaGraphSetConditional(handle, value)`
+    SetConditional,
 }
 
 /// A call.

@@ -1,9 +1,11 @@
 //! What all blocks of a grid share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Builtin, Callee, Function};
-use crate::memory::{Heap, Memory, Workspace};
+use crate::conditions::Conditions;
+use crate::memory::{Heap, Memory, MemoryError, Workspace};
 use crate::printf::Output;
 use crate::texture::View;
 
@@ -62,13 +64,41 @@ pub struct Launch {
     pub heap: Option<Arc<Heap>>,
     /// What a cooperative grid's blocks meet at.
     pub workspace: Option<Workspace>,
+    /// Conditions that kernels can set.
+    pub conditions: Arc<Conditions>,
     /// `%gridid`
     pub id: u64,
     /// `%nsmid`
     pub multiprocessors: u32,
 }
 
+static GRIDS: AtomicU64 = AtomicU64::new(1);
+
+/// A `%gridid` that no other grid has.
+pub fn grid_id() -> u64 {
+    GRIDS.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Launch {
+    /// The same launch once more.
+    ///
+    /// # Errors
+    /// When there is no memory for a cooperative grid's workspace.
+    pub fn again(&self) -> Result<Self, MemoryError> {
+        Ok(Self {
+            image: self.image.clone(),
+            params: self.params.clone(),
+            memory: self.memory.clone(),
+            objects: self.objects.clone(),
+            output: self.output.clone(),
+            heap: self.heap.clone(),
+            workspace: self.workspace.as_ref().map(Workspace::another).transpose()?,
+            conditions: self.conditions.clone(),
+            id: grid_id(),
+            ..*self
+        })
+    }
+
     /// Threads of a block.
     pub fn threads(&self) -> u32 {
         self.block.iter().product()

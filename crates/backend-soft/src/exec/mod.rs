@@ -26,7 +26,7 @@ pub use inst::{
     Reduce, Shuffle, Together, Vote,
 };
 pub use lanes::Lanes;
-pub use launch::{Image, Launch};
+pub use launch::{Image, Launch, grid_id};
 pub use rows::{Bfloat, BfloatPair, Elem, Half, HalfPair, LANES, Pred, Row, Slot};
 pub use spaces::{GENERIC, GLOBAL, LOCAL, PARAM, SHARED, Space, Spaces};
 pub use textures::{

@@ -15,6 +15,7 @@ impl Lower<'_> {
                 (None, "__assertfail") => Callee::Builtin(Builtin::AssertFail),
                 (None, "malloc") => Callee::Builtin(Builtin::Malloc),
                 (None, "free") => Callee::Builtin(Builtin::Free),
+                (None, "cudaGraphSetConditional") => Callee::Builtin(Builtin::SetConditional),
                 (None, name) => return Err(Reason::Undefined(format!("function {name}"))),
             },
             Called::Indirect(reg, _) => match self.home(*reg) {

@@ -49,6 +49,14 @@ impl Workspaces {
 }
 
 impl Workspace {
+    /// One for another launch.
+    ///
+    /// # Errors
+    /// As [`Workspaces::take`].
+    pub fn another(&self) -> Result<Self, MemoryError> {
+        self.owner.take()
+    }
+
     /// Its address, which kernels use.
     pub fn address(&self) -> u64 {
         self.words.as_ref().map_or(0, |words| words.as_ptr() as u64)

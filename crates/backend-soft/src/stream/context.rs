@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use wire::{CuError, MemoryOperation};
+use wire::{ConditionKind, CuError, MemoryOperation};
 
 use super::event::Record;
 use super::queue::Item;
-use super::{Copy3, Event, Stream, Ticket, Work, operations, work};
+use super::{Choice, Copy3, Event, Stream, Ticket, Work, operations, work};
+use crate::exec::Launch;
 use crate::memory::Memory;
 use crate::sched::{Grid, Pool};
 
@@ -266,6 +267,49 @@ impl Context {
 }
 
 impl Executor {
+    /// Whether nobody waits for what is left.
+    fn is_over(&self) -> bool {
+        self.error.get().is_some() || self.ending.load(Ordering::Acquire)
+    }
+
+    fn run_grid(&self, launch: Launch, resident: usize) -> Result<()> {
+        let name = launch.image.functions[launch.kernel].name.clone();
+        self.pool.run(Grid::new(launch, resident)).map_err(|fault| {
+            tracing::error!(kernel = %name, "{fault}");
+            fault.code()
+        })
+    }
+
+    /// Runs the bodies that a condition asks for, as long as it does.
+    fn choose(&self, choice: &Choice) -> Result<()> {
+        while let Some(body) = choice.next() {
+            for work in body {
+                self.run_again(work)?;
+            }
+            if choice.kind != ConditionKind::While || self.is_over() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs work that stays as it is: what a body can hold.
+    fn run_again(&self, work: &Work) -> Result<()> {
+        match work {
+            Work::Nothing => Ok(()),
+            Work::Launch(launch, resident) => {
+                let launch = launch.again().map_err(|_| CuError::OUT_OF_MEMORY)?;
+                self.run_grid(launch, *resident)
+            }
+            Work::Copy(copy) => copy.run(&self.memory),
+            Work::Fill { dst, pitch, value, width, height } => {
+                work::fill(&self.memory, *dst, *pitch, value, *width, *height)
+            }
+            Work::Choice(choice) => self.choose(choice),
+            _ => Err(CuError::NOT_SUPPORTED),
+        }
+    }
+
     fn run(&self, work: Work) {
         let broken = self.error.get().copied();
         let outcome = match work {
@@ -279,18 +323,15 @@ impl Executor {
             }
             Work::Nothing => Ok(()),
             _ if broken.is_some() => Ok(()),
-            Work::Launch(launch, resident) => {
-                let name = launch.image.functions[launch.kernel].name.clone();
-                self.pool.run(Grid::new(*launch, resident)).map_err(|fault| {
-                    tracing::error!(kernel = %name, "{fault}");
-                    fault.code()
-                })
+            Work::Begin(conditions) => {
+                conditions.iter().for_each(|condition| condition.begin());
+                Ok(())
             }
+            Work::Launch(launch, resident) => self.run_grid(*launch, resident),
+            Work::Choice(choice) => self.choose(&choice),
             Work::Copy(copy) => copy.run(&self.memory),
             Work::CopyFrom(dst, bytes) => work::copy_from(&self.memory, dst, &bytes),
-            Work::Operations(list) => operations::run(&self.memory, &list, || {
-                self.error.get().is_some() || self.ending.load(Ordering::Acquire)
-            }),
+            Work::Operations(list) => operations::run(&self.memory, &list, || self.is_over()),
             Work::Fill { dst, pitch, value, width, height } => {
                 work::fill(&self.memory, dst, pitch, &value, width, height)
             }

@@ -12,5 +12,6 @@ mod work;
 
 pub use context::Context;
 pub use event::{Event, Record};
+pub use operations::validate as validate_operations;
 pub use queue::{Stream, Ticket};
-pub use work::{Copy3, Side, Work};
+pub use work::{Choice, Copy3, Side, Work};

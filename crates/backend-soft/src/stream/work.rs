@@ -3,8 +3,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use wire::{CuError, MemoryOperation};
+use wire::{ConditionKind, CuError, MemoryOperation};
 
+use crate::conditions::Condition;
 use crate::exec::Launch;
 use crate::memory::{Extents, Memory};
 
@@ -62,10 +63,38 @@ pub enum Work {
     Operations(Vec<MemoryOperation>),
     /// A host function.
     Host(HostFunction),
+    /// A graph begins to run: its conditions take their initial values.
+    Begin(Vec<Arc<Condition>>),
+    /// Runs the work of a body, as a condition says.
+    Choice(Choice),
     /// Notes the time.
     Mark(Arc<OnceLock<Instant>>),
     /// Only waits for its tickets.
     Nothing,
+}
+
+/// A conditional node with all that it decides about: grids, copies, fills and other choices, each in order.
+pub struct Choice {
+    /// What it looks at.
+    pub condition: Arc<Condition>,
+    /// What that means.
+    pub kind: ConditionKind,
+    /// The bodies.
+    pub bodies: Vec<Vec<Work>>,
+}
+
+impl Choice {
+    /// The body that is to run next; `None` for none.
+    pub fn next(&self) -> Option<&[Work]> {
+        let value = self.condition.get() as usize;
+        let body = match self.kind {
+            ConditionKind::If => usize::from(value == 0),
+            ConditionKind::While if value == 0 => return None,
+            ConditionKind::While => 0,
+            ConditionKind::Switch => value,
+        };
+        self.bodies.get(body).map(Vec::as_slice)
+    }
 }
 
 impl Side {

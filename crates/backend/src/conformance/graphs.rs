@@ -16,7 +16,7 @@ const UNTIMED: u32 = 2;
 const A_WHILE: Duration = Duration::from_millis(50);
 
 /// One block of one thread.
-fn kernel(rig: &Rig<'_>, function: RawFunction, params: Vec<u8>) -> GraphWork {
+pub(super) fn kernel(rig: &Rig<'_>, function: RawFunction, params: Vec<u8>) -> GraphWork {
     let kernel =
         GraphKernel { function, grid: [1; 3], block: [1; 3], shared: 0, attributes: Vec::new(), params };
     GraphWork::Kernel(rig.ctx, kernel)
@@ -24,25 +24,26 @@ fn kernel(rig: &Rig<'_>, function: RawFunction, params: Vec<u8>) -> GraphWork {
 
 fn copy(rig: &Rig<'_>, dst: u64, src: u64, bytes: u64) -> GraphWork {
     let side = |address| Pitched { address, pitch: bytes, rows: 1 };
-    GraphWork::Copy(rig.ctx, Copy3D { dst: side(dst), src: side(src), width: bytes, height: 1, depth: 1 })
+    let copy = Copy3D { dst: side(dst), src: side(src), width: bytes, height: 1, depth: 1 };
+    GraphWork::Copy(rig.ctx, copy.into())
 }
 
-fn edge(from: u32) -> GraphEdge {
+pub(super) fn edge(from: u32) -> GraphEdge {
     GraphEdge { from, from_port: 0, to_port: 0, kind: 0 }
 }
 
-fn node(work: GraphWork, after: &[u32]) -> GraphNode {
+pub(super) fn node(work: GraphWork, after: &[u32]) -> GraphNode {
     GraphNode { work, after: after.iter().map(|from| edge(*from)).collect() }
 }
 
 /// Nodes that each wait for the one before.
-fn chain(works: Vec<GraphWork>) -> GraphPlan {
+pub(super) fn chain(works: Vec<GraphWork>) -> GraphPlan {
     let after = |at: usize| at.checked_sub(1).map(|before| before as u32);
     let nodes = works.into_iter().enumerate();
-    GraphPlan { nodes: nodes.map(|(at, work)| node(work, after(at).as_slice())).collect() }
+    GraphPlan { nodes: nodes.map(|(at, work)| node(work, after(at).as_slice())).collect(), template: None }
 }
 
-fn instantiate(rig: &Rig<'_>, plan: &GraphPlan) -> RawGraph {
+pub(super) fn instantiate(rig: &Rig<'_>, plan: &GraphPlan) -> RawGraph {
     rig.backend.graph_instantiate(rig.ctx, plan, 0).unwrap()
 }
 
@@ -64,6 +65,7 @@ pub(super) fn graphs_run_in_order(backend: &dyn Backend) {
             node(copy(&rig, rig.at(132), rig.at(64), 4), &[5]),
             node(kernel(&rig, add, params(&[rig.at(256)], &[1])), &[6, 7]),
         ],
+        template: None,
     };
     rig.put(rig.at(256), &[0]);
     rig.wait(StreamArg::Legacy);
@@ -97,7 +99,7 @@ pub(super) fn graphs_copy_rows_and_registered_memory(backend: &dyn Backend) {
     rig.put(rig.at(0), &[0; 8]);
     rig.wait(StreamArg::Legacy);
     let back = copy(&rig, shared.address(100), rig.at(0), 32);
-    let graph = instantiate(&rig, &chain(vec![GraphWork::Copy(rig.ctx, rows), back]));
+    let graph = instantiate(&rig, &chain(vec![GraphWork::Copy(rig.ctx, rows.into()), back]));
     let stream = StreamArg::Created(rig.stream(0));
     backend.graph_launch(rig.ctx, stream, graph).unwrap();
     backend.stream_synchronize(rig.ctx, stream).unwrap();

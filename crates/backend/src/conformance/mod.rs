@@ -14,6 +14,7 @@ mod contexts;
 mod copies;
 mod errors;
 mod events;
+mod graph_nodes;
 mod graphs;
 mod memory;
 mod operations;
@@ -78,6 +79,8 @@ behaviours! {
     graphs: graphs_run_in_order graphs_copy_rows_and_registered_memory graphs_call_the_host_each_time
         graphs_record_and_await_events graphs_are_updated nodes_are_disabled launches_of_a_graph_are_in_turn
         wrong_graphs_are_told_at_once;
+    graph_nodes: graphs_copy_arrays graphs_operate_on_words conditions_choose_what_runs
+        conditions_are_inside_of_one_another;
     placement: made_again_in_the_same_place given_back_ranges_are_told;
     errors: no_module_from_garbage no_function_of_that_name wrong_launches_are_told_at_once
         a_wild_access_is_sticky host_functions_are_told_of_failure;

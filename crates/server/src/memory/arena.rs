@@ -27,7 +27,7 @@ pub const RETAIN: u64 = 128 << 20;
 const SMALL_BLOCK_MAX: u64 = 32 << 20;
 
 /// What a block is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Use {
     /// One allocation.
     Whole,
@@ -112,6 +112,13 @@ impl Freed {
     pub fn holder(&self) -> Holder {
         self.holder
     }
+}
+
+/// The size of a place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    kind: Use,
+    bytes: u64,
 }
 
 /// What a holder has, bytes.
@@ -365,20 +372,28 @@ impl Arena {
         Some(Freed { range, holder })
     }
 
-    /// Whether a freed allocation's place does for `bytes` bytes of the same holder.
+    /// How large a freed allocation's place is.
     #[must_use]
-    pub fn fits(&self, freed: &Freed, bytes: u64) -> bool {
-        match self.block_of(freed.range.base) {
-            Some((_, block)) if block.kind == Use::Whole => {
-                let size = bytes.checked_next_multiple_of(BLOCK_GRANULARITY);
-                bytes > SMALL_MAX && size.is_some_and(|size| (size..=most(size)).contains(&block.bytes))
-            }
-            Some(_) => bytes <= SMALL_MAX && rounded(bytes) <= rounded(freed.range.bytes),
-            None => false,
-        }
+    pub fn place(&self, freed: &Freed) -> Option<Place> {
+        let (_, block) = self.block_of(freed.range.base)?;
+        Some(match block.kind {
+            Use::Whole => Place { kind: Use::Whole, bytes: block.bytes },
+            Use::Shared => Place { kind: Use::Shared, bytes: rounded(freed.range.bytes)? },
+        })
     }
 
-    /// Makes a freed allocation's place that [`Arena::fits`] live again, before it is reclaimed: whoever uses it does so
+    /// The smallest and the largest place that does for `bytes` bytes.
+    #[must_use]
+    pub fn places_for(bytes: u64) -> Option<(Place, Place)> {
+        let of = |kind, least, most| (Place { kind, bytes: least }, Place { kind, bytes: most });
+        if bytes <= SMALL_MAX {
+            return Some(of(Use::Shared, rounded(bytes)?, u64::MAX));
+        }
+        let size = bytes.checked_next_multiple_of(BLOCK_GRANULARITY)?;
+        Some(of(Use::Whole, size, most(size)))
+    }
+
+    /// Makes a freed allocation's place that does ([`Arena::places_for`]) live again, before it is reclaimed: whoever uses it does so
     /// after all work that may still touch it. What is left of the place stays freed.
     pub fn reuse(&mut self, freed: Freed, bytes: u64, ctx: ContextId) -> (Allocation, Option<Freed>) {
         let Freed { range, holder } = freed;

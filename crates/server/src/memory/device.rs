@@ -6,7 +6,7 @@ use super::pool::{Pool, PoolKey};
 use crate::lock;
 use crate::objects::Marker;
 use backend::{Backend, Range, RawBlock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use wire::{ContextId, CuError};
 
@@ -20,7 +20,8 @@ pub(super) struct Inner {
     pub(super) arena: Arena,
     reserved: bool,
     blocks: BTreeMap<u64, RawBlock>,
-    pub(super) tickets: Vec<Ticket>,
+    /// What was freed, oldest first.
+    pub(super) tickets: VecDeque<Ticket>,
     /// What was freed in stream order.
     pub(super) streams: Vec<StreamFrees>,
     pub(super) pools: BTreeMap<PoolKey, Pool>,
@@ -46,7 +47,7 @@ impl DeviceMemory {
             arena: Arena::new(range),
             reserved: false,
             blocks: BTreeMap::new(),
-            tickets: Vec::new(),
+            tickets: VecDeque::new(),
             streams: Vec::new(),
             pools: BTreeMap::new(),
             unsynchronized: false,
@@ -142,7 +143,7 @@ impl DeviceMemory {
     pub fn free(&self, address: u64, markers: Vec<Marker>) -> bool {
         let mut inner = lock(&self.inner);
         let Some(freed) = inner.free(address) else { return false };
-        inner.tickets.push(Ticket { freed, markers });
+        inner.tickets.push_back(Ticket { freed, markers });
         inner.settle();
         true
     }
@@ -279,21 +280,21 @@ impl Inner {
     /// Bytes that are freed and that work may still touch.
     fn unsettled_bytes(&self) -> u64 {
         let tickets = self.tickets.iter().map(|ticket| ticket.freed.bytes());
-        tickets.chain(self.streams.iter().flat_map(StreamFrees::bytes)).sum()
+        tickets.chain(self.streams.iter().map(StreamFrees::bytes)).sum()
     }
 
-    /// Makes the places of freed allocations available whose work is complete.
+    /// Makes the places of freed allocations available whose work is complete. A free waits for every stream that is busy, so what was
+    /// freed later is not complete earlier, and nobody has to look at more than the first that is not.
     pub(super) fn settle(&mut self) {
-        let mut waiting = Vec::with_capacity(self.tickets.len());
-        for mut ticket in std::mem::take(&mut self.tickets) {
-            ticket.markers.retain(|marker| !marker.is_complete());
-            if ticket.markers.is_empty() {
-                self.arena.reclaim(ticket.freed);
-            } else {
-                waiting.push(ticket);
+        while let Some(first) = self.tickets.front_mut() {
+            first.markers.retain(|marker| !marker.is_complete());
+            if !first.markers.is_empty() {
+                break;
+            }
+            if let Some(Ticket { freed, .. }) = self.tickets.pop_front() {
+                self.arena.reclaim(freed);
             }
         }
-        self.tickets = waiting;
         self.settle_streams();
     }
 }

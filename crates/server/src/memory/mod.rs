@@ -4,6 +4,7 @@ pub mod arena;
 mod device;
 mod ordered;
 mod packed;
+mod pending;
 mod pinned;
 pub mod pool;
 mod virtual_memory;

@@ -1,26 +1,33 @@
 //! Stream-ordered allocation: a place freed in a stream is that stream's at once, and everybody's when the stream has come to
 //! the free.
 
-use super::arena::{Allocation, Freed, Holder};
+use super::arena::{Allocation, Arena, Freed, Holder, Place};
 use super::device::{DeviceMemory, Inner};
+use super::pending::Pending;
 use super::pool::{self, Pool, PoolKey, PoolRecord};
 use crate::failure::Result;
 use crate::lock;
 use crate::objects::{Marker, Stream};
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use wire::{ContextId, CuError};
 
-/// What one stream has freed and not come to yet, oldest first. A piece of a place shares the marker of the whole.
+/// What one stream has freed and not come to yet. A piece of a place shares the marker of the whole.
 pub(super) struct StreamFrees {
     stream: Weak<Stream>,
-    freed: VecDeque<(Arc<Marker>, Freed)>,
+    freed: Pending<Arc<Marker>>,
 }
 
 impl StreamFrees {
-    /// Bytes of each place.
-    pub(super) fn bytes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.freed.iter().map(|(_, freed)| freed.bytes())
+    /// With the first place that it has freed.
+    fn new(stream: Weak<Stream>, marker: Arc<Marker>, freed: Freed, place: Place) -> Self {
+        let mut frees = Self { stream, freed: Pending::default() };
+        frees.freed.push(marker, freed, place);
+        frees
+    }
+
+    /// Bytes of its places.
+    pub(super) fn bytes(&self) -> u64 {
+        self.freed.bytes()
     }
 
     fn is_of(&self, stream: &Arc<Stream>) -> bool {
@@ -84,8 +91,10 @@ impl DeviceMemory {
     /// Frees what a stream could not be made to wait for: it is as far as it was, and no stream's own.
     fn put_back(&self, allocation: &Allocation, marker: Arc<Marker>) {
         let mut inner = lock(&self.inner);
-        if let Some(freed) = inner.free(allocation.range.base) {
-            inner.streams.push(StreamFrees { stream: Weak::new(), freed: VecDeque::from([(marker, freed)]) });
+        let Some(freed) = inner.free(allocation.range.base) else { return };
+        match inner.arena.place(&freed) {
+            Some(place) => inner.streams.push(StreamFrees::new(Weak::new(), marker, freed, place)),
+            None => inner.arena.reclaim(freed),
         }
     }
 
@@ -95,15 +104,13 @@ impl DeviceMemory {
         let mut inner = lock(&self.inner);
         let Some(freed) = inner.free(address) else { return false };
         inner.unsynchronized = true;
-        match marker.map(Arc::new) {
-            None => inner.arena.reclaim(freed),
-            Some(marker) => match inner.streams.iter_mut().find(|frees| frees.is_of(stream)) {
-                Some(frees) => frees.freed.push_back((marker, freed)),
-                None => inner.streams.push(StreamFrees {
-                    stream: Arc::downgrade(stream),
-                    freed: VecDeque::from([(marker, freed)]),
-                }),
-            },
+        let (Some(marker), Some(place)) = (marker.map(Arc::new), inner.arena.place(&freed)) else {
+            inner.arena.reclaim(freed);
+            return true;
+        };
+        match inner.streams.iter_mut().find(|frees| frees.is_of(stream)) {
+            Some(frees) => frees.freed.push(marker, freed, place),
+            None => inner.streams.push(StreamFrees::new(Arc::downgrade(stream), marker, freed, place)),
         }
         true
     }
@@ -217,16 +224,16 @@ impl Inner {
         wanted: impl Fn(&StreamFrees) -> bool,
     ) -> Option<(Allocation, Arc<Marker>)> {
         let Self { arena, streams, .. } = self;
-        let fits = |freed: &Freed| freed.holder() == holder && arena.fits(freed, bytes);
-        let found = streams.iter().enumerate().filter(|(_, frees)| wanted(frees)).find_map(|(at, frees)| {
-            frees.freed.iter().position(|(_, freed)| fits(freed)).map(|place| (at, place))
-        });
-        let (at, place) = found?;
-        let frees = &mut streams[at].freed;
-        let (marker, freed) = frees.remove(place)?;
+        let sizes = Arena::places_for(bytes)?;
+        let mut streams = streams.iter_mut().filter(|frees| wanted(frees));
+        let (frees, number) = streams
+            .find_map(|frees| frees.freed.find(holder, sizes).map(|number| (&mut frees.freed, number)))?;
+        let (marker, freed) = frees.remove(number)?;
         let (allocation, rest) = arena.reuse(freed, bytes, ctx);
-        if let Some(rest) = rest {
-            frees.insert(place, (Arc::clone(&marker), rest));
+        if let Some(rest) = rest
+            && let Some(place) = arena.place(&rest)
+        {
+            frees.insert(number, Arc::clone(&marker), rest, place);
         }
         self.count(&allocation);
         Some((allocation, marker))
@@ -236,10 +243,8 @@ impl Inner {
     pub(super) fn settle_streams(&mut self) {
         let Self { arena, streams, pools, .. } = self;
         for frees in streams.iter_mut() {
-            while frees.freed.front().is_some_and(|(marker, _)| marker.is_complete()) {
-                if let Some((_, freed)) = frees.freed.pop_front() {
-                    arena.reclaim(freed);
-                }
+            while let Some(freed) = frees.freed.pop_if(|marker| marker.is_complete()) {
+                arena.reclaim(freed);
             }
         }
         streams.retain(|frees| !frees.freed.is_empty());
@@ -255,13 +260,8 @@ impl Inner {
     pub(super) fn forget_frees(&mut self, ctx: Option<ContextId>) {
         let Self { arena, streams, .. } = self;
         for frees in streams.iter_mut() {
-            frees.freed.retain(|(marker, freed)| {
-                let over = ctx.is_none_or(|ctx| marker.context().id() == ctx);
-                if over {
-                    arena.reclaim(*freed);
-                }
-                !over
-            });
+            let over = |marker: &Arc<Marker>| ctx.is_none_or(|ctx| marker.context().id() == ctx);
+            frees.freed.take_if(over).into_iter().for_each(|freed| arena.reclaim(freed));
         }
     }
 

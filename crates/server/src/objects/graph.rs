@@ -1,12 +1,12 @@
 //! Executable graphs.
 
-use super::{Context, Event, EventRecord, Function, Stream};
+use super::{Array, Context, Event, EventRecord, Function, Stream, Template};
 use crate::lock;
 use backend::{Backend, RawGraph};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
-use wire::{ContextId, Encoder, EventId, GraphExecId, GraphPlan, Wire};
+use wire::{ContextId, Encoder, EventId, GraphExecId, GraphPlan, GraphTemplateId, Wire};
 
 /// What it takes to make an executable graph again.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -15,6 +15,8 @@ pub struct GraphRecord {
     pub id: GraphExecId,
     /// The context it was made in.
     pub ctx: ContextId,
+    /// What its conditions belong to.
+    pub template: Option<GraphTemplateId>,
     /// As it was made.
     pub flags: u64,
     /// The plan with all later changes, as on the wire.
@@ -31,12 +33,20 @@ pub struct GraphRecord {
 pub struct GraphExec {
     /// Its handle.
     pub id: GraphExecId,
-    /// The context it was made in.
-    pub ctx: Arc<Context>,
-    /// As it was made.
-    pub flags: u64,
+    /// What stays.
+    pub frame: Frame,
     /// What changes.
     pub state: Mutex<GraphState>,
+}
+
+/// What an executable graph is made in.
+pub struct Frame {
+    /// The context it was made in.
+    pub ctx: Arc<Context>,
+    /// What its conditions belong to.
+    pub template: Option<Arc<Template>>,
+    /// As it was made.
+    pub flags: u64,
 }
 
 /// What changes in an executable graph.
@@ -70,8 +80,8 @@ pub struct Built {
 pub enum Use {
     /// Nothing that could go.
     Nothing,
-    /// A context.
-    Context(Arc<Context>),
+    /// Memory of a context, and arrays.
+    Memory(Arc<Context>, Vec<Arc<Array>>),
     /// A function, and with it its module and context.
     Function(Arc<Function>),
     /// An event that it waits for.
@@ -86,7 +96,7 @@ impl Use {
     pub fn event(&self) -> Option<&Arc<Event>> {
         match self {
             Self::Event(event) | Self::Record(event) => Some(event),
-            Self::Nothing | Self::Context(_) | Self::Function(_) => None,
+            Self::Nothing | Self::Memory(..) | Self::Function(_) => None,
         }
     }
 
@@ -95,7 +105,7 @@ impl Use {
     pub fn context(&self) -> Option<&Arc<Context>> {
         match self {
             Self::Nothing => None,
-            Self::Context(ctx) => Some(ctx),
+            Self::Memory(ctx, _) => Some(ctx),
             Self::Function(function) => Some(&function.module.ctx),
             Self::Event(event) | Self::Record(event) => Some(&event.ctx),
         }
@@ -151,8 +161,9 @@ impl GraphExec {
         orphans.dedup_by_key(|record| record.id);
         GraphRecord {
             id: self.id,
-            ctx: self.ctx.id(),
-            flags: self.flags,
+            ctx: self.frame.ctx.id(),
+            template: self.frame.template.as_ref().map(|template| template.id),
+            flags: self.frame.flags,
             plan,
             disabled: state.disabled.clone(),
             orphans,

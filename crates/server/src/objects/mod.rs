@@ -13,6 +13,7 @@ mod host_copy;
 mod pace;
 mod placer;
 mod stream;
+mod template;
 mod texel;
 mod variables;
 mod waits;
@@ -25,6 +26,7 @@ pub use graph::*;
 pub use host_copy::HostCopy;
 pub use placer::*;
 pub use stream::*;
+pub use template::*;
 pub use texel::*;
 pub use variables::CodeFacts;
 
@@ -34,8 +36,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Weak};
 use wire::{
-    ArrayId, Callee, ContextId, CuError, EventId, FunctionId, GraphExecId, KernelId, LibraryId, MipmapId,
-    ModuleId,
+    ArrayId, Callee, ContextId, CuError, EventId, FunctionId, GraphExecId, GraphTemplateId, KernelId,
+    LibraryId, MipmapId, ModuleId,
 };
 
 /// Every live object of a session.
@@ -59,6 +61,8 @@ pub struct Table {
     pub kernels: BTreeMap<KernelId, Arc<Kernel>>,
     /// Executable graphs.
     pub graphs: BTreeMap<GraphExecId, Arc<GraphExec>>,
+    /// Graphs that conditions belong to.
+    pub templates: BTreeMap<GraphTemplateId, Arc<Template>>,
     /// Arrays, and levels of mipmapped ones.
     pub arrays: BTreeMap<ArrayId, Arc<Array>>,
     /// Mipmapped arrays.
@@ -131,6 +135,14 @@ impl Table {
     /// `INVALID_HANDLE`.
     pub fn mipmap(&self, id: MipmapId) -> Result<Arc<Mipmap>> {
         find(&self.mipmaps, id, CuError::INVALID_HANDLE)
+    }
+
+    /// The template `id`.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub fn template(&self, id: GraphTemplateId) -> Result<Arc<Template>> {
+        find(&self.templates, id, CuError::INVALID_HANDLE)
     }
 
     /// The event `id`.

@@ -9,15 +9,15 @@ use backend::{BoxSide, CopyBox, Pitched};
 use std::sync::Arc;
 use wire::{ArrayDesc, CopySide, CuError};
 
-/// A side of a copy whose array lives as long as the call.
-struct Held {
-    side: BoxSide,
-    _array: Option<Arc<Array>>,
+/// A side of a copy, and its array, which lives as long as this.
+pub(super) struct Held {
+    pub side: BoxSide,
+    pub array: Option<Arc<Array>>,
 }
 
 impl From<Pitched> for Held {
     fn from(side: Pitched) -> Self {
-        Self { side: BoxSide::Memory(side), _array: None }
+        Self { side: BoxSide::Memory(side), array: None }
     }
 }
 
@@ -25,18 +25,30 @@ impl Session {
     fn box_side(&self, caller: &mut Caller, side: CopySide, extent: [u64; 3]) -> Result<Held> {
         let [width, height, depth] = extent;
         match side {
+            CopySide::Slot(slot) => Ok(self.packed_slot(caller, slot, (width, height, depth))?.into()),
+            side => self.lasting_side(side, extent),
+        }
+    }
+
+    /// A side that is no slot: one that is there beyond the call.
+    pub(super) fn lasting_side(&self, side: CopySide, extent: [u64; 3]) -> Result<Held> {
+        let [width, height, depth] = extent;
+        match side {
             CopySide::Memory(side) => {
                 self.check_pitched(&side, (width, height, depth))?;
                 Ok(super::copies::pitched(side).into())
             }
-            CopySide::Slot(slot) => Ok(self.packed_slot(caller, slot, (width, height, depth))?.into()),
+            CopySide::Slot(slot) => {
+                let detail = format!("slot {slot} is the call's alone");
+                Err(Failure::new(CuError::INVALID_VALUE, detail))
+            }
             CopySide::Array(id, at) => {
                 let array = read(&self.table).array(id)?;
                 if !array.shape.contains(at, extent) {
                     let detail = format!("{extent:?} at {at:?} is not all inside of {id:?}");
                     return Err(Failure::new(CuError::INVALID_VALUE, detail));
                 }
-                Ok(Held { side: BoxSide::Array(array.raw, at), _array: Some(array) })
+                Ok(Held { side: BoxSide::Array(array.raw, at), array: Some(array) })
             }
         }
     }
@@ -76,7 +88,7 @@ impl Execute for wire::ArrayDestroy {
         table.changes += 1;
         // What ends is dropped outside of the lock.
         drop(table);
-        drop(array);
+        session.unbuild_graphs_with(&[array]);
         Ok(())
     }
 }
@@ -121,6 +133,7 @@ impl Execute for wire::MipmapDestroy {
         let levels = crate::objects::take_out(&mut table.arrays, of_it);
         table.changes += 1;
         drop(table);
+        session.unbuild_graphs_with(&levels);
         drop((levels, mipmap));
         Ok(())
     }

@@ -58,6 +58,7 @@ impl Session {
             Launch HostFunction
             PoolCreate PoolDestroy PoolTrim PoolGetAttribute PoolSetAttribute MemAllocAsync MemFreeAsync
             GraphInstantiate GraphUpdate GraphNodeEnable GraphUpload GraphLaunch GraphExecDestroy GraphRelease
+            GraphCondition GraphTemplateDestroy
             ArrayCreate ArrayDestroy MipmapCreate MipmapLevel MipmapDestroy CopyBox
             TextureCreate TextureDestroy SurfaceCreate SurfaceDestroy TensorMapEncode
             LinearTextureWidth StreamGetAttribute StreamSetAttribute

@@ -1,19 +1,21 @@
 //! Executable graphs.
 
+use super::conditions::check_conditions;
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{
-    Built, Context, Event, GraphExec, GraphRecord, GraphState, Module, Recorded, Use, in_use, insert,
+    Array, Built, Event, Frame, GraphExec, GraphRecord, GraphState, Module, Recorded, Template, Use, in_use,
+    insert,
 };
 use crate::{lock, read, write};
-use backend::{Copy3D, Fill, GraphFunction, GraphKernel, Pitched};
+use backend::{CopyBox, Fill, GraphConditional, GraphFunction, GraphKernel};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use wire::{
     ContextId, CuError, Decoder, EventId, GRAPH_INLINE_MAX, GraphChange, GraphData, GraphExecId, GraphPlan,
-    GraphWork, Wire,
+    GraphWork, MemoryOperation, Wire,
 };
 
 /// The longest plan that is read, bytes.
@@ -33,7 +35,12 @@ pub(crate) enum Purpose {
 /// Events by id: those that the table has, or an image kept for graphs.
 pub(crate) type Orphans = BTreeMap<EventId, Arc<Event>>;
 
-fn invalid(detail: String) -> Failure {
+/// Whether a node names memory, which a rehearsal has none of.
+fn uses_memory(work: &GraphWork) -> bool {
+    matches!(work, GraphWork::Copy(_) | GraphWork::Fill(_) | GraphWork::Operations(_))
+}
+
+pub(super) fn invalid(detail: String) -> Failure {
     Failure::new(CuError::INVALID_VALUE, detail)
 }
 
@@ -71,24 +78,30 @@ impl Session {
             GraphWork::Kernel(kernel) => self.resolve_kernel(kernel)?,
             GraphWork::Copy(copy) => {
                 let ctx = self.context(copy.ctx)?;
-                let shape = (copy.width, copy.height, copy.depth);
-                self.check_pitched(&copy.dst, shape)?;
-                self.check_pitched(&copy.src, shape)?;
-                let side = |side: wire::Pitched| Pitched {
-                    address: side.address,
-                    pitch: side.pitch,
-                    rows: side.rows,
-                };
-                let (width, height, depth) = shape;
-                let copy = Copy3D { dst: side(copy.dst), src: side(copy.src), width, height, depth };
-                (backend::GraphWork::Copy(ctx.raw, copy), Use::Context(ctx))
+                let wire::GraphCopy { width, height, depth, .. } = *copy;
+                let extent = [width, height, depth];
+                let (dst, src) = (self.lasting_side(copy.dst, extent)?, self.lasting_side(copy.src, extent)?);
+                let arrays = [dst.array, src.array].into_iter().flatten().collect();
+                let copy = CopyBox { dst: dst.side, src: src.side, width, height, depth };
+                (backend::GraphWork::Copy(ctx.raw, copy), Use::Memory(ctx, arrays))
             }
             GraphWork::Fill(fill) => {
                 let ctx = self.context(fill.ctx)?;
                 let wire::GraphFill { dst, pitch, element, value, width, height, .. } = *fill;
                 self.check_fill(dst, pitch, element, width, height)?;
                 let fill = Fill { dst, pitch, element, value, width, height };
-                (backend::GraphWork::Fill(ctx.raw, fill), Use::Context(ctx))
+                (backend::GraphWork::Fill(ctx.raw, fill), Use::Memory(ctx, Vec::new()))
+            }
+            GraphWork::Operations(wire::GraphOperations { ctx, operations }) => {
+                let ctx = self.context(*ctx)?;
+                self.check_operations(operations)?;
+                let work = backend::GraphWork::Operations(ctx.raw, operations.clone());
+                (work, Use::Memory(ctx, Vec::new()))
+            }
+            GraphWork::Conditional(wire::GraphConditional { ctx, handle, kind, bodies }) => {
+                let ctx = self.context(*ctx)?;
+                let conditional = GraphConditional { handle: *handle, kind: *kind, bodies: bodies.clone() };
+                (backend::GraphWork::Conditional(ctx.raw, conditional), Use::Memory(ctx, Vec::new()))
             }
             GraphWork::Host(id) => {
                 let (callbacks, id) = (Arc::clone(&self.callbacks), *id);
@@ -128,12 +141,13 @@ impl Session {
     /// Makes the backend's graph of a plan.
     fn build(
         &self,
-        ctx: &Arc<Context>,
-        flags: u64,
+        frame: &Frame,
         plan: &GraphPlan,
         disabled: &BTreeSet<u32>,
         orphans: &Orphans,
     ) -> Result<Built> {
+        let Frame { ctx, template, flags } = frame;
+        check_conditions(plan, template.as_deref())?;
         let mut nodes = Vec::with_capacity(plan.nodes.len());
         let mut uses = Vec::with_capacity(plan.nodes.len());
         let mut hollow = BTreeSet::new();
@@ -149,7 +163,8 @@ impl Session {
             nodes.push(backend::GraphNode { work, after: node.after.clone() });
             uses.push(used);
         }
-        let raw = self.backend().graph_instantiate(ctx.raw, &backend::GraphPlan { nodes }, flags & FLAGS)?;
+        let plan = backend::GraphPlan { nodes, template: template.as_ref().map(|template| template.raw) };
+        let raw = self.backend().graph_instantiate(ctx.raw, &plan, flags & FLAGS)?;
         let built = Built::new(&self.placer.backend, ctx, raw, uses, hollow);
         for node in disabled.difference(&built.hollow) {
             self.backend().graph_enable(ctx.raw, raw, *node as usize, false)?;
@@ -161,7 +176,9 @@ impl Session {
     fn rebuild(&self, graph: &GraphExec, state: &mut GraphState) {
         let events = state.built.iter().flat_map(|built| &built.uses).filter_map(Use::event);
         state.kept = events.map(|event| (event.record.id, Arc::clone(event))).collect();
-        state.built = self.build(&graph.ctx, graph.flags, &state.plan, &state.disabled, &state.kept).ok();
+        // Of a template there is one at a time.
+        state.built = None;
+        state.built = self.build(&graph.frame, &state.plan, &state.disabled, &state.kept).ok();
         if state.built.is_some() {
             state.kept.clear();
         }
@@ -184,6 +201,16 @@ impl Session {
         });
     }
 
+    /// The same for arrays that are destroyed.
+    pub(crate) fn unbuild_graphs_with(&self, gone: &[Arc<Array>]) {
+        self.unbuild_graphs(|used| match used {
+            Use::Memory(_, arrays) => {
+                arrays.iter().any(|used| gone.iter().any(|gone| Arc::ptr_eq(gone, used)))
+            }
+            _ => false,
+        });
+    }
+
     /// What it takes to make every graph again.
     pub(crate) fn graph_records(&self) -> Vec<GraphRecord> {
         let (graphs, events): (Vec<_>, BTreeSet<EventId>) = {
@@ -200,10 +227,7 @@ impl Session {
     fn has_memory_of(&self, plan: &GraphPlan, disabled: &BTreeSet<u32>) -> bool {
         let orphans = Orphans::new();
         let mut enabled = (0..).zip(&plan.nodes).filter(|(at, _)| !disabled.contains(at));
-        enabled.all(|(_, node)| match node.work {
-            GraphWork::Copy(_) | GraphWork::Fill(_) => self.resolve(&node.work, &orphans).is_ok(),
-            _ => true,
-        })
+        enabled.all(|(_, node)| !uses_memory(&node.work) || self.resolve(&node.work, &orphans).is_ok())
     }
 
     /// Makes the events again that only graphs have, each once however many have it.
@@ -222,39 +246,41 @@ impl Session {
     pub(crate) fn restore_graph(
         &self,
         record: &GraphRecord,
+        template: Option<Arc<Template>>,
         orphans: &Orphans,
         purpose: Purpose,
     ) -> Result<()> {
-        let ctx = self.context(record.ctx)?;
+        let frame = Frame { ctx: self.context(record.ctx)?, template, flags: record.flags };
         let mut from = Decoder::new(&record.plan);
         let plan = GraphPlan::decode(&mut from).map_err(|error| invalid(error.to_string()))?;
         let built = match (record.whole, purpose) {
             (false, _) => None,
-            (true, Purpose::Launch) => {
-                Some(self.build(&ctx, record.flags, &plan, &record.disabled, orphans)?)
-            }
+            (true, Purpose::Launch) => Some(self.build(&frame, &plan, &record.disabled, orphans)?),
             (true, Purpose::Rehearsal) => {
                 let mut plan = plan.clone();
                 let mut disabled = record.disabled.clone();
                 for (at, node) in (0..).zip(&mut plan.nodes) {
-                    if let GraphWork::Copy(_) | GraphWork::Fill(_) = node.work {
+                    if uses_memory(&node.work) {
                         node.work = GraphWork::Empty;
                         disabled.remove(&at);
                     }
                 }
-                Some(self.build(&ctx, record.flags, &plan, &disabled, orphans)?)
+                Some(self.build(&frame, &plan, &disabled, orphans)?)
             }
         };
         let state =
             GraphState { plan, disabled: record.disabled.clone(), built, kept: Orphans::new(), last: None };
-        let graph = GraphExec { id: record.id, ctx, flags: record.flags, state: Mutex::new(state) };
+        let graph = GraphExec { id: record.id, frame, state: Mutex::new(state) };
         insert(&mut write(&self.table).graphs, record.id, Arc::new(graph))
     }
 
     /// Takes the graphs of a context that is ending out of the table, and out of the backend what uses it.
     pub(crate) fn remove_graphs(&self, ctx: ContextId) {
-        let gone = crate::objects::take_out(&mut write(&self.table).graphs, |graph| graph.ctx.id() == ctx);
-        drop(gone);
+        let gone =
+            crate::objects::take_out(&mut write(&self.table).graphs, |graph| graph.frame.ctx.id() == ctx);
+        let templates =
+            crate::objects::take_out(&mut write(&self.table).templates, |template| template.ctx.id() == ctx);
+        drop((gone, templates));
         self.unbuild_graphs(|used| used.context().is_some_and(|used| used.id() == ctx));
         let graphs: Vec<_> = read(&self.table).graphs.values().cloned().collect();
         for graph in graphs {
@@ -265,15 +291,17 @@ impl Session {
 
 impl Execute for wire::GraphInstantiate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        let ctx = session.context(self.ctx)?;
+        let template = self.template.map(|template| read(&session.table).template(template));
+        let frame =
+            Frame { ctx: session.context(self.ctx)?, template: template.transpose()?, flags: self.flags };
         let plan: GraphPlan = session.graph_data(self.plan)?;
         if read(&session.table).graphs.contains_key(&self.exec) {
             return Err(in_use(self.exec));
         }
         let disabled = BTreeSet::new();
-        let built = Some(session.build(&ctx, self.flags, &plan, &disabled, &Orphans::new())?);
+        let built = Some(session.build(&frame, &plan, &disabled, &Orphans::new())?);
         let state = Mutex::new(GraphState { plan, disabled, built, kept: Orphans::new(), last: None });
-        let graph = Arc::new(GraphExec { id: self.exec, ctx, flags: self.flags, state });
+        let graph = Arc::new(GraphExec { id: self.exec, frame, state });
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.graphs, self.exec, graph)
@@ -308,7 +336,7 @@ impl Execute for wire::GraphUpdate {
                 works.push((change.node as usize, work));
                 uses.push((change.node as usize, used));
             }
-            session.backend().graph_update(graph.ctx.raw, built.raw, &works)?;
+            session.backend().graph_update(graph.frame.ctx.raw, built.raw, &works)?;
             for (node, used) in uses {
                 built.uses[node] = used;
             }
@@ -334,7 +362,12 @@ impl Execute for wire::GraphNodeEnable {
         }
         let hollow = state.built.as_ref().is_some_and(|built| built.hollow.contains(&self.node));
         if let Some(built) = state.built.as_ref().filter(|_| !hollow) {
-            session.backend().graph_enable(graph.ctx.raw, built.raw, self.node as usize, self.enabled)?;
+            session.backend().graph_enable(
+                graph.frame.ctx.raw,
+                built.raw,
+                self.node as usize,
+                self.enabled,
+            )?;
         }
         match self.enabled {
             true => state.disabled.remove(&self.node),
@@ -350,7 +383,7 @@ impl Execute for wire::GraphNodeEnable {
 /// The backend's graph, built if what was missing is there again.
 fn ready<'a>(session: &Session, graph: &GraphExec, state: &'a mut GraphState) -> Result<&'a Built> {
     if state.built.is_none() {
-        let built = session.build(&graph.ctx, graph.flags, &state.plan, &state.disabled, &state.kept)?;
+        let built = session.build(&graph.frame, &state.plan, &state.disabled, &state.kept)?;
         state.built = Some(built);
         state.kept.clear();
     }
@@ -385,6 +418,15 @@ impl Execute for wire::GraphLaunch {
     }
 }
 
+/// All operations on words of memory that a plan has.
+fn operations(plan: &GraphPlan) -> Vec<MemoryOperation> {
+    let operations = |node: &wire::GraphNode| match &node.work {
+        GraphWork::Operations(node) => node.operations.clone(),
+        _ => Vec::new(),
+    };
+    plan.nodes.iter().flat_map(operations).collect()
+}
+
 fn launch(
     session: &Session,
     caller: &mut Caller,
@@ -398,6 +440,7 @@ fn launch(
     let launched = session.backend().graph_launch(stream.ctx.raw, stream.arg(), built.raw);
     launched.map_err(|code| Failure::new(code, format!("launch of {:?}", message.exec)))?;
     built.note_records();
+    stream.note_waits(&operations(&state.plan))?;
     state.last = Some(Arc::downgrade(&stream));
     Ok(())
 }

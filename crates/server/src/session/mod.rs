@@ -8,6 +8,7 @@ mod arrays;
 mod attributes;
 mod callbacks;
 mod code;
+mod conditions;
 mod contexts;
 mod copies;
 mod dispatch;

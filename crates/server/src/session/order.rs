@@ -128,7 +128,9 @@ impl Footprint {
             | Request::GraphUpdate(_)
             | Request::GraphNodeEnable(_)
             | Request::GraphRelease(_)
-            | Request::GraphExecDestroy(_) => Self::Session,
+            | Request::GraphExecDestroy(_)
+            | Request::GraphTemplateDestroy(_) => Self::Session,
+            Request::GraphCondition(m) => Self::Context(m.ctx),
             Request::GraphLaunch(m) if m.wide => Self::Session,
             Request::GraphLaunch(m) => with(m.ctx, m.stream, Named::Graph(m.exec)),
             Request::GraphUpload(m) => with(m.ctx, m.stream, Named::Graph(m.exec)),

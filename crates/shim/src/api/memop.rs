@@ -1,17 +1,20 @@
 //! Stream memory operations: writes to and waits for words of device or pinned memory.
 
 use std::ffi::c_uint;
+use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult, sys};
 use sys::CUstreamBatchMemOpType as Kind;
 use wire::{MemoryOperation, MemoryOperations, Until, Word};
 
-use crate::client::{Side, with};
+use crate::client::{Call, Side, with};
+use crate::graph::{Captive, Operations, Work};
 
 /// The most operations of a batch.
 const MOST: c_uint = 256;
 /// `CU_STREAM_WAIT_VALUE_FLUSH`: no device is said to be able to (`CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES`).
 const FLUSH: c_uint = 1 << 30;
+
 fn write(word: Word, flags: c_uint) -> CuResult<MemoryOperation> {
     // `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER` ended with this version of the functions.
     if flags != 0 {
@@ -28,15 +31,25 @@ fn wait(word: Word, flags: c_uint) -> CuResult<MemoryOperation> {
     Ok(MemoryOperation::Wait { word, until })
 }
 
+/// Checks that each word is there and all of it: device or pinned memory.
+fn checked(call: &Call<'_>, operations: Vec<MemoryOperation>) -> CuResult<Vec<MemoryOperation>> {
+    for word in operations.iter().filter_map(MemoryOperation::word) {
+        let place = call.place_of(Side::Device(word.address), word.bytes())?;
+        if !word.address.is_multiple_of(word.bytes()) || place.is_local() {
+            return Err(CuError::INVALID_VALUE);
+        }
+    }
+    Ok(operations)
+}
+
 fn submit(stream: sys::CUstream, operations: Vec<MemoryOperation>) -> CuResult {
     with(|call| {
-        let (stream, ctx) = call.stream(stream)?;
-        for word in operations.iter().filter_map(MemoryOperation::word) {
-            let place = call.place_of(Side::Device(word.address), word.bytes())?;
-            if !word.address.is_multiple_of(word.bytes()) || place.is_local() {
-                return Err(CuError::INVALID_VALUE);
-            }
+        if let Some(target) = call.capture_of(stream)? {
+            let operations = Operations::new(target.ctx, checked(call, operations)?);
+            return call.capture(target, Captive::Work(Work::Operations(Arc::new(operations))));
         }
+        let (stream, ctx) = call.stream(stream)?;
+        let operations = checked(call, operations)?;
         call.submit(&MemoryOperations { ctx, stream, operations })
     })
 }
@@ -69,12 +82,32 @@ pub unsafe fn cuStreamBatchMemOp_v2(
     paramArray: *mut sys::CUstreamBatchMemOpParams,
     flags: c_uint,
 ) -> CuResult {
-    if paramArray.is_null() || count == 0 || count > MOST || flags != 0 {
+    // SAFETY: the caller's contract is the same.
+    submit(stream, unsafe { read(count, paramArray, flags) }?)
+}
+
+/// The operations that a record for a node describes.
+pub(in crate::api) unsafe fn node_operations(
+    call: &Call<'_>,
+    count: c_uint,
+    params: *const sys::CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> CuResult<Vec<MemoryOperation>> {
+    // SAFETY: the caller's contract is the same.
+    checked(call, unsafe { read(count, params, flags) }?)
+}
+
+/// Reads a batch.
+unsafe fn read(
+    count: c_uint,
+    params: *const sys::CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> CuResult<Vec<MemoryOperation>> {
+    if params.is_null() || count == 0 || count > MOST || flags != 0 {
         return Err(CuError::INVALID_VALUE);
     }
     // SAFETY: the caller gives `count` elements.
-    let operations = (0..count as usize).map(|index| unsafe { operation(paramArray.add(index)) });
-    submit(stream, operations.collect::<CuResult<_>>()?)
+    (0..count as usize).map(|index| unsafe { operation(params.add(index)) }).collect()
 }
 
 /// Reads an operation; its kind may be any number.

@@ -21,6 +21,16 @@ pub enum End {
     Array(Arc<Array>, [u64; 3]),
 }
 
+impl PartialEq for End {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Rows(one), Self::Rows(other)) => one == other,
+            (Self::Array(one, at), Self::Array(other, other_at)) => one.id == other.id && at == other_at,
+            (Self::Rows(_), Self::Array(..)) | (Self::Array(..), Self::Rows(_)) => false,
+        }
+    }
+}
+
 /// A part of a box that fits in a slot: where it begins, bytes of a row, rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Band {
@@ -60,6 +70,19 @@ impl End {
         }
     }
 
+    /// The whole side as the server knows it.
+    pub fn whole(&self) -> CopySide {
+        self.side(Band { x: 0, row: 0, slice: 0, width: 0, rows: 0 })
+    }
+
+    /// Its rows, unless it is an array.
+    pub fn rows(&self) -> Option<&Rows> {
+        match self {
+            Self::Rows(rows) => Some(rows),
+            Self::Array(..) => None,
+        }
+    }
+
     /// Where the side is; an array is on the device.
     ///
     /// # Errors
@@ -94,8 +117,7 @@ impl Call<'_> {
         let (to, from) = (dst.place(self, extent)?, src.place(self, extent)?);
         let Lane { ctx, stream, wait } = lane;
         if !to.is_local() && !from.is_local() {
-            let whole = Band { x: 0, row: 0, slice: 0, width, rows: height };
-            let (dst, src) = (dst.side(whole), src.side(whole));
+            let (dst, src) = (dst.whole(), src.whole());
             self.submit(&CopyBox { ctx, stream, dst, src, width, height, depth })?;
             return match (wait, to, from) {
                 (Wait::No, ..) | (_, Place::Device, Place::Device) => Ok(()),

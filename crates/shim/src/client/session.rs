@@ -235,6 +235,7 @@ impl Session {
             || self.mipmaps.contains(id)
             || self.promised.contains(id)
             || self.graphs.execs.contains(id)
+            || self.graphs.has_template(id)
             || self.callbacks.contains(id)
             || self.memory.has_pinned(id)
     }

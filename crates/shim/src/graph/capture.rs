@@ -10,7 +10,7 @@ use wire::ContextId;
 use super::captured::{Captured, Target, thread};
 use super::captures::{Captive, Capture, Lane, Mode, Status, Told, capturing, merge};
 use super::{Copy, Work, told};
-use crate::client::{Call, Event, Extent, Rows, Side};
+use crate::client::{Call, End, Event, Extent, Rows, Side};
 
 impl Call<'_> {
     /// Whether the stream is being captured: then work goes there. One relaxed load where nothing is. Otherwise the stream can be
@@ -336,19 +336,20 @@ impl Call<'_> {
     /// # Errors
     /// As the driver's copies; `STREAM_CAPTURE_INVALIDATED`.
     pub fn capture_bytes(&mut self, target: Target, dst: Side, src: Side, bytes: u64) -> CuResult {
-        let row = |side| Rows { side, pitch: bytes, rows: 1 };
-        self.capture_rows(target, row(dst), row(src), Extent { width: bytes, height: 1, depth: 1 })
+        let row = |side| End::Rows(Rows { side, pitch: bytes, rows: 1 });
+        self.capture_box(target, row(dst), row(src), Extent { width: bytes, height: 1, depth: 1 })
     }
 
-    /// Captures a copy of rows. An empty one leaves nothing.
+    /// Captures a copy of a box. An empty one leaves nothing.
     ///
     /// # Errors
     /// As the driver's copies; `STREAM_CAPTURE_INVALIDATED`.
-    pub fn capture_rows(&mut self, target: Target, dst: Rows, src: Rows, extent: Extent) -> CuResult {
+    pub fn capture_box(&mut self, target: Target, dst: End, src: End, extent: Extent) -> CuResult {
         if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
             return Ok(());
         }
-        self.places_of(&dst, &src, extent)?;
+        dst.place(self, extent)?;
+        src.place(self, extent)?;
         let copy = Copy { ctx: target.ctx, dst, src, extent };
         self.capture(target, Captive::Work(Work::Copy(copy)))
     }

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ::graph::{Body, Edge, EdgeData, GraphId, NodeId};
+use ::graph::{Edge, EdgeData, GraphId, NodeId};
 use cuda_abi::{CuError, CuResult, sys};
 use wire::ContextId;
 
 use super::captured::{Captured, Target, thread};
-use super::{Destructor, Model, Work, told};
+use super::{Destructor, Model, Work};
 
 /// How many captures there are.
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -225,15 +225,14 @@ impl Model {
         after.retain(|edge| self.graphs.node(edge.node).is_ok());
         if let Captive::Early(_) = work
             && let [edge] = &mut *after
-            && let Ok(Body::Work(Work::Kernel(_))) = self.graphs.node(edge.node).map(|node| &node.body)
+            && let Ok(Some(Work::Kernel(_))) = self.graphs.node(edge.node).map(|node| node.body.work())
         {
             edge.data = PROGRAMMATIC;
         }
         let node = match work {
-            Captive::Work(work) | Captive::Early(work) => self.graphs.add(graph, &after, work),
-            Captive::Child(child) => self.graphs.add_child(graph, &after, child),
+            Captive::Work(work) | Captive::Early(work) => self.add(graph, &after, work)?,
+            Captive::Child(child) => self.add_child(graph, &after, child, false)?,
         };
-        let node = node.map_err(told)?;
         self.captures.lane(target)?.after = vec![behind(node)];
         Ok(node)
     }

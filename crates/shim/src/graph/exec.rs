@@ -4,14 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::graph::{Body, GraphId, NodeId, Step, What};
+use ::graph::{Body, GraphId, NodeId};
 use cuda_abi::{CuError, CuResult, sys};
-use wire::{
-    ContextId, GraphExecDestroy, GraphExecId, GraphInstantiate, GraphLaunch, GraphNodeEnable, GraphUpload,
-};
+use wire::{ContextId, GraphExecDestroy, GraphExecId, GraphLaunch, GraphNodeEnable, GraphUpload};
 
-use super::plan::{Planner, Slot, graph_data};
-use super::{GraphMemory, Model, Work, told};
+use super::instantiate::Unique;
+use super::plan::Slot;
+use super::{GraphMemory, Work, told};
 use crate::client::{Call, Event, Object, Owner, Session};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: what a launch has allocated and nobody has freed is freed by the next.
@@ -51,6 +50,8 @@ pub(super) struct State {
     callbacks: Vec<u32>,
     /// Staging memory.
     pub staging: Vec<u64>,
+    /// What no other executable graph can have.
+    pub unique: Vec<Unique>,
     /// Memory that it allocates.
     memory: Vec<Arc<GraphMemory>>,
     /// Addresses of memory that it frees.
@@ -64,6 +65,26 @@ pub(super) struct State {
 }
 
 impl State {
+    /// That of an executable graph that was never launched: its own copy of a graph, the nodes of that for those it was made from,
+    /// and where each is in the plan.
+    pub fn new(graph: GraphId, own: HashMap<NodeId, NodeId>, slots: HashMap<NodeId, Slot>) -> Self {
+        Self {
+            graph,
+            own,
+            slots,
+            records: HashMap::new(),
+            disabled: BTreeSet::new(),
+            callbacks: Vec::new(),
+            staging: Vec::new(),
+            unique: Vec::new(),
+            memory: Vec::new(),
+            frees: Vec::new(),
+            contexts: BTreeSet::new(),
+            events: false,
+            launched: false,
+        }
+    }
+
     /// Notes what a node does, in what the launch needs to know.
     pub fn note(&mut self, node: NodeId, work: &Work) {
         self.records.remove(&node);
@@ -71,6 +92,8 @@ impl State {
             Work::Kernel(kernel) => drop(self.contexts.insert(kernel.ctx)),
             Work::Copy(copy) => drop(self.contexts.insert(copy.ctx)),
             Work::Fill(fill) => drop(self.contexts.insert(fill.ctx)),
+            Work::Operations(operations) => drop(self.contexts.insert(operations.ctx)),
+            Work::Conditional(conditional) => drop(self.contexts.insert(conditional.condition.ctx)),
             Work::EventRecord(_, event) => {
                 self.records.insert(node, Arc::clone(event));
                 self.events = true;
@@ -89,6 +112,11 @@ impl State {
 }
 
 impl Exec {
+    /// One that the server has made.
+    pub(super) fn new(id: GraphExecId, owner: Owner, flags: u64, state: State) -> Self {
+        Self { id, owner, flags, gone: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,68 +135,13 @@ impl Exec {
     #[must_use]
     pub fn retire(&self, session: &Session) -> GraphId {
         let mut state = self.state();
-        for memory in state.memory.drain(..) {
-            memory.release();
-        }
+        state.unique.clear();
+        state.memory.clear();
         for callback in std::mem::take(&mut state.callbacks) {
             session.callbacks.retire(callback);
         }
         state.graph
     }
-}
-
-/// Why there is no executable graph: the error, and the node that is to blame, if one is.
-pub type Refusal = (CuError, Option<NodeId>);
-
-/// What the model says of a graph that is to be made executable.
-type Layout = (GraphId, Vec<(Step, Option<Work>)>, HashMap<NodeId, NodeId>);
-
-impl Model {
-    /// Copies a graph, and tells what happens in it.
-    fn layout(&mut self, graph: GraphId) -> Result<Layout, Refusal> {
-        let steps = self.graphs.steps(graph).map_err(|error| (told(error), None))?;
-        steps.map_err(|stuck| (CuError::INVALID_VALUE, Some(stuck)))?;
-        let copy = self.graphs.clone_graph(graph).map_err(|error| (told(error), None))?;
-        let steps = self.graphs.steps(copy).map_err(|error| (told(error), None))?;
-        let steps = steps.map_err(|stuck| (CuError::INVALID_VALUE, Some(stuck)))?;
-        let mut own = HashMap::new();
-        let mut with_work = Vec::with_capacity(steps.len());
-        for step in steps {
-            let node = self.graphs.node(step.node).map_err(|error| (told(error), None))?;
-            if let Some(original) = node.original {
-                own.insert(original, step.node);
-            }
-            let work = match (&node.body, step.what) {
-                (Body::Work(work), What::Work) => Some(work.clone()),
-                _ => None,
-            };
-            with_work.push((step, work));
-        }
-        Ok((copy, with_work, own))
-    }
-}
-
-/// Memory that nodes allocate.
-fn memory(steps: &[(Step, Option<Work>)]) -> impl Iterator<Item = &Arc<GraphMemory>> {
-    steps.iter().filter_map(|(_, work)| match work {
-        Some(Work::MemAlloc(memory)) => Some(memory),
-        _ => None,
-    })
-}
-
-/// Notes that an executable graph has these nodes: memory nodes can be in one at a time.
-fn take_memory(steps: &[(Step, Option<Work>)]) -> CuResult {
-    for (taken, each) in memory(steps).enumerate() {
-        if !each.take() {
-            memory(steps).take(taken).for_each(|memory| memory.release());
-            return Err(CuError::NOT_SUPPORTED);
-        }
-    }
-    Ok(())
-}
-
-fn release_memory(steps: &[(Step, Option<Work>)]) {
-    memory(steps).for_each(|memory| memory.release());
 }
 
 impl Call<'_> {
@@ -185,74 +158,6 @@ impl Call<'_> {
             .ok_or(CuError::INVALID_HANDLE)
     }
 
-    /// Makes a graph executable.
-    ///
-    /// # Errors
-    /// What is wrong with it; what the server says.
-    pub fn instantiate(&mut self, graph: GraphId, flags: u64) -> Result<Arc<Exec>, Refusal> {
-        let context = Arc::clone(self.context().map_err(|error| (error, None))?);
-        self.collect_graph_memory().map_err(|error| (error, None))?;
-        let session = self.session;
-        let (copy, steps, own) = session.graphs.lock().layout(graph)?;
-        let made = take_memory(&steps).and_then(|()| {
-            self.plan_and_send(context.id, &steps, flags).inspect_err(|_| release_memory(&steps))
-        });
-        let (id, slots, staging) = made.map_err(|error| {
-            // The copy was never seen by anybody.
-            let due = session.graphs.lock().destroy(copy).unwrap_or_default();
-            self.destroy(due);
-            (error, None)
-        })?;
-        let mut state = State {
-            graph: copy,
-            own,
-            slots: steps.iter().zip(slots).map(|((step, _), slot)| (step.node, slot)).collect(),
-            records: HashMap::new(),
-            disabled: BTreeSet::new(),
-            callbacks: Vec::new(),
-            staging,
-            memory: Vec::new(),
-            frees: Vec::new(),
-            contexts: BTreeSet::new(),
-            events: false,
-            launched: false,
-        };
-        for (step, work) in &steps {
-            if let Some(work) = work {
-                state.note(step.node, work);
-            }
-        }
-        state.gather_callbacks();
-        let (gone, state) = (AtomicBool::new(false), Mutex::new(state));
-        let exec = Arc::new(Exec { id, owner: Owner::new(&context), flags, gone, state });
-        session.graphs.execs.insert(id.0, Arc::clone(&exec));
-        Ok(exec)
-    }
-
-    fn plan_and_send(
-        &mut self,
-        ctx: ContextId,
-        steps: &[(Step, Option<Work>)],
-        flags: u64,
-    ) -> CuResult<(GraphExecId, Vec<Slot>, Vec<u64>)> {
-        let exec = GraphExecId(self.session.next_id());
-        let mut planner = Planner::new(self);
-        let sent = planner.plan(steps).and_then(|(plan, slots)| {
-            planner.send(|call| {
-                let (plan, _file) = graph_data(call, &plan)?;
-                call.ask(&GraphInstantiate { ctx, exec, flags, plan })
-            })?;
-            Ok(slots)
-        });
-        match sent {
-            Ok(slots) => Ok((exec, slots, planner.staging)),
-            Err(error) => {
-                planner.undo();
-                Err(error)
-            }
-        }
-    }
-
     /// Launches an executable graph, or captures it.
     ///
     /// # Errors
@@ -260,7 +165,7 @@ impl Call<'_> {
     pub fn launch_graph(&mut self, exec: &Exec, stream: sys::CUstream) -> CuResult {
         if let Some(target) = self.capture_of(stream)? {
             let graph = exec.graph();
-            self.session.graphs.lock().refuse_memory_nodes(graph)?;
+            self.session.graphs.lock().refuse_copy(graph)?;
             return self.capture(target, super::Captive::Child(graph));
         }
         let (stream, ctx) = self.stream(stream)?;

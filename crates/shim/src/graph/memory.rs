@@ -137,7 +137,7 @@ impl Call<'_> {
         Ok(memory)
     }
 
-    /// Gives back memory that no node stands for any more, and staging memory that no launch uses.
+    /// Gives back memory that no node stands for any more, what is kept for graphs that are gone, and staging memory that no launch uses.
     ///
     /// # Errors
     /// What earlier work has failed with.
@@ -153,6 +153,7 @@ impl Call<'_> {
                 }
             }
         }
+        self.end_templates()?;
         let staging = std::mem::take(&mut *self.session.graphs.garbage());
         for address in staging {
             self.free_pinned(address)?;

@@ -4,8 +4,11 @@
 mod capture;
 mod captured;
 mod captures;
+mod conditions;
 mod exec;
+mod instantiate;
 mod memory;
+mod operations;
 mod plan;
 mod update;
 mod work;
@@ -14,7 +17,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ::graph::{Body, Edge, EdgeData, Error, GraphId, Graphs, NodeId, ObjectId, Released};
+use ::graph::{Edge, EdgeData, Error, GraphId, Graphs, NodeId, ObjectId, Released};
 use cuda_abi::{CuError, CuResult, sys};
 
 use wire::{CallbackId, ContextId, GraphExecId, GraphRelease};
@@ -23,8 +26,11 @@ use crate::client::{Call, Callback, Registry as Objects, Session, with};
 
 pub use captured::{CapturedAt, Target, thread};
 pub use captures::{Captive, Captures, Mode, Status, Told, behind, capturing, exchange_mode};
-pub use exec::{Exec, Refusal};
+pub use conditions::{Conditional, Template, Wanted};
+pub use exec::Exec;
+pub use instantiate::Refusal;
 pub use memory::{GraphMemory, Usage};
+pub use operations::Operations;
 pub use update::Outcome;
 pub use work::{Copy, Fill, HostCall, Kernel, Size, Work};
 
@@ -42,6 +48,10 @@ pub struct Model {
     pub graphs: Graphs<Work>,
     /// Captures.
     pub captures: Captures,
+    /// What the server has for graphs with conditions.
+    pub templates: conditions::Templates,
+    /// The same for graphs that are gone, which the server is to be told.
+    ended: Vec<Template>,
     /// What is due when a user object has no more references.
     pub destructors: HashMap<ObjectId, Destructor>,
     /// Staging memory of executable graphs that are gone, by their own copy of the graph, as long as a launch may use it.
@@ -55,22 +65,76 @@ impl Model {
     /// `INVALID_HANDLE` when there is none; `INVALID_VALUE` for a child.
     pub fn destroy(&mut self, graph: GraphId) -> CuResult<Vec<Destructor>> {
         let released = self.graphs.destroy(graph).map_err(told)?;
+        self.ended.extend(self.templates.remove(&graph));
         Ok(self.due(released))
     }
 
-    /// Refuses a graph with memory nodes where CUDA does: it cannot be copied, be a child, or lose nodes or edges.
+    /// Refuses a graph with memory nodes where CUDA does: it cannot lose nodes.
     ///
     /// # Errors
     /// `NOT_SUPPORTED`; `INVALID_HANDLE` when there is no such graph.
     pub fn refuse_memory_nodes(&self, graph: GraphId) -> CuResult {
         for node in self.graphs.nodes(graph).map_err(told)? {
-            if let Body::Work(Work::MemAlloc(_) | Work::MemFree(_)) =
-                self.graphs.node(node).map_err(told)?.body
+            if let Some(Work::MemAlloc(_) | Work::MemFree(_)) =
+                self.graphs.node(node).map_err(told)?.body.work()
             {
                 return Err(CuError::NOT_SUPPORTED);
             }
         }
         Ok(())
+    }
+
+    /// Refuses to copy a graph with nodes of which there can be only one: of memory, or conditional.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED`; `INVALID_HANDLE` when there is no such graph.
+    pub fn refuse_copy(&self, graph: GraphId) -> CuResult {
+        let unique =
+            |work: &&Work| matches!(work, Work::MemAlloc(_) | Work::MemFree(_) | Work::Conditional(_));
+        match self.graphs.all_work(graph).iter().any(unique) {
+            _ if !self.graphs.contains(graph) => Err(CuError::INVALID_HANDLE),
+            true => Err(CuError::NOT_SUPPORTED),
+            false => Ok(()),
+        }
+    }
+
+    /// Adds a node with work, if such a node can be in that graph.
+    ///
+    /// # Errors
+    /// What is wrong with graph and dependencies; `NOT_SUPPORTED` for memory in a graph that was moved into a node, and for what
+    /// the body of a conditional node cannot have.
+    pub fn add(&mut self, graph: GraphId, after: &[Edge], work: Work) -> CuResult<NodeId> {
+        if self.graphs.is_bound(graph).map_err(told)? {
+            let memory = matches!(work, Work::MemAlloc(_) | Work::MemFree(_));
+            if memory || (self.is_in_body(graph) && !work.fits_body()) {
+                return Err(CuError::NOT_SUPPORTED);
+            }
+        }
+        self.graphs.add(graph, after, work).map_err(told)
+    }
+
+    /// Adds a node that runs a copy of a graph, or, `moved`, the graph itself.
+    ///
+    /// # Errors
+    /// What is wrong with the graphs and dependencies; `NOT_SUPPORTED` for a graph that cannot be copied, or moved.
+    pub fn add_child(
+        &mut self,
+        graph: GraphId,
+        after: &[Edge],
+        child: GraphId,
+        moved: bool,
+    ) -> CuResult<NodeId> {
+        if self.graphs.is_bound(child).map_err(told)? {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if !moved {
+            self.refuse_copy(child)?;
+            return self.graphs.add_child(graph, after, child).map_err(told);
+        }
+        if self.templates.contains_key(&child) {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        self.graphs.move_child(graph, after, child).map_err(told)
     }
 
     /// Takes out the destructors that are due; they are to be called where no lock is held.
@@ -93,6 +157,11 @@ impl Registry {
     /// The graphs.
     pub fn lock(&self) -> MutexGuard<'_, Model> {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a graph has this id on the server.
+    pub fn has_template(&self, id: u32) -> bool {
+        self.lock().templates.values().any(|template| template.id.0 == id)
     }
 
     /// Forgets what went with a context; gives the destructors that are due.

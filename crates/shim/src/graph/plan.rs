@@ -2,14 +2,15 @@
 //! staging memory.
 
 use ::graph::{EdgeData, Step, What};
-use cuda_abi::{CuError, CuResult};
+use cuda_abi::{CuError, CuResult, FunctionId};
 use wire::{
-    Bytes, CallbackId, GraphCopy, GraphData, GraphEdge, GraphFill, GraphKernel, GraphNode, GraphPlan,
-    GraphWork, Pitched, UploadId, Wire,
+    Bytes, CallbackId, CopySide, GraphConditional, GraphCopy, GraphData, GraphEdge, GraphFill, GraphKernel,
+    GraphNode, GraphOperations, GraphPlan, GraphWork, Pitched, UploadId, Wire,
 };
 
 use super::{Copy, Fill, HostCall, Kernel, Work};
-use crate::client::{Call, Callback, Extent, LocalRows, Place, Upload};
+use crate::client::{Call, Callback, End, Extent, LocalRows, Place, Rows, Upload};
+use crate::report::{Unsupported, report};
 
 /// Where a node is in the plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,13 +95,28 @@ impl<'a, 'b> Planner<'a, 'b> {
         let mut slots: Vec<Slot> = Vec::with_capacity(steps.len());
         // The node of the plan that stands for a step in what waits for it.
         let mut last: Vec<u32> = Vec::with_capacity(steps.len());
-        for (step, work) in steps {
+        // The end of the outermost conditional node's bodies.
+        let mut bodies_end = 0;
+        for (number, (step, work)) in steps.iter().enumerate() {
             let after =
                 step.after.iter().filter_map(|(step, data)| Some(edge(*last.get(*step)?, *data))).collect();
-            let planned = match (step.what, work) {
+            let planned = match (&step.what, work) {
                 (What::Work, Some(work)) => self.planned(work, None, true)?,
+                (What::Choice(bodies), Some(Work::Conditional(conditional))) => {
+                    bodies_end = bodies_end.max(number + 1 + bodies.iter().sum::<usize>());
+                    Planned::One(GraphWork::Conditional(GraphConditional {
+                        ctx: conditional.condition.ctx,
+                        handle: conditional.condition.value,
+                        kind: conditional.kind,
+                        // Each step in a body is one node.
+                        bodies: bodies.iter().map(|steps| *steps as u32).collect(),
+                    }))
+                }
                 _ => Planned::One(GraphWork::Empty),
             };
+            if number < bodies_end {
+                check_body(&planned, work.as_ref())?;
+            }
             let at = plan.nodes.len() as u32;
             let mut push = |work, after| plan.nodes.push(GraphNode { work, after });
             let slot = match planned {
@@ -165,6 +181,12 @@ impl<'a, 'b> Planner<'a, 'b> {
             }
             Work::EventRecord(event, _) => Planned::One(GraphWork::EventRecord(*event)),
             Work::EventWait(event, _) => Planned::One(GraphWork::EventWait(*event)),
+            Work::Operations(operations) => Planned::One(GraphWork::Operations(GraphOperations {
+                ctx: operations.ctx,
+                operations: operations.list.clone(),
+            })),
+            // It cannot be changed, and is planned with its bodies.
+            Work::Conditional(_) => return Err(CuError::GRAPH_EXEC_UPDATE_FAILURE),
             // The memory is there before, and after.
             Work::MemAlloc(_) | Work::MemFree(_) => Planned::One(GraphWork::Empty),
         })
@@ -184,25 +206,27 @@ impl<'a, 'b> Planner<'a, 'b> {
     }
 
     fn copy(&mut self, copy: &Copy, before: Option<Slot>, enabled: bool) -> CuResult<Planned> {
-        let Copy { ctx, dst, src, extent } = *copy;
+        let Copy { ctx, ref dst, ref src, extent } = *copy;
         let Extent { width, height, depth } = extent;
-        let (to, from) = self.call.places_of(&dst, &src, extent)?;
-        let (dst, src) = (dst.pitched(), src.pitched());
-        let whole = GraphCopy { ctx, dst, src, width, height, depth };
+        let (to, from) = (dst.place(self.call, extent)?, src.place(self.call, extent)?);
+        let whole = GraphCopy { ctx, dst: dst.whole(), src: src.whole(), width, height, depth };
         // Pinned memory is the application's too, where the node's slot is one for that.
         let is_host = |place: Place| place != Place::Device;
-        let local = match before {
+        let (to, from) = match before {
             Some(Slot::Host { .. }) => (is_host(to), is_host(from)),
             Some(Slot::Staged { up: true, .. }) => (to.is_local(), is_host(from)),
             Some(Slot::Staged { up: false, .. }) => (is_host(to), from.is_local()),
             Some(Slot::One(_)) | None => (to.is_local(), from.is_local()),
         };
-        let up = match local {
-            (false, false) => return Ok(Planned::One(GraphWork::Copy(whole))),
-            (true, true) => {
+        // Where rows are this process's own, if they are.
+        let local = |end: &End, is_local: bool| end.rows().filter(|_| is_local).map(Rows::pitched);
+        let (up, local) = match (local(dst, to), local(src, from)) {
+            (None, None) => return Ok(Planned::One(GraphWork::Copy(whole))),
+            (Some(dst), Some(src)) => {
                 return Ok(Planned::Host(self.keep_rows(LocalRows { dst, src, extent }, enabled)?));
             }
-            (to_local, _) => !to_local,
+            (None, Some(src)) => (true, src),
+            (Some(dst), None) => (false, dst),
         };
         let bytes = width.checked_mul(height).and_then(|plane| plane.checked_mul(depth));
         let bytes = bytes.ok_or(CuError::INVALID_VALUE)?;
@@ -215,12 +239,31 @@ impl<'a, 'b> Planner<'a, 'b> {
             }
         };
         let packed = Pitched { address: staging, pitch: width, rows: height };
+        let side = CopySide::Memory(packed);
         let (rows, copy) = match up {
-            true => (LocalRows { dst: packed, src, extent }, GraphCopy { src: packed, ..whole }),
-            false => (LocalRows { dst, src: packed, extent }, GraphCopy { dst: packed, ..whole }),
+            true => (LocalRows { dst: packed, src: local, extent }, GraphCopy { src: side, ..whole }),
+            false => (LocalRows { dst: local, src: packed, extent }, GraphCopy { dst: side, ..whole }),
         };
         let callback = self.keep_rows(rows, enabled)?;
         Ok(Planned::Staged { up, callback, copy, staging, bytes })
+    }
+}
+
+/// Refuses what a device cannot do by itself in the body of a conditional node.
+///
+/// # Errors
+/// `NOT_SUPPORTED`.
+fn check_body(planned: &Planned, work: Option<&Work>) -> CuResult {
+    if !work.is_none_or(Work::fits_body) {
+        return Err(CuError::NOT_SUPPORTED);
+    }
+    match planned {
+        Planned::One(_) => Ok(()),
+        // A copy that this process has a part in.
+        Planned::Host(_) | Planned::Staged { .. } => {
+            report(Unsupported::Function(FunctionId::cuGraphConditionalHandleCreate));
+            Err(CuError::NOT_SUPPORTED)
+        }
     }
 }
 

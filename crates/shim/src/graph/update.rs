@@ -6,7 +6,7 @@ use wire::{GraphChange, GraphUpdate};
 
 use super::exec::{Exec, State};
 use super::plan::{Planner, Slot, graph_data};
-use super::{Work, told};
+use super::{Kernel, Work, told};
 use crate::client::Call;
 
 /// What came of an update.
@@ -16,15 +16,20 @@ pub struct Outcome {
     pub result: sys::CUgraphExecUpdateResult,
     /// The node of the new graph that is to blame.
     pub node: Option<NodeId>,
+    /// Of an edge that differs, the node that it comes from.
+    pub from: Option<NodeId>,
 }
 
 use sys::CUgraphExecUpdateResult as Said;
 
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+const COOPERATIVE: u32 = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE as u32;
+
 impl Outcome {
-    const SUCCESS: Self = Self { result: Said::CU_GRAPH_EXEC_UPDATE_SUCCESS, node: None };
+    const SUCCESS: Self = Self { result: Said::CU_GRAPH_EXEC_UPDATE_SUCCESS, node: None, from: None };
 
     fn failed(result: Said, node: Option<NodeId>) -> Self {
-        Self { result, node }
+        Self { result, node, from: None }
     }
 }
 
@@ -41,7 +46,7 @@ impl Call<'_> {
             let Body::Work(old) = &model.graphs.node(own).map_err(told)?.body else {
                 return Err(CuError::INVALID_VALUE);
             };
-            if !may_become(old, &work) {
+            if !old.is_like(&work) || refusal(old, &work).is_some() {
                 return Err(CuError::INVALID_VALUE);
             }
             work = work.in_place_of(old);
@@ -61,7 +66,7 @@ impl Call<'_> {
         let own = *state.own.get(&node).ok_or(CuError::INVALID_VALUE)?;
         let old = match self.session.graphs.lock().graphs.node(own).map_err(told)?.body {
             Body::Child(old) => old,
-            Body::Work(_) => return Err(CuError::INVALID_VALUE),
+            Body::Work(_) | Body::Choice(..) => return Err(CuError::INVALID_VALUE),
         };
         match self.changes(old, child)? {
             Ok(changes) => self.change_exec(exec, &mut state, changes)?,
@@ -83,8 +88,12 @@ impl Call<'_> {
     /// Makes an executable graph do what another graph of the same form does.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`; what earlier work has failed with.
+    /// `INVALID_HANDLE`; `INVALID_VALUE` for a graph that was moved into a node, or is inside of a conditional one; what earlier work
+    /// has failed with.
     pub fn update_exec(&mut self, exec: &Exec, graph: GraphId) -> CuResult<Outcome> {
+        if self.session.graphs.lock().graphs.is_bound(graph).map_err(told)? {
+            return Err(CuError::INVALID_VALUE);
+        }
         let mut state = exec.state();
         let own = state.graph;
         let changes = match self.changes(own, graph)? {
@@ -109,6 +118,10 @@ impl Call<'_> {
                 let result = Said::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
                 return Ok(Err(Outcome::failed(result, node)));
             }
+            Err(Difference::Edge(node, from)) => {
+                let result = Said::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+                return Ok(Err(Outcome { from: Some(from), ..Outcome::failed(result, Some(node)) }));
+            }
             Err(Difference::Kind(node)) => {
                 let result = Said::CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
                 return Ok(Err(Outcome::failed(result, Some(node))));
@@ -117,12 +130,11 @@ impl Call<'_> {
         let mut changes = Vec::new();
         for (old, new) in pairs {
             let (a, b) = (model.graphs.node(old).map_err(told)?, model.graphs.node(new).map_err(told)?);
-            let (Body::Work(a), Body::Work(b)) = (&a.body, &b.body) else { continue };
+            let (Some(a), Some(b)) = (a.body.work(), b.body.work()) else { continue };
             if a.is_same(b) {
                 continue;
             }
-            if !may_become(a, b) {
-                let result = Said::CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE;
+            if let Some(result) = refusal(a, b) {
                 return Ok(Err(Outcome::failed(result, Some(new))));
             }
             changes.push((old, b.clone()));
@@ -181,11 +193,23 @@ impl Call<'_> {
     }
 }
 
-/// Whether a node's work can be changed to that: a kind stays, and so does a kernel's context.
-fn may_become(old: &Work, new: &Work) -> bool {
-    match (old, new) {
-        (Work::Kernel(old), Work::Kernel(new)) => old.ctx == new.ctx,
-        (Work::MemAlloc(_) | Work::MemFree(_), _) => old.is_same(new),
-        _ => old.is_like(new),
-    }
+/// Why the work of an executable graph's node cannot be changed to other work of its kind, if it cannot.
+fn refusal(old: &Work, new: &Work) -> Option<Said> {
+    let cooperative = |kernel: &Kernel| {
+        let found = kernel.attributes.iter().find(|(id, _)| *id == COOPERATIVE);
+        found.is_some_and(|(_, value)| value.0.iter().any(|byte| *byte != 0))
+    };
+    let may_change = match (old, new) {
+        (Work::Kernel(old), Work::Kernel(new)) if old.ctx != new.ctx => {
+            return Some(Said::CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE);
+        }
+        (Work::Kernel(old), Work::Kernel(new)) if cooperative(old) != cooperative(new) => {
+            return Some(Said::CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED);
+        }
+        (Work::Copy(old), Work::Copy(new)) => old.may_become(new),
+        (Work::Operations(old), Work::Operations(new)) => old.may_become(new),
+        (Work::MemAlloc(_) | Work::MemFree(_) | Work::Conditional(_), _) => old.is_same(new),
+        _ => true,
+    };
+    (!may_change).then_some(Said::CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED)
 }

@@ -3,10 +3,11 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use cuda_abi::sys;
 use wire::{ContextId, EventId, LaunchValue};
 
-use super::GraphMemory;
-use crate::client::{Callable, Event, Extent, Rows};
+use super::{Conditional, GraphMemory, Operations};
+use crate::client::{Callable, End, Event, Extent};
 
 /// What a node does. Cloning is cheap.
 #[derive(Clone)]
@@ -29,12 +30,16 @@ pub enum Work {
     MemAlloc(Arc<GraphMemory>),
     /// Frees the memory at this address, which a graph has allocated.
     MemFree(u64),
+    /// Reads and writes words of memory.
+    Operations(Arc<Operations>),
+    /// Decides which of the node's graphs runs.
+    Conditional(Arc<Conditional>),
 }
 
 impl Work {
     /// `CUgraphNodeType`.
-    pub fn kind(&self) -> cuda_abi::sys::CUgraphNodeType {
-        use cuda_abi::sys::CUgraphNodeType as Kind;
+    pub fn kind(&self) -> sys::CUgraphNodeType {
+        use sys::CUgraphNodeType as Kind;
         match self {
             Self::Empty => Kind::CU_GRAPH_NODE_TYPE_EMPTY,
             Self::Kernel(_) => Kind::CU_GRAPH_NODE_TYPE_KERNEL,
@@ -45,6 +50,8 @@ impl Work {
             Self::EventWait(..) => Kind::CU_GRAPH_NODE_TYPE_WAIT_EVENT,
             Self::MemAlloc(_) => Kind::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Self::MemFree(_) => Kind::CU_GRAPH_NODE_TYPE_MEM_FREE,
+            Self::Operations(_) => Kind::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+            Self::Conditional(_) => Kind::CU_GRAPH_NODE_TYPE_CONDITIONAL,
         }
     }
 
@@ -65,7 +72,22 @@ impl Work {
             | (Self::EventWait(a, _), Self::EventWait(b, _)) => a == b,
             (Self::MemAlloc(a), Self::MemAlloc(b)) => a.address == b.address,
             (Self::MemFree(a), Self::MemFree(b)) => a == b,
+            (Self::Conditional(a), Self::Conditional(b)) => a.is_same(b),
+            (Self::Operations(a), Self::Operations(b)) => (a.ctx, &a.list) == (b.ctx, &b.list),
             _ => false,
+        }
+    }
+
+    /// Whether a device can do it in the body of a conditional node.
+    pub fn fits_body(&self) -> bool {
+        match self {
+            Self::Empty | Self::Kernel(_) | Self::Copy(_) | Self::Fill(_) | Self::Conditional(_) => true,
+            Self::Host(_)
+            | Self::EventRecord(..)
+            | Self::EventWait(..)
+            | Self::MemAlloc(_)
+            | Self::MemFree(_)
+            | Self::Operations(_) => false,
         }
     }
 
@@ -155,17 +177,25 @@ impl Kernel {
     }
 }
 
-/// A copy of rows; a run of bytes is a single row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A copy of a box; a run of bytes is a single row.
+#[derive(Clone, PartialEq)]
 pub struct Copy {
     /// The context it happens in.
     pub ctx: ContextId,
     /// To.
-    pub dst: Rows,
+    pub dst: End,
     /// From.
-    pub src: Rows,
+    pub src: End,
     /// How much.
     pub extent: Extent,
+}
+
+impl Copy {
+    /// Whether an executable graph's copy can become `other`: arrays stay arrays, and memory stays memory.
+    pub fn may_become(&self, other: &Self) -> bool {
+        let kinds = |copy: &Self| (copy.dst.rows().is_some(), copy.src.rows().is_some());
+        kinds(self) == kinds(other)
+    }
 }
 
 /// Rows of elements to be set.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use cuda_abi::{CuError, CuResult, sys};
+use cuda_abi::{CuResult, sys};
 
 use crate::client::{Call, End, Extent, Lane, Rows, Side, Wait, with};
 
@@ -25,15 +25,16 @@ impl Run {
 /// A side in memory of the host must be the caller's to read or write.
 unsafe fn copy(stream: sys::CUstream, wait: Wait, dst: Run, src: Run, bytes: usize) -> CuResult {
     with(|call| {
+        let bytes = bytes as u64;
+        let extent = Extent { width: bytes, height: 1, depth: 1 };
         if wait == Wait::UntilDone {
             call.unsafe_in_capture()?;
-        } else if call.capture_of(stream)?.is_some() {
-            return Err(CuError::NOT_SUPPORTED);
+        } else if let Some(target) = call.capture_of(stream)? {
+            let (dst, src) = (dst.end(call, bytes)?, src.end(call, bytes)?);
+            return call.capture_box(target, dst, src, extent);
         }
         let (stream, ctx) = call.stream(stream)?;
-        let bytes = bytes as u64;
         let (dst, src) = (dst.end(call, bytes)?, src.end(call, bytes)?);
-        let extent = Extent { width: bytes, height: 1, depth: 1 };
         // SAFETY: as the caller says.
         unsafe { call.copy_box(Lane { ctx, stream, wait }, &dst, &src, extent) }
     })

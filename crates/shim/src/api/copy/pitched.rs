@@ -2,10 +2,9 @@
 
 use std::ffi::c_void;
 
-use cuda_abi::{CuError, CuResult, FunctionId, sys};
+use cuda_abi::{CuError, CuResult, sys};
 
 use crate::client::{Call, End, Extent, Lane, Rows, Side, Wait, with};
-use crate::report::{Unsupported, report};
 
 /// `CUmemorytype`.
 const HOST: u32 = sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32;
@@ -72,11 +71,8 @@ unsafe fn run(stream: sys::CUstream, wait: Wait, dst: Place, src: Place, extent:
         if wait == Wait::UntilDone {
             call.unsafe_in_capture()?;
         } else if let Some(target) = call.capture_of(stream)? {
-            return match (dst.end(call, extent)?, src.end(call, extent)?) {
-                (End::Rows(dst), End::Rows(src)) => call.capture_rows(target, dst, src, extent),
-                // A copy of an array is no node yet: the capture comes to nothing.
-                _ => call.stream(stream).map(|_| ()),
-            };
+            let (dst, src) = (dst.end(call, extent)?, src.end(call, extent)?);
+            return call.capture_box(target, dst, src, extent);
         }
         let (stream, ctx) = call.stream(stream)?;
         let lane = Lane { ctx, stream, wait };
@@ -92,11 +88,11 @@ unsafe fn run(stream: sys::CUstream, wait: Wait, dst: Place, src: Place, extent:
 /// The sides, to and from, and the extent of a description.
 ///
 /// # Errors
-/// `INVALID_VALUE` for what is none; `NOT_SUPPORTED` for arrays.
+/// `INVALID_VALUE` for what is none; `INVALID_HANDLE` for an array that is not there.
 pub(in crate::api) unsafe fn described(
     call: &Call<'_>,
     copy: *const sys::CUDA_MEMCPY3D,
-) -> CuResult<(Rows, Rows, Extent)> {
+) -> CuResult<(End, End, Extent)> {
     if copy.is_null() {
         return Err(CuError::INVALID_VALUE);
     }
@@ -108,13 +104,7 @@ pub(in crate::api) unsafe fn described(
             side!(copy, srcMemoryType srcHost srcDevice srcArray srcPitch srcXInBytes srcY, srcHeight srcZ);
         let (width, height) = ((*copy).WidthInBytes as u64, (*copy).Height as u64);
         let extent = Extent { width, height, depth: (*copy).Depth as u64 };
-        match (dst.end(call, extent)?, src.end(call, extent)?) {
-            (End::Rows(dst), End::Rows(src)) => Ok((dst, src, extent)),
-            _ => {
-                report(Unsupported::Function(FunctionId::cuGraphAddMemcpyNode));
-                Err(CuError::NOT_SUPPORTED)
-            }
-        }
+        Ok((dst.end(call, extent)?, src.end(call, extent)?, extent))
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use ::graph::{Body, EdgeData, GraphId};
 use cuda_abi::{CuError, CuResult, sys};
 
-use crate::client::session;
+use crate::client::{End, session};
 use crate::graph::{Model, Work, graph, told};
 
 use sys::CUgraphDebugDot_flags as Flag;
@@ -41,9 +41,12 @@ fn label(work: &Work, flags: c_uint) -> String {
             }
         }
         Work::Copy(copy) if asked(Flag::CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS) => {
-            let (to, from) = (copy.dst.side.address(), copy.src.side.address());
-            let extent = copy.extent;
-            write!(text, "\\n{from:#x} to {to:#x}, {} x {} x {}", extent.width, extent.height, extent.depth)
+            let name = |end: &End| match end {
+                End::Rows(rows) => format!("{:#x}", rows.side.address()),
+                End::Array(array, at) => format!("array {:#x} at {at:?}", array.id.handle()),
+            };
+            let (to, from, extent) = (name(&copy.dst), name(&copy.src), copy.extent);
+            write!(text, "\\n{from} to {to}, {} x {} x {}", extent.width, extent.height, extent.depth)
         }
         Work::Fill(fill) if asked(Flag::CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS) => {
             write!(text, "\\n{:#x} = {:#x}, {} x {}", fill.dst, fill.value, fill.width, fill.height)
@@ -59,6 +62,12 @@ fn label(work: &Work, flags: c_uint) -> String {
         Work::MemAlloc(memory) if asked(Flag::CU_GRAPH_DEBUG_DOT_FLAGS_MEM_ALLOC_NODE_PARAMS) => {
             write!(text, "\\n{:#x}, {} bytes", memory.address, memory.bytes)
         }
+        Work::Operations(operations) if asked(Flag::CU_GRAPH_DEBUG_DOT_FLAGS_BATCH_MEM_OP_NODE_PARAMS) => {
+            write!(text, "\\n{:x?}", operations.list)
+        }
+        Work::Conditional(conditional) if asked(Flag::CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS) => {
+            write!(text, "\\n{:?} {:#x}", conditional.kind, conditional.condition.value)
+        }
         Work::MemFree(address) if asked(Flag::CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS) => {
             write!(text, "\\n{address:#x}")
         }
@@ -73,15 +82,15 @@ fn draw(model: &Model, graph: GraphId, flags: c_uint, text: &mut String) -> CuRe
     for id in model.graphs.nodes(graph).map_err(told)? {
         let node = model.graphs.node(id).map_err(told)?;
         let label = match &node.body {
-            Body::Work(work) => label(work, flags),
+            Body::Work(work) | Body::Choice(work, _) => label(work, flags),
             Body::Child(_) => "GRAPH".to_owned(),
         };
         let _ = match flags & Flag::CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES as c_uint {
             0 => writeln!(text, "\"{:x}\"[label=\"{label}\"]", id.handle()),
             _ => writeln!(text, "\"{:x}\"[label=\"{label}\\n{:#x}\"]", id.handle(), id.handle()),
         };
-        if let Body::Child(child) = node.body {
-            draw(model, child, flags, text)?;
+        for own in node.body.graphs() {
+            draw(model, *own, flags, text)?;
         }
     }
     for (from, to, data) in model.graphs.edges(graph).map_err(told)? {

@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use ::graph::{EdgeData, NodeId};
 use cuda_abi::{CuError, CuResult, sys};
 
-use crate::client::{handle, out, session};
+use crate::client::{handle, out, session, with};
 use crate::graph::{destroy, graph, node, read_edge_data, told};
 
 /// Makes an empty graph.
@@ -26,7 +26,7 @@ pub unsafe fn cuGraphClone(phGraphClone: *mut sys::CUgraph, originalGraph: sys::
     let original = graph(originalGraph)?;
     let id = {
         let mut model = session()?.graphs.lock();
-        model.refuse_memory_nodes(original)?;
+        model.refuse_copy(original)?;
         model.graphs.clone_graph(original).map_err(told)?
     };
     // SAFETY: the caller's to write to.
@@ -36,13 +36,12 @@ pub unsafe fn cuGraphClone(phGraphClone: *mut sys::CUgraph, originalGraph: sys::
 
 /// Destroys a graph; executable graphs made from it stay.
 pub unsafe fn cuGraphDestroy(hGraph: sys::CUgraph) -> CuResult {
-    let due = {
+    let (due, ended) = {
         let mut model = session()?.graphs.lock();
-        let released = model.graphs.destroy(graph(hGraph)?).map_err(told)?;
-        model.due(released)
+        (model.destroy(graph(hGraph)?)?, model.has_ended())
     };
     destroy(due);
-    Ok(())
+    if ended { with(|call| call.end_templates()) } else { Ok(()) }
 }
 
 /// Takes a node out of its graph.

@@ -25,17 +25,16 @@ fn check_flags(flags: u64) -> CuResult {
 }
 
 fn instantiate(hGraph: sys::CUgraph, flags: u64) -> Result<Arc<Exec>, Refusal> {
-    let plain = |error| (error, None);
-    check_flags(flags).map_err(plain)?;
-    let graph = graph(hGraph).map_err(plain)?;
+    check_flags(flags)?;
+    let graph = graph(hGraph)?;
     let mut refusal = None;
     let made = with(|call| {
         call.instantiate(graph, flags).map_err(|told| {
             refusal = Some(told);
-            told.0
+            told.error
         })
     });
-    made.map_err(|error| refusal.unwrap_or((error, None)))
+    made.map_err(|error| refusal.unwrap_or(error.into()))
 }
 
 /// Makes a graph executable; on failure, tells the node that is to blame, and nothing in words.
@@ -53,11 +52,11 @@ pub unsafe fn cuGraphInstantiate_v2(
         unsafe { log.set(0) };
     }
     if let Ok(phErrorNode) = out(phErrorNode) {
-        let node = made.as_ref().err().and_then(|(_, node)| *node);
+        let node = made.as_ref().err().and_then(|refusal| refusal.node);
         // SAFETY: the caller's to write to.
         unsafe { phErrorNode.set(node.map_or(std::ptr::null_mut(), |node| handle(node.handle()))) };
     }
-    let exec = made.map_err(|(error, _)| error)?;
+    let exec = made.map_err(|refusal| refusal.error)?;
     // SAFETY: the caller's to write to.
     unsafe { phGraphExec.set(exec.handle()) };
     Ok(())
@@ -74,7 +73,7 @@ pub unsafe fn cuGraphInstantiateWithFlags(
     if flags & UPLOAD != 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    let exec = instantiate(hGraph, flags).map_err(|(error, _)| error)?;
+    let exec = instantiate(hGraph, flags).map_err(|refusal| refusal.error)?;
     // SAFETY: the caller's to write to.
     unsafe { phGraphExec.set(exec.handle()) };
     Ok(())
@@ -97,9 +96,7 @@ pub unsafe fn cuGraphInstantiateWithParams(
     let made = instantiate(hGraph, flags);
     let (said, node) = match &made {
         Ok(_) => (Said::CUDA_GRAPH_INSTANTIATE_SUCCESS, None),
-        Err((_, node @ Some(_))) => (Said::CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE, *node),
-        Err((CuError::NOT_SUPPORTED, _)) => (Said::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED, None),
-        Err(_) => (Said::CUDA_GRAPH_INSTANTIATE_ERROR, None),
+        Err(refusal) => (refusal.said, refusal.node),
     };
     // SAFETY: the caller's record, to be written to.
     unsafe {
@@ -107,7 +104,7 @@ pub unsafe fn cuGraphInstantiateWithParams(
             .write(node.map_or(std::ptr::null_mut(), |node| handle(node.handle())));
         (&raw mut (*instantiateParams).result_out).write(said);
     }
-    let exec = made.map_err(|(error, _)| error)?;
+    let exec = made.map_err(|refusal| refusal.error)?;
     if flags & UPLOAD != 0 {
         let stream = if stream.is_null() { default_stream } else { stream };
         with(|call| call.upload_graph(&exec, stream))?;

@@ -2,7 +2,9 @@
 
 use cuda_abi::{CuError, CuResult, sys};
 
-use crate::api::graph_node::{Asked, asked, copy, fill, host, kernel_v1, kernel_v2, record, wait};
+use crate::api::graph_node::{
+    Asked, asked, copy, fill, host, kernel_v1, kernel_v2, operations, record, wait,
+};
 use crate::client::{Call, with};
 use crate::graph::{self, Work};
 
@@ -69,6 +71,16 @@ pub unsafe fn cuGraphExecMemsetNodeSetParams(
     set(hGraphExec, hNode, |call| unsafe { fill(call, memsetParams, ctx) })
 }
 
+/// Sets what a node reads and writes.
+pub unsafe fn cuGraphExecBatchMemOpNodeSetParams(
+    hGraphExec: sys::CUgraphExec,
+    hNode: sys::CUgraphNode,
+    nodeParams: *const sys::CUDA_BATCH_MEM_OP_NODE_PARAMS,
+) -> CuResult {
+    // SAFETY: the caller's contract is the same.
+    set(hGraphExec, hNode, |call| unsafe { operations(call, nodeParams) })
+}
+
 /// Sets a host node's function.
 pub unsafe fn cuGraphExecHostNodeSetParams(
     hGraphExec: sys::CUgraphExec,
@@ -119,7 +131,8 @@ pub unsafe fn cuGraphExecNodeSetParams(
         match unsafe { asked(call, nodeParams) }? {
             Asked::Work(Work::MemAlloc(_) | Work::MemFree(_)) => Err(CuError::NOT_SUPPORTED),
             Asked::Work(work) => call.set_exec_node(&exec, node, work),
-            Asked::Child(child) => call.set_exec_child(&exec, node, graph::graph(child)?),
+            Asked::Child { graph: child, .. } => call.set_exec_child(&exec, node, graph::graph(child)?),
+            Asked::Conditional(_) => Err(CuError::NOT_SUPPORTED),
         }
     })
 }

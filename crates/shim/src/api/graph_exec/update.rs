@@ -2,6 +2,7 @@
 
 use std::ffi::c_uint;
 
+use ::graph::NodeId;
 use cuda_abi::{CuError, CuResult, sys};
 
 use crate::client::{handle, out, with};
@@ -17,8 +18,8 @@ fn update(hGraphExec: sys::CUgraphExec, hGraph: sys::CUgraph) -> CuResult<Outcom
     })
 }
 
-fn blamed(outcome: &Outcome) -> sys::CUgraphNode {
-    outcome.node.map_or(std::ptr::null_mut(), |node| handle(node.handle()))
+fn blamed(node: Option<NodeId>) -> sys::CUgraphNode {
+    node.map_or(std::ptr::null_mut(), |node| handle(node.handle()))
 }
 
 fn verdict(outcome: &Outcome) -> CuResult {
@@ -38,7 +39,7 @@ pub unsafe fn cuGraphExecUpdate(
     let outcome = update(hGraphExec, hGraph)?;
     if let Ok(hErrorNode_out) = out(hErrorNode_out) {
         // SAFETY: the caller's to write to.
-        unsafe { hErrorNode_out.set(blamed(&outcome)) };
+        unsafe { hErrorNode_out.set(blamed(outcome.node)) };
     }
     if let Ok(updateResult_out) = out(updateResult_out) {
         // SAFETY: the caller's to write to.
@@ -57,8 +58,8 @@ pub unsafe fn cuGraphExecUpdate_v2(
     if let Ok(resultInfo) = out(resultInfo) {
         let info = sys::CUgraphExecUpdateResultInfo {
             result: outcome.result,
-            errorNode: blamed(&outcome),
-            errorFromNode: std::ptr::null_mut(),
+            errorNode: blamed(outcome.node),
+            errorFromNode: blamed(outcome.from),
         };
         // SAFETY: the caller's to write to.
         unsafe { resultInfo.set(info) };

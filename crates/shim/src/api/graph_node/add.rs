@@ -54,7 +54,7 @@ impl Place {
         unsafe {
             self.fill(|call, graph, after| {
                 let work = make(call)?;
-                call.session.graphs.lock().graphs.add(graph, after, work).map_err(told)
+                call.session.graphs.lock().add(graph, after, work)
             })
         }
     }
@@ -65,30 +65,27 @@ impl Place {
     /// As [`Place::fill`].
     pub unsafe fn add_child(self, child: sys::CUgraph) -> CuResult {
         // SAFETY: as the caller says.
-        unsafe { self.fill(|call, graph, after| add_child(call, graph, after, child)) }
+        unsafe { self.fill(|call, graph, after| add_child(call, graph, after, child, false)) }
     }
 }
 
-/// Adds a node that runs a copy of a graph.
+/// Adds a node that runs a copy of a graph, or, `moved`, the graph itself.
 pub(super) fn add_child(
     call: &Call<'_>,
     graph: ::graph::GraphId,
     after: &[Edge],
     child: sys::CUgraph,
+    moved: bool,
 ) -> CuResult<NodeId> {
     let child = graph::graph(child)?;
-    let mut model = call.session.graphs.lock();
-    model.refuse_memory_nodes(child)?;
-    model.graphs.add_child(graph, after, child).map_err(told)
+    call.session.graphs.lock().add_child(graph, after, child, moved)
 }
 
 /// What a node of the application's does.
 pub(super) fn work_of(handle: sys::CUgraphNode) -> CuResult<Work> {
     let node = graph::node(handle)?;
-    match &session()?.graphs.lock().graphs.node(node).map_err(told)?.body {
-        Body::Work(work) => Ok(work.clone()),
-        Body::Child(_) => Err(CuError::INVALID_VALUE),
-    }
+    let model = session()?.graphs.lock();
+    model.graphs.node(node).map_err(told)?.body.work().cloned().ok_or(CuError::INVALID_VALUE)
 }
 
 /// Gives a node other work of the same kind. What a kernel's attributes are, stays.

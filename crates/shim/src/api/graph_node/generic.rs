@@ -7,17 +7,24 @@ use cuda_abi::{CuError, CuResult, FunctionId, sys};
 
 use super::add::{Place, add_child, set};
 use super::memory::Setting;
-use super::{allocation, copy, host, kernel_v2, record, release, wait};
+use super::{allocation, copy, host, kernel_v2, operations, record, release, wait, wanted};
 use crate::client::Call;
-use crate::graph::Work;
+use crate::graph::{Wanted, Work};
 use crate::report::{Unsupported, report};
 
 /// What a record asks for.
 pub(in crate::api) enum Asked {
     /// Work.
     Work(Work),
-    /// A copy of a graph.
-    Child(sys::CUgraph),
+    /// A graph: a copy of it, or (`moved`) itself.
+    Child {
+        /// The graph.
+        graph: sys::CUgraph,
+        /// Whether it becomes the node's.
+        moved: bool,
+    },
+    /// A choice between graphs.
+    Conditional(Wanted),
 }
 
 /// Reads a record.
@@ -42,7 +49,12 @@ pub(in crate::api) unsafe fn asked(
     const EVENT_RECORD: c_uint = Kind::CU_GRAPH_NODE_TYPE_EVENT_RECORD as c_uint;
     const MEM_ALLOC: c_uint = Kind::CU_GRAPH_NODE_TYPE_MEM_ALLOC as c_uint;
     const MEM_FREE: c_uint = Kind::CU_GRAPH_NODE_TYPE_MEM_FREE as c_uint;
-    const LAST: c_uint = Kind::CU_GRAPH_NODE_TYPE_CONDITIONAL as c_uint;
+    const BATCH_MEM_OP: c_uint = Kind::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP as c_uint;
+    const CONDITIONAL: c_uint = Kind::CU_GRAPH_NODE_TYPE_CONDITIONAL as c_uint;
+    const LAST: c_uint = CONDITIONAL;
+    use sys::CUgraphChildGraphNodeOwnership as Ownership;
+    const CLONE: c_uint = Ownership::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE as c_uint;
+    const MOVE: c_uint = Ownership::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE as c_uint;
     if from.is_null() {
         return Err(CuError::INVALID_VALUE);
     }
@@ -72,13 +84,24 @@ pub(in crate::api) unsafe fn asked(
             }
             // The second version of this record begins as the first.
             HOST => host(of.cast())?,
-            GRAPH => return Ok(Asked::Child((*of).graph.graph)),
+            GRAPH => {
+                let ownership = (&raw const (*of).graph.ownership).cast::<c_uint>().read();
+                let moved = match ownership {
+                    CLONE => false,
+                    MOVE => true,
+                    _ => return Err(CuError::INVALID_VALUE),
+                };
+                return Ok(Asked::Child { graph: (*of).graph.graph, moved });
+            }
             EMPTY => Work::Empty,
             WAIT_EVENT => wait(call, (*of).eventWait.event)?,
             EVENT_RECORD => record(call, (*of).eventRecord.event)?,
             // So does the second version of this.
             MEM_ALLOC => allocation(call, of.cast())?,
             MEM_FREE => release(call, (*of).free.dptr)?,
+            // Both versions of this are the same.
+            BATCH_MEM_OP => operations(call, of.cast())?,
+            CONDITIONAL => return wanted(call, &raw const (*of).conditional).map(Asked::Conditional),
             other if other <= LAST => {
                 report(Unsupported::Function(FunctionId::cuGraphAddNode_v2));
                 return Err(CuError::NOT_SUPPORTED);
@@ -94,10 +117,14 @@ unsafe fn add(place: Place, params: *mut sys::CUgraphNodeParams) -> CuResult {
     unsafe {
         place.fill(|call, graph, after| -> CuResult<NodeId> {
             match asked(call, params)? {
-                Asked::Work(work) => {
-                    call.session.graphs.lock().graphs.add(graph, after, work).map_err(crate::graph::told)
+                Asked::Work(work) => call.session.graphs.lock().add(graph, after, work),
+                Asked::Child { graph: child, moved } => add_child(call, graph, after, child, moved),
+                Asked::Conditional(wanted) => {
+                    let (node, made) = call.session.graphs.lock().add_conditional(graph, after, wanted)?;
+                    // The record is the caller's, and a conditional node's.
+                    (&raw mut (*params).__bindgen_anon_1.conditional.phGraph_out).write(made.graphs());
+                    Ok(node)
                 }
-                Asked::Child(child) => add_child(call, graph, after, child),
             }
         })
     }
@@ -136,7 +163,9 @@ pub unsafe fn cuGraphNodeSetParams(
 ) -> CuResult {
     // SAFETY: the caller's contract is the same.
     set(hNode, |call| match unsafe { asked(call, nodeParams) }? {
-        Asked::Work(Work::MemAlloc(_) | Work::MemFree(_)) | Asked::Child(_) => Err(CuError::NOT_SUPPORTED),
+        Asked::Work(Work::MemAlloc(_) | Work::MemFree(_)) | Asked::Child { .. } | Asked::Conditional(_) => {
+            Err(CuError::NOT_SUPPORTED)
+        }
         Asked::Work(work) => Ok(work),
     })
 }

@@ -8,13 +8,13 @@ use wire::ContextId;
 use super::add::{Place, set, work_of};
 use crate::api::location::Location;
 use crate::api::set::checked;
-use crate::client::{Call, Extent, Rows, Side, handle, out};
+use crate::client::{Call, End, Extent, Side, handle, out};
 use crate::graph::{Copy, Fill, Work};
 
 use sys::CUmemorytype as Kind;
 
 /// The context that a record names; NULL is the current one.
-fn context(call: &Call<'_>, ctx: sys::CUcontext) -> CuResult<ContextId> {
+pub(super) fn context(call: &Call<'_>, ctx: sys::CUcontext) -> CuResult<ContextId> {
     if ctx.is_null() {
         return Ok(call.context()?.id);
     }
@@ -34,7 +34,8 @@ pub(in crate::api) unsafe fn copy(
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    call.places_of(&dst, &src, extent)?;
+    dst.place(call, extent)?;
+    src.place(call, extent)?;
     Ok(Work::Copy(Copy { ctx, dst, src, extent }))
 }
 
@@ -52,18 +53,48 @@ pub unsafe fn cuGraphAddMemcpyNode(
     unsafe { place.add(|call| copy(call, copyParams, ctx)) }
 }
 
-/// A side of a copy in the application's form: kind, host's address, device's address.
-fn side(rows: &Rows) -> (Kind, *mut c_void, u64) {
-    match rows.side {
-        Side::Host(address) => {
-            (Kind::CU_MEMORYTYPE_HOST, std::ptr::with_exposed_provenance_mut(address as usize), 0)
+/// A side of a copy in the application's form.
+struct Told {
+    kind: Kind,
+    host: *mut c_void,
+    device: u64,
+    array: sys::CUarray,
+    at: [usize; 3],
+    pitch: usize,
+    rows: usize,
+}
+
+impl Told {
+    fn of(end: &End) -> Self {
+        let nothing = Self {
+            kind: Kind::CU_MEMORYTYPE_ARRAY,
+            host: std::ptr::null_mut(),
+            device: 0,
+            array: std::ptr::null_mut(),
+            at: [0; 3],
+            pitch: 0,
+            rows: 0,
+        };
+        let rows = match end {
+            End::Rows(rows) => rows,
+            End::Array(array, at) => {
+                let at = at.map(|each| each as usize);
+                return Self { array: handle(array.id.handle()), at, ..nothing };
+            }
+        };
+        let nothing = Self { pitch: rows.pitch as usize, rows: rows.rows as usize, ..nothing };
+        match rows.side {
+            Side::Host(address) => {
+                let host = std::ptr::with_exposed_provenance_mut(address as usize);
+                Self { kind: Kind::CU_MEMORYTYPE_HOST, host, ..nothing }
+            }
+            Side::Device(device) => Self { kind: Kind::CU_MEMORYTYPE_DEVICE, device, ..nothing },
+            Side::Any(device) => Self { kind: Kind::CU_MEMORYTYPE_UNIFIED, device, ..nothing },
         }
-        Side::Device(address) => (Kind::CU_MEMORYTYPE_DEVICE, std::ptr::null_mut(), address),
-        Side::Any(address) => (Kind::CU_MEMORYTYPE_UNIFIED, std::ptr::null_mut(), address),
     }
 }
 
-/// Gives the parameters: each side begins at its first byte.
+/// Gives the parameters: each side in memory begins at its first byte.
 pub unsafe fn cuGraphMemcpyNodeGetParams(
     hNode: sys::CUgraphNode,
     nodeParams: *mut sys::CUDA_MEMCPY3D,
@@ -71,30 +102,30 @@ pub unsafe fn cuGraphMemcpyNodeGetParams(
     let nodeParams = out(nodeParams)?;
     let Work::Copy(copy) = work_of(hNode)? else { return Err(CuError::INVALID_VALUE) };
     let Extent { width, height, depth } = copy.extent;
-    let ((dst, dst_host, dst_device), (src, src_host, src_device)) = (side(&copy.dst), side(&copy.src));
+    let (dst, src) = (Told::of(&copy.dst), Told::of(&copy.src));
     let params = sys::CUDA_MEMCPY3D {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcZ: 0,
+        srcXInBytes: src.at[0],
+        srcY: src.at[1],
+        srcZ: src.at[2],
         srcLOD: 0,
-        srcMemoryType: src,
-        srcHost: src_host,
-        srcDevice: src_device,
-        srcArray: std::ptr::null_mut(),
+        srcMemoryType: src.kind,
+        srcHost: src.host,
+        srcDevice: src.device,
+        srcArray: src.array,
         reserved0: std::ptr::null_mut(),
-        srcPitch: copy.src.pitch as usize,
-        srcHeight: copy.src.rows as usize,
-        dstXInBytes: 0,
-        dstY: 0,
-        dstZ: 0,
+        srcPitch: src.pitch,
+        srcHeight: src.rows,
+        dstXInBytes: dst.at[0],
+        dstY: dst.at[1],
+        dstZ: dst.at[2],
         dstLOD: 0,
-        dstMemoryType: dst,
-        dstHost: dst_host,
-        dstDevice: dst_device,
-        dstArray: std::ptr::null_mut(),
+        dstMemoryType: dst.kind,
+        dstHost: dst.host,
+        dstDevice: dst.device,
+        dstArray: dst.array,
         reserved1: std::ptr::null_mut(),
-        dstPitch: copy.dst.pitch as usize,
-        dstHeight: copy.dst.rows as usize,
+        dstPitch: dst.pitch,
+        dstHeight: dst.rows,
         WidthInBytes: width as usize,
         Height: height as usize,
         Depth: depth as usize,

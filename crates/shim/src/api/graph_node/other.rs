@@ -70,7 +70,7 @@ pub unsafe fn cuGraphChildGraphNodeGetGraph(hNode: sys::CUgraphNode, phGraph: *m
     let node = graph::node(hNode)?;
     let child = match session()?.graphs.lock().graphs.node(node).map_err(told)?.body {
         Body::Child(child) => child,
-        Body::Work(_) => return Err(CuError::INVALID_VALUE),
+        Body::Work(_) | Body::Choice(..) => return Err(CuError::INVALID_VALUE),
     };
     // SAFETY: the caller's to write to.
     unsafe { phGraph.set(handle(child.handle())) };

@@ -2,20 +2,26 @@
 
 use std::ffi::c_uint;
 
-use ::graph::{Body, Edge, EdgeData, NodeId};
+use ::graph::{Edge, EdgeData, NodeId};
 use cuda_abi::{CuResult, sys};
 
 use crate::api::graph::give_list;
 use crate::client::{handle, out, session, with};
-use crate::graph::{graph, node, told};
+use crate::graph::{Work, graph, node, told};
 
 /// Gives the kind.
 pub unsafe fn cuGraphNodeGetType(hNode: sys::CUgraphNode, r#type: *mut c_uint) -> CuResult {
     let to = out(r#type)?;
-    let kind = match &session()?.graphs.lock().graphs.node(node(hNode)?).map_err(told)?.body {
-        Body::Work(work) => work.kind(),
-        Body::Child(_) => sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH,
-    };
+    let child = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH;
+    let kind = session()?
+        .graphs
+        .lock()
+        .graphs
+        .node(node(hNode)?)
+        .map_err(told)?
+        .body
+        .work()
+        .map_or(child, Work::kind);
     // SAFETY: the caller's to write to.
     unsafe { to.set(kind as c_uint) };
     Ok(())
