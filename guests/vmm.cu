@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
     uint32_t *wrong;
     CUDA(cudaMalloc(&wrong, sizeof *wrong));
     CUDA(cudaMemset(wrong, 0, sizeof *wrong));
-    CUmemAllocationProp prop{}, found{};
+    CUmemAllocationProp prop{}, found{}, dense;
     prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     size_t piece;
@@ -33,7 +33,15 @@ int main(int argc, char **argv) {
     CUDA(cuMemAddressReserve(&other, 2 * piece, 0, 0, 0));
     CUmemGenericAllocationHandle twice, mover, again;
     CUDA(cuMemCreate(&twice, piece, &prop, 0));
-    CUDA(cuMemCreate(&mover, piece, &prop, 0));
+    // What is moved about is compressed, where the device can.
+    int compresses;
+    CUDA(cuDeviceGetAttribute(&compresses, CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED, 0));
+    dense = prop;
+    dense.allocFlags.compressionType = compresses ? CU_MEM_ALLOCATION_COMP_GENERIC : CU_MEM_ALLOCATION_COMP_NONE;
+    CUDA(cuMemCreate(&mover, piece, &dense, 0));
+    CUDA(cuMemGetAllocationPropertiesFromHandle(&found, mover));
+    auto compressed = found.allocFlags.compressionType;
+    guest::require(compressed <= dense.allocFlags.compressionType, "compressed only if asked", 0);
     CUDA(cuMemGetAllocationPropertiesFromHandle(&found, twice));
     guest::require(found.location.id == 0 && found.type == prop.type, "a handle tells its properties", 0);
     for (CUdeviceptr at : {range, view}) {
@@ -49,7 +57,7 @@ int main(int argc, char **argv) {
 
     guest::Random random{4711};
     size_t held = 1;
-    uint32_t sum = 0, mistakes;
+    uint32_t sum = compressed, mistakes;
     for (int step = 1; step <= steps; step++) {
         // Grows by some pieces, whose handles are not kept, and now and then shrinks.
         bool grow = held < 4 || (held < 20 && random.below(2));
@@ -84,6 +92,8 @@ int main(int argc, char **argv) {
         CUDA(cuMemUnmap(here, piece));
         CUDA(cuMemMap(there, piece, 0, mover, 0));
         CUDA(cuMemSetAccess(there, piece, &access, 1));
+        CUDA(cuMemGetAllocationPropertiesFromHandle(&found, mover));
+        guest::require(found.allocFlags.compressionType == compressed, "compressed as it was", step);
         unsigned long long flags;
         CUDA(cuMemGetAccess(&flags, &prop.location, there));
         guest::require(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "access is what was set", step);

@@ -149,6 +149,7 @@ functions! {
     cuMemAddressFree(sys::CUdeviceptr, usize);
     cuMemCreate(*mut sys::CUmemGenericAllocationHandle, usize, *const sys::CUmemAllocationProp, c_ulonglong);
     cuMemRelease(sys::CUmemGenericAllocationHandle);
+    cuMemGetAllocationPropertiesFromHandle(*mut sys::CUmemAllocationProp, sys::CUmemGenericAllocationHandle);
     cuMemMap(sys::CUdeviceptr, usize, usize, sys::CUmemGenericAllocationHandle, c_ulonglong);
     cuMemUnmap(sys::CUdeviceptr, usize);
     cuMemSetAccess(sys::CUdeviceptr, usize, *const sys::CUmemAccessDesc, usize);

@@ -220,8 +220,8 @@ impl Backend for Driver {
         Err(CuError::OUT_OF_MEMORY)
     }
 
-    fn physical_create(&self, ordinal: usize, bytes: u64) -> Result<RawPhysical> {
-        physical::create(&self.api, self.device(ordinal)?, &self.facts[ordinal], bytes)
+    fn physical_create(&self, ordinal: usize, bytes: u64, compressible: bool) -> Result<(RawPhysical, bool)> {
+        physical::create(&self.api, self.device(ordinal)?, &self.facts[ordinal], bytes, compressible)
     }
 
     fn physical_release(&self, physical: RawPhysical) -> Result<()> {

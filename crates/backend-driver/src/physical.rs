@@ -3,15 +3,38 @@
 use crate::api::{Api, check};
 use crate::device;
 use backend::{Access, Range, RawPhysical, Result};
-use cudarc::driver::sys::{self, CUmemAccess_flags as Flags};
+use cudarc::driver::sys::{self, CUmemAccess_flags as Flags, CUmemAllocationCompType as Compression};
 use wire::DeviceFacts;
 
-pub fn create(api: &Api, device: sys::CUdevice, facts: &DeviceFacts, bytes: u64) -> Result<RawPhysical> {
-    let properties = device::block_properties(device, facts);
+/// Takes memory, and tells whether the driver has made it compressible.
+pub fn create(
+    api: &Api,
+    device: sys::CUdevice,
+    facts: &DeviceFacts,
+    bytes: u64,
+    compressible: bool,
+) -> Result<(RawPhysical, bool)> {
+    let mut properties = device::block_properties(device, facts);
+    if compressible {
+        properties.allocFlags.compressionType = Compression::CU_MEM_ALLOCATION_COMP_GENERIC as u8;
+        // Other devices on the bus cannot read what is compressed.
+        properties.allocFlags.gpuDirectRDMACapable = 0;
+    }
     let mut handle = 0;
     // SAFETY: whole properties; the handle is a local.
     check(unsafe { (api.cuMemCreate)(&raw mut handle, bytes as usize, &raw const properties, 0) })?;
-    Ok(RawPhysical(handle))
+    let mut made = properties;
+    if compressible {
+        // SAFETY: the handle was just made; the properties are a local.
+        let told = check(unsafe { (api.cuMemGetAllocationPropertiesFromHandle)(&raw mut made, handle) });
+        if let Err(error) = told {
+            // SAFETY: nothing is mapped of it, and nobody else has the handle.
+            check(unsafe { (api.cuMemRelease)(handle) })?;
+            return Err(error);
+        }
+    }
+    let generic = Compression::CU_MEM_ALLOCATION_COMP_GENERIC as u8;
+    Ok((RawPhysical(handle), made.allocFlags.compressionType == generic))
 }
 
 pub fn set_access(

@@ -44,8 +44,9 @@ pub trait Backend: Heaps + Textures + StreamAttributes + Conditions + Send + Syn
     /// [`BLOCK_GRANULARITY`]. Fails with `OUT_OF_MEMORY` when the range cannot be had exactly there. Given back when the
     /// backend is dropped.
     fn reserve(&self, range: Range) -> Result<()>;
-    /// Takes `bytes` bytes of device memory, a multiple of [`BLOCK_GRANULARITY`], without mapping them.
-    fn physical_create(&self, device: usize, bytes: u64) -> Result<RawPhysical>;
+    /// Takes `bytes` bytes of device memory, a multiple of [`BLOCK_GRANULARITY`], without mapping them; compressible if that
+    /// is wanted and the device has it. Answers whether it is.
+    fn physical_create(&self, device: usize, bytes: u64, compressible: bool) -> Result<(RawPhysical, bool)>;
     /// Lets go of it; the memory is given back when its last mapping is gone too.
     fn physical_release(&self, physical: RawPhysical) -> Result<()>;
     /// Puts the beginning of it behind a part of a reserved range; it may be mapped several times. No device reaches it there

@@ -136,7 +136,7 @@ pub fn run(
         .into_iter()
         .flat_map(|library| host::driver::binds(&ours, library))
         .collect();
-    spec.hide = host::driver::device_nodes();
+    spec.hide = [host::driver::device_nodes(), host::driver::libraries_past_cuda()].concat();
     spec.blank = host::driver::blank_nodes();
     spec.library_dir = Some(inside);
     let way_back = Arc::new(WayBack::new(facts.job.clone(), None));

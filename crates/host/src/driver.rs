@@ -19,19 +19,28 @@ const FOLDERS: [&str; 9] = [
     "/run/opengl-driver/lib",
 ];
 
+/// Libraries of the driver's that ask the kernel for video engines and the like past `libcuda.so.1`, and which in a job, where the
+/// driver's nodes are blank, wait for ever or crash. Programs do without them where they cannot be loaded.
+const PAST_CUDA: [&str; 3] = ["libnvcuvid.so", "libnvidia-encode.so", "libnvidia-opticalflow.so"];
+
 /// Every path at which the machine has a driver library called `name` or `name.VERSION` (`libcuda.so`).
 #[must_use]
 pub fn library_paths(name: &str) -> Vec<PathBuf> {
-    let mut found = BTreeSet::new();
-    for folder in FOLDERS {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if is_version_of(&entry.file_name().to_string_lossy(), name) && entry.path().is_file() {
-                found.insert(entry.path());
-            }
-        }
-    }
+    let mut found = in_folders(FOLDERS.map(Path::new), name);
     found.extend(named_by_ldconfig(name));
     found.into_iter().collect()
+}
+
+fn in_folders<'a>(folders: impl IntoIterator<Item = &'a Path>, name: &str) -> BTreeSet<PathBuf> {
+    let entries = folders.into_iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+    let named = entries.filter(|entry| is_version_of(&entry.file_name().to_string_lossy(), name));
+    named.map(|entry| entry.path()).filter(|path| path.is_file()).collect()
+}
+
+/// Every path of the machine's libraries that do not work in a job, to be hidden.
+#[must_use]
+pub fn libraries_past_cuda() -> Vec<PathBuf> {
+    PAST_CUDA.iter().flat_map(|name| library_paths(name)).collect()
 }
 
 /// `libcuda.so`, `libcuda.so.1` and `libcuda.so.580.1`, but not `libcudart.so`.
@@ -92,6 +101,20 @@ mod tests {
         assert!(is_version_of("libcuda.so.580.159.04", "libcuda.so"));
         assert!(!is_version_of("libcudart.so.13", "libcuda.so"));
         assert!(!is_version_of("libcuda.so_backup", "libcuda.so"));
+    }
+
+    #[test]
+    fn every_name_of_a_library_is_found() -> std::io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        for name in ["libnvcuvid.so.580.1", "libnvcuvid.so.1", "libnvcuvidiac.so.1", "libcuda.so.1"] {
+            fs::write(folder.path().join(name), "")?;
+        }
+        std::os::unix::fs::symlink("libnvcuvid.so.1", folder.path().join("libnvcuvid.so"))?;
+        std::os::unix::fs::symlink("gone", folder.path().join("libnvcuvid.so.2"))?;
+        let found = in_folders([folder.path(), Path::new("/nowhere")], PAST_CUDA[0]);
+        let names = ["libnvcuvid.so", "libnvcuvid.so.1", "libnvcuvid.so.580.1"];
+        assert_eq!(found, names.map(|name| folder.path().join(name)).into());
+        Ok(())
     }
 
     #[test]

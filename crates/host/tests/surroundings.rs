@@ -227,6 +227,38 @@ fn what_is_hidden_is_not_seen() {
     }
 }
 
+/// Tries to load a library by each of two names, before and after a restart.
+const LOADER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    for (int i = 0; i < 2; i++) {
+        while (i && access(v[3], F_OK)) usleep(1000);
+        int loads = dlopen(v[1], RTLD_NOW) != NULL, other = dlopen(v[2], RTLD_NOW) != NULL;
+        printf("%d %d\n", loads, other), fflush(stdout);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn a_hidden_library_cannot_be_loaded_by_any_name() {
+    let bench = Bench::new();
+    let file = library(&bench, 1);
+    let link = file.with_file_name("libdormouse-test.so");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let loader = bench.compile("loader", LOADER);
+    let end = bench.path("end");
+    for (hidden, seen) in [(None, "1 1\n1 1\n"), (Some(&link), "0 0\n0 0\n")] {
+        let _ = fs::remove_file(&end);
+        let args = [loader.as_os_str(), file.as_os_str(), link.as_os_str(), end.as_os_str()];
+        let mut command = bench.command(&args);
+        command.envs(hidden.map(|path| ("SUPERVISE_HIDE", path)));
+        assert_eq!(ask_twice(&bench, command), seen);
+    }
+}
+
 /// Opens a node, reads and writes it before and after a restart.
 const HOLDER: &str = r#"
 #include <fcntl.h>

@@ -278,7 +278,13 @@ fn freed_memory_makes_room() {
         (
             |thread| {
                 let physical = PhysicalId(12);
-                thread.call(PhysicalCreate { physical, device: Device(0), bytes: 40 * MIB, handle_types: 0 })
+                thread.call(PhysicalCreate {
+                    physical,
+                    device: Device(0),
+                    bytes: 40 * MIB,
+                    handle_types: 0,
+                    compressible: false,
+                })
             },
             |thread| thread.call(PhysicalRelease { physical: PhysicalId(12) }).unwrap(),
         ),

@@ -16,7 +16,9 @@ fn reserve(thread: &mut Thread, bytes: u64) -> u64 {
 
 fn create(thread: &mut Thread, id: u32, bytes: u64) -> PhysicalId {
     let physical = PhysicalId(id);
-    thread.call(PhysicalCreate { physical, device: Device(0), bytes, handle_types: 1 }).unwrap();
+    thread
+        .call(PhysicalCreate { physical, device: Device(0), bytes, handle_types: 1, compressible: true })
+        .unwrap();
     physical
 }
 
@@ -57,7 +59,7 @@ fn one_piece_is_seen_wherever_it_is_mapped() {
     assert_eq!(thread.call(PhysicalRelease { physical: a }), REFUSED);
     assert_eq!(thread.get(border, 1), [2]);
     assert_eq!(thread.call(PhysicalRetain { address: range }), Ok(a));
-    assert_eq!(thread.call(PhysicalProperties { physical: a }), Ok((Device(0), 1)));
+    assert_eq!(thread.call(PhysicalProperties { physical: a }), Ok((Device(0), (1, false))));
     thread.call(PhysicalRelease { physical: a }).unwrap();
     thread.call(MemUnmap { address: range, bytes: 6 * MIB }).unwrap();
     assert_eq!(thread.get(range + 10 * MIB - 8, 2), [2, 3]);

@@ -124,7 +124,7 @@ fn mapped(_: &mut App, thread: &mut Thread) -> Fate {
     let bytes = 2 << 20;
     let (physical, device) = (PhysicalId(5), Device(0));
     let address = thread.call(AddressReserve { bytes, alignment: 0, wanted: 0 }).unwrap();
-    thread.call(PhysicalCreate { physical, device, bytes, handle_types: 0 }).unwrap();
+    thread.call(PhysicalCreate { physical, device, bytes, handle_types: 0, compressible: false }).unwrap();
     thread.call(MemMap { address, bytes, physical }).unwrap();
     thread.call(MemSetAccess { address, bytes, device, access: 3 }).unwrap();
     thread.put(address, &WORDS);

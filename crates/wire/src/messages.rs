@@ -328,13 +328,13 @@ messages! {
     /// `cuMemAddressFree`.
     221 round_trip AddressFree { address: u64, bytes: u64 } -> ();
     /// `cuMemCreate`.
-    222 round_trip PhysicalCreate { physical: PhysicalId, device: Device, bytes: u64, handle_types: u32 } -> ();
+    222 round_trip PhysicalCreate { physical: PhysicalId, device: Device, bytes: u64, handle_types: u32, compressible: bool } -> ();
     /// `cuMemRelease`.
     223 round_trip PhysicalRelease { physical: PhysicalId } -> ();
     /// `cuMemRetainAllocationHandle`.
     224 round_trip PhysicalRetain { address: u64 } -> PhysicalId;
-    /// `cuMemGetAllocationPropertiesFromHandle`: the device, and the types of handles that were asked for.
-    225 round_trip PhysicalProperties { physical: PhysicalId } -> (Device, u32);
+    /// `cuMemGetAllocationPropertiesFromHandle`: the device, the types of handles that were asked for, and whether it is compressible.
+    225 round_trip PhysicalProperties { physical: PhysicalId } -> (Device, (u32, bool));
     /// `cuMemMap`.
     226 round_trip MemMap { address: u64, bytes: u64, physical: PhysicalId } -> ();
     /// `cuMemUnmap`.

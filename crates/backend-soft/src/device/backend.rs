@@ -274,12 +274,13 @@ impl Backend for SoftBackend {
         self.memory.reserve(range.base, range.bytes).map_err(memory_error)
     }
 
-    fn physical_create(&self, device: usize, bytes: u64) -> Result<RawPhysical> {
+    fn physical_create(&self, device: usize, bytes: u64, _compressible: bool) -> Result<(RawPhysical, bool)> {
         if device >= self.facts.len() {
             return Err(CuError::INVALID_DEVICE);
         }
         blocks_only(Range { base: 0, bytes })?;
-        self.memory.create_physical(device, bytes).map(RawPhysical).map_err(memory_error)
+        let physical = self.memory.create_physical(device, bytes).map_err(memory_error)?;
+        Ok((RawPhysical(physical), false))
     }
 
     fn physical_release(&self, physical: RawPhysical) -> Result<()> {

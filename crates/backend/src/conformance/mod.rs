@@ -60,7 +60,8 @@ behaviours! {
     contexts: says_what_it_is contexts_come_and_go limits_are_kept;
     memory: blocks_hold_what_is_written blocks_lie_side_by_side a_range_is_reserved_once memory_is_counted
         host_memory_is_shared;
-    virtual_memory: one_piece_is_mapped_twice pieces_keep_what_is_in_them;
+    virtual_memory: one_piece_is_mapped_twice pieces_keep_what_is_in_them
+        compressible_pieces_hold_what_is_written;
     copies: copies_go_every_way host_memory_is_read_at_once pitched_copies_move_boxes fills_have_elements
         fills_have_rows;
     arrays: arrays_hold_boxes arrays_of_every_shape_hold_all_they_should levels_are_arrays objects_have_values

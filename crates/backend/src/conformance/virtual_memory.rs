@@ -1,6 +1,9 @@
 use super::rig::{BASIC, Rig, params};
 use crate::{Access, BLOCK_GRANULARITY, Backend, Range, StreamArg};
 
+/// `CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED`.
+const COMPRESSES: i32 = 107;
+
 /// Reserved addresses behind a rig's own block.
 fn behind(rig: &Rig<'_>, block: u64) -> Range {
     Range { base: rig.memory.end() + block * BLOCK_GRANULARITY, bytes: BLOCK_GRANULARITY }
@@ -8,7 +11,7 @@ fn behind(rig: &Rig<'_>, block: u64) -> Range {
 
 pub(super) fn one_piece_is_mapped_twice(backend: &dyn Backend) {
     let rig = Rig::new(backend);
-    let piece = backend.physical_create(0, BLOCK_GRANULARITY).unwrap();
+    let piece = backend.physical_create(0, BLOCK_GRANULARITY, false).unwrap().0;
     let (one, two) = (behind(&rig, 0), behind(&rig, 5));
     for range in [one, two] {
         backend.map_physical(piece, range).unwrap();
@@ -29,9 +32,25 @@ pub(super) fn one_piece_is_mapped_twice(backend: &dyn Backend) {
     backend.unmap_physical(two).unwrap();
 }
 
+pub(super) fn compressible_pieces_hold_what_is_written(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let (piece, compressible) = backend.physical_create(0, BLOCK_GRANULARITY, true).unwrap();
+    assert!(!compressible || backend.devices()[0].attributes.contains(&(COMPRESSES, 1)));
+    let place = behind(&rig, 0);
+    backend.map_physical(piece, place).unwrap();
+    backend.set_access(0, place, Access::ReadWrite).unwrap();
+    let add = rig.kernel(BASIC, "add_one");
+    let words = vec![7; 1 << 16];
+    rig.put(place.base, &words);
+    rig.launch(add, 32, StreamArg::Legacy, &params(&[place.base], &[words.len() as u32]));
+    assert_eq!(rig.get(place.base, words.len())[..40], [[8; 32].as_slice(), &[7; 8]].concat());
+    backend.physical_release(piece).unwrap();
+    backend.unmap_physical(place).unwrap();
+}
+
 pub(super) fn pieces_keep_what_is_in_them(backend: &dyn Backend) {
     let rig = Rig::new(backend);
-    let piece = backend.physical_create(0, 2 * BLOCK_GRANULARITY).unwrap();
+    let piece = backend.physical_create(0, 2 * BLOCK_GRANULARITY, false).unwrap().0;
     let place = Range { bytes: 2 * BLOCK_GRANULARITY, ..behind(&rig, 0) };
     for round in 1..=3u32 {
         backend.map_physical(piece, place).unwrap();

@@ -19,6 +19,8 @@ pub struct PhysicalRecord {
     pub bytes: u64,
     /// The types of shareable handles that the application wanted to be able to ask for.
     pub handle_types: u32,
+    /// Whether the device may compress it: as asked for until it is made, then as the driver has made it.
+    pub compressible: bool,
     /// How many of its handles the application has not released.
     pub handles: u32,
 }
@@ -168,14 +170,16 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// `INVALID_VALUE`, `INVALID_HANDLE` for an id in use, or the backend's.
-    pub fn create(&mut self, record: PhysicalRecord) -> Result<()> {
+    pub fn create(&mut self, mut record: PhysicalRecord) -> Result<()> {
         if record.bytes == 0 || !record.bytes.is_multiple_of(BLOCK_GRANULARITY) {
             return Err(invalid(format!("{:#x} bytes of memory", record.bytes)));
         }
         if self.physical.contains_key(&record.id) {
             return Err(crate::objects::in_use(record.id));
         }
-        let raw = self.backend.physical_create(record.device as usize, record.bytes)?;
+        let (raw, compressible) =
+            self.backend.physical_create(record.device as usize, record.bytes, record.compressible)?;
+        record.compressible = compressible;
         insert(&mut self.physical, record.id, (record, raw))
     }
 
@@ -212,14 +216,14 @@ impl VirtualMemory {
         Ok(id)
     }
 
-    /// The device of a piece, and the types of handles that were asked for.
+    /// The device of a piece, the types of handles that were asked for, and whether it is compressible.
     ///
     /// # Errors
     /// `INVALID_VALUE` when there is no such handle.
-    pub fn properties(&self, id: PhysicalId) -> Result<(Device, u32)> {
+    pub fn properties(&self, id: PhysicalId) -> Result<(Device, (u32, bool))> {
         let found = self.physical.get(&id).filter(|(record, _)| record.handles > 0);
         let (record, _) = found.ok_or_else(|| invalid(format!("there is no {id:?}")))?;
-        Ok((Device(record.device), record.handle_types))
+        Ok((Device(record.device), (record.handle_types, record.compressible)))
     }
 
     /// As `cuMemMap`.

@@ -27,8 +27,9 @@ impl Execute for wire::AddressFree {
 
 impl Execute for wire::PhysicalCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        let Self { physical, device, bytes, handle_types } = self;
-        let record = PhysicalRecord { id: physical, device: device.0, bytes, handle_types, handles: 1 };
+        let Self { physical, device, bytes, handle_types, compressible } = self;
+        let record =
+            PhysicalRecord { id: physical, device: device.0, bytes, handle_types, compressible, handles: 1 };
         let make = || lock(&session.virtual_memory).create(record.clone());
         match session.context_on(device.0 as usize) {
             Some(ctx) => session.with_room(&ctx, bytes, make),
@@ -51,7 +52,7 @@ impl Execute for wire::PhysicalRetain {
 }
 
 impl Execute for wire::PhysicalProperties {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<(Device, u32)> {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<(Device, (u32, bool))> {
         lock(&session.virtual_memory).properties(self.physical)
     }
 }

@@ -17,33 +17,48 @@ const GRANULARITY: usize = 2 << 20;
 const PINNED: c_uint = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const DESCRIPTOR: c_uint = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
+/// `CU_MEM_ALLOCATION_COMP_GENERIC`.
+const GENERIC: u8 = sys::CUmemAllocationCompType::CU_MEM_ALLOCATION_COMP_GENERIC as u8;
 
 /// The piece of memory of a handle.
 fn physical(handle: c_ulonglong) -> CuResult<PhysicalId> {
     PhysicalId::from_handle(handle).ok_or(CuError::INVALID_VALUE)
 }
 
-/// Reads the properties of memory to be made: where it is, and which handles of it may be asked for.
-unsafe fn properties(prop: *const sys::CUmemAllocationProp) -> CuResult<(Device, c_uint)> {
+/// What memory is to be made.
+struct Wanted {
+    device: Device,
+    handle_types: c_uint,
+    compressible: bool,
+}
+
+/// Reads the properties of memory to be made.
+unsafe fn properties(prop: *const sys::CUmemAllocationProp) -> CuResult<Wanted> {
     if prop.is_null() {
         return Err(CuError::INVALID_VALUE);
     }
     // SAFETY: not NULL, so the caller's to read; the enumerations in it may be any numbers.
-    let (kind, handles, location) = unsafe {
+    let (kind, handle_types, location, flags) = unsafe {
         (
             (&raw const (*prop).type_).cast::<c_uint>().read(),
             (&raw const (*prop).requestedHandleTypes).cast::<c_uint>().read(),
             Location::read(&raw const (*prop).location),
+            (*prop).allocFlags,
         )
     };
     if kind != PINNED {
         return Err(CuError::INVALID_VALUE);
     }
     // Programs ask for memory that could be shared whether they share it or not: only the export is refused.
-    if handles & !DESCRIPTOR != 0 {
+    // Tiles of sparse arrays, and what the decompression engine reads, there are none.
+    if handle_types & !DESCRIPTOR != 0 || flags.usage != 0 {
         return Err(CuError::NOT_SUPPORTED);
     }
-    Ok((location.device()?, handles))
+    if flags.compressionType > GENERIC {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let compressible = flags.compressionType == GENERIC;
+    Ok(Wanted { device: location.device()?, handle_types, compressible })
 }
 
 /// Reserves addresses.
@@ -80,13 +95,13 @@ pub unsafe fn cuMemCreate(
 ) -> CuResult {
     let handle = out(handle)?;
     // SAFETY: the caller's to read, where not NULL.
-    let (device, handle_types) = unsafe { properties(prop)? };
+    let Wanted { device, handle_types, compressible } = unsafe { properties(prop)? };
     if size == 0 || !size.is_multiple_of(GRANULARITY) || flags != 0 {
         return Err(CuError::INVALID_VALUE);
     }
     let id = with(|call| {
         let physical = PhysicalId(call.session.next_id());
-        call.ask(&PhysicalCreate { physical, device, bytes: size as u64, handle_types })?;
+        call.ask(&PhysicalCreate { physical, device, bytes: size as u64, handle_types, compressible })?;
         Ok(physical)
     })?;
     // SAFETY: the caller's to write to.
@@ -200,7 +215,7 @@ pub unsafe fn cuMemGetAllocationPropertiesFromHandle(
 ) -> CuResult {
     let prop = out(prop)?;
     let physical = physical(handle)?;
-    let (device, handles) = with(|call| call.ask(&PhysicalProperties { physical }))?;
+    let (device, (handles, compressible)) = with(|call| call.ask(&PhysicalProperties { physical }))?;
     // SAFETY: a plain record of numbers and a pointer, for which zero is "none".
     let mut found: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     found.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -208,6 +223,9 @@ pub unsafe fn cuMemGetAllocationPropertiesFromHandle(
     found.location.id = device.0 as c_int;
     if handles & DESCRIPTOR != 0 {
         found.requestedHandleTypes = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    }
+    if compressible {
+        found.allocFlags.compressionType = GENERIC;
     }
     // SAFETY: the caller's to write to.
     unsafe { prop.set(found) };
