@@ -157,11 +157,12 @@ fn what_is_wrong_with_conditions_is_told() {
         plan: inline(&GraphPlan { nodes: good }),
     };
     assert_eq!(thread.call(again), Err(CuError::INVALID_VALUE), "there is one executable graph at a time");
-    let change = vec![GraphChange { node: 0, work: choice(one, ConditionKind::If, &[2]) }];
-    assert_eq!(
-        thread.call(GraphUpdate { exec: GRAPH, changes: inline(&change) }),
-        Err(CuError::GRAPH_EXEC_UPDATE_FAILURE)
-    );
+    let change = inline(&vec![GraphChange { node: 0, work: choice(one, ConditionKind::If, &[1 << 30]) }]);
+    let update = |thread: &mut Thread| thread.call(GraphUpdate { exec: GRAPH, changes: change.clone() });
+    assert_eq!(update(&mut thread), Err(CuError::GRAPH_EXEC_UPDATE_FAILURE));
+    // No more so where the graph is only a plan, since its code is gone.
+    thread.call(ModuleUnload { module: ModuleId(3) }).unwrap();
+    assert_eq!(update(&mut thread), Err(CuError::GRAPH_EXEC_UPDATE_FAILURE));
     // With the context all of it goes.
     thread.call(ContextDestroy { ctx: CTX }).unwrap();
     let gone = GraphCondition { ctx: CTX, template: GraphTemplateId(20), initial: None };

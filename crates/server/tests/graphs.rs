@@ -159,6 +159,51 @@ fn a_graph_outlives_what_it_names_and_works_again_with_something_else() {
 }
 
 #[test]
+fn a_graph_keeps_its_events_while_it_cannot_be_built() {
+    let (app, mut thread, ..) = started();
+    let images = Images::new();
+    let memory = thread.alloc(4096);
+    thread.put(memory, &[7, 0, 0]);
+    let gone = thread.alloc(4 << 20);
+    let [event] = thread.events([20]);
+    let array = ArrayId(30);
+    let desc = ArrayDesc { width: 4, height: 1, depth: 0, format: 3, channels: 1, flags: 0 };
+    thread.call(ArrayCreate { ctx: CTX, array, desc }).unwrap();
+    let GraphWork::Copy(mut to_array) = copy(memory, memory, 4) else { unreachable!() };
+    to_array.dst = CopySide::Array(array, [0; 3]);
+    let works = vec![GraphWork::Copy(to_array), copy(gone, memory, 4), GraphWork::EventRecord(event)];
+    instantiate(&mut thread, &chain(works)).unwrap();
+    thread.send(EventDestroy { event });
+    thread.send(ArrayDestroy { array });
+    let change = |thread: &mut Thread, node, work| {
+        let changes = inline(&vec![GraphChange { node, work }]);
+        thread.call(GraphUpdate { exec: GRAPH, changes }).unwrap();
+    };
+    change(&mut thread, 0, copy(memory + 4, memory, 4));
+    launch(&mut thread);
+    assert_eq!((thread.get(memory, 3), app.client.control().take_error()), (vec![7, 7, 0], None));
+
+    thread.send(MemFree { address: gone });
+    thread.synchronize().unwrap();
+    // The second time it has not been built since.
+    let mut app = app;
+    for _ in 0..2 {
+        app.session.close_gate(LONG).unwrap();
+        let (id, state) = images.capture(&app.session);
+        let (dir, addresses) = app.kill();
+        drop(thread);
+        rehearse(&state).unwrap();
+        app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+        thread = app.thread();
+    }
+    change(&mut thread, 1, copy(memory + 8, memory, 4));
+    launch(&mut thread);
+    assert_eq!((thread.get(memory, 3), app.client.control().take_error()), (vec![7, 7, 7], None));
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
 fn what_is_disabled_may_be_gone_at_a_restart() {
     let (app, mut thread, store, _, memory) = started();
     let images = Images::new();

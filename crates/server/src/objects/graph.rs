@@ -57,10 +57,20 @@ pub struct GraphState {
     pub disabled: BTreeSet<u32>,
     /// The backend's graph; `None` while something that the plan names is not there.
     pub built: Option<Built>,
-    /// Events that it had before it was to be built anew and could not be.
+    /// Events that it had when it was last built, while it is not.
     pub kept: BTreeMap<EventId, Arc<Event>>,
     /// The stream that it was last launched in.
     pub last: Option<Weak<Stream>>,
+}
+
+impl GraphState {
+    /// Lets go of what the backend has, but not of the events, which the application may have destroyed.
+    pub fn unbuild(&mut self) {
+        if let Some(built) = self.built.take() {
+            let events = built.uses.iter().filter_map(Use::event);
+            self.kept.extend(events.map(|event| (event.record.id, Arc::clone(event))));
+        }
+    }
 }
 
 /// A backend's executable graph, and what it uses, for each node.
@@ -155,7 +165,8 @@ impl GraphExec {
         let mut plan = Vec::new();
         state.plan.encode(&mut Encoder::new(&mut plan));
         let uses = state.built.iter().flat_map(|built| &built.uses);
-        let gone = uses.filter_map(Use::event).filter(|event| !is_live(event.record.id));
+        let events = uses.filter_map(Use::event).chain(state.kept.values());
+        let gone = events.filter(|event| !is_live(event.record.id));
         let mut orphans: Vec<EventRecord> = gone.map(|event| event.record.clone()).collect();
         orphans.sort_by_key(|record| record.id);
         orphans.dedup_by_key(|record| record.id);

@@ -5,8 +5,8 @@ use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{
-    Array, Built, Event, Frame, GraphExec, GraphRecord, GraphState, Module, Recorded, Template, Use, in_use,
-    insert,
+    Array, Built, Event, EventRecord, Frame, GraphExec, GraphRecord, GraphState, Module, Recorded, Template,
+    Use, in_use, insert,
 };
 use crate::{lock, read, write};
 use backend::{CopyBox, Fill, GraphConditional, GraphFunction, GraphKernel};
@@ -174,10 +174,8 @@ impl Session {
 
     /// Makes the backend's graph anew. What is missing for it is told at the next launch.
     fn rebuild(&self, graph: &GraphExec, state: &mut GraphState) {
-        let events = state.built.iter().flat_map(|built| &built.uses).filter_map(Use::event);
-        state.kept = events.map(|event| (event.record.id, Arc::clone(event))).collect();
         // Of a template there is one at a time.
-        state.built = None;
+        state.unbuild();
         state.built = self.build(&graph.frame, &state.plan, &state.disabled, &state.kept).ok();
         if state.built.is_some() {
             state.kept.clear();
@@ -188,8 +186,10 @@ impl Session {
     pub(crate) fn unbuild_graphs(&self, gone: impl Fn(&Use) -> bool) {
         let graphs: Vec<_> = read(&self.table).graphs.values().cloned().collect();
         for graph in graphs {
-            let built = lock(&graph.state).built.take_if(|built| built.uses.iter().any(&gone));
-            drop(built);
+            let mut state = lock(&graph.state);
+            if state.built.as_ref().is_some_and(|built| built.uses.iter().any(&gone)) {
+                state.unbuild();
+            }
         }
     }
 
@@ -268,8 +268,12 @@ impl Session {
                 Some(self.build(&frame, &plan, &disabled, orphans)?)
             }
         };
-        let state =
-            GraphState { plan, disabled: record.disabled.clone(), built, kept: Orphans::new(), last: None };
+        let own = |event: &EventRecord| orphans.get(&event.id).map(|kept| (event.id, Arc::clone(kept)));
+        let kept = match &built {
+            Some(_) => Orphans::new(),
+            None => record.orphans.iter().filter_map(own).collect(),
+        };
+        let state = GraphState { plan, disabled: record.disabled.clone(), built, kept, last: None };
         let graph = GraphExec { id: record.id, frame, state: Mutex::new(state) };
         insert(&mut write(&self.table).graphs, record.id, Arc::new(graph))
     }
@@ -317,7 +321,9 @@ impl Execute for wire::GraphUpdate {
         for change in &changes {
             let node = state.plan.nodes.get(change.node as usize);
             let node = node.ok_or_else(|| invalid(format!("{:?} has no node {}", self.exec, change.node)))?;
-            if std::mem::discriminant(&node.work) != std::mem::discriminant(&change.work) {
+            let is_like = std::mem::discriminant(&node.work) == std::mem::discriminant(&change.work);
+            // The bodies of a conditional node are the plan's form.
+            if !is_like || matches!(change.work, GraphWork::Conditional(_)) {
                 return Err(CuError::GRAPH_EXEC_UPDATE_FAILURE.into());
             }
         }
