@@ -99,14 +99,16 @@ impl Trace {
     /// Something of the supervisor's that began at `began` and ends now.
     pub fn span(&self, name: &str, began: Instant) {
         let duration_ns = began.elapsed().as_nanos() as u64;
-        self.state().event(name, "dormouse", (SUPERVISOR, 0), (trace_clock() - duration_ns, duration_ns));
+        let start_ns = trace_clock().saturating_sub(duration_ns);
+        self.state().event(name, "dormouse", (SUPERVISOR, 0), (start_ns, duration_ns));
     }
 
     /// The checkpoint in hand comes to its step `name`; to its end, where that is `None`.
     pub fn step(&self, name: Option<&str>) {
         let (now, mut state) = (trace_clock(), self.state());
         if let Some((name, began)) = state.step.take() {
-            state.event(&name, "checkpoint", (SUPERVISOR, 1), (began, now - began));
+            // A clock that is set back makes a step short.
+            state.event(&name, "checkpoint", (SUPERVISOR, 1), (began, now.saturating_sub(began)));
         }
         state.step = name.map(|name| (name.to_owned(), now));
     }
@@ -168,7 +170,8 @@ impl State {
     fn collect(&mut self) {
         let sessions = std::mem::take(&mut self.sessions);
         for (number, reader) in &sessions {
-            self.lost += reader.take(|ring, side, record| self.record(*number, ring, side, record));
+            let lost = reader.take(|ring, side, record| self.record(*number, ring, side, record));
+            self.lost = self.lost.saturating_add(lost);
         }
         self.sessions = sessions;
     }

@@ -155,7 +155,8 @@ impl Session {
         }
         let begun = arrived.map(|arrived| {
             let begun = trace_clock();
-            if begun - arrived > WORTH_TELLING_NS {
+            // The clock may have been set back.
+            if begun.saturating_sub(arrived) > WORTH_TELLING_NS {
                 reader.trace(TraceKind::AwaitTurn, taken.opcode, arrived);
             }
             begun
