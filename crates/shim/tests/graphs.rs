@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cuda_abi::{CuError, sys};
 use cuda_shim::api::{
     capture::*, context::*, copy::*, graph::*, graph_exec::*, graph_node::*, host_memory::*, memory::*,
-    module::*, stream::*,
+    module::*, pool::*, set::*, stream::*,
 };
 use fake::{Fake, start};
 use wire::Request;
@@ -312,6 +312,34 @@ fn graphs_with_memory_nodes_are_refused_where_cuda_refuses_them() {
         let mut captured = null_mut();
         cuStreamEndCapture(stream, &raw mut captured).unwrap();
         cuGraphDestroy(captured).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_captured_leaves_the_order_of_what_can() {
+    start();
+    let (parent, child, stream, memory) = (graph(), graph(), stream(), device_memory(64));
+    let (mut node, mut address, mut count) = (null_mut(), 0, 0);
+    // SAFETY: plain data, handles, and pointers of this function's.
+    unsafe {
+        let mut params: sys::CUgraphNodeParams = std::mem::zeroed();
+        params.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_GRAPH;
+        params.__bindgen_anon_1.graph.graph = child;
+        params.__bindgen_anon_1.graph.ownership =
+            sys::CUgraphChildGraphNodeOwnership::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+        cuGraphAddNode_v2(&raw mut node, parent, null(), null(), 0, &raw mut params).unwrap();
+        cuStreamBeginCaptureToGraph(stream, child, null(), null(), 0, 2).unwrap();
+        cuMemsetD8Async(memory, 1, 64, stream).unwrap();
+        // A graph that was moved into a node has no memory of its own.
+        assert_eq!(cuMemAllocAsync(&raw mut address, 64, stream), Err(CuError::NOT_SUPPORTED));
+        cuMemsetD8Async(memory, 2, 64, stream).unwrap();
+        let mut captured = null_mut();
+        cuStreamEndCapture(stream, &raw mut captured).unwrap();
+        assert_eq!(captured, child);
+        let nobody = (null_mut(), null_mut());
+        cuGraphGetEdges_v2(child, nobody.0, nobody.1, null_mut(), &raw mut count).unwrap();
+        assert_eq!(count, 1, "the second waits for the first");
+        cuGraphDestroy(parent).unwrap();
     }
 }
 

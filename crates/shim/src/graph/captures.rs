@@ -220,7 +220,8 @@ impl Model {
     pub(super) fn capture(&mut self, target: Target, work: Captive) -> CuResult<NodeId> {
         let graph = self.captures.by_number.get(&target.capture).map(|capture| capture.graph);
         let graph = graph.ok_or(CuError::STREAM_CAPTURE_INVALIDATED)?;
-        let mut after = std::mem::take(&mut self.captures.lane(target)?.after);
+        // What cannot be a node leaves the stream where it was.
+        let mut after = self.captures.lane(target)?.after.clone();
         // A node of the graph may have been removed since.
         after.retain(|edge| self.graphs.node(edge.node).is_ok());
         if let Captive::Early(_) = work
