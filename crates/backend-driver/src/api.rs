@@ -217,6 +217,7 @@ functions! {
     cuGraphRetainUserObject(sys::CUgraph, sys::CUuserObject, c_uint, c_uint);
     cuGraphReleaseUserObject(sys::CUgraph, sys::CUuserObject, c_uint);
     cuUserObjectCreate(*mut sys::CUuserObject, *mut c_void, sys::CUhostFn, c_uint, c_uint);
+    cuUserObjectRelease(sys::CUuserObject, c_uint);
     cuArray3DCreate_v2(*mut sys::CUarray, *const sys::CUDA_ARRAY3D_DESCRIPTOR);
     cuArrayDestroy(sys::CUarray);
     cuMipmappedArrayCreate(*mut sys::CUmipmappedArray, *const sys::CUDA_ARRAY3D_DESCRIPTOR, c_uint);

@@ -61,7 +61,8 @@ fn find_failure(error: &FindError) -> Failure {
     Failure::new(kind, Chain(error).to_string())
 }
 
-/// Removes the images that `references` mean, all or none of them, and frees what no image needs; with `dry`, only says what that would be.
+/// Removes the images that `references` mean, if all of them are there, and frees what no image needs; with `dry`, only says what that would
+/// be.
 ///
 /// # Errors
 /// [`Kind::NotFound`], [`Kind::Store`] when the store cannot be changed.

@@ -256,6 +256,23 @@ fn freed_pinned_memory_waits_for_its_work_and_nobody_for_it() {
 }
 
 #[test]
+fn pinned_memory_that_work_has_left_goes_unasked() {
+    let (mut app, mut thread) = App::with_context();
+    let (ours, flags) = app.pinned(&mut thread, PinnedId(8), 4096);
+    let _ = app.pinned(&mut thread, PinnedId(9), 4096);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    thread.launch(wait_for, Stream::Legacy, 1, &[flags, flags + 4], &[]);
+    thread.call(PinnedFree { pinned: PinnedId(9) }).unwrap();
+    let file = app.dir.path().join("pinned-9");
+    assert!(file.exists());
+    ours.word(0).store(1, Ordering::Release);
+    common::wait_until(|| !file.exists());
+    drop(thread);
+    let _ = app.kill();
+}
+
+#[test]
 fn streams_and_events_keep_order_and_time() {
     let (mut app, mut thread) = App::with_context();
     let module = app.load(&mut thread, 2, BASIC);

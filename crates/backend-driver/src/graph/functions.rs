@@ -84,7 +84,10 @@ impl Held {
             .inspect_err(|_| unsafe { release(held) })?;
         let flags = sys::CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as c_uint;
         // SAFETY: the graph takes over the only reference.
-        check(unsafe { (api.cuGraphRetainUserObject)(graph, object, 1, flags) })?;
+        check(unsafe { (api.cuGraphRetainUserObject)(graph, object, 1, flags) }).inspect_err(|_| {
+            // SAFETY: it did not, and nobody else has it.
+            let _ = unsafe { (api.cuUserObjectRelease)(object, 1) };
+        })?;
         Ok(Self(object as usize))
     }
 

@@ -151,7 +151,7 @@ impl PinnedMemory {
     }
 
     /// Gives back what is freed and no work uses any more.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         let over = |(_, markers): &mut (PinnedRecord, Vec<Marker>)| {
             markers.retain(|marker| !marker.is_complete());
             markers.is_empty()

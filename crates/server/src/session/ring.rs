@@ -4,7 +4,7 @@ use super::dispatch::{Answer, malformed, reply_bytes};
 use super::{Caller, Session};
 use crate::failure::Failure;
 use crate::objects::StreamKey;
-use crate::read;
+use crate::{lock, read};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -42,7 +42,7 @@ impl Rings {
         let mut tidied = Instant::now();
         while !self.session.is_ending() {
             for (index, state) in control.rings() {
-                if state != RingState::Free && crate::lock(&self.running).insert(index) {
+                if state != RingState::Free && lock(&self.running).insert(index) {
                     threads.extend(self.serve(index));
                 }
             }
@@ -67,7 +67,7 @@ impl Rings {
                 tracing::error!(%error, "the session ends");
                 rings.session.end();
             }
-            crate::lock(&rings.running).remove(&index);
+            lock(&rings.running).remove(&index);
             // The ring may have been taken again before it was out of the list.
             rings.session.link.control().ring_doorbell();
         };
@@ -197,6 +197,7 @@ impl Session {
         if self.gate.is_closed() {
             return;
         }
+        lock(&self.pinned).settle();
         for device in &self.devices {
             if let Err(error) = device.tidy() {
                 tracing::debug!(%error, "freed memory is not given back");
