@@ -44,6 +44,18 @@ pub fn server(stage: &Stage, job: &Job, session: u32) -> anyhow::Result<Pid> {
     }
 }
 
+/// Waits until a session has begun: its server is there.
+fn begun(stage: &Stage, job: &Job, session: u32) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while let Err(error) = server(stage, job, session) {
+        if began.elapsed() > LIMIT {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 /// Kills a server; when that was.
 fn kill(stage: &Stage, job: &Job, session: u32) -> anyhow::Result<(Instant, SystemTime)> {
     let server = server(stage, job, session)?;
@@ -125,11 +137,7 @@ fn a_killed_server_fails_no_other_process(device: Device) -> anyhow::Result<()> 
     let one = format!("( {} {steps}; echo \"left $?\" )", guest.display());
     let script = format!("{one} & sleep 0.2; {one} & wait");
     let job = first_line(Job::start(stage.shell(&script))?)?;
-    let began = Instant::now();
-    while server(&stage, &job, 2).is_err() {
-        ensure!(began.elapsed() < LIMIT, "there is no second session");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    begun(&stage, &job, 2)?;
     kill(&stage, &job, 1)?;
     let finished = job.finish()?;
     let said = String::from_utf8_lossy(&finished.stdout);
@@ -147,12 +155,18 @@ fn a_killed_server_fails_no_other_process(device: Device) -> anyhow::Result<()> 
 fn while_others_keep_the_gate(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "kept")?;
     let (lost, keeps) = (stage.guest("vector_loop"), stage.guest("spin"));
+    let other = stage.place().cwd().join("other");
+    // The first goes on for ever, however fast the device; the other begins when the first has its session.
     let script = format!(
-        "( {} 100000 40; echo \"left $?\" ) & sleep 1; {} 12000; wait",
+        "( {} {} 40; echo \"left $?\" ) & until [ -e {} ]; do sleep 0.05; done; {} 12000; wait",
         lost.display(),
+        i32::MAX,
+        other.display(),
         keeps.display()
     );
-    let job = first_line(Job::start(stage.shell(&script))?)?;
+    let job = Job::start(stage.shell(&script))?;
+    begun(&stage, &job, 1)?;
+    std::fs::write(&other, "")?;
     wait_for_text(&job, "spinning")?;
     let mut command = stage.place().checkpoint_command(After::LeaveRunning);
     command.args(["--gate-deadline", "6", "--retries", "0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
