@@ -152,6 +152,11 @@ functions! {
     cuMemGetAllocationPropertiesFromHandle(*mut sys::CUmemAllocationProp, sys::CUmemGenericAllocationHandle);
     cuMemMap(sys::CUdeviceptr, usize, usize, sys::CUmemGenericAllocationHandle, c_ulonglong);
     cuMemUnmap(sys::CUdeviceptr, usize);
+    cuMemRetainAllocationHandle(*mut sys::CUmemGenericAllocationHandle, *mut c_void);
+    cuMemExportToShareableHandle(*mut c_void, sys::CUmemGenericAllocationHandle, c_uint as sys::CUmemAllocationHandleType, c_ulonglong);
+    cuMemImportFromShareableHandle(*mut sys::CUmemGenericAllocationHandle, *mut c_void, c_uint as sys::CUmemAllocationHandleType);
+    cuIpcGetEventHandle(*mut sys::CUipcEventHandle, sys::CUevent);
+    cuIpcOpenEventHandle(*mut sys::CUevent, sys::CUipcEventHandle);
     cuMemSetAccess(sys::CUdeviceptr, usize, *const sys::CUmemAccessDesc, usize);
     cuMemHostRegister_v2(*mut c_void, usize, c_uint);
     cuMemHostUnregister(*mut c_void);

@@ -116,6 +116,11 @@ impl Driver {
         lock(&self.graphs).get(&graph).cloned().ok_or(CuError::INVALID_HANDLE)
     }
 
+    /// Where a block is mapped.
+    pub(crate) fn block_range(&self, block: RawBlock) -> Result<Range> {
+        lock(&self.blocks).get(&block).copied().ok_or(CuError::INVALID_VALUE)
+    }
+
     pub(crate) fn device(&self, ordinal: usize) -> Result<sys::CUdevice> {
         self.devices.get(ordinal).copied().ok_or(CuError::INVALID_DEVICE)
     }

@@ -17,6 +17,7 @@ pub mod machine;
 mod memory_operations;
 mod output;
 mod physical;
+mod sharing;
 pub mod steer;
 mod textures;
 mod work;

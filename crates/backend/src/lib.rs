@@ -10,12 +10,14 @@ mod attributes;
 pub mod conformance;
 mod graph;
 mod heap;
+mod sharing;
 mod textures;
 mod types;
 
 pub use attributes::*;
 pub use graph::*;
 pub use heap::*;
+pub use sharing::*;
 pub use textures::*;
 pub use types::*;
 use wire::{CuError, DeviceFacts, FunctionFacts};
@@ -24,7 +26,9 @@ use wire::{CuError, DeviceFacts, FunctionFacts};
 pub type Result<T> = std::result::Result<T, CuError>;
 
 /// A device library: the real driver or the software device.
-pub trait Backend: Heaps + Textures + StreamAttributes + Conditions + Send + Sync + 'static {
+pub trait Backend:
+    Heaps + Sharing + Textures + StreamAttributes + Conditions + Send + Sync + 'static
+{
     // --- the machine
 
     /// Which backend this is, as images name it: `driver` or `soft`.

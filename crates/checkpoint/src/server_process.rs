@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// The descriptor on which a server finds its supervisor.
 const CONTROL_FD: i32 = 3;
+/// The descriptor on which it finds the broker of what sessions share.
+const BROKER_FD: i32 = 4;
 /// A server that does not answer for this long is given up. Captures report progress meanwhile.
 const SILENCE: Duration = Duration::from_secs(120);
 /// How much longer than it was given a server may take to answer while the whole job waits for it.
@@ -33,40 +35,49 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts a server for session number `session`, whose files lie (or will lie) in `dir`. It is not ready yet.
+    /// Starts a server for session number `session`, whose files lie (or will lie) in `dir`. It is not ready yet. `broker` is its way
+    /// to other sessions.
     ///
     /// # Errors
     /// When the process cannot be made.
-    pub fn start(session: u32, dir: &Path, device: &str, start: &Start) -> Result<Self, Failure> {
+    pub fn start(
+        session: u32,
+        dir: &Path,
+        device: &str,
+        start: &Start,
+        broker: Option<OwnedFd>,
+    ) -> Result<Self, Failure> {
         let fail = |error: io::Error| {
             Failure::of(format_args!("cannot start the GPU server of session {session}"), &error)
         };
         let (ours, theirs) = UnixStream::pair().map_err(fail)?;
         let theirs = OwnedFd::from(theirs);
-        let raw = theirs.as_raw_fd();
+        let mut passed = vec![(theirs.as_raw_fd(), CONTROL_FD)];
+        passed.extend(broker.iter().map(|broker| (broker.as_raw_fd(), BROKER_FD)));
         let mut command = Command::new(std::env::current_exe().map_err(fail)?);
         command
             .arg("server")
             .arg("--dir")
             .arg(dir)
             .args(["--session", &session.to_string(), "--device", device])
+            .args(broker.is_some().then_some("--shares"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // A group of its own: what a terminal sends to the job's foreground group is not for the server.
             .process_group(0);
+        let done = |code: i32| if code < 0 { Err(io::Error::last_os_error()) } else { Ok(code) };
         // SAFETY: between fork and exec only `dup2` and `fcntl` are called, which are async-signal-safe.
         unsafe {
             command.pre_exec(move || {
-                let kept = if raw == CONTROL_FD {
-                    libc::fcntl(raw, libc::F_SETFD, 0)
-                } else {
-                    libc::dup2(raw, CONTROL_FD)
-                };
-                if kept < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+                // Out of the way of each other first.
+                for (from, _) in &mut passed {
+                    *from = done(libc::fcntl(*from, libc::F_DUPFD_CLOEXEC, BROKER_FD + 1))?;
+                }
+                passed.iter().try_for_each(|(from, to)| done(libc::dup2(*from, *to)).map(drop))
             });
         }
         let child = command.spawn().map_err(fail)?;
-        drop(theirs);
+        drop((theirs, broker));
         let mut server = Self::on(child, ours, session, SILENCE).map_err(fail)?;
         control::say(&server.to, start).map_err(|error| server.not_heard(&error))?;
         Ok(server)

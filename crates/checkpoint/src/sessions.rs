@@ -1,5 +1,6 @@
 //! The GPU sessions of a job: one server for each application process that initialises CUDA.
 
+use crate::broker::Broker;
 use crate::error::{Chain, Failure, Kind};
 use crate::machine::Watcher;
 use crate::server_process::ServerProcess;
@@ -61,6 +62,7 @@ pub struct Sessions {
     device: String,
     trace: Option<Arc<Trace>>,
     machine: Arc<Watcher>,
+    broker: Arc<Broker>,
     way_back: Arc<WayBack>,
     live: Mutex<BTreeMap<u32, Arc<Session>>>,
     next: AtomicU32,
@@ -102,6 +104,7 @@ impl Sessions {
         Arc::new(Self {
             shared,
             machine: Watcher::new(device.clone()),
+            broker: Arc::default(),
             way_back,
             device,
             trace,
@@ -165,7 +168,8 @@ impl Sessions {
         let begun = host::inner_pid(host::OuterPid(pid))
             .ok_or_else(|| Failure::new(Kind::Failed, "it is not a process of this job"))
             .map(|inner_pid| SessionRecord { number, inner_pid })
-            .and_then(|record| self.start(record, &Start::Fresh))
+            .and_then(|record| Ok((self.join(number, false)?, record)))
+            .and_then(|(broker, record)| self.start(record, &Start::Fresh, broker))
             .and_then(|session| self.watch(pid, session));
         match begun {
             Ok(()) => {
@@ -205,12 +209,13 @@ impl Sessions {
         }
     }
 
-    fn start(&self, record: SessionRecord, start: &Start) -> Result<Session, Failure> {
+    /// `broker`: the session's way to the others.
+    fn start(&self, record: SessionRecord, start: &Start, broker: OwnedFd) -> Result<Session, Failure> {
         let began = Instant::now();
         let dir = self.dir(record.number);
         fs::create_dir_all(&dir)
             .map_err(|error| Failure::of(format_args!("cannot make {}", dir.display()), &error))?;
-        let mut server = ServerProcess::start(record.number, &dir, &self.device, start)?;
+        let mut server = ServerProcess::start(record.number, &dir, &self.device, start, Some(broker))?;
         match server.answer(&mut |_, _| {})? {
             Answer::Ready { device } => tracing::info!("session {}: {device}", record.number),
             other => return Err(server.unexpected(&other)),
@@ -234,11 +239,29 @@ impl Sessions {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
         self.next.store(next, Ordering::Relaxed);
         let start = Start::Restore { store: store.into(), image: image.to_owned() };
+        // All take part before one begins: they get from each other what they share.
+        let brokers =
+            records.iter().map(|record| self.join(record.number, true)).collect::<Result<Vec<_>, _>>()?;
         std::thread::scope(|scope| {
-            let starting: Vec<_> =
-                records.iter().map(|record| scope.spawn(|| self.start(record.clone(), &start))).collect();
+            let start = &start;
+            let starting: Vec<_> = records
+                .iter()
+                .zip(brokers)
+                .map(|(record, broker)| scope.spawn(move || self.start(record.clone(), start, broker)))
+                .collect();
             starting.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
         })
+    }
+
+    fn join(&self, session: u32, restored: bool) -> Result<OwnedFd, Failure> {
+        let joined = self.broker.join(session, restored);
+        joined.map_err(|error| Failure::of(format_args!("session {session} cannot share anything"), &error))
+    }
+
+    /// Who holds what of what the sessions share.
+    #[must_use]
+    pub fn broker(&self) -> &Broker {
+        &self.broker
     }
 
     /// Lets a session live as long as its process, which is `pid` outside the job, and its server.

@@ -275,6 +275,9 @@ pub struct Server {
     /// Where calls go
     #[arg(long, value_enum)]
     pub device: Device,
+    /// Whether there are other sessions to share with
+    #[arg(long)]
+    pub shares: bool,
 }
 
 /// What can name a job.

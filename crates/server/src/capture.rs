@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::heaps::HeapRecord;
-use crate::memory::View;
 use crate::memory::arena::BlockState;
+use crate::memory::{PhysicalRecord, View};
 use crate::objects::Context;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
@@ -12,6 +12,7 @@ use crate::transfer::{Readers, Source, TransferError};
 use crate::{lock, read};
 use backend::Range;
 use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{ChunkWriter, WriteError};
 use thiserror::Error;
@@ -51,7 +52,9 @@ impl Cut {
     pub fn bytes(&self) -> u64 {
         let inline: u64 = inline_variables(&self.state).map(|range| range.bytes).sum();
         let arrays = self.state.textures.bytes();
-        let physical: u64 = self.state.virtual_memory.physical.iter().map(|each| each.bytes).sum();
+        let own = |record: &&PhysicalRecord| !self.state.sharing.is_foreign(record.share);
+        let physical: u64 =
+            self.state.virtual_memory.physical.iter().filter(own).map(|each| each.bytes).sum();
         inline + arrays + physical + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
     }
 }
@@ -101,7 +104,11 @@ impl Session {
         let session_id = SessionId(session.into());
         let mut pieces = pieces(&state);
         let views = lock(&self.virtual_memory).views().map_err(CaptureError::Virtual)?;
-        pieces.extend(views.all.iter().map(Piece::of_view));
+        // What another session owns is in its part of the image.
+        let foreign = |record: &&PhysicalRecord| state.sharing.is_foreign(record.share);
+        let foreign: BTreeSet<u64> =
+            state.virtual_memory.physical.iter().filter(foreign).map(|record| record.id.handle()).collect();
+        pieces.extend(views.all.iter().filter(|view| !foreign.contains(&view.handle)).map(Piece::of_view));
         let mut done = 0;
         let mut readers = Readers::new(&self.placer.backend);
         for piece in &pieces {
@@ -216,6 +223,16 @@ fn pieces(state: &SessionState) -> Vec<Piece> {
             let live = if *shared { inside } else { vec![range] };
             pieces.push(Piece { device, kind: MemoryKind::Allocation, name: range.base, range, live });
         }
+    }
+    for record in state.sharing.owned_imports() {
+        let (range, kind) = (record.range, MemoryKind::Allocation);
+        pieces.push(Piece {
+            device: record.device as usize,
+            kind,
+            name: range.base,
+            range,
+            live: vec![range],
+        });
     }
     for HeapRecord { device, heap, .. } in &state.heaps {
         let Some(end) = heap.allocations.last().map(|last| last.end()) else { continue };

@@ -18,6 +18,8 @@ pub mod objects;
 pub mod restore;
 mod serve;
 pub mod session;
+pub mod shares;
+pub mod sharing;
 mod snapshot;
 pub mod state;
 pub mod textures;

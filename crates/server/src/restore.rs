@@ -3,12 +3,13 @@
 use crate::capture::STATE_MAX;
 use crate::failure::Failure;
 use crate::heaps::HeapRecord;
-use crate::memory::{RestoreError as MemoryError, VirtualState};
+use crate::memory::RestoreError as MemoryError;
 use crate::objects::{
-    Context, ContextRecord, ContextSettings, Event, Function, Image, Kernel, Library, Making, Module,
+    Context, ContextRecord, ContextSettings, EventRecord, Function, Image, Kernel, Library, Making, Module,
     ModuleRecord, Owner, Placeholders, Recorded, Stream, StreamRecord, Tombstone, insert,
 };
 use crate::session::{Config, Purpose, Session};
+use crate::sharing::Sharing;
 use crate::state::{Images, ModuleState, SessionState, StateError};
 use crate::textures::TextureStep;
 use crate::transfer::{Target, TransferError, Writer};
@@ -134,7 +135,7 @@ impl Session {
     pub fn restore(
         backend: Arc<dyn Backend>,
         link: Arc<ServerSession>,
-        dir: PathBuf,
+        (dir, sharing): (PathBuf, Arc<Sharing>),
         session: u32,
         image: &store::Image,
         progress: &(dyn Fn(u64) + Sync),
@@ -143,14 +144,15 @@ impl Session {
         let bytes = image.read_to_vec(&ObjectKind::SessionState { session: session_id }, STATE_MAX)?;
         let (state, images) = SessionState::from_bytes(&bytes)?;
         drop(bytes);
-        let config = Config { dir, layout: state.layout };
+        let config = Config { dir, layout: state.layout, sharing };
         let made = Self::new(backend, link, config, state.turn);
         for (memory, arena) in made.devices.iter().zip(&state.arenas) {
             if let Some(arena) = arena {
                 memory.restore(arena)?;
             }
         }
-        made.restore_virtual(&state.virtual_memory, true)?;
+        made.claim_addresses(&state)?;
+        made.restore_memory_of_all(&state)?;
         for record in &state.pools {
             let count = made.devices.len();
             let memory = made.devices.get(record.device as usize);
@@ -181,7 +183,7 @@ impl Session {
         state: &[u8],
     ) -> Result<()> {
         let (state, images) = SessionState::from_bytes(state)?;
-        let config = Config { dir, layout: state.layout };
+        let config = Config { dir, layout: state.layout, sharing: Sharing::rehearsal() };
         let made = Self::new(backend, link, config, state.turn);
         for (memory, arena) in made.devices.iter().zip(&state.arenas) {
             if let Some(arena) = arena {
@@ -189,20 +191,27 @@ impl Session {
             }
         }
         let all = state.textures.reads_outside(&state.arenas);
-        made.restore_virtual(&state.virtual_memory, all)?;
+        made.claim_addresses(&state)?;
+        if all {
+            made.restore_memory_of_all(&state)?;
+        }
         made.replay(&state, images)?;
         made.restore_heaps(&state)?;
         made.restore_graphs(&state, Purpose::Rehearsal)
     }
 
-    /// Claims the addresses that the application has reserved, and with `all` makes what is mapped there.
-    fn restore_virtual(&self, state: &VirtualState, all: bool) -> Result<()> {
-        let mut memory = lock(&self.virtual_memory);
-        memory.restore_addresses(state).map_err(object("the program's own reservation"))?;
-        if all {
-            memory.restore_memory(state).map_err(object("memory that the program maps itself"))?;
-        }
-        Ok(())
+    /// Claims the addresses that the application has reserved, and those of other sessions' memory.
+    fn claim_addresses(&self, state: &SessionState) -> Result<()> {
+        let reserved = lock(&self.virtual_memory).restore_addresses(&state.virtual_memory);
+        reserved.map_err(object("the program's own reservation"))?;
+        let claimed = lock(&self.imports).restore_addresses(&state.sharing.imports);
+        claimed.map_err(object("the addresses of other processes' memory"))
+    }
+
+    /// Makes what is mapped there.
+    fn restore_memory_of_all(&self, state: &SessionState) -> Result<()> {
+        let restored = self.restore_shared_memory(&state.sharing, &state.virtual_memory);
+        restored.map_err(object("memory that the program maps itself or shares"))
     }
 
     /// Makes all objects, in their turns, and compares addresses.
@@ -344,14 +353,17 @@ impl Session {
     }
 
     fn restore_events(&self, state: &SessionState) -> Result<()> {
-        for (record, recorded) in &state.events {
-            let name = format!("event {:#x}", record.id.handle());
-            let ctx = self.context(record.ctx).map_err(object(&name))?;
-            // Nothing is recorded here yet: what an image calls live cannot be.
-            let recorded = if *recorded == Recorded::Live { Recorded::Before(0.0) } else { *recorded };
-            let event =
-                Event::make(&self.placer.backend, &ctx, record.clone(), recorded).map_err(code(&name))?;
-            insert(&mut write(&self.table).events, record.id, event).map_err(object(&name))?;
+        for foreign in [false, true] {
+            let now = |record: &EventRecord| state.sharing.is_foreign(record.share) == foreign;
+            for (record, recorded) in state.events.iter().filter(|(record, _)| now(record)) {
+                let name = format!("event {:#x}", record.id.handle());
+                // Nothing is recorded here yet: what an image calls live cannot be.
+                let recorded = if *recorded == Recorded::Live { Recorded::Before(0.0) } else { *recorded };
+                self.restore_event(&state.sharing, record, recorded).map_err(object(&name))?;
+            }
+            if !foreign {
+                self.config.sharing.ready();
+            }
         }
         Ok(())
     }
@@ -556,9 +568,14 @@ fn is_described(state: &SessionState, device: usize, memory: MemoryKind, range: 
     match memory {
         MemoryKind::Allocation => {
             let arena = state.arenas.get(device).and_then(Option::as_ref);
-            arena.is_some_and(|arena| {
-                arena.blocks.iter().any(|block| block.range.contains(range.base, range.bytes))
-            })
+            let imported = state
+                .sharing
+                .owned_imports()
+                .any(|record| record.device as usize == device && record.range == range);
+            imported
+                || arena.is_some_and(|arena| {
+                    arena.blocks.iter().any(|block| block.range.contains(range.base, range.bytes))
+                })
         }
         MemoryKind::Global => {
             let mut variables = state.modules.iter().flat_map(|module| &module.variables);

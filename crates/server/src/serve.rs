@@ -5,6 +5,7 @@ use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::restore::RestoreError;
 use crate::session::{Config, Rings, Session};
+use crate::sharing::Sharing;
 use backend::Backend;
 use image::ImageId;
 use std::fmt::Write as _;
@@ -22,6 +23,8 @@ use transport::{ServerSession, TransportError};
 
 /// The descriptor on which a server finds its supervisor.
 const CONTROL_FD: i32 = 3;
+/// The descriptor on which it finds the broker of what sessions share.
+const BROKER_FD: i32 = 4;
 /// Progress is told in steps of so many bytes.
 const PROGRESS: u64 = 64 << 20;
 
@@ -96,18 +99,21 @@ impl Supervisor {
 }
 
 /// Serves one application process until its supervisor ends it: session number `session`, whose files lie in `dir`, on
-/// the device that `open` gives. The supervisor is on file descriptor 3.
+/// the device that `open` gives. The supervisor is on file descriptor 3, and if the session `shares` with others, its broker on 4.
 ///
 /// # Errors
 /// [`ServeError`]; the supervisor has been told, if it is still there.
 pub fn serve(
     dir: &Path,
     session: u32,
+    shares: bool,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
     // SAFETY: by agreement with the supervisor, which made this process, the descriptor is open and nobody else's.
     let control = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
-    serve_on(control, dir, session, open)
+    // SAFETY: the same.
+    let broker = shares.then(|| unsafe { OwnedFd::from_raw_fd(BROKER_FD) });
+    serve_on((control, broker), dir, session, open)
 }
 
 /// [`serve`] with any socket.
@@ -115,25 +121,29 @@ pub fn serve(
 /// # Errors
 /// As [`serve`].
 pub fn serve_on(
-    control: OwnedFd,
+    (control, broker): (OwnedFd, Option<OwnedFd>),
     dir: &Path,
     session: u32,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
     let mut supervisor = Supervisor::on(control)?;
     let Some(start) = supervisor.from.receive::<Start>()? else { return Ok(()) };
+    let sharing = match broker {
+        Some(broker) => Sharing::over(broker)?,
+        None => Sharing::alone(),
+    };
     let served = open().map_err(ServeError::Device).and_then(|backend| match start {
         Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
         Start::Fresh => {
             let link = ServerSession::create(dir)?;
-            let config = Config { dir: dir.to_owned(), layout: Layout::of_session(session) };
+            let config = Config { dir: dir.to_owned(), layout: Layout::of_session(session), sharing };
             let made = Session::new(backend, link, config, 0);
             let mut server = Server { session: made, number: session, rings: None, writer: None };
             server.start()?;
             server.run(&mut supervisor)
         }
         Start::Restore { store, image } => {
-            let made = restore(&supervisor, dir, session, backend, store.as_path(), &image)?;
+            let made = restore(&supervisor, (dir, sharing), session, backend, (store.as_path(), &image))?;
             Server { session: made, number: session, rings: None, writer: None }.run(&mut supervisor)
         }
     });
@@ -146,11 +156,10 @@ pub fn serve_on(
 
 fn restore(
     supervisor: &Supervisor,
-    dir: &Path,
+    (dir, sharing): (&Path, Arc<Sharing>),
     session: u32,
     backend: Arc<dyn Backend>,
-    store: &Path,
-    image: &str,
+    (store, image): (&Path, &str),
 ) -> Result<Arc<Session>, ServeError> {
     let failed = |reason: String| ServeError::Image { image: image.to_owned(), reason };
     let id: ImageId = image.parse().map_err(|error: image::ParseIdError| failed(error.to_string()))?;
@@ -159,7 +168,7 @@ fn restore(
     let total = opened.manifest().stored.total;
     let told = Mutex::new((0, 0));
     let link = ServerSession::attach(dir)?;
-    Session::restore(backend, link, dir.to_owned(), session, &opened, &|bytes| {
+    Session::restore(backend, link, (dir.to_owned(), sharing), session, &opened, &|bytes| {
         let mut told = crate::lock(&told);
         told.0 += bytes;
         if told.0 - told.1 >= PROGRESS {

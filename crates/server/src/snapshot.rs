@@ -24,6 +24,10 @@ impl Session {
         let times = self.time_line()?;
         let graphs = self.graph_records();
         let heaps = self.heaps()?;
+        let virtual_memory = lock(&self.virtual_memory).state();
+        let shared: Vec<_> = read(&self.table).events.values().filter_map(|event| event.share()).collect();
+        let sharing =
+            self.sharing_state(&virtual_memory, shared.into_iter()).map_err(|failure| failure.code)?;
         let table = read(&self.table);
         let modules = table.loaded_modules();
         let mut images = Images::new();
@@ -39,7 +43,7 @@ impl Session {
             layout: self.config.layout,
             turn: self.placer.next(),
             arenas: self.devices.iter().map(crate::memory::DeviceMemory::state).collect(),
-            virtual_memory: lock(&self.virtual_memory).state(),
+            virtual_memory,
             pools: self.devices.iter().flat_map(crate::memory::DeviceMemory::pools).collect(),
             contexts: table
                 .contexts
@@ -56,7 +60,7 @@ impl Session {
                 .events
                 .iter()
                 .map(|(id, event)| {
-                    (event.record.clone(), times.get(id).copied().unwrap_or_else(|| event.recorded()))
+                    (event.state(), times.get(id).copied().unwrap_or_else(|| event.recorded()))
                 })
                 .collect(),
             modules: modules.iter().map(module_state).collect(),
@@ -94,6 +98,7 @@ impl Session {
             textures: TextureState::of(&table),
             heaps,
             conditions: ConditionState::of(&table),
+            sharing,
             output: self.unsent_output(),
         };
         Ok(Cut { state, images })

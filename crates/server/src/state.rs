@@ -12,6 +12,7 @@ use crate::objects::{
     ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, Image,
     ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
 };
+use crate::shares::SharingState;
 use crate::textures::TextureState;
 use backend::Range;
 use image::CHUNK_SIZE;
@@ -70,6 +71,8 @@ pub struct SessionState {
     pub textures: TextureState,
     /// Heaps of kernels.
     pub heaps: Vec<HeapRecord>,
+    /// What is shared with other sessions.
+    pub sharing: SharingState,
     /// What the device printed and no answer has carried yet.
     pub output: Vec<u8>,
 }
@@ -246,6 +249,7 @@ mod tests {
             stream_attributes: vec![],
             textures: TextureState::default(),
             heaps: vec![],
+            sharing: SharingState::default(),
             output: b"42\n".to_vec(),
         }
     }

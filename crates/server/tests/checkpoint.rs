@@ -270,7 +270,7 @@ impl Supervisor {
         let opened = backend();
         let device = std::sync::Arc::downgrade(&opened);
         let server = std::thread::spawn(move || {
-            server::serve_on(OwnedFd::from(theirs), &dir, session, || Ok(opened)).unwrap();
+            server::serve_on((OwnedFd::from(theirs), None), &dir, session, || Ok(opened)).unwrap();
         });
         let from = Lines::of(ours.try_clone().unwrap());
         control::say(&ours, start).unwrap();

@@ -17,7 +17,7 @@ fn serve(say: impl FnOnce(&mut UnixStream)) -> ServeError {
     say(&mut ours);
     drop(ours);
     let open = || Ok(Arc::new(SoftBackend::new(Options::default())) as _);
-    server::serve_on(OwnedFd::from(theirs), folder.path(), 1, open).unwrap_err()
+    server::serve_on((OwnedFd::from(theirs), None), folder.path(), 1, open).unwrap_err()
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::neighbour::{BYTES, Neighbour};
 use common::{App, CTX, Images, LONG, SESSION, Thread, VARIABLES};
 use cuda_list::{List, Replay};
 use std::collections::BTreeSet;
@@ -31,6 +32,10 @@ struct Way {
     /// Makes some.
     make: fn(&mut App, &mut Thread) -> Fate,
 }
+
+/// What a neighbour has to share.
+const ALLOCATION: ShareId = ShareId([1; 16]);
+const PIECE: ShareId = ShareId([2; 16]);
 
 const WORDS: [u32; 3] = [0x5eed, 0xbed, 0xf00d];
 
@@ -65,11 +70,9 @@ const WAYS: &[Way] = &[
         ],
         unavailable,
     ),
-    way(
-        "another process's memory",
-        &["cuIpcOpenMemHandle", "cuMemPoolImportPointer", "cuMemImportFromShareableHandle"],
-        unavailable,
-    ),
+    way("another process's allocation", &["cuIpcOpenMemHandle"], opened),
+    way("another process's piece of memory", &["cuMemImportFromShareableHandle"], imported),
+    way("another process's pool", &["cuMemPoolImportPointer"], unavailable),
     way("multicast", &["cuMulticastCreate"], unavailable),
 ];
 
@@ -219,6 +222,21 @@ fn managed_variable(app: &mut App, thread: &mut Thread) -> Fate {
     Fate::Refused(&["nothing", "everywhere is managed memory"])
 }
 
+/// An allocation of the neighbour's, who has ended by the time of the checkpoint.
+fn opened(_: &mut App, thread: &mut Thread) -> Fate {
+    let claim = Claim { share: ALLOCATION, offset: 0, bytes: 100, number: 1 };
+    Fate::Captured(thread.call(IpcOpenMem { ctx: CTX, claim }).unwrap())
+}
+
+fn imported(_: &mut App, thread: &mut Thread) -> Fate {
+    let (bytes, device) = (BYTES, Device(0));
+    let address = thread.call(AddressReserve { bytes, alignment: 0, wanted: 0 }).unwrap();
+    let physical = thread.call(PhysicalImport { physical: PhysicalId(5), share: PIECE }).unwrap();
+    thread.call(MemMap { address, bytes, physical }).unwrap();
+    thread.call(MemSetAccess { address, bytes, device, access: 3 }).unwrap();
+    Fate::Captured(address)
+}
+
 fn unavailable(_: &mut App, _: &mut Thread) -> Fate {
     Fate::Unavailable
 }
@@ -234,7 +252,8 @@ fn is_unsupported(list: &List, name: &str) -> bool {
 fn whatever_device_memory_there_is_comes_back_or_is_refused() {
     let list = cuda_list::list().unwrap();
     for Way { what, functions, make } in WAYS {
-        let (mut app, mut thread) = App::with_context();
+        let (neighbour, sharing) = Neighbour::new(&[(ALLOCATION, &WORDS), (PIECE, &WORDS)], true);
+        let (mut app, mut thread) = App::with_others(sharing);
         let fate = make(&mut app, &mut thread);
         thread.synchronize().unwrap();
         app.session.close_gate(LONG).unwrap();
@@ -271,6 +290,7 @@ fn whatever_device_memory_there_is_comes_back_or_is_refused() {
             }
         }
         let _ = app.kill();
+        neighbour.end();
     }
 }
 

@@ -27,6 +27,8 @@ pub enum Unsupported {
     },
     /// A private table that is not made here.
     PrivateTable([u8; 16]),
+    /// What a process outside of every job has given out.
+    ForeignHandle(FunctionId),
 }
 
 impl fmt::Display for Unsupported {
@@ -47,6 +49,13 @@ impl fmt::Display for Unsupported {
                 write!(f, "the driver's private table ")?;
                 id.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
                 write!(f, " is not known")
+            }
+            Unsupported::ForeignHandle(id) => {
+                write!(
+                    f,
+                    "{} is given what is no handle of a process of this job: memory and events are shared inside of a job only",
+                    id.symbol()
+                )
             }
         }
     }

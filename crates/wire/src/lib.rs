@@ -17,6 +17,7 @@ mod machine;
 mod memory_operation;
 mod messages;
 mod reply;
+mod share;
 mod textures;
 
 pub use arrays::*;
@@ -31,6 +32,7 @@ pub use machine::{GPUS_MAX, Gpu, Machine, Pci, Quantity, Text};
 pub use memory_operation::{MemoryOperation, Until, Word};
 pub use messages::*;
 pub use reply::Reply;
+pub use share::*;
 pub use textures::*;
 
 /// Version of the protocol; both sides refuse any other.

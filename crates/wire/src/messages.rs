@@ -8,6 +8,7 @@ use crate::facts::{FunctionFacts, Names, SessionFacts};
 use crate::graph::GraphData;
 use crate::ids::*;
 use crate::memory_operation::MemoryOperation;
+use crate::share::{Claim, ShareId};
 use crate::textures::{TensorMap, TensorMapRequest, TextureDesc};
 
 /// A message from the application's side and the type of its answer.
@@ -348,6 +349,24 @@ messages! {
     /// `cuLinkComplete`: the inputs (a `CUjitInputType`, a file as [`ModuleLoad`]'s, a name) in order, and JIT options; leaves
     /// the result in the file `upload-<output>` and answers its length, and the info log as for [`ModuleLoad`].
     230 round_trip Link { ctx: ContextId, inputs: Vec<(u32, (UploadId, String))>, options: Vec<(u32, u64)>, output: UploadId } -> (u64, String);
+
+    // --- what processes of a job share
+    /// `cuIpcGetMemHandle`: the allocation that an address lies in.
+    240 round_trip IpcGetMem { address: u64 } -> Claim;
+    /// `cuIpcOpenMemHandle`; answers the allocation's address here.
+    241 round_trip IpcOpenMem { ctx: ContextId, claim: Claim } -> u64;
+    /// `cuIpcCloseMemHandle`; answers whether nobody has the allocation open any more.
+    242 round_trip IpcCloseMem { address: u64 } -> bool;
+    /// `cuIpcGetEventHandle`.
+    243 round_trip IpcGetEvent { event: EventId } -> ShareId;
+    /// `cuIpcOpenEventHandle`.
+    244 round_trip IpcOpenEvent { ctx: ContextId, event: EventId, share: ShareId } -> ();
+    /// [`EventRecord`], of an event that other processes hold: it is recorded when this is answered.
+    245 round_trip EventRecordNow { ctx: ContextId, stream: Stream, event: EventId, flags: u32 } -> ();
+    /// `cuMemExportToShareableHandle`: the name, which the client puts into a file in memory of its own, the descriptor.
+    246 round_trip PhysicalExport { physical: PhysicalId } -> ShareId;
+    /// `cuMemImportFromShareableHandle`; answers the handle, which is another where this process has the piece already.
+    247 round_trip PhysicalImport { physical: PhysicalId, share: ShareId } -> PhysicalId;
 }
 
 /// The most bytes a copy message carries itself.

@@ -13,6 +13,7 @@ use cudarc::driver::sys::{CUevent_flags as EventFlags, CUlimit, CUstream_flags a
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
 use super::attributes::Attributes;
+use super::code::{is_verbose, link_ptx, load_error, told_of};
 use super::facts::{MULTIPROCESSORS, facts};
 use super::function::Function;
 use super::graph::Graph;
@@ -24,10 +25,10 @@ use super::template::Template;
 use crate::conditions::Conditions;
 use crate::exec;
 use crate::memory::{Heap, Memory, MemoryError, Workspaces};
-use crate::module::{Kernel, Module, ModuleError, Selected};
+use crate::module::{Module, Selected};
 use crate::printf::Output;
 use crate::sched::Pool;
-use crate::stream::{Context, Copy3, Event, Side, Stream, Work};
+use crate::stream::{Context, Copy3, Event, Interprocess, Side, Stream, Work};
 use crate::texture::{Array, Mipmap, Objects};
 
 /// Driver version that the device answers.
@@ -77,7 +78,7 @@ pub struct SoftBackend {
     workspaces: Arc<Workspaces>,
     pub(super) placement: Placement,
     contexts: Table<ContextEntry>,
-    blocks: Table<u64>,
+    pub(super) blocks: Table<u64>,
     modules: Table<Of<Loaded>>,
     functions: Table<Of<Function>>,
     streams: Table<Of<Arc<Stream>>>,
@@ -198,50 +199,6 @@ fn blocks_only(range: Range) -> Result<()> {
     if whole { Ok(()) } else { Err(CuError::INVALID_VALUE) }
 }
 
-fn load_error(error: &ModuleError) -> LoadError {
-    let code = match error {
-        ModuleError::NoPtx(_) => CuError::NO_BINARY_FOR_GPU,
-        ModuleError::Image(_) | ModuleError::Decompress(_) => CuError::INVALID_IMAGE,
-        ModuleError::Memory(_) => CuError::OUT_OF_MEMORY,
-        _ => CuError::INVALID_PTX,
-    };
-    LoadError { code, detail: error.to_string() }
-}
-
-/// Whether the JIT is asked to say more than what is wrong.
-fn is_verbose(options: &[(u32, u64)]) -> bool {
-    const VERBOSE: u32 = cudarc::driver::sys::CUjit_option::CU_JIT_LOG_VERBOSE as u32;
-    // Of the value, an `int` is meant.
-    options.iter().any(|(option, value)| *option == VERBOSE && *value as u32 != 0)
-}
-
-/// What there is to say of a module that was loaded.
-fn told_of(module: &Module) -> String {
-    let mut kernels: Vec<_> = module.kernels.values().collect();
-    kernels.sort_by_key(|kernel| kernel.index);
-    let told = kernels.into_iter().map(|kernel| {
-        let Kernel { name, registers, static_shared, local_bytes, .. } = &**kernel;
-        format!("{name}: {registers} registers, {static_shared} bytes of shared and {local_bytes} of local memory\n")
-    });
-    told.collect()
-}
-
-/// Makes one module of several, as text.
-fn link_ptx(inputs: &[LinkInput<'_>]) -> std::result::Result<Vec<u8>, LoadError> {
-    let mut units = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        let parse = || Ok(ptx::parse(&Selected::of(input.data)?.text)?);
-        units.push(parse().map_err(|error: ModuleError| {
-            let LoadError { code, detail } = load_error(&error);
-            LoadError { code, detail: format!("{}: {detail}", input.name) }
-        })?);
-    }
-    let linked = ptx::link(units);
-    let linked =
-        linked.map_err(|error| LoadError { code: CuError::INVALID_PTX, detail: error.to_string() })?;
-    Ok(format!("{linked}\0").into_bytes())
-}
-
 pub(super) fn side(side: &Pitched) -> Result<Side> {
     let slice = side.pitch.checked_mul(side.rows).ok_or(CuError::INVALID_VALUE)?;
     Ok(Side { address: side.address, pitch: side.pitch, slice })
@@ -309,13 +266,13 @@ impl Backend for SoftBackend {
             return Err(CuError::INVALID_DEVICE);
         }
         blocks_only(range)?;
-        self.memory.map(device, range.base, range.bytes).map_err(memory_error)?;
+        self.memory.map_block(device, range.base, range.bytes).map_err(memory_error)?;
         Ok(RawBlock(self.blocks.insert(Arc::new(range.base))))
     }
 
     fn unmap_block(&self, block: RawBlock) -> Result<()> {
         let base = self.blocks.remove(block.0)?;
-        self.memory.unmap(*base).map_err(memory_error)
+        self.memory.unmap_block(*base).map_err(memory_error)
     }
 
     fn memory_info(&self, ctx: RawContext) -> Result<(u64, u64)> {
@@ -586,8 +543,14 @@ impl Backend for SoftBackend {
 
     fn event_create(&self, ctx: RawContext, flags: u32) -> Result<RawEvent> {
         self.context(ctx)?.context.check()?;
-        let timing = flags & EventFlags::CU_EVENT_DISABLE_TIMING as u32 == 0;
-        Ok(RawEvent(self.events.insert(Arc::new(Of { context: ctx.0, object: Event::new(timing) }))))
+        let has = |flag: EventFlags| flags & flag as u32 != 0;
+        let timing = !has(EventFlags::CU_EVENT_DISABLE_TIMING);
+        let object = match has(EventFlags::CU_EVENT_INTERPROCESS) {
+            true if timing => return Err(CuError::INVALID_VALUE),
+            true => Event::interprocess(Interprocess::new().map_err(|_| CuError::OUT_OF_MEMORY)?),
+            false => Event::new(timing),
+        };
+        Ok(RawEvent(self.events.insert(Arc::new(Of { context: ctx.0, object }))))
     }
 
     fn event_destroy(&self, _ctx: RawContext, event: RawEvent) -> Result<()> {
@@ -601,15 +564,13 @@ impl Backend for SoftBackend {
 
     fn event_query(&self, ctx: RawContext, event: RawEvent) -> Result<bool> {
         let context = self.context(ctx)?;
-        let done = self.events.get(event.0)?.object.get().is_none_or(|record| record.ticket.is_done());
+        let done = self.events.get(event.0)?.object.is_complete();
         context.context.check().map(|()| done)
     }
 
     fn event_synchronize(&self, ctx: RawContext, event: RawEvent) -> Result<()> {
         let context = self.context(ctx)?;
-        if let Some(record) = self.events.get(event.0)?.object.get() {
-            record.ticket.wait();
-        }
+        self.events.get(event.0)?.object.wait();
         context.context.check()
     }
 

@@ -199,10 +199,17 @@ impl SoftBackend {
                 Work::Host(Box::new(move |status| (function.0)(status)))
             }
             GraphWork::EventRecord(event) => {
-                self.events.get(event.0)?;
+                if let Some(shared) = &self.events.get(event.0)?.object.shared {
+                    return Ok((Vec::new(), Work::Signal(Arc::clone(shared), shared.begin())));
+                }
                 Work::Mark(Arc::new(OnceLock::<Instant>::new()))
             }
-            GraphWork::EventWait(event) => return Ok((self.last_record(*event)?, Work::Nothing)),
+            GraphWork::EventWait(event) => {
+                if let Some(shared) = &self.events.get(event.0)?.object.shared {
+                    return Ok((Vec::new(), Work::Await(Arc::clone(shared), shared.latest())));
+                }
+                return Ok((self.last_record(*event)?, Work::Nothing));
+            }
             GraphWork::Conditional(..) => return Err(CuError::INVALID_VALUE),
             GraphWork::Operations(_, operations) => {
                 validate_operations(&self.memory, operations)?;

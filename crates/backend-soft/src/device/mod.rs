@@ -2,6 +2,7 @@
 
 mod attributes;
 mod backend;
+mod code;
 mod facts;
 mod function;
 mod graph;
@@ -11,6 +12,7 @@ mod limits;
 mod machine;
 mod occupancy;
 mod place;
+mod sharing;
 mod template;
 mod textures;
 

@@ -1,4 +1,5 @@
-//! Memory without an address, which can be mapped at several: a file in memory for each piece.
+//! Memory without an address, which can be mapped at several, by several processes: a file in memory for each piece. What the server
+//! maps as a block is such a piece too, so that it can be shared.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -10,14 +11,14 @@ use super::{Memory, MemoryError, pages};
 
 const NAME: &CStr = c"soft-memory";
 
-/// A piece of memory.
+/// A piece of memory; without handles nobody can map it any more.
 pub(super) struct Physical {
-    device: usize,
+    /// Whose memory it is taken from; another process's counts there.
+    device: Option<usize>,
     bytes: u64,
     file: OwnedFd,
     mappings: usize,
-    /// Nobody can map it any more.
-    released: bool,
+    handles: usize,
 }
 
 impl Memory {
@@ -31,22 +32,81 @@ impl Memory {
         self.take(&mut state, device, bytes)?;
         let file = file(bytes).map_err(|source| MemoryError::Taken { base: 0, bytes, source });
         let file = file.inspect_err(|_| state.used[device] -= bytes)?;
-        let id = state.next_physical;
-        state.next_physical += 1;
-        state.physical.insert(id, Physical { device, bytes, file, mappings: 0, released: false });
-        Ok(id)
+        Ok(state.add(Physical { device: Some(device), bytes, file, mappings: 0, handles: 1 }))
     }
 
-    /// Lets go of it: it is gone when nothing maps it any more.
+    /// Lets go of a handle: with the last, it is gone when nothing maps it any more.
     ///
     /// # Errors
     /// When there is none.
     pub fn release_physical(&self, id: u64) -> Result<(), MemoryError> {
         let mut state = self.lock();
-        let physical = state.physical.get_mut(&id).filter(|physical| !physical.released);
-        physical.ok_or(MemoryError::Unknown(id))?.released = true;
+        state.mappable(id)?.handles -= 1;
         state.bury(id);
         Ok(())
+    }
+
+    /// Another handle of what is mapped at `base`.
+    ///
+    /// # Errors
+    /// When no mapping begins there.
+    pub fn retain_physical(&self, base: u64) -> Result<u64, MemoryError> {
+        let mut state = self.lock();
+        let Some(Entry { owner: Owner::Physical { id, .. }, .. }) = state.entries.get(&base) else {
+            return Err(MemoryError::Unknown(base));
+        };
+        let id = *id;
+        state.physical.get_mut(&id).ok_or(MemoryError::Unknown(base))?.handles += 1;
+        Ok(id)
+    }
+
+    /// What another process needs to map it.
+    ///
+    /// # Errors
+    /// When there is none, or no descriptor to be had.
+    pub fn export_physical(&self, id: u64) -> Result<OwnedFd, MemoryError> {
+        let mut state = self.lock();
+        let physical = state.mappable(id)?;
+        physical.file.try_clone().map_err(|source| MemoryError::Taken {
+            base: 0,
+            bytes: physical.bytes,
+            source,
+        })
+    }
+
+    /// Memory of another process.
+    ///
+    /// # Errors
+    /// When there are not that many bytes.
+    pub fn import_physical(&self, file: OwnedFd, bytes: u64) -> Result<u64, MemoryError> {
+        pages::whole(0, bytes)?;
+        let file = std::fs::File::from(file);
+        let there = file.metadata().map_err(|source| MemoryError::Taken { base: 0, bytes, source })?.len();
+        if there < bytes {
+            return Err(MemoryError::Malformed { base: 0, bytes });
+        }
+        Ok(self.lock().add(Physical { device: None, bytes, file: file.into(), mappings: 0, handles: 1 }))
+    }
+
+    /// Puts fresh memory of a device behind a part of a reserved range, for all to touch.
+    ///
+    /// # Errors
+    /// When the range is not free, or the device full.
+    pub fn map_block(&self, device: usize, base: u64, bytes: u64) -> Result<(), MemoryError> {
+        let id = self.create_physical(device, bytes)?;
+        let mapped = self.map_physical(id, base, bytes).and_then(|()| self.set_access(base, bytes, true));
+        // It lives as long as it is mapped.
+        self.release_physical(id)?;
+        mapped
+    }
+
+    /// Takes a block away; waits for running kernels' current slices.
+    ///
+    /// # Errors
+    /// When none begins at `base`.
+    pub fn unmap_block(&self, base: u64) -> Result<(), MemoryError> {
+        let bytes = self.lock().entries.get(&base).map(|entry| entry.bytes);
+        self.unmap_physical(base, bytes.ok_or(MemoryError::Unknown(base))?)
     }
 
     /// Maps its beginning into a reserved range, where nothing can be touched before [`Memory::set_access`].
@@ -59,8 +119,7 @@ impl Memory {
         if !state.is_reserved(base, bytes) || state.overlaps(base, bytes) {
             return Err(MemoryError::NotReserved { base, bytes });
         }
-        let physical = state.physical.get_mut(&id).filter(|physical| !physical.released);
-        let physical = physical.ok_or(MemoryError::Unknown(id))?;
+        let physical = state.mappable(id)?;
         if bytes > physical.bytes {
             return Err(MemoryError::Malformed { base, bytes });
         }
@@ -114,13 +173,27 @@ impl Memory {
 }
 
 impl State {
+    fn add(&mut self, physical: Physical) -> u64 {
+        let id = self.next_physical;
+        self.next_physical += 1;
+        self.physical.insert(id, physical);
+        id
+    }
+
+    /// A piece that somebody has a handle of.
+    fn mappable(&mut self, id: u64) -> Result<&mut Physical, MemoryError> {
+        let found = self.physical.get_mut(&id).filter(|physical| physical.handles > 0);
+        found.ok_or(MemoryError::Unknown(id))
+    }
+
     /// Gives memory back that nobody can map and nothing maps.
     fn bury(&mut self, id: u64) {
         let Self { physical, used, .. } = self;
-        if physical.get(&id).is_some_and(|physical| physical.released && physical.mappings == 0)
+        if physical.get(&id).is_some_and(|physical| physical.handles == 0 && physical.mappings == 0)
             && let Some(gone) = physical.remove(&id)
+            && let Some(device) = gone.device
         {
-            used[gone.device] -= gone.bytes;
+            used[device] -= gone.bytes;
         }
     }
 }
@@ -128,9 +201,26 @@ impl State {
 /// Every piece, by number.
 pub(super) type Pieces = BTreeMap<u64, Physical>;
 
+/// Lets this process have as many descriptors as it may: each block of a program's memory is one.
+fn raise_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads and sets a limit of this process.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
 fn file(bytes: u64) -> io::Result<OwnedFd> {
     // SAFETY: a NUL-terminated name.
-    let raw = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
+    let create = || unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC) };
+    let mut raw = create();
+    if raw < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EMFILE) {
+        raise_limit();
+        raw = create();
+    }
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }

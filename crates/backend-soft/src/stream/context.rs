@@ -237,6 +237,11 @@ impl Context {
     /// # Errors
     /// The error that broke the context.
     pub fn record(&self, event: &Event, stream: &Arc<Stream>) -> Result<()> {
+        if let Some(shared) = &event.shared {
+            let number = shared.begin();
+            let submitted = self.submit(stream, Work::Signal(Arc::clone(shared), number));
+            return submitted.map(drop).inspect_err(|_| shared.complete(number));
+        }
         let time = Arc::new(OnceLock::<Instant>::new());
         let ticket = self.submit(stream, Work::Mark(time.clone()))?;
         event.set(Record { ticket, time });
@@ -248,6 +253,13 @@ impl Context {
     /// # Errors
     /// The error that broke the context.
     pub fn wait_event(&self, stream: &Arc<Stream>, event: &Event) -> Result<()> {
+        if let Some(shared) = &event.shared {
+            let number = shared.latest();
+            return match shared.is_complete(number) {
+                true => self.check(),
+                false => self.submit(stream, Work::Await(Arc::clone(shared), number)).map(drop),
+            };
+        }
         match event.get() {
             Some(record) => self.submit_after(stream, vec![record.ticket], Work::Nothing).map(drop),
             None => self.check(),
@@ -321,6 +333,10 @@ impl Executor {
                 time.get_or_init(Instant::now);
                 Ok(())
             }
+            Work::Signal(shared, number) => {
+                shared.complete(number);
+                Ok(())
+            }
             Work::Nothing => Ok(()),
             _ if broken.is_some() => Ok(()),
             Work::Begin(conditions) => {
@@ -329,6 +345,10 @@ impl Executor {
             }
             Work::Launch(launch, resident) => self.run_grid(*launch, resident),
             Work::Choice(choice) => self.choose(&choice),
+            Work::Await(shared, number) => {
+                operations::wait(|| shared.is_complete(number) || self.is_over());
+                Ok(())
+            }
             Work::Copy(copy) => copy.run(&self.memory),
             Work::CopyFrom(dst, bytes) => work::copy_from(&self.memory, dst, &bytes),
             Work::Operations(list) => operations::run(&self.memory, &list, || self.is_over()),

@@ -6,12 +6,14 @@
 
 mod context;
 mod event;
+mod interprocess;
 mod operations;
 mod queue;
 mod work;
 
 pub use context::Context;
 pub use event::{Event, Record};
+pub use interprocess::Interprocess;
 pub use operations::validate as validate_operations;
 pub use queue::{Stream, Ticket};
 pub use work::{Choice, Copy3, Side, Work};

@@ -38,16 +38,28 @@ pub fn run(
         match operation {
             MemoryOperation::Write { word, .. } => write(memory, word)?,
             MemoryOperation::Wait { word, until } => {
-                let mut looks = 0;
-                while !until.holds(read(memory, word)?, word) && !give_up() {
-                    looks += 1;
-                    if looks < SPINS { std::hint::spin_loop() } else { std::thread::sleep(SLEEP) }
-                }
+                let mut failed = Ok(());
+                wait(|| {
+                    let held = read(memory, word).map(|value| until.holds(value, word));
+                    let over = *held.as_ref().unwrap_or(&true) || give_up();
+                    failed = held.map(drop);
+                    over
+                });
+                failed?;
             }
             MemoryOperation::Barrier { .. } => fence(Ordering::SeqCst),
         }
     }
     Ok(())
+}
+
+/// Waits until `over`, patiently.
+pub fn wait(mut over: impl FnMut() -> bool) {
+    let mut looks = 0;
+    while !over() {
+        looks += 1;
+        if looks < SPINS { std::hint::spin_loop() } else { std::thread::sleep(SLEEP) }
+    }
 }
 
 fn write(memory: &Memory, word: &Word) -> Result<(), CuError> {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use wire::{ConditionKind, CuError, MemoryOperation};
 
+use super::Interprocess;
 use crate::conditions::Condition;
 use crate::exec::Launch;
 use crate::memory::{Extents, Memory};
@@ -69,6 +70,10 @@ pub enum Work {
     Choice(Choice),
     /// Notes the time.
     Mark(Arc<OnceLock<Instant>>),
+    /// Completes a record of an event that other processes see.
+    Signal(Arc<Interprocess>, u64),
+    /// Waits for such a record.
+    Await(Arc<Interprocess>, u64),
     /// Only waits for its tickets.
     Nothing,
 }

@@ -20,6 +20,7 @@ mod memory;
 mod operations;
 mod placement;
 mod rig;
+mod sharing;
 mod streams;
 mod textures;
 mod virtual_memory;
@@ -62,6 +63,7 @@ behaviours! {
         host_memory_is_shared;
     virtual_memory: one_piece_is_mapped_twice pieces_keep_what_is_in_them
         compressible_pieces_hold_what_is_written;
+    sharing: a_block_is_exported_and_imported a_piece_is_exported_and_imported an_event_for_others_is_an_event;
     copies: copies_go_every_way host_memory_is_read_at_once pitched_copies_move_boxes fills_have_elements
         fills_have_rows;
     arrays: arrays_hold_boxes arrays_of_every_shape_hold_all_they_should levels_are_arrays objects_have_values

@@ -66,6 +66,7 @@ pub fn take(
         gate::prepare(&mut servers, &cut.preparation())?;
         cut.step("closing the gate");
         let closed = Instant::now();
+        let successions = job.sessions.broker().successions();
         let Busy(holders) = match gate::close(servers, options)? {
             Err(busy) => busy,
             // Its connection leads out of the job, so it gets its session first.
@@ -74,6 +75,7 @@ pub fn take(
                 let drain = closed.elapsed();
                 cut.step("capturing");
                 match cut.capture(&mut gated, &work) {
+                    Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
                     Ok(captured) => {
                         let still = Still { captured, gated, held, closed, drain, retries };
                         return cut.publish(still, &sessions, &work);
@@ -115,6 +117,10 @@ impl Drop for LastStep<'_> {
 
 fn asking() -> Busy {
     Busy(vec!["a process that asks for its GPU".to_owned()])
+}
+
+fn ending() -> Busy {
+    Busy(vec!["a process that ends and has shared memory with others".to_owned()])
 }
 
 fn not_idle(options: &CheckpointOptions, retries: u32, holders: &[String]) -> Failure {
@@ -170,6 +176,20 @@ impl<'a> Cut<'a> {
             self.job.forget_rehearsal();
         }
         capture(self.job, &self.criu, gated, &work.states(), &work.images(), self.events)
+    }
+
+    /// Whether a process has ended, since the gates began to close, that owned what others hold: nobody has captured that for them.
+    fn has_lost_an_owner(
+        &self,
+        captured: &Captured<'_>,
+        sessions: &[Arc<Session>],
+        successions: u64,
+    ) -> bool {
+        let broker = self.job.sessions.broker();
+        let frozen = frozen_sessions(sessions, captured.frozen.record());
+        let is_gone = |session: &&Arc<Session>| !frozen.contains(&session.record);
+        broker.successions() != successions
+            || sessions.iter().filter(is_gone).any(|session| broker.owns_for_others(session.record.number))
     }
 
     /// What servers are to do before the gate closes.

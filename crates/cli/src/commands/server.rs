@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Serves one application process until its supervisor ends it.
 pub fn run(flags: &Server) -> ExitCode {
-    match server::serve(&flags.dir, flags.session, || open(flags.device)) {
+    match server::serve(&flags.dir, flags.session, flags.shares, || open(flags.device)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_orphaned() => {
             tracing::debug!("GPU server of session {}: its supervisor is gone", flags.session);

@@ -495,6 +495,14 @@ impl Arena {
         out
     }
 
+    /// The block that contains `address`.
+    #[must_use]
+    pub fn block_around(&self, address: u64) -> Option<Range> {
+        let (base, block) = self.block_of(address)?;
+        let range = Range { base, bytes: block.bytes };
+        range.contains(address, 1).then_some(range)
+    }
+
     /// The live allocation that contains `address`.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<Allocation> {

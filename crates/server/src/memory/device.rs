@@ -1,10 +1,12 @@
 //! One device's memory: its arena, the blocks behind it, and freed allocations that work may still touch.
 
 use super::arena::{Allocation, Arena, ArenaState, Freed, Holder, RETAIN, StateError};
+use super::exports::Exports;
 use super::ordered::StreamFrees;
 use super::pool::{Pool, PoolKey};
 use crate::lock;
 use crate::objects::Marker;
+use crate::sharing::Sharing;
 use backend::{Backend, Range, RawBlock};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -19,7 +21,9 @@ pub(super) struct Ticket {
 pub(super) struct Inner {
     pub(super) arena: Arena,
     reserved: bool,
-    blocks: BTreeMap<u64, RawBlock>,
+    pub(super) blocks: BTreeMap<u64, RawBlock>,
+    /// What other sessions may have.
+    pub(super) exports: Exports,
     /// What was freed, oldest first.
     pub(super) tickets: VecDeque<Ticket>,
     /// What was freed in stream order.
@@ -35,6 +39,7 @@ pub(super) struct Inner {
 pub struct DeviceMemory {
     pub(super) device: usize,
     range: Range,
+    pub(super) sharing: Arc<Sharing>,
     pub(super) backend: Arc<dyn Backend>,
     pub(super) inner: Mutex<Inner>,
 }
@@ -42,18 +47,19 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// Device number `device` with nothing allocated; `range` is claimed at the first [`DeviceMemory::reserve`].
     #[must_use]
-    pub fn new(backend: Arc<dyn Backend>, device: usize, range: Range) -> Self {
+    pub fn new(backend: Arc<dyn Backend>, device: usize, range: Range, sharing: Arc<Sharing>) -> Self {
         let inner = Inner {
             arena: Arena::new(range),
             reserved: false,
             blocks: BTreeMap::new(),
+            exports: Exports::default(),
             tickets: VecDeque::new(),
             streams: Vec::new(),
             pools: BTreeMap::new(),
             unsynchronized: false,
             tidied: 0,
         };
-        Self { device, range, backend, inner: Mutex::new(inner) }
+        Self { device, range, sharing, backend, inner: Mutex::new(inner) }
     }
 
     /// Claims the arena's addresses, once.
@@ -187,6 +193,9 @@ impl DeviceMemory {
         for range in inner.arena.trim(keep, since) {
             if let Some(raw) = inner.blocks.remove(&range.base) {
                 self.backend.unmap_block(raw)?;
+            }
+            if let Some(share) = inner.exports.withdraw(range.base) {
+                self.sharing.release(share);
             }
         }
         Ok(())

@@ -2,6 +2,8 @@
 
 pub mod arena;
 mod device;
+mod exports;
+mod imports;
 mod ordered;
 mod packed;
 mod pending;
@@ -10,6 +12,8 @@ pub mod pool;
 mod virtual_memory;
 
 pub use device::{DeviceMemory, RestoreError, Room};
+pub use exports::Exports;
+pub use imports::{ImportRecord, Imports};
 pub(crate) use packed::Packed;
 pub use pinned::{PinnedMemory, PinnedRecord};
 pub use virtual_memory::{PhysicalRecord, View, Views, VirtualMemory, VirtualState};
@@ -53,6 +57,12 @@ impl Layout {
     #[must_use]
     pub fn reservations(&self) -> Range {
         Range { base: self.reserved, bytes: RESERVATION_BYTES }
+    }
+
+    /// Where memory of other sessions is mapped that lies on a device.
+    #[must_use]
+    pub fn imports(&self, device: usize) -> Range {
+        Range { base: self.arena(device).base + 2 * ARENA_BYTES, bytes: ARENA_BYTES }
     }
 
     /// The arena of a device.

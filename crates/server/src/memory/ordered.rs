@@ -279,6 +279,7 @@ impl Inner {
     pub(super) fn free(&mut self, address: u64) -> Option<Freed> {
         let size = self.arena.find(address)?.size();
         let freed = self.arena.free(address)?;
+        self.exports.forget(address);
         if let Holder::Pool(key) = freed.holder()
             && let Some(pool) = self.pools.get_mut(&key)
         {

@@ -2,11 +2,12 @@
 
 use crate::failure::{Failure, Result};
 use crate::objects::insert;
+use crate::sharing::{Gift, Given, Sharing, fresh};
 use backend::{Access, BLOCK_GRANULARITY, Backend, Range, RawPhysical};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wire::{CuError, Device, PhysicalId};
+use wire::{CuError, Device, PhysicalId, ShareId};
 
 /// A piece of device memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -23,6 +24,8 @@ pub struct PhysicalRecord {
     pub compressible: bool,
     /// How many of its handles the application has not released.
     pub handles: u32,
+    /// Its name, where other sessions may have it.
+    pub share: Option<ShareId>,
 }
 
 /// A mapping of the beginning of a piece.
@@ -50,6 +53,7 @@ pub struct VirtualState {
 /// A session's virtual memory.
 pub struct VirtualMemory {
     backend: Arc<dyn Backend>,
+    sharing: Arc<Sharing>,
     window: Range,
     /// Whether the window is reserved: as a whole, since drivers often place small reservations elsewhere than they are asked to.
     claimed: bool,
@@ -86,6 +90,18 @@ impl Drop for Views {
     }
 }
 
+/// The memory of a record, from what another session has given.
+fn imported(backend: &dyn Backend, record: &PhysicalRecord, given: Given) -> Result<RawPhysical> {
+    match given {
+        (Gift::Memory { device, bytes, .. }, Some(file))
+            if (device, bytes) == (record.device, record.bytes) =>
+        {
+            Ok(backend.physical_import(device as usize, file, bytes)?)
+        }
+        (gift, _) => Err(invalid(format!("{gift:?} is not {:?}", record.id))),
+    }
+}
+
 fn invalid(what: impl Into<String>) -> Failure {
     Failure::new(CuError::INVALID_VALUE, what)
 }
@@ -93,9 +109,10 @@ fn invalid(what: impl Into<String>) -> Failure {
 impl VirtualMemory {
     /// None yet; ranges will lie in `window`.
     #[must_use]
-    pub fn new(backend: Arc<dyn Backend>, window: Range) -> Self {
+    pub fn new(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, window: Range) -> Self {
         Self {
             backend,
+            sharing,
             window,
             claimed: false,
             reservations: BTreeMap::new(),
@@ -170,17 +187,84 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// `INVALID_VALUE`, `INVALID_HANDLE` for an id in use, or the backend's.
-    pub fn create(&mut self, mut record: PhysicalRecord) -> Result<()> {
+    pub fn create(&mut self, record: PhysicalRecord) -> Result<()> {
         if record.bytes == 0 || !record.bytes.is_multiple_of(BLOCK_GRANULARITY) {
             return Err(invalid(format!("{:#x} bytes of memory", record.bytes)));
         }
+        self.add(record, |backend, record| {
+            let PhysicalRecord { device, bytes, compressible, .. } = *record;
+            let (raw, compressible) = backend.physical_create(device as usize, bytes, compressible)?;
+            record.compressible = compressible;
+            Ok(raw)
+        })
+    }
+
+    fn add(
+        &mut self,
+        mut record: PhysicalRecord,
+        make: impl FnOnce(&dyn Backend, &mut PhysicalRecord) -> Result<RawPhysical>,
+    ) -> Result<()> {
         if self.physical.contains_key(&record.id) {
             return Err(crate::objects::in_use(record.id));
         }
-        let (raw, compressible) =
-            self.backend.physical_create(record.device as usize, record.bytes, record.compressible)?;
-        record.compressible = compressible;
+        let raw = make(&*self.backend, &mut record)?;
+        if let Some(share) = record.share {
+            self.sharing.hold(share);
+        }
         insert(&mut self.physical, record.id, (record, raw))
+    }
+
+    /// As `cuMemExportToShareableHandle`: the name of a piece, which it keeps.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when there is no such handle.
+    pub fn export(&mut self, id: PhysicalId) -> Result<ShareId> {
+        let found = self.physical.get_mut(&id).filter(|(record, _)| record.handles > 0);
+        let (record, _) = found.ok_or_else(|| invalid(format!("there is no {id:?}")))?;
+        if record.share.is_none() {
+            let share = fresh()?;
+            self.sharing.hold(share);
+            record.share = Some(share);
+        }
+        record.share.ok_or_else(|| CuError::INVALID_VALUE.into())
+    }
+
+    /// Another handle of a piece that is here already.
+    pub fn reopen(&mut self, share: ShareId) -> Option<PhysicalId> {
+        let mut all = self.physical.values_mut();
+        let (record, _) = all.find(|(record, _)| record.share == Some(share))?;
+        record.handles = record.handles.saturating_add(1);
+        Some(record.id)
+    }
+
+    /// A piece of another session's, or one more handle of one that is here.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for a gift that is none, or the backend's.
+    pub fn import(&mut self, id: PhysicalId, share: ShareId, given: Given) -> Result<PhysicalId> {
+        if let Some(id) = self.reopen(share) {
+            return Ok(id);
+        }
+        let Gift::Memory { device, bytes, handle_types, compressible } = given.0 else {
+            return Err(invalid("what was given is no memory"));
+        };
+        let (handles, share) = (1, Some(share));
+        let record = PhysicalRecord { id, device, bytes, handle_types, compressible, handles, share };
+        self.add(record, |backend, record| imported(backend, record, given))?;
+        Ok(id)
+    }
+
+    /// Gives a piece.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn give(&self, share: ShareId) -> Result<Option<Given>> {
+        let found = self.physical.values().find(|(record, _)| record.share == Some(share));
+        let Some((record, raw)) = found else { return Ok(None) };
+        let PhysicalRecord { device, bytes, handle_types, compressible, .. } = *record;
+        let file = self.backend.physical_export(*raw)?;
+        let gift = Gift::Memory { device, bytes, handle_types, compressible };
+        Ok(Some((gift, Some(file))))
     }
 
     /// As `cuMemRelease`.
@@ -197,8 +281,11 @@ impl VirtualMemory {
     fn bury(&mut self, id: PhysicalId) -> Result<()> {
         let unused = self.physical.get(&id).is_some_and(|(record, _)| record.handles == 0);
         if unused && self.mappings.values().all(|mapping| mapping.physical != id) {
-            let (_, raw) = self.physical.remove(&id).ok_or(CuError::INVALID_VALUE)?;
+            let (record, raw) = self.physical.remove(&id).ok_or(CuError::INVALID_VALUE)?;
             self.backend.physical_release(raw)?;
+            if let Some(share) = record.share {
+                self.sharing.release(share);
+            }
         }
         Ok(())
     }
@@ -351,15 +438,24 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Makes the memory and mappings of a state, whose addresses are claimed.
+    /// Makes a piece of a state, or takes what its owner gives.
+    ///
+    /// # Errors
+    /// As the calls that made it first.
+    pub fn restore_piece(&mut self, record: &PhysicalRecord, given: Option<Given>) -> Result<()> {
+        // What the application has released is only mapped now.
+        let record = PhysicalRecord { handles: record.handles.max(1), ..record.clone() };
+        match given {
+            None => self.create(record),
+            Some(given) => self.add(record, |backend, record| imported(backend, record, given)),
+        }
+    }
+
+    /// Makes the mappings of a state, whose addresses are claimed and whose pieces are there.
     ///
     /// # Errors
     /// As the calls that made them first.
-    pub fn restore_memory(&mut self, state: &VirtualState) -> Result<()> {
-        for record in &state.physical {
-            // What the application has released is only mapped now.
-            self.create(PhysicalRecord { handles: record.handles.max(1), ..record.clone() })?;
-        }
+    pub fn restore_mappings(&mut self, state: &VirtualState) -> Result<()> {
         for mapping in &state.mappings {
             self.map(mapping.range, mapping.physical)?;
             for (device, access) in &mapping.access {

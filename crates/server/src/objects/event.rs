@@ -2,13 +2,16 @@
 
 use super::Context;
 use crate::lock;
-use backend::{Backend, RawEvent};
+use crate::sharing::Sharing;
+use backend::{Backend, RawEvent, SharedEvent};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
-use wire::{ContextId, CuError, EventId};
+use wire::{ContextId, CuError, EventId, ShareId};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+pub const INTERPROCESS: u32 = 4;
 
 /// What it takes to make an event again.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -19,6 +22,8 @@ pub struct EventRecord {
     pub ctx: ContextId,
     /// As it was created.
     pub flags: u32,
+    /// Its name, where other sessions may have it.
+    pub share: Option<ShareId>,
 }
 
 /// When an event was last recorded.
@@ -41,6 +46,8 @@ pub struct Event {
     /// The backend's handle.
     pub raw: RawEvent,
     recorded: Mutex<Recorded>,
+    /// Its name, and where it is known.
+    share: Mutex<Option<(ShareId, Arc<Sharing>)>>,
     backend: Arc<dyn Backend>,
 }
 
@@ -56,8 +63,70 @@ impl Event {
         recorded: Recorded,
     ) -> backend::Result<Arc<Self>> {
         let raw = backend.event_create(ctx.raw, record.flags)?;
-        let ctx = Arc::clone(ctx);
-        Ok(Arc::new(Self { record, ctx, raw, recorded: Mutex::new(recorded), backend: Arc::clone(backend) }))
+        Ok(Self::of(backend, ctx, record, raw, recorded))
+    }
+
+    /// Takes an event of another session.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn import(
+        backend: &Arc<dyn Backend>,
+        ctx: &Arc<Context>,
+        record: EventRecord,
+        shared: SharedEvent,
+    ) -> backend::Result<Arc<Self>> {
+        let raw = backend.event_import(ctx.raw, shared)?;
+        Ok(Self::of(backend, ctx, record, raw, Recorded::Never))
+    }
+
+    fn of(
+        backend: &Arc<dyn Backend>,
+        ctx: &Arc<Context>,
+        record: EventRecord,
+        raw: RawEvent,
+        recorded: Recorded,
+    ) -> Arc<Self> {
+        let (ctx, backend) = (Arc::clone(ctx), Arc::clone(backend));
+        let (recorded, share) = (Mutex::new(recorded), Mutex::default());
+        Arc::new(Self { record, ctx, raw, recorded, share, backend })
+    }
+
+    /// Its record, with the name that it has now.
+    #[must_use]
+    pub fn state(&self) -> EventRecord {
+        EventRecord { share: self.share(), ..self.record.clone() }
+    }
+
+    /// Whether other sessions may record it and wait for it.
+    #[must_use]
+    pub fn is_interprocess(&self) -> bool {
+        self.record.flags & INTERPROCESS != 0
+    }
+
+    /// Its name, where other sessions may have it.
+    #[must_use]
+    pub fn share(&self) -> Option<ShareId> {
+        lock(&self.share).as_ref().map(|(share, _)| *share)
+    }
+
+    /// Its name, one of those that `name` gives when it has none: this session holds it from then on.
+    ///
+    /// # Errors
+    /// What `name` answers.
+    pub fn share_as(
+        &self,
+        sharing: &Arc<Sharing>,
+        name: impl FnOnce() -> crate::failure::Result<ShareId>,
+    ) -> crate::failure::Result<ShareId> {
+        let mut share = lock(&self.share);
+        if let Some((share, _)) = &*share {
+            return Ok(*share);
+        }
+        let name = name()?;
+        sharing.hold(name);
+        *share = Some((name, Arc::clone(sharing)));
+        Ok(name)
     }
 
     /// When it was last recorded.
@@ -77,6 +146,8 @@ impl Event {
     /// The execution error the context is in.
     pub fn poll(&self) -> backend::Result<bool> {
         match self.recorded() {
+            // Others may have recorded it.
+            _ if self.is_interprocess() => self.backend.event_query(self.ctx.raw, self.raw),
             Recorded::Never | Recorded::Before(_) => Ok(true),
             Recorded::Live => self.backend.event_query(self.ctx.raw, self.raw),
         }
@@ -120,6 +191,9 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
+        if let Some((share, sharing)) = lock(&self.share).take() {
+            sharing.release(share);
+        }
         if let Err(error) = self.backend.event_destroy(self.ctx.raw, self.raw) {
             tracing::warn!(event = self.record.id.0, %error, "event not destroyed");
         }

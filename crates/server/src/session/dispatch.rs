@@ -66,6 +66,7 @@ impl Session {
             AddressReserve AddressFree PhysicalCreate PhysicalRelease PhysicalRetain PhysicalProperties
             Link
             MemMap MemUnmap MemSetAccess MemGetAccess
+            IpcGetMem IpcOpenMem IpcCloseMem IpcGetEvent IpcOpenEvent EventRecordNow PhysicalExport PhysicalImport
         )
     }
 }

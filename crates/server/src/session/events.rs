@@ -13,7 +13,7 @@ impl Execute for wire::EventCreate {
         if read(&session.table).events.contains_key(&self.event) {
             return Err(in_use(self.event));
         }
-        let record = EventRecord { id: self.event, ctx: self.ctx, flags: self.flags };
+        let record = EventRecord { id: self.event, ctx: self.ctx, flags: self.flags, share: None };
         let event = Event::make(&session.placer.backend, &ctx, record, Recorded::Never)?;
         insert(&mut write(&session.table).events, self.event, event)
     }
@@ -41,6 +41,13 @@ impl Execute for wire::EventRecord {
         session.backend().event_record(stream.ctx.raw, event.raw, stream.arg(), self.flags)?;
         event.note_record();
         Ok(())
+    }
+}
+
+impl Execute for wire::EventRecordNow {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let Self { ctx, stream, event, flags } = self;
+        wire::EventRecord { ctx, stream, event, flags }.execute(session, caller)
     }
 }
 

@@ -23,6 +23,7 @@ mod order;
 mod output;
 mod pools;
 mod ring;
+mod sharing;
 mod slots;
 mod streams;
 mod textures;
@@ -36,8 +37,9 @@ pub(crate) use ring::THREAD_END;
 
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;
-use crate::memory::{DeviceMemory, Layout, PINNED_BYTES, PinnedMemory, VirtualMemory};
+use crate::memory::{DeviceMemory, Imports, Layout, PINNED_BYTES, PinnedMemory, VirtualMemory};
 use crate::objects::{Context, Function, Placer, Stream, StreamKey, StreamRecord, Table};
+use crate::sharing::{Giver, Sharing};
 use crate::{lock, read, write};
 use backend::{Backend, Range};
 use output::Output;
@@ -55,6 +57,8 @@ pub struct Config {
     pub dir: PathBuf,
     /// Where memory lies.
     pub layout: Layout,
+    /// The way to the job's other sessions.
+    pub sharing: Arc<Sharing>,
 }
 
 /// A session. All its methods may be called from any thread.
@@ -66,6 +70,7 @@ pub struct Session {
     pub(crate) devices: Vec<DeviceMemory>,
     pub(crate) pinned: Mutex<PinnedMemory>,
     pub(crate) virtual_memory: Mutex<VirtualMemory>,
+    pub(crate) imports: Mutex<Imports>,
     pub(crate) gate: Gate,
     pub(crate) output: Output,
     pub(crate) callbacks: Arc<Callbacks>,
@@ -106,15 +111,22 @@ impl Session {
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, link: Arc<ServerSession>, config: Config, turn: u64) -> Arc<Self> {
         let devices = (0..backend.devices().len())
-            .map(|device| DeviceMemory::new(Arc::clone(&backend), device, config.layout.arena(device)))
+            .map(|device| {
+                let (arena, sharing) = (config.layout.arena(device), Arc::clone(&config.sharing));
+                DeviceMemory::new(Arc::clone(&backend), device, arena, sharing)
+            })
             .collect();
         let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };
         let ending = Arc::new(AtomicBool::new(false));
-        Arc::new(Self {
+        let windows = (0..backend.devices().len()).map(|device| config.layout.imports(device));
+        let imports = Imports::new(Arc::clone(&backend), Arc::clone(&config.sharing), windows);
+        let session = Arc::new(Self {
             virtual_memory: Mutex::new(VirtualMemory::new(
                 Arc::clone(&backend),
+                Arc::clone(&config.sharing),
                 config.layout.reservations(),
             )),
+            imports: Mutex::new(imports),
             pinned: Mutex::new(PinnedMemory::new(Arc::clone(&backend), config.dir.clone(), window)),
             callbacks: Arc::new(Callbacks::new(link.callbacks(), Arc::clone(&ending))),
             placer: Placer::new(backend, turn),
@@ -125,7 +137,10 @@ impl Session {
             gate: Gate::default(),
             output: Output::default(),
             ending,
-        })
+        });
+        let giver: Weak<dyn Giver> = Arc::downgrade(&(Arc::clone(&session) as Arc<dyn Giver>));
+        session.config.sharing.give_from(giver);
+        session
     }
 
     /// The device library.
@@ -234,7 +249,8 @@ impl Session {
         if self.devices.iter().any(in_arena) || lock(&self.pinned).contains(address, bytes) {
             return Ok(());
         }
-        if lock(&self.virtual_memory).contains(address, bytes) {
+        if lock(&self.virtual_memory).contains(address, bytes) || lock(&self.imports).contains(address, bytes)
+        {
             return Ok(());
         }
         let table = read(&self.table);

@@ -65,6 +65,8 @@ impl Footprint {
             | Request::PhysicalRelease(_)
             | Request::PhysicalRetain(_)
             | Request::PhysicalProperties(_)
+            | Request::PhysicalExport(_)
+            | Request::PhysicalImport(_)
             | Request::MemMap(_)
             | Request::MemGetAccess(_)
             | Request::PoolTrim(_)
@@ -81,6 +83,7 @@ impl Footprint {
             Request::ContextSetLimit(m) => Self::Context(m.ctx),
             Request::ContextSetCacheConfig(m) => Self::Context(m.ctx),
             Request::MemAlloc(m) => Self::Context(m.ctx),
+            Request::IpcOpenMem(m) => Self::Context(m.ctx),
             Request::MemInfo(m) => Self::Context(m.ctx),
             Request::PinnedAlloc(m) => Self::Context(m.ctx),
             Request::ModuleLoad(m) => Self::Context(m.ctx),
@@ -112,6 +115,8 @@ impl Footprint {
             | Request::PinnedFree(_)
             | Request::PoolDestroy(_)
             | Request::AddressFree(_)
+            | Request::IpcGetMem(_)
+            | Request::IpcCloseMem(_)
             | Request::MemUnmap(_)
             | Request::MemSetAccess(_)
             | Request::CopyPeer(_)
@@ -157,6 +162,9 @@ impl Footprint {
 
             Request::StreamWaitEvent(m) => with(m.ctx, m.stream, Named::Event(m.event)),
             Request::EventRecord(m) => with(m.ctx, m.stream, Named::Event(m.event)),
+            Request::EventRecordNow(m) => with(m.ctx, m.stream, Named::Event(m.event)),
+            Request::IpcGetEvent(m) => Self::Event(m.event),
+            Request::IpcOpenEvent(m) => Self::Event(m.event),
             Request::EventCreate(m) => Self::Event(m.event),
             Request::EventDestroy(m) => Self::Event(m.event),
             Request::EventQuery(m) => Self::Event(m.event),

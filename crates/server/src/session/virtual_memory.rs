@@ -27,11 +27,11 @@ impl Execute for wire::AddressFree {
 
 impl Execute for wire::PhysicalCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        let Self { physical, device, bytes, handle_types, compressible } = self;
-        let record =
-            PhysicalRecord { id: physical, device: device.0, bytes, handle_types, compressible, handles: 1 };
+        let Self { physical: id, device, bytes, handle_types, compressible } = self;
+        let (device, handles, share) = (device.0, 1, None);
+        let record = PhysicalRecord { id, device, bytes, handle_types, compressible, handles, share };
         let make = || lock(&session.virtual_memory).create(record.clone());
-        match session.context_on(device.0 as usize) {
+        match session.context_on(device as usize) {
             Some(ctx) => session.with_room(&ctx, bytes, make),
             // Nothing is allocated there.
             None => make(),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, dead_code, unused_imports)]
 
 mod images;
+pub mod neighbour;
 
 pub use images::{Images, LONG, SESSION, manifest, rehearse, rehearse_on};
 
@@ -9,6 +10,7 @@ use backend::Backend;
 use backend_soft::{Options, SoftBackend};
 use server::memory::Layout;
 use server::session::{Config, Rings, Session};
+use server::sharing::Sharing;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +35,7 @@ pub fn backend() -> Arc<dyn Backend> {
 /// A layout that no other test of the process uses.
 pub fn layout() -> Layout {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    assert!(number < 16, "too many sessions for one process's address space");
+    assert!(number < 24, "too many sessions for one process's address space");
     Layout {
         arena: 0x6000_0000_0000 + number * (1 << 40),
         pinned: 0x5000_0000_0000 + number * (64 << 30),
@@ -56,30 +58,36 @@ pub const CTX: ContextId = ContextId(1);
 impl App {
     /// A fresh session.
     pub fn start() -> Self {
-        Self::start_on(backend())
+        Self::start_on(backend(), Sharing::alone())
     }
 
-    fn start_on(backend: Arc<dyn Backend>) -> Self {
+    fn start_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
         let link = ServerSession::create(dir.path()).unwrap();
-        let config = Config { dir: dir.path().to_owned(), layout: layout() };
+        let config = Config { dir: dir.path().to_owned(), layout: layout(), sharing };
         let session = Session::new(backend, link, config, 0);
         Self::run(session, dir, addresses)
     }
 
     /// With a primary context, and a thread that has used it.
     pub fn with_context() -> (Self, Thread) {
-        Self::with_context_on(backend())
+        Self::with_context_on(backend(), Sharing::alone())
     }
 
     /// The same on a device of so many bytes.
     pub fn with_memory(memory: u64) -> (Self, Thread) {
-        Self::with_context_on(Arc::new(SoftBackend::new(Options { memory, ..Options::default() })))
+        let backend = SoftBackend::new(Options { memory, ..Options::default() });
+        Self::with_context_on(Arc::new(backend), Sharing::alone())
     }
 
-    fn with_context_on(backend: Arc<dyn Backend>) -> (Self, Thread) {
-        let app = Self::start_on(backend);
+    /// The same with a way to other sessions.
+    pub fn with_others(sharing: Arc<Sharing>) -> (Self, Thread) {
+        Self::with_context_on(backend(), sharing)
+    }
+
+    fn with_context_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>) -> (Self, Thread) {
+        let app = Self::start_on(backend, sharing);
         let mut thread = app.thread();
         thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
         (app, thread)
@@ -136,9 +144,20 @@ impl App {
         session: u32,
         image: &store::Image,
     ) -> Self {
+        Self::restore_with(dir, addresses, session, image, Sharing::alone())
+    }
+
+    /// The same with a way to others.
+    pub fn restore_with(
+        dir: TempDir,
+        addresses: MutexGuard<'static, ()>,
+        session: u32,
+        image: &store::Image,
+        sharing: Arc<Sharing>,
+    ) -> Self {
         let link = ServerSession::attach(dir.path()).unwrap();
         let path = dir.path().to_owned();
-        let session = Session::restore(backend(), link, path, session, image, &|_| {}).unwrap();
+        let session = Session::restore(backend(), link, (path, sharing), session, image, &|_| {}).unwrap();
         Self::run(session, dir, addresses)
     }
 }

@@ -2,16 +2,19 @@
 
 use std::ffi::c_uint;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use cuda_abi::{CuError, CuResult, sys};
-use wire::{EventCreate, EventDestroy, EventElapsed, EventId, EventQuery, EventRecord, EventSynchronize};
+use wire::{
+    EventCreate, EventDestroy, EventElapsed, EventId, EventQuery, EventRecord, EventRecordNow,
+    EventSynchronize,
+};
 
 use crate::client::{Event, Owner, handle, out, with};
-use crate::graph::{Captive, CapturedAt, Work};
+use crate::graph::{Captive, Work};
 
-/// `CU_EVENT_BLOCKING_SYNC`, `DISABLE_TIMING`.
-const FLAGS: c_uint = 1 | 2;
+/// `CU_EVENT_BLOCKING_SYNC`, `DISABLE_TIMING`, `INTERPROCESS`.
+const FLAGS: c_uint = 1 | 2 | 4;
 const DISABLE_TIMING: c_uint = 2;
 /// `CU_EVENT_RECORD_EXTERNAL`: a node of its own in a capture.
 const EXTERNAL: c_uint = 1;
@@ -21,25 +24,15 @@ const INTERPROCESS: c_uint = 4;
 /// Makes an event.
 pub unsafe fn cuEventCreate(phEvent: *mut sys::CUevent, Flags: c_uint) -> CuResult {
     let phEvent = out(phEvent)?;
-    if Flags & INTERPROCESS != 0 {
-        return Err(CuError::NOT_SUPPORTED);
-    }
-    if Flags & !FLAGS != 0 {
+    let untimed = Flags & DISABLE_TIMING != 0;
+    if Flags & !FLAGS != 0 || (Flags & INTERPROCESS != 0 && !untimed) {
         return Err(CuError::INVALID_VALUE);
     }
     let id = with(|call| {
         let context = Arc::clone(call.context()?);
         let id = EventId(call.session.next_id());
         call.submit(&EventCreate { ctx: context.id, event: id, flags: Flags })?;
-        let event = Event {
-            owner: Owner::new(&context),
-            flags: Flags,
-            records: AtomicU64::new(0),
-            complete: AtomicU64::new(0),
-            captured: CapturedAt::default(),
-            gone: AtomicBool::new(false),
-        };
-        call.session.events.insert(id.0, Arc::new(event));
+        call.session.events.insert(id.0, Arc::new(Event::new(Owner::new(&context), Flags)));
         Ok(id)
     })?;
     // SAFETY: the caller's to write to.
@@ -88,6 +81,10 @@ pub unsafe fn cuEventRecordWithFlags(
             }
             Some(target) => return call.capture_record(target, &event),
             None => event.captured.clear(),
+        }
+        if event.is_interprocess() {
+            // Whoever is told of it by this process may wait for it at once.
+            return call.ask(&EventRecordNow { ctx, stream, event: id, flags });
         }
         call.submit(&EventRecord { ctx, stream, event: id, flags })?;
         event.records.fetch_add(1, Ordering::AcqRel);

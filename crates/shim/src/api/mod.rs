@@ -16,6 +16,7 @@ pub mod graph_exec;
 pub mod graph_node;
 pub mod host_memory;
 pub mod initialization;
+pub mod ipc;
 pub mod launch;
 pub mod library;
 pub mod link;

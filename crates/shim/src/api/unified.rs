@@ -87,6 +87,9 @@ fn value(of: Attribute, found: &Allocation, address: u64) -> Option<Value> {
             Kind::Pooled(pool) => Value::Word(pool.handle()),
             _ => Value::Word(0),
         },
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
+            Value::Int(matches!(found.kind, Kind::Device).into())
+        }
         CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Word(0),
         _ => Value::Int(0),
     })

@@ -2,14 +2,15 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
-use cuda_abi::{CuError, CuResult, sys};
+use cuda_abi::{CuError, CuResult, FunctionId, sys};
 use wire::{
     AddressFree, AddressReserve, Device, MemGetAccess, MemMap, MemSetAccess, MemUnmap, PhysicalCreate,
-    PhysicalId, PhysicalProperties, PhysicalRelease, PhysicalRetain,
+    PhysicalExport, PhysicalId, PhysicalImport, PhysicalProperties, PhysicalRelease, PhysicalRetain, Shared,
 };
 
 use super::location::{Access, Location};
-use crate::client::{Kind, Owner, out, session, with};
+use crate::client::{Kind, Owner, descriptor, out, session, with};
+use crate::report::{Unsupported, report};
 
 /// What sizes and addresses are multiples of, at least and as recommended.
 const GRANULARITY: usize = 2 << 20;
@@ -49,7 +50,6 @@ unsafe fn properties(prop: *const sys::CUmemAllocationProp) -> CuResult<Wanted> 
     if kind != PINNED {
         return Err(CuError::INVALID_VALUE);
     }
-    // Programs ask for memory that could be shared whether they share it or not: only the export is refused.
     // Tiles of sparse arrays, and what the decompression engine reads, there are none.
     if handle_types & !DESCRIPTOR != 0 || flags.usage != 0 {
         return Err(CuError::NOT_SUPPORTED);
@@ -136,6 +136,59 @@ pub unsafe fn cuMemMap(
         call.session.add_allocation((ptr, bytes), Owner::new(primary), Kind::Mapped);
         Ok(())
     })
+}
+
+/// Gives a descriptor by which another process of the job, or this one, gets to a piece of memory: a file in memory with its name.
+pub unsafe fn cuMemExportToShareableHandle(
+    shareableHandle: *mut c_void,
+    handle: sys::CUmemGenericAllocationHandle,
+    handleType: c_uint,
+    flags: c_ulonglong,
+) -> CuResult {
+    let shareableHandle = out(shareableHandle.cast::<c_int>())?;
+    let physical = physical(handle)?;
+    if flags != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if handleType != DESCRIPTOR {
+        return Err(CuError::NOT_SUPPORTED);
+    }
+    let share = with(|call| {
+        let (_, (handles, _)) = call.ask(&PhysicalProperties { physical })?;
+        if handles & DESCRIPTOR == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        call.ask(&PhysicalExport { physical })
+    })?;
+    let file = descriptor::make(&Shared::Piece(share).to_bytes())?;
+    // SAFETY: the caller gives room for what this type of handle is.
+    unsafe { shareableHandle.set(file) };
+    Ok(())
+}
+
+/// Takes a piece of memory by such a descriptor.
+pub unsafe fn cuMemImportFromShareableHandle(
+    handle: *mut sys::CUmemGenericAllocationHandle,
+    osHandle: *mut c_void,
+    shHandleType: c_uint,
+) -> CuResult {
+    let handle = out(handle)?;
+    if shHandleType != DESCRIPTOR {
+        return Err(CuError::NOT_SUPPORTED);
+    }
+    let file = c_int::try_from(osHandle.addr()).map_err(|_| CuError::INVALID_VALUE)?;
+    let bytes = descriptor::read(file)?;
+    let Some(Shared::Piece(share)) = Shared::from_bytes(&bytes) else {
+        report(Unsupported::ForeignHandle(FunctionId::cuMemImportFromShareableHandle));
+        return Err(CuError::INVALID_VALUE);
+    };
+    let id = with(|call| {
+        let physical = PhysicalId(call.session.next_id());
+        call.ask(&PhysicalImport { physical, share })
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { handle.set(id.handle()) };
+    Ok(())
 }
 
 /// Takes mappings away.

@@ -27,6 +27,8 @@ pub enum Kind {
     Pooled(PoolId),
     /// What the application has mapped itself: of no context.
     Mapped,
+    /// What another process has allocated, and this one has open.
+    Opened,
     /// Memory of a graph's node, as long as there is one.
     Graph(Weak<GraphMemory>),
     /// A variable of the module or library with this handle.
@@ -59,7 +61,9 @@ impl Kind {
             Self::Device | Self::Pooled(_) => true,
             // What a launch has allocated outlives its graph.
             Self::Graph(memory) => memory.strong_count() == 0,
-            Self::Mapped | Self::Global(_) | Self::Pinned { .. } | Self::Registered { .. } => false,
+            Self::Mapped | Self::Opened | Self::Global(_) | Self::Pinned { .. } | Self::Registered { .. } => {
+                false
+            }
         }
     }
 }

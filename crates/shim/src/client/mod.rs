@@ -13,6 +13,7 @@ mod copiers;
 mod copy;
 mod copy_box;
 mod copy_rows;
+pub mod descriptor;
 mod fork;
 mod image;
 mod jit;

@@ -55,7 +55,29 @@ pub struct Event {
     pub gone: AtomicBool,
 }
 
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: u32 = 4;
+
 impl Event {
+    /// A new one.
+    pub fn new(owner: Owner, flags: u32) -> Self {
+        let (records, complete) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self {
+            owner,
+            flags,
+            records,
+            complete,
+            captured: CapturedAt::default(),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether other processes may record it too: what is known here then says nothing.
+    #[inline]
+    pub fn is_interprocess(&self) -> bool {
+        self.flags & INTERPROCESS != 0
+    }
+
     /// Whether it has ever been recorded.
     pub fn is_recorded(&self) -> bool {
         self.records.load(Ordering::Acquire) != 0
@@ -65,6 +87,9 @@ impl Event {
     /// nothing to ask.
     pub fn pending(&self) -> Option<u64> {
         let record = self.records.load(Ordering::Acquire);
+        if self.is_interprocess() {
+            return Some(record);
+        }
         (self.complete.load(Ordering::Acquire) < record).then_some(record)
     }
 

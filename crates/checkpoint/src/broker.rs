@@ -1,0 +1,385 @@
+//! Who holds what of the memory and events that the sessions of a job share, and the way from one server to another. A thread for each
+//! session listens to its server; nothing here waits for a server's answer.
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use server::sharing::{Gift, Refusal, ToBroker, ToServer, receive, send};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use wire::{Claim, CuError, ShareId};
+
+/// A server that takes no packet for this long is not waited for.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// The broker of a job.
+#[derive(Default)]
+pub struct Broker(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    members: BTreeMap<u32, Member>,
+    /// Who holds what, those who have held longest first.
+    holders: BTreeMap<ShareId, Vec<u32>>,
+    /// What holders were asked to give.
+    asked: BTreeMap<u64, Asked>,
+    /// What nobody holds yet, while somebody may.
+    waiting: Vec<Wish>,
+    requests: u64,
+    /// How often something has come to be owned by another.
+    successions: u64,
+}
+
+struct Member {
+    socket: Arc<OwnedFd>,
+    /// Whether it holds all of its own: a session that is being restored may come to hold something.
+    ready: bool,
+}
+
+/// What a session wants.
+#[derive(Clone, Copy)]
+struct Wish {
+    session: u32,
+    /// The session's number for it.
+    request: u64,
+    share: ShareId,
+    claim: Option<Claim>,
+}
+
+/// A wish, and who was asked.
+struct Asked {
+    wish: Wish,
+    holder: u32,
+}
+
+/// A packet and for whom it is: sent where no lock is held.
+struct Letter {
+    to: Arc<OwnedFd>,
+    message: ToServer,
+    file: Option<OwnedFd>,
+}
+
+impl Letter {
+    fn send(self) {
+        if let Err(error) = send(&self.to, &self.message, self.file.as_ref().map(AsFd::as_fd)) {
+            tracing::debug!("a server does not hear of what it shares: {error}");
+        }
+    }
+}
+
+impl Broker {
+    /// Lets a session take part; the descriptor is its server's. `restored`: it comes from an image, and is not ready yet.
+    ///
+    /// # Errors
+    /// When there is no socket or thread to be had.
+    pub fn join(self: &Arc<Self>, session: u32, restored: bool) -> io::Result<OwnedFd> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        set_socket_timeout(&ours, Timeout::Send, Some(SILENCE))?;
+        let socket = Arc::new(ours);
+        self.state().members.insert(session, Member { socket: Arc::clone(&socket), ready: !restored });
+        let broker = Arc::clone(self);
+        std::thread::Builder::new().name("broker".into()).spawn(move || {
+            broker.listen(session, &socket);
+            broker.leave(session, &socket);
+        })?;
+        Ok(theirs)
+    }
+
+    /// How often something has come to be owned by another session.
+    #[must_use]
+    pub fn successions(&self) -> u64 {
+        self.state().successions
+    }
+
+    /// Whether a session owns something that others hold too.
+    #[must_use]
+    pub fn owns_for_others(&self, session: u32) -> bool {
+        let state = self.state();
+        state.holders.values().any(|holders| holders.first() == Some(&session) && holders.len() > 1)
+    }
+
+    fn listen(&self, session: u32, socket: &OwnedFd) {
+        loop {
+            match receive::<ToBroker>(socket) {
+                Ok(Some((message, file))) => {
+                    let letters = self.state().take(session, message, file);
+                    letters.into_iter().for_each(Letter::send);
+                }
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::warn!("session {session} shares nothing any more: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A session has ended: others own what it held.
+    fn leave(&self, session: u32, socket: &Arc<OwnedFd>) {
+        let mut state = self.state();
+        // Another session may have its number by now.
+        if state.members.get(&session).is_some_and(|member| Arc::ptr_eq(&member.socket, socket)) {
+            let letters = state.leave(session);
+            drop(state);
+            letters.into_iter().for_each(Letter::send);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self, session: u32, message: ToBroker, file: Option<OwnedFd>) -> Vec<Letter> {
+        match message {
+            ToBroker::Hold(share) => {
+                let holders = self.holders.entry(share).or_default();
+                if !holders.contains(&session) {
+                    holders.push(session);
+                }
+                self.wake()
+            }
+            ToBroker::Release(share) => {
+                self.release(share, session);
+                Vec::new()
+            }
+            ToBroker::Ready => {
+                if let Some(member) = self.members.get_mut(&session) {
+                    member.ready = true;
+                }
+                self.wake()
+            }
+            ToBroker::Open { request, share, claim } => {
+                self.waiting.push(Wish { session, request, share, claim });
+                self.wake()
+            }
+            ToBroker::Given { request, gift } => self.given(session, request, gift, file),
+            ToBroker::Owned { request, shares } => {
+                let owner = |share| self.holders.get(share).and_then(|holders| holders.first());
+                let owned = shares.iter().map(|share| owner(share) == Some(&session)).collect();
+                self.letter(session, ToServer::Owned { request, owned }, None)
+            }
+        }
+    }
+
+    fn letter(&self, to: u32, message: ToServer, file: Option<OwnedFd>) -> Vec<Letter> {
+        let member = self.members.get(&to);
+        member.map(|member| Letter { to: Arc::clone(&member.socket), message, file }).into_iter().collect()
+    }
+
+    fn release(&mut self, share: ShareId, session: u32) {
+        if let Some(holders) = self.holders.get_mut(&share) {
+            let before = holders.first().copied();
+            holders.retain(|holder| *holder != session);
+            let after = holders.first().copied();
+            self.successions += u64::from(after.is_some() && after != before);
+            if after.is_none() {
+                self.holders.remove(&share);
+            }
+        }
+    }
+
+    /// Looks at all that is waited for: who can be asked is, and what nobody will hold any more is refused.
+    fn wake(&mut self) -> Vec<Letter> {
+        let mut letters = Vec::new();
+        for wish in std::mem::take(&mut self.waiting) {
+            let holder = self.holders.get(&wish.share).and_then(|holders| holders.first()).copied();
+            match holder {
+                Some(holder) if holder != wish.session => {
+                    self.requests += 1;
+                    let (request, Wish { share, claim, .. }) = (self.requests, wish);
+                    self.asked.insert(request, Asked { wish, holder });
+                    letters.extend(self.letter(holder, ToServer::Give { request, share, claim }, None));
+                }
+                _ => self.waiting.push(wish),
+            }
+        }
+        letters.extend(self.refuse_in_vain());
+        letters
+    }
+
+    /// Refuses what nobody can come to hold: all others are ready, or wait themselves.
+    fn refuse_in_vain(&mut self) -> Vec<Letter> {
+        let waits = |session: &u32| self.waiting.iter().any(|wish| wish.session == *session);
+        let may_come = self.members.iter().any(|(session, member)| !member.ready && !waits(session));
+        if may_come {
+            return Vec::new();
+        }
+        let vain = std::mem::take(&mut self.waiting);
+        vain.into_iter()
+            .flat_map(|wish| {
+                let reason = "no process of this job has it (any more); one of another job, or of none, cannot be opened";
+                let gift = Err(Refusal::new(CuError::INVALID_HANDLE, reason));
+                self.letter(wish.session, ToServer::Opened { request: wish.request, gift }, None)
+            })
+            .collect()
+    }
+
+    /// A holder answers.
+    fn given(
+        &mut self,
+        session: u32,
+        request: u64,
+        gift: Result<Gift, Refusal>,
+        file: Option<OwnedFd>,
+    ) -> Vec<Letter> {
+        // What it was not asked for is dropped.
+        if self.asked.get(&request).is_none_or(|asked| asked.holder != session) {
+            return Vec::new();
+        }
+        let Some(Asked { wish, .. }) = self.asked.remove(&request) else { return Vec::new() };
+        self.letter(wish.session, ToServer::Opened { request: wish.request, gift }, file)
+    }
+
+    fn leave(&mut self, session: u32) -> Vec<Letter> {
+        self.members.remove(&session);
+        let held: Vec<ShareId> = self
+            .holders
+            .iter()
+            .filter(|(_, holders)| holders.contains(&session))
+            .map(|(share, _)| *share)
+            .collect();
+        held.into_iter().for_each(|share| self.release(share, session));
+        self.waiting.retain(|wish| wish.session != session);
+        self.asked.retain(|_, asked| asked.wish.session != session);
+        // Whoever owns it now is asked in its place.
+        let orphans: Vec<u64> = self
+            .asked
+            .iter()
+            .filter(|(_, asked)| asked.holder == session)
+            .map(|(request, _)| *request)
+            .collect();
+        for request in orphans {
+            self.waiting.extend(self.asked.remove(&request).map(|asked| asked.wish));
+        }
+        self.wake()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const SHARE: ShareId = ShareId([3; 16]);
+
+    /// A server played by a test.
+    struct Server(OwnedFd);
+
+    impl Server {
+        fn join(broker: &Arc<Broker>, session: u32, restored: bool) -> Self {
+            let socket = broker.join(session, restored).unwrap();
+            set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(20))).unwrap();
+            Self(socket)
+        }
+
+        fn say(&self, message: &ToBroker) {
+            send(&self.0, message, None).unwrap();
+        }
+
+        fn hear(&self) -> (ToServer, Option<OwnedFd>) {
+            receive(&self.0).unwrap().unwrap()
+        }
+
+        fn open(&self, request: u64) {
+            self.say(&ToBroker::Open { request, share: SHARE, claim: None });
+        }
+
+        fn owns(&self) -> bool {
+            self.say(&ToBroker::Owned { request: 99, shares: vec![SHARE] });
+            let (ToServer::Owned { request: 99, owned }, _) = self.hear() else { panic!("another answer") };
+            owned == [true]
+        }
+
+        /// Answers a question with a file.
+        fn give(&self) {
+            let (ToServer::Give { request, share: SHARE, .. }, _) = self.hear() else {
+                panic!("no question")
+            };
+            let file = tempfile::tempfile().unwrap();
+            let gift = Ok(Gift::Memory { device: 0, bytes: 4096, handle_types: 0, compressible: false });
+            send(&self.0, &ToBroker::Given { request, gift }, Some(file.as_fd())).unwrap();
+        }
+
+        fn gets(&self, expected: u64) {
+            let (ToServer::Opened { request, gift: Ok(Gift::Memory { bytes: 4096, .. }) }, Some(_)) =
+                self.hear()
+            else {
+                panic!("it gets nothing")
+            };
+            assert_eq!(request, expected);
+        }
+
+        fn gets_nothing(&self) {
+            let (ToServer::Opened { gift: Err(Refusal { code, .. }), .. }, None) = self.hear() else {
+                panic!("it gets something")
+            };
+            assert_eq!(code, CuError::INVALID_HANDLE.code());
+        }
+    }
+
+    #[test]
+    fn what_one_holds_another_gets_and_may_come_to_own() {
+        let broker = Arc::new(Broker::default());
+        let [first, second, third] = [1, 2, 3].map(|session| Server::join(&broker, session, false));
+        second.open(1);
+        second.gets_nothing();
+        first.say(&ToBroker::Hold(SHARE));
+        assert!(first.owns());
+        second.open(2);
+        first.give();
+        second.gets(2);
+        second.say(&ToBroker::Hold(SHARE));
+        assert!(!second.owns() && first.owns());
+        assert!(broker.owns_for_others(1) && !broker.owns_for_others(2) && broker.successions() == 0);
+        third.open(3);
+        // It ends before it has answered.
+        assert!(matches!(first.hear(), (ToServer::Give { .. }, None)));
+        drop(first);
+        second.give();
+        third.gets(3);
+        assert!(second.owns() && !broker.owns_for_others(2) && broker.successions() == 1);
+        second.say(&ToBroker::Release(SHARE));
+        assert!(!second.owns());
+        third.open(4);
+        third.gets_nothing();
+    }
+
+    #[test]
+    fn sessions_that_are_restored_wait_for_each_other_as_long_as_it_makes_sense() {
+        let broker = Arc::new(Broker::default());
+        let [first, second, third] = [1, 2, 3].map(|session| Server::join(&broker, session, true));
+        second.open(1);
+        first.say(&ToBroker::Hold(SHARE));
+        first.give();
+        second.gets(1);
+        // Nobody has that: all others have to say so.
+        let nothing = ToBroker::Open { request: 2, share: ShareId([4; 16]), claim: None };
+        second.say(&nothing);
+        first.say(&ToBroker::Ready);
+        drop(third);
+        second.gets_nothing();
+    }
+
+    #[test]
+    fn answers_that_nobody_asked_for_are_dropped() {
+        let broker = Arc::new(Broker::default());
+        let [first, second] = [1, 2].map(|session| Server::join(&broker, session, false));
+        first.say(&ToBroker::Hold(SHARE));
+        assert!(first.owns());
+        second.open(7);
+        let (ToServer::Give { request, .. }, _) = first.hear() else { panic!("no question") };
+        let gift = Ok(Gift::Event { bytes: vec![1] });
+        // Not by whoever was asked.
+        second.say(&ToBroker::Given { request, gift: gift.clone() });
+        second.say(&ToBroker::Release(SHARE));
+        first.say(&ToBroker::Given { request: request + 1, gift: gift.clone() });
+        first.say(&ToBroker::Given { request, gift: gift.clone() });
+        assert_eq!(second.hear().0, ToServer::Opened { request: 7, gift });
+    }
+}
