@@ -80,11 +80,12 @@ impl Broker {
         set_socket_timeout(&ours, Timeout::Send, Some(SILENCE))?;
         let socket = Arc::new(ours);
         self.state().members.insert(session, Member { socket: Arc::clone(&socket), ready: !restored });
-        let broker = Arc::clone(self);
-        std::thread::Builder::new().name("broker".into()).spawn(move || {
-            broker.listen(session, &socket);
-            broker.leave(session, &socket);
-        })?;
+        let (broker, listened) = (Arc::clone(self), Arc::clone(&socket));
+        let listening = std::thread::Builder::new().name("broker".into()).spawn(move || {
+            broker.listen(session, &listened);
+            broker.leave(session, &listened);
+        });
+        listening.inspect_err(|_| self.leave(session, &socket))?;
         Ok(theirs)
     }
 
@@ -233,6 +234,12 @@ impl State {
             return Vec::new();
         }
         let Some(Asked { wish, .. }) = self.asked.remove(&request) else { return Vec::new() };
+        let holds = self.holders.get(&wish.share).is_some_and(|holders| holders.contains(&session));
+        if gift.is_err() && !holds {
+            // It let go of it before it heard the question.
+            self.waiting.push(wish);
+            return self.wake();
+        }
         self.letter(wish.session, ToServer::Opened { request: wish.request, gift }, file)
     }
 
@@ -347,6 +354,28 @@ mod tests {
         second.say(&ToBroker::Release(SHARE));
         assert!(!second.owns());
         third.open(4);
+        third.gets_nothing();
+    }
+
+    #[test]
+    fn who_lets_go_before_the_question_is_no_obstacle() {
+        let broker = Arc::new(Broker::default());
+        let [first, second, third] = [1, 2, 3].map(|session| Server::join(&broker, session, false));
+        for each in [&first, &second] {
+            each.say(&ToBroker::Hold(SHARE));
+            each.owns();
+        }
+        third.open(1);
+        let (ToServer::Give { request, .. }, _) = first.hear() else { panic!("no question") };
+        first.say(&ToBroker::Release(SHARE));
+        let gift = Err(Refusal::new(CuError::INVALID_HANDLE, "there is none"));
+        first.say(&ToBroker::Given { request, gift: gift.clone() });
+        second.give();
+        third.gets(1);
+        // A refusal of one who has it is the answer.
+        third.open(2);
+        let (ToServer::Give { request, .. }, _) = second.hear() else { panic!("no question") };
+        second.say(&ToBroker::Given { request, gift });
         third.gets_nothing();
     }
 

@@ -98,6 +98,10 @@ impl Session {
         recorded: Recorded,
     ) -> Result<()> {
         let ctx = self.context(record.ctx)?;
+        // Another handle of one that is there already.
+        if let Some(event) = record.share.and_then(|share| self.shared_event(share)) {
+            return insert(&mut write(&self.table).events, record.id, event.again(record.id));
+        }
         let event = match self.given(state, record.share)? {
             None => Event::make(&self.placer.backend, &ctx, record.clone(), recorded)?,
             Some(given) => self.import_event(record, given)?,

@@ -171,6 +171,49 @@ fn events_are_given_if_they_were_made_for_that() {
     let _ = app.kill();
 }
 
+/// Each time an event is opened it has another handle, and is one event, also after the process that made it has ended.
+#[test]
+fn an_event_is_opened_as_often_as_one_likes() {
+    let (maker, sharing) = Neighbour::new(&[], true);
+    let (owner, mut thread) = App::with_others(sharing);
+    thread.send(EventCreate { ctx: CTX, event: EventId(6), flags: 6 });
+    let share = thread.call(IpcGetEvent { event: EventId(6) }).unwrap();
+    let (_, file) = maker.ask(share, None);
+    let _ = owner.kill();
+    drop(thread);
+
+    let (neighbour, sharing) = Neighbour::new(&[], true);
+    neighbour.pass_event(share, file.unwrap());
+    let (app, mut thread) = App::with_others(sharing);
+    let events = [EventId(7), EventId(8)];
+    for event in events {
+        thread.call(IpcOpenEvent { ctx: CTX, event, share }).unwrap();
+    }
+    thread.call(EventRecordNow { ctx: CTX, stream: Stream::Legacy, event: events[0], flags: 0 }).unwrap();
+    thread.call(EventSynchronize { event: events[1] }).unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let images = Images::new();
+    let (id, state) = images.capture(&app.session);
+    let (dir, held) = app.kill();
+    drop(thread);
+    neighbour.end();
+    common::rehearse(&state).unwrap();
+    let (neighbour, sharing) = Neighbour::new(&[], true);
+    let app = App::restore_with(dir, held, SESSION, &images.store.open_image(&id).unwrap(), sharing);
+    let mut thread = app.thread();
+    wait_until(|| neighbour.held() == [share]);
+    thread.send(EventDestroy { event: events[0] });
+    thread.call(EventRecordNow { ctx: CTX, stream: Stream::Legacy, event: events[1], flags: 0 }).unwrap();
+    thread.call(IpcOpenEvent { ctx: CTX, event: events[0], share }).unwrap();
+    thread.call(EventSynchronize { event: events[0] }).unwrap();
+    assert_eq!(neighbour.held(), [share], "it is one");
+    for event in events {
+        thread.send(EventDestroy { event });
+    }
+    wait_until(|| neighbour.held().is_empty());
+    let _ = app.kill();
+}
+
 /// Whoever waits for another session does not wait for ever.
 #[test]
 fn a_broker_that_is_gone_is_an_error() {

@@ -95,8 +95,14 @@ impl Imports {
             self.map(record, raw)?;
         }
         let (record, _) = self.all.get_mut(&claim.share).ok_or(CuError::INVALID_HANDLE)?;
-        if record.reach.insert(device) {
-            self.backend.set_access(device as usize, record.range, Access::ReadWrite)?;
+        if !record.reach.contains(&device) {
+            let range = record.range;
+            if let Err(error) = self.backend.set_access(device as usize, range, Access::ReadWrite) {
+                // A block of which nothing is open goes again.
+                self.remove(claim.share, |_, _| false)?;
+                return Err(error.into());
+            }
+            record.reach.insert(device);
         }
         let address = record.range.base + claim.offset;
         record.opened.insert(address, Opened { bytes: claim.bytes, number: claim.number, ctx, count: 1 });
@@ -105,11 +111,13 @@ impl Imports {
 
     /// Maps memory where its record says, for the devices that it names; this session holds it from now on.
     fn map(&mut self, record: ImportRecord, raw: RawPhysical) -> Result<()> {
-        let mapped = self.backend.map_physical(raw, record.range).and_then(|()| {
-            let mut reach = record.reach.iter();
-            reach.try_for_each(|device| {
+        let reach = || {
+            record.reach.iter().try_for_each(|device| {
                 self.backend.set_access(*device as usize, record.range, Access::ReadWrite)
             })
+        };
+        let mapped = self.backend.map_physical(raw, record.range).and_then(|()| {
+            reach().or_else(|error| self.backend.unmap_physical(record.range).and(Err(error)))
         });
         if let Err(error) = mapped {
             self.backend.physical_release(raw)?;

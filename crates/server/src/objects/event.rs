@@ -24,6 +24,8 @@ pub struct EventRecord {
     pub flags: u32,
     /// Its name, where other sessions may have it.
     pub share: Option<ShareId>,
+    /// Whether another process made it, and this one has opened it.
+    pub opened: bool,
 }
 
 /// When an event was last recorded.
@@ -46,6 +48,13 @@ pub struct Event {
     /// The backend's handle.
     pub raw: RawEvent,
     recorded: Mutex<Recorded>,
+    made: Arc<Made>,
+}
+
+/// What the device library has made: several handles' where an event of another session was opened more than once.
+struct Made {
+    ctx: Arc<Context>,
+    raw: RawEvent,
     /// Its name, and where it is known.
     share: Mutex<Option<(ShareId, Arc<Sharing>)>>,
     backend: Arc<dyn Backend>,
@@ -88,8 +97,16 @@ impl Event {
         recorded: Recorded,
     ) -> Arc<Self> {
         let (ctx, backend) = (Arc::clone(ctx), Arc::clone(backend));
-        let (recorded, share) = (Mutex::new(recorded), Mutex::default());
-        Arc::new(Self { record, ctx, raw, recorded, share, backend })
+        let made = Made { ctx: Arc::clone(&ctx), raw, share: Mutex::default(), backend };
+        Arc::new(Self { record, ctx, raw, recorded: Mutex::new(recorded), made: Arc::new(made) })
+    }
+
+    /// The same event by another handle.
+    #[must_use]
+    pub fn again(&self, id: EventId) -> Arc<Self> {
+        let record = EventRecord { id, ..self.record.clone() };
+        let (ctx, made) = (Arc::clone(&self.ctx), Arc::clone(&self.made));
+        Arc::new(Self { record, ctx, raw: self.raw, recorded: Mutex::new(self.recorded()), made })
     }
 
     /// Its record, with the name that it has now.
@@ -107,7 +124,7 @@ impl Event {
     /// Its name, where other sessions may have it.
     #[must_use]
     pub fn share(&self) -> Option<ShareId> {
-        lock(&self.share).as_ref().map(|(share, _)| *share)
+        lock(&self.made.share).as_ref().map(|(share, _)| *share)
     }
 
     /// Its name, one of those that `name` gives when it has none: this session holds it from then on.
@@ -119,7 +136,7 @@ impl Event {
         sharing: &Arc<Sharing>,
         name: impl FnOnce() -> crate::failure::Result<ShareId>,
     ) -> crate::failure::Result<ShareId> {
-        let mut share = lock(&self.share);
+        let mut share = lock(&self.made.share);
         if let Some((share, _)) = &*share {
             return Ok(*share);
         }
@@ -147,9 +164,9 @@ impl Event {
     pub fn poll(&self) -> backend::Result<bool> {
         match self.recorded() {
             // Others may have recorded it.
-            _ if self.is_interprocess() => self.backend.event_query(self.ctx.raw, self.raw),
+            _ if self.is_interprocess() => self.made.backend.event_query(self.ctx.raw, self.raw),
             Recorded::Never | Recorded::Before(_) => Ok(true),
-            Recorded::Live => self.backend.event_query(self.ctx.raw, self.raw),
+            Recorded::Live => self.made.backend.event_query(self.ctx.raw, self.raw),
         }
     }
 
@@ -170,7 +187,7 @@ impl Event {
         }
         match (self.recorded(), end.recorded()) {
             (Recorded::Never, _) | (_, Recorded::Never) => Err(CuError::INVALID_HANDLE),
-            (Recorded::Live, Recorded::Live) => self.backend.event_elapsed(self.raw, end.raw),
+            (Recorded::Live, Recorded::Live) => self.made.backend.event_elapsed(self.raw, end.raw),
             // A double holds what the subtraction of two singles would lose.
             _ => Ok((end.since_restart()? - self.since_restart()?) as f32),
         }
@@ -183,19 +200,19 @@ impl Event {
             Recorded::Before(ms) => Ok(-ms),
             Recorded::Live => {
                 let epoch = self.ctx.epoch.get().ok_or(CuError::INVALID_HANDLE)?;
-                self.backend.event_elapsed(*epoch, self.raw).map(f64::from)
+                self.made.backend.event_elapsed(*epoch, self.raw).map(f64::from)
             }
         }
     }
 }
 
-impl Drop for Event {
+impl Drop for Made {
     fn drop(&mut self) {
         if let Some((share, sharing)) = lock(&self.share).take() {
             sharing.release(share);
         }
         if let Err(error) = self.backend.event_destroy(self.ctx.raw, self.raw) {
-            tracing::warn!(event = self.record.id.0, %error, "event not destroyed");
+            tracing::warn!(%error, "event not destroyed");
         }
     }
 }

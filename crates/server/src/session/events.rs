@@ -13,7 +13,8 @@ impl Execute for wire::EventCreate {
         if read(&session.table).events.contains_key(&self.event) {
             return Err(in_use(self.event));
         }
-        let record = EventRecord { id: self.event, ctx: self.ctx, flags: self.flags, share: None };
+        let Self { ctx: of, event: id, flags } = self;
+        let record = EventRecord { id, ctx: of, flags, share: None, opened: false };
         let event = Event::make(&session.placer.backend, &ctx, record, Recorded::Never)?;
         insert(&mut write(&session.table).events, self.event, event)
     }

@@ -71,6 +71,8 @@ pub struct Session {
     pub(crate) pinned: Mutex<PinnedMemory>,
     pub(crate) virtual_memory: Mutex<VirtualMemory>,
     pub(crate) imports: Mutex<Imports>,
+    /// Held while an event of another session is opened.
+    pub(crate) opening: Mutex<()>,
     pub(crate) gate: Gate,
     pub(crate) output: Output,
     pub(crate) callbacks: Arc<Callbacks>,
@@ -127,6 +129,7 @@ impl Session {
                 config.layout.reservations(),
             )),
             imports: Mutex::new(imports),
+            opening: Mutex::default(),
             pinned: Mutex::new(PinnedMemory::new(Arc::clone(&backend), config.dir.clone(), window)),
             callbacks: Arc::new(Callbacks::new(link.callbacks(), Arc::clone(&ending))),
             placer: Placer::new(backend, turn),

@@ -8,7 +8,7 @@ use crate::sharing::{Gift, Given, Giver, fresh};
 use crate::{lock, read, write};
 use backend::SharedEvent;
 use std::sync::Arc;
-use wire::{Claim, CuError, PhysicalId, ShareId};
+use wire::{Claim, ContextId, CuError, EventId, PhysicalId, ShareId};
 
 /// What another session knows an event as.
 fn event_of(given: Given) -> Result<SharedEvent> {
@@ -24,7 +24,7 @@ fn own(what: impl std::fmt::Display) -> Failure {
 
 impl Session {
     /// The event with that name.
-    fn shared_event(&self, share: ShareId) -> Option<Arc<Event>> {
+    pub(crate) fn shared_event(&self, share: ShareId) -> Option<Arc<Event>> {
         read(&self.table).events.values().find(|event| event.share() == Some(share)).cloned()
     }
 
@@ -37,6 +37,18 @@ impl Session {
     fn obtain(&self, share: ShareId, claim: Option<Claim>) -> Result<Given> {
         let given = self.ask_others(share, claim)?;
         given.ok_or_else(|| Failure::new(CuError::INVALID_HANDLE, format!("nobody has {share}")))
+    }
+
+    /// One more handle of an event that is open already.
+    fn reopen_event(&self, id: EventId, ctx: ContextId, event: Arc<Event>) -> Result<()> {
+        if !event.record.opened {
+            return Err(own("the event"));
+        }
+        if event.record.ctx != ctx {
+            let detail = "the event is open in another context of this process";
+            return Err(Failure::new(CuError::NOT_SUPPORTED, detail));
+        }
+        insert(&mut write(&self.table).events, id, event.again(id))
     }
 
     /// Makes an event of another session again.
@@ -133,12 +145,14 @@ impl Execute for wire::IpcOpenEvent {
         if read(&session.table).events.contains_key(&self.event) {
             return Err(in_use(self.event));
         }
-        if session.shared_event(self.share).is_some() {
-            return Err(own("the event"));
+        // Opened by two threads at once it would be there twice.
+        let _opening = lock(&session.opening);
+        if let Some(event) = session.shared_event(self.share) {
+            return session.reopen_event(self.event, self.ctx, event);
         }
         let given = session.obtain(self.share, None)?;
         let flags = DISABLE_TIMING | INTERPROCESS;
-        let record = EventRecord { id: self.event, ctx: self.ctx, flags, share: None };
+        let record = EventRecord { id: self.event, ctx: self.ctx, flags, share: None, opened: true };
         let event = session.import_event(&record, given)?;
         insert(&mut write(&session.table).events, self.event, Arc::clone(&event))?;
         event.share_as(&session.config.sharing, || Ok(self.share)).map(drop)

@@ -16,6 +16,8 @@ pub const BYTES: u64 = 4 << 20;
 #[derive(Default)]
 struct State {
     files: BTreeMap<ShareId, File>,
+    /// Events, of the software device.
+    events: BTreeMap<ShareId, OwnedFd>,
     /// What the session holds, in the order in which it said so.
     held: Vec<ShareId>,
     /// Whether it owns everything.
@@ -49,7 +51,7 @@ impl Neighbour {
             None,
         )
         .unwrap();
-        let state = Arc::new(Mutex::new(State { files, held: Vec::new(), owns }));
+        let state = Arc::new(Mutex::new(State { files, owns, ..State::default() }));
         let (sender, given) = mpsc::channel();
         let socket = Arc::new(ours);
         let thread = std::thread::spawn({
@@ -67,6 +69,11 @@ impl Neighbour {
     pub fn ask(&self, share: ShareId, claim: Option<Claim>) -> (Result<Gift, Refusal>, Option<OwnedFd>) {
         send(&*self.socket, &ToServer::Give { request: 1, share, claim }, None).unwrap();
         self.given.recv_timeout(std::time::Duration::from_secs(20)).unwrap()
+    }
+
+    /// Gives an event from now on, which a session has given.
+    pub fn pass_event(&self, share: ShareId, file: OwnedFd) {
+        self.state.lock().unwrap().events.insert(share, file);
     }
 
     /// What the session holds.
@@ -106,12 +113,16 @@ fn answer(
         ToBroker::Release(share) => state.held.retain(|held| *held != share),
         ToBroker::Ready => {}
         ToBroker::Open { request, share, .. } => {
-            let file = state.files.get(&share);
-            let gift = match file {
-                Some(_) => Ok(Gift::Memory { device: 0, bytes: BYTES, handle_types: 1, compressible: false }),
-                None => Err(Refusal::new(CuError::INVALID_HANDLE, "there is no such thing")),
+            let (file, event) = (state.files.get(&share), state.events.get(&share));
+            let gift = match (file, event) {
+                (Some(_), _) => {
+                    Ok(Gift::Memory { device: 0, bytes: BYTES, handle_types: 1, compressible: false })
+                }
+                (None, Some(_)) => Ok(Gift::Event { bytes: Vec::new() }),
+                (None, None) => Err(Refusal::new(CuError::INVALID_HANDLE, "there is no such thing")),
             };
-            send(socket, &ToServer::Opened { request, gift }, file.map(AsFd::as_fd)).unwrap();
+            let file = file.map(AsFd::as_fd).or(event.map(AsFd::as_fd));
+            send(socket, &ToServer::Opened { request, gift }, file).unwrap();
         }
         ToBroker::Given { gift, .. } => {
             // Whoever asked may have gone.

@@ -1,7 +1,7 @@
 //! Memory and events of other processes of the job. What the application carries to them is a handle of ours (`wire::Shared`).
 
 use std::ffi::{c_char, c_uint};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use cuda_abi::{CuError, CuResult, FunctionId, sys};
 use wire::{EventId, IpcCloseMem, IpcGetEvent, IpcGetMem, IpcOpenEvent, IpcOpenMem, SHARED_BYTES, Shared};
@@ -59,6 +59,7 @@ pub unsafe fn cuIpcOpenMemHandle_v2(
         let Shared::Memory(claim) = taken(handle.reserved, FunctionId::cuIpcOpenMemHandle_v2)? else {
             return Err(CuError::INVALID_HANDLE);
         };
+        let _opening = call.session.opening.lock().unwrap_or_else(PoisonError::into_inner);
         let address = call.ask(&IpcOpenMem { ctx: context.id, claim })?;
         let known = call.session.memory.find(address);
         if known.is_none_or(|known| known.base != address) {
@@ -75,6 +76,7 @@ pub unsafe fn cuIpcOpenMemHandle_v2(
 pub unsafe fn cuIpcCloseMemHandle(dptr: sys::CUdeviceptr) -> CuResult {
     with(|call| {
         call.unsafe_in_capture()?;
+        let _opening = call.session.opening.lock().unwrap_or_else(PoisonError::into_inner);
         let known = call.session.memory.find(dptr).filter(|known| known.base == dptr);
         if !matches!(known, Some(known) if matches!(known.kind, Kind::Opened)) {
             return Err(CuError::INVALID_VALUE);

@@ -135,6 +135,8 @@ pub struct Session {
     pub promised: Registry<Promised>,
     /// Held while one is looked up.
     pub redeeming: Mutex<()>,
+    /// Held while memory of another process is opened or closed: what the client knows of it changes with what the server does.
+    pub opening: Mutex<()>,
     /// Allocations.
     pub memory: Memory,
     /// Graphs, captures, executable graphs.
@@ -199,6 +201,7 @@ impl Session {
             tensor_maps: TensorMaps::default(),
             promised: Registry::default(),
             redeeming: Mutex::default(),
+            opening: Mutex::default(),
             memory: Memory::default(),
             graphs: graph::Registry::default(),
             identities,
