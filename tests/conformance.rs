@@ -51,6 +51,7 @@ fn show(device: Device, name: &str) -> anyhow::Result<()> {
         .with_context(|| format!("no behaviour {name}"))?;
     let backend: Box<dyn Backend> = match device {
         Device::Gpu => Box::new(Driver::open()?),
+        Device::Nested => Box::new(Driver::open_nested()?),
         Device::Soft => Box::new(SoftBackend::default()),
     };
     behaviour(&*backend);

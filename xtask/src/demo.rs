@@ -30,17 +30,14 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     let place = Place { kit: &kit, device, name: &name, folder: folder.path() };
     std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
 
-    let undisturbed = match device {
-        Device::Gpu => {
-            step(format_args!("running guests/{PROGRAM}.cu, undisturbed, on the GPU, without Dormouse"));
-            place.run_natively(&program, args)?
-        }
-        Device::Soft => {
-            step(format_args!(
-                "running guests/{PROGRAM}.cu, undisturbed; there is no GPU here: on the software device"
-            ));
-            place.run(&program, args)?
-        }
+    let undisturbed = if device == Device::Gpu {
+        step(format_args!("running guests/{PROGRAM}.cu, undisturbed, on the GPU, without Dormouse"));
+        place.run_natively(&program, args)?
+    } else {
+        step(format_args!(
+            "running guests/{PROGRAM}.cu, undisturbed; there is no GPU here: on the software device"
+        ));
+        place.run(&program, args)?
     };
     let undisturbed = undisturbed.finish()?;
     show(&undisturbed.stdout);

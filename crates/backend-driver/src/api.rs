@@ -256,20 +256,31 @@ functions! {
 pub const SHIM_MARKER: &[u8] = b"dormouse_shim\0";
 
 impl Api {
-    /// Loads `libcuda.so.1`.
+    /// Loads `libcuda.so.1`: the vendor's, not Dormouse's own.
     ///
     /// # Errors
     /// [`DriverUnavailable`] when there is none, it is the shim, or it is too old.
     pub fn load() -> Result<Self, DriverUnavailable> {
-        // SAFETY: the driver's initialisers are the vendor's; nothing else of this process depends on their order.
-        let library =
-            unsafe { libloading::Library::new("libcuda.so.1") }.map_err(DriverUnavailable::NoLibrary)?;
+        let library = library()?;
         // SAFETY: only the symbol's presence is asked for; it is never read or called.
         if unsafe { library.get::<*const c_void>(SHIM_MARKER) }.is_ok() {
             return Err(DriverUnavailable::Shim);
         }
         Self::bind(library)
     }
+
+    /// Loads `libcuda.so.1`, whosever it is.
+    ///
+    /// # Errors
+    /// As [`Api::load`].
+    pub fn load_any() -> Result<Self, DriverUnavailable> {
+        Self::bind(library()?)
+    }
+}
+
+fn library() -> Result<libloading::Library, DriverUnavailable> {
+    // SAFETY: the driver's initialisers are the vendor's, or ours; nothing else of this process depends on their order.
+    unsafe { libloading::Library::new("libcuda.so.1") }.map_err(DriverUnavailable::NoLibrary)
 }
 
 /// A driver's answer as a `Result`.

@@ -64,10 +64,24 @@ impl Driver {
     /// # Errors
     /// [`DriverUnavailable`] when there is no usable driver or no device.
     pub fn open() -> std::result::Result<Self, DriverUnavailable> {
+        Self::on(Api::load)
+    }
+
+    /// The same on Dormouse's own driver, in a job of its: for tests, which so need no GPU.
+    ///
+    /// # Errors
+    /// As [`Driver::open`].
+    pub fn open_nested() -> std::result::Result<Self, DriverUnavailable> {
+        Self::on(Api::load_any)
+    }
+
+    fn on(
+        load: impl FnOnce() -> std::result::Result<Api, DriverUnavailable>,
+    ) -> std::result::Result<Self, DriverUnavailable> {
         // Lazily loaded kernels would place their code and data at times of the driver's choosing.
         // SAFETY: the server calls this before it starts threads.
         unsafe { std::env::set_var("CUDA_MODULE_LOADING", "EAGER") };
-        let api = Api::load()?;
+        let api = load()?;
         Steering::start(api.cuInit as *const c_void);
         let output = Output::capture();
         let step = |call, code| check(code).map_err(|error| DriverUnavailable::Init { call, error });

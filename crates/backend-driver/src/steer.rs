@@ -7,6 +7,7 @@
 
 use backend::Range;
 use libc::{MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, c_int, c_void, off_t, size_t};
+use std::ops::Range as Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -85,19 +86,21 @@ impl Steering {
 
     /// An address to ask the kernel for, for a request of `bytes`; `placing`: on the thread that is making an object.
     fn choose(&mut self, bytes: u64, placing: bool) -> Option<u64> {
-        let bump = |next: &mut u64, end: u64| {
+        let bump = |next: &mut u64, part: Span<u64>| {
             let alignment: u64 = if bytes >= 512 << 20 { 512 << 20 } else { 2 << 20 };
             let base = next.checked_next_multiple_of(alignment)?;
             let after = base.checked_add(bytes)?;
-            (after <= end).then(|| {
-                *next = after;
-                base
-            })
+            if after > part.end {
+                // A program that makes and lets go of objects for days has been everywhere: what is free again serves it.
+                return gap(&mapped(), part, bytes, alignment);
+            }
+            *next = after;
+            Some(base)
         };
         match &mut self.mode {
-            _ if !placing => bump(&mut self.other, STEERED_END),
+            _ if !placing => bump(&mut self.other, OTHER_BASE..STEERED_END),
             Mode::Other => None,
-            Mode::Record(_) => bump(&mut self.placed, OTHER_BASE),
+            Mode::Record(_) => bump(&mut self.placed, PLACED_BASE..OTHER_BASE),
             // By size: what the driver has made before decides when it takes some of them, so their order may differ (driver 580, a second
             // context: 2 MiB and 64 MiB change places, about once in a hundred times). A request
             // that is not in the record gets a place behind all that are recorded, where objects still to be made have theirs;
@@ -105,7 +108,7 @@ impl Steering {
             Mode::Replay { expected, .. } => {
                 match expected.iter().position(|range| range.bytes == bytes).map(|at| expected.remove(at)) {
                     Some(range) => Some(range.base),
-                    None => bump(&mut self.other, STEERED_END),
+                    None => bump(&mut self.other, OTHER_BASE..STEERED_END),
                 }
             }
         }
@@ -138,11 +141,30 @@ impl Steering {
 
 /// Whether any mapping of this process lies in `range`.
 pub fn is_mapped(range: Range) -> bool {
+    mapped().iter().any(|each| each.start < range.end() && each.end > range.base)
+}
+
+/// Every mapping of this process, from the lowest.
+fn mapped() -> Vec<Span<u64>> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().filter_map(|line| line.split_once(' ')?.0.split_once('-')).any(|(start, end)| {
-        let parse = |text| u64::from_str_radix(text, 16).unwrap_or_default();
-        parse(start) < range.end() && parse(end) > range.base
-    })
+    let parse = |text| u64::from_str_radix(text, 16).unwrap_or_default();
+    let ends = maps.lines().filter_map(|line| line.split_once(' ')?.0.split_once('-'));
+    ends.map(|(start, end)| parse(start)..parse(end)).collect()
+}
+
+/// The first place in `part` for `bytes` bytes that none of `mapped` lies in.
+fn gap(mapped: &[Span<u64>], part: Span<u64>, bytes: u64, alignment: u64) -> Option<u64> {
+    let mut base = part.start;
+    for each in mapped {
+        if each.end <= base {
+            continue;
+        }
+        if base.checked_add(bytes)? <= each.start {
+            break;
+        }
+        base = each.end.checked_next_multiple_of(alignment)?;
+    }
+    (base.checked_add(bytes)? <= part.end).then_some(base)
 }
 
 fn lock() -> MutexGuard<'static, Steering> {
@@ -357,6 +379,24 @@ mod tests {
         let full = steering(Mode::Record(Vec::new()));
         assert_eq!(Steering::steer(&full, 2 << 20, true, |_| None), None);
         assert_eq!(noted(full), []);
+    }
+
+    #[test]
+    fn addresses_that_are_used_up_are_used_again() {
+        let used_up = Mutex::new(Steering {
+            mode: Mode::Record(Vec::new()),
+            placed: OTHER_BASE - (1 << 20),
+            other: OTHER_BASE,
+        });
+        assert_eq!(Steering::steer(&used_up, 2 << 20, true, roomy), Some(PLACED_BASE));
+
+        let part = 0x1000..0x8000;
+        let mapped = [0x10..0x20, 0x800..0x1800, 0x3000..0x4000, 0x5000..0x9000];
+        let find = |bytes| gap(&mapped, part.clone(), bytes, 0x1000);
+        assert_eq!([find(0x1000), find(0x1001), find(0x3000)], [Some(0x2000), None, None]);
+        assert_eq!(gap(&mapped[..3], part.clone(), 0x4000, 0x1000), Some(0x4000));
+        assert_eq!(gap(&mapped[..3], part.clone(), 0x4001, 0x1000), None);
+        assert_eq!(gap(&[], part, 0x7000, 0x1000), Some(0x1000));
     }
 
     #[test]

@@ -99,6 +99,9 @@ pub enum Device {
     Gpu,
     /// PTX on the CPU
     Soft,
+    /// Dormouse's own driver, of the job that this job is in: what needs a driver runs where there is none
+    #[value(hide = true)]
+    Nested,
 }
 
 /// Which store.

@@ -99,13 +99,15 @@ impl Supervisor {
 }
 
 /// Serves one application process until its supervisor ends it: session number `session`, whose files lie in `dir`, on
-/// the device that `open` gives. The supervisor is on file descriptor 3, and if the session `shares` with others, its broker on 4.
+/// the device that `open` gives; a new session's memory is laid out by `layout`. The supervisor is on file descriptor 3, and if
+/// the session `shares` with others, its broker on 4.
 ///
 /// # Errors
 /// [`ServeError`]; the supervisor has been told, if it is still there.
 pub fn serve(
     dir: &Path,
     session: u32,
+    layout: Layout,
     shares: bool,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
@@ -113,7 +115,7 @@ pub fn serve(
     let control = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
     // SAFETY: the same.
     let broker = shares.then(|| unsafe { OwnedFd::from_raw_fd(BROKER_FD) });
-    serve_on((control, broker), dir, session, open)
+    serve_on((control, broker), dir, session, layout, open)
 }
 
 /// [`serve`] with any socket.
@@ -124,6 +126,7 @@ pub fn serve_on(
     (control, broker): (OwnedFd, Option<OwnedFd>),
     dir: &Path,
     session: u32,
+    layout: Layout,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
     let mut supervisor = Supervisor::on(control)?;
@@ -136,7 +139,7 @@ pub fn serve_on(
         Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
         Start::Fresh => {
             let link = ServerSession::create(dir)?;
-            let config = Config { dir: dir.to_owned(), layout: Layout::of_session(session), sharing };
+            let config = Config { dir: dir.to_owned(), layout, sharing };
             let made = Session::new(backend, link, config, 0);
             let mut server = Server { session: made, number: session, rings: None, writer: None };
             server.start()?;

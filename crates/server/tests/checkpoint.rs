@@ -11,6 +11,7 @@ use common::{
 use image::{ImageId, ObjectKind, SessionId};
 use server::capture::Cut;
 use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
+use server::memory::Layout;
 use server::restore::RestoreError;
 use server::state::SessionState;
 use std::os::fd::OwnedFd;
@@ -270,7 +271,8 @@ impl Supervisor {
         let opened = backend();
         let device = std::sync::Arc::downgrade(&opened);
         let server = std::thread::spawn(move || {
-            server::serve_on((OwnedFd::from(theirs), None), &dir, session, || Ok(opened)).unwrap();
+            let layout = Layout::of_session(session);
+            server::serve_on((OwnedFd::from(theirs), None), &dir, session, layout, || Ok(opened)).unwrap();
         });
         let from = Lines::of(ours.try_clone().unwrap());
         control::say(&ours, start).unwrap();

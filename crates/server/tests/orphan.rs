@@ -9,6 +9,7 @@ use std::sync::Arc;
 use backend_soft::{Options, SoftBackend};
 use server::ServeError;
 use server::control::{self, Start};
+use server::memory::Layout;
 
 /// Serves a supervisor that says something and is gone.
 fn serve(say: impl FnOnce(&mut UnixStream)) -> ServeError {
@@ -17,7 +18,8 @@ fn serve(say: impl FnOnce(&mut UnixStream)) -> ServeError {
     say(&mut ours);
     drop(ours);
     let open = || Ok(Arc::new(SoftBackend::new(Options::default())) as _);
-    server::serve_on((OwnedFd::from(theirs), None), folder.path(), 1, open).unwrap_err()
+    let control = (OwnedFd::from(theirs), None);
+    server::serve_on(control, folder.path(), 1, Layout::of_session(1), open).unwrap_err()
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 
+use crate::outcome::Exit;
+
 /// Every guest, in the order of the list.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,6 +45,9 @@ pub struct Guest {
     /// Files that it writes in its working directory.
     #[serde(default)]
     pub files: Vec<String>,
+    /// How it ends.
+    #[serde(default)]
+    pub ends: Exit,
     /// Whether its last kernel faults, after which a checkpoint is refused: it comes too late.
     #[serde(default)]
     pub faults: bool,

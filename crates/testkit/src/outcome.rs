@@ -6,6 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
+use serde::Deserialize;
+
 /// Everything of a run that must not depend on checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -18,12 +20,19 @@ pub struct Outcome {
 }
 
 /// How a program ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Exit {
     /// With this exit code.
     Code(i32),
     /// By this signal.
     Signal(i32),
+}
+
+impl Default for Exit {
+    fn default() -> Self {
+        Self::Code(0)
+    }
 }
 
 impl From<ExitStatus> for Exit {

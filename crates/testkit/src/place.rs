@@ -18,6 +18,8 @@ pub enum Device {
     Soft,
     /// The machine's GPU.
     Gpu,
+    /// Dormouse's own driver, in a job of its.
+    Nested,
 }
 
 impl Device {
@@ -26,6 +28,7 @@ impl Device {
         match self {
             Self::Soft => "soft",
             Self::Gpu => "gpu",
+            Self::Nested => "nested",
         }
     }
 

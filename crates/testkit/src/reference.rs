@@ -49,6 +49,14 @@ impl Reference {
 
         let native = device == Device::Gpu;
         let (outcome, first) = run(native, 0)?;
+        if outcome.exit != guest.ends {
+            bail!(
+                "rejected: {} ended with {}, undisturbed\nstderr: {}",
+                guest.name,
+                outcome.exit,
+                first.stderr
+            );
+        }
         let mut took = vec![first.took];
         for index in 1..RUNS {
             let (again, finished) = run(native, index)?;

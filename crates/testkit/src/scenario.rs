@@ -104,7 +104,7 @@ impl Case<'_> {
     ) -> anyhow::Result<Attempt> {
         let program = self.kit.guest(self.guest.program());
         let mut job = place.run(&program, self.guest.args(self.device == Device::Gpu))?;
-        if let (Device::Gpu, Some(word)) = (self.device, &self.guest.refused_on_gpu) {
+        if let (Device::Gpu | Device::Nested, Some(word)) = (self.device, &self.guest.refused_on_gpu) {
             return self.refused(job, place, word, seed.fraction() * hurry);
         }
         let mut reports = Vec::new();

@@ -158,18 +158,30 @@ impl Memory {
     /// When the place is taken or the device full.
     pub fn map_module(&self, device: usize, at: Option<u64>, bytes: u64) -> Result<u64, MemoryError> {
         let bytes = bytes.next_multiple_of(pages::PAGE);
-        let base = {
+        let (base, before) = {
             let mut state = self.lock();
-            let base = at.unwrap_or(state.next_module);
-            let end = base.checked_add(bytes).filter(|end| *end <= MODULE_ARENA_END && base >= MODULE_ARENA);
-            let end = end.ok_or(MemoryError::Malformed { base, bytes })?;
+            let before = state.next_module;
+            let base = at.unwrap_or(before);
+            if base < MODULE_ARENA {
+                return Err(MemoryError::Malformed { base, bytes });
+            }
+            let end = base.checked_add(bytes).filter(|end| *end <= MODULE_ARENA_END);
+            let free = MODULE_ARENA_END.saturating_sub(base);
+            let end = end.ok_or(MemoryError::Exhausted { asked: bytes, free })?;
             // Places are never used twice, so that what a module kept of a place means the same for ever.
-            state.next_module = state.next_module.max(end);
-            base
+            state.next_module = before.max(end);
+            (base, before)
         };
-        self.reserve(base, bytes)?;
-        self.map(device, base, bytes).inspect_err(|_| self.release(base))?;
-        Ok(base)
+        let made = self
+            .reserve(base, bytes)
+            .and_then(|()| self.map(device, base, bytes).inspect_err(|_| self.release(base)));
+        if made.is_err() {
+            let mut state = self.lock();
+            if state.next_module == base + bytes {
+                state.next_module = before;
+            }
+        }
+        made.map(|()| base)
     }
 
     /// Memory for a heap of kernels, of whole pages: where `at` says, else after the last one.
@@ -302,6 +314,14 @@ mod tests {
         assert_eq!(second, at + 4096);
         assert!(memory.map_module(0, Some(second), 10).is_err());
         assert!(memory.map_module(0, Some(ARENA), 10).is_err());
+        // What was not had took no place, so that a full device does not use the addresses up; when they are, it says so.
+        for bytes in [u64::from(u32::MAX) << 8, MODULE_ARENA_END] {
+            let refused = memory.map_module(0, None, bytes).unwrap_err();
+            assert!(matches!(refused, MemoryError::Exhausted { .. }), "{refused}");
+        }
+        let third = memory.map_module(0, None, 10).unwrap();
+        assert_eq!(third, second + 4096);
+        memory.unmap_module(third).unwrap();
         memory.unmap_module(second).unwrap();
     }
 }

@@ -16,7 +16,7 @@ pub(super) const HELLO: &str = include_str!("ptx/hello.ptx");
 
 /// From one behaviour's memory to the next.
 const STRIDE: u64 = 64 << 30;
-static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+static NEXT: AtomicU64 = AtomicU64::new(0x4000_0000_0000);
 
 /// How long anything may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);

@@ -56,6 +56,7 @@ pub fn device(flags: flags::Device) -> Result<&'static str, Failure> {
         }
         flags::Device::Gpu => "gpu",
         flags::Device::Soft => "soft",
+        flags::Device::Nested => "nested",
         flags::Device::Auto if has_gpu() => "gpu",
         flags::Device::Auto => {
             eprintln!(

@@ -2,12 +2,18 @@
 
 use crate::flags::{Device, Server};
 use backend::Backend;
+use backend_driver::{Driver, DriverUnavailable};
+use server::memory::Layout;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Serves one application process until its supervisor ends it.
 pub fn run(flags: &Server) -> ExitCode {
-    match server::serve(&flags.dir, flags.session, flags.shares, || open(flags.device)) {
+    let layout = match flags.device {
+        Device::Nested => Layout::nested(flags.session),
+        _ => Layout::of_session(flags.session),
+    };
+    match server::serve(&flags.dir, flags.session, layout, flags.shares, || open(flags.device)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_orphaned() => {
             tracing::debug!("GPU server of session {}: its supervisor is gone", flags.session);
@@ -24,8 +30,11 @@ pub fn run(flags: &Server) -> ExitCode {
 fn open(device: Device) -> Result<Arc<dyn Backend>, String> {
     match device {
         Device::Soft => Ok(Arc::new(backend_soft::SoftBackend::new(backend_soft::Options::default()))),
-        Device::Gpu | Device::Auto => backend_driver::Driver::open()
-            .map(|driver| Arc::new(driver) as _)
-            .map_err(|error| checkpoint::Chain(&error).to_string()),
+        Device::Gpu | Device::Auto => driver(Driver::open()),
+        Device::Nested => driver(Driver::open_nested()),
     }
+}
+
+fn driver(opened: Result<Driver, DriverUnavailable>) -> Result<Arc<dyn Backend>, String> {
+    opened.map(|driver| Arc::new(driver) as _).map_err(|error| checkpoint::Chain(&error).to_string())
 }

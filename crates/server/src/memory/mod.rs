@@ -28,8 +28,12 @@ const ARENA_STRIDE: u64 = 4 << 40;
 /// Bytes of address space for the pinned memory of a session.
 pub const PINNED_BYTES: u64 = 64 << 30;
 
-/// Bytes of address space for what the application reserves itself.
-const RESERVATION_BYTES: u64 = 0x400_0000_0000;
+/// Where what the application reserves itself begins, and where it ends.
+const RESERVED: std::ops::Range<u64> = 0x4000_0000_0000..0x4400_0000_0000;
+/// Where pinned memory begins.
+const PINNED: u64 = 0x5000_0000_0000;
+/// How many sessions' pinned memory lies side by side.
+const SIDE_BY_SIDE: u32 = 64;
 
 /// Where a session's memory lies in the address space; the same after each restart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -48,15 +52,26 @@ impl Layout {
     pub fn of_session(session: u32) -> Self {
         Self {
             arena: 0x2000_0000_0000,
-            pinned: 0x5000_0000_0000 + u64::from(session % 64) * PINNED_BYTES,
-            reserved: 0x4000_0000_0000,
+            pinned: PINNED + u64::from(session % SIDE_BY_SIDE) * PINNED_BYTES,
+            reserved: RESERVED.start,
+        }
+    }
+
+    /// The layout of session number `session` of a job inside of a job, on one device: its driver is Dormouse's own, and for that one
+    /// all memory is the application's, reserved by itself. Pinned memory lies behind the outer job's.
+    #[must_use]
+    pub fn nested(session: u32) -> Self {
+        Self {
+            arena: RESERVED.start,
+            pinned: Self::of_session(session).pinned + u64::from(SIDE_BY_SIDE) * PINNED_BYTES,
+            reserved: RESERVED.end - ARENA_BYTES,
         }
     }
 
     /// Where the ranges lie that the application reserves itself.
     #[must_use]
     pub fn reservations(&self) -> Range {
-        Range { base: self.reserved, bytes: RESERVATION_BYTES }
+        Range { base: self.reserved, bytes: RESERVED.end - self.reserved }
     }
 
     /// Where memory of other sessions is mapped that lies on a device.

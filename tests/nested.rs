@@ -1,0 +1,68 @@
+//! Dormouse in a job of Dormouse: the real driver's backend on the driver that Dormouse itself is, which stands on the software
+//! device. So what needs a driver is tested where there is none: its conformance, and the guests under every disturbance.
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, ensure};
+use backend::conformance::BEHAVIOURS;
+use libtest_mimic::{Arguments, Trial};
+use testkit::kit::Kit;
+use testkit::manifest::Set;
+
+/// What the driver below does not do for the one above, and why.
+const EXCEPT: &[(&str, &str)] = &[
+    ("placement::made_again_in_the_same_place", PLACES),
+    ("linking", PLACES),
+    ("module_unload", PLACES),
+    ("nvml", "the machine's GPUs are asked of the vendor's driver alone"),
+];
+
+const PLACES: &str =
+    "variables lie where the driver below puts them, which is not steered: not in places of unloaded code";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    match trials() {
+        Ok(trials) => libtest_mimic::run(&arguments, trials).exit_code(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn trials() -> anyhow::Result<Vec<Trial>> {
+    let kit = Kit::locate()?;
+    let guests: Vec<String> = kit.manifest()?.set(Set::Matrix).map(|guest| guest.name.clone()).collect();
+    let excepted = |name: &str| EXCEPT.iter().any(|(except, _)| *except == name);
+    for (name, _) in EXCEPT {
+        let known = BEHAVIOURS.iter().any(|(behaviour, _)| behaviour == name)
+            || guests.iter().any(|guest| guest == name);
+        ensure!(known, "{name} is excepted, but there is no such thing");
+    }
+    let (conformance, gpu_check) =
+        (kit.checks().join("conformance"), kit.dormouse().with_file_name("gpu-check"));
+    let trial = |name: &str, program: &Path, arguments: &[&str]| {
+        let mut command = Command::new(kit.dormouse());
+        command.args(["run", "--device", "soft", "--"]).arg(program);
+        command.args(["--device", "nested"]).args(arguments);
+        Trial::test(name, move || Ok(succeeds(command)?))
+    };
+    let behaviours = BEHAVIOURS
+        .iter()
+        .filter(|(name, _)| !excepted(name))
+        .map(|(name, _)| trial(name, &conformance, &[name]));
+    let guests = guests
+        .iter()
+        .filter(|name| !excepted(name))
+        .map(|name| trial(name, &gpu_check, &["--guests", name, "--rounds", "1"]));
+    Ok(behaviours.chain(guests).collect())
+}
+
+fn succeeds(mut command: Command) -> anyhow::Result<()> {
+    let output = command.stdin(Stdio::null()).output().context("cannot run dormouse")?;
+    let [said, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    ensure!(output.status.success(), "{}\n{said}{errors}", output.status);
+    Ok(())
+}
