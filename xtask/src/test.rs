@@ -34,12 +34,8 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
 
     let kit = kit::build(workspace)?;
     step("tests");
-    let mut tests = cargo(root);
-    if succeeds(cargo(root).args(["nextest", "--version"])) {
-        tests.args(["nextest", "run", "--locked", "--workspace", "--no-fail-fast"]);
-    } else {
-        tests.args(["test", "--locked", "--workspace", "--no-fail-fast", "--all-targets"]);
-    }
+    let mut tests = nextest(workspace)?;
+    tests.args(["run", "--locked", "--workspace", "--no-fail-fast"]);
     run(tests.env("DORMOUSE_KIT", kit))?;
 
     step("the fuzz targets compile");
@@ -52,6 +48,26 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
         .args(["test", "--locked", "--package", "transport", "--lib", "--quiet", "--target-dir"])
         .arg(root.join("target/loom"))
         .env("RUSTFLAGS", "--cfg loom"))
+}
+
+/// `cargo nextest`, installed if the machine has none: most tests need a process of their own, because what they test has fixed addresses.
+fn nextest(workspace: &Workspace) -> anyhow::Result<Command> {
+    let root = &workspace.root;
+    let own = workspace.prefix().join("bin/cargo-nextest");
+    let mut command = if succeeds(cargo(root).args(["nextest", "--version"])) {
+        cargo(root)
+    } else {
+        if !own.exists() {
+            step("installing cargo-nextest");
+            let install = ["install", "--quiet", "--locked", "cargo-nextest", "--root"];
+            run(cargo(root).args(install).arg(workspace.prefix()))?;
+        }
+        let mut command = Command::new(own);
+        command.current_dir(root);
+        command
+    };
+    command.arg("nextest");
+    Ok(command)
 }
 
 /// The long runs of the guests, on this machine's GPU or else on the software device.
