@@ -13,6 +13,7 @@ use testkit::manifest::Set;
 /// What the driver below does not do for the one above, and why.
 const EXCEPT: &[(&str, &str)] = &[
     ("placement::made_again_in_the_same_place", PLACES),
+    ("sharing::a_piece_is_exported_and_imported", "a descriptor alone does not keep memory"),
     ("linking", PLACES),
     ("module_unload", PLACES),
     ("nvml", "the machine's GPUs are asked of the vendor's driver alone"),

@@ -83,7 +83,7 @@ pub unsafe fn cuMemAddressReserve(
 
 /// Gives reserved addresses back.
 pub unsafe fn cuMemAddressFree(ptr: sys::CUdeviceptr, size: usize) -> CuResult {
-    with(|call| call.ask(&AddressFree { address: ptr, bytes: size as u64 }))
+    with(|call| call.ask_all_the_same(&AddressFree { address: ptr, bytes: size as u64 }))
 }
 
 /// Takes a piece of device memory.
@@ -112,7 +112,7 @@ pub unsafe fn cuMemCreate(
 /// Releases a handle; what is mapped stays.
 pub unsafe fn cuMemRelease(handle: sys::CUmemGenericAllocationHandle) -> CuResult {
     let physical = physical(handle)?;
-    with(|call| call.ask(&PhysicalRelease { physical }))
+    with(|call| call.ask_all_the_same(&PhysicalRelease { physical }))
 }
 
 /// Maps a piece of memory.
@@ -195,7 +195,7 @@ pub unsafe fn cuMemImportFromShareableHandle(
 pub unsafe fn cuMemUnmap(ptr: sys::CUdeviceptr, size: usize) -> CuResult {
     let bytes = size as u64;
     with(|call| {
-        call.ask(&MemUnmap { address: ptr, bytes })?;
+        call.ask_all_the_same(&MemUnmap { address: ptr, bytes })?;
         let inside = |base: u64| base.checked_sub(ptr).is_some_and(|offset| offset < bytes);
         call.session.memory.sweep(|each| matches!(each.kind, Kind::Mapped) && inside(each.base));
         Ok(())

@@ -363,8 +363,20 @@ impl Call<'_> {
     /// # Errors
     /// As [`Call::ask`].
     pub fn ask_for_reason<M: Message>(&mut self, message: &M) -> Result<M::Reply, (CuError, String)> {
+        self.check().map_err(|error| (error, String::new()))?;
+        self.converse(message)
+    }
+
+    /// As [`Call::ask`], also when earlier work has failed: for what gives memory back that belongs to no context.
+    ///
+    /// # Errors
+    /// What the server answers, `DEVICE_UNAVAILABLE` when it is dead.
+    pub fn ask_all_the_same<M: Message>(&mut self, message: &M) -> CuResult<M::Reply> {
+        self.converse(message).map_err(|(error, _)| error)
+    }
+
+    fn converse<M: Message>(&mut self, message: &M) -> Result<M::Reply, (CuError, String)> {
         let plain = |error| (error, String::new());
-        self.check().map_err(plain)?;
         let (printed, result) = self.exchange(message).map_err(plain)?;
         let mut more = printed;
         while more >= OUTPUT_MAX {
