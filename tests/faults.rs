@@ -1,4 +1,4 @@
-//! What goes wrong while a program runs, on whatever device: a GPU server that dies. (Programs that bring it upon themselves,
+//! What goes wrong while a program runs, on whatever device: a GPU server that dies, shared memory that is used up. (Programs that bring it upon themselves,
 //! kernels that fault, memory that runs out, forks, are guests of the matrix.) The same bodies run in CI and, from a bundle, on
 //! a machine with a GPU.
 
@@ -21,6 +21,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("a_killed_server_fails_every_thread", a_killed_server_fails_every_thread),
     ("a_killed_server_fails_no_other_process", a_killed_server_fails_no_other_process),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
+    ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
 ];
 
 /// How soon every thread has to know.
@@ -183,5 +184,24 @@ fn while_others_keep_the_gate(device: Device) -> anyhow::Result<()> {
     ensure!(stage.images()?.is_empty(), "nothing is published");
     let finished = job.finish()?;
     ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    Ok(())
+}
+
+/// A program that pins all that it gets, is checkpointed, and goes on.
+fn shared_memory_is_used_up(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "full")?;
+    let place = stage.place();
+    let mut command = place.dormouse("run");
+    command.args(["--shared-memory", "256M", "--name", stage.name(), "--device", device.flag()]);
+    command.arg("--store").arg(place.store()).arg("--").arg(stage.guest("pinned_full"));
+    let job = first_line(Job::start(command)?)?;
+    let image = stage.checkpoint(After::Stop)?;
+    let stopped = job.finish()?;
+    ensure!(stopped.stdout == b"full\n", "{}: {}", stopped.exit, stopped.stderr);
+    std::fs::write(place.cwd().join("go"), "")?;
+    let finished = place.restart(&image)?.finish()?;
+    let said = String::from_utf8_lossy(&finished.stdout);
+    ensure!(finished.exit == Exit::Code(0), "{}: {said}{}", finished.exit, finished.stderr);
+    ensure!(said.starts_with("done sum"), "{said}");
     Ok(())
 }

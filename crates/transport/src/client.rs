@@ -2,15 +2,17 @@
 
 use crate::callbacks::CallbackReceiver;
 use crate::control::{Control, RingState, State};
-use crate::layout::{MAX_RINGS, Ring, RingIndex, SESSION_BYTES, STAGING_BYTES};
+use crate::layout::{MAX_RINGS, Ring, RingIndex, SESSION_BYTES, SLOT_BYTES, STAGING_BYTES};
 use crate::map::{Mapping, SessionMap};
 use crate::ring::{Dependency, Kind, Producer, promised};
+use crate::room::Room;
 use crate::server::at;
-use crate::staging::Slot;
+use crate::staging::{self, Slot};
 use crate::sync::{NAP, Patience};
 use crate::trace::{Side, TraceKind, trace_clock};
 use crate::{Result, TransportError};
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use std::time::Duration;
 pub struct ClientSession {
     map: Arc<SessionMap>,
     staging: Mapping,
+    dir: PathBuf,
 }
 
 impl ClientSession {
@@ -33,7 +36,7 @@ impl ClientSession {
         let path = dir.join("staging");
         let staging = Mapping::open(&path, STAGING_BYTES)?;
         staging.keep_private(&path)?;
-        Ok(Arc::new(Self { map: Arc::new(map), staging }))
+        Ok(Arc::new(Self { map: Arc::new(map), staging, dir: dir.to_owned() }))
     }
 
     /// The control page.
@@ -45,7 +48,7 @@ impl ClientSession {
     /// Takes a ring for the calling thread and tells the server.
     ///
     /// # Errors
-    /// [`TransportError::NoRing`] when all but the last are taken.
+    /// [`TransportError::NoRing`] when all but the last are taken, [`TransportError::NoRoom`] when there is no memory for another.
     pub fn take_ring(self: &Arc<Self>) -> Result<ClientRing> {
         self.take_from(RingIndex::all().take(MAX_RINGS - 1))
     }
@@ -53,21 +56,25 @@ impl ClientSession {
     /// Takes the last ring, which threads that get no ring of their own have to share.
     ///
     /// # Errors
-    /// [`TransportError::NoRing`] when it is taken.
+    /// [`TransportError::NoRing`] when it is taken, [`TransportError::NoRoom`].
     pub fn take_last_ring(self: &Arc<Self>) -> Result<ClientRing> {
         self.take_from(RingIndex::all().skip(MAX_RINGS - 1))
     }
 
-    fn take_from(self: &Arc<Self>, mut rings: impl Iterator<Item = RingIndex>) -> Result<ClientRing> {
+    fn take_from(self: &Arc<Self>, rings: impl Iterator<Item = RingIndex>) -> Result<ClientRing> {
         let control = self.control();
-        let index = rings
-            .find(|index| control.change_ring(*index, RingState::Free, RingState::Active))
-            .ok_or(TransportError::NoRing)?;
-        control.ring_taken(index);
-        let producer = Producer::attach(self.map.ring(index));
-        control.ring_doorbell();
-        let patience = Patience::new();
-        Ok(ClientRing { session: Arc::clone(self), index, producer, patience, dependencies: Vec::new() })
+        for index in rings.filter(|index| control.ring_state(*index) == RingState::Free) {
+            // Before it is anybody's: the server reads whatever is taken.
+            self.map.make_ring_room(index)?;
+            if control.change_ring(index, RingState::Free, RingState::Active) {
+                control.ring_taken(index);
+                let producer = Producer::attach(self.map.ring(index));
+                control.ring_doorbell();
+                let (session, patience) = (Arc::clone(self), Patience::new());
+                return Ok(ClientRing { session, index, producer, patience, dependencies: Vec::new() });
+            }
+        }
+        Err(TransportError::NoRing)
     }
 
     /// The client's end of the callback ring; one thread may use it.
@@ -124,7 +131,26 @@ impl ClientRing {
         self.session.map.lane(self.index, Side::Client).put(kind, code, start_ns);
     }
 
-    /// A staging slot of this ring.
+    /// Makes room for staging slots of this ring; a restart may undo that. Those behind the first are not worth the last room there is.
+    ///
+    /// # Errors
+    /// [`TransportError::NoRoom`]; [`TransportError::OutOfBounds`] when there are no such slots.
+    pub fn make_slots(&self, slots: Range<usize>) -> Result<()> {
+        let bytes = slots.len().saturating_mul(SLOT_BYTES) as u64;
+        let room = rustix::fs::statvfs(&self.session.dir);
+        if slots.start > 0 && room.is_ok_and(|room| !Room::from(room).can_spare(bytes)) {
+            return Err(TransportError::NoRoom);
+        }
+        staging::make_room(&self.session.staging, self.index, slots)
+    }
+
+    /// How often the session has been restarted.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.session.control().generation()
+    }
+
+    /// A staging slot of this ring, for which room has been made.
     ///
     /// # Errors
     /// [`TransportError::OutOfBounds`] when there is no such slot.

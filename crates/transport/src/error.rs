@@ -43,6 +43,9 @@ pub enum TransportError {
     /// Every ring is taken by another thread.
     #[error("every ring of the session is in use")]
     NoRing,
+    /// The job's shared memory is used up.
+    #[error("the job's shared memory is full; `dormouse run --shared-memory` gives it more")]
+    NoRoom,
     /// A ring, slot or message is outside of its bounds: a mistake of the caller.
     #[error("{what} {value} is out of bounds")]
     OutOfBounds {

@@ -46,6 +46,8 @@ mod layout;
 mod map;
 mod ring;
 #[cfg(not(loom))]
+mod room;
+#[cfg(not(loom))]
 mod server;
 #[cfg(not(loom))]
 mod staging;
@@ -62,6 +64,8 @@ pub use control::{Control, RingState, SessionError, State, mark_dead};
 pub use error::TransportError;
 pub use layout::{CALLBACKS, MAX_RINGS, MESSAGE_MAX, REPLY_MAX, RingIndex, SLOT_BYTES, SLOTS};
 pub use ring::{Dependency, Message};
+#[cfg(not(loom))]
+pub use room::Room;
 #[cfg(not(loom))]
 pub use server::{Next, RingReader, ServerSession};
 #[cfg(not(loom))]

@@ -6,7 +6,9 @@ use crate::layout::{
 use crate::trace::Side;
 use crate::{Result, TransportError};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -75,6 +77,27 @@ impl Mapping {
         Ok(())
     }
 
+    /// Takes room in the file for a part of the mapping: an access there that met a full file system would be a SIGBUS. What is in it
+    /// stays.
+    ///
+    /// # Errors
+    /// [`TransportError::NoRoom`].
+    pub(crate) fn make_room(&self, part: Range<usize>) -> Result<()> {
+        if part.is_empty() || part.end > self.len {
+            return Err(TransportError::OutOfBounds { what: "part of a mapping", value: part.end });
+        }
+        // SAFETY: the part is inside of the mapping, and the advice changes nothing in it.
+        let advised = unsafe {
+            let first = self.base.as_ptr().add(part.start).cast();
+            rustix::mm::madvise(first, part.len(), Advice::LinuxPopulateWrite)
+        };
+        match advised {
+            Err(Errno::FAULT | Errno::NOMEM) => Err(TransportError::NoRoom),
+            // Kernels before 5.14 do not know it: there, the first access tells.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -110,8 +133,25 @@ impl SessionMap {
         unsafe { self.0.base().cast().as_ref() }
     }
 
+    /// Makes room for the control page.
+    ///
+    /// # Errors
+    /// [`TransportError::NoRoom`].
+    pub(crate) fn make_room(&self) -> Result<()> {
+        self.0.make_room(0..CONTROL_BYTES)
+    }
+
+    /// Makes room for a ring.
+    ///
+    /// # Errors
+    /// [`TransportError::NoRoom`].
+    pub(crate) fn make_ring_room(&self, index: RingIndex) -> Result<()> {
+        let offset = ring_offset(index);
+        self.0.make_room(offset..offset + size_of::<Ring>())
+    }
+
     pub(crate) fn ring(&self, index: RingIndex) -> &Ring {
-        let offset = CONTROL_BYTES + index.get() * RING_STRIDE;
+        let offset = ring_offset(index);
         // SAFETY: as for `control`; `offset` is a multiple of the page size, and below `SESSION_BYTES` with a whole stride
         // left, because a `RingIndex` is below `MAX_RINGS`.
         unsafe { self.0.base().add(offset).cast().as_ref() }
@@ -121,5 +161,34 @@ impl SessionMap {
         let offset = LANES + side.lane(ring) * LANE_STRIDE;
         // SAFETY: as for `ring`; there are two lanes for each ring.
         unsafe { self.0.base().add(offset).cast().as_ref() }
+    }
+}
+
+fn ring_offset(index: RingIndex) -> usize {
+    CONTROL_BYTES + index.get() * RING_STRIDE
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_made_and_what_is_there_stays() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("file");
+        let mapping = Mapping::create(&path, 1 << 20).unwrap();
+        // SAFETY: the mapping has these bytes, and nobody else has it.
+        unsafe { mapping.base().as_ptr().add(8192).write(7) };
+        let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+        assert!(taken() < 64 << 10);
+        mapping.make_room(4096..256 << 10).unwrap();
+        assert!(taken() >= 252 << 10);
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.base().as_ptr().add(8192).read() }, 7);
+        for outside in [0..(1 << 20) + 1, 5..5] {
+            assert!(mapping.make_room(outside).is_err());
+        }
     }
 }

@@ -26,6 +26,7 @@ impl ServerSession {
     /// When they exist already or cannot be made.
     pub fn create(dir: &Path) -> Result<Arc<Self>> {
         let map = SessionMap::new(Mapping::create(&dir.join("session"), SESSION_BYTES)?);
+        map.make_room()?;
         let staging = Mapping::create(&dir.join("staging"), STAGING_BYTES)?;
         Control::new(&map).initialise();
         Ok(Arc::new(Self { map: Arc::new(map), staging }))
@@ -38,11 +39,16 @@ impl ServerSession {
     pub fn attach(dir: &Path) -> Result<Arc<Self>> {
         let path = dir.join("session");
         let map = SessionMap::new(Mapping::open(&path, SESSION_BYTES)?);
-        Control::new(&map).check(&path)?;
+        map.make_room()?;
+        let control = Control::new(&map);
+        control.check(&path)?;
+        // What was zeros takes no room in a file that has come back.
+        let taken = control.rings().filter(|(_, state)| *state != RingState::Free);
+        taken.into_iter().try_for_each(|(index, _)| map.make_ring_room(index))?;
         let staging = Mapping::open(&dir.join("staging"), STAGING_BYTES)?;
-        Control::new(&map).next_generation();
+        control.next_generation();
         // Whoever read the trace of the session's former life is gone.
-        Control::new(&map).set_traced(false);
+        control.set_traced(false);
         Ok(Arc::new(Self { map: Arc::new(map), staging }))
     }
 

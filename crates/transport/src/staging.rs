@@ -3,7 +3,20 @@
 use crate::layout::{RingIndex, SLOT_BYTES, SLOTS};
 use crate::map::Mapping;
 use crate::{Result, TransportError};
+use std::ops::Range;
 use std::ptr::NonNull;
+
+/// Makes room for slots of a ring.
+///
+/// # Errors
+/// [`TransportError::NoRoom`]; [`TransportError::OutOfBounds`] when there are no such slots.
+pub(crate) fn make_room(staging: &Mapping, ring: RingIndex, slots: Range<usize>) -> Result<()> {
+    if slots.end > SLOTS {
+        return Err(TransportError::OutOfBounds { what: "staging slot", value: slots.end });
+    }
+    let offset = |slot| (ring.get() * SLOTS + slot) * SLOT_BYTES;
+    staging.make_room(offset(slots.start)..offset(slots.end))
+}
 
 /// One slot of one ring. Who may touch its bytes is agreed by messages (`CopyFromSlot`, `SlotWait`, ...).
 #[derive(Clone, Copy)]

@@ -13,6 +13,7 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use transport::Room;
 use wire::{ContextId, CuError, PinnedId};
 
 const PAGE: u64 = 4096;
@@ -82,7 +83,8 @@ impl PinnedMemory {
             .and_then(|file| {
                 // Room is taken now, so that no access meets a full tmpfs later.
                 rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, record.pages().bytes)?;
-                Ok(file)
+                let room = Room::from(rustix::fs::fstatvfs(&file)?);
+                if room.has_reserve() { Ok(file) } else { Err(Errno::NOSPC) }
             })
             .map_err(|error| {
                 let code = if error == Errno::NOSPC { CuError::OUT_OF_MEMORY } else { CuError::UNKNOWN };
@@ -117,6 +119,9 @@ impl PinnedMemory {
         if u64::try_from(size).unwrap_or(0) < pages.bytes {
             return Err(wrong(format!("it has {size} bytes instead of {}", pages.bytes)));
         }
+        // What was zeros has no room yet.
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, pages.bytes)
+            .map_err(|error| wrong(error.to_string()))?;
         self.map(&file, &record)?;
         insert(&mut self.live, record.id, record)
     }

@@ -15,7 +15,7 @@ use transport::{SLOT_BYTES, SLOTS};
 
 use super::copiers::{Copiers, Ticket};
 use super::memory::Place;
-use super::thread::Call;
+use super::thread::{Call, FEW_SLOTS};
 
 /// Up to so many bytes travel in the message; more is quicker through a slot, which the device reads and writes by itself.
 const INLINE_BEST: u64 = 8 << 10;
@@ -24,8 +24,6 @@ const _: () = assert!(INLINE_BEST <= wire::INLINE_MAX as u64);
 const BULK: u64 = 1 << 20;
 /// The smallest piece that is worth a message of its own.
 const PIECE_MIN: u64 = 256 << 10;
-/// Slots that a copy uses whose pieces the caller copies alone.
-const FEW_SLOTS: usize = 4;
 
 /// Whether the call returns before a copy is done that needs this process no more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -210,15 +208,16 @@ impl Call<'_> {
         mut submit: impl FnMut(&mut Self, u32, P) -> CuResult,
     ) -> CuResult {
         let crew = Crew::new(&self.session.copiers, bytes);
+        let slots = self.line()?.usable_slots(crew.slots())?;
         // A slot is known to be in use only when its copy is sent: no more are filled at a time than there are, and as many others
         // are under way.
-        let depth = crew.slots() / 2;
+        let depth = slots / 2;
         let mut filling = VecDeque::with_capacity(depth);
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() || !filling.is_empty() {
             if let (true, Some(piece)) = (filling.len() < depth, pieces.peek().copied()) {
                 pieces.next();
-                let slot = self.free_slot(crew.slots())?;
+                let slot = self.free_slot(slots)?;
                 let memory = SlotMemory(self.line()?.slot(slot)?.address().as_ptr());
                 filling.push_back((slot, piece, crew.begin(move || fill(memory.address(), piece))));
             } else if let Some((slot, piece, filled)) = filling.pop_front() {
@@ -240,14 +239,15 @@ impl Call<'_> {
         take: impl Fn(*const u8, P) + std::marker::Copy + Send + 'static,
     ) -> CuResult {
         let crew = Crew::new(&self.session.copiers, bytes);
-        let depth = crew.slots() / 2;
+        let slots = self.line()?.usable_slots(crew.slots())?;
+        let depth = slots / 2;
         // Together they never have more slots than there are, so a slot is not used again before it is empty.
         let (mut coming, mut emptying) = (VecDeque::with_capacity(depth), VecDeque::with_capacity(depth));
         let mut pieces = pieces.peekable();
         while pieces.peek().is_some() || !coming.is_empty() {
             if let (true, Some(piece)) = (coming.len() < depth, pieces.peek().copied()) {
                 pieces.next();
-                let slot = self.free_slot(crew.slots())?;
+                let slot = self.free_slot(slots)?;
                 self.line()?.slots.busy[slot] = true;
                 start(self, slot as u32, piece)?;
                 coming.push_back((slot, piece));

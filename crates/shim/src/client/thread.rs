@@ -67,6 +67,27 @@ impl Line {
         Self { ring, slots: Slots::default() }
     }
 
+    /// How many slots there are for a copy that would use `most`: as many as the job's shared memory has room for.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` when there is none for any.
+    pub fn usable_slots(&mut self, most: usize) -> CuResult<usize> {
+        let Slots { ready, generation, full, .. } = &mut self.slots;
+        let now = self.ring.generation();
+        if *generation != Some(now) {
+            (*ready, *generation, *full) = (0, Some(now), false);
+        }
+        while *ready < most && !*full {
+            match self.ring.make_slots(*ready..*ready + FEW_SLOTS) {
+                Ok(()) => *ready += FEW_SLOTS,
+                // For a few it is asked again.
+                Err(error) if *ready == 0 => return Err(failed(error)),
+                Err(_) => *full = true,
+            }
+        }
+        Ok(most.min(*ready))
+    }
+
     /// A staging slot.
     ///
     /// # Errors
@@ -86,7 +107,17 @@ pub struct Slots {
     pub busy: [bool; SLOTS],
     /// The slot to be used next.
     pub next: usize,
+    /// How many of the first have room in the job's shared memory for sure.
+    ready: usize,
+    /// In which generation of the session that is so: a file that comes back has no room for its zeros.
+    generation: Option<u32>,
+    /// Whether there was no room for more.
+    full: bool,
 }
+
+/// Slots that a small copy uses, and that get room together.
+pub const FEW_SLOTS: usize = 4;
+const _: () = assert!(SLOTS.is_multiple_of(FEW_SLOTS));
 
 /// A thread's state, and whether a call is using it: a signal handler that makes a call finds that out.
 struct Place {
@@ -450,7 +481,7 @@ fn failed(error: TransportError) -> CuError {
     log::message(Level::Error, format_args!("{error}"));
     match error {
         TransportError::Dead => CuError::DEVICE_UNAVAILABLE,
-        TransportError::NoRing => CuError::OUT_OF_MEMORY,
+        TransportError::NoRing | TransportError::NoRoom => CuError::OUT_OF_MEMORY,
         _ => CuError::UNKNOWN,
     }
 }
