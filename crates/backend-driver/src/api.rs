@@ -3,6 +3,7 @@
 //! Each signature is checked at compile time against the bindings in `cudarc::driver::sys`. Results are taken as plain numbers:
 //! a newer driver may answer with a code that today's enum does not have.
 
+use crate::partition;
 use cudarc::driver::sys;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use wire::CuError;
@@ -44,9 +45,17 @@ macro_rules! bound {
     };
 }
 
+/// A function of the driver.
+///
+/// # Errors
+/// `TooOld` where it has none of that name.
+///
 /// # Safety
 /// `F` is the function's type.
-unsafe fn find<F: Copy>(library: &libloading::Library, name: &'static str) -> Result<F, DriverUnavailable> {
+pub unsafe fn find<F: Copy>(
+    library: &libloading::Library,
+    name: &'static str,
+) -> Result<F, DriverUnavailable> {
     // SAFETY: the caller's promise.
     unsafe { library.get::<F>(name) }.map(|found| *found).map_err(|_| DriverUnavailable::TooOld { name })
 }
@@ -99,6 +108,8 @@ macro_rules! functions {
             _library: libloading::Library,
             /// `cuTensorMapEncodeIm2colWide`, which came with CUDA 12.8.
             pub tensor_map_im2col_wide: Option<TensorMapEncodeIm2colWide>,
+            /// Those of green contexts.
+            pub partitions: Option<partition::Functions>,
             $(pub $name: unsafe extern "C" fn($($ty),*) -> c_uint,)*
             $(pub $old: unsafe extern "C" fn($($oldty),*) -> c_uint,)*
         }
@@ -115,6 +126,7 @@ macro_rules! functions {
                     $($old: unsafe { find(&library, stringify!($old))? },)*
                     // SAFETY: the signature is that of cuda.h, as the constant below checks.
                     tensor_map_im2col_wide: unsafe { find(&library, "cuTensorMapEncodeIm2colWide") }.ok(),
+                    partitions: partition::Functions::of(&library),
                     _library: library,
                 })
             }

@@ -16,6 +16,7 @@ mod link;
 pub mod machine;
 mod memory_operations;
 mod output;
+mod partition;
 mod physical;
 mod sharing;
 pub mod steer;

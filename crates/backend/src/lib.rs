@@ -10,6 +10,7 @@ mod attributes;
 pub mod conformance;
 mod graph;
 mod heap;
+mod partition;
 mod sharing;
 mod textures;
 mod types;
@@ -17,6 +18,7 @@ mod types;
 pub use attributes::*;
 pub use graph::*;
 pub use heap::*;
+pub use partition::*;
 pub use sharing::*;
 pub use textures::*;
 pub use types::*;
@@ -27,7 +29,7 @@ pub type Result<T> = std::result::Result<T, CuError>;
 
 /// A device library: the real driver or the software device.
 pub trait Backend:
-    Heaps + Sharing + Textures + StreamAttributes + Conditions + Send + Sync + 'static
+    Heaps + Sharing + Textures + StreamAttributes + Partitions + Conditions + Send + Sync + 'static
 {
     // --- the machine
 

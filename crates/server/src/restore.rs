@@ -5,8 +5,9 @@ use crate::failure::Failure;
 use crate::heaps::HeapRecord;
 use crate::memory::RestoreError as MemoryError;
 use crate::objects::{
-    Context, ContextRecord, ContextSettings, EventRecord, Function, Image, Kernel, Library, Making, Module,
-    ModuleRecord, Owner, Placeholders, Recorded, Stream, StreamRecord, Tombstone, insert,
+    Context, ContextRecord, ContextSettings, EventRecord, Function, Green, GreenRecord, Image, Kernel,
+    Library, Making, Module, ModuleRecord, Owner, Placeholders, Recorded, Stream, StreamRecord, Tombstone,
+    insert,
 };
 use crate::session::{Config, Purpose, Session};
 use crate::sharing::Sharing;
@@ -112,6 +113,7 @@ fn code(name: impl std::fmt::Display) -> impl FnOnce(CuError) -> RestoreError {
 /// What is made, or unloaded, in its turn.
 enum Step<'a> {
     Context(&'a ContextRecord, &'a ContextSettings),
+    Green(&'a GreenRecord),
     Stream(&'a StreamRecord),
     Module(&'a ModuleState),
     Texture(TextureStep<'a>),
@@ -224,6 +226,7 @@ impl Session {
         let mut steps: Vec<(u64, Step<'_>)> = contexts
             .map(|(record, settings)| (record.placement.turn, Step::Context(record, settings)))
             .collect();
+        steps.extend(state.greens.iter().map(|record| (record.placement.turn, Step::Green(record))));
         steps.extend(state.streams.iter().map(|record| (record.placement.turn, Step::Stream(record))));
         steps.extend(state.modules.iter().map(|m| (m.record.placement.turn, Step::Module(m))));
         steps.extend(state.textures.steps().map(|(turn, step)| (turn, Step::Texture(step))));
@@ -246,6 +249,7 @@ impl Session {
     fn step(&self, step: Step<'_>, state: &SessionState, images: &Images, made: &mut Made) -> Result<()> {
         match step {
             Step::Context(record, settings) => self.restore_context(record, settings),
+            Step::Green(record) => self.restore_green(record),
             Step::Stream(record) => self.restore_stream(record),
             Step::Texture(step) => {
                 let restored = self.restore_texture(&step, &state.textures, &mut made.placeholders);
@@ -296,10 +300,19 @@ impl Session {
         Ok(())
     }
 
+    fn restore_green(&self, record: &GreenRecord) -> Result<()> {
+        let name = format!("green context {:#x}", record.id.handle());
+        let ctx = self.context(record.ctx).map_err(object(&name))?;
+        let green = Green::make(&self.placer, &ctx, record.clone(), Making::Again).map_err(object(&name))?;
+        insert(&mut write(&self.table).greens, record.id, green).map_err(object(&name))
+    }
+
     fn restore_stream(&self, record: &StreamRecord) -> Result<()> {
         let ctx = self.context(record.ctx).map_err(object(record.key))?;
-        let stream =
-            Stream::make(&self.placer, &ctx, record.clone(), Making::Again).map_err(object(record.key))?;
+        let green = record.green.map(|id| crate::read(&self.table).green(id));
+        let green = green.transpose().map_err(object(record.key))?;
+        let stream = Stream::make(&self.placer, &ctx, green, record.clone(), Making::Again);
+        let stream = stream.map_err(object(record.key))?;
         self.note_made(&stream).map_err(object(record.key))?;
         let mut table = write(&self.table);
         insert(&mut table.streams, record.key, stream).map_err(object(record.key))

@@ -50,6 +50,7 @@ impl Session {
                 .values()
                 .map(|ctx| (ctx.record.clone(), lock(&ctx.settings).clone()))
                 .collect(),
+            greens: table.greens.values().map(|green| green.record.clone()).collect(),
             streams: table
                 .streams
                 .values()

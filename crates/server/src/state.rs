@@ -9,8 +9,8 @@ use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
 use crate::memory::{Layout, PinnedRecord, VirtualState};
 use crate::objects::{
-    ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, Image,
-    ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
+    ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, GreenRecord,
+    Image, ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
 };
 use crate::shares::SharingState;
 use crate::textures::TextureState;
@@ -43,6 +43,8 @@ pub struct SessionState {
     pub pools: Vec<PoolRecord>,
     /// Contexts.
     pub contexts: Vec<(ContextRecord, ContextSettings)>,
+    /// Green contexts.
+    pub greens: Vec<GreenRecord>,
     /// Streams, but for the legacy ones, which come with their contexts.
     pub streams: Vec<StreamRecord>,
     /// Events.
@@ -235,6 +237,7 @@ mod tests {
             virtual_memory: VirtualState::default(),
             pools: vec![],
             contexts: vec![],
+            greens: vec![],
             streams: vec![],
             events: vec![],
             modules: vec![],

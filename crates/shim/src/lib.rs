@@ -37,6 +37,7 @@ pub mod default_stream;
 mod exports;
 pub mod facts;
 pub mod graph;
+mod journal;
 pub mod log;
 pub mod nvml;
 pub mod private;

@@ -9,6 +9,8 @@ use std::{
 
 use cuda_abi::{CuResult, FunctionId};
 
+use crate::journal;
+
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -51,8 +53,11 @@ fn read_environment() -> u8 {
     level as u8
 }
 
-/// Writes a message, in one piece, if its level is enabled.
+/// Writes a message, in one piece, if its level is enabled; the driver's error log has what a program should know in any case.
 pub fn message(level: Level, text: fmt::Arguments<'_>) {
+    if matches!(level, Level::Error | Level::Warn) {
+        journal::note(level, text);
+    }
     if enabled(level) {
         let line = format!("dormouse: {text}\n");
         // A program that closed its stderr goes without.

@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn each_thing_is_reported_once_also_to_a_late_listener() {
-        let (early, late) = (FunctionId::cuLaunch, FunctionId::cuLaunchGrid);
+        let (early, late) = (FunctionId::cuTexRefCreate, FunctionId::cuTexRefDestroy);
         let table = Unsupported::PrivateTable([0xab; 16]);
         assert_eq!(unsupported(early), 801);
         listen(|what| HEARD.lock().map(|mut heard| heard.push(what)).unwrap_or_default());
@@ -137,11 +137,8 @@ mod tests {
 
     #[test]
     fn reports_name_what_was_asked_for() {
-        let text = Unsupported::Function(FunctionId::cuLaunch).to_string();
-        assert_eq!(
-            text,
-            "cuLaunch is not supported: this form of launch ended with CUDA 4.0; use cuLaunchKernel"
-        );
+        let text = Unsupported::Function(FunctionId::cuTexRefCreate).to_string();
+        assert_eq!(text, "cuTexRefCreate is not supported: texture references ended with CUDA 12");
         let text = Unsupported::Function(FunctionId::cuMemHostGetDevicePointer_v2).to_string();
         assert_eq!(
             text,

@@ -111,7 +111,7 @@ fn an_unsupported_function_says_so_whatever_its_arguments() {
     let handle = open();
     // SAFETY: the address of the function of this prototype.
     let launch: unsafe extern "C" fn(*mut c_void) -> c_uint =
-        unsafe { std::mem::transmute(symbol(handle, "cuLaunch")) };
+        unsafe { std::mem::transmute(symbol(handle, "cuTexRefDestroy")) };
     // SAFETY: the function looks at no argument.
     assert_eq!(unsafe { launch(ptr::null_mut()) }, 801);
 }

@@ -70,6 +70,18 @@ ids! {
     ArrayId = 0xe4,
     /// A mipmapped array (`CUmipmappedArray`).
     MipmapId = 0xe5,
+    /// A green context (`CUgreenCtx`). The context that it converts to and its default stream have the same number.
+    GreenId = 0xe8,
+    /// A description of multiprocessors for a green context (`CUdevResourceDesc`), which is the client's own.
+    ResourceId = 0xe9,
+}
+
+impl StreamId {
+    /// Whether it means something else on the wire.
+    #[must_use]
+    pub const fn is_reserved(self) -> bool {
+        self.0 == 0 || self.0 == u32::MAX
+    }
 }
 
 /// Index of a GPU as the application counts them.

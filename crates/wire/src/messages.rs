@@ -8,6 +8,7 @@ use crate::facts::{FunctionFacts, Names, SessionFacts};
 use crate::graph::GraphData;
 use crate::ids::*;
 use crate::memory_operation::MemoryOperation;
+use crate::partition::{SmCount, SmSet, SmSplit};
 use crate::share::{Claim, ShareId};
 use crate::textures::{TensorMap, TensorMapRequest, TextureDesc};
 
@@ -344,6 +345,22 @@ messages! {
     228 round_trip MemSetAccess { address: u64, bytes: u64, device: Device, access: u32 } -> ();
     /// `cuMemGetAccess`.
     229 round_trip MemGetAccess { address: u64, device: Device } -> u32;
+
+    // --- green contexts
+    /// `cuDeviceGetDevResource`, `cuCtxGetDevResource`, `cuGreenCtxGetDevResource`.
+    250 round_trip SmResource { device: Device, of: SmSet } -> SmCount;
+    /// `cuDevSmResourceSplitByCount`: the groups, and what is left.
+    251 round_trip SmResourceSplit { device: Device, of: SmSet, split: SmSplit } -> (Vec<SmCount>, SmCount);
+    /// `cuGreenCtxCreate`, in the device's primary context; makes the default stream too, which has the same number.
+    252 round_trip GreenCreate { ctx: ContextId, green: GreenId, of: SmSet } -> ();
+    /// `cuGreenCtxDestroy`; its streams end with it.
+    253 round_trip GreenDestroy { green: GreenId } -> ();
+    /// `cuGreenCtxStreamCreate`; the stream is non-blocking.
+    254 pipelined GreenStreamCreate { green: GreenId, stream: StreamId, priority: i32 } -> ();
+    /// `cuCtxRecordEvent`, and with a green context `cuGreenCtxRecordEvent`.
+    255 pipelined ContextRecordEvent { ctx: ContextId, green: Option<GreenId>, event: EventId } -> ();
+    /// `cuCtxWaitEvent`, and with a green context `cuGreenCtxWaitEvent`.
+    256 pipelined ContextWaitEvent { ctx: ContextId, green: Option<GreenId>, event: EventId } -> ();
 
     // --- linking
     /// `cuLinkComplete`: the inputs (a `CUjitInputType`, a file as [`ModuleLoad`]'s, a name) in order, and JIT options; leaves

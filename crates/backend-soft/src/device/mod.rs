@@ -11,6 +11,7 @@ mod heap;
 mod limits;
 mod machine;
 mod occupancy;
+mod partition;
 mod place;
 mod sharing;
 mod template;

@@ -18,6 +18,7 @@ mod graph_nodes;
 mod graphs;
 mod memory;
 mod operations;
+mod partitions;
 mod placement;
 mod rig;
 mod sharing;
@@ -77,6 +78,7 @@ behaviours! {
     streams: a_stream_keeps_its_order a_busy_stream_is_told the_legacy_stream_waits_for_blocking_ones
         non_blocking_streams_go_on a_destroyed_stream_finishes attributes_are_kept host_functions_run_in_turn;
     operations: words_are_written_in_turn a_stream_waits_for_a_word words_that_are_not_there_are_refused;
+    partitions: multiprocessors_are_split green_streams_are_in_order_with_others;
     events: events_mark_a_place events_hold_streams_back times_are_taken untimed_events_tell_no_time
         an_event_never_recorded_is_complete;
     graphs: graphs_run_in_order graphs_copy_rows_and_registered_memory graphs_call_the_host_each_time

@@ -32,7 +32,16 @@ pub(super) struct Rig<'a> {
 
 impl<'a> Rig<'a> {
     pub(super) fn new(backend: &'a dyn Backend) -> Self {
-        let ctx = backend.context_create(0, 0, false).unwrap();
+        Self::with(backend, false)
+    }
+
+    /// The same with the device's primary context.
+    pub(super) fn primary(backend: &'a dyn Backend) -> Self {
+        Self::with(backend, true)
+    }
+
+    fn with(backend: &'a dyn Backend, primary: bool) -> Self {
+        let ctx = backend.context_create(0, 0, primary).unwrap();
         let memory = Range { base: addresses(), bytes: BLOCK_GRANULARITY };
         backend.reserve(Range { bytes: STRIDE, ..memory }).unwrap();
         let block = backend.map_block(0, memory).unwrap();

@@ -9,6 +9,7 @@ mod code;
 mod context;
 mod event;
 mod graph;
+mod green;
 mod host_copy;
 mod pace;
 mod placer;
@@ -23,6 +24,7 @@ pub use code::*;
 pub use context::*;
 pub use event::*;
 pub use graph::*;
+pub use green::*;
 pub use host_copy::HostCopy;
 pub use placer::*;
 pub use stream::*;
@@ -36,8 +38,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Weak};
 use wire::{
-    ArrayId, Callee, ContextId, CuError, EventId, FunctionId, GraphExecId, GraphTemplateId, KernelId,
-    LibraryId, MipmapId, ModuleId,
+    ArrayId, Callee, ContextId, CuError, EventId, FunctionId, GraphExecId, GraphTemplateId, GreenId,
+    KernelId, LibraryId, MipmapId, ModuleId,
 };
 
 /// Every live object of a session.
@@ -49,6 +51,8 @@ pub struct Table {
     pub streams: BTreeMap<StreamKey, Arc<Stream>>,
     /// Streams the application has destroyed whose work is not known to be complete.
     pub dying: Vec<Arc<Stream>>,
+    /// Green contexts.
+    pub greens: BTreeMap<GreenId, Arc<Green>>,
     /// Events.
     pub events: BTreeMap<EventId, Arc<Event>>,
     /// Modules, those of libraries only where the application has asked for them.
@@ -119,6 +123,14 @@ impl Table {
     /// `INVALID_CONTEXT`.
     pub fn context(&self, id: ContextId) -> Result<Arc<Context>> {
         find(&self.contexts, id, CuError::INVALID_CONTEXT)
+    }
+
+    /// The green context `id`.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT`.
+    pub fn green(&self, id: GreenId) -> Result<Arc<Green>> {
+        find(&self.greens, id, CuError::INVALID_CONTEXT)
     }
 
     /// The array `id`.

@@ -2,7 +2,7 @@
 
 use super::pace::Pace;
 use super::waits::{Batch, Waits};
-use super::{Context, Making, Marker, Placement, Placer};
+use super::{Context, Green, Making, Marker, Placement, Placer};
 use crate::failure::Result;
 use crate::lock;
 use backend::{Backend, RawStream, StreamArg};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use wire::{ContextId, LaunchValue, MemoryOperation, Stream as StreamName, StreamId};
+use wire::{ContextId, GreenId, LaunchValue, MemoryOperation, Stream as StreamName, StreamId};
 
 /// `CU_STREAM_NON_BLOCKING`.
 pub const NON_BLOCKING: u32 = 1;
@@ -25,6 +25,8 @@ pub enum StreamKey {
     Legacy(ContextId),
     /// A thread's own, in a context: the thread by its ring.
     PerThread(ContextId, u16),
+    /// The server's own in a context, in which events gather what several streams do.
+    Gather(ContextId),
 }
 
 impl StreamKey {
@@ -47,6 +49,7 @@ impl std::fmt::Display for StreamKey {
             Self::PerThread(ctx, ring) => {
                 write!(f, "the default stream of thread {ring} in context {:#x}", ctx.handle())
             }
+            Self::Gather(ctx) => write!(f, "a record of all of context {:#x}", ctx.handle()),
         }
     }
 }
@@ -62,6 +65,8 @@ pub struct StreamRecord {
     pub flags: u32,
     /// As it was created.
     pub priority: i32,
+    /// The green context that it is in, if any.
+    pub green: Option<GreenId>,
     /// When it was made, and what the device library took.
     pub placement: Placement,
 }
@@ -72,6 +77,8 @@ pub struct Stream {
     pub record: StreamRecord,
     /// Its context.
     pub ctx: Arc<Context>,
+    /// The green context that it is in, which ends later.
+    _green: Option<Arc<Green>>,
     /// `CUstreamAttrID` and value, as far as set.
     pub attributes: Mutex<BTreeMap<u32, LaunchValue>>,
     raw: Option<RawStream>,
@@ -90,28 +97,33 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Makes the stream and completes its record. The legacy stream is there already.
+    /// Makes the stream, in a green context of its own context if one is given, and completes its record. The legacy stream is there
+    /// already.
     ///
     /// # Errors
     /// The backend's.
     pub fn make(
         placer: &Placer,
         ctx: &Arc<Context>,
+        green: Option<Arc<Green>>,
         mut record: StreamRecord,
         making: Making,
     ) -> Result<Arc<Self>> {
         let backend = &placer.backend;
         let raw = match record.key {
             StreamKey::Legacy(_) => None,
-            StreamKey::Created(_) | StreamKey::PerThread(..) => {
-                Some(placer.place(&mut record.placement, making, || {
-                    backend.stream_create(ctx.raw, record.flags, record.priority)
+            StreamKey::Created(_) | StreamKey::PerThread(..) | StreamKey::Gather(_) => {
+                record.green = green.as_ref().map(|green| green.record.id);
+                Some(placer.place(&mut record.placement, making, || match &green {
+                    Some(green) => backend.green_stream_create(ctx.raw, green.raw, record.priority),
+                    None => backend.stream_create(ctx.raw, record.flags, record.priority),
                 })?)
             }
         };
         Ok(Arc::new(Self {
             record,
             ctx: Arc::clone(ctx),
+            _green: green,
             attributes: Mutex::default(),
             raw,
             submitted: AtomicU64::new(0),

@@ -26,9 +26,9 @@ impl Session {
     /// Puts a context, and its legacy stream, into the table.
     pub(crate) fn add_context(&self, ctx: &Arc<Context>) -> Result<()> {
         let key = StreamKey::Legacy(ctx.id());
-        let record =
-            StreamRecord { key, ctx: ctx.id(), flags: 0, priority: 0, placement: Default::default() };
-        let legacy = Stream::make(&self.placer, ctx, record, Making::New)?;
+        let placement = Default::default();
+        let record = StreamRecord { key, ctx: ctx.id(), flags: 0, priority: 0, green: None, placement };
+        let legacy = Stream::make(&self.placer, ctx, None, record, Making::New)?;
         let mut table = write(&self.table);
         insert(&mut table.contexts, ctx.id(), Arc::clone(ctx))?;
         table.streams.insert(key, legacy);
@@ -54,6 +54,7 @@ impl Session {
     fn remove_context(&self, ctx: &Arc<Context>) -> Result<()> {
         let id = ctx.id();
         self.remove_graphs(id);
+        self.remove_greens(|green| green.ctx == id);
         let mut table = write(&self.table);
         table.contexts.remove(&id);
         for other in table.contexts.values() {

@@ -65,6 +65,8 @@ impl Session {
             MemoryOperations
             AddressReserve AddressFree PhysicalCreate PhysicalRelease PhysicalRetain PhysicalProperties
             Link
+            SmResource SmResourceSplit GreenCreate GreenDestroy GreenStreamCreate
+            ContextRecordEvent ContextWaitEvent
             MemMap MemUnmap MemSetAccess MemGetAccess
             IpcGetMem IpcOpenMem IpcCloseMem IpcGetEvent IpcOpenEvent EventRecordNow PhysicalExport PhysicalImport
         )

@@ -14,6 +14,7 @@ mod copies;
 mod dispatch;
 mod events;
 mod graphs;
+mod greens;
 mod launch;
 mod link;
 mod memory;
@@ -195,8 +196,9 @@ impl Session {
         let context = self.context(ctx)?;
         match key {
             StreamKey::PerThread(..) => {
-                let record = StreamRecord { key, ctx, flags: 0, priority: 0, placement: Default::default() };
-                let made = Stream::make(&self.placer, &context, record, crate::objects::Making::New)?;
+                let placement = Default::default();
+                let record = StreamRecord { key, ctx, flags: 0, priority: 0, green: None, placement };
+                let made = Stream::make(&self.placer, &context, None, record, crate::objects::Making::New)?;
                 let mut table = write(&self.table);
                 table.changes += 1;
                 // Only this ring's thread makes it, so nothing is replaced.

@@ -74,6 +74,8 @@ impl Footprint {
             | Request::PoolSetAttribute(_)
             | Request::LibraryLoad(_)
             | Request::LinearTextureWidth(_)
+            | Request::SmResource(_)
+            | Request::SmResourceSplit(_)
             | Request::TensorMapEncode(_) => Self::Nothing,
 
             Request::ContextCreate(m) => Self::Context(m.ctx),
@@ -82,6 +84,7 @@ impl Footprint {
             Request::ContextGetLimit(m) => Self::Context(m.ctx),
             Request::ContextSetLimit(m) => Self::Context(m.ctx),
             Request::ContextSetCacheConfig(m) => Self::Context(m.ctx),
+            Request::GreenCreate(m) => Self::Context(m.ctx),
             Request::MemAlloc(m) => Self::Context(m.ctx),
             Request::IpcOpenMem(m) => Self::Context(m.ctx),
             Request::MemInfo(m) => Self::Context(m.ctx),
@@ -124,6 +127,10 @@ impl Footprint {
             | Request::ModuleGetFunction(_)
             | Request::ModuleGetGlobal(_)
             | Request::LibraryUnload(_)
+            | Request::GreenDestroy(_)
+            | Request::GreenStreamCreate(_)
+            | Request::ContextRecordEvent(_)
+            | Request::ContextWaitEvent(_)
             | Request::ArrayDestroy(_)
             | Request::MipmapLevel(_)
             | Request::MipmapDestroy(_) => Self::Session,

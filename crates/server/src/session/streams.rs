@@ -3,15 +3,10 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::objects::{Making, Stream, StreamKey, StreamRecord, in_use, insert};
+use crate::objects::{Stream, StreamKey, StreamRecord, in_use};
 use crate::write;
 use std::sync::Arc;
-use wire::{CuError, StreamId};
-
-/// Ids that mean something else on the wire.
-fn is_reserved(id: StreamId) -> bool {
-    id.0 == 0 || id.0 == u32::MAX
-}
+use wire::CuError;
 
 impl Session {
     /// Lets go of destroyed streams whose work is complete.
@@ -61,7 +56,7 @@ impl Execute for wire::StreamCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let key = StreamKey::Created(self.stream);
         let ctx = session.context(self.ctx)?;
-        if is_reserved(self.stream) || crate::read(&session.table).streams.contains_key(&key) {
+        if self.stream.is_reserved() || crate::read(&session.table).streams.contains_key(&key) {
             return Err(in_use(self.stream));
         }
         let record = StreamRecord {
@@ -69,13 +64,10 @@ impl Execute for wire::StreamCreate {
             ctx: self.ctx,
             flags: self.flags,
             priority: self.priority,
+            green: None,
             placement: Default::default(),
         };
-        let stream = Stream::make(&session.placer, &ctx, record, Making::New)?;
-        session.note_made(&stream)?;
-        let mut table = write(&session.table);
-        table.changes += 1;
-        insert(&mut table.streams, key, stream)
+        session.add_stream(&ctx, None, record).map(|_| ())
     }
 }
 

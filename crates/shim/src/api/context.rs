@@ -73,8 +73,9 @@ pub unsafe fn cuCtxCreate_v4(
 /// Destroys a context of the application's own; it is popped if it is current to the caller.
 pub unsafe fn cuCtxDestroy_v2(ctx: sys::CUcontext) -> CuResult {
     with(|call| {
-        let context = call.session.context(ctx)?;
-        if context.primary {
+        let context = call.session.any_context(ctx)?;
+        // A green context is destroyed as such.
+        if context.primary || context.green.is_some() {
             return Err(CuError::INVALID_CONTEXT);
         }
         call.thread.contexts.pop_if(|current| current.id == context.id);
@@ -87,7 +88,7 @@ pub unsafe fn cuCtxDestroy_v2(ctx: sys::CUcontext) -> CuResult {
 /// Pushes a context on the thread's stack.
 pub unsafe fn cuCtxPushCurrent_v2(ctx: sys::CUcontext) -> CuResult {
     with(|call| {
-        let context = call.session.context(ctx)?;
+        let context = call.session.any_context(ctx)?;
         call.thread.contexts.push(context);
         Ok(())
     })
@@ -111,7 +112,7 @@ pub unsafe fn cuCtxSetCurrent(ctx: sys::CUcontext) -> CuResult {
             stack.pop();
             return Ok(());
         }
-        let context = call.session.context(ctx)?;
+        let context = call.session.any_context(ctx)?;
         match stack.last_mut() {
             Some(top) => *top = context,
             None => stack.push(context),
@@ -171,9 +172,17 @@ pub unsafe fn cuCtxSetFlags(flags: c_uint) -> CuResult {
 /// Gives a number that no other context of the process has; NULL is the current context.
 pub unsafe fn cuCtxGetId(ctx: sys::CUcontext, ctxId: *mut c_ulonglong) -> CuResult {
     let ctxId = out(ctxId)?;
-    let id = with(|call| named_or_current(call, ctx))?.id;
+    let id = with(|call| match (ctx.is_null(), call.green()) {
+        // A green context has an id of its own.
+        (true, Some(green)) => Ok(green.id.0),
+        (true, None) => Ok(call.context()?.id.0),
+        (false, _) => {
+            let context = call.session.any_context(ctx)?;
+            if context.is_active() { Ok(context.id.0) } else { Err(CuError::CONTEXT_IS_DESTROYED) }
+        }
+    })?;
     // SAFETY: the caller's to write to.
-    unsafe { ctxId.set(id.0.into()) };
+    unsafe { ctxId.set(id.into()) };
     Ok(())
 }
 
@@ -289,4 +298,42 @@ pub unsafe fn cuCtxSetSharedMemConfig(config: c_uint) -> CuResult {
         return Err(CuError::INVALID_VALUE);
     }
     with(|call| call.context().map(|_| ()))
+}
+
+/// Counts a further user of the current context.
+pub unsafe fn cuCtxAttach(pctx: *mut sys::CUcontext, flags: c_uint) -> CuResult {
+    let pctx = out(pctx)?;
+    if flags != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let context = with(|call| {
+        let context = own_and_current(call)?;
+        context.usage.fetch_add(1, Ordering::Relaxed);
+        Ok(context)
+    })?;
+    // SAFETY: the caller's to write to.
+    unsafe { pctx.set(context.handle()) };
+    Ok(())
+}
+
+/// Counts one less, and destroys the context with the last one; it must be current.
+pub unsafe fn cuCtxDetach(ctx: sys::CUcontext) -> CuResult {
+    let last = with(|call| {
+        let context = own_and_current(call)?;
+        if context.handle() != ctx {
+            return Err(CuError::INVALID_CONTEXT);
+        }
+        Ok(context.usage.fetch_sub(1, Ordering::Relaxed) == 1)
+    })?;
+    // SAFETY: the caller's contract is the same.
+    if last { unsafe { cuCtxDestroy_v2(ctx) } } else { Ok(()) }
+}
+
+/// The current context, which has to be one that the application has made.
+fn own_and_current(call: &Call<'_>) -> CuResult<Arc<Context>> {
+    let context = call.context()?;
+    if context.primary || call.green().is_some() {
+        return Err(CuError::INVALID_CONTEXT);
+    }
+    Ok(Arc::clone(context))
 }

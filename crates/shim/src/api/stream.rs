@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use cuda_abi::{CuError, CuResult, sys};
 use wire::{
-    ContextId, EventId, StreamCreate, StreamDestroy, StreamId, StreamQuery, StreamSynchronize,
-    StreamWaitEvent,
+    ContextId, EventId, GreenId, GreenStreamCreate, StreamCreate, StreamDestroy, StreamId, StreamQuery,
+    StreamSynchronize, StreamWaitEvent,
 };
 
 use super::launch::add;
 pub use super::stream_attributes::*;
-use crate::client::{Call, Callback, Owner, Stream, handle, out, with};
+use crate::client::{Call, Callback, Context, Owner, Stream, handle, out, with};
 use crate::graph::{self, Captive, Work};
 
 /// `CU_EVENT_WAIT_EXTERNAL`: a node of its own in a capture.
@@ -38,22 +38,45 @@ pub unsafe fn cuStreamCreateWithPriority(
     }
     let id = with(|call| {
         let context = Arc::clone(call.context()?);
-        let (least, greatest) = call.session.device(context.device.0 as i32)?.facts.stream_priorities;
-        let priority = priority.max(greatest.min(least)).min(least.max(greatest));
-        let id = StreamId(call.session.next_id());
-        call.submit(&StreamCreate { ctx: context.id, stream: id, flags, priority })?;
-        let stream = Stream {
-            owner: Owner::new(&context),
-            flags,
-            priority: AtomicI32::new(priority),
-            gone: AtomicBool::new(false),
-        };
-        call.session.streams.insert(id.0, Arc::new(stream));
-        Ok(id)
+        let green = call.thread.contexts.last().filter(|current| current.green.is_some()).cloned();
+        // What a blocking stream waits for is the default stream of the primary context, not the green one's.
+        if green.is_some() && flags & NON_BLOCKING == 0 {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        create(call, &context, green, flags, priority)
     })?;
     // SAFETY: the caller's to write to.
     unsafe { phStream.set(handle(id.handle())) };
     Ok(())
+}
+
+/// Makes a stream of a context, or of the green one that is converted to `green`.
+///
+/// # Errors
+/// As [`Call::submit`].
+pub(super) fn create(
+    call: &mut Call<'_>,
+    context: &Arc<Context>,
+    green: Option<Arc<Context>>,
+    flags: c_uint,
+    priority: c_int,
+) -> CuResult<StreamId> {
+    let (least, greatest) = call.session.device(context.device.0 as i32)?.facts.stream_priorities;
+    let priority = priority.max(greatest.min(least)).min(least.max(greatest));
+    let id = StreamId(call.session.next_id());
+    match green.as_ref().and_then(|green| green.green.as_ref()) {
+        Some(green) => call.submit(&GreenStreamCreate { green: green.id, stream: id, priority })?,
+        None => call.submit(&StreamCreate { ctx: context.id, stream: id, flags, priority })?,
+    }
+    let stream = Stream {
+        owner: Owner::new(context),
+        green,
+        flags,
+        priority: AtomicI32::new(priority),
+        gone: AtomicBool::new(false),
+    };
+    call.session.streams.insert(id.0, Arc::new(stream));
+    Ok(id)
 }
 
 /// Destroys a stream; what is in it still completes.
@@ -72,6 +95,7 @@ pub unsafe fn cuStreamDestroy_v2(hStream: sys::CUstream) -> CuResult {
 struct Known {
     id: u64,
     ctx: ContextId,
+    green: Option<GreenId>,
     flags: c_uint,
     priority: c_int,
 }
@@ -84,13 +108,18 @@ fn known(call: &mut Call<'_>, stream: sys::CUstream) -> CuResult<Known> {
             Known {
                 id: id.0.into(),
                 ctx,
+                green: stream.green.as_ref().and_then(|context| context.green.as_ref()).map(|green| green.id),
                 flags: stream.flags,
                 priority: stream.priority.load(Ordering::Relaxed),
             }
         }
         // Ids of created streams are 32 bits long; the default streams of a context come behind them.
-        wire::Stream::Legacy => Known { id: 1 << 32 | u64::from(ctx.0), ctx, flags: 0, priority: 0 },
-        wire::Stream::PerThread => Known { id: per_thread_id(ctx), ctx, flags: NON_BLOCKING, priority: 0 },
+        wire::Stream::Legacy => {
+            Known { id: 1 << 32 | u64::from(ctx.0), ctx, green: None, flags: 0, priority: 0 }
+        }
+        wire::Stream::PerThread => {
+            Known { id: per_thread_id(ctx), ctx, green: None, flags: NON_BLOCKING, priority: 0 }
+        }
     })
 }
 
@@ -146,26 +175,38 @@ pub unsafe fn cuStreamGetDevice(hStream: sys::CUstream, device: *mut sys::CUdevi
     Ok(())
 }
 
-/// Gives the context.
+/// Gives the context; for a stream in a green context what that converts to.
 pub unsafe fn cuStreamGetCtx(hStream: sys::CUstream, pctx: *mut sys::CUcontext) -> CuResult {
     let pctx = out(pctx)?;
     let stream = with(|call| known(call, hStream))?;
+    let ctx = stream.green.map_or(stream.ctx, |green| ContextId(green.0));
     // SAFETY: the caller's to write to.
-    unsafe { pctx.set(handle(stream.ctx.handle())) };
+    unsafe { pctx.set(handle(ctx.handle())) };
     Ok(())
 }
 
-/// Gives the context; green contexts are not there.
+/// The green context that a stream is in, if any.
+///
+/// # Errors
+/// As [`Call::any_stream`], and without a session.
+pub(super) fn green_of(stream: sys::CUstream) -> CuResult<Option<GreenId>> {
+    Ok(with(|call| known(call, stream))?.green)
+}
+
+/// Gives the context and the green context; of a stream in a green one the primary context.
 pub unsafe fn cuStreamGetCtx_v2(
     hStream: sys::CUstream,
     pCtx: *mut sys::CUcontext,
     pGreenCtx: *mut sys::CUgreenCtx,
 ) -> CuResult {
-    // SAFETY: the caller's contract is the same.
-    unsafe { cuStreamGetCtx(hStream, pCtx) }?;
+    let pCtx = out(pCtx)?;
+    let stream = with(|call| known(call, hStream))?;
+    // SAFETY: the caller's to write to.
+    unsafe { pCtx.set(handle(stream.ctx.handle())) };
     if let Ok(pGreenCtx) = out(pGreenCtx) {
+        let green = stream.green.map_or(0, GreenId::handle);
         // SAFETY: the caller's to write to.
-        unsafe { pGreenCtx.set(std::ptr::null_mut()) };
+        unsafe { pGreenCtx.set(handle(green)) };
     }
     Ok(())
 }

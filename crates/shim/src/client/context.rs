@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_abi::sys::CUcontext;
-use wire::{ContextId, Device};
+use wire::{ContextId, Device, GreenId, SmSet, StreamId};
 
 use super::registry::Object;
 
@@ -22,6 +22,10 @@ pub struct Context {
     pub api_version: u32,
     /// `CUfunc_cache` of `cuCtxSetCacheConfig`.
     pub cache_config: AtomicU32,
+    /// How often it was created and attached, less detached; of a context of the application's own.
+    pub usage: AtomicU32,
+    /// What it is converted from, if it stands for a green context.
+    pub green: Option<Green>,
     /// Odd while it is alive; counts up when it begins and when it ends.
     life: AtomicU32,
 }
@@ -36,8 +40,23 @@ impl Context {
             flags: AtomicU32::new(flags),
             api_version,
             cache_config: AtomicU32::new(0),
+            usage: AtomicU32::new(1),
+            green: None,
             life: AtomicU32::new(0),
         }
+    }
+
+    /// What a green context of `base` converts to, not alive yet.
+    pub fn of_green(id: GreenId, base: &Arc<Self>, of: SmSet) -> Self {
+        let green = Green { id, base: Owner::new(base), of };
+        let flags = base.flags.load(Ordering::Relaxed);
+        Self { green: Some(green), ..Self::new(ContextId(id.0), base.device, false, flags, base.api_version) }
+    }
+
+    /// The context that everything but streams is made in: its own, but for a green one.
+    #[inline]
+    pub fn base(context: &Arc<Self>) -> &Arc<Self> {
+        context.green.as_ref().map_or(context, |green| &green.base.context)
     }
 
     /// The server has made it.
@@ -55,11 +74,30 @@ impl Context {
     #[inline]
     pub fn is_active(&self) -> bool {
         self.life.load(Ordering::Acquire) % 2 == 1
+            && self.green.as_ref().is_none_or(|green| green.base.is_alive())
     }
 
     /// What the application holds.
     pub fn handle(&self) -> CUcontext {
         std::ptr::without_provenance_mut(self.id.handle() as usize)
+    }
+}
+
+/// A green context: some of the device's multiprocessors, and the streams of the primary context whose kernels run on them.
+pub struct Green {
+    /// Its handle.
+    pub id: GreenId,
+    /// The primary context.
+    pub base: Owner,
+    /// The multiprocessors.
+    pub of: SmSet,
+}
+
+impl Green {
+    /// What NULL means as a stream while it is current.
+    #[inline]
+    pub fn default_stream(&self) -> StreamId {
+        StreamId(self.id.0)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wire::{Callee, ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId, Param};
 
-use super::context::Owner;
+use super::context::{Context, Owner};
 use super::registry::Object;
 use crate::graph::CapturedAt;
 
@@ -25,18 +25,27 @@ macro_rules! alive_with_owner {
         }
     )*};
 }
-alive_with_owner!(Stream, Event, Module);
+alive_with_owner!(Event, Module);
 
 /// A stream that the application created.
 pub struct Stream {
     /// Its context.
     pub owner: Owner,
+    /// What its green context converts to, if it is in one.
+    pub green: Option<Arc<Context>>,
     /// `CUstream_flags`.
     pub flags: u32,
     /// As the device gave it, or as it was set since.
     pub priority: AtomicI32,
     /// Whether it is destroyed.
     pub gone: AtomicBool,
+}
+
+impl Object for Stream {
+    fn is_alive(&self) -> bool {
+        let green = self.green.as_ref().is_none_or(|green| green.is_active());
+        self.owner.is_alive() && green && !self.gone.load(Ordering::Acquire)
+    }
 }
 
 /// An event.
@@ -155,6 +164,19 @@ pub enum Origin {
     KernelIn(Arc<Library>, Owner),
 }
 
+/// What has been set at a function for launches in the form of CUDA 3.
+#[derive(Clone, Default)]
+pub struct OldForm {
+    /// Threads of a block; 0 as long as nobody has said.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub shared: u32,
+    /// Bytes of parameters.
+    pub size: usize,
+    /// What of them has been set.
+    pub params: Vec<u8>,
+}
+
 /// A function or a kernel: whatever can be launched.
 pub struct Callable {
     /// What the server calls it.
@@ -169,6 +191,8 @@ pub struct Callable {
     pub param_bytes: usize,
     /// For a kernel: its function in each context, as far as asked for.
     pub functions: Mutex<HashMap<ContextId, FunctionId>>,
+    /// What a launch in the form of CUDA 3 takes.
+    pub old_form: Mutex<OldForm>,
     attributes: Mutex<HashMap<i32, i32>>,
     max_threads: AtomicI32,
     max_dynamic_shared: AtomicI32,
@@ -194,6 +218,7 @@ impl Callable {
             params: facts.params.into(),
             param_bytes,
             functions: Mutex::default(),
+            old_form: Mutex::default(),
             max_threads: known(MAX_THREADS),
             max_dynamic_shared: known(MAX_DYNAMIC_SHARED),
             attributes: Mutex::new(attributes),

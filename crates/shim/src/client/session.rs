@@ -12,6 +12,7 @@ use super::arrays::{Array, Mipmap, Texels};
 use super::callbacks::Callbacks;
 use super::context::{Context, Owner};
 use super::copiers::Copiers;
+use super::greens::SmSets;
 use super::links::Link;
 use super::memory::{Allocation, Kind, Memory};
 use super::objects::{Callable, Event, Library, Module, Promised, Stream};
@@ -133,6 +134,8 @@ pub struct Session {
     pub tensor_maps: TensorMaps,
     /// Kernels that the server does not know yet.
     pub promised: Registry<Promised>,
+    /// Sets of multiprocessors.
+    pub sm_sets: SmSets,
     /// Held while one is looked up.
     pub redeeming: Mutex<()>,
     /// Held while memory of another process is opened or closed: what the client knows of it changes with what the server does.
@@ -200,6 +203,7 @@ impl Session {
             texels: Texels::default(),
             tensor_maps: TensorMaps::default(),
             promised: Registry::default(),
+            sm_sets: SmSets::default(),
             redeeming: Mutex::default(),
             opening: Mutex::default(),
             memory: Memory::default(),
@@ -260,11 +264,19 @@ impl Session {
             .ok_or(CuError::INVALID_DEVICE)
     }
 
-    /// The context that a handle names.
+    /// The context that objects of the context with this handle are in: for one of a green context the primary context.
     ///
     /// # Errors
     /// `INVALID_CONTEXT`.
     pub fn context(&self, handle: CUcontext) -> CuResult<Arc<Context>> {
+        self.any_context(handle).map(|context| Arc::clone(Context::base(&context)))
+    }
+
+    /// The context that a handle names.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT`.
+    pub fn any_context(&self, handle: CUcontext) -> CuResult<Arc<Context>> {
         ContextId::from_handle(handle.addr() as u64)
             .and_then(|id| self.contexts.get(id.0))
             .ok_or(CuError::INVALID_CONTEXT)
@@ -390,7 +402,7 @@ impl Facts for Session {
     }
 
     fn context_id(&self, context: CUcontext) -> CuResult<u64> {
-        let context = self.context(context)?;
+        let context = self.any_context(context)?;
         if context.is_alive() { Ok(context.id.0.into()) } else { Err(CuError::INVALID_CONTEXT) }
     }
 }

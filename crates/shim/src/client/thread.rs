@@ -11,7 +11,7 @@ use wire::{
     TakeOutput, Wire,
 };
 
-use super::context::Context;
+use super::context::{Context, Green};
 use super::objects::{Callable, Event, Stream};
 use super::registry::Cache;
 use super::session::{SESSION, Session, session};
@@ -245,14 +245,19 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The current context.
+    /// The current context; while a green one is current the primary context, whose objects its are.
     ///
     /// # Errors
     /// `INVALID_CONTEXT` without one, `CONTEXT_IS_DESTROYED` when it is no longer there.
     #[inline]
     pub fn context(&self) -> CuResult<&Arc<Context>> {
         let context = self.thread.contexts.last().ok_or(CuError::INVALID_CONTEXT)?;
-        if context.is_active() { Ok(context) } else { Err(CuError::CONTEXT_IS_DESTROYED) }
+        if context.is_active() { Ok(Context::base(context)) } else { Err(CuError::CONTEXT_IS_DESTROYED) }
+    }
+
+    /// What the current context is converted from, if it is a green one.
+    pub fn green(&self) -> Option<&Green> {
+        self.thread.contexts.last().and_then(|context| context.green.as_ref())
     }
 
     /// What a stream argument means: the stream, and the context it is in. A capture of the stream is invalidated: a call that
@@ -277,7 +282,10 @@ impl Call<'_> {
     pub fn any_stream(&mut self, handle: sys::CUstream) -> CuResult<(wire::Stream, wire::ContextId)> {
         let current = self.context()?.id;
         match handle.addr() {
-            0 | cuda_abi::STREAM_LEGACY => Ok((wire::Stream::Legacy, current)),
+            0 | cuda_abi::STREAM_LEGACY => Ok(match self.green() {
+                None => (wire::Stream::Legacy, current),
+                Some(green) => (wire::Stream::Created(green.default_stream()), current),
+            }),
             cuda_abi::STREAM_PER_THREAD => Ok((wire::Stream::PerThread, current)),
             handle => {
                 let id = StreamId::from_handle(handle as u64).ok_or(CuError::INVALID_HANDLE)?;

@@ -13,18 +13,18 @@ use crate::log::{self, Level};
 
 /// The size and the place of a launch.
 #[derive(Clone, Copy)]
-struct Config {
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    stream: sys::CUstream,
+pub(super) struct Config {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub stream: sys::CUstream,
 }
 
 /// Where the parameters are: one of the two, or neither for a function that has none.
 #[derive(Clone, Copy)]
-struct Arguments {
-    params: *mut *mut c_void,
-    extra: *mut *mut c_void,
+pub(super) struct Arguments {
+    pub params: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
 }
 
 /// Launches a kernel.
@@ -146,7 +146,7 @@ pub(in crate::api) unsafe fn described(
 }
 
 /// Checks a launch and sends it.
-unsafe fn launch(
+pub(super) unsafe fn launch(
     call: &mut Call<'_>,
     function: sys::CUfunction,
     config: Config,
