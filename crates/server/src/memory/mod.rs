@@ -1,5 +1,6 @@
 //! Device memory: where allocations lie, and when a freed one may be used again; pinned memory.
 
+mod addresses;
 pub mod arena;
 mod device;
 mod exports;
@@ -29,7 +30,7 @@ const ARENA_STRIDE: u64 = 4 << 40;
 pub const PINNED_BYTES: u64 = 64 << 30;
 
 /// Where what the application reserves itself begins, and where it ends.
-const RESERVED: std::ops::Range<u64> = 0x4000_0000_0000..0x4400_0000_0000;
+const RESERVED: std::ops::Range<u64> = 0x4000_0000_0000..0x5000_0000_0000;
 /// Where pinned memory begins.
 const PINNED: u64 = 0x5000_0000_0000;
 /// How many sessions' pinned memory lies side by side.

@@ -1,5 +1,6 @@
 //! Virtual memory that the application manages: ranges of addresses, pieces of device memory, and what is mapped where.
 
+use super::addresses::Addresses;
 use crate::failure::{Failure, Result};
 use crate::objects::insert;
 use crate::sharing::{Gift, Given, Sharing, fresh};
@@ -54,10 +55,7 @@ pub struct VirtualState {
 pub struct VirtualMemory {
     backend: Arc<dyn Backend>,
     sharing: Arc<Sharing>,
-    window: Range,
-    /// Whether the window is reserved: as a whole, since drivers often place small reservations elsewhere than they are asked to.
-    claimed: bool,
-    reservations: BTreeMap<u64, Range>,
+    addresses: Addresses,
     physical: BTreeMap<PhysicalId, (PhysicalRecord, RawPhysical)>,
     mappings: BTreeMap<u64, MappingRecord>,
 }
@@ -113,9 +111,7 @@ impl VirtualMemory {
         Self {
             backend,
             sharing,
-            window,
-            claimed: false,
-            reservations: BTreeMap::new(),
+            addresses: Addresses::new(window),
             physical: BTreeMap::new(),
             mappings: BTreeMap::new(),
         }
@@ -126,49 +122,7 @@ impl VirtualMemory {
     /// # Errors
     /// `INVALID_VALUE`, `OUT_OF_MEMORY` when the window is full, or the backend's.
     pub fn reserve(&mut self, bytes: u64, alignment: u64, wanted: u64) -> Result<u64> {
-        let alignment = alignment.max(BLOCK_GRANULARITY);
-        if bytes == 0 || !bytes.is_multiple_of(BLOCK_GRANULARITY) || !alignment.is_power_of_two() {
-            return Err(invalid(format!("{bytes:#x} bytes of addresses, aligned to {alignment:#x}")));
-        }
-        let wanted = Range { base: wanted, bytes };
-        let base = match wanted.base.is_multiple_of(alignment) && self.is_free(wanted) {
-            true => Some(wanted.base),
-            false => self.gap(bytes, alignment),
-        };
-        let base = base.ok_or_else(|| {
-            let detail = format!("{bytes:#x} bytes of addresses do not fit into {}", self.window);
-            Failure::new(CuError::OUT_OF_MEMORY, detail)
-        })?;
-        let range = Range { base, bytes };
-        self.claim()?;
-        self.reservations.insert(base, range);
-        Ok(base)
-    }
-
-    fn claim(&mut self) -> Result<()> {
-        if !self.claimed {
-            self.backend.reserve(self.window)?;
-            self.claimed = true;
-        }
-        Ok(())
-    }
-
-    fn is_free(&self, range: Range) -> bool {
-        let before = self.reservations.range(..range.end()).next_back();
-        self.window.contains(range.base, range.bytes)
-            && before.is_none_or(|(_, found)| found.end() <= range.base)
-    }
-
-    /// The lowest free range.
-    fn gap(&self, bytes: u64, alignment: u64) -> Option<u64> {
-        let mut base = self.window.base.checked_next_multiple_of(alignment)?;
-        for range in self.reservations.values() {
-            if range.base >= base.checked_add(bytes)? {
-                break;
-            }
-            base = range.end().checked_next_multiple_of(alignment)?;
-        }
-        self.window.contains(base, bytes).then_some(base)
+        self.addresses.reserve(&*self.backend, bytes, alignment, wanted)
     }
 
     /// As `cuMemAddressFree`.
@@ -176,11 +130,10 @@ impl VirtualMemory {
     /// # Errors
     /// `INVALID_VALUE` when it is no whole reservation, or something is mapped in it; the backend's.
     pub fn free(&mut self, range: Range) -> Result<()> {
-        if self.reservations.get(&range.base) != Some(&range) || self.mappings_in(range).next().is_some() {
-            return Err(invalid(format!("{range} is no reservation with nothing mapped in it")));
+        if self.mappings_in(range).next().is_some() {
+            return Err(invalid(format!("something is mapped in {range}")));
         }
-        self.reservations.remove(&range.base);
-        Ok(())
+        self.addresses.free(range)
     }
 
     /// As `cuMemCreate`.
@@ -319,9 +272,7 @@ impl VirtualMemory {
     /// `INVALID_VALUE`, or the backend's.
     pub fn map(&mut self, range: Range, id: PhysicalId) -> Result<()> {
         let whole = range.bytes > 0 && (range.base | range.bytes).is_multiple_of(BLOCK_GRANULARITY);
-        let reserved = self.reservations.range(..=range.base).next_back();
-        let reserved = reserved.is_some_and(|(_, found)| found.contains(range.base, range.bytes));
-        if !whole || !reserved || self.mappings_in(range).next().is_some() {
+        if !whole || !self.addresses.holds(range) || self.mappings_in(range).next().is_some() {
             return Err(invalid(format!("{range} is no free part of a reservation")));
         }
         let found = self.physical.get(&id).filter(|(record, _)| record.handles > 0);
@@ -417,7 +368,7 @@ impl VirtualMemory {
     #[must_use]
     pub fn state(&self) -> VirtualState {
         VirtualState {
-            reservations: self.reservations.values().copied().collect(),
+            reservations: self.addresses.all().collect(),
             physical: self.physical.values().map(|(record, _)| record.clone()).collect(),
             mappings: self.mappings.values().cloned().collect(),
         }
@@ -428,14 +379,7 @@ impl VirtualMemory {
     /// # Errors
     /// The backend's, when they cannot be had.
     pub fn restore_addresses(&mut self, state: &VirtualState) -> Result<()> {
-        for range in &state.reservations {
-            if !self.is_free(*range) {
-                return Err(invalid(format!("the addresses {range} overlap others")));
-            }
-            self.claim()?;
-            self.reservations.insert(range.base, *range);
-        }
-        Ok(())
+        state.reservations.iter().try_for_each(|range| self.addresses.insert(&*self.backend, *range))
     }
 
     /// Makes a piece of a state, or takes what its owner gives.
@@ -485,21 +429,11 @@ impl VirtualMemory {
                 mapped.insert(mapping.physical, mapping.range);
             }
         }
-        if !self.physical.is_empty() {
-            self.claim()?;
-        }
-        // Behind all reservations.
-        let mut at = self.reservations.values().next_back().map_or(self.window.base, |range| range.end());
         for (id, (record, raw)) in &self.physical {
             let range = match mapped.get(id) {
                 Some(range) => *range,
                 None => {
-                    let range = Range { base: at, bytes: record.bytes };
-                    at = range.end();
-                    if !self.window.contains(range.base, range.bytes) {
-                        let detail = format!("{} is too full to look at {id:?}", self.window);
-                        return Err(Failure::new(CuError::OUT_OF_MEMORY, detail));
-                    }
+                    let range = self.addresses.lend(&*self.backend, record.bytes, &views.borrowed)?;
                     self.backend.map_physical(*raw, range)?;
                     views.borrowed.push(range);
                     self.backend.set_access(record.device as usize, range, Access::ReadWrite)?;
