@@ -2,16 +2,16 @@
 //! session listens to its server; nothing here waits for a server's answer.
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use server::sharing::{Gift, Refusal, ToBroker, ToServer, receive, send};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wire::{Claim, CuError, ShareId};
 
-/// A server that takes no packet for this long is not waited for.
+/// A server that takes no packet for this long takes part no longer.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The broker of a job.
@@ -64,7 +64,12 @@ struct Letter {
 impl Letter {
     fn send(self) {
         if let Err(error) = send(&self.to, &self.message, self.file.as_ref().map(AsFd::as_fd)) {
-            tracing::debug!("a server does not hear of what it shares: {error}");
+            tracing::warn!(
+                "a server does not take what it is told of what it shares, and shares nothing any more: {error}"
+            );
+            // Whoever waits for its answer is not left waiting: whoever listens to it finds the end, and asks the next holder.
+            // Where the other end is gone, that is so already.
+            let _ = shutdown(&self.to, Shutdown::Both);
         }
     }
 }
@@ -95,11 +100,14 @@ impl Broker {
         self.state().successions
     }
 
-    /// Whether a session owns something that others hold too.
+    /// Whether any of these sessions holds something that none of them owns.
     #[must_use]
-    pub fn owns_for_others(&self, session: u32) -> bool {
-        let state = self.state();
-        state.holders.values().any(|holders| holders.first() == Some(&session) && holders.len() > 1)
+    pub fn is_owned_outside(&self, sessions: &BTreeSet<u32>) -> bool {
+        let among = |session: &u32| sessions.contains(session);
+        self.state()
+            .holders
+            .values()
+            .any(|holders| !holders.first().is_some_and(among) && holders.iter().any(among))
     }
 
     fn listen(&self, session: u32, socket: &OwnedFd) {
@@ -272,6 +280,7 @@ impl State {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use rustix::net::sockopt::set_socket_send_buffer_size;
 
     const SHARE: ShareId = ShareId([3; 16]);
 
@@ -343,14 +352,16 @@ mod tests {
         second.gets(2);
         second.say(&ToBroker::Hold(SHARE));
         assert!(!second.owns() && first.owns());
-        assert!(broker.owns_for_others(1) && !broker.owns_for_others(2) && broker.successions() == 0);
+        let is_outside = |sessions: &[u32]| broker.is_owned_outside(&sessions.iter().copied().collect());
+        assert!(is_outside(&[2]) && !is_outside(&[1]) && !is_outside(&[1, 2]) && !is_outside(&[3]));
+        assert_eq!(broker.successions(), 0);
         third.open(3);
         // It ends before it has answered.
         assert!(matches!(first.hear(), (ToServer::Give { .. }, None)));
         drop(first);
         second.give();
         third.gets(3);
-        assert!(second.owns() && !broker.owns_for_others(2) && broker.successions() == 1);
+        assert!(second.owns() && !is_outside(&[2]) && broker.successions() == 1);
         second.say(&ToBroker::Release(SHARE));
         assert!(!second.owns());
         third.open(4);
@@ -377,6 +388,24 @@ mod tests {
         let (ToServer::Give { request, .. }, _) = second.hear() else { panic!("no question") };
         second.say(&ToBroker::Given { request, gift });
         third.gets_nothing();
+    }
+
+    /// As when it is stopped, or does nothing but ask.
+    #[test]
+    fn who_takes_nothing_keeps_nobody_waiting() {
+        let broker = Arc::new(Broker::default());
+        let [first, second] = [1, 2].map(|session| Server::join(&broker, session, false));
+        first.say(&ToBroker::Hold(SHARE));
+        assert!(first.owns());
+        let to_first = Arc::clone(&broker.state().members[&1].socket);
+        set_socket_send_buffer_size(&*to_first, 1).unwrap();
+        set_socket_timeout(&*to_first, Timeout::Send, Some(Duration::from_millis(20))).unwrap();
+        let requests = 100;
+        (0..requests).for_each(|request| second.open(request));
+        (0..requests).for_each(|_| second.gets_nothing());
+        assert!(broker.state().asked.is_empty() && !broker.state().members.contains_key(&1));
+        second.say(&ToBroker::Hold(SHARE));
+        assert!(second.owns());
     }
 
     #[test]

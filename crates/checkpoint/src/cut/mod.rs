@@ -178,7 +178,8 @@ impl<'a> Cut<'a> {
         capture(self.job, &self.criu, gated, &work.states(), &work.images(), self.events)
     }
 
-    /// Whether a process has ended, since the gates began to close, that owned what others hold: nobody has captured that for them.
+    /// Whether what the captured sessions share has, or had since the gates began to close, an owner that is not captured: its
+    /// process has ended, while its server may not have yet, and nobody has written it.
     fn has_lost_an_owner(
         &self,
         captured: &Captured<'_>,
@@ -187,9 +188,8 @@ impl<'a> Cut<'a> {
     ) -> bool {
         let broker = self.job.sessions.broker();
         let frozen = frozen_sessions(sessions, captured.frozen.record());
-        let is_gone = |session: &&Arc<Session>| !frozen.contains(&session.record);
-        broker.successions() != successions
-            || sessions.iter().filter(is_gone).any(|session| broker.owns_for_others(session.record.number))
+        let numbers = frozen.iter().map(|record| record.number).collect();
+        broker.successions() != successions || broker.is_owned_outside(&numbers)
     }
 
     /// What servers are to do before the gate closes.
