@@ -1,7 +1,7 @@
 //! Closing the gate and waiting until the device is idle; what holds it if it does not get idle.
 
 use crate::objects::Stream;
-use crate::session::{Session, THREAD_END};
+use crate::session::{Session, THREAD_END, TIDYING};
 use crate::{lock, read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,14 +110,32 @@ impl Session {
         drop(table);
         refusals.extend(self.heap_refusals());
         refusals.extend(self.texel_refusals());
-        for (id, device) in lock(&self.virtual_memory).pieces() {
-            // It is read, and filled again, in a context.
-            if self.context_on(device).is_none() {
-                let memory = format!("the memory {:#x} of cuMemCreate", id.handle());
-                refusals.push(format!("{memory}: the program has no context on its device {device}"));
-            }
-        }
+        refusals.extend(self.memory_out_of_reach());
         refusals
+    }
+
+    /// Memory that the session is to write, on devices of which it has no context: it is read, and filled again, in one. What others
+    /// own they write.
+    fn memory_out_of_reach(&self) -> Vec<String> {
+        let pieces: Vec<_> = lock(&self.virtual_memory)
+            .pieces()
+            .map(|record| {
+                (format!("the memory {:#x} of cuMemCreate", record.id.handle()), record.device, record.share)
+            })
+            .collect();
+        let blocks = lock(&self.imports).state().into_iter();
+        let blocks = blocks.map(|record| {
+            (format!("another process's memory {}", record.range), record.device, Some(record.share))
+        });
+        let is_own = |share| self.config.sharing.owned(&[share]).is_ok_and(|owned| owned == [true]);
+        pieces
+            .into_iter()
+            .chain(blocks)
+            .filter(|(_, device, share)| {
+                self.context_on(*device as usize).is_none() && share.is_none_or(is_own)
+            })
+            .map(|(memory, device, _)| format!("{memory}: the program has no context on its device {device}"))
+            .collect()
     }
 }
 
@@ -126,6 +144,7 @@ fn describe_call(ring: usize, opcode: u16) -> String {
     match Request::name_of(opcode) {
         Some(name) => format!("a call of thread {ring} ({name})"),
         None if opcode == THREAD_END => format!("the end of thread {ring}"),
+        None if opcode == TIDYING => "freed memory, which is being given back".to_owned(),
         None => format!("an unknown call of thread {ring} (number {opcode})"),
     }
 }
@@ -139,6 +158,7 @@ mod tests {
     fn a_call_is_named() {
         assert_eq!(describe_call(3, wire::ModuleLoad::OPCODE), "a call of thread 3 (ModuleLoad)");
         assert_eq!(describe_call(3, THREAD_END), "the end of thread 3");
+        assert_eq!(describe_call(3, TIDYING), "freed memory, which is being given back");
         assert_eq!(describe_call(3, 60_000), "an unknown call of thread 3 (number 60000)");
     }
 }

@@ -12,7 +12,7 @@ const IDLE: u32 = 0;
 /// One for the session.
 pub struct Gate {
     closed: AtomicBool,
-    /// What each ring executes: opcode + 1, or [`IDLE`].
+    /// What each ring executes, and behind them whoever tidies up: opcode + 1, or [`IDLE`].
     executing: Box<[AtomicU32]>,
     parked: Mutex<()>,
     opened: Condvar,
@@ -22,7 +22,7 @@ impl Default for Gate {
     fn default() -> Self {
         Self {
             closed: AtomicBool::new(false),
-            executing: (0..MAX_RINGS).map(|_| AtomicU32::new(IDLE)).collect(),
+            executing: (0..=MAX_RINGS).map(|_| AtomicU32::new(IDLE)).collect(),
             parked: Mutex::new(()),
             opened: Condvar::new(),
         }
@@ -56,6 +56,16 @@ impl Gate {
         }
     }
 
+    /// Goes through without a message, as the only one who does that, to do what `number` stands for in place of an opcode; `None`
+    /// while the gate is closed.
+    pub fn enter_if_open(&self, number: u16) -> Option<Pass<'_>> {
+        let word = self.executing.last()?;
+        // As in `enter`.
+        word.store(u32::from(number) + 1, Ordering::SeqCst);
+        let pass = Pass(word);
+        (!self.closed.load(Ordering::SeqCst)).then_some(pass)
+    }
+
     /// Closes the gate and waits until no message is executed any more; otherwise tells, at the deadline, one that is:
     /// its ring and opcode. The gate stays closed either way.
     ///
@@ -71,11 +81,6 @@ impl Gate {
             }
             std::thread::sleep(Duration::from_micros(50));
         }
-    }
-
-    /// Whether it is closed.
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
     }
 
     /// Opens the gate.
@@ -100,6 +105,19 @@ mod tests {
         assert_eq!(gate.close(Instant::now() + Duration::from_millis(5)), Err((7, 90)));
         drop(pass);
         assert_eq!(gate.close(Instant::now() + Duration::from_secs(5)), Ok(()));
+    }
+
+    #[test]
+    fn tidying_up_is_waited_for_and_does_not_begin() {
+        let gate = Gate::default();
+        let pass = gate.enter_if_open(7).unwrap();
+        assert_eq!(gate.close(Instant::now() + Duration::from_millis(5)), Err((MAX_RINGS, 7)));
+        drop(pass);
+        assert_eq!(gate.close(Instant::now() + Duration::from_secs(5)), Ok(()));
+        assert!(gate.enter_if_open(7).is_none());
+        assert_eq!(gate.close(Instant::now()), Ok(()), "whoever did not begin holds nothing");
+        gate.open();
+        assert!(gate.enter_if_open(7).is_some());
     }
 
     #[test]

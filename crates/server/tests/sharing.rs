@@ -72,6 +72,7 @@ fn what_is_opened_is_counted() {
     let (app, mut thread) = App::with_others(sharing);
     let claim = Claim { share: SHARE, offset: 0, bytes: 512, number: 1 };
     let address = thread.call(IpcOpenMem { ctx: CTX, claim }).unwrap();
+    assert_eq!(neighbour.held(), [SHARE], "whoever is told of it can get it from this session");
     assert_eq!(thread.get(address, 3), [7, 8, 9]);
     assert_eq!(thread.call(IpcOpenMem { ctx: CTX, claim }), Ok(address));
     let behind = Claim { offset: 1024, number: 2, ..claim };
@@ -90,6 +91,31 @@ fn what_is_opened_is_counted() {
     assert_eq!(thread.call(IpcCloseMem { address }), Err(CuError::INVALID_VALUE));
     assert_eq!(thread.get(address + 1024, 1), [5], "the block is there as long as anything of it is open");
     assert_eq!(thread.call(IpcCloseMem { address: address + 1024 }), Ok(true));
+    wait_until(|| neighbour.held().is_empty());
+    let _ = app.kill();
+}
+
+#[test]
+fn what_several_contexts_have_open_lives_as_long_as_any_of_them() {
+    let (neighbour, sharing) = Neighbour::new(&[(SHARE, &[7, 8, 9])], true);
+    let (app, mut thread) = App::with_others(sharing);
+    let other = ContextId(50);
+    let make = ContextCreate { ctx: other, device: Device(0), flags: 0, primary: false };
+    thread.call(make).unwrap();
+    let claim = Claim { share: SHARE, offset: 0, bytes: 512, number: 1 };
+    let address = thread.call(IpcOpenMem { ctx: other, claim }).unwrap();
+    for ctx in [other, CTX] {
+        assert_eq!(thread.call(IpcOpenMem { ctx, claim }), Ok(address));
+    }
+    thread.call(ContextDestroy { ctx: other }).unwrap();
+    assert_eq!(thread.get(address, 3), [7, 8, 9]);
+    // Its owner has allocated anew at the same place, of which this process has not heard when it closes the former.
+    let fresh = Claim { bytes: 1024, number: 2, ..claim };
+    assert_eq!(thread.call(IpcOpenMem { ctx: CTX, claim: fresh }), Ok(address));
+    assert_eq!(thread.call(IpcCloseMem { address }), Ok(false));
+    assert_eq!(thread.get(address + 1000, 1), [0], "the fresh one is open");
+    assert_eq!(thread.call(IpcCloseMem { address }), Ok(true));
+    assert_eq!(thread.call(IpcCloseMem { address }), Err(CuError::INVALID_VALUE));
     wait_until(|| neighbour.held().is_empty());
     let _ = app.kill();
 }
@@ -140,11 +166,28 @@ fn pieces_are_given_and_had() {
     assert_eq!(thread.call(PhysicalRelease { physical: own }), Ok(()));
     assert!(is_gone(&neighbour.ask(share, None).0));
     let theirs = thread.call(PhysicalImport { physical: PhysicalId(7), share: SHARE }).unwrap();
+    assert_eq!(neighbour.held(), [SHARE]);
     assert_eq!(thread.call(PhysicalProperties { physical: theirs }), Ok((Device(0), (1, false))));
-    wait_until(|| neighbour.held() == [SHARE]);
     assert_eq!(thread.call(PhysicalRelease { physical: theirs }), Ok(()));
     wait_until(|| neighbour.held().is_empty());
     let _ = app.kill();
+}
+
+/// It is read in a context of its device, by whoever owns it.
+#[test]
+fn memory_without_a_context_is_refused_unless_others_write_it() {
+    for owns in [false, true] {
+        let (neighbour, sharing) = Neighbour::new(&[(SHARE, &[1])], owns);
+        let app = App::start_with(sharing);
+        let mut thread = app.thread();
+        thread.call(PhysicalImport { physical: PhysicalId(5), share: SHARE }).unwrap();
+        app.session.close_gate(LONG).unwrap();
+        let refusals = app.session.refusals();
+        assert_eq!(refusals.len(), usize::from(owns), "{refusals:?}");
+        assert!(refusals.iter().all(|each| each.contains("no context on its device 0")), "{refusals:?}");
+        let _ = app.kill();
+        drop(neighbour);
+    }
 }
 
 #[test]
@@ -189,6 +232,7 @@ fn an_event_is_opened_as_often_as_one_likes() {
     for event in events {
         thread.call(IpcOpenEvent { ctx: CTX, event, share }).unwrap();
     }
+    assert_eq!(neighbour.held(), [share]);
     thread.call(EventRecordNow { ctx: CTX, stream: Stream::Legacy, event: events[0], flags: 0 }).unwrap();
     thread.call(EventSynchronize { event: events[1] }).unwrap();
     app.session.close_gate(LONG).unwrap();

@@ -22,11 +22,6 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// The names of the blocks.
-    pub fn shares(&self) -> impl Iterator<Item = ShareId> + '_ {
-        self.blocks.values().copied()
-    }
-
     /// An allocation is freed: nobody can open it any more.
     pub(super) fn forget(&mut self, address: u64) {
         self.numbers.remove(&address);
@@ -67,8 +62,9 @@ impl DeviceMemory {
         let number = match inner.exports.numbers.get(&base) {
             Some(number) => *number,
             None => {
-                inner.exports.count += 1;
-                let number = inner.exports.count;
+                // As many as an image may say there have been.
+                let number = inner.exports.count.checked_add(1).ok_or(CuError::OUT_OF_MEMORY)?;
+                inner.exports.count = number;
                 inner.exports.numbers.insert(base, number);
                 number
             }
@@ -108,6 +104,12 @@ impl DeviceMemory {
             compressible: false,
         };
         Ok(Some((gift, Some(file?))))
+    }
+
+    /// Whether that is a block of this device.
+    #[must_use]
+    pub fn has_exported(&self, share: ShareId) -> bool {
+        lock(&self.inner).exports.blocks.values().any(|found| *found == share)
     }
 
     /// What others may have.

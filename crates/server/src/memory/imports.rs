@@ -9,15 +9,20 @@ use std::sync::Arc;
 use wire::{Claim, ContextId, CuError, ShareId};
 
 /// An allocation that is open.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Opened {
     bytes: u64,
     /// Which allocation at that place of its block.
     number: u64,
-    /// The context that opened it first.
-    ctx: ContextId,
-    /// How often it is to be closed.
-    count: u32,
+    /// How often it is to be closed, by the context that opened it.
+    counts: BTreeMap<ContextId, u32>,
+}
+
+impl Opened {
+    fn count(&mut self, ctx: ContextId) {
+        let count = self.counts.entry(ctx).or_default();
+        *count = count.saturating_add(1);
+    }
 }
 
 /// A block of another session, as it goes into an image.
@@ -60,32 +65,38 @@ impl Imports {
         Self { backend, sharing, windows, all: BTreeMap::new() }
     }
 
-    /// An allocation that is open already is opened once more; its address.
-    pub fn reopen(&mut self, claim: &Claim) -> Option<u64> {
-        let (record, _) = self.all.get_mut(&claim.share)?;
-        let address = record.range.base.checked_add(claim.offset)?;
-        let opened = record.opened.get_mut(&address)?;
-        if (opened.bytes, opened.number) != (claim.bytes, claim.number) {
-            return None;
+    /// An allocation that is open already is opened once more, for a context on a device; its address.
+    ///
+    /// # Errors
+    /// The backend's, when the device cannot reach it.
+    pub fn reopen(&mut self, claim: &Claim, (ctx, device): (ContextId, u32)) -> Result<Option<u64>> {
+        let Some((record, _)) = self.all.get_mut(&claim.share) else { return Ok(None) };
+        let Some(address) = record.range.base.checked_add(claim.offset) else { return Ok(None) };
+        let same = |opened: &&mut Opened| (opened.bytes, opened.number) == (claim.bytes, claim.number);
+        let Some(opened) = record.opened.get_mut(&address).filter(same) else { return Ok(None) };
+        if !record.reach.contains(&device) {
+            self.backend.set_access(device as usize, record.range, Access::ReadWrite)?;
+            record.reach.insert(device);
         }
-        opened.count = opened.count.saturating_add(1);
-        Some(address)
+        opened.count(ctx);
+        Ok(Some(address))
     }
 
     /// Opens an allocation of which the block is given, for a context on `device`; its address here.
     ///
     /// # Errors
     /// `INVALID_VALUE` for a gift or a claim that makes no sense, `OUT_OF_MEMORY` when there are no addresses left, the backend's.
-    pub fn open(&mut self, claim: &Claim, given: Given, ctx: ContextId, device: u32) -> Result<u64> {
+    pub fn open(&mut self, claim: &Claim, given: Given, opener: (ContextId, u32)) -> Result<u64> {
         let (Gift::Memory { device: home, bytes, .. }, Some(file)) = given else {
             return Err(invalid("what was given is no memory"));
         };
         if !(Range { base: 0, bytes }).contains(claim.offset, claim.bytes) || claim.bytes == 0 {
             return Err(invalid(format!("{claim:?} lies outside of its block of {bytes:#x} bytes")));
         }
-        if let Some(address) = self.reopen(claim) {
+        if let Some(address) = self.reopen(claim, opener)? {
             return Ok(address);
         }
+        let (ctx, device) = opener;
         if !self.all.contains_key(&claim.share) {
             let range = self.gap(home, bytes)?;
             let raw = self.backend.physical_import(home as usize, file, bytes)?;
@@ -105,7 +116,12 @@ impl Imports {
             record.reach.insert(device);
         }
         let address = record.range.base + claim.offset;
-        record.opened.insert(address, Opened { bytes: claim.bytes, number: claim.number, ctx, count: 1 });
+        let Claim { bytes, number, .. } = *claim;
+        // The owner may have freed what is still open there, and allocated again: the new one is closed as often as both.
+        let counts = record.opened.remove(&address).map(|former| former.counts).unwrap_or_default();
+        let mut opened = Opened { bytes, number, counts };
+        opened.count(ctx);
+        record.opened.insert(address, opened);
         Ok(address)
     }
 
@@ -163,26 +179,33 @@ impl Imports {
         Ok(*window)
     }
 
-    /// Whether an open allocation begins at `address`.
+    /// Whether to close the allocation at `address` is to close it for the last time.
     #[must_use]
-    pub fn is_open(&self, address: u64) -> bool {
-        self.all.values().any(|(record, _)| record.opened.contains_key(&address))
+    pub fn closes_at_last(&self, address: u64) -> bool {
+        let mut opened = self.all.values().filter_map(|(record, _)| record.opened.get(&address));
+        opened.next().is_some_and(|opened| opened.counts.values().eq(&[1]))
     }
 
-    /// Closes the allocation at `address` once; whether nobody has it open any more. The caller has made sure that no work uses it.
+    /// Closes the allocation at `address` once; whether nobody has it open any more, which the caller has made sure that no work
+    /// uses then.
     ///
     /// # Errors
     /// `INVALID_VALUE` when none is open there; the backend's.
     pub fn close(&mut self, address: u64) -> Result<bool> {
         let mut all = self.all.values_mut();
-        let (record, opened) = all
+        let (share, opened) = all
             .find_map(|(record, _)| Some((record.share, record.opened.get_mut(&address)?)))
             .ok_or_else(|| invalid(format!("nothing of another process is open at {address:#x}")))?;
-        opened.count -= 1;
-        if opened.count > 0 {
+        if let Some(mut first) = opened.counts.first_entry() {
+            *first.get_mut() = first.get().saturating_sub(1);
+            if *first.get() == 0 {
+                first.remove();
+            }
+        }
+        if !opened.counts.is_empty() {
             return Ok(false);
         }
-        self.remove(record, |at, _| at == address)?;
+        self.remove(share, |at, _| at == address)?;
         Ok(true)
     }
 
@@ -192,11 +215,12 @@ impl Imports {
     /// The backend's.
     pub fn close_context(&mut self, ctx: ContextId) -> Result<()> {
         let shares: Vec<ShareId> = self.all.keys().copied().collect();
-        shares.into_iter().try_for_each(|share| self.remove(share, |_, opened| opened.ctx == ctx))
+        let close = |opened: &mut Opened| opened.counts.remove(&ctx).is_some() && opened.counts.is_empty();
+        shares.into_iter().try_for_each(|share| self.remove(share, |_, opened| close(opened)))
     }
 
     /// Takes allocations of a block out, and the block when none is left.
-    fn remove(&mut self, share: ShareId, gone: impl Fn(u64, &Opened) -> bool) -> Result<()> {
+    fn remove(&mut self, share: ShareId, gone: impl Fn(u64, &mut Opened) -> bool) -> Result<()> {
         let Some((record, raw)) = self.all.get_mut(&share) else { return Ok(()) };
         record.opened.retain(|address, opened| !gone(*address, opened));
         if !record.opened.is_empty() {
@@ -204,10 +228,11 @@ impl Imports {
         }
         let (range, raw) = (record.range, *raw);
         self.all.remove(&share);
-        self.backend.unmap_physical(range)?;
-        self.backend.physical_release(raw)?;
+        // Whatever the device library says, it is held no longer.
+        let unmapped = self.backend.unmap_physical(range);
+        let released = self.backend.physical_release(raw);
         self.sharing.release(share);
-        Ok(())
+        Ok(unmapped.and(released)?)
     }
 
     /// Whether the bytes lie in an open allocation.
@@ -252,8 +277,13 @@ impl Imports {
             let window = self.claim(record.device)?;
             let Range { base, bytes } = record.range;
             let whole = bytes > 0 && (base | bytes).is_multiple_of(BLOCK_GRANULARITY);
-            let inside = |(at, opened): (&u64, &Opened)| record.range.contains(*at, opened.bytes);
-            if !whole || !window.contains(base, bytes) || !record.opened.iter().all(inside) {
+            let counted = |opened: &Opened| {
+                !opened.counts.is_empty() && !opened.counts.values().any(|count| *count == 0)
+            };
+            let open =
+                |(at, opened): (&u64, &Opened)| record.range.contains(*at, opened.bytes) && counted(opened);
+            let all_open = !record.opened.is_empty() && record.opened.iter().all(open);
+            if !whole || !window.contains(base, bytes) || !all_open {
                 return Err(invalid(format!("{} cannot have been memory of another process", record.range)));
             }
         }

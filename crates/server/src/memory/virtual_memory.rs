@@ -359,9 +359,9 @@ impl VirtualMemory {
         Ok(found.into_iter().map(|mapping| mapping.range.base).collect())
     }
 
-    /// The handle and the device of every piece.
-    pub fn pieces(&self) -> impl Iterator<Item = (PhysicalId, usize)> {
-        self.physical.values().map(|(record, _)| (record.id, record.device as usize))
+    /// Every piece.
+    pub fn pieces(&self) -> impl Iterator<Item = &PhysicalRecord> {
+        self.physical.values().map(|(record, _)| record)
     }
 
     /// The state for an image.

@@ -34,7 +34,7 @@ mod wait;
 pub use callbacks::Callbacks;
 pub(crate) use graphs::Purpose;
 pub use ring::Rings;
-pub(crate) use ring::THREAD_END;
+pub(crate) use ring::{THREAD_END, TIDYING};
 
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;

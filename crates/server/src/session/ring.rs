@@ -18,6 +18,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const WORTH_TELLING_NS: u64 = 1000;
 /// In place of an opcode, while what a thread leaves behind is put away.
 pub(crate) const THREAD_END: u16 = u16::MAX;
+/// The same, while memory is given back that nobody has used for a while.
+pub(crate) const TIDYING: u16 = u16::MAX - 1;
 
 /// The threads of a session.
 pub struct Rings {
@@ -194,9 +196,7 @@ impl Session {
 
     /// Gives back memory that nobody has used for a while; not in a cut.
     fn tidy(&self) {
-        if self.gate.is_closed() {
-            return;
-        }
+        let Some(_pass) = self.gate.enter_if_open(TIDYING) else { return };
         lock(&self.pinned).settle();
         for device in &self.devices {
             if let Err(error) = device.tidy() {

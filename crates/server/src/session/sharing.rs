@@ -98,26 +98,25 @@ impl Execute for wire::IpcGetMem {
 impl Execute for wire::IpcOpenMem {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
         let ctx = session.context(self.ctx)?;
-        if session
-            .devices
-            .iter()
-            .any(|memory| memory.exports().shares().any(|share| share == self.claim.share))
-        {
+        if session.devices.iter().any(|memory| memory.has_exported(self.claim.share)) {
             return Err(own("the allocation"));
         }
-        if let Some(address) = lock(&session.imports).reopen(&self.claim) {
+        let opener = (self.ctx, ctx.record.device);
+        if let Some(address) = lock(&session.imports).reopen(&self.claim, opener)? {
             return Ok(address);
         }
         let given = session.obtain(self.claim.share, Some(self.claim))?;
-        let address = lock(&session.imports).open(&self.claim, given, self.ctx, ctx.record.device)?;
+        let address = lock(&session.imports).open(&self.claim, given, opener)?;
         write(&session.table).changes += 1;
+        // Whoever is told that this process has it can get it from here.
+        session.config.sharing.settle()?;
         Ok(address)
     }
 }
 
 impl Execute for wire::IpcCloseMem {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<bool> {
-        if lock(&session.imports).is_open(self.address) {
+        if lock(&session.imports).closes_at_last(self.address) {
             session.wait_for_everything()?;
         }
         let gone = lock(&session.imports).close(self.address)?;
@@ -155,7 +154,8 @@ impl Execute for wire::IpcOpenEvent {
         let record = EventRecord { id: self.event, ctx: self.ctx, flags, share: None, opened: true };
         let event = session.import_event(&record, given)?;
         insert(&mut write(&session.table).events, self.event, Arc::clone(&event))?;
-        event.share_as(&session.config.sharing, || Ok(self.share)).map(drop)
+        event.share_as(&session.config.sharing, || Ok(self.share))?;
+        session.config.sharing.settle()
     }
 }
 
@@ -173,6 +173,8 @@ impl Execute for wire::PhysicalImport {
             return Ok(id);
         }
         let given = session.obtain(self.share, None)?;
-        lock(&session.virtual_memory).import(self.physical, self.share, given)
+        let id = lock(&session.virtual_memory).import(self.physical, self.share, given)?;
+        session.config.sharing.settle()?;
+        Ok(id)
     }
 }

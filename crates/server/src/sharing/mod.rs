@@ -70,7 +70,10 @@ impl std::fmt::Debug for Sharing {
 }
 
 fn gone() -> Failure {
-    Failure::new(CuError::DEVICE_UNAVAILABLE, "the supervisor is gone")
+    Failure::new(
+        CuError::DEVICE_UNAVAILABLE,
+        "the supervisor is gone, or has let go of this session, which took no answers",
+    )
 }
 
 /// A name that nothing has yet.
@@ -141,7 +144,7 @@ impl Sharing {
     /// while a lock is held that a gift needs.
     ///
     /// # Errors
-    /// `DEVICE_UNAVAILABLE` when the supervisor is gone.
+    /// `DEVICE_UNAVAILABLE` when the broker is gone.
     pub fn settle(&self) -> Result<()> {
         let Way::Broker(broker) = &self.way else { return Ok(()) };
         let answer = broker.ask(|request| ToBroker::Owned { request, shares: Vec::new() }, || false);
@@ -179,12 +182,16 @@ impl Sharing {
         }
     }
 
-    /// Which of these the session is to write into an image.
+    /// Which of these the session is to write into an image. What it has let go of the broker knows then, also when it is asked
+    /// about nothing: it would call this session the owner, to others.
     ///
     /// # Errors
-    /// `DEVICE_UNAVAILABLE` when the supervisor is gone.
+    /// `DEVICE_UNAVAILABLE` when the broker is gone.
     pub fn owned(&self, shares: &[ShareId]) -> Result<Vec<bool>> {
         let Way::Broker(broker) = &self.way else { return Ok(vec![true; shares.len()]) };
+        if shares.is_empty() {
+            self.settle()?;
+        }
         let mut all = Vec::with_capacity(shares.len());
         for shares in shares.chunks(NAMES_MAX) {
             let ask = |request| ToBroker::Owned { request, shares: shares.to_vec() };
@@ -260,5 +267,29 @@ impl Broker {
         }
         // Nobody is answered any more.
         *lock(&self.waiting) = None;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn who_holds_nothing_has_been_heard_to_let_go() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let sharing = Sharing::over(theirs).unwrap();
+        let share = ShareId([1; 16]);
+        sharing.release(share);
+        let asking = std::thread::spawn(move || sharing.owned(&[]));
+        assert_eq!(receive::<ToBroker>(&ours).unwrap().unwrap().0, ToBroker::Release(share));
+        let Some((ToBroker::Owned { request, shares }, _)) = receive::<ToBroker>(&ours).unwrap() else {
+            panic!("nobody is asked")
+        };
+        assert!(shares.is_empty() && !asking.is_finished());
+        send(&ours, &ToServer::Owned { request, owned: Vec::new() }, None).unwrap();
+        assert!(asking.join().unwrap().unwrap().is_empty());
     }
 }

@@ -86,6 +86,11 @@ impl App {
         Self::with_context_on(backend(), sharing)
     }
 
+    /// A fresh session with a way to others.
+    pub fn start_with(sharing: Arc<Sharing>) -> Self {
+        Self::start_on(backend(), sharing)
+    }
+
     fn with_context_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>) -> (Self, Thread) {
         let app = Self::start_on(backend, sharing);
         let mut thread = app.thread();
