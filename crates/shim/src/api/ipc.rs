@@ -62,7 +62,7 @@ pub unsafe fn cuIpcOpenMemHandle_v2(
         let _opening = call.session.opening.lock().unwrap_or_else(PoisonError::into_inner);
         let address = call.ask(&IpcOpenMem { ctx: context.id, claim })?;
         let known = call.session.memory.find(address);
-        if known.is_none_or(|known| known.base != address) {
+        if known.is_none_or(|known| (known.base, known.bytes) != (address, claim.bytes)) {
             call.session.add_allocation((address, claim.bytes), Owner::new(&context), Kind::Opened);
         }
         Ok(address)

@@ -177,12 +177,13 @@ pub unsafe fn cuMemImportFromShareableHandle(
         return Err(CuError::NOT_SUPPORTED);
     }
     let file = c_int::try_from(osHandle.addr()).map_err(|_| CuError::INVALID_VALUE)?;
-    let bytes = descriptor::read(file)?;
-    let Some(Shared::Piece(share)) = Shared::from_bytes(&bytes) else {
-        report(Unsupported::ForeignHandle(FunctionId::cuMemImportFromShareableHandle));
-        return Err(CuError::INVALID_VALUE);
-    };
     let id = with(|call| {
+        // What a driver has given out, whose descriptors cannot be read, or anything else.
+        let Some(Shared::Piece(share)) = descriptor::read(file).and_then(|bytes| Shared::from_bytes(&bytes))
+        else {
+            report(Unsupported::ForeignHandle(FunctionId::cuMemImportFromShareableHandle));
+            return Err(CuError::INVALID_VALUE);
+        };
         let physical = PhysicalId(call.session.next_id());
         call.ask(&PhysicalImport { physical, share })
     })?;

@@ -87,9 +87,9 @@ impl Event {
         self.flags & INTERPROCESS != 0
     }
 
-    /// Whether it has ever been recorded.
+    /// Whether it has ever been recorded, or may have been by another process.
     pub fn is_recorded(&self) -> bool {
-        self.records.load(Ordering::Acquire) != 0
+        self.is_interprocess() || self.records.load(Ordering::Acquire) != 0
     }
 
     /// The record that a question is about, unless it is known to be complete (as an event never recorded is): then there is

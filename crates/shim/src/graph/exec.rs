@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::graph::{Body, GraphId, NodeId};
 use cuda_abi::{CuError, CuResult, sys};
-use wire::{ContextId, GraphExecDestroy, GraphExecId, GraphLaunch, GraphNodeEnable, GraphUpload};
+use wire::{
+    ContextId, GraphExecDestroy, GraphExecId, GraphLaunch, GraphNodeEnable, GraphUpload, StreamQuery,
+};
 
 use super::instantiate::Unique;
 use super::plan::Slot;
@@ -190,9 +192,16 @@ impl Call<'_> {
         for memory in kept {
             memory.set_live(true);
         }
+        let mut told = false;
         for event in state.records.values() {
             event.captured.clear();
             event.records.fetch_add(1, Ordering::AcqRel);
+            told |= event.is_interprocess();
+        }
+        drop(state);
+        if told {
+            // Whoever is told of the record by this process may wait for it at once: it is made when what is behind it in the ring is answered.
+            self.ask(&StreamQuery { ctx, stream })?;
         }
         Ok(())
     }
