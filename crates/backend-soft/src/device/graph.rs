@@ -200,7 +200,7 @@ impl SoftBackend {
             }
             GraphWork::EventRecord(event) => {
                 if let Some(shared) = &self.events.get(event.0)?.object.shared {
-                    return Ok((Vec::new(), Work::Signal(Arc::clone(shared), shared.begin())));
+                    return Ok((Vec::new(), Work::Signal(shared.begin())));
                 }
                 Work::Mark(Arc::new(OnceLock::<Instant>::new()))
             }

@@ -238,9 +238,7 @@ impl Context {
     /// The error that broke the context.
     pub fn record(&self, event: &Event, stream: &Arc<Stream>) -> Result<()> {
         if let Some(shared) = &event.shared {
-            let number = shared.begin();
-            let submitted = self.submit(stream, Work::Signal(Arc::clone(shared), number));
-            return submitted.map(drop).inspect_err(|_| shared.complete(number));
+            return self.submit(stream, Work::Signal(shared.begin())).map(drop);
         }
         let time = Arc::new(OnceLock::<Instant>::new());
         let ticket = self.submit(stream, Work::Mark(time.clone()))?;
@@ -333,8 +331,8 @@ impl Executor {
                 time.get_or_init(Instant::now);
                 Ok(())
             }
-            Work::Signal(shared, number) => {
-                shared.complete(number);
+            Work::Signal(signal) => {
+                drop(signal);
                 Ok(())
             }
             Work::Nothing => Ok(()),

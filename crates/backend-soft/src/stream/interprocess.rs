@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BYTES: usize = 4096;
@@ -97,14 +98,10 @@ impl Interprocess {
         unsafe { self.page.as_ref() }
     }
 
-    /// Begins a record; its number.
-    pub fn begin(&self) -> u64 {
-        self.page().latest.fetch_add(1, Ordering::AcqRel) + 1
-    }
-
-    /// Completes a record.
-    pub fn complete(&self, number: u64) {
-        self.page().complete[number as usize % SLOTS].fetch_max(number, Ordering::AcqRel);
+    /// Begins a record.
+    pub fn begin(self: &Arc<Self>) -> Signal {
+        let number = self.page().latest.fetch_add(1, Ordering::AcqRel) + 1;
+        Signal { of: Arc::clone(self), number }
     }
 
     /// The last record; 0 when there was none.
@@ -115,6 +112,18 @@ impl Interprocess {
     /// Whether a record is complete.
     pub fn is_complete(&self, number: u64) -> bool {
         number == 0 || self.page().complete[number as usize % SLOTS].load(Ordering::Acquire) >= number
+    }
+}
+
+/// A record that is under way, and complete when this is dropped: whoever waits for it does so also when the work is never done.
+pub struct Signal {
+    of: Arc<Interprocess>,
+    number: u64,
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        self.of.page().complete[self.number as usize % SLOTS].fetch_max(self.number, Ordering::AcqRel);
     }
 }
 
@@ -132,15 +141,15 @@ mod tests {
 
     #[test]
     fn both_sides_see_the_same() {
-        let ours = Interprocess::new().unwrap();
-        let theirs = Interprocess::import(ours.export().unwrap()).unwrap();
+        let ours = Arc::new(Interprocess::new().unwrap());
+        let theirs = Arc::new(Interprocess::import(ours.export().unwrap()).unwrap());
         assert_eq!((theirs.latest(), theirs.is_complete(0)), (0, true));
         let (first, second) = (ours.begin(), theirs.begin());
-        assert_eq!((first, second, ours.latest()), (1, 2, 2));
-        theirs.complete(second);
-        assert!(ours.is_complete(second) && !theirs.is_complete(first), "each by itself");
-        ours.complete(first);
-        assert!(theirs.is_complete(first));
+        assert_eq!((first.number, second.number, ours.latest()), (1, 2, 2));
+        drop(second);
+        assert!(ours.is_complete(2) && !theirs.is_complete(1), "each by itself");
+        drop(first);
+        assert!(theirs.is_complete(1));
     }
 
     #[test]

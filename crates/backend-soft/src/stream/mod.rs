@@ -13,7 +13,7 @@ mod work;
 
 pub use context::Context;
 pub use event::{Event, Record};
-pub use interprocess::Interprocess;
+pub use interprocess::{Interprocess, Signal};
 pub use operations::validate as validate_operations;
 pub use queue::{Stream, Ticket};
 pub use work::{Choice, Copy3, Side, Work};

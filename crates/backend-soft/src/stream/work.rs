@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wire::{ConditionKind, CuError, MemoryOperation};
 
-use super::Interprocess;
+use super::{Interprocess, Signal};
 use crate::conditions::Condition;
 use crate::exec::Launch;
 use crate::memory::{Extents, Memory};
@@ -71,7 +71,7 @@ pub enum Work {
     /// Notes the time.
     Mark(Arc<OnceLock<Instant>>),
     /// Completes a record of an event that other processes see.
-    Signal(Arc<Interprocess>, u64),
+    Signal(Signal),
     /// Waits for such a record.
     Await(Arc<Interprocess>, u64),
     /// Only waits for its tickets.
