@@ -74,8 +74,8 @@ fn a_capture_does_not_take_an_event_of_several_processes_for_one_that_was_never_
 #[test]
 fn descriptors_of_anybody_else_are_refused_and_named() {
     static NAMED: Mutex<Vec<Unsupported>> = Mutex::new(Vec::new());
-    listen(|what| NAMED.lock().unwrap().push(what));
     start();
+    listen(|what| NAMED.lock().unwrap().push(what));
     let mut ours = tempfile::tempfile().unwrap();
     ours.write_all(&[1; 64]).unwrap();
     let unreadable = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
