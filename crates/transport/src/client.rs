@@ -66,6 +66,9 @@ impl ClientSession {
         for index in rings.filter(|index| control.ring_state(*index) == RingState::Free) {
             // Before it is anybody's: the server reads whatever is taken.
             self.map.make_ring_room(index)?;
+            if control.is_traced() {
+                control.open_lanes(index);
+            }
             if control.change_ring(index, RingState::Free, RingState::Active) {
                 control.ring_taken(index);
                 let producer = Producer::attach(self.map.ring(index));
@@ -128,7 +131,7 @@ impl ClientRing {
 
     /// Puts what began at `start_ns` and ends now into the session's trace.
     pub fn trace(&self, kind: TraceKind, code: u16, start_ns: u64) {
-        self.session.map.lane(self.index, Side::Client).put(kind, code, start_ns);
+        self.session.map.trace((self.index, Side::Client), kind, code, start_ns);
     }
 
     /// Makes room for staging slots of this ring; a restart may undo that. Those behind the first are not worth the last room there is.
@@ -183,7 +186,7 @@ impl ClientRing {
                 std::thread::sleep(ROOM);
             }
             if let Some(began) = began {
-                session.map.lane(self.index, Side::Client).put(TraceKind::AwaitRoom, opcode, began);
+                session.map.trace((self.index, Side::Client), TraceKind::AwaitRoom, opcode, began);
             }
         }
     }

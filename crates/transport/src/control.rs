@@ -202,6 +202,22 @@ impl<'a> Control<'a> {
         self.0.control().traced.0.store(traced.into(), Ordering::Relaxed);
     }
 
+    /// Whether a ring's lanes can be used.
+    pub(crate) fn has_lanes(self, index: RingIndex) -> bool {
+        self.0.control().lanes.0[index.get()].load(Ordering::Acquire) != 0
+    }
+
+    /// Makes room for a ring's lanes, and has them used, if there is some: a trace may lack what a ring has to tell, but nobody may die of it.
+    pub(crate) fn open_lanes(self, index: RingIndex) {
+        let open = self.has_lanes(index) || self.0.make_lane_room(index).is_ok();
+        self.0.control().lanes.0[index.get()].store(open.into(), Ordering::Release);
+    }
+
+    /// The files have come back, and with them no room for what was zeros.
+    pub(crate) fn close_lanes(self) {
+        self.0.control().lanes.0.iter().for_each(|lanes| lanes.store(0, Ordering::Release));
+    }
+
     /// State of a ring; a word that means nothing counts as free.
     #[must_use]
     pub fn ring_state(self, index: RingIndex) -> RingState {

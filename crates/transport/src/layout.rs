@@ -93,6 +93,8 @@ pub(crate) struct ControlShared {
     /// State of each ring; either side, by compare and exchange.
     pub(crate) rings: Paged<[AtomicU32; MAX_RINGS]>,
     pub(crate) callbacks: Paged<CallbacksShared>,
+    /// Not 0 for each ring whose lanes have room and are filled while the session is traced; client and supervisor.
+    pub(crate) lanes: Paged<[AtomicU32; MAX_RINGS]>,
 }
 
 #[repr(C)]
@@ -194,6 +196,7 @@ const _: () = {
     assert!(offset_of!(ControlShared, rings) == 4096);
     assert!(offset_of!(ControlShared, callbacks) == 8192);
     assert!(offset_of!(CallbacksShared, entries) == 4096);
+    assert!(offset_of!(ControlShared, lanes) == 20480);
     assert!(offset_of!(Ring, server) == 128);
     assert!(offset_of!(Ring, waiting) == 256);
     assert!(offset_of!(Ring, sleeping) == 384);

@@ -150,6 +150,17 @@ impl SessionMap {
         self.0.make_room(offset..offset + size_of::<Ring>())
     }
 
+    /// Makes room for both lanes of a ring.
+    ///
+    /// # Errors
+    /// [`TransportError::NoRoom`].
+    pub(crate) fn make_lane_room(&self, index: RingIndex) -> Result<()> {
+        Side::ALL.into_iter().try_for_each(|side| {
+            let offset = LANES + side.lane(index) * LANE_STRIDE;
+            self.0.make_room(offset..offset + LANE_STRIDE)
+        })
+    }
+
     pub(crate) fn ring(&self, index: RingIndex) -> &Ring {
         let offset = ring_offset(index);
         // SAFETY: as for `control`; `offset` is a multiple of the page size, and below `SESSION_BYTES` with a whole stride

@@ -49,6 +49,7 @@ impl ServerSession {
         control.next_generation();
         // Whoever read the trace of the session's former life is gone.
         control.set_traced(false);
+        control.close_lanes();
         Ok(Arc::new(Self { map: Arc::new(map), staging }))
     }
 
@@ -185,7 +186,7 @@ impl RingReader {
 
     /// Puts what began at `start_ns` and ends now into the session's trace.
     pub fn trace(&self, kind: TraceKind, code: u16, start_ns: u64) {
-        self.session.map.lane(self.index, Side::Server).put(kind, code, start_ns);
+        self.session.map.trace((self.index, Side::Server), kind, code, start_ns);
     }
 
     /// The message in hand, a pipelined one, is executed.

@@ -2,7 +2,7 @@
 //! a queue of records that it fills while the session is traced and that the supervisor empties ([`TraceReader`]).
 
 use crate::Result;
-use crate::control::Control;
+use crate::control::{Control, RingState};
 use crate::layout::{LANE_RECORDS, LaneShared, MAX_RINGS, RingIndex, SESSION_BYTES};
 use crate::map::{Mapping, SessionMap};
 use crate::sync::Ordering;
@@ -81,6 +81,15 @@ impl Side {
     }
 }
 
+impl SessionMap {
+    /// Puts what began at `start_ns` and ends now into a lane, if that is used.
+    pub(crate) fn trace(&self, (ring, side): (RingIndex, Side), kind: TraceKind, code: u16, start_ns: u64) {
+        if Control::new(self).has_lanes(ring) {
+            self.lane(ring, side).put(kind, code, start_ns);
+        }
+    }
+}
+
 impl LaneShared {
     /// Puts a record, of which `start_ns` is known and the end is now; counts it as lost where there is no room. One thread at a time may.
     pub(crate) fn put(&self, kind: TraceKind, code: u16, start_ns: u64) {
@@ -126,9 +135,15 @@ impl TraceReader {
         let reader = Self(SessionMap::new(Mapping::open(&path, SESSION_BYTES)?));
         let control = Control::new(&reader.0);
         control.check(&path)?;
+        // Rings that are taken from now on bring lanes along.
+        control.set_traced(true);
+        for (ring, state) in control.rings() {
+            if state != RingState::Free {
+                control.open_lanes(ring);
+            }
+        }
         // What an earlier reader has left is not of this trace.
         reader.take(|_, _, _| {});
-        control.set_traced(true);
         Ok(reader)
     }
 
@@ -136,7 +151,7 @@ impl TraceReader {
     pub fn take(&self, mut each: impl FnMut(RingIndex, Side, TraceRecord)) -> u64 {
         let control = Control::new(&self.0);
         let mut lost = 0u64;
-        for (ring, _) in control.rings() {
+        for (ring, _) in control.rings().filter(|(ring, _)| control.has_lanes(*ring)) {
             for side in Side::ALL {
                 let more = self.0.lane(ring, side).take(&mut |record| each(ring, side, record));
                 // The application may say anything.
