@@ -77,3 +77,28 @@ pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     step("20 rounds of every scenario");
     run(Command::new(kit.join("bin/gpu-check")).args(["--soak", "--jobs", "4"]).env("DORMOUSE_KIT", &kit))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    /// A crate's tests are one program, `tests/suite`: a file that `main.rs` does not name would never run.
+    #[test]
+    fn no_file_of_a_suite_is_forgotten() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        let mut files = 0;
+        for suite in fs::read_dir(crates).unwrap().map(|each| each.unwrap().path().join("tests/suite")) {
+            let Ok(main) = fs::read_to_string(suite.join("main.rs")) else { continue };
+            for file in fs::read_dir(&suite).unwrap().map(|each| each.unwrap().path()) {
+                let name = file.file_stem().unwrap().to_str().unwrap();
+                if file.extension().is_some_and(|end| end == "rs") && name != "main" {
+                    files += 1;
+                    assert!(main.contains(&format!("mod {name};\n")), "{} is not named", file.display());
+                }
+            }
+        }
+        assert!(files > 40, "{files}");
+    }
+}

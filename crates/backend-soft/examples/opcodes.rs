@@ -1,9 +1,9 @@
-//! The other half of `tests/opcodes/record.c`: `write DIR` makes what it reads, `hash DIR` prints `golden.txt`, `compare DIR` tells
+//! The other half of `tests/suite/opcodes/record.c`: `write DIR` makes what it reads, `hash DIR` prints `golden.txt`, `compare DIR` tells
 //! every result that the software device computes otherwise.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/suite/common/mod.rs"]
 mod common;
-#[path = "../tests/opcodes/table.rs"]
+#[path = "../tests/suite/opcodes/table.rs"]
 mod table;
 
 use std::error::Error;

@@ -1,6 +1,6 @@
 //! Measures the interpreter: a tiled matrix product, and what an empty launch costs.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/suite/common/mod.rs"]
 mod common;
 
 use std::time::Instant;
@@ -10,7 +10,7 @@ use common::Param::{U32, U64};
 use common::{BACKEND, Gpu};
 
 fn main() {
-    let gpu = Gpu::new(include_str!("../tests/kernels/kernels.ptx"));
+    let gpu = Gpu::new(include_str!("../tests/suite/kernels/kernels.ptx"));
     let n = 512usize;
     let values: Vec<f32> = (0..n * n).map(|i| (i % 13) as f32).collect();
     let (a, b, c) = (gpu.upload(&values), gpu.upload(&values), gpu.alloc(4 * (n * n) as u64));

@@ -2,7 +2,7 @@
 //! `cargo run -p store --example golden -- crates/store/tests/golden/v2`, once, when there is a version 2.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/support/sample.rs"]
+#[path = "../tests/suite/support/sample.rs"]
 mod sample;
 
 fn main() {

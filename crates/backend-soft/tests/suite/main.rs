@@ -1,0 +1,8 @@
+//! The software device: conformance, instructions and kernels.
+
+mod common;
+mod conformance;
+mod divergence;
+mod forms;
+mod kernels;
+mod opcodes;

@@ -1,0 +1,17 @@
+//! A server session, driven through its rings by an application that is a test.
+
+mod checkpoint;
+mod common;
+mod conditions;
+mod graphs;
+mod greens;
+mod hostile;
+mod linking;
+mod operations;
+mod orphan;
+mod pools;
+mod session;
+mod sharing;
+mod textures;
+mod virtual_memory;
+mod ways;

@@ -1,0 +1,224 @@
+//! A small image, damaged in every way: it is noticed, the file and the objects are named, and no wrong byte is ever handed out.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use crate::support::sample::{assert_sample, checkpoint, objects};
+use crate::support::sim::Sim;
+use image::{ImageId, Machine};
+use store::{FindError, OpenError, ReadError, Store};
+
+/// A store with one image.
+fn store_with_one() -> (Sim, ImageId) {
+    let medium = Sim::default();
+    let store = Store::open_or_create_media(Arc::new(medium.clone())).unwrap();
+    let image = checkpoint(&store, "job", 5).unwrap().id;
+    (medium, image)
+}
+
+/// Checks that a store in which `path` was damaged says so. `how` is for messages.
+fn assert_noticed(medium: &Sim, image: &ImageId, path: &str, how: &str) {
+    let full_path = format!("/sim/{path}");
+    let store = match Store::open_media(Arc::new(medium.clone())) {
+        Err(error) => {
+            assert_eq!(path, "config", "{how}: {error}");
+            assert!(matches!(error, OpenError::Config { .. }), "{how}: {error}");
+            assert!(error.to_string().contains(&full_path), "{how}: {error}");
+            return;
+        }
+        Ok(store) => store,
+    };
+    let report = store.verify(image, &mut |_| {}).unwrap();
+    assert!(!report.ok, "{how} is not noticed");
+    assert!(
+        report.damage.iter().any(|damage| damage.file.to_str() == Some(&full_path)),
+        "{how}: {report:#?}"
+    );
+    for damage in &report.damage {
+        let whole_image = damage.objects.is_empty();
+        assert_eq!(whole_image, path.starts_with("images/"), "{how}: {damage:?}");
+        assert!(damage.to_string().contains("(concerns "), "{damage}");
+    }
+    if path.starts_with("images/") {
+        let listing = store.list().unwrap();
+        assert_eq!((listing.images.len(), listing.damaged.len()), (0, 1), "{how}");
+        assert_eq!(listing.damaged[0].path.to_str(), Some(full_path.as_str()));
+        assert!(matches!(store.find("job"), Err(FindError::Damaged { .. })), "{how}");
+    }
+    // A restart either does not get a byte of an object or gets the right ones.
+    let Ok(open) = store.open_image(image) else { return };
+    let mut refused = 0;
+    for (kind, bytes) in objects(5) {
+        match open.read_to_vec(&kind, bytes.len()) {
+            Ok(read) => assert!(read == bytes, "{how}: {kind:?} is read wrong"),
+            Err(error) => {
+                refused += 1;
+                assert!(matches!(error, ReadError::Chunk { .. }), "{how}: {error}");
+                // A missing index is known only by what nobody finds.
+                let named = if path.starts_with("index/") { "/sim/index" } else { &full_path };
+                assert!(error.to_string().contains(named), "{how}: {error} names no file");
+                assert!(
+                    error.to_string().contains("use another image"),
+                    "{how}: {error} does not say what to do"
+                );
+            }
+        }
+    }
+    let damaged_objects = report.damage.iter().map(|damage| damage.objects.len()).sum::<usize>();
+    assert!(
+        refused <= damaged_objects,
+        "{how}: {refused} objects are refused, {damaged_objects} are reported"
+    );
+}
+
+/// No flip is immaterial, neither to a reader nor to `verify`.
+#[test]
+fn every_flipped_byte_of_every_file_is_noticed_and_named() {
+    let (medium, image) = store_with_one();
+    let files = medium.files();
+    let kinds = ["config", "packs/", "index/", "images/"];
+    assert!(kinds.iter().all(|kind| files.iter().any(|file| file.starts_with(kind))), "{files:?}");
+    let mut flips = 0;
+    for path in &files {
+        let len = medium.tamper(path, |bytes| bytes.len());
+        for at in 0..len {
+            let flip = if at % 2 == 0 { 0x01 } else { 0x80 };
+            medium.tamper(path, |bytes| bytes[at] ^= flip);
+            assert_noticed(&medium, &image, path, &format!("byte {at} of {path} ^ {flip:#x}"));
+            medium.tamper(path, |bytes| bytes[at] ^= flip);
+            flips += 1;
+        }
+    }
+    assert!(flips > 5000, "{flips} bytes are too few for a test");
+    let store = Store::open_media(Arc::new(medium)).unwrap();
+    assert!(store.verify(&image, &mut |_| {}).unwrap().ok);
+}
+
+#[test]
+fn every_truncated_longer_or_missing_file_is_noticed_and_named() {
+    let (medium, image) = store_with_one();
+    for path in &medium.files() {
+        let whole = medium.tamper(path, |bytes| bytes.clone());
+        for len in 0..whole.len() {
+            medium.tamper(path, |bytes| bytes.truncate(len));
+            assert_noticed(&medium, &image, path, &format!("{path} cut to {len}"));
+            medium.tamper(path, |bytes| bytes.clone_from(&whole));
+        }
+        medium.tamper(path, |bytes| bytes.push(0));
+        assert_noticed(&medium, &image, path, &format!("{path} with a byte more"));
+        medium.tamper(path, |bytes| bytes.clone_from(&whole));
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    use store::media::Media;
+    let (medium, image) = store_with_one();
+    for path in medium.files() {
+        let medium = medium.copy();
+        medium.remove(&path).unwrap();
+        if path == "config" {
+            let error = Store::open_media(Arc::new(medium)).unwrap_err();
+            assert!(matches!(error, OpenError::NotAStore { .. }), "{error}");
+            continue;
+        }
+        let store = Store::open_media(Arc::new(medium.clone())).unwrap();
+        if path.starts_with("images/") {
+            assert!(matches!(store.verify(&image, &mut |_| {}), Err(ReadError::NoImage { .. })));
+            assert!(matches!(store.find("job"), Err(FindError::NotFound { .. })));
+        } else {
+            assert_noticed(&medium, &image, &path, &format!("{path} removed"));
+        }
+    }
+}
+
+/// Files that are whole, and in another's place.
+#[test]
+fn swapped_files_are_noticed() {
+    let (medium, image) = store_with_one();
+    let files = medium.files();
+    let mut packs = files.iter().filter(|path| path.starts_with("packs/"));
+    let (first, second) = (packs.next().unwrap(), packs.next().unwrap());
+    let bytes = medium.tamper(first, |bytes| bytes.clone());
+    medium.tamper(second, |other| other.clone_from(&bytes));
+    assert_noticed(&medium, &image, second, "a pack under another's name");
+
+    let (medium, image) = store_with_one();
+    let store = Store::open_media(Arc::new(medium.clone())).unwrap();
+    let other = checkpoint(&store, "other", 6).unwrap().id;
+    for (folder, suffix) in [("images", "img"), ("index", "idx")] {
+        let medium = medium.copy();
+        let bytes = medium.tamper(&format!("{folder}/{other}.{suffix}"), |bytes| bytes.clone());
+        let path = format!("{folder}/{image}.{suffix}");
+        medium.tamper(&path, |mine| mine.clone_from(&bytes));
+        let report = Store::open_media(Arc::new(medium)).unwrap().verify(&image, &mut |_| {}).unwrap();
+        assert!(report.damage[0].to_string().contains("it is not what its name says"), "{report:#?}");
+        assert_eq!(report.damage[0].file.to_str().unwrap(), format!("/sim/{path}"));
+    }
+}
+
+/// Gives a sealed file's header other values, and a checksum that fits.
+fn reseal(bytes: &mut [u8], at: usize, value: u8) {
+    bytes[at] = value;
+    let hash = blake3::Hasher::new().update(&bytes[..32]).update(&bytes[64..]).finalize();
+    bytes[32..64].copy_from_slice(hash.as_bytes());
+}
+
+#[test]
+fn a_newer_version_is_told_apart_from_damage() {
+    let (medium, image) = store_with_one();
+    let path = format!("images/{image}.img");
+    medium.tamper(&path, |bytes| reseal(bytes, 8, 2));
+    let store = Store::open_media(Arc::new(medium.clone())).unwrap();
+    let message = store.open_image(&image).unwrap_err().to_string();
+    assert_eq!(
+        message,
+        format!(
+            "/sim/{path} is not usable: it has format version 2, this dormouse reads versions 1 to 1: use a newer dormouse"
+        )
+    );
+    assert!(store.find("job").unwrap_err().to_string().contains("use a newer dormouse"));
+    assert_eq!(store.list().unwrap().damaged.len(), 1);
+
+    medium.tamper("config", |bytes| reseal(bytes, 8, 2));
+    let message = Store::open_media(Arc::new(medium)).unwrap_err().to_string();
+    assert!(message.contains("/sim/config") && message.contains("use a newer dormouse"), "{message}");
+}
+
+#[test]
+fn an_image_of_another_machine_is_shown_and_verified_but_not_restarted() {
+    let (medium, image) = store_with_one();
+    let foreign = if Machine::HOST == Machine::AARCH64 { Machine::X86_64 } else { Machine::AARCH64 };
+    medium.tamper(&format!("images/{image}.img"), |bytes| reseal(bytes, 10, foreign.0 as u8));
+    let store = Store::open_media(Arc::new(medium)).unwrap();
+    assert_eq!(store.list().unwrap().images[0].machine, foreign.to_string());
+    assert!(store.verify(&image, &mut |_| {}).unwrap().ok);
+    let error = store.open_image(&image).unwrap_err();
+    assert!(matches!(error, ReadError::WrongMachine { .. }));
+    let message = error.to_string();
+    assert!(message.contains("aarch64") && message.contains("x86-64"), "{message}");
+}
+
+/// Two writers at once may store a chunk twice: then one good copy is enough to restart, and verify still names the bad one.
+#[test]
+fn a_second_copy_of_a_chunk_serves_where_the_first_is_damaged() {
+    let medium = Sim::default();
+    let store = Store::open_or_create_media(Arc::new(medium.clone())).unwrap();
+    let drafts = [store.begin().unwrap(), store.begin().unwrap()];
+    let receipts = drafts.each_ref().map(|draft| crate::support::sample::write(draft, 5).unwrap());
+    let images: Vec<_> = drafts
+        .into_iter()
+        .zip(receipts)
+        .map(|(draft, receipts)| {
+            draft.publish(crate::support::sample::manifest("job", 5), receipts).unwrap().id
+        })
+        .collect();
+    let path = medium.files().into_iter().find(|path| path.starts_with("packs/")).unwrap();
+    medium.tamper(&path, |bytes| bytes[100] ^= 1);
+    for image in &images {
+        assert_sample(&store.open_image(image).unwrap(), 5);
+        let report = store.verify(image, &mut |_| {}).unwrap();
+        assert_eq!(report.damage.len(), 1, "{report:#?}");
+        assert_eq!(report.damage[0].file.to_str().unwrap(), format!("/sim/{path}"));
+    }
+}

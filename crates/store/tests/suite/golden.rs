@@ -1,0 +1,77 @@
+//! Stores written long ago: every later Dormouse reads them. Written once by `examples/golden.rs`, never again.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use crate::support::sample::{assert_sample, manifest};
+use image::{Codec, Index};
+use store::Store;
+
+/// The folder of each version, and its images: sample 1, then sample 2.
+const VERSIONS: [(&str, [&str; 2]); 1] =
+    [("v1", ["420d9b91a0fdc24d1a396eb8b298e57d", "aa6f9ea56f7ea8477d33b687ba66b838"])];
+
+#[test]
+fn stores_of_every_version_read_as_they_were_written() {
+    for (version, images) in VERSIONS {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version);
+        let store = Store::open(&dir).unwrap();
+        let listing = store.list().unwrap();
+        assert_eq!(listing.damaged, [], "{version}");
+        let listed: Vec<_> = listing.images.iter().map(|image| image.id.to_string()).collect();
+        assert_eq!(listed, images, "{version}");
+        for (number, image) in (1..).zip(&listing.images) {
+            let report = store.verify(&image.id, &mut |_| {}).unwrap();
+            assert!(report.ok && report.chunks > 5, "{version}: {report:#?}");
+            let open = store.open_image(&image.id).unwrap();
+            assert_sample(&open, number);
+            let mut read = open.manifest().clone();
+            let expected = manifest("golden", number);
+            // What the store filled in.
+            (read.id, read.stored, read.objects) = (expected.id, expected.stored, Vec::new());
+            assert_eq!(read, expected, "{version}");
+        }
+        assert_eq!(store.find("golden").unwrap().id.to_string(), images[1]);
+    }
+}
+
+/// A copy of an old store takes new images.
+#[test]
+fn stores_of_every_version_can_be_written() {
+    for (version, _) in VERSIONS {
+        let folder = tempfile::tempdir().unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version);
+        for part in ["packs", "index", "images", ""] {
+            std::fs::create_dir_all(folder.path().join(part)).unwrap();
+            for entry in std::fs::read_dir(from.join(part)).unwrap().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_file() {
+                    std::fs::copy(entry.path(), folder.path().join(part).join(entry.file_name())).unwrap();
+                }
+            }
+        }
+        let store = Store::open(folder.path()).unwrap();
+        let image = crate::support::sample::checkpoint(&store, "golden", 2).unwrap();
+        assert_sample(&store.open_image(&image.id).unwrap(), 2);
+        assert_eq!(store.find("golden").unwrap().id, image.id);
+        assert!(image.stored.reused > 2000, "{version}: {:?}", image.stored);
+    }
+}
+
+/// The golden stores hold what they are to keep readable: every codec, several packs, runs of zeros longer than a chunk.
+#[test]
+fn golden_stores_have_one_of_everything() {
+    for (version, [first, _]) in VERSIONS {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version);
+        let index = Index::read(&std::fs::read(dir.join(format!("index/{first}.idx"))).unwrap()[..]).unwrap();
+        assert!(index.packs.len() > 2);
+        for codec in [Codec::Plain, Codec::Lz4, Codec::Zstd] {
+            assert!(
+                index.packs.iter().flat_map(|pack| &pack.entries).any(|entry| entry.codec == codec),
+                "{codec:?}"
+            );
+        }
+        let store = Store::open(&dir).unwrap();
+        let zeros = store.list().unwrap().images[0].stored.zero;
+        assert!(zeros > image::CHUNK_SIZE as u64, "{version}");
+    }
+}

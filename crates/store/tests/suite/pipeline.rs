@@ -1,0 +1,190 @@
+//! Many objects at once from many threads, and a medium that is slower than all of them.
+#![allow(clippy::unwrap_used)]
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use crate::support::sample::noise;
+use crate::support::sim::Sim;
+use image::{CHUNK_SIZE, Compress, Manifest, ObjectKind, RawPath};
+use store::media::{Media, MediaFile, MediaLock, MediaRead};
+use store::{Store, WriteOptions};
+
+fn file(name: impl std::fmt::Display) -> ObjectKind {
+    ObjectKind::CriuFile { name: RawPath(name.to_string().into_bytes()) }
+}
+
+#[test]
+fn threads_write_objects_side_by_side() {
+    let store = Store::open_or_create_media(Arc::new(Sim::default())).unwrap();
+    let draft = store.begin().unwrap();
+    let options = WriteOptions { threads: 3, pack_len: 100_000, ..WriteOptions::default() };
+    let writer = draft.writer(&options).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let writer = &writer;
+            scope.spawn(move || {
+                // More objects open at a time than there are buffers in the queues.
+                let objects: Vec<_> = (0..10).map(|n| writer.object(file(thread * 10 + n))).collect();
+                for (n, mut object) in (0..).zip(objects) {
+                    object.copy_from(&noise(thread * 10 + n, 30_000)[..]).unwrap();
+                    object.finish().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(
+        writer.progress().total,
+        writer.progress().zero + writer.progress().new + writer.progress().reused
+    );
+    let image = draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap().id;
+    assert!(store.verify(&image, &mut |_| {}).unwrap().ok);
+    let image = store.open_image(&image).unwrap();
+    for n in 0..40 {
+        assert!(image.read_to_vec(&file(n), 30_000).unwrap() == noise(n, 30_000));
+    }
+}
+
+#[test]
+fn what_is_written_ahead_is_found_later_and_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("library");
+    let first = [noise(1, CHUNK_SIZE), vec![0; CHUNK_SIZE], noise(2, 700)].concat();
+    std::fs::write(&path, &first).unwrap();
+    let open = || std::fs::File::open(&path).unwrap();
+    let store = Store::open_or_create_media(Arc::new(Sim::default())).unwrap();
+    let publish = |late: &[&[u8]]| {
+        let draft = store.begin().unwrap();
+        let writer =
+            draft.writer(&WriteOptions { compress: Compress::None, ..WriteOptions::default() }).unwrap();
+        writer.ahead(&open()).unwrap();
+        writer.ahead(&open()).unwrap();
+        assert_eq!((writer.progress().total, writer.progress().new), (0, 0));
+        late.iter().enumerate().for_each(|(n, bytes)| writer.put(file(n), bytes).unwrap());
+        let summary = draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap();
+        assert!(store.verify(&summary.id, &mut |_| {}).unwrap().ok);
+        let image = store.open_image(&summary.id).unwrap();
+        assert_eq!(image.manifest().objects.len(), late.len());
+        for (n, bytes) in late.iter().enumerate() {
+            assert!(image.read_to_vec(&file(n), first.len()).unwrap() == *bytes);
+        }
+        summary.stored
+    };
+    let (len, data) = (first.len() as u64, CHUNK_SIZE as u64 + 700);
+    let stored = publish(&[&first, &first]);
+    assert_eq!((stored.total, stored.zero), (2 * len, 2 * CHUNK_SIZE as u64));
+    assert_eq!((stored.new, stored.reused, stored.written), (data, data, data));
+    // What the store has is not written ahead either, and what has changed meanwhile is written as it is.
+    let changed = [noise(1, CHUNK_SIZE), noise(3, 5)].concat();
+    let stored = publish(&[&changed]);
+    assert_eq!((stored.new, stored.reused, stored.written), (5, CHUNK_SIZE as u64, 5));
+}
+
+/// A medium on which nothing is written before the door is open.
+#[derive(Debug, Clone)]
+struct Stuck {
+    inner: Sim,
+    door: Arc<(Mutex<bool>, Condvar)>,
+}
+
+#[derive(Debug)]
+struct StuckFile(Box<dyn MediaFile>, Stuck);
+
+impl Stuck {
+    fn wait(&self) {
+        let open = self.door.0.lock().unwrap();
+        drop(self.door.1.wait_while(open, |open| !*open).unwrap());
+    }
+
+    fn open_door(&self) {
+        *self.door.0.lock().unwrap() = true;
+        self.door.1.notify_all();
+    }
+}
+
+impl MediaFile for StuckFile {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.1.wait();
+        self.0.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+impl Media for Stuck {
+    fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
+        Ok(Box::new(StuckFile(self.inner.create(path)?, self.clone())))
+    }
+    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
+        self.inner.open(path)
+    }
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.inner.list(folder)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.inner.remove(path)
+    }
+    fn create_folder(&self, folder: &str) -> io::Result<()> {
+        self.inner.create_folder(folder)
+    }
+    fn remove_folder(&self, folder: &str) -> io::Result<()> {
+        self.inner.remove_folder(folder)
+    }
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        self.inner.sync_folder(folder)
+    }
+    fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
+        self.inner.lock(path, create)
+    }
+    fn share(&self, path: &str) -> io::Result<MediaLock> {
+        self.inner.share(path)
+    }
+
+    fn full_path(&self, path: &str) -> PathBuf {
+        self.inner.full_path(path)
+    }
+}
+
+/// Who writes faster than the medium waits, with a bounded number of chunks in memory; who gives up then does not wait for ever.
+#[test]
+fn a_slow_medium_holds_writers_back() {
+    const THREADS: usize = 2;
+    const CHUNKS: usize = 40;
+    let sim = Sim::default();
+    Store::open_or_create_media(Arc::new(sim.clone())).unwrap();
+    let medium = Stuck { inner: sim, door: Arc::default() };
+    let store = Store::open_media(Arc::new(medium.clone())).unwrap();
+    let draft = store.begin().unwrap();
+    let options = WriteOptions { compress: Compress::None, threads: THREADS, ..WriteOptions::default() };
+    let writer = draft.writer(&options).unwrap();
+    let taken = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut object = writer.object(file("big"));
+            let mut chunk = noise(0, CHUNK_SIZE);
+            for n in 0..CHUNKS {
+                chunk[0] = n as u8;
+                object.copy_from(&chunk[..]).unwrap();
+                taken.fetch_add(1, Ordering::SeqCst);
+            }
+            object.finish().unwrap();
+        });
+        let mut before = usize::MAX;
+        while taken.load(Ordering::SeqCst) == 0 || before != taken.load(Ordering::SeqCst) {
+            before = taken.load(Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        assert!(before <= 3 * THREADS + 2, "{before} chunks were taken while none could be written");
+        medium.open_door();
+    });
+    let image = draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap().id;
+    assert!(store.verify(&image, &mut |_| {}).unwrap().ok);
+}

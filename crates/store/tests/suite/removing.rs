@@ -1,0 +1,198 @@
+//! Images go, and take with them what no other needs; whatever fails and whenever the power goes, what is listed is complete.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use crate::support::fault::Fault;
+use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write_objects};
+use crate::support::sim::{Sim, Unsynced};
+use image::{Compress, ImageId};
+use store::media::Media;
+use store::{FindError, ReadError, Removal, Store, WriteError, WriteOptions};
+
+fn open(medium: &Sim) -> Store {
+    Store::open_media(Arc::new(medium.clone())).unwrap()
+}
+
+/// A store with samples 0, 1 and 2, each chunk in a pack of its own.
+fn three() -> (Sim, Store, Vec<ImageId>) {
+    let medium = Sim::default();
+    let store = Store::open_or_create_media(Arc::new(medium.clone())).unwrap();
+    let take = |number| {
+        let draft = store.begin().unwrap();
+        let writer = draft.writer(&WriteOptions { pack_len: 1, ..options(Compress::Lz4) }).unwrap();
+        write_objects(&writer, &objects(number)).unwrap();
+        draft.publish(manifest("job", number), vec![writer.finish().unwrap()]).unwrap().id
+    };
+    let images = (0..3).map(take).collect();
+    (medium, store, images)
+}
+
+/// Checks all that a store lists, and says which samples that is.
+fn assert_sound(store: &Store) -> BTreeSet<u64> {
+    let listing = store.list().unwrap();
+    assert_eq!(listing.damaged, []);
+    let check = |summary: &store::report::ImageSummary| {
+        let report = store.verify(&summary.id, &mut |_| {}).unwrap();
+        assert!(report.ok, "{report:#?}");
+        let image = store.open_image(&summary.id).unwrap();
+        let number = image.manifest().job_files[0].len;
+        assert_sample(&image, number);
+        number
+    };
+    listing.images.iter().map(check).collect()
+}
+
+fn bytes(medium: &Sim, folder: &str) -> u64 {
+    let names = medium.list(folder).unwrap();
+    names.iter().map(|name| medium.open(&format!("{folder}/{name}")).unwrap().len().unwrap()).sum()
+}
+
+fn pack_bytes(medium: &Sim) -> u64 {
+    bytes(medium, "packs")
+}
+
+/// Nothing is left that no image needs, and all goes on.
+fn assert_tidy(medium: &Sim, store: &Store) {
+    let removal = store.remove(&[]).unwrap();
+    assert_eq!(removal.kept, None);
+    assert_eq!(store.remove(&[]).unwrap().freed, 0);
+    let images = assert_sound(store);
+    if images.is_empty() {
+        assert_eq!((medium.list("packs").unwrap().len(), medium.list("index").unwrap().len()), (0, 0));
+    }
+    checkpoint(store, "job", 9).unwrap();
+    assert_eq!(assert_sound(store), &images | &[9].into());
+    assert_eq!(medium.list("tmp").unwrap(), [""; 0]);
+}
+
+#[test]
+fn what_no_other_image_needs_goes_with_an_image() {
+    let (medium, store, images) = three();
+    let before = pack_bytes(&medium);
+    let operations = medium.operations();
+    let planned = store.would_remove(&images[..1]).unwrap();
+    assert_eq!((medium.operations(), pack_bytes(&medium)), (operations, before));
+    let (indexes, named) = (medium.list("index").unwrap(), bytes(&medium, "index"));
+    let removal = store.remove(&images[..1]).unwrap();
+    assert_eq!(removal, planned);
+    assert!(removal.freed > 0 && removal.images == images[..1]);
+    // What is left of its index names what others need.
+    assert!(medium.list("index").unwrap() == indexes && bytes(&medium, "index") < named);
+    assert_eq!(pack_bytes(&medium), before - removal.freed);
+    assert_eq!(assert_sound(&store), [1, 2].into());
+    // Its chunks are written again.
+    assert!(checkpoint(&store, "job", 0).unwrap().stored.new > 0);
+    assert_eq!(assert_sound(&store), [0, 1, 2].into());
+    let all: Vec<ImageId> = store.list().unwrap().images.iter().map(|image| image.id).collect();
+    store.remove(&all).unwrap();
+    assert_eq!(pack_bytes(&medium), 0);
+    assert_tidy(&medium, &store);
+}
+
+#[test]
+fn an_image_is_named_by_its_id_alone() {
+    let (_medium, store, images) = three();
+    let id = images[0].to_string();
+    assert_eq!(store.find_exactly(&id).unwrap(), images[0]);
+    assert_eq!(store.find_exactly(&id[..8]).unwrap(), images[0]);
+    assert!(matches!(store.find_exactly(&id[..3]), Err(FindError::TooShort { .. })));
+    for wrong in ["", "job", "job@latest", "zzzz"] {
+        assert!(matches!(store.find_exactly(wrong), Err(FindError::NotFound { .. })), "{wrong}");
+    }
+    // Nothing goes if one of them is not there.
+    let error = store.remove(&[images[0], ImageId([0; 16])]).unwrap_err();
+    assert!(matches!(error, WriteError::Read(ReadError::NoImage { .. })), "{error}");
+    assert_eq!(assert_sound(&store), [0, 1, 2].into());
+}
+
+#[test]
+fn who_uses_the_store_keeps_what_it_has() {
+    let (medium, store, images) = three();
+    let draft = store.begin().unwrap();
+    let writer = draft.writer(&options(Compress::Lz4)).unwrap();
+    let kept =
+        |removal: Removal| removal.freed == 0 && removal.kept.unwrap().contains("the next `dormouse rm`");
+    assert!(kept(store.remove(&images[..1]).unwrap()));
+    assert_eq!(assert_sound(&store), [1, 2].into());
+    // All of this is found in packs that no image needs by now.
+    write_objects(&writer, &objects(0)).unwrap();
+    let again = draft.publish(manifest("job", 0), vec![writer.finish().unwrap()]);
+    assert_eq!(again.unwrap().stored.new, 0);
+    assert_eq!(assert_sound(&store), [0, 1, 2].into());
+
+    let open = store.open_image(&images[1]).unwrap();
+    assert!(kept(store.remove(&images[1..2]).unwrap()));
+    assert_sample(&open, 1);
+    drop(open);
+    assert!(store.remove(&[]).unwrap().freed > 0);
+    assert_tidy(&medium, &store);
+}
+
+#[test]
+fn nothing_is_freed_that_an_unreadable_image_may_need() {
+    let (medium, store, images) = three();
+    medium.tamper(&format!("images/{}.img", images[0]), |bytes| bytes.truncate(90));
+    let before = pack_bytes(&medium);
+    let removal = store.remove(&images[1..2]).unwrap();
+    assert!(removal.freed == 0 && removal.kept.unwrap().contains(&images[0].to_string()));
+    assert_eq!(pack_bytes(&medium), before);
+    let removal = store.remove(&[store.find_exactly(&images[0].to_string()[..8]).unwrap()]).unwrap();
+    assert!(removal.freed > 0 && removal.kept.is_none());
+    let index = medium.list("index").unwrap().into_iter().next().unwrap();
+    medium.tamper(&format!("index/{index}"), |bytes| bytes[100] ^= 1);
+    let removal = store.remove(&images[2..]).unwrap();
+    assert!(removal.freed == 0 && removal.kept.unwrap().contains(&index));
+}
+
+#[test]
+fn a_crash_at_any_point_of_a_removal_leaves_what_is_listed_whole() {
+    let (medium, _, images) = three();
+    let medium = medium.copy();
+    let store = open(&medium);
+    store.remove(&[images[0]]).unwrap();
+    let first = medium.operations();
+    store.remove(&[images[2]]).unwrap();
+    let end = medium.operations();
+    assert!(end > 15, "{first}, {end} operations are too few for a test");
+    for cut in 0..=end {
+        let seeds = (0..8).map(|seed| Unsynced::Mixed(seed << 32 | cut as u64));
+        for unsynced in [Unsynced::Lost, Unsynced::Kept].into_iter().chain(seeds) {
+            let after = medium.after_crash(cut, unsynced);
+            let store = open(&after);
+            let listed = assert_sound(&store);
+            assert!(listed.contains(&1), "cut {cut}, {unsynced:?}: {listed:?}");
+            assert!(cut < first || !listed.contains(&0), "cut {cut}, {unsynced:?}: it is back");
+            assert_tidy(&after, &store);
+        }
+    }
+}
+
+#[test]
+fn any_failing_operation_of_a_removal_leaves_what_is_listed_whole() {
+    let (before, _, images) = three();
+    for count in [1, u64::MAX] {
+        for n in 1.. {
+            let medium = before.copy();
+            let fault = Fault::new(Arc::new(medium.clone()), n, count, ErrorKind::Other);
+            let result = Store::open_media(Arc::new(fault.clone())).unwrap().remove(&images[1..]);
+            if !fault.struck() {
+                result.unwrap();
+                assert!(n > 5, "{n} operations are too few for a test");
+                break;
+            }
+            assert!(assert_sound(&open(&medium)).contains(&0), "operation {n}");
+            // Removed and never synced: the next removal must not count on that.
+            let store = open(&medium);
+            store.remove(&[]).unwrap();
+            for unsynced in [Unsynced::Lost, Unsynced::Kept, Unsynced::Mixed(n), Unsynced::Mixed(n << 32)] {
+                let after = medium.after_crash(medium.operations(), unsynced);
+                let store = open(&after);
+                assert!(assert_sound(&store).contains(&0), "operation {n}, {unsynced:?}");
+                assert_tidy(&after, &store);
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Whole jobs: run, checkpointed, broken and continued, through the `dormouse` command.
+
+mod advice;
+mod endings;
+mod gate;
+mod leftovers;
+mod refusals;
+mod restarts;
+mod trace;
