@@ -8,6 +8,7 @@ mod exports;
 mod fake;
 mod fork;
 mod graphs;
+mod interprocess;
 mod no_job;
 mod nvml;
 mod old_calls;

@@ -1,17 +1,15 @@
 //! Memory and events of other processes: what the client may not assume of them.
 #![allow(clippy::unwrap_used)]
 
-mod fake;
-
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 
+use crate::fake::start;
 use cuda_abi::{CuError, FunctionId, sys};
 use cuda_shim::api::{capture::*, event::*, graph::*, graph_exec::*, graph_node::*, stream::*, vmm::*};
 use cuda_shim::report::{Unsupported, listen};
-use fake::start;
 use wire::Request;
 
 /// `CU_EVENT_DISABLE_TIMING`, and `CU_EVENT_INTERPROCESS` with it.
