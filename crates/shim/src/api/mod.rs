@@ -7,6 +7,7 @@ mod atomics;
 pub mod capture;
 pub mod context;
 pub mod copy;
+pub mod coredump;
 pub mod device;
 pub mod entry_point;
 pub mod error;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use crate::fake::start;
 use cuda_abi::{CuError, sys};
-use cuda_shim::api::{context::*, launch::*, logs::*, module::*};
+use cuda_shim::api::{context::*, coredump::*, launch::*, logs::*, module::*};
 use wire::{Request, Stream};
 
 const INVALID: Result<(), CuError> = Err(CuError::INVALID_VALUE);
@@ -145,5 +145,46 @@ fn messages_of_the_driver_are_told_and_kept() {
 
         cuLogsUnregisterCallback(callback).unwrap();
         assert_eq!(cuLogsUnregisterCallback(callback), INVALID);
+    }
+}
+
+#[test]
+fn settings_of_core_dumps_are_kept() {
+    start();
+    let (light, trigger, flags, file) = (3, 2, 7, 5);
+    let number = |get: unsafe fn(u32, *mut c_void, *mut usize) -> Result<(), CuError>, which| {
+        let (mut value, mut size) = (0u32, 4);
+        // SAFETY: four bytes.
+        unsafe { get(which, (&raw mut value).cast(), &raw mut size) }.unwrap();
+        value
+    };
+    let (here, everywhere) = (cuCoredumpGetAttribute, cuCoredumpGetAttributeGlobal);
+    // SAFETY: the pointers are this test's, and as large as it says.
+    unsafe {
+        let (mut on, mut one, mut four, mut size) = (true, 1, 4, 0);
+        let on: *mut c_void = (&raw mut on).cast();
+        assert_eq!(cuCoredumpSetAttribute(1, on, &raw mut one), Err(CuError::NOT_SUPPORTED));
+        assert_eq!((number(here, 1), number(here, trigger), number(everywhere, flags)), (0, 1, 0));
+        cuCoredumpSetAttributeGlobal(light, on, &raw mut one).unwrap();
+        assert_eq!((number(everywhere, flags), number(here, light)), (0x2f, 1));
+        let mut value = 0x10u32;
+        cuCoredumpSetAttribute(flags, (&raw mut value).cast(), &raw mut four).unwrap();
+        assert_eq!((number(here, trigger), number(everywhere, trigger), number(here, light)), (0, 1, 0));
+        value = 0x40;
+        assert_eq!(cuCoredumpSetAttribute(flags, (&raw mut value).cast(), &raw mut four), INVALID);
+        assert_eq!(cuCoredumpSetAttribute(flags, (&raw mut value).cast(), &raw mut one), INVALID);
+        cuCoredumpGetAttribute(file, null_mut(), &raw mut size).unwrap();
+        assert_eq!(size, 1024);
+        let mut name = [0u8; 1024];
+        cuCoredumpGetAttribute(file, name.as_mut_ptr().cast(), &raw mut size).unwrap();
+        assert!(name.starts_with(b"core.cuda."));
+        let mut chosen = *b"dump\0";
+        let mut length = chosen.len();
+        cuCoredumpSetAttribute(file, chosen.as_mut_ptr().cast(), &raw mut length).unwrap();
+        cuCoredumpGetAttribute(file, name.as_mut_ptr().cast(), &raw mut size).unwrap();
+        assert!(name.starts_with(b"dump\0"));
+        assert_eq!(cuCoredumpGetAttribute(file, name.as_mut_ptr().cast(), &raw mut four), INVALID);
+        assert_eq!(cuCoredumpGetAttribute(8, name.as_mut_ptr().cast(), &raw mut size), INVALID);
+        assert_eq!(cuCoredumpGetAttributeGlobal(0, name.as_mut_ptr().cast(), &raw mut size), INVALID);
     }
 }
