@@ -47,6 +47,8 @@ pub(super) fn green_streams_are_in_order_with_others(backend: &dyn Backend) {
     let streams = greens.map(|green| backend.green_stream_create(rig.ctx, green, 0).unwrap());
     let (add, event) = (rig.kernel(BASIC, "add_one"), backend.event_create(rig.ctx, 0).unwrap());
     rig.put(rig.at(0), &[1, 2, 3]);
+    // They do not wait for the legacy stream.
+    rig.get(rig.at(0), 1);
     for _ in 0..20 {
         for stream in streams {
             rig.launch(add, 32, StreamArg::Created(stream), &params(&[rig.at(0)], &[3]));
