@@ -64,9 +64,12 @@ struct Letter {
 impl Letter {
     fn send(self) {
         if let Err(error) = send(&self.to, &self.message, self.file.as_ref().map(AsFd::as_fd)) {
-            tracing::warn!(
-                "a server does not take what it is told of what it shares, and shares nothing any more: {error}"
-            );
+            match error.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                    tracing::debug!("a server has ended before it was told of what it shares");
+                }
+                _ => tracing::warn!("a server takes no packets, and shares nothing any more: {error}"),
+            }
             // Whoever waits for its answer is not left waiting: whoever listens to it finds the end, and asks the next holder.
             // Where the other end is gone, that is so already.
             let _ = shutdown(&self.to, Shutdown::Both);
