@@ -26,6 +26,8 @@ use transport::hello::{HelloListener, Pending, Wish};
 
 /// How long a process may take to say what it wants.
 const GREETING: Duration = Duration::from_secs(5);
+/// The longest that a process is held still: it copies what it registers.
+const STILL_MAX: Duration = Duration::from_secs(120);
 /// A process that was told of the GPUs and takes longer to close its connection does not run.
 const HANGING_UP: Duration = Duration::from_millis(20);
 /// How long a listener rests that could not accept: descriptors may have run out.
@@ -148,6 +150,7 @@ impl Sessions {
                     std::thread::spawn(move || match caller.hear(GREETING) {
                         Ok(Wish::Session(pending)) => asking.0.begin(pending),
                         Ok(Wish::Devices(pending)) => asking.0.tell(pending),
+                        Ok(Wish::Still(pending, thread)) => asking.0.hold_still(pending, thread),
                         Err(error) => {
                             tracing::warn!("a process asked for its GPU: {}", Chain(&error));
                         }
@@ -206,6 +209,27 @@ impl Sessions {
         // It has been stopped with its connection open: the cut that failed for it shall still find it asking.
         if began.elapsed() > HANGING_UP {
             drop(self.beginning.read().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Holds all threads of a process but one while that one moves memory, on this thread; never during a cut.
+    fn hold_still(&self, pending: Pending, thread: u32) {
+        let _beginning = self.beginning.read().unwrap_or_else(PoisonError::into_inner);
+        let pid = pending.pid();
+        let mover = i32::try_from(thread).unwrap_or(0);
+        let told = match host::Still::of(host::OuterPid(pid), mover) {
+            Ok(still) => {
+                let told = pending.stilled(STILL_MAX);
+                drop(still);
+                told
+            }
+            Err(error) => {
+                tracing::warn!("process {pid} is not held still while it moves memory: {error}");
+                pending.refuse(&format!("its threads cannot be held still: {error}"))
+            }
+        };
+        if let Err(error) = told {
+            tracing::debug!("process {pid} is gone: {}", Chain(&error));
         }
     }
 

@@ -5,6 +5,7 @@
 //! device is idle, and writes the state and the device's memory ([`capture`]); a restart makes the same objects at the
 //! same addresses again ([`restore`]). The supervisor asks for all that over [`control`].
 
+mod again;
 pub mod capture;
 pub mod conditions;
 pub mod control;
@@ -28,7 +29,7 @@ mod transfer;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use failure::Failure;
-pub use serve::{ServeError, serve, serve_on};
+pub use serve::{Ends, ServeError, serve, serve_on};
 
 /// A lock that a panicking thread does not take along: the session ends then anyway.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

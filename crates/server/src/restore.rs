@@ -3,7 +3,7 @@
 use crate::capture::STATE_MAX;
 use crate::failure::Failure;
 use crate::heaps::HeapRecord;
-use crate::memory::RestoreError as MemoryError;
+use crate::memory::{Claims, PinnedRecord, RestoreError as MemoryError};
 use crate::objects::{
     Context, ContextRecord, ContextSettings, EventRecord, Function, Green, GreenRecord, Image, Kernel,
     Library, Making, Module, ModuleRecord, Owner, Placeholders, Recorded, Stream, StreamRecord, Tombstone,
@@ -69,6 +69,11 @@ pub enum RestoreError {
         /// Where it is.
         found: Range,
     },
+    /// This process has something where the application had memory of its own that it has registered.
+    #[error(
+        "the addresses {0}, at which the program has registered memory (cuMemHostRegister), are taken in its server"
+    )]
+    Addresses(Range),
     /// The state names something that is not in it.
     #[error("the session state names {0}, which is not in it")]
     Dangling(String),
@@ -95,7 +100,7 @@ impl RestoreError {
             | Self::Object { .. }
             | Self::Address { .. }
             | Self::Dangling(_) => true,
-            Self::Read(_) | Self::Transfer(_) | Self::Device { .. } => false,
+            Self::Read(_) | Self::Transfer(_) | Self::Device { .. } | Self::Addresses(_) => false,
         }
     }
 }
@@ -128,8 +133,32 @@ struct Made {
     placeholders: Placeholders,
 }
 
+/// A session of an image that is to be made again.
+pub struct Prepared {
+    session: SessionId,
+    state: SessionState,
+    images: Images,
+    claims: Claims,
+}
+
+impl Prepared {
+    /// Session number `session` of an image. From now on it has the addresses that it needs in this process: the earlier, the likelier
+    /// nobody else has them.
+    ///
+    /// # Errors
+    /// [`RestoreError`].
+    pub fn of(image: &store::Image, session: u32) -> Result<Self> {
+        let session = SessionId(session.into());
+        let bytes = image.read_to_vec(&ObjectKind::SessionState { session }, STATE_MAX)?;
+        let (state, images) = SessionState::from_bytes(&bytes)?;
+        let registered = state.pinned.iter().filter(|record| record.registered);
+        let claims = Claims::of(registered.map(PinnedRecord::pages)).map_err(RestoreError::Addresses)?;
+        Ok(Self { session, state, images, claims })
+    }
+}
+
 impl Session {
-    /// Makes session number `session` of an image again, on files that are back in `dir`. Nothing is taken from its rings
+    /// Makes a session of an image again, on files that are back in `dir`. Nothing is taken from its rings
     /// before [`crate::session::Rings::start`].
     ///
     /// # Errors
@@ -138,14 +167,11 @@ impl Session {
         backend: Arc<dyn Backend>,
         link: Arc<ServerSession>,
         (dir, sharing): (PathBuf, Arc<Sharing>),
-        session: u32,
+        prepared: Prepared,
         image: &store::Image,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Arc<Self>> {
-        let session_id = SessionId(session.into());
-        let bytes = image.read_to_vec(&ObjectKind::SessionState { session: session_id }, STATE_MAX)?;
-        let (state, images) = SessionState::from_bytes(&bytes)?;
-        drop(bytes);
+        let Prepared { session: session_id, state, images, claims } = prepared;
         let config = Config { dir, layout: state.layout, sharing };
         let made = Self::new(backend, link, config, state.turn);
         for (memory, arena) in made.devices.iter().zip(&state.arenas) {
@@ -163,6 +189,7 @@ impl Session {
         }
         made.replay(&state, images)?;
         made.restore_heaps(&state)?;
+        lock(&made.pinned).claim(claims);
         for record in &state.pinned {
             let name = format!("pinned memory {:#x} ({})", record.id.handle(), record.range);
             lock(&made.pinned).restore(*record).map_err(object(name))?;

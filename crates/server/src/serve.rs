@@ -1,9 +1,10 @@
 //! A server process: its session, and the supervisor's questions.
 
+use crate::again;
 use crate::capture::{CaptureError, Cut};
 use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use crate::memory::Layout;
-use crate::restore::RestoreError;
+use crate::restore::{Prepared, RestoreError};
 use crate::session::{Config, Rings, Session};
 use crate::sharing::Sharing;
 use backend::Backend;
@@ -115,7 +116,20 @@ pub fn serve(
     let control = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
     // SAFETY: the same.
     let broker = shares.then(|| unsafe { OwnedFd::from_raw_fd(BROKER_FD) });
-    serve_on((control, broker), dir, session, layout, open)
+    let start = again::start();
+    serve_on(Ends { control, broker, start, again: again::begin }, dir, session, layout, open)
+}
+
+/// Where a server finds its supervisor.
+pub struct Ends {
+    /// The socket of the supervisor.
+    pub control: OwnedFd,
+    /// That of its broker.
+    pub broker: Option<OwnedFd>,
+    /// What the supervisor has said already.
+    pub start: Option<Start>,
+    /// Begins the process again, if it can: addresses that it needs are taken, and it gets others then.
+    pub again: fn(&Start),
 }
 
 /// [`serve`] with any socket.
@@ -123,19 +137,30 @@ pub fn serve(
 /// # Errors
 /// As [`serve`].
 pub fn serve_on(
-    (control, broker): (OwnedFd, Option<OwnedFd>),
+    ends: Ends,
     dir: &Path,
     session: u32,
     layout: Layout,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
+    let Ends { control, broker, start, again } = ends;
     let mut supervisor = Supervisor::on(control)?;
-    let Some(start) = supervisor.from.receive::<Start>()? else { return Ok(()) };
-    let sharing = match broker {
-        Some(broker) => Sharing::over(broker)?,
-        None => Sharing::alone(),
+    let Some(start) = start.map_or_else(|| supervisor.from.receive(), |start| Ok(Some(start)))? else {
+        return Ok(());
     };
-    let served = open().map_err(ServeError::Device).and_then(|backend| match start {
+    // Before there is a device library, which takes addresses.
+    let prepared = prepare(&start, session);
+    if let Err(ServeError::Restore { source: RestoreError::Addresses(_), .. }) = &prepared {
+        again(&start);
+    }
+    let served = prepared.and_then(|prepared| {
+        let sharing = match broker {
+            Some(broker) => Sharing::over(broker)?,
+            None => Sharing::alone(),
+        };
+        Ok((prepared, sharing, open().map_err(ServeError::Device)?))
+    });
+    let served = served.and_then(|(prepared, sharing, backend)| match start {
         Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
         Start::Fresh => {
             let link = ServerSession::create(dir)?;
@@ -145,8 +170,9 @@ pub fn serve_on(
             server.start()?;
             server.run(&mut supervisor)
         }
-        Start::Restore { store, image } => {
-            let made = restore(&supervisor, (dir, sharing), session, backend, (store.as_path(), &image))?;
+        Start::Restore { .. } => {
+            let Some((opened, prepared)) = prepared else { return Ok(()) };
+            let made = restore(&supervisor, (dir, sharing), session, backend, (&opened, prepared))?;
             Server { session: made, number: session, rings: None, writer: None }.run(&mut supervisor)
         }
     });
@@ -157,21 +183,29 @@ pub fn serve_on(
     served
 }
 
+/// What a session is restored from, and its addresses.
+fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared)>, ServeError> {
+    let Start::Restore { store, image } = start else { return Ok(None) };
+    let failed = |reason: String| ServeError::Image { image: image.clone(), reason };
+    let id: ImageId = image.parse().map_err(|error: image::ParseIdError| failed(error.to_string()))?;
+    let opened = Store::open(store.as_path()).map_err(|error| failed(chain(&error)))?;
+    let opened = opened.open_image(&id).map_err(|error| failed(chain(&error)))?;
+    let prepared =
+        Prepared::of(&opened, session).map_err(|source| ServeError::Restore { session, source })?;
+    Ok(Some((opened, prepared)))
+}
+
 fn restore(
     supervisor: &Supervisor,
     (dir, sharing): (&Path, Arc<Sharing>),
     session: u32,
     backend: Arc<dyn Backend>,
-    (store, image): (&Path, &str),
+    (opened, prepared): (&store::Image, Prepared),
 ) -> Result<Arc<Session>, ServeError> {
-    let failed = |reason: String| ServeError::Image { image: image.to_owned(), reason };
-    let id: ImageId = image.parse().map_err(|error: image::ParseIdError| failed(error.to_string()))?;
-    let opened = Store::open(store).map_err(|error| failed(chain(&error)))?;
-    let opened = opened.open_image(&id).map_err(|error| failed(chain(&error)))?;
     let total = opened.manifest().stored.total;
     let told = Mutex::new((0, 0));
     let link = ServerSession::attach(dir)?;
-    Session::restore(backend, link, (dir.to_owned(), sharing), session, &opened, &|bytes| {
+    Session::restore(backend, link, (dir.to_owned(), sharing), prepared, opened, &|bytes| {
         let mut told = crate::lock(&told);
         told.0 += bytes;
         if told.0 - told.1 >= PROGRESS {

@@ -29,6 +29,8 @@ pub enum Unsupported {
     PrivateTable([u8; 16]),
     /// What a process outside of every job has given out.
     ForeignHandle(FunctionId),
+    /// A function with a flag.
+    Flag(FunctionId, &'static str),
 }
 
 impl fmt::Display for Unsupported {
@@ -50,6 +52,7 @@ impl fmt::Display for Unsupported {
                 id.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
                 write!(f, " is not known")
             }
+            Unsupported::Flag(id, flag) => write!(f, "{} with {flag} is not supported", id.symbol()),
             Unsupported::ForeignHandle(id) => {
                 write!(
                     f,
@@ -142,8 +145,8 @@ mod tests {
         let text = Unsupported::Function(FunctionId::cuMemHostGetDevicePointer_v2).to_string();
         assert_eq!(
             text,
-            "cuMemHostGetDevicePointer_v2 is not supported here: registered memory (cuMemHostRegister) is not mapped on the \
-             device; use cuMemHostAlloc"
+            "cuMemHostGetDevicePointer_v2 is not supported here: not of registered memory that cannot be moved: shared \
+             mappings, and pages that another registration has"
         );
         let text = Unsupported::PrivateTable([0xab; 16]).to_string();
         assert_eq!(text, "the driver's private table abababababababababababababababab is not known");

@@ -35,15 +35,42 @@ pub fn ask_devices(path: &Path, patience: Duration) -> Result<Machine> {
     }
 }
 
+/// All other threads of this process stand still as long as it lives. They may hold any lock: whoever has it allocates nothing.
+#[derive(Debug)]
+pub struct Stillness {
+    _socket: OwnedFd,
+    /// Given back when the others go on: not before, they may be allocating.
+    _buffers: [Vec<u8>; 2],
+}
+
+/// Asks on `path` that all other threads of this process stand still; `thread` is the number of this one, as the job knows it.
+///
+/// # Errors
+/// As [`ask`]'s.
+pub fn ask_still(path: &Path, thread: u32) -> Result<Stillness> {
+    match converse(path, &Greeting::Still { protocol: PROTOCOL_VERSION, thread }, None)? {
+        (Greeting::Stilled, stillness) => Ok(stillness),
+        (other, _) => Err(no_answer(other)),
+    }
+}
+
 fn exchange(path: &Path, question: &Greeting, patience: Option<Duration>) -> Result<Greeting> {
+    converse(path, question, patience).map(|(answer, _)| answer)
+}
+
+/// Says one thing and hears another; the connection is still there then.
+fn converse(path: &Path, question: &Greeting, patience: Option<Duration>) -> Result<(Greeting, Stillness)> {
     let socket = seqpacket(path)?;
     if let Some(patience) = patience {
         set_timeouts(&socket, path, patience)?;
     }
     let address = SocketAddrUnix::new(path).map_err(TransportError::io("cannot name", path))?;
     connect(&socket, &address).map_err(TransportError::io("cannot connect to", path))?;
-    say(&socket, path, question)?;
-    hear(&socket, path)
+    // Not on the stack, which is an application thread's.
+    let mut buffer = vec![0u8; GREETING_MAX];
+    let said = say(&socket, path, question)?;
+    let answer = hear(&socket, path, &mut buffer)?;
+    Ok((answer, Stillness { _socket: socket, _buffers: [said, buffer] }))
 }
 
 fn no_answer(greeting: Greeting) -> TransportError {
@@ -105,10 +132,13 @@ impl Caller {
         let peer =
             socket_peercred(&socket).map_err(TransportError::io("cannot identify the peer of", &path))?;
         let pending = Pending { socket, path, pid: peer.pid.as_raw_nonzero().get() };
-        match hear(&pending.socket, &pending.path)? {
+        match hear(&pending.socket, &pending.path, &mut vec![0u8; GREETING_MAX])? {
             Greeting::Hello { protocol: PROTOCOL_VERSION } => Ok(Wish::Session(pending)),
             Greeting::Devices { protocol: PROTOCOL_VERSION } => Ok(Wish::Devices(pending)),
-            Greeting::Hello { protocol } | Greeting::Devices { protocol } => {
+            Greeting::Still { protocol: PROTOCOL_VERSION, thread } => Ok(Wish::Still(pending, thread)),
+            Greeting::Hello { protocol }
+            | Greeting::Devices { protocol }
+            | Greeting::Still { protocol, .. } => {
                 let reason = format!(
                     "the application's libcuda speaks protocol {protocol}, this supervisor {PROTOCOL_VERSION}"
                 );
@@ -132,6 +162,8 @@ pub enum Wish {
     Session(Pending),
     /// To know which GPUs there are: answered by [`Pending::tell`].
     Devices(Pending),
+    /// That all of its threads but the one with this number stand still: answered by [`Pending::stilled`].
+    Still(Pending, u32),
 }
 
 /// An application process that waits for its answer.
@@ -165,6 +197,15 @@ impl Pending {
         self.answer(&Greeting::Machine(machine))
     }
 
+    /// They stand still. Returns when they need no longer, at the latest after `longest`.
+    ///
+    /// # Errors
+    /// When the application is gone.
+    pub fn stilled(self, longest: Duration) -> Result<()> {
+        set_timeouts(&self.socket, &self.path, longest)?;
+        self.answer(&Greeting::Stilled)
+    }
+
     fn answer(&self, greeting: &Greeting) -> Result<()> {
         say(&self.socket, &self.path, greeting)?;
         // It says nothing more: what comes is the end, or nothing within the greeting's time-out.
@@ -181,7 +222,7 @@ impl Pending {
         while !reason.is_char_boundary(end) {
             end -= 1;
         }
-        say(&self.socket, &self.path, &Greeting::Refused { reason: reason[..end].to_owned() })
+        say(&self.socket, &self.path, &Greeting::Refused { reason: reason[..end].to_owned() }).map(drop)
     }
 }
 
@@ -198,17 +239,16 @@ fn set_timeouts(socket: &OwnedFd, path: &Path, timeout: Duration) -> Result<()> 
     Ok(())
 }
 
-fn say(socket: &OwnedFd, path: &Path, greeting: &Greeting) -> Result<()> {
+/// Says something; gives back what it was said from.
+fn say(socket: &OwnedFd, path: &Path, greeting: &Greeting) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     greeting.encode(&mut Encoder::new(&mut bytes));
     rustix::io::retry_on_intr(|| send(socket, &bytes, SendFlags::NOSIGNAL))
         .map_err(TransportError::io("cannot send to", path))?;
-    Ok(())
+    Ok(bytes)
 }
 
-fn hear(socket: &OwnedFd, path: &Path) -> Result<Greeting> {
-    // Not on the stack, which is an application thread's.
-    let mut buffer = vec![0u8; GREETING_MAX];
+fn hear(socket: &OwnedFd, path: &Path, buffer: &mut [u8]) -> Result<Greeting> {
     let got = rustix::io::retry_on_intr(|| recv(socket, &mut buffer[..], RecvFlags::empty()));
     let len = match got {
         Ok((len, _)) => len,

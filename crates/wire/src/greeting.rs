@@ -32,6 +32,15 @@ pub enum Greeting {
     },
     /// Those.
     Machine(Machine),
+    /// A thread of the application's asks that all others of its process stand still until it closes the connection.
+    Still {
+        /// [`crate::PROTOCOL_VERSION`] of the shim.
+        protocol: u32,
+        /// The thread, by its number in the job.
+        thread: u32,
+    },
+    /// They do.
+    Stilled,
 }
 
 impl Greeting {
@@ -65,6 +74,11 @@ impl Wire for Greeting {
                 5u32.encode(to);
                 machine.encode_within(Self::MACHINE_MAX, to);
             }
+            Self::Still { protocol, thread } => {
+                6u32.encode(to);
+                (*protocol, *thread).encode(to);
+            }
+            Self::Stilled => 7u32.encode(to),
         }
     }
 
@@ -79,6 +93,11 @@ impl Wire for Greeting {
             3 => Self::Refused { reason: Wire::decode(from)? },
             4 => Self::Devices { protocol: Wire::decode(from)? },
             5 => Self::Machine(Wire::decode(from)?),
+            6 => {
+                let (protocol, thread) = Wire::decode(from)?;
+                Self::Still { protocol, thread }
+            }
+            7 => Self::Stilled,
             other => return Err(DecodeError::Invalid { what: "greeting kind", value: other.into() }),
         })
     }

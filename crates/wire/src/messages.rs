@@ -384,6 +384,13 @@ messages! {
     246 round_trip PhysicalExport { physical: PhysicalId } -> ShareId;
     /// `cuMemImportFromShareableHandle`; answers the handle, which is another where this process has the piece already.
     247 round_trip PhysicalImport { physical: PhysicalId, share: ShareId } -> PhysicalId;
+
+    // --- memory of the application's own
+    /// `cuMemHostRegister`: the server makes a file as [`PinnedAlloc`]'s and maps it where the application has its memory, whole pages;
+    /// the client moves its memory there. It ends with [`PinnedFree`].
+    248 round_trip HostRegister { ctx: ContextId, pinned: PinnedId, address: u64, bytes: u64, flags: u32 } -> ();
+    /// `cuMemHostUnregister`: answered when no work uses pinned memory any more.
+    249 round_trip HostUnregister {} -> ();
 }
 
 /// The most bytes a copy message carries itself.

@@ -103,6 +103,8 @@ proptest! {
         is_exact(&Greeting::Welcome { session });
         is_exact(&Greeting::Refused { reason });
         is_exact(&Greeting::Devices { protocol });
+        is_exact(&Greeting::Still { protocol, thread: session });
+        is_exact(&Greeting::Stilled);
     }
 
     /// A graph that is understood waits for nothing that comes later, whatever the bytes.

@@ -55,5 +55,8 @@ fn traced(tasks: &[Task]) -> Vec<String> {
 fn tracer_of(pid: i32, thread: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
     let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?.trim().parse().ok()?;
-    (tracer != 0).then_some(tracer)
+    // A thread of ours holds those of a process for a moment (`Still`), and ends then: a cut waits for that.
+    let exists = |path: String| fs::symlink_metadata(path).is_ok();
+    let ours = exists(format!("/proc/self/task/{tracer}")) || !exists(format!("/proc/{tracer}"));
+    (tracer != 0 && !ours).then_some(tracer)
 }

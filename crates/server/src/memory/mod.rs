@@ -2,6 +2,7 @@
 
 mod addresses;
 pub mod arena;
+mod claims;
 mod device;
 mod exports;
 mod imports;
@@ -12,6 +13,7 @@ mod pinned;
 pub mod pool;
 mod virtual_memory;
 
+pub use claims::Claims;
 pub use device::{DeviceMemory, RestoreError, Room};
 pub use exports::Exports;
 pub use imports::{ImportRecord, Imports};

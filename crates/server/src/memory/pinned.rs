@@ -1,6 +1,7 @@
 //! Pinned memory: files of the session's folder, mapped at the same address here and in the application, and registered
-//! with the device.
+//! with the device. What the application allocates lies in a window of its own; what it registers, where the application has it.
 
+use super::claims::Claims;
 use crate::failure::{Failure, Result};
 use crate::objects::{Marker, in_use, insert, take_out};
 use backend::{Backend, Range};
@@ -17,6 +18,8 @@ use transport::Room;
 use wire::{ContextId, CuError, PinnedId};
 
 const PAGE: u64 = 4096;
+/// What sessions give out (`ARCHITECTURE.md`, addresses).
+const GIVEN: std::ops::Range<u64> = 0x2000_0000_0000..0x5400_0000_0000;
 /// From this size on an allocation begins where a huge page could.
 const HUGE: u64 = 2 << 20;
 
@@ -29,15 +32,30 @@ pub struct PinnedRecord {
     pub ctx: ContextId,
     /// Address, and the bytes asked for.
     pub range: Range,
-    /// As it was allocated.
+    /// As it was allocated or registered.
     pub flags: u32,
+    /// Whether it is memory of the application's own that it has registered.
+    pub registered: bool,
 }
 
 impl PinnedRecord {
     /// What is mapped: whole pages.
-    fn pages(&self) -> Range {
-        Range { base: self.range.base, bytes: self.range.bytes.next_multiple_of(PAGE) }
+    pub(crate) fn pages(&self) -> Range {
+        let base = self.range.base / PAGE * PAGE;
+        let bytes = (self.range.end() - base).checked_next_multiple_of(PAGE);
+        // What cannot be is refused where it is used.
+        Range { base, bytes: bytes.unwrap_or(u64::MAX - PAGE) }
     }
+}
+
+/// Whether a program can have memory of its own there: not among the addresses that sessions give out.
+fn is_application_memory(range: Range) -> bool {
+    const END: u64 = 1 << 47;
+    let Some(end) = range.base.checked_add(range.bytes) else { return false };
+    range.base >= PAGE
+        && range.bytes > 0
+        && end <= END - PAGE
+        && (end <= GIVEN.start || range.base >= GIVEN.end)
 }
 
 /// The pinned memory of a session.
@@ -49,13 +67,23 @@ pub struct PinnedMemory {
     live: BTreeMap<PinnedId, PinnedRecord>,
     /// What is freed, and what has to be complete before it goes.
     freed: Vec<(PinnedRecord, Vec<Marker>)>,
+    /// Addresses of registered memory, taken before it is restored.
+    claims: Claims,
 }
 
 impl PinnedMemory {
     /// None yet; files will be in `dir`, addresses in `window`, which is claimed at first use and stays claimed.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, dir: PathBuf, window: Range) -> Self {
-        Self { backend, dir, window, reserved: false, live: BTreeMap::new(), freed: Vec::new() }
+        Self {
+            backend,
+            dir,
+            window,
+            reserved: false,
+            live: BTreeMap::new(),
+            freed: Vec::new(),
+            claims: Claims::default(),
+        }
     }
 
     /// Allocates `bytes` bytes of zeros.
@@ -76,8 +104,33 @@ impl PinnedMemory {
             let detail = format!("{bytes} bytes of pinned memory do not fit into {}", self.window);
             Failure::new(CuError::OUT_OF_MEMORY, detail)
         })?;
-        let record = PinnedRecord { id, ctx, range: Range { base, bytes }, flags };
-        let path = self.path(id);
+        let record = PinnedRecord { id, ctx, range: Range { base, bytes }, flags, registered: false };
+        self.make(record)?;
+        Ok(record)
+    }
+
+    /// Makes a file for memory that the application has registered, at its addresses.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for an id in use, `INVALID_VALUE` for a range that cannot be one, `MAP_FAILED` where this process has something of
+    /// its own, `OUT_OF_MEMORY` when the tmpfs is full, or the backend's.
+    pub fn register(&mut self, id: PinnedId, ctx: ContextId, range: Range, flags: u32) -> Result<()> {
+        if self.live.contains_key(&id) {
+            return Err(in_use(id));
+        }
+        if !is_application_memory(range) {
+            return Err(Failure::new(
+                CuError::INVALID_VALUE,
+                format!("{range} cannot be memory of a program"),
+            ));
+        }
+        self.settle();
+        self.make(PinnedRecord { id, ctx, range, flags, registered: true })
+    }
+
+    /// Makes the file of a record, and maps it.
+    fn make(&mut self, record: PinnedRecord) -> Result<()> {
+        let (id, bytes, path) = (record.id, record.range.bytes, self.path(record.id));
         let oflags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
         let made = rustix::fs::open(&path, oflags, Mode::from_raw_mode(0o600))
             .and_then(|file| {
@@ -97,8 +150,12 @@ impl PinnedMemory {
             let _ = rustix::fs::unlink(&path);
             return Err(failure);
         }
-        insert(&mut self.live, id, record)?;
-        Ok(record)
+        insert(&mut self.live, id, record)
+    }
+
+    /// Registered memory will be restored at these addresses.
+    pub fn claim(&mut self, claims: Claims) {
+        self.claims = claims;
     }
 
     /// Maps and registers a restored file.
@@ -110,7 +167,12 @@ impl PinnedMemory {
         let path = self.path(record.id);
         let wrong = |what: String| Failure::new(CuError::MAP_FAILED, format!("{}: {what}", path.display()));
         let pages = record.pages();
-        if !self.window.contains(pages.base, pages.bytes) || !self.is_free(pages) {
+        let there = match record.registered {
+            // Claimed just now, by whoever has read this record.
+            true => is_application_memory(record.range) && self.claims.release(pages),
+            false => self.window.contains(pages.base, pages.bytes),
+        };
+        if !there || !self.is_free(pages) {
             return Err(wrong(format!("its addresses {} cannot be had", record.range)));
         }
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
@@ -144,7 +206,8 @@ impl PinnedMemory {
         for (_, markers) in &mut self.freed {
             markers.retain(|marker| marker.context().id() != ctx);
         }
-        let gone = take_out(&mut self.live, |record| record.ctx == ctx);
+        // What was registered is freed by the application, when it has its contents back.
+        let gone = take_out(&mut self.live, |record| record.ctx == ctx && !record.registered);
         self.freed.extend(gone.into_iter().map(|record| (record, Vec::new())));
         self.settle();
     }
@@ -164,7 +227,7 @@ impl PinnedMemory {
         let over: Vec<_> = self.freed.extract_if(.., over).collect();
         for (record, _) in over {
             let unregistered = self.backend.unregister_host(record.pages()).map_err(Failure::from);
-            if let Err(failure) = unregistered.and(self.unmap(record.pages())) {
+            if let Err(failure) = unregistered.and(self.unmap(&record)) {
                 tracing::warn!(range = %record.range, %failure, "pinned memory not freed");
             }
             let _ = rustix::fs::unlink(self.path(record.id));
@@ -184,8 +247,7 @@ impl PinnedMemory {
     /// Whether the bytes lie in one live allocation.
     #[must_use]
     pub fn contains(&self, address: u64, bytes: u64) -> bool {
-        self.window.contains(address, bytes)
-            && self.live.values().any(|record| record.range.contains(address, bytes))
+        self.live.values().any(|record| record.range.contains(address, bytes))
     }
 
     fn path(&self, id: PinnedId) -> PathBuf {
@@ -200,7 +262,8 @@ impl PinnedMemory {
     fn gap(&self, bytes: u64) -> Option<u64> {
         let alignment = if bytes >= HUGE { HUGE } else { PAGE };
         let size = bytes.checked_next_multiple_of(PAGE)?;
-        let mut taken: Vec<Range> = self.placed().map(PinnedRecord::pages).collect();
+        let allocated = self.placed().filter(|record| !record.registered);
+        let mut taken: Vec<Range> = allocated.map(PinnedRecord::pages).collect();
         taken.sort_unstable();
         let mut base = self.window.base;
         for range in taken {
@@ -236,13 +299,15 @@ impl PinnedMemory {
 
     fn map(&self, file: &OwnedFd, record: &PinnedRecord) -> Result<()> {
         let pages = record.pages();
-        // SAFETY: the pages lie inside the window, which is ours, and where no live allocation is.
+        // What was registered lies where this process must have nothing.
+        let fixed = if record.registered { MapFlags::FIXED_NOREPLACE } else { MapFlags::FIXED };
+        // SAFETY: the pages lie inside the window, which is ours, and where no live allocation is; or nothing is replaced.
         let got = unsafe {
             rustix::mm::mmap(
                 pages.base as *mut c_void,
                 pages.bytes as usize,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::FIXED,
+                MapFlags::SHARED | fixed,
                 file,
                 0,
             )
@@ -251,14 +316,25 @@ impl PinnedMemory {
             Failure::new(CuError::MAP_FAILED, format!("pinned memory {pages} cannot be mapped: {error}"))
         })?;
         if let Err(code) = self.backend.register_host(pages) {
-            self.unmap(pages)?;
+            self.unmap(record)?;
             return Err(Failure::new(code, format!("pinned memory {pages} cannot be registered")));
         }
         Ok(())
     }
 
-    /// Leaves nothing behind the pages; their addresses stay claimed.
-    fn unmap(&self, pages: Range) -> Result<()> {
+    /// Leaves nothing behind the pages; addresses of the window stay claimed.
+    fn unmap(&self, record: &PinnedRecord) -> Result<()> {
+        let pages = record.pages();
+        if record.registered {
+            // SAFETY: what this made at these addresses, which no work uses any more.
+            let gone = unsafe { rustix::mm::munmap(pages.base as *mut c_void, pages.bytes as usize) };
+            return gone.map_err(|error| {
+                Failure::new(
+                    CuError::UNKNOWN,
+                    format!("registered memory {pages} cannot be unmapped: {error}"),
+                )
+            });
+        }
         // SAFETY: the pages lie inside the window and belong to one allocation, which no work uses any more.
         let got = unsafe {
             rustix::mm::mmap_anonymous(
@@ -278,6 +354,9 @@ impl Drop for PinnedMemory {
     fn drop(&mut self) {
         for record in self.placed() {
             let _ = self.backend.unregister_host(record.pages());
+            if record.registered {
+                let _ = self.unmap(record);
+            }
         }
         if self.reserved {
             // SAFETY: the window is ours, and whoever could use it is gone with the session.

@@ -69,6 +69,7 @@ impl Session {
             ContextRecordEvent ContextWaitEvent
             MemMap MemUnmap MemSetAccess MemGetAccess
             IpcGetMem IpcOpenMem IpcCloseMem IpcGetEvent IpcOpenEvent EventRecordNow PhysicalExport PhysicalImport
+            HostRegister HostUnregister
         )
     }
 }

@@ -7,6 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::memory::{DeviceMemory, Room};
 use crate::objects::{Context, Marker, Stream};
 use crate::{lock, read};
+use backend::Range;
 use wire::CuError;
 
 impl Session {
@@ -122,6 +123,20 @@ impl Execute for wire::PinnedAlloc {
         session.context(self.ctx)?;
         let record = lock(&session.pinned).allocate(self.pinned, self.ctx, self.bytes, self.flags)?;
         Ok(record.range.base)
+    }
+}
+
+impl Execute for wire::HostRegister {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        session.context(self.ctx)?;
+        let range = Range { base: self.address, bytes: self.bytes };
+        lock(&session.pinned).register(self.pinned, self.ctx, range, self.flags)
+    }
+}
+
+impl Execute for wire::HostUnregister {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        session.wait_for_everything()
     }
 }
 

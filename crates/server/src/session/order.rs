@@ -89,6 +89,7 @@ impl Footprint {
             Request::IpcOpenMem(m) => Self::Context(m.ctx),
             Request::MemInfo(m) => Self::Context(m.ctx),
             Request::PinnedAlloc(m) => Self::Context(m.ctx),
+            Request::HostRegister(m) => Self::Context(m.ctx),
             Request::ModuleLoad(m) => Self::Context(m.ctx),
             Request::LibraryGetKernel(m) => Self::Context(m.ctx),
             Request::LibraryGetGlobal(m) => Self::Context(m.ctx),
@@ -120,6 +121,7 @@ impl Footprint {
             | Request::AddressFree(_)
             | Request::IpcGetMem(_)
             | Request::IpcCloseMem(_)
+            | Request::HostUnregister(_)
             | Request::MemUnmap(_)
             | Request::MemSetAccess(_)
             | Request::CopyPeer(_)

@@ -270,7 +270,9 @@ impl Supervisor {
         let device = std::sync::Arc::downgrade(&opened);
         let server = std::thread::spawn(move || {
             let layout = Layout::of_session(session);
-            server::serve_on((OwnedFd::from(theirs), None), &dir, session, layout, || Ok(opened)).unwrap();
+            let ends =
+                server::Ends { control: OwnedFd::from(theirs), broker: None, start: None, again: |_| {} };
+            server::serve_on(ends, &dir, session, layout, || Ok(opened)).unwrap();
         });
         let from = Lines::of(ours.try_clone().unwrap());
         control::say(&ours, start).unwrap();

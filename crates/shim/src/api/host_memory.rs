@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_void};
 
 use cuda_abi::{CuError, CuResult, FunctionId, sys::CUdeviceptr};
 
-use crate::client::{Allocation, Kind, Owner, out, with};
+use crate::client::{Kind, out, with};
 use crate::report::{Unsupported, report};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`, `DEVICEMAP`, `WRITECOMBINED`.
@@ -43,33 +43,26 @@ pub unsafe fn cuMemFreeHost(p: *mut c_void) -> CuResult {
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`, `READ_ONLY`.
 const REGISTER_FLAGS: c_uint = 1 | 2 | 8;
 
-/// Registers memory of the application's own. It stays where it is, out of the device's reach, and copies are staged: a copy
-/// from it waits until the stream gets there.
+/// Registers memory of the application's own.
 pub unsafe fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, Flags: c_uint) -> CuResult {
     if p.is_null() || bytesize == 0 || Flags & !(REGISTER_FLAGS | IO_MEMORY) != 0 {
         return Err(CuError::INVALID_VALUE);
     }
     if Flags & IO_MEMORY != 0 {
+        report(Unsupported::Flag(FunctionId::cuMemHostRegister_v2, "CU_MEMHOSTREGISTER_IOMEMORY"));
         return Err(CuError::NOT_SUPPORTED);
     }
-    with(|call| {
-        let owner = Owner::new(call.context()?);
-        let (base, bytes, number) = (p.expose_provenance() as u64, bytesize as u64, call.session.next_id());
-        let kind = Kind::Registered { flags: Flags };
-        let new = call.session.memory.register(Allocation { base, bytes, owner, number, kind });
-        if new { Ok(()) } else { Err(CuError::HOST_MEMORY_ALREADY_REGISTERED) }
-    })
+    with(|call| call.register_host(p.expose_provenance() as u64, bytesize as u64, Flags))
 }
 
 /// `CU_MEMHOSTREGISTER_IOMEMORY`.
 const IO_MEMORY: c_uint = 4;
 
-/// Ends that. No copy is under way: each was complete, on this side, when its call returned.
+/// Ends that, when no work uses it any more.
 pub unsafe fn cuMemHostUnregister(p: *mut c_void) -> CuResult {
     with(|call| {
-        let registered = |kind: &Kind| matches!(kind, Kind::Registered { .. });
-        let found = call.session.memory.remove(p.addr() as u64, registered);
-        found.map(|_| ()).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)
+        call.check()?;
+        call.unregister_host(p.addr() as u64)
     })
 }
 
@@ -89,7 +82,7 @@ pub unsafe fn cuMemHostGetDevicePointer_v2(
         Ok(call.session.memory.find(address))
     })?;
     match found.map(|found| found.kind) {
-        Some(Kind::Pinned { .. }) => {}
+        Some(Kind::Pinned { .. } | Kind::Registered { file: Some(_), .. }) => {}
         Some(Kind::Registered { .. }) => {
             report(Unsupported::Function(FunctionId::cuMemHostGetDevicePointer_v2));
             return Err(CuError::NOT_SUPPORTED);
@@ -114,7 +107,7 @@ fn flags_of(address: u64) -> CuResult<c_uint> {
     with(|call| {
         call.context()?;
         match call.session.memory.find(address).map(|found| found.kind) {
-            Some(Kind::Pinned { flags, .. } | Kind::Registered { flags }) => Ok(flags),
+            Some(Kind::Pinned { flags, .. } | Kind::Registered { flags, .. }) => Ok(flags),
             _ => Err(CuError::INVALID_VALUE),
         }
     })

@@ -63,14 +63,13 @@ fn attribute(number: c_uint) -> Option<Attribute> {
 /// The value for an address in an allocation; `None` where the attribute means nothing for it.
 fn value(of: Attribute, found: &Allocation, address: u64) -> Option<Value> {
     use Attribute::*;
-    let registered = matches!(found.kind, Kind::Registered { .. });
-    let pinned = registered || matches!(found.kind, Kind::Pinned { .. });
+    let out_of_reach = matches!(found.kind, Kind::Registered { file: None, .. });
+    let pinned = matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. });
     Some(match of {
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(found.owner.context.id.handle()),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE if pinned => Value::Int(CUmemorytype::CU_MEMORYTYPE_HOST as u32),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CUmemorytype::CU_MEMORYTYPE_DEVICE as u32),
-        // The device does not reach registered memory: it is staged.
-        CU_POINTER_ATTRIBUTE_DEVICE_POINTER if registered => return None,
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER if out_of_reach => return None,
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Word(address),
         CU_POINTER_ATTRIBUTE_HOST_POINTER if pinned => Value::Word(address),
         CU_POINTER_ATTRIBUTE_HOST_POINTER => return None,
@@ -80,7 +79,7 @@ fn value(of: Attribute, found: &Allocation, address: u64) -> Option<Value> {
             Value::Word(found.base)
         }
         CU_POINTER_ATTRIBUTE_RANGE_SIZE | CU_POINTER_ATTRIBUTE_MAPPING_SIZE => Value::Word(found.bytes),
-        CU_POINTER_ATTRIBUTE_MAPPED => Value::Int((!registered).into()),
+        CU_POINTER_ATTRIBUTE_MAPPED => Value::Int((!out_of_reach).into()),
         CU_POINTER_ATTRIBUTE_ACCESS_FLAGS => Value::Int(READ_WRITE),
         CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID => Value::Word(found.number.into()),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => match found.kind {

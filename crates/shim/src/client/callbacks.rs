@@ -11,6 +11,7 @@ use cuda_abi::{CuError, CuResult, sys};
 use transport::{CallbackReceiver, ClientSession};
 
 use super::copy_rows::LocalRows;
+use super::forking;
 use super::session::session;
 use super::thread::forbid_calls;
 use crate::log::{self, Level};
@@ -203,6 +204,7 @@ fn serve(receiver: &CallbackReceiver, waiting: &Waiting) {
             Ok(Some(due)) => {
                 match waiting.take(due.id) {
                     Some(callback) => {
+                        forking::settled();
                         run(callback, due.status);
                         waiting.pending.fetch_sub(1, Ordering::AcqRel);
                         waiting.burying.fetch_sub(is_burial(&callback), Ordering::AcqRel);

@@ -7,6 +7,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use wire::{PinnedId, PoolId};
 
 use super::context::Owner;
+use super::moving::Pages;
 use crate::graph::GraphMemory;
 
 /// Where device memory and what the device library places itself can lie (`ARCHITECTURE.md`, addresses).
@@ -44,6 +45,8 @@ pub enum Kind {
     Registered {
         /// `CU_MEMHOSTREGISTER_*`.
         flags: u32,
+        /// The file that it has been moved to; without one it is out of the device's reach.
+        file: Option<PinnedId>,
     },
 }
 
@@ -140,12 +143,41 @@ impl Memory {
 
     /// Whether pinned memory has that id.
     pub fn has_pinned(&self, id: u32) -> bool {
-        let is = |kind: &Kind| matches!(kind, Kind::Pinned { id: found, .. } if found.0 == id);
+        let is = |kind: &Kind| match kind {
+            Kind::Pinned { id: found, .. } | Kind::Registered { file: Some(found), .. } => found.0 == id,
+            _ => false,
+        };
         self.read().values().any(|found| is(&found.kind))
     }
 
-    fn is_registered(&self, address: u64) -> bool {
-        self.find(address).is_some_and(|found| matches!(found.kind, Kind::Registered { .. }))
+    /// What registered memory is for a copy; `None` where there is none.
+    fn registered(&self, address: u64, bytes: u64) -> Option<Place> {
+        let found = self.find(address)?;
+        let Kind::Registered { file, .. } = found.kind else { return None };
+        // What reaches beyond it the server cannot copy.
+        let inside = bytes <= found.bytes - (address - found.base);
+        Some(if file.is_some() && inside { Place::Pinned } else { Place::Registered })
+    }
+
+    /// Notes whether registered memory has been moved to a file.
+    pub fn set_file(&self, base: u64, moved: Option<PinnedId>) {
+        if let Some(Allocation { kind: Kind::Registered { file, .. }, .. }) = self.write().get_mut(&base) {
+            *file = moved;
+        }
+    }
+
+    /// Registered memory that has been moved, and where to.
+    pub fn moved(&self) -> Vec<(Pages, PinnedId)> {
+        let pages = |found: &Allocation| match found.kind {
+            Kind::Registered { file: Some(id), .. } => Some((Pages::around(found.base, found.bytes)?, id)),
+            _ => None,
+        };
+        self.read().values().filter_map(pages).collect()
+    }
+
+    /// Whether some of these pages have been moved.
+    pub fn has_moved(&self, pages: Pages) -> bool {
+        self.moved().iter().any(|(moved, _)| moved.start() < pages.end() && pages.start() < moved.end())
     }
 
     /// Takes the allocation that begins there away, if it is of that kind.
@@ -184,8 +216,8 @@ impl Memory {
             Place::Device
         } else if PINNED.contains(&address) {
             Place::Pinned
-        } else if self.registered.load(Ordering::Acquire) && self.is_registered(address) {
-            return Some(Place::Registered);
+        } else if self.registered.load(Ordering::Acquire) {
+            return Some(self.registered(address, bytes).unwrap_or(Place::Host));
         } else {
             return Some(Place::Host);
         };
@@ -263,7 +295,7 @@ mod tests {
     fn registered_memory_does_not_overlap() {
         let memory = Memory::default();
         let registered =
-            |base, bytes| memory.register(allocation(base, bytes, Kind::Registered { flags: 0 }));
+            |base, bytes| memory.register(allocation(base, bytes, Kind::Registered { flags: 0, file: None }));
         assert!(registered(0x10_0000, 0x1000));
         for (base, bytes) in [(0x10_0000, 1), (0xf_f000, 0x1001), (0x10_0fff, 1), (0xf_0000, 0x10_0000)] {
             assert!(!registered(base, bytes), "{base:#x}+{bytes:#x}");
@@ -272,6 +304,17 @@ mod tests {
         assert!(registered(0x10_1000, 0x1000));
         assert_eq!(memory.place(0x10_1fff, 1), Some(Place::Registered));
         assert_eq!(memory.place(0x10_2000, 1), Some(Place::Host));
+        memory.set_file(0x10_1000, Some(PinnedId(7)));
+        assert!(memory.has_pinned(7) && !memory.has_pinned(8));
+        assert_eq!(memory.place(0x10_1fff, 1), Some(Place::Pinned));
+        assert_eq!(
+            memory.place(0x10_1fff, 2),
+            Some(Place::Registered),
+            "the device does not reach beyond it"
+        );
+        let pages = Pages::around(0x10_1fff, 1).unwrap();
+        assert_eq!(memory.moved(), [(pages, PinnedId(7))]);
+        assert!(memory.has_moved(pages) && !memory.has_moved(Pages::around(0x10_2000, 1).unwrap()));
     }
 
     #[test]

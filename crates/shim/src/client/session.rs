@@ -20,7 +20,7 @@ use super::pools::{DevicePools, Pool};
 use super::registry::{Object, Registry};
 use super::tensor_maps::TensorMaps;
 use super::thread::{Call, SharedLine};
-use super::{fork, pinned};
+use super::{fork, forking, pinned};
 use crate::facts::{DeviceIdentity, Facts};
 use crate::graph;
 use crate::private::context_storage;
@@ -140,6 +140,8 @@ pub struct Session {
     pub redeeming: Mutex<()>,
     /// Held while memory of another process is opened or closed: what the client knows of it changes with what the server does.
     pub opening: Mutex<()>,
+    /// Held while memory of the application's own is moved.
+    pub moving: Mutex<()>,
     /// Allocations.
     pub memory: Memory,
     /// Graphs, captures, executable graphs.
@@ -206,6 +208,7 @@ impl Session {
             sm_sets: SmSets::default(),
             redeeming: Mutex::default(),
             opening: Mutex::default(),
+            moving: Mutex::default(),
             memory: Memory::default(),
             graphs: graph::Registry::default(),
             identities,
@@ -314,9 +317,15 @@ impl Session {
         };
         context.end();
         for gone in self.memory.sweep(Allocation::is_gone) {
-            if let Kind::Pinned { .. } = gone.kind {
+            match gone.kind {
                 // SAFETY: the application destroyed the context that owns it, and with that gave it up.
-                unsafe { pinned::unmap(gone.base, gone.bytes) };
+                Kind::Pinned { .. } => unsafe { pinned::unmap(gone.base, gone.bytes) },
+                Kind::Registered { .. } => {
+                    let _moving = forking::moving(self);
+                    // What cannot be moved back now stays the file's; the log says why.
+                    let _ = call.take_back(&gone);
+                }
+                _ => {}
             }
         }
         self.streams.sweep();

@@ -15,7 +15,7 @@ use super::context::{Context, Green};
 use super::objects::{Callable, Event, Stream};
 use super::registry::Cache;
 use super::session::{SESSION, Session, session};
-use super::{fork, output};
+use super::{fork, forking, output};
 use crate::graph;
 use crate::log::{self, Level};
 
@@ -216,7 +216,10 @@ pub fn with<R>(body: impl FnOnce(&mut Call<'_>) -> CuResult<R>) -> CuResult<R> {
     let _busy = Busy(&place.busy);
     // SAFETY: `busy` was false, so nobody else has a reference, and it is true until `_busy` is dropped.
     let thread = unsafe { &mut *place.thread.get() };
-    body(&mut Call { session, thread, shared: None })
+    forking::settled();
+    let done = body(&mut Call { session, thread, shared: None });
+    forking::settled();
+    done
 }
 
 /// The current context, active or not, of a process that has a session.

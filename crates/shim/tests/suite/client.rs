@@ -563,6 +563,8 @@ fn a_copy_reads_what_a_host_function_before_it_has_written() {
         assert_eq!(fake.device(address, 4), [1, 2, 3, 4]);
 
         source.write([0; 4]);
+        // Where the server has something of its own, it stays where it is.
+        let _failing = fake.fail("HostRegister", CuError::MAP_FAILED);
         cuMemHostRegister_v2(source.cast(), 4, 0).unwrap();
         assert_eq!(
             cuMemHostRegister_v2(source.cast::<u8>().add(3).cast(), 4, 0),

@@ -162,7 +162,8 @@ impl App {
     ) -> Self {
         let link = ServerSession::attach(dir.path()).unwrap();
         let path = dir.path().to_owned();
-        let session = Session::restore(backend(), link, (path, sharing), session, image, &|_| {}).unwrap();
+        let prepared = server::restore::Prepared::of(image, session).unwrap();
+        let session = Session::restore(backend(), link, (path, sharing), prepared, image, &|_| {}).unwrap();
         Self::run(session, dir, addresses)
     }
 }

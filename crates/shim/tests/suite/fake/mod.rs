@@ -95,6 +95,7 @@ impl Fake {
                 match caller.hear(Duration::from_secs(5)).unwrap() {
                     Wish::Session(pending) => pending.welcome(1).unwrap(),
                     Wish::Devices(pending) => pending.refuse("this supervisor knows no GPU").unwrap(),
+                    Wish::Still(pending, _) => pending.refuse("this supervisor holds nobody").unwrap(),
                 }
             }
         });
