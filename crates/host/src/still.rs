@@ -180,10 +180,16 @@ mod tests {
             let mut others = all.clone();
             others.remove(mover);
             assert_eq!(held(process), others);
-            assert_eq!(Still::of(process, *mover).err().unwrap().kind(), io::ErrorKind::PermissionDenied);
             drop(still);
             assert_eq!(held(process), BTreeSet::new());
         }
+        let still = Still::of(process, all.first().copied().unwrap()).unwrap();
+        assert_eq!(
+            Still::of(process, 1).err().unwrap().kind(),
+            io::ErrorKind::PermissionDenied,
+            "held already"
+        );
+        drop(still);
         assert_eq!(Still::of(process, 1).err().unwrap().kind(), io::ErrorKind::NotFound);
         assert_eq!(held(process), BTreeSet::new(), "nobody is held in vain");
         child.kill().unwrap();

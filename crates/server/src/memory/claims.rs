@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn addresses_are_claimed_once() {
-        let range = |at: u64| Range { base: 0x6000_0000_0000 + (at << 21), bytes: 2 << 20 };
+        let range = |at: u64| Range { base: 0x6e00_0000_0000 + (at << 21), bytes: 2 << 20 };
         let mut first = Claims::of([range(0), range(2)]).unwrap();
         assert_eq!(Claims::of([range(1), range(2)]).unwrap_err(), range(2));
         assert!(!first.release(range(1)) && first.release(range(2)) && !first.release(range(2)));
