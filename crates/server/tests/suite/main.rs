@@ -10,6 +10,7 @@ mod linking;
 mod operations;
 mod orphan;
 mod pools;
+mod registered;
 mod session;
 mod sharing;
 mod textures;

@@ -249,6 +249,7 @@ fn is_mapped(all: &BTreeMap<u64, Allocation>, address: u64, bytes: u64) -> bool 
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::Arc;
 

@@ -1,9 +1,7 @@
 //! Memory that an application registers: the server has it where the application has it.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{App, CTX, Images, LONG, Pinned, SESSION};
+use crate::common::{App, CTX, Images, LONG, Pinned, SESSION};
 use server::memory::Claims;
 use server::restore::{Prepared, RestoreError};
 use server::sharing::Sharing;
@@ -46,7 +44,7 @@ fn what_is_registered_is_where_it_was() {
     let (id, state) = images.capture(&app.session);
     let (dir, held) = app.kill();
     drop(thread);
-    common::rehearse(&state).unwrap();
+    crate::common::rehearse(&state).unwrap();
     let image = images.store.open_image(&id).unwrap();
     let app = App::restore_with(dir, held, SESSION, &image, Sharing::alone());
     let mut thread = app.thread();
