@@ -1,7 +1,12 @@
 //! The gate between rings and device: while it is closed no message begins.
+//!
+//! A ring's thread says that it executes a message, and then looks whether the gate is closed; whoever closes it says so, and then looks
+//! at what is executed. One of the two must see the other, so between its steps each needs a barrier. Messages are
+//! many and cuts are few: the closer has the kernel run one on every thread (`membarrier(2)`), and a message costs none.
 
 use crate::lock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use rustix::thread::{MembarrierCommand, membarrier};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 use transport::{MAX_RINGS, RingIndex};
@@ -12,6 +17,8 @@ const IDLE: u32 = 0;
 /// One for the session.
 pub struct Gate {
     closed: AtomicBool,
+    /// Whether the kernel runs barriers for us.
+    remote: bool,
     /// What each ring executes, and behind them whoever tidies up: opcode + 1, or [`IDLE`].
     executing: Box<[AtomicU32]>,
     parked: Mutex<()>,
@@ -22,6 +29,7 @@ impl Default for Gate {
     fn default() -> Self {
         Self {
             closed: AtomicBool::new(false),
+            remote: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok(),
             executing: (0..=MAX_RINGS).map(|_| AtomicU32::new(IDLE)).collect(),
             parked: Mutex::new(()),
             opened: Condvar::new(),
@@ -40,12 +48,17 @@ impl Drop for Pass<'_> {
 
 impl Gate {
     /// Waits until the gate is open and goes through with message `opcode` of a ring.
+    #[inline]
     pub fn enter(&self, ring: RingIndex, opcode: u16) -> Pass<'_> {
         let word = &self.executing[ring.get()];
         loop {
-            // Sequentially consistent, as the store in `close`: one of the two sees the other.
-            word.store(u32::from(opcode) + 1, Ordering::SeqCst);
-            if !self.closed.load(Ordering::SeqCst) {
+            word.store(u32::from(opcode) + 1, Ordering::Relaxed);
+            if self.remote {
+                compiler_fence(Ordering::SeqCst);
+            } else {
+                fence(Ordering::SeqCst);
+            }
+            if !self.closed.load(Ordering::Acquire) {
                 return Pass(word);
             }
             word.store(IDLE, Ordering::Release);
@@ -60,7 +73,7 @@ impl Gate {
     /// while the gate is closed.
     pub fn enter_if_open(&self, number: u16) -> Option<Pass<'_>> {
         let word = self.executing.last()?;
-        // As in `enter`.
+        // As in `enter`, with a barrier of its own: this is seldom.
         word.store(u32::from(number) + 1, Ordering::SeqCst);
         let pass = Pass(word);
         (!self.closed.load(Ordering::SeqCst)).then_some(pass)
@@ -73,6 +86,14 @@ impl Gate {
     /// The ring and opcode of a message that is still executed.
     pub fn close(&self, deadline: Instant) -> Result<(), (usize, u16)> {
         self.closed.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.remote
+            && let Err(error) = membarrier(MembarrierCommand::PrivateExpedited)
+        {
+            // It cannot fail once it was registered; if it does, any look that comes late enough will do.
+            tracing::warn!(%error, "no barrier on other threads");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         loop {
             let busy = self.executing.iter().map(|word| word.load(Ordering::SeqCst)).enumerate();
             let Some((ring, word)) = busy.into_iter().find(|(_, word)| *word != IDLE) else { return Ok(()) };
@@ -118,6 +139,36 @@ mod tests {
         assert_eq!(gate.close(Instant::now()), Ok(()), "whoever did not begin holds nothing");
         gate.open();
         assert!(gate.enter_if_open(7).is_some());
+    }
+
+    #[test]
+    fn nobody_slips_through_as_it_closes() {
+        for remote in [true, false] {
+            let gate = Gate { remote, ..Gate::default() };
+            let [shut, over] = [(); 2].map(|()| AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                for ring in 0..2 {
+                    let (gate, shut, over) = (&gate, &shut, &over);
+                    scope.spawn(move || {
+                        while !over.load(Ordering::Relaxed) {
+                            let _pass = gate.enter(RingIndex::new(ring).unwrap(), 1);
+                            assert!(
+                                !shut.load(Ordering::Relaxed),
+                                "a message is executed behind the closed gate"
+                            );
+                        }
+                    });
+                }
+                for _ in 0..2000 {
+                    gate.close(Instant::now() + Duration::from_secs(30)).unwrap();
+                    shut.store(true, Ordering::Relaxed);
+                    std::hint::black_box(&gate);
+                    shut.store(false, Ordering::SeqCst);
+                    gate.open();
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+        }
     }
 
     #[test]

@@ -39,11 +39,13 @@ pub struct Encoder<'a>(&'a mut Vec<u8>);
 
 impl<'a> Encoder<'a> {
     /// Appends to `buffer`.
+    #[inline]
     pub fn new(buffer: &'a mut Vec<u8>) -> Self {
         Self(buffer)
     }
 
     /// Appends raw bytes.
+    #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
@@ -54,6 +56,7 @@ pub struct Decoder<'a>(&'a [u8]);
 
 impl<'a> Decoder<'a> {
     /// Reads from `bytes`.
+    #[inline]
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
@@ -63,6 +66,7 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// [`DecodeError::Truncated`] when fewer are left.
+    #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         match self.0.split_at_checked(len) {
             Some((head, tail)) => {
@@ -75,6 +79,7 @@ impl<'a> Decoder<'a> {
 
     /// Bytes not yet taken.
     #[must_use]
+    #[inline]
     pub fn remaining(&self) -> usize {
         self.0.len()
     }
@@ -83,6 +88,7 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// [`DecodeError::Trailing`] otherwise.
+    #[inline]
     pub fn finish(self) -> Result<(), DecodeError> {
         if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(self.0.len())) }
     }
@@ -102,9 +108,11 @@ pub trait Wire: Sized {
 macro_rules! numbers {
     ($($ty:ty),*) => {$(
         impl Wire for $ty {
+            #[inline]
             fn encode(&self, to: &mut Encoder<'_>) {
                 to.put(&self.to_le_bytes());
             }
+            #[inline]
             fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
                 let mut bytes = [0; size_of::<$ty>()];
                 bytes.copy_from_slice(from.take(size_of::<$ty>())?);
@@ -116,9 +124,11 @@ macro_rules! numbers {
 numbers!(u8, u16, u32, u64, i32, i64, f32);
 
 impl Wire for bool {
+    #[inline]
     fn encode(&self, to: &mut Encoder<'_>) {
         u8::from(*self).encode(to);
     }
+    #[inline]
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         match u8::decode(from)? {
             0 => Ok(false),
@@ -129,9 +139,11 @@ impl Wire for bool {
 }
 
 impl<T: Wire + Copy + Default, const N: usize> Wire for [T; N] {
+    #[inline]
     fn encode(&self, to: &mut Encoder<'_>) {
         self.iter().for_each(|each| each.encode(to));
     }
+    #[inline]
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let mut list = [T::default(); N];
         for each in &mut list {
@@ -142,37 +154,47 @@ impl<T: Wire + Copy + Default, const N: usize> Wire for [T; N] {
 }
 
 impl<A: Wire, B: Wire> Wire for (A, B) {
+    #[inline]
     fn encode(&self, to: &mut Encoder<'_>) {
         self.0.encode(to);
         self.1.encode(to);
     }
+    #[inline]
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         Ok((A::decode(from)?, B::decode(from)?))
     }
 }
 
 impl<T: Wire> Wire for Option<T> {
+    #[inline]
     fn encode(&self, to: &mut Encoder<'_>) {
         self.is_some().encode(to);
         if let Some(value) = self {
             value.encode(to);
         }
     }
+    #[inline]
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         Ok(if bool::decode(from)? { Some(T::decode(from)?) } else { None })
     }
 }
 
 impl<T: Wire> Wire for Vec<T> {
+    #[inline]
     fn encode(&self, to: &mut Encoder<'_>) {
         count(self.len(), to);
         self.iter().for_each(|each| each.encode(to));
     }
+    #[inline]
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let len = u32::decode(from)? as usize;
         // Every element takes at least one byte, so a count beyond what is left is a lie.
         if len > MAX_LIST || len > from.remaining() {
             return Err(DecodeError::TooLong(len));
+        }
+        if len == 0 {
+            // Most lists are.
+            return Ok(Self::new());
         }
         (0..len).map(|_| T::decode(from)).collect()
     }
@@ -189,10 +211,12 @@ impl std::fmt::Debug for Bytes {
 }
 
 impl Wire for Bytes {
+    #[inline]
     fn encode(&self, to: &mut Encoder<'_>) {
         count(self.0.len(), to);
         to.put(&self.0);
     }
+    #[inline]
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let len = u32::decode(from)? as usize;
         Ok(Self(from.take(len)?.to_vec()))
@@ -200,10 +224,12 @@ impl Wire for Bytes {
 }
 
 impl Wire for String {
+    #[inline]
     fn encode(&self, to: &mut Encoder<'_>) {
         count(self.len(), to);
         to.put(self.as_bytes());
     }
+    #[inline]
     fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let len = u32::decode(from)? as usize;
         let bytes = from.take(len)?;

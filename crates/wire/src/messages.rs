@@ -47,6 +47,7 @@ macro_rules! messages {
                 $(self.$field.encode(to);)*
             }
             #[allow(unused_variables)]
+            #[inline]
             fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
                 Ok(Self { $($field: Wire::decode(from)?),* })
             }

@@ -89,6 +89,8 @@ pub struct Stream {
     /// Handle of the function last launched; 0 for none.
     last_callee: AtomicU64,
     pace: Mutex<Pace<Marker>>,
+    /// What [`Pace::may_be_full`] said when `pace` was last held.
+    may_be_full: AtomicBool,
     /// What it waits for in memory.
     waits: Mutex<Waits>,
     /// Whether it has left the table.
@@ -130,6 +132,7 @@ impl Stream {
             idle_at: AtomicU64::new(0),
             last_callee: AtomicU64::new(0),
             pace: Mutex::default(),
+            may_be_full: AtomicBool::new(false),
             waits: Mutex::default(),
             gone: AtomicBool::new(false),
             backend: Arc::clone(backend),
@@ -152,14 +155,16 @@ impl Stream {
     /// # Errors
     /// The backend's, for instance an execution error of the context.
     pub fn begin_work(&self) -> backend::Result<()> {
-        self.submitted.fetch_add(1, Ordering::Relaxed);
         let mut pace = lock(&self.pace);
+        // Written by whoever holds the lock alone.
+        self.submitted.store(self.submitted.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         if pace.count() {
             let now = Instant::now();
             pace.settle(Marker::is_complete, now);
             // In a failed context nothing is in the way any more.
             pace.mark(self.ctx.mark(self.arg()).ok(), now);
         }
+        self.may_be_full.store(pace.may_be_full(), Ordering::Relaxed);
         drop(pace);
         self.ctx.host_copy().hold_back(self)
     }
@@ -167,8 +172,13 @@ impl Stream {
     /// Whether it has been given so much that the next piece of work should wait.
     #[must_use]
     pub fn is_full(&self) -> bool {
+        if !self.may_be_full.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut pace = lock(&self.pace);
-        pace.may_be_full() && pace.is_full(Marker::is_complete, Instant::now())
+        let full = pace.may_be_full() && pace.is_full(Marker::is_complete, Instant::now());
+        self.may_be_full.store(pace.may_be_full(), Ordering::Relaxed);
+        full
     }
 
     /// Lets work through until some is complete.

@@ -90,6 +90,8 @@ pub struct Caller {
 
 #[derive(Default)]
 struct Recent {
+    /// The stream that was found for the message in hand.
+    found: Option<(StreamKey, Arc<Stream>)>,
     stream: Option<(StreamKey, Weak<Stream>)>,
     callee: Option<(ContextId, Callee, Weak<Function>)>,
 }
@@ -187,7 +189,8 @@ impl Session {
         stream: StreamName,
     ) -> Result<Arc<Stream>> {
         let key = StreamKey::new(ctx, stream, caller.number());
-        if let Some(found) = self.known_stream(caller, key) {
+        let found = caller.recent.found.take().filter(|(found, stream)| *found == key && !stream.is_gone());
+        if let Some(found) = found.map(|(_, stream)| stream).or_else(|| self.known_stream(caller, key)) {
             if found.record.ctx != ctx {
                 return Err(Failure::new(CuError::INVALID_HANDLE, format!("{key} is of another context")));
             }

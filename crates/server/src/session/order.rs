@@ -262,9 +262,11 @@ impl Session {
             (_, Request::GraphLaunch(m)) => StreamKey::new(m.ctx, m.stream, caller.number()),
             _ => return true,
         };
-        let Some(stream) = self.known_stream(caller, key).filter(|stream| stream.is_full()) else {
+        let Some(stream) = self.known_stream(caller, key) else { return true };
+        if !stream.is_full() {
+            caller.recent.found = Some((key, stream));
             return true;
-        };
+        }
         let begun = Instant::now();
         let mut backoff = Backoff::new();
         while stream.is_full() {

@@ -168,6 +168,7 @@ impl Session {
             Ok(request) => self.dispatch(request, caller),
             Err(error) => Answer::Failed(malformed(taken.opcode, error)),
         };
+        caller.recent.found = None;
         let answer = answer.bounded(name);
         if let Answer::Failed(failure) = &answer {
             self.note_failure(failure, taken.opcode, taken.pipelined);
