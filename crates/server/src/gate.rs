@@ -152,17 +152,17 @@ mod tests {
                     scope.spawn(move || {
                         while !over.load(Ordering::Relaxed) {
                             let _pass = gate.enter(RingIndex::new(ring).unwrap(), 1);
-                            assert!(
-                                !shut.load(Ordering::Relaxed),
-                                "a message is executed behind the closed gate"
-                            );
+                            for _ in 0..50 {
+                                assert!(!shut.load(Ordering::Relaxed), "executed behind the closed gate");
+                                std::hint::spin_loop();
+                            }
                         }
                     });
                 }
-                for _ in 0..2000 {
+                for _ in 0..5000 {
                     gate.close(Instant::now() + Duration::from_secs(30)).unwrap();
                     shut.store(true, Ordering::Relaxed);
-                    std::hint::black_box(&gate);
+                    (0..50).for_each(|_| std::hint::spin_loop());
                     shut.store(false, Ordering::SeqCst);
                     gate.open();
                 }
