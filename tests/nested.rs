@@ -16,9 +16,24 @@ const EXCEPT: &[(&str, &str)] = &[
     ("sharing::a_piece_is_exported_and_imported", "a descriptor alone does not keep memory"),
     ("linking", PLACES),
     ("module_unload", PLACES),
+    ("batches", SHARED),
+    ("callbacks", SHARED),
+    ("capture", SHARED),
+    ("conditional", SHARED),
+    ("driver_api", SHARED),
+    ("graph_calls", SHARED),
+    ("graph_nodes", SHARED),
+    ("graphs", SHARED),
+    ("host_register", SHARED),
+    ("host_threads", SHARED),
+    ("memops", SHARED),
+    ("pinned", SHARED),
+    ("streams", SHARED),
     ("nvml", "the machine's GPUs are asked of the vendor's driver alone"),
 ];
 
+const SHARED: &str =
+    "its pinned memory is a shared mapping of its server, and those are not mapped on the device";
 const PLACES: &str =
     "variables lie where the driver below puts them, which is not steered: not in places of unloaded code";
 
