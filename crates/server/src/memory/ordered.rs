@@ -72,7 +72,7 @@ impl DeviceMemory {
         match inner.take_freed(holder, bytes, ctx, |_| true) {
             Some((allocation, marker)) => {
                 drop(inner);
-                let waits = stream.begin_work().and_then(|()| {
+                let waits = stream.begin_work().and_then(|_work| {
                     self.backend.stream_wait_event(stream.ctx.raw, stream.arg(), marker.event(), 0)
                 });
                 match waits {

@@ -9,7 +9,7 @@ use backend::{Backend, RawStream, StreamArg};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 use wire::{ContextId, GreenId, LaunchValue, MemoryOperation, Stream as StreamName, StreamId};
 
@@ -70,6 +70,10 @@ pub struct StreamRecord {
     /// When it was made, and what the device library took.
     pub placement: Placement,
 }
+
+/// Work of a stream is being submitted.
+#[must_use = "the stream may be taken for idle once this is gone"]
+pub struct Submitting<'a>(#[expect(dead_code, reason = "held, not looked at")] MutexGuard<'a, Pace<Marker>>);
 
 /// A live stream; ended when the last user lets go.
 pub struct Stream {
@@ -150,11 +154,11 @@ impl Stream {
         &*self.backend
     }
 
-    /// To be called before work is submitted.
+    /// To be called before work is submitted; what is given back lives until it has been.
     ///
     /// # Errors
     /// The backend's, for instance an execution error of the context.
-    pub fn begin_work(&self) -> backend::Result<()> {
+    pub fn begin_work(&self) -> backend::Result<Submitting<'_>> {
         let mut pace = lock(&self.pace);
         // Written by whoever holds the lock alone.
         self.submitted.store(self.submitted.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -165,8 +169,8 @@ impl Stream {
             pace.mark(self.ctx.mark(self.arg()).ok(), now);
         }
         self.may_be_full.store(pace.may_be_full(), Ordering::Relaxed);
-        drop(pace);
-        self.ctx.host_copy().hold_back(self)
+        self.ctx.host_copy().hold_back(self)?;
+        Ok(Submitting(pace))
     }
 
     /// Whether it has been given so much that the next piece of work should wait.
@@ -190,7 +194,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::begin_work`].
-    pub fn begin_launch(&self, callee: u64) -> backend::Result<()> {
+    pub fn begin_launch(&self, callee: u64) -> backend::Result<Submitting<'_>> {
         self.last_callee.store(callee, Ordering::Relaxed);
         self.begin_work()
     }
@@ -225,19 +229,21 @@ impl Stream {
         self.submitted.load(Ordering::Relaxed) != self.idle_at.load(Ordering::Relaxed)
     }
 
-    /// Whether all its work is complete.
+    /// Whether all its work is complete. It is not while somebody is about to give it some, who has counted that already.
     ///
     /// # Errors
     /// The execution error the context is in.
     pub fn poll(&self) -> backend::Result<bool> {
-        let submitted = self.submitted.load(Ordering::Acquire);
+        let held = match self.pace.try_lock() {
+            Ok(pace) => Some(pace),
+            Err(TryLockError::Poisoned(pace)) => Some(pace.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
         let idle = self.backend.stream_query(self.ctx.raw, self.arg())?;
+        let Some(mut pace) = held else { return Ok(false) };
         if idle {
-            self.idle_at.store(submitted, Ordering::Release);
-            let mut pace = lock(&self.pace);
-            if self.submitted.load(Ordering::Acquire) == submitted {
-                pace.idle();
-            }
+            self.idle_at.store(self.submitted.load(Ordering::Relaxed), Ordering::Release);
+            pace.idle();
         }
         Ok(idle)
     }
@@ -267,5 +273,32 @@ impl Drop for Stream {
         {
             tracing::warn!(stream = %self.record.key, %error, "stream not destroyed");
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::objects::ContextRecord;
+    use backend_soft::SoftBackend;
+
+    #[test]
+    fn a_stream_that_is_about_to_be_given_work_is_not_idle() {
+        let placer = Placer::new(Arc::new(SoftBackend::default()), 0);
+        let (id, ctx) = (StreamId(2), ContextId(1));
+        let record =
+            ContextRecord { id: ctx, device: 0, flags: 0, primary: true, placement: Placement::default() };
+        let context = Context::make(&placer, record, Making::New).unwrap();
+        let (key, placement) = (StreamKey::Created(id), Placement::default());
+        let record = StreamRecord { key, ctx, flags: 0, priority: 0, green: None, placement };
+        let stream = Stream::make(&placer, &context, None, record, Making::New).unwrap();
+        assert!(stream.poll().unwrap() && !stream.may_be_busy());
+        // The device has nothing to do yet, but whoever frees memory now has to wait for what comes.
+        let work = stream.begin_work().unwrap();
+        assert!(!stream.poll().unwrap() && stream.may_be_busy());
+        drop(work);
+        assert!(stream.may_be_busy(), "nobody has looked since");
+        assert!(stream.poll().unwrap() && !stream.may_be_busy());
     }
 }

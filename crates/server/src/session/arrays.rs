@@ -146,7 +146,7 @@ impl Execute for wire::CopyBox {
         let extent = [width, height, depth];
         let dst = session.box_side(caller, self.dst, extent)?;
         let src = session.box_side(caller, self.src, extent)?;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         let copy = CopyBox { dst: dst.side, src: src.side, width, height, depth };
         session.backend().copy_box(stream.ctx.raw, stream.arg(), &copy)?;
         if let CopySide::Slot(slot) = self.src {

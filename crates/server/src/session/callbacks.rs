@@ -140,7 +140,7 @@ impl Execute for wire::HostFunction {
         let mut submit = || {
             let stream = session.stream(caller, self.ctx, self.stream)?;
             let (callbacks, id) = (Arc::clone(&session.callbacks), self.callback);
-            stream.begin_work()?;
+            let _work = stream.begin_work()?;
             let run = Box::new(move |status| callbacks.run(id, status));
             Ok(session.backend().host_function(stream.ctx.raw, stream.arg(), run)?)
         };

@@ -76,7 +76,7 @@ impl Execute for wire::CopyFromInline {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let Bytes(data) = self.data;
         session.check_memory(self.dst, data.len() as u64)?;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         // Plain host memory: read when the call returns.
         let src = data.as_ptr() as u64;
         session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, src, data.len() as u64)?;
@@ -89,7 +89,7 @@ impl Execute for wire::CopyFromSlot {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_memory(self.dst, self.bytes.into())?;
         let src = session.slot(caller, self.slot, self.bytes)?;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, src, self.bytes.into())?;
         stream.ctx.host_copy().note(&stream)?;
         session.slot_used(caller, self.slot, &stream)
@@ -112,7 +112,7 @@ impl Execute for wire::CopyToInline {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_memory(self.src, self.bytes.into())?;
         let bounce = session.bounce(caller)?;
-        stream.begin_work()?;
+        let work = stream.begin_work()?;
         session.backend().copy(
             stream.ctx.raw,
             stream.arg(),
@@ -120,6 +120,7 @@ impl Execute for wire::CopyToInline {
             self.src,
             self.bytes.into(),
         )?;
+        drop(work);
         session.wait(|| stream.poll())?;
         let data = bounce.read(bytes);
         session.hand_over_output(&stream)?;
@@ -132,7 +133,7 @@ impl Execute for wire::CopyToSlot {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_memory(self.src, self.bytes.into())?;
         let dst = session.slot(caller, self.slot, self.bytes)?;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         session.backend().copy(stream.ctx.raw, stream.arg(), dst, self.src, self.bytes.into())?;
         session.slot_used(caller, self.slot, &stream)
     }
@@ -149,7 +150,7 @@ impl Execute for wire::Copy {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_memory(self.dst, self.bytes)?;
         session.check_memory(self.src, self.bytes)?;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         Ok(session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, self.src, self.bytes)?)
     }
 }
@@ -177,7 +178,7 @@ impl Execute for wire::Copy3D {
             height: self.height,
             depth: self.depth,
         };
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         Ok(session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?)
     }
 }
@@ -189,7 +190,7 @@ impl Execute for wire::CopyRowsFromSlot {
         session.check_pitched(&self.dst, shape)?;
         let src = session.packed_slot(caller, self.slot, shape)?;
         let Self { width, height, depth, .. } = self;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         let copy = Copy3D { dst: pitched(self.dst), src, width, height, depth };
         session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?;
         stream.ctx.host_copy().note(&stream)?;
@@ -204,7 +205,7 @@ impl Execute for wire::CopyRowsToSlot {
         session.check_pitched(&self.src, shape)?;
         let dst = session.packed_slot(caller, self.slot, shape)?;
         let Self { width, height, depth, .. } = self;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         let copy = Copy3D { dst, src: pitched(self.src), width, height, depth };
         session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?;
         session.slot_used(caller, self.slot, &stream)
@@ -223,7 +224,7 @@ impl Execute for wire::Fill {
             width: self.width,
             height: self.height,
         };
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         Ok(session.backend().fill(stream.ctx.raw, stream.arg(), &fill)?)
     }
 }
@@ -237,7 +238,7 @@ impl Execute for wire::CopyPeer {
             .or_else(|_| session.stream(caller, self.src_ctx, self.stream))?;
         session.check_memory(self.dst, self.bytes)?;
         session.check_memory(self.src, self.bytes)?;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         let (dst, src) = ((dst_ctx.raw, self.dst), (src_ctx.raw, self.src));
         Ok(session.backend().copy_peer(stream.arg(), dst, src, self.bytes)?)
     }

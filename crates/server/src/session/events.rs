@@ -38,7 +38,7 @@ impl Execute for wire::EventRecord {
             let detail = format!("{:?} is of another context than {}", self.event, stream.record.key);
             return Err(Failure::new(CuError::INVALID_HANDLE, detail));
         }
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         session.backend().event_record(stream.ctx.raw, event.raw, stream.arg(), self.flags)?;
         event.note_record();
         Ok(())

@@ -402,7 +402,7 @@ impl Execute for wire::GraphUpload {
         let graph = session.graph(self.exec)?;
         let mut state = lock(&graph.state);
         let built = ready(session, &graph, &mut state)?;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         Ok(session.backend().graph_upload(stream.ctx.raw, stream.arg(), built.raw)?)
     }
 }
@@ -442,7 +442,7 @@ fn launch(
 ) -> Result<()> {
     let stream = session.stream(caller, message.ctx, message.stream)?;
     let built = ready(session, graph, state)?;
-    stream.begin_launch(message.exec.handle())?;
+    let _work = stream.begin_launch(message.exec.handle())?;
     let launched = session.backend().graph_launch(stream.ctx.raw, stream.arg(), built.raw);
     launched.map_err(|code| Failure::new(code, format!("launch of {:?}", message.exec)))?;
     built.note_records();

@@ -179,7 +179,7 @@ impl Execute for wire::ContextRecordEvent {
             return Err(Failure::new(CuError::INVALID_HANDLE, detail));
         }
         let gather = session.gather(&ctx)?;
-        gather.begin_work()?;
+        let _work = gather.begin_work()?;
         for stream in session.streams_of(self.ctx, self.green).iter().filter(|stream| stream.may_be_busy()) {
             let marker = ctx.mark(stream.arg())?;
             session.backend().stream_wait_event(ctx.raw, gather.arg(), marker.event(), 0)?;
@@ -194,7 +194,7 @@ impl Execute for wire::ContextWaitEvent {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let (ctx, event) = (session.context(self.ctx)?, read(&session.table).event(self.event)?);
         for stream in session.streams_of(self.ctx, self.green) {
-            stream.begin_work()?;
+            let _work = stream.begin_work()?;
             session.backend().stream_wait_event(ctx.raw, stream.arg(), event.raw, 0)?;
         }
         Ok(())

@@ -47,7 +47,7 @@ impl Execute for wire::Launch {
             Callee::Kernel(id) => id.handle(),
         };
         function.note_launch();
-        stream.begin_launch(handle)?;
+        let _work = stream.begin_launch(handle)?;
         let launch = Launch {
             function: function.raw,
             grid: self.grid,

@@ -94,7 +94,7 @@ impl Execute for wire::MemFreeAsync {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let holder = session.devices.iter().find(|memory| memory.find(self.address).is_some());
         // A piece of work like any other: who waits for the stream waits for the free.
-        stream.begin_work()?;
+        drop(stream.begin_work()?);
         let marker = session.mark(&stream)?;
         if holder.is_some_and(|memory| memory.free_ordered(self.address, &stream, marker)) {
             Ok(())

@@ -96,7 +96,7 @@ impl Execute for wire::StreamWaitEvent {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let event = crate::read(&session.table).event(self.event)?;
-        stream.begin_work()?;
+        let _work = stream.begin_work()?;
         Ok(session.backend().stream_wait_event(stream.ctx.raw, stream.arg(), event.raw, self.flags)?)
     }
 }
