@@ -263,6 +263,9 @@ fn a_suspended_supervisor() {
     let job = stage.started("vector_loop", &["800", "40"]).unwrap();
     let pid = rustix::process::Pid::from_raw(job.pid()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TSTP).unwrap();
+    // It stops its program first, and itself after that.
+    let stopped = rustix::process::WaitIdOptions::STOPPED | rustix::process::WaitIdOptions::NOWAIT;
+    rustix::process::waitid(rustix::process::WaitId::Pid(pid), stopped).unwrap();
     let output = stage.place().checkpoint_command(After::Stop).output().unwrap();
     Failure::of(&output).unwrap().expect(1, &[&format!("kill -CONT {}", job.pid())]);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();

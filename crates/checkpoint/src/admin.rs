@@ -164,22 +164,33 @@ pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Re
     let waiting = stream.try_clone().map_err(fail)?;
     waiting.set_read_timeout(Some(SILENCE)).map_err(fail)?;
     let mut from = BufReader::new(stream);
-    // The first event comes at once.
-    while let Err(error) = from.fill_buf() {
-        match (error.kind(), &listener) {
-            (io::ErrorKind::WouldBlock, Ok(pid)) if is_stopped(*pid) => return Err(suspended(*pid)),
-            (io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted, _) => {}
-            _ => return Err(fail(error)),
+    // The first event comes at once; what is asked of one that is stopped before it is forgotten.
+    let mut begun = false;
+    let mut told = false;
+    loop {
+        while let Err(error) = from.fill_buf() {
+            match (error.kind(), &listener) {
+                (io::ErrorKind::WouldBlock, Ok(pid)) if !told && is_stopped(*pid) => {
+                    if !begun {
+                        return Err(suspended(*pid, "ask again"));
+                    }
+                    told = true;
+                    each(&Event::Step { step: suspended(*pid, "the checkpoint goes on").message });
+                }
+                (io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted, _) => {}
+                _ => return Err(fail(error)),
+            }
         }
-    }
-    waiting.set_read_timeout(None).map_err(fail)?;
-    while let Some(event) = receive::<Event>(&mut from).map_err(fail)? {
+        // What has begun to come comes whole.
+        waiting.set_read_timeout(None).map_err(fail)?;
+        let Some(event) = receive::<Event>(&mut from).map_err(fail)? else { return Err(ended()) };
+        waiting.set_read_timeout(Some(SILENCE)).map_err(fail)?;
+        begun = true;
         each(&event);
         if event.is_last() {
             return Ok(event);
         }
     }
-    Err(ended())
 }
 
 /// Whether a process is stopped, as by SIGTSTP.
@@ -189,13 +200,9 @@ fn is_stopped(pid: i32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('T'))
 }
 
-fn suspended(pid: i32) -> Failure {
-    Failure::new(
-        Kind::Failed,
-        format!(
-            "the job's supervisor, process {pid}, is stopped: let it go on with `kill -CONT {pid}` and ask again"
-        ),
-    )
+fn suspended(pid: i32, then: &str) -> Failure {
+    let how = format!("let it go on with `kill -CONT {pid}`, and {then}");
+    Failure::new(Kind::Failed, format!("the job's supervisor, process {pid}, is stopped: {how}"))
 }
 
 #[cfg(test)]

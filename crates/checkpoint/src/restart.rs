@@ -158,15 +158,13 @@ impl Restart {
             blank: host::driver::blank_nodes(),
             log_level: CRIU_LOG_LEVEL,
         };
-        let job = host::Restored::restore(&criu, spec)
-            .map_err(|error| explained(&criu, failure_of(&error)))
-            .and_then(|stopped| {
-                drop(meter);
-                wake(stopped, &sessions, restored)
-            });
-        drop(work);
+        let stopped = host::Restored::restore(&criu, spec);
+        let stopped = stopped.map_err(|error| explained(&criu, failure_of(&error)));
+        drop(meter);
         // The job goes on without its image, which may be removed.
         drop(self);
+        let job = stopped.and_then(|stopped| wake(stopped, &sessions, restored));
+        drop(work);
         let ending = job.and_then(|job| {
             let told = (way_back, settings.store_is_default);
             Supervisor::new(facts, command, job, Arc::clone(&sessions), told)
