@@ -173,6 +173,8 @@ pub fn serve_on(
         Start::Restore { .. } => {
             let Some((opened, prepared)) = prepared else { return Ok(()) };
             let made = restore(&supervisor, (dir, sharing), session, backend, (&opened, prepared))?;
+            // The session goes on without its image, which may be removed.
+            drop(opened);
             Server { session: made, number: session, rings: None, writer: None }.run(&mut supervisor)
         }
     });
