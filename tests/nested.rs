@@ -26,6 +26,7 @@ const EXCEPT: &[(&str, &str)] = &[
     ("graphs", SHARED),
     ("host_register", SHARED),
     ("host_threads", SHARED),
+    ("managed", SHARED),
     ("memops", SHARED),
     ("pinned", SHARED),
     ("streams", SHARED),

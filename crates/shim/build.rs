@@ -5,6 +5,8 @@ use std::{collections::BTreeSet, env, error::Error, fmt::Write, fs, path::PathBu
 
 use cuda_list::{Chapter, List, Role, Version};
 
+const LOCATION: &str = "sys::CUmemLocation";
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
@@ -55,7 +57,10 @@ fn supported(
     let mut arguments = Vec::new();
     for param in &version.params {
         let name = format!("r#{}", param.name);
-        params.push(format!("{name}: {}", param.c_type.rust(enums)));
+        let by_value = param.c_type.rust(enums);
+        // A record by value: the enumeration in it may be any number.
+        let ty = if by_value == LOCATION { format!("MaybeUninit<{LOCATION}>") } else { by_value };
+        params.push(format!("{name}: {ty}"));
         let stream = per_thread && param.role == Role::Stream;
         arguments.push(if stream { format!("crate::default_stream::or_per_thread({name})") } else { name });
     }

@@ -6,9 +6,7 @@ use wire::DeviceFacts;
 
 /// Attributes answered 0.
 const HIDDEN: &[Attribute] = &[
-    // Managed memory and memory that the host shares without asking.
-    Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
-    Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+    // Memory that the host shares without asking.
     Attribute::CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
     Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
     Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -32,8 +30,15 @@ const HIDDEN: &[Attribute] = &[
     Attribute::CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK,
 ];
 
-/// Sets the attributes of features that are not carried to 0.
-pub(crate) fn hide_what_is_not_carried(device: &mut DeviceFacts) {
+/// Attributes answered 1: what every device has here.
+const EVERYWHERE: [Attribute; 2] =
+    [Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS];
+
+/// Sets the attributes of features that are not carried to 0, and of those that every device has here to 1.
+pub(crate) fn tell_what_is_carried(device: &mut DeviceFacts) {
+    let everywhere = EVERYWHERE.map(|attribute| attribute as i32);
+    device.attributes.retain(|(attribute, _)| !everywhere.contains(attribute));
+    device.attributes.extend(everywhere.map(|attribute| (attribute, 1)));
     for (attribute, value) in &mut device.attributes {
         if HIDDEN.iter().any(|hidden| *hidden as i32 == *attribute) {
             *value = 0;

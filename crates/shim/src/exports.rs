@@ -3,6 +3,7 @@
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+use std::mem::MaybeUninit;
 
 use cuda_abi::{CuResult, FunctionId, sys};
 

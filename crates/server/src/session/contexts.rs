@@ -97,7 +97,7 @@ impl Execute for wire::GetFacts {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<SessionFacts> {
         let backend = session.backend();
         let mut devices = backend.devices().to_vec();
-        devices.iter_mut().for_each(crate::facts::hide_what_is_not_carried);
+        devices.iter_mut().for_each(crate::facts::tell_what_is_carried);
         Ok(SessionFacts { driver_version: backend.driver_version().min(NEWEST_DRIVER), devices })
     }
 }

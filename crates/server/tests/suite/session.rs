@@ -13,7 +13,8 @@ fn facts_hide_what_is_not_carried() {
     assert!(facts.driver_version <= 13000);
     let attributes = &facts.devices[0].attributes;
     let attribute = |wanted: i32| attributes.iter().find(|(id, _)| *id == wanted).map(|(_, value)| *value);
-    assert_eq!(attribute(83).unwrap_or(0), 0, "managed memory");
+    assert_eq!(attribute(100).unwrap_or(0), 0, "memory that the host shares without asking");
+    assert_eq!(attribute(83), Some(1), "managed memory");
     assert_eq!(attribute(10), Some(32), "warp size");
 }
 

@@ -58,7 +58,7 @@ const WAYS: &[Way] = &[
     way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], level),
     way("graph node", &["cuGraphAddMemAllocNode"], graph_node),
     way("virtual memory", &["cuMemCreate", "cuMemRetainAllocationHandle"], mapped),
-    way("managed memory", &["cuMemAllocManaged"], unavailable),
+    way("managed memory", &["cuMemAllocManaged"], pinned),
     way(
         "external memory",
         &[
@@ -132,7 +132,7 @@ fn mapped(_: &mut App, thread: &mut Thread) -> Fate {
     Fate::Captured(address)
 }
 
-/// Its contents come back with the session's files, which are the supervisor's; here they stay.
+/// To the server managed memory is nothing else. Its contents come back with the session's files, which are the supervisor's; here they stay.
 fn pinned(app: &mut App, thread: &mut Thread) -> Fate {
     let (_, address) = app.pinned(thread, PinnedId(900), 4096);
     thread.put(address, &WORDS);

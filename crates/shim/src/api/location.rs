@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint};
 use cuda_abi::{CuError, CuResult, sys};
 use wire::Device;
 
-use crate::client::session;
+use crate::client::{Home, session};
 
 /// A `CUmemLocation`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +38,30 @@ impl Location {
         }
         // SAFETY: not NULL, and as the caller says.
         Ok(unsafe { Self::read(from) })
+    }
+
+    /// That of a device by its ordinal, or of the host (`CU_DEVICE_CPU`).
+    pub fn of_device(ordinal: c_int) -> Self {
+        use sys::CUmemLocationType as Kind;
+        let kind =
+            if ordinal == -1 { Kind::CU_MEM_LOCATION_TYPE_HOST } else { Kind::CU_MEM_LOCATION_TYPE_DEVICE };
+        Self { kind: kind as c_uint, id: ordinal }
+    }
+
+    /// Where it has managed memory be.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, and `INVALID_VALUE` for what is no location.
+    pub fn home(self) -> CuResult<Home> {
+        use sys::CUmemLocationType as Kind;
+        const HOST: c_uint = Kind::CU_MEM_LOCATION_TYPE_HOST as c_uint;
+        const NUMA: c_uint = Kind::CU_MEM_LOCATION_TYPE_HOST_NUMA as c_uint;
+        const NEAREST: c_uint = Kind::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT as c_uint;
+        match self.kind {
+            HOST | NEAREST => Ok(Home::Host),
+            NUMA => u32::try_from(self.id).map(Home::Numa).map_err(|_| CuError::INVALID_VALUE),
+            _ => self.device().map(|device| Home::Device(device.0)),
+        }
     }
 
     /// The device that it names.

@@ -56,7 +56,7 @@ pub unsafe fn cuMemAllocPitch_v2(
     Ok(())
 }
 
-/// Frees device memory; 0 is nothing to free.
+/// Frees device or managed memory; 0 is nothing to free.
 pub unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CuResult {
     with(|call| {
         if dptr == 0 {
@@ -66,6 +66,9 @@ pub unsafe fn cuMemFree_v2(dptr: CUdeviceptr) -> CuResult {
         call.unsafe_in_capture()?;
         if call.free_graph_memory(dptr)? {
             return Ok(());
+        }
+        if call.is_managed(dptr) {
+            return call.free_managed(dptr);
         }
         // Out of the table first, so that of two threads that free the same memory one is told.
         let allocation = call.session.memory.remove(dptr, Kind::is_freed).ok_or(CuError::INVALID_VALUE)?;

@@ -24,6 +24,7 @@ pub mod library;
 pub mod link;
 mod location;
 pub mod logs;
+pub mod managed;
 pub mod memop;
 pub mod memory;
 pub mod module;

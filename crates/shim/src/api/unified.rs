@@ -65,14 +65,16 @@ fn value(of: Attribute, found: &Allocation, address: u64) -> Option<Value> {
     use Attribute::*;
     let out_of_reach = matches!(found.kind, Kind::Registered { file: None, .. });
     let pinned = matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. });
+    let managed = matches!(found.kind, Kind::Managed { .. });
     Some(match of {
         CU_POINTER_ATTRIBUTE_CONTEXT => Value::Word(found.owner.context.id.handle()),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE if pinned => Value::Int(CUmemorytype::CU_MEMORYTYPE_HOST as u32),
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE => Value::Int(CUmemorytype::CU_MEMORYTYPE_DEVICE as u32),
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER if out_of_reach => return None,
         CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Word(address),
-        CU_POINTER_ATTRIBUTE_HOST_POINTER if pinned => Value::Word(address),
+        CU_POINTER_ATTRIBUTE_HOST_POINTER if pinned || managed => Value::Word(address),
         CU_POINTER_ATTRIBUTE_HOST_POINTER => return None,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED => Value::Int(managed.into()),
         CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Word(found.number.into()),
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => Value::Int(found.owner.context.device.0),
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR => {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use wire::{PinnedId, PoolId};
 
+use super::advice::Advised;
 use super::context::Owner;
 use super::moving::Pages;
 use crate::graph::GraphMemory;
@@ -16,7 +17,7 @@ const DEVICE: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
 const ARENAS: std::ops::Range<u64> = 0x2000_0000_0000..0x3000_0000_0000;
 /// The part of it where the application reserves addresses itself.
 const RESERVED: std::ops::Range<u64> = 0x4000_0000_0000..0x5000_0000_0000;
-/// Where pinned memory can lie: 64 windows of 64 GiB.
+/// Where pinned and managed memory can lie: 64 windows of 64 GiB.
 pub const PINNED: std::ops::Range<u64> = 0x5000_0000_0000..0x5400_0000_0000;
 
 /// What kind of allocation it is.
@@ -41,6 +42,13 @@ pub enum Kind {
         /// `CU_MEMHOSTALLOC_*`.
         flags: u32,
     },
+    /// `cuMemAllocManaged`.
+    Managed {
+        /// Its file.
+        id: PinnedId,
+        /// What the application has said of it.
+        advice: Arc<Mutex<Advised>>,
+    },
     /// Memory of the application's own that `cuMemHostRegister` was told of.
     Registered {
         /// `CU_MEMHOSTREGISTER_*`.
@@ -64,9 +72,12 @@ impl Kind {
             Self::Device | Self::Pooled(_) => true,
             // What a launch has allocated outlives its graph.
             Self::Graph(memory) => memory.strong_count() == 0,
-            Self::Mapped | Self::Opened | Self::Global(_) | Self::Pinned { .. } | Self::Registered { .. } => {
-                false
-            }
+            Self::Mapped
+            | Self::Opened
+            | Self::Global(_)
+            | Self::Pinned { .. }
+            | Self::Managed { .. }
+            | Self::Registered { .. } => false,
         }
     }
 }
@@ -91,7 +102,7 @@ pub struct Allocation {
 pub enum Place {
     /// Device memory.
     Device,
-    /// Pinned memory: the server has it at the same address.
+    /// Pinned or managed memory: the server has it at the same address.
     Pinned,
     /// Memory of this process alone.
     Host,
@@ -144,7 +155,9 @@ impl Memory {
     /// Whether pinned memory has that id.
     pub fn has_pinned(&self, id: u32) -> bool {
         let is = |kind: &Kind| match kind {
-            Kind::Pinned { id: found, .. } | Kind::Registered { file: Some(found), .. } => found.0 == id,
+            Kind::Pinned { id: found, .. }
+            | Kind::Managed { id: found, .. }
+            | Kind::Registered { file: Some(found), .. } => found.0 == id,
             _ => false,
         };
         self.read().values().any(|found| is(&found.kind))

@@ -4,6 +4,7 @@
 //! ring, context stack and caches, and the session's tables. Handles are looked up here, errors that CUDA gives at the call
 //! are decided here, and only what is well formed is sent.
 
+mod advice;
 mod arrays;
 mod callbacks;
 mod code;
@@ -20,6 +21,7 @@ mod greens;
 mod image;
 mod jit;
 mod links;
+mod managed;
 mod memory;
 mod moving;
 mod objects;
@@ -32,6 +34,7 @@ mod session;
 mod tensor_maps;
 mod thread;
 
+pub use advice::{Advice, Advised, Home};
 pub use arrays::{Array, Mipmap, Plain, TexelDescs, TexelKind};
 pub use callbacks::Callback;
 pub use connect::{JOB, start};
@@ -42,6 +45,7 @@ pub use copy_rows::{Extent, LocalRows, Rows};
 pub use image::Upload;
 pub use jit::JitOptions;
 pub use links::{Link, LinkInput, LinkOptions};
+pub use managed::Managed;
 pub use memory::{Allocation, Kind, Place};
 pub use objects::{Callable, Event, Library, Module, OldForm, Origin, Stream};
 pub use pools::Pool;

@@ -22,6 +22,19 @@ impl Call<'_> {
     /// # Errors
     /// What the server says; `MAP_FAILED`.
     pub fn allocate_pinned(&mut self, bytes: u64, flags: u32) -> CuResult<u64> {
+        self.allocate_shared(bytes, flags, |id| Kind::Pinned { id, flags: flags | DEVICEMAP })
+    }
+
+    /// Allocates memory that application and device have in common, in the current context: of the kind that is made of its file's id.
+    ///
+    /// # Errors
+    /// What the server says; `MAP_FAILED`.
+    pub(super) fn allocate_shared(
+        &mut self,
+        bytes: u64,
+        flags: u32,
+        kind: impl FnOnce(PinnedId) -> Kind,
+    ) -> CuResult<u64> {
         let context = Arc::clone(self.context()?);
         let id = PinnedId(self.session.next_id());
         let address = self.ask(&PinnedAlloc { ctx: context.id, pinned: id, bytes, flags })?;
@@ -30,8 +43,7 @@ impl Call<'_> {
             self.ask(&PinnedFree { pinned: id })?;
             return Err(error);
         }
-        let kind = Kind::Pinned { id, flags: flags | DEVICEMAP };
-        self.session.add_allocation((address, bytes), Owner::new(&context), kind);
+        self.session.add_allocation((address, bytes), Owner::new(&context), kind(id));
         Ok(address)
     }
 
@@ -40,9 +52,22 @@ impl Call<'_> {
     /// # Errors
     /// `INVALID_VALUE` for an address that is none; what the server says.
     pub fn free_pinned(&mut self, address: u64) -> CuResult {
-        let pinned = |kind: &Kind| matches!(kind, Kind::Pinned { .. });
-        let allocation = self.session.memory.remove(address, pinned).ok_or(CuError::INVALID_VALUE)?;
-        let Kind::Pinned { id, .. } = allocation.kind else { return Err(CuError::INVALID_VALUE) };
+        let pinned = |kind: &Kind| match kind {
+            Kind::Pinned { id, .. } => Some(*id),
+            _ => None,
+        };
+        self.free_shared(address, pinned)
+    }
+
+    /// Frees memory that application and device have in common; `file` is its file where it is of the right kind.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for an address that is none; what the server says.
+    pub(super) fn free_shared(&mut self, address: u64, file: impl Fn(&Kind) -> Option<PinnedId>) -> CuResult {
+        // Out of the table first, so that of two threads that free the same memory one is told.
+        let allocation = self.session.memory.remove(address, |kind| file(kind).is_some());
+        let allocation = allocation.ok_or(CuError::INVALID_VALUE)?;
+        let id = file(&allocation.kind).ok_or(CuError::INVALID_VALUE)?;
         if let Err(error) = self.ask(&PinnedFree { pinned: id }) {
             self.session.memory.insert(allocation);
             return Err(error);

@@ -319,7 +319,7 @@ impl Session {
         for gone in self.memory.sweep(Allocation::is_gone) {
             match gone.kind {
                 // SAFETY: the application destroyed the context that owns it, and with that gave it up.
-                Kind::Pinned { .. } => unsafe { pinned::unmap(gone.base, gone.bytes) },
+                Kind::Pinned { .. } | Kind::Managed { .. } => unsafe { pinned::unmap(gone.base, gone.bytes) },
                 Kind::Registered { .. } => {
                     let _moving = forking::moving(self);
                     // What cannot be moved back now stays the file's; the log says why.

@@ -9,6 +9,7 @@ mod fake;
 mod fork;
 mod graphs;
 mod interprocess;
+mod managed;
 mod no_job;
 mod nvml;
 mod old_calls;

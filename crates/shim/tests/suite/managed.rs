@@ -1,0 +1,156 @@
+//! Managed memory and what is said of it, over a session whose server is a thread of the test.
+#![allow(clippy::unwrap_used)]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+use crate::fake::start;
+use cuda_abi::{CuError, sys};
+use cuda_shim::api::{capture::*, managed::*, memory::*, stream::*, unified::*};
+use sys::{CUmemLocation as Location, CUmemLocationType as Kind};
+
+const INVALID: Result<(), CuError> = Err(CuError::INVALID_VALUE);
+const BYTES: usize = 5 * 4096;
+const DEVICE: Location = Location { type_: Kind::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
+const NODE: Location = Location { type_: Kind::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 1 };
+const NONE: Location = Location { type_: Kind::CU_MEM_LOCATION_TYPE_INVALID, id: 0 };
+
+fn managed(bytes: usize) -> u64 {
+    let mut address = 0;
+    // SAFETY: the pointer is this function's.
+    unsafe { cuMemAllocManaged(&raw mut address, bytes, 1).unwrap() };
+    address
+}
+
+/// Attributes of a range, one number each.
+fn told<const N: usize>(attributes: [c_uint; N], address: u64, bytes: usize) -> [c_int; N] {
+    let (mut values, mut numbers, mut sizes) = ([-9; N], attributes, [4; N]);
+    let mut to: [*mut c_void; N] = std::array::from_fn(|index| (&raw mut values[index]).cast());
+    // SAFETY: arrays of `N` elements, each with room for a number.
+    unsafe {
+        let (to, sizes, numbers) = (to.as_mut_ptr(), sizes.as_mut_ptr(), numbers.as_mut_ptr());
+        cuMemRangeGetAttributes(to, sizes, numbers, N, address, bytes).unwrap();
+    }
+    values
+}
+
+#[test]
+fn managed_memory_is_memory_of_both() {
+    start();
+    let address = managed(BYTES);
+    let (mut is_managed, mut kind, mut host) = (0u32, 0u32, 0u64);
+    // SAFETY: memory that the program has just allocated; the pointers are this test's.
+    unsafe {
+        let words = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+        words.write_bytes(7, BYTES);
+        assert_eq!(words.add(BYTES - 1).read(), 7);
+        cuPointerGetAttribute((&raw mut is_managed).cast(), 8, address + 5).unwrap();
+        cuPointerGetAttribute((&raw mut kind).cast(), 2, address + 5).unwrap();
+        cuPointerGetAttribute((&raw mut host).cast(), 4, address + 5).unwrap();
+        assert_eq!((is_managed, kind, host), (1, 2, address + 5));
+        assert_eq!(cuMemFree_v2(address + 1), INVALID, "by its beginning");
+        cuMemFree_v2(address).unwrap();
+        assert_eq!(cuMemFree_v2(address), INVALID, "once");
+        for (bytes, flags) in [(0, 1), (8, 0), (8, 4), (8, 3)] {
+            assert_eq!(
+                cuMemAllocManaged(&raw mut host, bytes, flags),
+                INVALID,
+                "{bytes} bytes, flags {flags}"
+            );
+        }
+        assert_eq!(cuMemAllocManaged(null_mut(), 8, 1), INVALID);
+    }
+}
+
+#[test]
+fn what_was_said_of_memory_is_told() {
+    start();
+    let address = managed(BYTES);
+    assert_eq!(told([1, 2, 4, 5, 7], address, BYTES), [0, -2, -2, 0, 0], "nothing was said");
+    // SAFETY: managed memory; streams are the default ones.
+    unsafe {
+        cuMemAdvise(address, 4096, 1, 0).unwrap();
+        cuMemAdvise(address, BYTES, 3, -1).unwrap();
+        cuMemPrefetchAsync(address, BYTES, 0, null_mut()).unwrap();
+        assert_eq!(told([1, 2, 4, 5, 7, 8], address, 4096), [1, -1, 0, 2, 1, 0]);
+        assert_eq!(told([1], address, 4097), [0], "not of the second page");
+        cuMemAdvise_v2(address + 4096, 1, 3, MaybeUninit::new(NODE)).unwrap();
+        assert_eq!(told([2, 5, 6], address + 4096, 4096), [-1, 3, 1]);
+        assert_eq!(told([2, 5], address, BYTES), [-2, 0], "they differ");
+        cuMemAdvise(address, BYTES, 4, 0).unwrap();
+        assert_eq!(told([2, 5], address, BYTES), [-2, 0]);
+        cuMemAdvise_v2(address, BYTES, 5, MaybeUninit::new(DEVICE)).unwrap();
+        cuMemAdvise(address, 8, 5, -1).unwrap();
+        let mut by = [7; 3];
+        let mut accessed =
+            |bytes| cuMemRangeGetAttribute(by.as_mut_ptr().cast(), 12, 3, address, bytes).map(|()| by);
+        assert_eq!(accessed(8), Ok([0, -1, -2]));
+        assert_eq!(accessed(BYTES), Ok([0, -2, -2]));
+        cuMemAdvise(address, BYTES, 6, 0).unwrap();
+        assert_eq!(accessed(8), Ok([-1, -2, -2]));
+        cuMemPrefetchAsync_v2(address, 8, MaybeUninit::new(NODE), 0, null_mut()).unwrap();
+        assert_eq!(told([4, 7, 8], address, 8), [-1, 3, 1]);
+    }
+}
+
+#[test]
+fn batches_name_a_place_for_each_range() {
+    start();
+    let (mut at, mut sizes) = ([managed(BYTES), managed(BYTES), managed(BYTES)], [8usize, BYTES, 8]);
+    let (mut places, mut firsts) = ([DEVICE, NODE], [0usize, 2]);
+    let mut batch = |firsts: &mut [usize; 2], count, flags| {
+        let (at, sizes, places, firsts) =
+            (at.as_mut_ptr(), sizes.as_mut_ptr(), places.as_mut_ptr(), firsts.as_mut_ptr());
+        // SAFETY: arrays of these lengths.
+        unsafe { cuMemDiscardAndPrefetchBatchAsync(at, sizes, count, places, firsts, 2, flags, null_mut()) }
+    };
+    batch(&mut firsts, 3, 0).unwrap();
+    assert_eq!(batch(&mut firsts, 2, 0), INVALID, "a place for a range that is not there");
+    assert_eq!(batch(&mut [1, 2], 3, 0), INVALID, "none for the first");
+    assert_eq!(batch(&mut [0, 0], 3, 0), INVALID, "two for one");
+    assert_eq!(batch(&mut firsts, 3, 1), INVALID, "flags");
+    let homes = at.map(|address| told([4, 7], address, 8));
+    assert_eq!(homes, [[0, 1], [0, 1], [-1, 3]]);
+    // SAFETY: arrays of these lengths.
+    unsafe {
+        cuMemDiscardBatchAsync(at.as_mut_ptr(), sizes.as_mut_ptr(), 3, 0, null_mut()).unwrap();
+        at[2] += BYTES as u64 - 4;
+        assert_eq!(cuMemDiscardBatchAsync(at.as_mut_ptr(), sizes.as_mut_ptr(), 3, 0, null_mut()), INVALID);
+    }
+}
+
+#[test]
+fn hints_are_about_managed_memory_and_places_that_there_are() {
+    start();
+    let (address, mut plain, mut stream) = (managed(BYTES), 0, null_mut());
+    // SAFETY: the pointers are this test's.
+    unsafe {
+        cuMemAlloc_v2(&raw mut plain, 4096).unwrap();
+        for (at, bytes) in
+            [(address, 0), (address + 1, BYTES), (plain, 8), (0x1234, 8), (address, usize::MAX)]
+        {
+            assert_eq!(cuMemAdvise(at, bytes, 1, 0), INVALID, "{at:#x}+{bytes}");
+            assert_eq!(cuMemPrefetchAsync(at, bytes, 0, null_mut()), INVALID, "{at:#x}+{bytes}");
+        }
+        assert_eq!(cuMemAdvise(address, 8, 7, 0), INVALID);
+        assert_eq!(cuMemAdvise(address, 8, 3, 99), Err(CuError::INVALID_DEVICE));
+        assert_eq!(cuMemAdvise_v2(address, 8, 3, MaybeUninit::new(NONE)), INVALID);
+        assert_eq!(cuMemAdvise_v2(address, 8, 5, MaybeUninit::new(NODE)), INVALID, "a node accesses nothing");
+        assert_eq!(cuMemPrefetchAsync_v2(address, 8, MaybeUninit::new(DEVICE), 1, null_mut()), INVALID);
+        let mut value = 0u64;
+        for (attribute, bytes) in [(1, 8), (1, 0), (99, 4), (3, 6)] {
+            let got = cuMemRangeGetAttribute((&raw mut value).cast(), bytes, attribute, address, 8);
+            assert_eq!(got, INVALID, "attribute {attribute}, {bytes} bytes");
+        }
+        cuStreamCreate(&raw mut stream, 1).unwrap();
+        cuStreamAttachMemAsync(stream, address, 0, 4).unwrap();
+        cuStreamAttachMemAsync(null_mut(), address, BYTES, 1).unwrap();
+        assert_eq!(cuStreamAttachMemAsync(null_mut(), address, 0, 4), INVALID, "no stream of its own");
+        assert_eq!(cuStreamAttachMemAsync(stream, address, 8, 1), INVALID, "not all of it");
+        assert_eq!(cuStreamAttachMemAsync(stream, plain, 0, 1), INVALID);
+        cuStreamBeginCapture_v2(stream, 2).unwrap();
+        let refused = Err(CuError::STREAM_CAPTURE_UNSUPPORTED);
+        assert_eq!(cuMemPrefetchAsync(address, 8, 0, stream), refused);
+    }
+}
