@@ -131,6 +131,20 @@ int main(int argc, char **argv) {
     CUDA(cudaMemsetAsync(w.right, 0, BYTES, w.fork));
     guest::require(cudaStreamEndCapture(w.main, &graph) == cudaErrorStreamCaptureUnjoined, "a fork must be joined", steps);
     cudaGetLastError();
+    // A stream that took part may go before the capture ends.
+    cudaStream_t brief;
+    CUDA(cudaStreamBeginCapture(w.main, cudaStreamCaptureModeGlobal));
+    CUDA(cudaStreamCreateWithFlags(&brief, cudaStreamNonBlocking));
+    CUDA(cudaEventRecord(w.forked, w.main));
+    CUDA(cudaStreamWaitEvent(brief, w.forked, 0));
+    CUDA(cudaMemsetAsync(w.right, 0, BYTES, brief));
+    CUDA(cudaEventRecord(w.joined, brief));
+    CUDA(cudaStreamWaitEvent(w.main, w.joined, 0));
+    CUDA(cudaStreamDestroy(brief));
+    CUDA(cudaStreamEndCapture(w.main, &graph));
+    CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
+    guest::require(nodes == 1, "what it captured is there", steps);
+    CUDA(cudaGraphDestroy(graph));
     CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaDeviceSynchronize());
     return guest::done(sum);

@@ -218,21 +218,19 @@ impl Call<'_> {
         outcome
     }
 
-    /// The stream is no more: a capture that it is in comes to nothing.
+    /// The stream is no more: a capture that began with it comes to nothing. What it had in another stays there.
     pub fn end_of_stream(&mut self, name: wire::Stream, ctx: ContextId) {
         if !capturing() {
             return;
         }
         let Some(stream) = Captured::new(name, ctx) else { return };
         let mut model = self.session.graphs.lock();
-        if let Some(capture) = model.captures.by_stream.get(&stream).copied() {
-            model.captures.invalidate(capture);
-            if model.captures.by_number.get(&capture).is_some_and(|capture| capture.origin == stream) {
-                // Nobody can end it any more.
-                let due = model.abandon(capture);
-                drop(model);
-                self.destroy(due);
-            }
+        let Some(capture) = model.captures.by_stream.remove(&stream) else { return };
+        if model.captures.by_number.get(&capture).is_some_and(|capture| capture.origin == stream) {
+            // Nobody can end it any more.
+            let due = model.abandon(capture);
+            drop(model);
+            self.destroy(due);
         }
     }
 
