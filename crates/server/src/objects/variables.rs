@@ -9,6 +9,8 @@ pub struct CodeFacts {
     pub variables: Vec<String>,
     /// Whether they are those of the very code that is loaded, so that each must be found.
     pub exact: bool,
+    /// Of them, those that the host is to use too (`__managed__`).
+    pub managed: Vec<String>,
     /// What a checkpoint cannot save.
     pub refusals: Vec<String>,
     /// Whether its kernels may print, assertions included.
@@ -47,11 +49,11 @@ impl CodeFacts {
         if facts.launches_kernels() {
             refusals.push("its kernels launch kernels: the device runtime's state cannot be saved".into());
         }
-        for variable in facts.variables.iter().filter(|variable| variable.managed) {
-            refusals.push(format!("its variable {} is managed memory", variable.name));
-        }
+        let managed = facts.variables.iter().filter(|variable| variable.managed);
+        let managed: Vec<String> = managed.map(|variable| variable.name.clone()).collect();
+        refusals.extend(managed.iter().map(|name| format!("its variable {name} is managed memory")));
         let allocates = facts.uses_heap();
         let variables = facts.variables.into_iter().map(|variable| variable.name).collect();
-        Self { variables, exact, refusals, prints, allocates }
+        Self { variables, exact, managed, refusals, prints, allocates }
     }
 }

@@ -105,6 +105,11 @@ impl Session {
 
     /// Where a variable lies; copies to and from it are let through from now on.
     fn tell_global(&self, module: &Arc<Module>, name: &str) -> Result<(u64, u64)> {
+        if module.facts.managed.iter().any(|managed| managed == name) {
+            let detail =
+                format!("{name} is a variable in managed memory (`__managed__`): use cudaMallocManaged");
+            return Err(Failure::new(CuError::NOT_SUPPORTED, detail));
+        }
         let range = module.global(name)?;
         write(&self.table).note_global(range, module);
         Ok((range.base, range.bytes))

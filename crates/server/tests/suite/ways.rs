@@ -216,7 +216,9 @@ fn managed_variable(app: &mut App, thread: &mut Thread) -> Fate {
     let managed = ".version 7.0\n.target sm_75\n.address_size 64\n\
         .visible .global .attribute(.managed) .align 4 .u32 everywhere;\n\
         .visible .entry nothing()\n{\nret;\n}\n";
-    app.load(thread, 2, managed);
+    let module = app.load(thread, 2, managed);
+    let refused = thread.call(ModuleGetGlobal { module, name: "everywhere".into() });
+    assert_eq!(refused.unwrap_err(), CuError::NOT_SUPPORTED, "the host could not use it");
     Fate::Refused(&["nothing", "everywhere is managed memory"])
 }
 
