@@ -159,7 +159,14 @@ int main(int argc, char **argv) {
             CUDA(cudaStreamSynchronize(stream));
             memcpy(expected.data(), beside.data(), BYTES / 2);
             memset(expected.data() + N / 2, step, 400);
+            // Those that wait are over when they return, behind whatever the stream had to do.
+            launch(attached, 0, N, step, work, 0);
             CUDA(cudaMemcpy(attached, expected.data(), BYTES, cudaMemcpyHostToDevice));
+            guest::require(memcmp(attached, expected.data(), BYTES) == 0, "a copy that has returned", step);
+            launch(attached, 0, N, step, work, 0);
+            CUDA(cudaMemset(attached, step, BYTES));
+            guest::require(attached[0] == 0x1010101u * uint8_t(step), "a fill that has returned", step);
+            memcpy(attached, expected.data(), BYTES);
             beside = expected;
             CUDA(cudaMemcpy(beside.data(), words, BYTES, cudaMemcpyDeviceToHost));
             guest::require(beside == expected, "copies", step);

@@ -185,7 +185,7 @@ pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Re
         waiting.set_read_timeout(None).map_err(fail)?;
         let Some(event) = receive::<Event>(&mut from).map_err(fail)? else { return Err(ended()) };
         waiting.set_read_timeout(Some(SILENCE)).map_err(fail)?;
-        begun = true;
+        (begun, told) = (true, false);
         each(&event);
         if event.is_last() {
             return Ok(event);

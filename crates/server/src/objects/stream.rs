@@ -73,7 +73,24 @@ pub struct StreamRecord {
 
 /// Work of a stream is being submitted.
 #[must_use = "the stream may be taken for idle once this is gone"]
-pub struct Submitting<'a>(#[expect(dead_code, reason = "held, not looked at")] MutexGuard<'a, Pace<Marker>>);
+pub struct Submitting<'a> {
+    flag: &'a AtomicBool,
+    pace: MutexGuard<'a, Pace<Marker>>,
+}
+
+impl<'a> Submitting<'a> {
+    fn new(flag: &'a AtomicBool, pace: MutexGuard<'a, Pace<Marker>>) -> Self {
+        flag.store(true, Ordering::Relaxed);
+        Self { flag, pace }
+    }
+}
+
+impl Drop for Submitting<'_> {
+    fn drop(&mut self) {
+        // The lock is still held.
+        self.flag.store(false, Ordering::Release);
+    }
+}
 
 /// A live stream; ended when the last user lets go.
 pub struct Stream {
@@ -88,6 +105,8 @@ pub struct Stream {
     raw: Option<RawStream>,
     /// Pieces of work it has been given.
     submitted: AtomicU64,
+    /// Whether one more has been counted and is not submitted yet.
+    submitting: AtomicBool,
     /// How many there were when it was last seen idle.
     idle_at: AtomicU64,
     /// Handle of the function last launched; 0 for none.
@@ -133,6 +152,7 @@ impl Stream {
             attributes: Mutex::default(),
             raw,
             submitted: AtomicU64::new(0),
+            submitting: AtomicBool::new(false),
             idle_at: AtomicU64::new(0),
             last_callee: AtomicU64::new(0),
             pace: Mutex::default(),
@@ -159,9 +179,10 @@ impl Stream {
     /// # Errors
     /// The backend's, for instance an execution error of the context.
     pub fn begin_work(&self) -> backend::Result<Submitting<'_>> {
-        let mut pace = lock(&self.pace);
-        // Written by whoever holds the lock alone.
-        self.submitted.store(self.submitted.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let mut submitting = Submitting::new(&self.submitting, lock(&self.pace));
+        let pace = &mut submitting.pace;
+        // Written by whoever holds the lock alone; who sees it sees the flag too.
+        self.submitted.store(self.submitted.load(Ordering::Relaxed) + 1, Ordering::Release);
         if pace.count() {
             let now = Instant::now();
             pace.settle(Marker::is_complete, now);
@@ -170,7 +191,7 @@ impl Stream {
         }
         self.may_be_full.store(pace.may_be_full(), Ordering::Relaxed);
         self.ctx.host_copy().hold_back(self)?;
-        Ok(Submitting(pace))
+        Ok(submitting)
     }
 
     /// Whether it has been given so much that the next piece of work should wait.
@@ -226,7 +247,7 @@ impl Stream {
     /// Whether it has been given work since it was last seen idle; asks nobody.
     #[must_use]
     pub fn may_be_busy(&self) -> bool {
-        self.submitted.load(Ordering::Relaxed) != self.idle_at.load(Ordering::Relaxed)
+        self.submitted.load(Ordering::Acquire) != self.idle_at.load(Ordering::Relaxed)
     }
 
     /// Whether all its work is complete. It is not while somebody is about to give it some, who has counted that already.
@@ -240,7 +261,10 @@ impl Stream {
             Err(TryLockError::WouldBlock) => None,
         };
         let idle = self.backend.stream_query(self.ctx.raw, self.arg())?;
-        let Some(mut pace) = held else { return Ok(false) };
+        let Some(mut pace) = held else {
+            // Whoever has it may only be looking, as this one.
+            return Ok(idle && !self.submitting.load(Ordering::Acquire));
+        };
         if idle {
             self.idle_at.store(self.submitted.load(Ordering::Relaxed), Ordering::Release);
             pace.idle();
@@ -299,6 +323,10 @@ mod tests {
         assert!(!stream.poll().unwrap() && stream.may_be_busy());
         drop(work);
         assert!(stream.may_be_busy(), "nobody has looked since");
+        // Another thread that looks does not make it busy.
+        let looking = lock(&stream.pace);
+        assert!(stream.poll().unwrap() && stream.may_be_busy());
+        drop(looking);
         assert!(stream.poll().unwrap() && !stream.may_be_busy());
     }
 }

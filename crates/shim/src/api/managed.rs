@@ -8,7 +8,7 @@ use cuda_abi::{CuError, CuResult, sys};
 use sys::{CUmem_range_attribute as Attribute, CUmemLocationType as Kind};
 
 use super::location::Location;
-use crate::client::{Advice, Home, Managed, out, with};
+use crate::client::{Advice, Call, Home, Managed, out, with};
 
 /// `CU_MEM_ATTACH_GLOBAL`, `CU_MEM_ATTACH_HOST`, `CU_MEM_ATTACH_SINGLE`.
 const GLOBAL: c_uint = 1;
@@ -120,12 +120,18 @@ pub unsafe fn cuMemAdvise_v2(
     advise(devPtr, count, advice, || location.home())
 }
 
+/// Checks that hints can be given in a stream: for a batch never in the legacy one.
+fn check_stream(call: &mut Call<'_>, stream: sys::CUstream, batch: bool) -> CuResult {
+    call.check()?;
+    let (name, ctx) = call.any_stream(stream)?;
+    call.refuse_in_capture((name, ctx))?;
+    if batch && name == wire::Stream::Legacy { Err(CuError::INVALID_VALUE) } else { Ok(()) }
+}
+
 /// Notes where memory is wanted by what a stream does next.
-fn prefetch(ranges: &[(u64, usize, Home)], stream: sys::CUstream) -> CuResult {
+fn prefetch(ranges: &[(u64, usize, Home)], stream: sys::CUstream, batch: bool) -> CuResult {
     with(|call| {
-        call.check()?;
-        let stream = call.any_stream(stream)?;
-        call.refuse_in_capture(stream)?;
+        check_stream(call, stream, batch)?;
         let found: CuResult<Vec<Managed>> =
             ranges.iter().map(|(address, bytes, _)| call.managed(*address, *bytes as u64)).collect();
         for (managed, (_, _, home)) in found?.iter().zip(ranges) {
@@ -142,7 +148,7 @@ pub unsafe fn cuMemPrefetchAsync(
     dstDevice: sys::CUdevice,
     hStream: sys::CUstream,
 ) -> CuResult {
-    prefetch(&[(devPtr, count, Location::of_device(dstDevice).home()?)], hStream)
+    prefetch(&[(devPtr, count, Location::of_device(dstDevice).home()?)], hStream, false)
 }
 
 /// Moves memory to where it will be used.
@@ -158,7 +164,7 @@ pub unsafe fn cuMemPrefetchAsync_v2(
     }
     // SAFETY: the caller's argument.
     let location = unsafe { Location::read(location.as_ptr()) };
-    prefetch(&[(devPtr, count, location.home()?)], hStream)
+    prefetch(&[(devPtr, count, location.home()?)], hStream, false)
 }
 
 /// Moves several pieces of memory to where they will be used: each to the location that the last index up to its own names.
@@ -192,7 +198,7 @@ pub unsafe fn cuMemPrefetchBatchAsync(
         let next = homes.partition_point(|(first, _)| *first <= index);
         (address, bytes, homes[next - 1].1)
     });
-    prefetch(&with_homes.collect::<Vec<_>>(), hStream)
+    prefetch(&with_homes.collect::<Vec<_>>(), hStream, true)
 }
 
 /// Reads the pieces of memory of a batch, without flags.
@@ -220,9 +226,7 @@ pub unsafe fn cuMemDiscardBatchAsync(
     // SAFETY: the caller's contract is the same.
     let ranges = unsafe { read_ranges(dptrs, sizes, count, flags)? };
     with(|call| {
-        call.check()?;
-        let stream = call.any_stream(hStream)?;
-        call.refuse_in_capture(stream)?;
+        check_stream(call, hStream, true)?;
         ranges.iter().try_for_each(|(address, bytes)| call.managed(*address, *bytes as u64).map(drop))
     })
 }
@@ -281,7 +285,7 @@ fn common(managed: &Managed, home: impl Fn(&Advice) -> Home) -> Home {
     })
 }
 
-/// The numbers that an attribute of the memory has, of which there is room for `room`.
+/// The numbers that an attribute of the memory has, where there is room for `room`: all that there are, or one.
 fn values(managed: &Managed, attribute: c_uint, room: usize) -> CuResult<Vec<c_int>> {
     const READ_MOSTLY: c_uint = Attribute::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY as c_uint;
     const PREFERRED: c_uint = Attribute::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION as c_uint;
@@ -300,9 +304,7 @@ fn values(managed: &Managed, attribute: c_uint, room: usize) -> CuResult<Vec<c_i
                 sets.reduce(|all, next| &all & &next).unwrap_or_default()
             });
             homes.remove(&Home::Nowhere);
-            let mut values: Vec<c_int> = homes.into_iter().map(as_device).collect();
-            values.resize(room, NO_DEVICE);
-            return Ok(values);
+            return Ok(homes.into_iter().map(as_device).collect());
         }
         _ if room != 1 => return Err(CuError::INVALID_VALUE),
         READ_MOSTLY => {
@@ -336,7 +338,8 @@ pub unsafe fn cuMemRangeGetAttribute(
         call.managed(devPtr, count as u64)
     })?;
     let values = values(&managed, attribute, dataSize / width)?;
-    for (index, value) in values.into_iter().enumerate() {
+    let values = values.into_iter().chain(std::iter::repeat(NO_DEVICE));
+    for (index, value) in values.take(dataSize / width).enumerate() {
         // SAFETY: the caller gives room for `dataSize` bytes, aligned as it likes, which is that many numbers.
         unsafe { data.cast::<c_int>().add(index).write_unaligned(value) };
     }

@@ -1,4 +1,4 @@
-//! Filling memory. All of it is asynchronous: with device memory the driver's synchronous forms are too.
+//! Filling memory. With device memory all of it is asynchronous, as the driver's; the synchronous forms wait for pinned and managed memory.
 
 use std::ffi::{c_uchar, c_uint, c_ushort};
 
@@ -8,7 +8,7 @@ use cuda_abi::{
 };
 use wire::{ContextId, Fill};
 
-use crate::client::{Call, Side, with};
+use crate::client::{Call, Lane, Side, Wait, with};
 use crate::graph::{self, Captive, Work};
 
 /// What to fill with: its size and its bits.
@@ -55,7 +55,7 @@ pub(in crate::api) fn checked(
     Ok(graph::Fill { ctx, dst, pitch, element, value, width, height })
 }
 
-fn fill(dst: CUdeviceptr, element: Element, area: Area, stream: CUstream) -> CuResult {
+fn fill(dst: CUdeviceptr, element: Element, area: Area, stream: CUstream, wait: Wait) -> CuResult {
     let Element(size, value) = element;
     with(|call| {
         let captured = call.capture_of(stream)?;
@@ -68,7 +68,10 @@ fn fill(dst: CUdeviceptr, element: Element, area: Area, stream: CUstream) -> CuR
             return call.capture(target, Captive::Work(Work::Fill(fill)));
         }
         let graph::Fill { pitch, width, height, .. } = fill;
-        call.submit(&Fill { ctx, stream, dst, pitch, element: size, value, width, height })
+        call.submit(&Fill { ctx, stream, dst, pitch, element: size, value, width, height })?;
+        // All of it is in one allocation.
+        let place = call.place_of(Side::Device(dst), 1)?;
+        call.wait_for_target(Lane { ctx, stream, wait }, place)
     })
 }
 
@@ -76,12 +79,12 @@ macro_rules! fills {
     ($($doc:literal $sync:ident $asynchronous:ident ($value:ident: $ty:ty, $size:literal);)*) => {$(
         #[doc = concat!("Sets ", $doc, ".")]
         pub unsafe fn $sync(dstDevice: CUdeviceptr, $value: $ty, N: usize, default_stream: CUstream) -> CuResult {
-            fill(dstDevice, Element($size, $value.into()), Area::row(N), default_stream)
+            fill(dstDevice, Element($size, $value.into()), Area::row(N), default_stream, Wait::UntilDone)
         }
 
         #[doc = concat!("Sets ", $doc, " when the stream gets there.")]
         pub unsafe fn $asynchronous(dstDevice: CUdeviceptr, $value: $ty, N: usize, hStream: CUstream) -> CuResult {
-            fill(dstDevice, Element($size, $value.into()), Area::row(N), hStream)
+            fill(dstDevice, Element($size, $value.into()), Area::row(N), hStream, Wait::No)
         }
     )*};
 }
@@ -104,7 +107,7 @@ macro_rules! fills_2d {
             default_stream: CUstream,
         ) -> CuResult {
             let area = Area { pitch: dstPitch, width: Width, height: Height };
-            fill(dstDevice, Element($size, $value.into()), area, default_stream)
+            fill(dstDevice, Element($size, $value.into()), area, default_stream, Wait::UntilDone)
         }
 
         #[doc = concat!("Sets rows of ", $doc, " when the stream gets there.")]
@@ -117,7 +120,7 @@ macro_rules! fills_2d {
             hStream: CUstream,
         ) -> CuResult {
             let area = Area { pitch: dstPitch, width: Width, height: Height };
-            fill(dstDevice, Element($size, $value.into()), area, hStream)
+            fill(dstDevice, Element($size, $value.into()), area, hStream, Wait::No)
         }
     )*};
 }

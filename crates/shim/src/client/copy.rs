@@ -114,7 +114,8 @@ impl Call<'_> {
             (Place::Device | Place::Pinned, Place::Host | Place::Registered) => {
                 self.wait_for_source(lane, places.1)?;
                 // SAFETY: the side is the caller's to read.
-                unsafe { self.send(lane, dst, pointer(src), bytes) }
+                unsafe { self.send(lane, dst, pointer(src), bytes) }?;
+                self.wait_for_target(lane, places.0)
             }
             // SAFETY: the side is the caller's to write.
             (Place::Host | Place::Registered, Place::Device | Place::Pinned) => unsafe {
@@ -136,6 +137,20 @@ impl Call<'_> {
         let Lane { ctx, stream, wait } = lane;
         let written = wait == Wait::UntilDone && self.session.callbacks.any_pending();
         if source == Place::Registered || written {
+            self.ask(&StreamSynchronize { ctx, stream })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits until what was submitted last is done, where the caller waits and can look at what it was written to: pinned and
+    /// managed memory. Device memory nobody sees without another call.
+    ///
+    /// # Errors
+    /// What work of the stream has failed with.
+    pub fn wait_for_target(&mut self, lane: Lane, target: Place) -> CuResult {
+        let Lane { ctx, stream, wait } = lane;
+        if wait == Wait::UntilDone && target == Place::Pinned {
             self.ask(&StreamSynchronize { ctx, stream })
         } else {
             Ok(())

@@ -197,6 +197,7 @@ impl Call<'_> {
                 let dst = dst.from(slice, row).pitched();
                 call.submit(&CopyRowsFromSlot { ctx, stream, dst, slot, width, height: rows, depth: 1 })
             },
-        )
+        )?;
+        self.wait_for_target(lane, to)
     }
 }

@@ -9,6 +9,7 @@ use cuda_abi::{CuError, CuResult};
 use wire::{PinnedAlloc, PinnedFree, PinnedId};
 
 use super::context::Owner;
+use super::forking;
 use super::memory::{Kind, PINNED};
 use super::thread::Call;
 use crate::log::{self, Level};
@@ -39,7 +40,12 @@ impl Call<'_> {
         let id = PinnedId(self.session.next_id());
         let address = self.ask(&PinnedAlloc { ctx: context.id, pinned: id, bytes, flags })?;
         let file = self.session.folder.join(format!("pinned-{}", id.0));
-        if let Err(error) = map(&file, address, bytes) {
+        let mapped = {
+            // A child would have it, if it came before the mapping is kept from it.
+            let _alone = forking::moving(self.session);
+            map(&file, address, bytes)
+        };
+        if let Err(error) = mapped {
             self.ask(&PinnedFree { pinned: id })?;
             return Err(error);
         }
@@ -62,19 +68,16 @@ impl Call<'_> {
     /// Frees memory that application and device have in common; `file` is its file where it is of the right kind.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for an address that is none; what the server says.
+    /// `INVALID_VALUE` for an address that is none; what the server says, and then the memory is gone all the same.
     pub(super) fn free_shared(&mut self, address: u64, file: impl Fn(&Kind) -> Option<PinnedId>) -> CuResult {
         // Out of the table first, so that of two threads that free the same memory one is told.
         let allocation = self.session.memory.remove(address, |kind| file(kind).is_some());
         let allocation = allocation.ok_or(CuError::INVALID_VALUE)?;
         let id = file(&allocation.kind).ok_or(CuError::INVALID_VALUE)?;
-        if let Err(error) = self.ask(&PinnedFree { pinned: id }) {
-            self.session.memory.insert(allocation);
-            return Err(error);
-        }
-        // SAFETY: whoever has it gives it up, and the server no longer uses it.
+        // Before the server gives the address to the next one.
+        // SAFETY: whoever has it gives it up.
         unsafe { unmap(allocation.base, allocation.bytes) };
-        Ok(())
+        self.ask(&PinnedFree { pinned: id })
     }
 }
 

@@ -98,12 +98,14 @@ fn what_was_said_of_memory_is_told() {
 fn batches_name_a_place_for_each_range() {
     start();
     let (mut at, mut sizes) = ([managed(BYTES), managed(BYTES), managed(BYTES)], [8usize, BYTES, 8]);
-    let (mut places, mut firsts) = ([DEVICE, NODE], [0usize, 2]);
+    let (mut places, mut firsts, mut stream) = ([DEVICE, NODE], [0usize, 2], null_mut());
+    // SAFETY: the pointer is this test's.
+    unsafe { cuStreamCreate(&raw mut stream, 1).unwrap() };
     let mut batch = |firsts: &mut [usize; 2], count, flags| {
         let (at, sizes, places, firsts) =
             (at.as_mut_ptr(), sizes.as_mut_ptr(), places.as_mut_ptr(), firsts.as_mut_ptr());
         // SAFETY: arrays of these lengths.
-        unsafe { cuMemDiscardAndPrefetchBatchAsync(at, sizes, count, places, firsts, 2, flags, null_mut()) }
+        unsafe { cuMemDiscardAndPrefetchBatchAsync(at, sizes, count, places, firsts, 2, flags, stream) }
     };
     batch(&mut firsts, 3, 0).unwrap();
     assert_eq!(batch(&mut firsts, 2, 0), INVALID, "a place for a range that is not there");
@@ -114,9 +116,11 @@ fn batches_name_a_place_for_each_range() {
     assert_eq!(homes, [[0, 1], [0, 1], [-1, 3]]);
     // SAFETY: arrays of these lengths.
     unsafe {
-        cuMemDiscardBatchAsync(at.as_mut_ptr(), sizes.as_mut_ptr(), 3, 0, null_mut()).unwrap();
+        cuMemDiscardBatchAsync(at.as_mut_ptr(), sizes.as_mut_ptr(), 3, 0, stream).unwrap();
+        let legacy = cuMemDiscardBatchAsync(at.as_mut_ptr(), sizes.as_mut_ptr(), 3, 0, null_mut());
+        assert_eq!(legacy, INVALID, "the legacy stream");
         at[2] += BYTES as u64 - 4;
-        assert_eq!(cuMemDiscardBatchAsync(at.as_mut_ptr(), sizes.as_mut_ptr(), 3, 0, null_mut()), INVALID);
+        assert_eq!(cuMemDiscardBatchAsync(at.as_mut_ptr(), sizes.as_mut_ptr(), 3, 0, stream), INVALID);
     }
 }
 
