@@ -65,6 +65,10 @@ pub struct PinnedMemory {
     window: Range,
     reserved: bool,
     live: BTreeMap<PinnedId, PinnedRecord>,
+    /// Whatever has its addresses still, live or freed, by the first of its pages.
+    placed: BTreeMap<u64, PinnedRecord>,
+    /// Up to here no page of the window is free.
+    full_to: u64,
     /// What is freed, and what has to be complete before it goes.
     freed: Vec<(PinnedRecord, Vec<Marker>)>,
     /// Addresses of registered memory, taken before it is restored.
@@ -81,6 +85,8 @@ impl PinnedMemory {
             window,
             reserved: false,
             live: BTreeMap::new(),
+            placed: BTreeMap::new(),
+            full_to: window.base,
             freed: Vec::new(),
             claims: Claims::default(),
         }
@@ -106,6 +112,9 @@ impl PinnedMemory {
         })?;
         let record = PinnedRecord { id, ctx, range: Range { base, bytes }, flags, registered: false };
         self.make(record)?;
+        while let Some(next) = self.placed.get(&self.full_to) {
+            self.full_to = next.pages().end();
+        }
         Ok(record)
     }
 
@@ -150,6 +159,7 @@ impl PinnedMemory {
             let _ = rustix::fs::unlink(&path);
             return Err(failure);
         }
+        self.placed.insert(record.pages().base, record);
         insert(&mut self.live, id, record)
     }
 
@@ -185,6 +195,7 @@ impl PinnedMemory {
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, pages.bytes)
             .map_err(|error| wrong(error.to_string()))?;
         self.map(&file, &record)?;
+        self.placed.insert(pages.base, record);
         insert(&mut self.live, record.id, record)
     }
 
@@ -231,12 +242,12 @@ impl PinnedMemory {
                 tracing::warn!(range = %record.range, %failure, "pinned memory not freed");
             }
             let _ = rustix::fs::unlink(self.path(record.id));
+            let base = record.pages().base;
+            self.placed.remove(&base);
+            if !record.registered {
+                self.full_to = self.full_to.min(base);
+            }
         }
-    }
-
-    /// Every allocation that has its addresses still.
-    fn placed(&self) -> impl Iterator<Item = &PinnedRecord> {
-        self.live.values().chain(self.freed.iter().map(|(record, _)| record))
     }
 
     /// Every live allocation.
@@ -247,7 +258,10 @@ impl PinnedMemory {
     /// Whether the bytes lie in one live allocation.
     #[must_use]
     pub fn contains(&self, address: u64, bytes: u64) -> bool {
-        self.live.values().any(|record| record.range.contains(address, bytes))
+        let before = self.placed.range(..=address).next_back();
+        before.is_some_and(|(_, record)| {
+            record.range.contains(address, bytes) && self.live.contains_key(&record.id)
+        })
     }
 
     fn path(&self, id: PinnedId) -> PathBuf {
@@ -255,22 +269,21 @@ impl PinnedMemory {
     }
 
     fn is_free(&self, pages: Range) -> bool {
-        self.placed().all(|r| r.pages().end() <= pages.base || pages.end() <= r.pages().base)
+        let before = self.placed.range(..pages.end()).next_back();
+        before.is_none_or(|(_, record)| record.pages().end() <= pages.base)
     }
 
     /// The lowest address with room.
     fn gap(&self, bytes: u64) -> Option<u64> {
         let alignment = if bytes >= HUGE { HUGE } else { PAGE };
         let size = bytes.checked_next_multiple_of(PAGE)?;
-        let allocated = self.placed().filter(|record| !record.registered);
-        let mut taken: Vec<Range> = allocated.map(PinnedRecord::pages).collect();
-        taken.sort_unstable();
-        let mut base = self.window.base;
-        for range in taken {
+        let mut base = self.full_to.checked_next_multiple_of(alignment)?;
+        // What is registered lies elsewhere.
+        for range in self.placed.range(self.full_to..self.window.end()).map(|(_, record)| record.pages()) {
             if range.base >= base.checked_add(size)? {
                 break;
             }
-            base = range.end().checked_next_multiple_of(alignment)?;
+            base = base.max(range.end()).checked_next_multiple_of(alignment)?;
         }
         self.window.contains(base, size).then_some(base)
     }
@@ -352,7 +365,7 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        for record in self.placed() {
+        for record in self.placed.values() {
             let _ = self.backend.unregister_host(record.pages());
             if record.registered {
                 let _ = self.unmap(record);
