@@ -27,6 +27,7 @@ const EXCEPT: &[(&str, &str)] = &[
     ("host_register", SHARED),
     ("host_threads", SHARED),
     ("managed", SHARED),
+    ("managed_small", SHARED),
     ("memops", SHARED),
     ("pinned", SHARED),
     ("streams", SHARED),
