@@ -146,8 +146,7 @@ fn a_killed_server_fails_no_other_process(device: Device) -> anyhow::Result<()> 
     for left in ["left 3\n", "left 0\n"] {
         ensure!(said.matches(left).count() == 1, "{left:?} in: {said}{}", finished.stderr);
     }
-    let advice =
-        format!("There is no image of the job to continue from: 'dormouse checkpoint {}'", stage.name());
+    let advice = format!("start it anew, and have 'dormouse checkpoint {}'", stage.name());
     ensure!(finished.stderr.contains(&advice), "{advice:?} is not in: {}", finished.stderr);
     Ok(())
 }

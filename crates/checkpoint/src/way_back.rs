@@ -59,7 +59,7 @@ impl WayBack {
                 format!("End the job and continue it from image {} with '{}'", newest.image, newest.command())
             }
             None => format!(
-                "There is no image of the job to continue from: 'dormouse checkpoint {}' takes one",
+                "There is no image of the job to continue from: start it anew, and have 'dormouse checkpoint {}' take one now and then",
                 self.job
             ),
         }

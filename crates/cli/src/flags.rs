@@ -84,7 +84,7 @@ pub struct Machine {
     /// The GPU to use: `gpu`, the software device (`soft`), or whichever there is
     #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Device,
-    /// Most memory that rings and pinned memory may take [default: 64G, or at a restart what the job had]
+    /// Most memory that rings, pinned and managed memory may take [default: 64G, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shared_memory: Option<u64>,
 }

@@ -20,6 +20,8 @@ use wire::{ContextId, CuError, PinnedId};
 const PAGE: u64 = 4096;
 /// What sessions give out (`ARCHITECTURE.md`, addresses).
 const GIVEN: std::ops::Range<u64> = 0x2000_0000_0000..0x5400_0000_0000;
+/// From this size on an allocation is held against what the machine has to spare.
+const LARGE: u64 = 64 << 20;
 /// From this size on an allocation begins where a huge page could.
 const HUGE: u64 = 2 << 20;
 
@@ -140,6 +142,13 @@ impl PinnedMemory {
     /// Makes the file of a record, and maps it.
     fn make(&mut self, record: PinnedRecord) -> Result<()> {
         let (id, bytes, path) = (record.id, record.range.bytes, self.path(record.id));
+        // What the machine does not have the kernel would take from its processes, by ending some.
+        let available = if bytes >= LARGE { host::memory::available() } else { 0 };
+        if available != 0 && bytes > available {
+            let detail =
+                format!("{bytes} bytes for {}: this machine has {available} to spare", path.display());
+            return Err(Failure::new(CuError::OUT_OF_MEMORY, detail));
+        }
         let oflags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
         let made = rustix::fs::open(&path, oflags, Mode::from_raw_mode(0o600))
             .and_then(|file| {
@@ -326,7 +335,8 @@ impl PinnedMemory {
             )
         };
         got.map_err(|error| {
-            Failure::new(CuError::MAP_FAILED, format!("pinned memory {pages} cannot be mapped: {error}"))
+            let code = if error == Errno::NOMEM { CuError::OUT_OF_MEMORY } else { CuError::MAP_FAILED };
+            Failure::new(code, format!("pinned memory {pages} cannot be mapped: {error}"))
         })?;
         if let Err(code) = self.backend.register_host(pages) {
             self.unmap(record)?;

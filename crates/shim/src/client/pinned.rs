@@ -84,7 +84,7 @@ impl Call<'_> {
 /// Maps the whole file at exactly `address`, shared, and not in children.
 ///
 /// # Errors
-/// `MAP_FAILED` when the address is taken or not one for pinned memory.
+/// `MAP_FAILED` when the address is taken or not one for pinned memory, `OUT_OF_MEMORY` when the process can have no more mappings.
 pub fn map(path: &Path, address: u64, bytes: u64) -> CuResult {
     let window = PINNED.contains(&address) && bytes <= PINNED.end - address;
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| CuError::MAP_FAILED)?;
@@ -136,5 +136,7 @@ pub unsafe fn unmap(address: u64, bytes: u64) {
 fn failed(what: &str, path: &Path) -> CuError {
     let error = std::io::Error::last_os_error();
     log::message(Level::Error, format_args!("cannot {what} pinned memory {}: {error}", path.display()));
-    CuError::MAP_FAILED
+    // The process has as many mappings as it may have.
+    let full = error.raw_os_error() == Some(libc::ENOMEM);
+    if full { CuError::OUT_OF_MEMORY } else { CuError::MAP_FAILED }
 }
