@@ -1,0 +1,58 @@
+//! The device, as the keeper of shadows needs it.
+
+use std::ops::Range;
+
+/// What went wrong on the device.
+pub type DeviceError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The side of managed memory on which the truth is.
+pub trait Device: Send + Sync {
+    /// Copies memory of the device, without waiting for work in flight, which may itself wait for whoever waits for this: in a stream of its
+    /// own that no other holds up, never in the legacy one. Bytes that such work writes may have their old or their new value.
+    ///
+    /// # Errors
+    /// What the device answers.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes these parts of what is to lie at an address, and no byte beside them, without waiting for work in flight. Work submitted later
+    /// sees them.
+    ///
+    /// # Errors
+    /// What the device answers.
+    fn write(&self, address: u64, bytes: &[u8], parts: &[Range<usize>]) -> Result<(), DeviceError>;
+
+    /// Whether work that may reach managed memory is in flight. Work counts from before its [`Reach`](crate::Reach) is dropped until
+    /// [`Self::read`] sees all that it has written.
+    fn is_busy(&self) -> bool;
+
+    /// Threads of the application wait for a page that they will not get.
+    fn failed(&self, error: crate::Error);
+
+    /// Is called between any two steps; where a test makes a thread wait.
+    fn between(&self, _: Step) {}
+}
+
+/// What a thread of the keeper has just done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A fault has been read from the userfaultfd.
+    Heard,
+    /// The region in which it is has been locked, and is known to have pages.
+    Locked,
+    /// It has been asked whether work may be in flight.
+    Asked,
+    /// The pages have been read from the device.
+    Fetched,
+    /// Work has been announced.
+    Announced,
+    /// Work has been found to be complete, or not.
+    Looked,
+    /// It has been noted which regions may have pages.
+    Listed,
+    /// Changed pages can no more be written by the application.
+    Protected,
+    /// What was changed in them has been written to the device.
+    Written,
+    /// They have been dropped.
+    Dropped,
+}

@@ -1,0 +1,224 @@
+//! Keeps the shadows of a session's regions in step with the device.
+
+use crate::device::{Device, Step};
+use crate::region::{Means, Region};
+use crate::userfault::{Event, Userfault};
+use crate::work::Work;
+use crate::{Error, PAGE, Range, Result, lock, serve};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// Which regions something concerns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope<'a> {
+    /// All of them: nobody can tell.
+    All,
+    /// Those that these ranges meet.
+    Ranges(&'a [Range]),
+}
+
+impl Scope<'_> {
+    fn meets(&self, range: &Range) -> bool {
+        match self {
+            Self::All => true,
+            Self::Ranges(ranges) => ranges.iter().any(|other| other.meets(range)),
+        }
+    }
+}
+
+/// The shadows of a session, and the threads that serve faults.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    stop: OwnedFd,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What the threads share.
+pub(crate) struct Shared {
+    pub(crate) userfault: Userfault,
+    pub(crate) device: Arc<dyn Device>,
+    work: Work,
+    /// By the first address behind each.
+    regions: Mutex<BTreeMap<u64, Arc<Region>>>,
+    /// Those that may have pages, by their address. A region is entered here before a page of it is fetched, and leaves when none is there, both
+    /// while it is locked.
+    active: Mutex<BTreeMap<u64, Arc<Region>>>,
+}
+
+/// Work has been announced; it may be given to the device before this is dropped, and not after.
+#[must_use]
+pub struct Reach<'a>(Option<&'a Work>);
+
+impl Drop for Reach<'_> {
+    fn drop(&mut self) {
+        if let Some(work) = self.0 {
+            work.submitted();
+        }
+    }
+}
+
+impl Keeper {
+    /// One for the faults that `userfault` tells, with so many threads to serve them.
+    ///
+    /// # Errors
+    /// When no thread or descriptor can be had.
+    pub fn new(userfault: Userfault, device: Arc<dyn Device>, threads: usize) -> io::Result<Self> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC;
+        let shared = Shared {
+            userfault,
+            device,
+            work: Work::default(),
+            regions: Mutex::default(),
+            active: Mutex::default(),
+        };
+        let mut keeper =
+            Self { shared: Arc::new(shared), stop: rustix::event::eventfd(0, flags)?, threads: Vec::new() };
+        for _ in 0..threads {
+            let (shared, stop) = (keeper.shared.clone(), keeper.stop.try_clone()?);
+            let thread = std::thread::Builder::new().name("shadow".to_owned());
+            keeper.threads.push(thread.spawn(move || serve::run(&shared, &stop))?);
+        }
+        Ok(keeper)
+    }
+
+    /// Keeps the shadow of a region: whole pages, at which the application has mapped `file`, which is empty, from its beginning.
+    ///
+    /// # Errors
+    /// `NoRegion` for what cannot be one, `Kernel` when the application has no such mapping there.
+    pub fn add(&self, range: Range, file: OwnedFd) -> Result<()> {
+        let mut regions = lock(&self.shared.regions);
+        let is_whole = (range.base | range.bytes).is_multiple_of(PAGE as u64);
+        let is_free =
+            !regions.range(range.base + 1..).next().is_some_and(|(_, next)| next.range.meets(&range));
+        if !is_whole || !is_free || range.bytes == 0 || range.base.checked_add(range.bytes).is_none() {
+            return Err(Error::NoRegion(range));
+        }
+        self.shared.userfault.register(range).map_err(|source| Error::Kernel {
+            range,
+            what: "UFFDIO_REGISTER",
+            source,
+        })?;
+        let region = Region::new(range, file);
+        region.empty()?;
+        regions.insert(range.end(), Arc::new(region));
+        Ok(())
+    }
+
+    /// Keeps the shadow of a region no more, and nothing that is in it. Nobody may touch it any more.
+    ///
+    /// # Errors
+    /// `NoRegion` where none begins at `base`, or the kernel's.
+    pub fn remove(&self, base: u64) -> Result<()> {
+        let mut regions = lock(&self.shared.regions);
+        let found = regions.range(base.saturating_add(1)..).next();
+        let Some((end, _)) = found.filter(|(_, region)| region.range.base == base) else {
+            return Err(Error::NoRegion(Range { base, bytes: 0 }));
+        };
+        let end = *end;
+        let Some(region) = regions.remove(&end) else { return Ok(()) };
+        // With the lock held: nobody adds a region there before all of this one is gone.
+        let ended = region.end(&self.shared.means());
+        lock(&self.shared.active).remove(&base);
+        ended
+    }
+
+    /// Announces work that may reach these regions: what the application has written in them is on the device when this returns.
+    ///
+    /// # Errors
+    /// When that fails; the work must not be submitted then.
+    pub fn reach(&self, scope: Scope<'_>) -> Result<Reach<'_>> {
+        if !lock(&self.shared.regions).values().any(|region| scope.meets(&region.range)) {
+            return Ok(Reach(None));
+        }
+        self.shared.work.announce();
+        let reach = Reach(Some(&self.shared.work));
+        self.shared.device.between(Step::Announced);
+        self.shared.retire(scope)?;
+        Ok(reach)
+    }
+
+    /// To be called when the application is about to learn that work is complete: it sees from then on what that has written.
+    ///
+    /// # Errors
+    /// When what it has written itself cannot be written back.
+    pub fn settle(&self) -> Result<()> {
+        self.shared.settle()
+    }
+
+    /// Writes back all that the application has written. If it stands still the device has the truth, alone.
+    ///
+    /// # Errors
+    /// When something cannot be written back.
+    pub fn write_back(&self) -> Result<()> {
+        self.shared.retire(Scope::All)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if rustix::io::write(&self.stop, &1u64.to_ne_bytes()).is_ok() {
+            // One that panicked has said so.
+            self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        }
+    }
+}
+
+impl Shared {
+    fn means(&self) -> Means<'_> {
+        Means { userfault: &self.userfault, device: &*self.device }
+    }
+
+    /// Serves a fault. Where there is no room, all others' pages make it.
+    pub(crate) fn serve(&self, event: Event) -> Result<()> {
+        /// Other threads may have taken the room that was made.
+        const TRIES: usize = 16;
+        let found = lock(&self.regions).range(event.address + 1..).next().map(|(_, region)| region.clone());
+        let Some(region) = found.filter(|region| region.range.base <= event.address) else {
+            // It was one when somebody touched it.
+            let range = Range { base: event.address / PAGE as u64 * PAGE as u64, bytes: PAGE as u64 };
+            let woken = self.userfault.wake(range);
+            return woken.map_err(|source| Error::Kernel { range, what: "UFFDIO_WAKE", source });
+        };
+        let enter = || {
+            lock(&self.active).insert(region.range.base, region.clone());
+            self.device.between(Step::Locked);
+            self.work.is_loose()
+        };
+        for _ in 0..TRIES {
+            match region.serve(&self.means(), event, false, enter) {
+                Err(Error::NoRoom(_)) => self.retire(Scope::All)?,
+                Ok(()) if region.has_many_twins() => return self.retire(Scope::Ranges(&[region.range])),
+                served => return served,
+            }
+        }
+        region.serve(&self.means(), event, true, enter)
+    }
+
+    pub(crate) fn settle(&self) -> Result<()> {
+        let Some(glimpse) = self.work.glimpse() else { return Ok(()) };
+        // In this order: what is announced meanwhile, and what is fetched before the list is made, is met below.
+        let is_complete = glimpse.all_submitted && !self.device.is_busy();
+        self.device.between(Step::Looked);
+        self.retire(Scope::All)?;
+        if is_complete {
+            self.work.is_complete(&glimpse);
+        }
+        Ok(())
+    }
+
+    /// Writes back and drops the pages of regions that may have some.
+    fn retire(&self, scope: Scope<'_>) -> Result<()> {
+        let listed: Vec<Arc<Region>> = {
+            let active = lock(&self.active);
+            active.values().filter(|region| scope.meets(&region.range)).cloned().collect()
+        };
+        self.device.between(Step::Listed);
+        for region in listed {
+            region.retire(&self.means(), || drop(lock(&self.active).remove(&region.range.base)))?;
+        }
+        Ok(())
+    }
+}

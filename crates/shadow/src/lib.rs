@@ -1,0 +1,69 @@
+//! Shadow pages: managed memory as the processor sees it (`docs/shadow-pages.md`).
+//!
+//! A managed region is device memory in the server and, at the same address in the application, a mapping of a file whose pages are
+//! *shadows*: each is fetched from the device when the processor first touches it, written back before work that may reach it is given
+//! to the device, and dropped then, or when work is known to be complete. The kernel tells of the first touch and the first
+//! write through a userfaultfd of the application's memory, which whoever keeps the shadows holds.
+//!
+//! [`Pages`] is what is known of a region's pages and what follows from it, without any I/O. [`Keeper`] does what follows.
+
+mod ahead;
+mod changes;
+mod device;
+mod keeper;
+mod pages;
+mod range;
+mod region;
+mod serve;
+mod userfault;
+mod work;
+
+pub use device::{Device, DeviceError, Step};
+pub use keeper::{Keeper, Reach, Scope};
+pub use pages::{Fault, Pages, Service};
+pub use range::{PAGE, Range};
+pub use userfault::Userfault;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Why shadows could not be kept in step.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The device could not be read or written.
+    #[error("{range} of managed memory cannot be {done} on the device")]
+    Device {
+        /// What was to be transferred.
+        range: Range,
+        /// "read" or "written".
+        done: &'static str,
+        /// What the device says.
+        source: DeviceError,
+    },
+    /// The kernel refused something.
+    #[error("{range} of managed memory: {what} failed")]
+    Kernel {
+        /// The pages.
+        range: Range,
+        /// What was asked of the kernel.
+        what: &'static str,
+        /// Its answer.
+        source: std::io::Error,
+    },
+    /// Faults are told or served no more.
+    #[error("faults of managed memory are no more served: {0}")]
+    Unheard(std::io::Error),
+    /// No page is left for shadows, although all others have been given up.
+    #[error("no memory is left for the shadow of {0}; is the job's tmpfs full?")]
+    NoRoom(Range),
+    /// A region cannot be where another one is, or what is no region was named.
+    #[error("{0} is not a region of managed memory, or overlaps with one")]
+    NoRegion(Range),
+}
+
+/// What a call of this crate answers.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A thread that panicked has left nothing half done that others could not see.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,264 @@
+//! What is known of a region's pages, and what follows from it when one of them is touched.
+
+use crate::PAGE;
+use crate::ahead::Ahead;
+use crate::changes::changes;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Regions of up to so many pages move whole: 256 KiB.
+const WHOLE: usize = 64;
+/// How many pages the first of a row of faults moves.
+const FIRST_READ: usize = 16;
+const FIRST_WRITE: usize = 1;
+
+/// Where a page's truth is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Page {
+    /// On the device; touching it faults.
+    Absent,
+    /// On the device, with a copy here; writing it faults.
+    Present,
+    /// Here. If it has a twin, only in the bytes that differ from that.
+    Written,
+}
+
+/// What a thread of the application tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// To read a page.
+    Read,
+    /// To write one.
+    Write,
+}
+
+/// What has to be done about a fault.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// Nothing but to have it tried again: what it needs has been done since.
+    Wake,
+    /// Fetch these pages, and let them be read, or written if that is what was tried.
+    Fetch(Range<usize>),
+    /// Let these pages be written, which are there.
+    Unprotect(Range<usize>),
+}
+
+/// The pages of a region.
+#[derive(Debug)]
+pub struct Pages {
+    pages: Vec<Page>,
+    /// No other page is there.
+    touched: Range<usize>,
+    /// What was in written pages before, where the device may write the same page.
+    twins: BTreeMap<usize, Box<[u8]>>,
+    reads: Ahead,
+    writes: Ahead,
+}
+
+impl Pages {
+    /// Of a region of `count` pages; none is there.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        let (reads, writes) = (Ahead::new(FIRST_READ), Ahead::new(FIRST_WRITE));
+        Self { pages: vec![Page::Absent; count], touched: 0..0, twins: BTreeMap::new(), reads, writes }
+    }
+
+    /// What a fault asks for. `alone` is one that shall move no page but its own.
+    pub fn fault(&mut self, page: usize, fault: Fault, alone: bool) -> Service {
+        let Some(state) = self.pages.get(page).copied() else { return Service::Wake };
+        let like = match (state, fault) {
+            (Page::Written, _) | (Page::Present, Fault::Read) => return Service::Wake,
+            (like, _) => like,
+        };
+        let ahead = match fault {
+            Fault::Read => &mut self.reads,
+            Fault::Write => &mut self.writes,
+        };
+        let bounds = match self.pages.len() {
+            _ if alone => page..page + 1,
+            count if count <= WHOLE => 0..count,
+            count => ahead.bounds(page, count),
+        };
+        let is_other = |at: &usize| self.pages[*at] != like;
+        let begin = (bounds.start..page).rev().find(is_other).map_or(bounds.start, |other| other + 1);
+        let end = (page..bounds.end).find(is_other).unwrap_or(bounds.end);
+        let run = begin..end;
+        ahead.moved(run.clone());
+        match like {
+            Page::Absent => Service::Fetch(run),
+            _ => Service::Unprotect(run),
+        }
+    }
+
+    /// These pages are there now, and as they are on the device.
+    pub fn fetched(&mut self, run: Range<usize>) {
+        self.touch(&run);
+        self.pages[run].fill(Page::Present);
+    }
+
+    /// These pages, which are there, can be written. `twin` gives what is in each, where work that may reach it may be in flight.
+    pub fn written(&mut self, run: Range<usize>, twin: Option<impl Fn(usize) -> Box<[u8]>>) {
+        self.touch(&run);
+        self.pages[run.clone()].fill(Page::Written);
+        if let Some(twin) = twin {
+            self.twins.extend(run.map(|page| (page, twin(page))));
+        }
+    }
+
+    /// A page is not there any more, or not as it should be, and was not written.
+    pub fn lost(&mut self, page: usize) {
+        self.pages[page] = Page::Absent;
+        self.twins.remove(&page);
+    }
+
+    /// Whether this has a page that is there.
+    #[must_use]
+    pub fn is_there(&self, page: usize) -> bool {
+        self.pages.get(page).is_some_and(|page| *page != Page::Absent)
+    }
+
+    /// Whether it can be written.
+    #[must_use]
+    pub fn is_written(&self, page: usize) -> bool {
+        self.pages.get(page).is_some_and(|page| *page == Page::Written)
+    }
+
+    /// All pages that can be there.
+    #[must_use]
+    pub fn touched(&self) -> Range<usize> {
+        self.touched.clone()
+    }
+
+    /// Runs of written pages, none longer than `most`.
+    #[must_use]
+    pub fn changed(&self, most: usize) -> Vec<Range<usize>> {
+        let touched = self.touched.clone();
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for page in touched.filter(|page| self.pages[*page] == Page::Written) {
+            match runs.last_mut() {
+                Some(last) if last.end == page && last.len() < most => last.end += 1,
+                _ => runs.push(page..page + 1),
+            }
+        }
+        runs
+    }
+
+    /// What of a run of written pages, in which there is `now`, has to be written back: all of it, but of pages with a twin what differs.
+    #[must_use]
+    pub fn to_write(&self, run: Range<usize>, now: &[u8]) -> Vec<Range<usize>> {
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        for (page, (index, now)) in run.zip(now.chunks(PAGE).enumerate()) {
+            let within = match self.twins.get(&page) {
+                None => vec![Range { start: 0, end: PAGE }],
+                Some(twin) => changes(twin, now).collect(),
+            };
+            for part in within {
+                let part = index * PAGE + part.start..index * PAGE + part.end;
+                match parts.last_mut() {
+                    Some(last) if last.end == part.start => last.end = part.end,
+                    _ => parts.push(part),
+                }
+            }
+        }
+        parts
+    }
+
+    /// How many written pages have twins.
+    #[must_use]
+    pub fn twins(&self) -> usize {
+        self.twins.len()
+    }
+
+    /// Written pages have been written back: they are as they are on the device, and can be written no more.
+    pub fn clean(&mut self, run: Range<usize>) {
+        run.clone().for_each(|page| drop(self.twins.remove(&page)));
+        self.pages[run].fill(Page::Present);
+    }
+
+    /// No page is there any more; none was written.
+    pub fn dropped(&mut self) {
+        debug_assert!(self.twins.is_empty(), "nothing that was written is dropped");
+        let touched = std::mem::take(&mut self.touched);
+        self.pages[touched].fill(Page::Absent);
+    }
+
+    fn touch(&mut self, run: &Range<usize>) {
+        self.touched = match self.touched.is_empty() {
+            true => run.clone(),
+            false => self.touched.start.min(run.start)..self.touched.end.max(run.end),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Serves a fault as the keeper does.
+    fn serve(pages: &mut Pages, page: usize, fault: Fault) -> Service {
+        let service = pages.fault(page, fault, false);
+        match (&service, fault) {
+            (Service::Fetch(run), Fault::Read) => pages.fetched(run.clone()),
+            (Service::Fetch(run) | Service::Unprotect(run), _) => {
+                pages.written(run.clone(), None::<fn(usize) -> Box<[u8]>>);
+            }
+            (Service::Wake, _) => {}
+        }
+        service
+    }
+
+    #[test]
+    fn a_row_of_faults_moves_more_each_time() {
+        let mut pages = Pages::new(3000);
+        assert_eq!(serve(&mut pages, 100, Fault::Read), Service::Fetch(100..116));
+        assert_eq!(serve(&mut pages, 116, Fault::Read), Service::Fetch(116..148));
+        assert_eq!(serve(&mut pages, 120, Fault::Write), Service::Unprotect(120..121));
+        assert_eq!(
+            serve(&mut pages, 148, Fault::Read),
+            Service::Fetch(148..212),
+            "writes are a row of their own"
+        );
+        assert_eq!(serve(&mut pages, 99, Fault::Read), Service::Fetch(99..100), "not what is there");
+        assert_eq!(serve(&mut pages, 98, Fault::Read), Service::Fetch(67..99), "backwards too");
+        assert_eq!(serve(&mut pages, 121, Fault::Write), Service::Unprotect(121..123));
+        assert_eq!(serve(&mut pages, 2995, Fault::Write), Service::Fetch(2995..2996));
+        assert_eq!(serve(&mut pages, 2990, Fault::Read), Service::Fetch(2990..2995), "up to what is there");
+        assert_eq!(serve(&mut pages, 2996, Fault::Write), Service::Fetch(2996..2998));
+        assert_eq!(
+            serve(&mut pages, 2998, Fault::Write),
+            Service::Fetch(2998..3000),
+            "no further than the end"
+        );
+        assert_eq!(pages.fault(50, Fault::Read, true), Service::Fetch(50..51));
+    }
+
+    #[test]
+    fn what_has_been_done_is_not_done_again() {
+        let mut pages = Pages::new(10);
+        assert_eq!(serve(&mut pages, 7, Fault::Read), Service::Fetch(0..10));
+        assert_eq!(serve(&mut pages, 3, Fault::Read), Service::Wake);
+        assert_eq!(serve(&mut pages, 3, Fault::Write), Service::Unprotect(0..10));
+        assert_eq!(serve(&mut pages, 4, Fault::Write), Service::Wake);
+        assert_eq!(serve(&mut pages, 10, Fault::Read), Service::Wake, "out of the region");
+        assert_eq!(pages.changed(4), [0..4, 4..8, 8..10]);
+        pages.clean(0..10);
+        assert!(pages.changed(4).is_empty());
+        pages.dropped();
+        assert_eq!(serve(&mut pages, 4, Fault::Write), Service::Fetch(0..10));
+    }
+
+    #[test]
+    fn of_a_page_with_a_twin_what_differs_is_written_back() {
+        let mut pages = Pages::new(100);
+        pages.written(0..3, Some(|_| vec![0; PAGE].into()));
+        pages.written(3..5, None::<fn(usize) -> Box<[u8]>>);
+        assert_eq!(pages.changed(4), [0..4, 4..5]);
+        let mut now = vec![0; 5 * PAGE];
+        now[5] = 1;
+        now[3 * PAGE - 2..3 * PAGE].fill(1);
+        assert_eq!(pages.to_write(0..5, &now), [5..6, 3 * PAGE - 2..5 * PAGE]);
+        pages.clean(0..5);
+        pages.written(0..1, None::<fn(usize) -> Box<[u8]>>);
+        assert_eq!(pages.to_write(0..1, &now[..PAGE]).first(), Some(&(0..PAGE)), "no twin is left");
+    }
+}

@@ -1,0 +1,164 @@
+//! The kernel's userfaultfd: who touches pages that are missing or write-protected is told here, and waits.
+
+use crate::Range;
+use crate::pages::Fault;
+use linux_raw_sys::general as sys;
+use linux_raw_sys::ioctl;
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater};
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+// What bindgen cannot read in <linux/userfaultfd.h>, since the values are casts there.
+const COPY_WRITE_PROTECTED: u64 = 1 << 1;
+const PROTECT: u64 = 1 << 0;
+
+/// What must be had: faults of pages of tmpfs that are missing, or there and not mapped, and of protected ones that are written
+/// (Linux 5.19).
+const FEATURES: u32 = sys::UFFD_FEATURE_MISSING_SHMEM
+    | sys::UFFD_FEATURE_MINOR_SHMEM
+    | sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP
+    | sys::UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+
+/// A fault that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    /// Where.
+    pub(crate) address: u64,
+    /// What was tried.
+    pub(crate) fault: Fault,
+    /// Whether the file has the page, and the application has it not mapped.
+    pub(crate) is_unmapped: bool,
+}
+
+/// The faults of one process's memory. It works on the memory of the process that has made it, whoever holds it.
+#[derive(Debug)]
+pub struct Userfault(OwnedFd);
+
+impl Userfault {
+    /// Makes one of this process's own memory, for faults of system calls too.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_SYS_PTRACE` where `vm.unprivileged_userfaultfd` is 0.
+    pub fn create() -> io::Result<OwnedFd> {
+        use rustix::mm::UserfaultfdFlags as Flags;
+        // SAFETY: it takes effect on memory only when that is registered.
+        Ok(unsafe { rustix::mm::userfaultfd(Flags::CLOEXEC | Flags::NONBLOCK) }?)
+    }
+
+    /// Takes one into use, which nobody has done before.
+    ///
+    /// # Errors
+    /// The kernel's, if it has not what is needed or the descriptor is something else.
+    pub fn open(fd: OwnedFd) -> io::Result<Self> {
+        let this = Self(fd);
+        let api = sys::uffdio_api { api: sys::UFFD_API.into(), features: FEATURES.into(), ioctls: 0 };
+        this.ask::<{ ioctl::UFFDIO_API }, _>(api)?;
+        Ok(this)
+    }
+
+    /// From now on faults of these pages are told. They must be a mapping of a file on a tmpfs.
+    pub(crate) fn register(&self, range: Range) -> io::Result<()> {
+        let mode = sys::UFFDIO_REGISTER_MODE_MISSING
+            | sys::UFFDIO_REGISTER_MODE_MINOR
+            | sys::UFFDIO_REGISTER_MODE_WP;
+        let register = sys::uffdio_register { range: raw(range), mode: mode.into(), ioctls: 0 };
+        self.ask::<{ ioctl::UFFDIO_REGISTER }, _>(register).map(drop)
+    }
+
+    /// From now on none is; who waits goes on.
+    pub(crate) fn unregister(&self, range: Range) -> io::Result<()> {
+        self.ask::<{ ioctl::UFFDIO_UNREGISTER }, _>(raw(range)).map(drop)
+    }
+
+    /// Who waits for one of these pages tries again.
+    pub(crate) fn wake(&self, range: Range) -> io::Result<()> {
+        self.ask::<{ ioctl::UFFDIO_WAKE }, _>(raw(range)).map(drop)
+    }
+
+    /// Whether these pages fault when they are written; who waits for that goes on if they don't.
+    pub(crate) fn protect(&self, range: Range, protect: bool) -> io::Result<()> {
+        let mode = if protect { PROTECT } else { 0 };
+        let protect = sys::uffdio_writeprotect { range: raw(range), mode };
+        self.ask::<{ ioctl::UFFDIO_WRITEPROTECT }, _>(protect).map(drop)
+    }
+
+    /// Maps pages that the file has, to be written, and wakes who waits for them.
+    pub(crate) fn map(&self, range: Range) -> io::Result<()> {
+        let map = sys::uffdio_continue { range: raw(range), mode: 0, mapped: 0 };
+        self.ask::<{ ioctl::UFFDIO_CONTINUE }, _>(map).map(drop)
+    }
+
+    /// Makes missing pages with these contents, and wakes who waits for them. The answer is how many bytes it got to, and why no further.
+    pub(crate) fn fill(&self, address: u64, bytes: &[u8], protect: bool) -> (usize, io::Result<()>) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let mut copy = sys::uffdio_copy {
+                dst: address + done as u64,
+                src: bytes[done..].as_ptr() as u64,
+                len: (bytes.len() - done) as u64,
+                mode: if protect { COPY_WRITE_PROTECTED } else { 0 },
+                copy: 0,
+            };
+            let asked = self.update::<{ ioctl::UFFDIO_COPY }, _>(&mut copy);
+            // Some pages may have been made before one failed.
+            done += usize::try_from(copy.copy).unwrap_or(0);
+            match asked {
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return (done, Err(error.into())),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    /// The next fault; `None` when there is none now, or somebody else has it.
+    pub(crate) fn next(&self) -> io::Result<Option<Event>> {
+        let mut message = MaybeUninit::<sys::uffd_msg>::uninit();
+        // SAFETY: its bytes, which need not be initialised to be written.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(
+                message.as_mut_ptr().cast::<MaybeUninit<u8>>(),
+                size_of::<sys::uffd_msg>(),
+            )
+        };
+        match rustix::io::read(&self.0, bytes) {
+            Ok((read, _)) if read.len() == size_of::<sys::uffd_msg>() => {}
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        // SAFETY: every byte of it was read, and all are valid.
+        let message = unsafe { message.assume_init() };
+        if u32::from(message.event) != sys::UFFD_EVENT_PAGEFAULT {
+            return Ok(None);
+        }
+        // SAFETY: what this event carries.
+        let (address, flags) = unsafe { (message.arg.pagefault.address, message.arg.pagefault.flags) };
+        let wrote = sys::UFFD_PAGEFAULT_FLAG_WRITE | sys::UFFD_PAGEFAULT_FLAG_WP;
+        let fault = if flags & u64::from(wrote) == 0 { Fault::Read } else { Fault::Write };
+        let is_unmapped = flags & u64::from(sys::UFFD_PAGEFAULT_FLAG_MINOR) != 0;
+        Ok(Some(Event { address, fault, is_unmapped }))
+    }
+
+    fn ask<const OPCODE: Opcode, T>(&self, mut argument: T) -> io::Result<T> {
+        self.update::<OPCODE, T>(&mut argument)?;
+        Ok(argument)
+    }
+
+    /// `OPCODE` must be one of a userfaultfd's that takes a `T`.
+    fn update<const OPCODE: Opcode, T>(&self, argument: &mut T) -> rustix::io::Result<()> {
+        // SAFETY: each caller names the opcode with its own structure of the kernel's headers. What the kernel changes beside that are
+        // registered pages, which are the application's alone.
+        unsafe { rustix::ioctl::ioctl(&self.0, Updater::<OPCODE, T>::new(argument)) }
+    }
+}
+
+impl AsFd for Userfault {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn raw(range: Range) -> sys::uffdio_range {
+    sys::uffdio_range { start: range.base, len: range.bytes }
+}

@@ -1,0 +1,291 @@
+//! Random programs: threads that read and write managed memory, kernels and copies in streams, all at once and all in the same pages. No two
+//! touch the same byte without a synchronisation between, so what each byte has to be is known at any time.
+
+use crate::support::{Model, Shadow, Stream, keep, memory};
+use proptest::prelude::*;
+use shadow::{Keeper, PAGE, Range, Scope};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// A generator whose numbers any thread can have for itself.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// Some length up to `most`, short ones often.
+    fn length(&mut self, most: usize) -> usize {
+        let order = 1 + self.below(usize::BITS as usize - most.leading_zeros() as usize);
+        1 + self.below(most.min(1 << order))
+    }
+}
+
+/// A part of a region that one thread has for itself, and what is in it.
+struct Piece {
+    region: usize,
+    at: usize,
+    expected: Vec<u8>,
+    /// The stream that may be busy with it.
+    stream: Option<usize>,
+}
+
+/// What a thread's calls go through, one after the other, as a ring's do.
+type Call = Box<dyn FnOnce() + Send>;
+
+struct Thread<'a> {
+    random: Random,
+    keeper: &'a Arc<Keeper>,
+    shadows: &'a [Shadow],
+    pieces: Vec<Piece>,
+    streams: [Arc<Stream>; 2],
+    ring: Sender<Call>,
+    given: Receiver<Piece>,
+    others: Vec<Sender<Piece>>,
+    /// The longest pause of a kernel between two bytes.
+    pause: u64,
+}
+
+impl Thread<'_> {
+    fn run(mut self, steps: usize) -> Vec<Piece> {
+        for _ in 0..steps {
+            self.pieces.extend(self.given.try_iter());
+            match self.random.below(16) {
+                0..5 => self.read(),
+                5..10 => self.write(),
+                10..13 => self.launch(),
+                13 => {
+                    let stream = self.random.below(2);
+                    self.synchronise(stream);
+                }
+                14 => self.give(),
+                _ if self.random.below(8) == 0 => self.keeper.write_back().unwrap(),
+                _ => {}
+            }
+        }
+        (0..2).for_each(|stream| self.synchronise(stream));
+        drop(self.others);
+        self.pieces.extend(self.given.iter());
+        self.pieces
+    }
+
+    /// A piece that no stream has, and some of its bytes.
+    fn draw(&mut self) -> Option<(usize, std::ops::Range<usize>)> {
+        let index = self.random.below(self.pieces.len().max(1));
+        let piece = self.pieces.get(index).filter(|piece| piece.stream.is_none())?;
+        let bytes = self.random.length(piece.expected.len());
+        let begin = self.random.below(piece.expected.len() - bytes + 1);
+        Some((index, begin..begin + bytes))
+    }
+
+    fn read(&mut self) {
+        let Some((index, part)) = self.draw() else { return };
+        let piece = &self.pieces[index];
+        let shadow = &self.shadows[piece.region];
+        let (at, bytes) = (piece.at + part.start, part.len());
+        let read = match self.random.below(4) {
+            0 => shadow.read_by_call(at, bytes),
+            _ => shadow.read(at, bytes),
+        };
+        let expected = &piece.expected[part][..read.len()];
+        if let Some(wrong) = (0..read.len()).find(|byte| read[*byte] != expected[*byte]) {
+            let (is, should) = (read[wrong], expected[wrong]);
+            panic!("byte {:#x} of region {} is {is}, not {should}", at + wrong, piece.region);
+        }
+    }
+
+    fn write(&mut self) {
+        let Some((index, part)) = self.draw() else { return };
+        let by_call = part.len() <= PAGE && self.random.below(4) == 0;
+        let value = self.random.next() as u8;
+        let piece = &mut self.pieces[index];
+        let shadow = &self.shadows[piece.region];
+        let at = piece.at + part.start;
+        piece.expected[part.clone()].iter_mut().enumerate().for_each(|(byte, expected)| {
+            *expected = value.wrapping_add(byte as u8);
+        });
+        match by_call {
+            true => shadow.write_by_call(at, &piece.expected[part]),
+            false => shadow.write(at, &piece.expected[part]),
+        }
+    }
+
+    /// A kernel that adds something to each byte of a piece, or a copy from one to another.
+    fn launch(&mut self) {
+        let stream = self.random.below(2);
+        let is_ours = |piece: &Piece| piece.stream.is_none_or(|other| other == stream);
+        let ours: Vec<usize> = (0..self.pieces.len()).filter(|index| is_ours(&self.pieces[*index])).collect();
+        if ours.is_empty() {
+            return;
+        }
+        let [to, from] = [(); 2].map(|()| ours[self.random.below(ours.len())]);
+        let is_copy = to != from && self.random.below(3) == 0;
+        let bytes = self.pieces[to].expected.len().min(if is_copy {
+            self.pieces[from].expected.len()
+        } else {
+            usize::MAX
+        });
+        let add = if is_copy { 0 } else { self.random.next() as u8 };
+        let source = if is_copy { from } else { to };
+        let values: Vec<u8> =
+            self.pieces[source].expected[..bytes].iter().map(|byte| byte.wrapping_add(add)).collect();
+        self.pieces[to].expected[..bytes].copy_from_slice(&values);
+        self.pieces[to].stream = Some(stream);
+        self.pieces[source].stream = Some(stream);
+        let ranges = [to, source].map(|index| {
+            let piece = &self.pieces[index];
+            Range { base: self.shadows[piece.region].address() + piece.at as u64, bytes: bytes as u64 }
+        });
+        let (seed, pause, is_told) = (self.random.next(), self.pause, self.random.below(2) == 0);
+        let kernel = move |device: &Model| {
+            let mut random = Random(seed);
+            let mut done = 0;
+            while done < bytes {
+                let now = random.length(bytes - done);
+                let [to, from] = ranges.map(|range| range.base + done as u64);
+                let mut values = device.load(from, now);
+                values.iter_mut().for_each(|byte| *byte = byte.wrapping_add(add));
+                device.store(to, &values);
+                done += now;
+                crate::support::pause(random.next(), pause);
+            }
+        };
+        let (keeper, stream) = (self.keeper.clone(), self.streams[stream].clone());
+        self.call(move || {
+            let scope = if is_told { Scope::Ranges(&ranges) } else { Scope::All };
+            let _reach = keeper.reach(scope).unwrap();
+            stream.submit(kernel);
+        });
+    }
+
+    fn synchronise(&mut self, stream: usize) {
+        let (done, wait) = channel();
+        let (keeper, waited) = (self.keeper.clone(), self.streams[stream].clone());
+        self.call(move || {
+            waited.wait();
+            keeper.settle().unwrap();
+            done.send(()).unwrap();
+        });
+        wait.recv().unwrap();
+        self.pieces
+            .iter_mut()
+            .filter(|piece| piece.stream == Some(stream))
+            .for_each(|piece| piece.stream = None);
+    }
+
+    /// Gives a piece to another thread.
+    fn give(&mut self) {
+        let Some((index, _)) = self.draw() else { return };
+        let other = self.random.below(self.others.len());
+        // One that has done all its steps takes no more before its end.
+        let piece = self.pieces.swap_remove(index);
+        if let Err(kept) = self.others[other].send(piece) {
+            self.pieces.push(kept.0);
+        }
+    }
+
+    fn call(&self, call: impl FnOnce() + Send + 'static) {
+        self.ring.send(Box::new(call)).unwrap();
+    }
+}
+
+/// Divides regions among threads, in pieces of any length.
+fn divide(random: &mut Random, regions: &[usize], threads: usize) -> Vec<Vec<Piece>> {
+    let mut pieces: Vec<Vec<Piece>> = (0..threads).map(|_| Vec::new()).collect();
+    for (region, pages) in regions.iter().enumerate() {
+        let (mut at, end) = (0, pages * PAGE);
+        for left in (0..40).rev() {
+            let bytes =
+                if left == 0 { end - at } else { random.length((end - at).min(PAGE * pages / 4 + 99)) };
+            let piece = Piece { region, at, expected: vec![0; bytes], stream: None };
+            pieces[random.below(threads)].push(piece);
+            at += bytes;
+            if at == end {
+                break;
+            }
+        }
+    }
+    pieces
+}
+
+fn check(seed: u64, regions: &[usize], threads: usize, servers: usize, (pause, steps): (u64, usize)) {
+    let mut random = Random(seed);
+    let model = Model::delayed(seed, pause);
+    let (keeper, shadows) = keep(&model, regions, servers, memory);
+    let keeper = Arc::new(keeper);
+    let (gifts, given): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel()).unzip();
+    let divided = divide(&mut random, regions, threads);
+    let left: Vec<Piece> = std::thread::scope(|scope| {
+        let threads: Vec<_> = std::iter::zip(divided, given)
+            .map(|(pieces, given)| {
+                let (ring, calls): (_, Receiver<Call>) = channel();
+                scope.spawn(move || calls.into_iter().for_each(|call| call()));
+                let thread = Thread {
+                    random: Random(random.next()),
+                    keeper: &keeper,
+                    shadows: &shadows,
+                    pieces,
+                    streams: [(); 2].map(|()| Arc::new(Stream::new(&model))),
+                    ring,
+                    given,
+                    others: gifts.clone(),
+                    pause,
+                };
+                scope.spawn(move || thread.run(steps))
+            })
+            .collect();
+        drop(gifts);
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(
+        left.iter().map(|piece| piece.expected.len()).sum::<usize>(),
+        regions.iter().sum::<usize>() * PAGE,
+        "every byte is somebody's"
+    );
+    for piece in &left {
+        let shadow = &shadows[piece.region];
+        assert!(shadow.read(piece.at, piece.expected.len()) == piece.expected, "as the processor sees it");
+    }
+    keeper.write_back().unwrap();
+    for piece in &left {
+        let address = shadows[piece.region].address() + piece.at as u64;
+        assert!(model.load(address, piece.expected.len()) == piece.expected, "as the device sees it");
+    }
+}
+
+fn region() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 1..4usize, 2 => 4..60usize, 2 => 65..200usize, 1 => 1000..1200usize]
+}
+
+/// As many as `PROPTEST_CASES` says; few where nobody waits for more.
+fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 40 };
+    // A failure is the schedule's as much as the program's: what shrinks it would try a different one each time.
+    ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 0, ..default }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Nothing that is written is lost, and nothing stale is read.
+    #[test]
+    fn memory_is_what_was_written(
+        seed in any::<u64>(),
+        regions in prop::collection::vec(region(), 1..4),
+        threads in 2..5usize,
+        servers in 1..4usize,
+        pause in prop_oneof![Just(0u64), Just(20), Just(300)],
+    ) {
+        check(seed, &regions, threads, servers, (pause, 300));
+    }
+}

@@ -1,0 +1,253 @@
+//! Single steps of the keeper.
+
+use crate::support::{Model, Shadow, Stream, keep, memory};
+use shadow::{Error, Keeper, PAGE, Range, Scope, Step};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn range(shadow: &Shadow, pages: usize) -> Range {
+    Range { base: shadow.address(), bytes: (pages * PAGE) as u64 }
+}
+
+#[test]
+fn both_sides_write_a_page_at_the_same_time() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[3], 1, memory);
+    let (shadow, base) = (&shadows[0], shadows[0].address());
+    let stream = Stream::new(&model);
+    let end = launch(&keeper, &stream, base);
+    shadow.write(10, b"thread");
+    drop(end);
+    stream.wait();
+    keeper.settle().unwrap();
+    assert_eq!(model.load(base, 16), b"new\0\0\0\0\0\0\0thread");
+    assert_eq!(shadow.read(0, 16), b"new\0\0\0\0\0\0\0thread");
+}
+
+/// A model whose `nth` step of a kind is held: it is told that it is there, and waits until it is told to go on, or nobody can tell it.
+fn held(at: Step, nth: usize) -> (Arc<Model>, Receiver<()>, Sender<()>) {
+    let ((there, is_there), (go, goes)) = (channel(), channel());
+    let (count, goes) = (AtomicUsize::new(0), Mutex::new(goes));
+    let model = Model::hooked(move |step| {
+        if step == at && count.fetch_add(1, Ordering::SeqCst) == nth {
+            there.send(()).unwrap();
+            let _ = goes.lock().unwrap().recv();
+        }
+    });
+    (model, is_there, go)
+}
+
+/// A kernel that writes `new` at an address when it is told to end.
+fn launch(keeper: &Keeper, stream: &Stream, address: u64) -> Sender<()> {
+    let (end, ends) = channel();
+    let _reach = keeper.reach(Scope::All).unwrap();
+    stream.submit(move |device| {
+        let _ = ends.recv();
+        device.store(address, b"new");
+    });
+    end
+}
+
+/// The page is fetched while a kernel runs, and comes to be when that has ended and somebody is being told.
+#[test]
+fn a_page_that_comes_late_is_not_stale() {
+    let (model, fetched, go) = held(Step::Fetched, 0);
+    let (keeper, shadows) = keep(&model, &[1], 1, memory);
+    let (shadow, stream) = (&shadows[0], Stream::new(&model));
+    let end = launch(&keeper, &stream, shadow.address());
+    std::thread::scope(|scope| {
+        scope.spawn(|| shadow.read(0, 3));
+        fetched.recv().unwrap();
+        drop(end);
+        stream.wait();
+        let settled = scope.spawn(|| keeper.settle().unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!settled.is_finished(), "a page is on its way");
+        drop(go);
+    });
+    assert_eq!(shadow.read(0, 3), b"new");
+}
+
+/// The page comes, and the kernel ends, while somebody else's settling is under way that is too early for either.
+#[test]
+fn a_page_that_comes_behind_a_settling_is_not_stale() {
+    // The first list is the launch's.
+    let (model, listed, go) = held(Step::Listed, 1);
+    let (keeper, shadows) = keep(&model, &[1], 1, memory);
+    let (shadow, stream) = (&shadows[0], Stream::new(&model));
+    let end = launch(&keeper, &stream, shadow.address());
+    std::thread::scope(|scope| {
+        scope.spawn(|| keeper.settle().unwrap());
+        listed.recv().unwrap();
+        assert_eq!(shadow.read(0, 3), [0; 3]);
+        drop(end);
+        stream.wait();
+        drop(go);
+    });
+    keeper.settle().unwrap();
+    assert_eq!(shadow.read(0, 3), b"new");
+}
+
+/// That is what coherent memory is for; but each comes to see what the other has written.
+#[test]
+fn a_kernel_and_a_thread_that_wait_for_each_other_go_on() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[1], 1, memory);
+    let (shadow, base, stream) = (&shadows[0], shadows[0].address(), Stream::new(&model));
+    let reach = keeper.reach(Scope::All).unwrap();
+    stream.submit(move |device| {
+        while device.load(base, 1) == [0] {
+            std::thread::yield_now();
+        }
+        device.store(base + 1, b"x");
+    });
+    drop(reach);
+    shadow.write(0, b"x");
+    while shadow.read(1, 1) == [0] {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn few_transfers_move_many_pages() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[4096, 16], 1, memory);
+    let moved = |what: &mut dyn FnMut()| {
+        let before = model.transfers.load(Ordering::Relaxed);
+        what();
+        model.transfers.load(Ordering::Relaxed) - before
+    };
+    let large = range(&shadows[0], 4096).bytes as usize;
+    // A copy may begin at either end, and touch the other first.
+    let read = moved(&mut || drop(shadows[0].read(0, large)));
+    assert!((13..16).contains(&read), "16, 32, … 512 pages at a time: {read}");
+    drop(keeper.reach(Scope::All).unwrap());
+    keeper.settle().unwrap();
+    let written = moved(&mut || shadows[0].write(0, &vec![7; large]));
+    assert!((17..20).contains(&written), "1, 2, 4, … 512 at a time: {written}");
+    assert_eq!(moved(&mut || keeper.write_back().unwrap()), 8, "2 MiB at a time");
+    assert_eq!(moved(&mut || shadows[1].write(9 * PAGE, b"x")), 1, "a small region moves whole");
+    assert_eq!(moved(&mut || drop(shadows[1].read(0, 16 * PAGE))), 0);
+    assert_eq!(moved(&mut || keeper.write_back().unwrap()), 1);
+    assert_eq!(moved(&mut || keeper.write_back().unwrap()), 0);
+}
+
+#[test]
+fn a_program_may_split_a_mapping() {
+    use rustix::mm::{MprotectFlags, mprotect};
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[8, 200], 2, memory);
+    for (shadow, pages) in shadows.iter().zip([8, 200]) {
+        model.store(shadow.address(), &vec![5; pages * PAGE]);
+        let part = (shadow.address() + 3 * PAGE as u64) as *mut std::ffi::c_void;
+        // SAFETY: a page that nobody touches until it may be written again.
+        unsafe { mprotect(part, PAGE, MprotectFlags::READ) }.unwrap();
+        assert_eq!(shadow.read(0, pages * PAGE), vec![5; pages * PAGE]);
+        keeper.write_back().unwrap();
+        shadow.write(2 * PAGE, &[6; PAGE]);
+        shadow.write(4 * PAGE, &[6; PAGE]);
+        // SAFETY: as above.
+        unsafe { mprotect(part, PAGE, MprotectFlags::READ | MprotectFlags::WRITE) }.unwrap();
+        shadow.write(3 * PAGE, &[6; PAGE]);
+        keeper.write_back().unwrap();
+        assert_eq!(model.load(shadow.address() + 2 * PAGE as u64, 3 * PAGE), [6; 3 * PAGE]);
+    }
+}
+
+/// CRIU does so, to see whether a mapped file is a program.
+#[test]
+fn who_reads_the_file_makes_no_pages() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[8, 200], 1, memory);
+    for (shadow, pages) in shadows.iter().zip([8, 200]) {
+        model.store(shadow.address(), &vec![5; pages * PAGE]);
+        shadow.read(PAGE, 1);
+        keeper.write_back().unwrap();
+        let other = Shadow::new(shadow.file(), pages * PAGE);
+        assert_eq!(other.read(0, pages * PAGE), vec![0; pages * PAGE]);
+        assert_eq!(shadow.read(0, pages * PAGE), vec![5; pages * PAGE]);
+        shadow.write(PAGE, &[6; PAGE]);
+        assert_eq!(shadow.read(0, pages * PAGE)[PAGE..3 * PAGE], [[6; PAGE], [5; PAGE]].concat());
+        keeper.write_back().unwrap();
+        assert_eq!(
+            model.load(shadow.address(), pages * PAGE)[PAGE..3 * PAGE],
+            [[6; PAGE], [5; PAGE]].concat()
+        );
+    }
+}
+
+#[test]
+fn a_program_may_unmap_what_it_has_written() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[8, 200], 1, memory);
+    for (shadow, pages) in shadows.iter().zip([8, 200]) {
+        shadow.write(0, &vec![7; pages * PAGE]);
+        shadow.advise_dont_need();
+        assert_eq!(shadow.read(0, pages * PAGE), vec![7; pages * PAGE]);
+        keeper.write_back().unwrap();
+        shadow.read(0, pages * PAGE);
+        shadow.advise_dont_need();
+        shadow.write(PAGE, b"x");
+        keeper.write_back().unwrap();
+        assert_eq!(model.load(shadow.address(), 2 * PAGE)[PAGE - 1..PAGE + 2], *b"\x07x\x07");
+    }
+}
+
+#[test]
+fn shadows_make_room_for_each_other() {
+    let small = tmpfs(64 * PAGE);
+    let mut count = 0;
+    let file = |bytes: usize| {
+        count += 1;
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CREATE;
+        let file = rustix::fs::openat(&small, format!("{count}"), flags, rustix::fs::Mode::RUSR).unwrap();
+        rustix::fs::ftruncate(&file, bytes as u64).unwrap();
+        file
+    };
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[50, 50, 300], 2, file);
+    for round in 1..4 {
+        for (shadow, pages) in shadows.iter().zip([50, 50, 300]) {
+            shadow.write(0, &vec![round; pages * PAGE]);
+        }
+        for (shadow, pages) in shadows.iter().zip([50, 50, 300]) {
+            assert_eq!(shadow.read(0, pages * PAGE), vec![round; pages * PAGE]);
+        }
+    }
+    keeper.write_back().unwrap();
+    assert_eq!(model.load(shadows[2].address(), 300 * PAGE), vec![3; 300 * PAGE]);
+}
+
+/// The root of a tmpfs of `bytes` bytes that is mounted nowhere.
+fn tmpfs(bytes: usize) -> OwnedFd {
+    use rustix::mount::*;
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    fsconfig_set_string(&context, "size", bytes.to_string()).unwrap();
+    fsconfig_create(&context).unwrap();
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
+}
+
+#[test]
+fn only_regions_are_kept() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[4], 1, memory);
+    let other = Shadow::new(memory(4 * PAGE), 4 * PAGE);
+    let refused = |range: Range| matches!(keeper.add(range, other.file()), Err(Error::NoRegion(_)));
+    let Range { base, bytes } = range(&shadows[0], 4);
+    assert!(refused(Range { base: base + PAGE as u64, bytes: PAGE as u64 }), "taken");
+    assert!(refused(Range { base: base - PAGE as u64, bytes: 2 * PAGE as u64 }), "taken in part");
+    assert!(refused(Range { base: other.address(), bytes: 0 }));
+    assert!(refused(Range { base: other.address() + 8, bytes }), "no pages");
+    assert!(refused(Range { base: u64::MAX - 4095, bytes }), "no addresses");
+    let nothing = Range { base: PAGE as u64, bytes };
+    assert!(matches!(keeper.add(nothing, other.file()), Err(Error::Kernel { .. })), "nothing is mapped");
+    assert!(matches!(keeper.remove(base + PAGE as u64), Err(Error::NoRegion(_))));
+    keeper.remove(base).unwrap();
+    assert!(matches!(keeper.remove(base), Err(Error::NoRegion(_))));
+    keeper.add(range(&shadows[0], 4), shadows[0].file()).unwrap();
+    model.store(base, b"again");
+    assert_eq!(shadows[0].read(0, 5), b"again");
+}

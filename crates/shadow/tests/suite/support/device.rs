@@ -1,0 +1,146 @@
+//! A device that is plain memory, with streams that are threads.
+
+use shadow::{Device, DeviceError, Error, Step};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+/// What is done at a step.
+type Hook = Box<dyn Fn(Step) + Send + Sync>;
+
+/// The device.
+#[derive(Default)]
+pub struct Model {
+    regions: Mutex<Vec<(shadow::Range, Arc<[AtomicU8]>)>>,
+    /// Work given to it and not done.
+    busy: AtomicUsize,
+    /// How often it was read and written.
+    pub transfers: AtomicUsize,
+    hook: OnceLock<Hook>,
+}
+
+impl Model {
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// One that makes whoever comes by wait, now and then, up to so many microseconds.
+    pub fn delayed(seed: u64, most: u64) -> Arc<Self> {
+        let drawn = AtomicU64::new(seed);
+        Self::hooked(move |_| pause(drawn.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed), most))
+    }
+
+    /// One that does something at each step of the keeper.
+    pub fn hooked(hook: impl Fn(Step) + Send + Sync + 'static) -> Arc<Self> {
+        let model = Self::new();
+        assert!(model.hook.set(Box::new(hook)).is_ok());
+        model
+    }
+
+    pub fn add(&self, range: shadow::Range) {
+        let bytes = (0..range.bytes).map(|_| AtomicU8::new(0)).collect();
+        self.regions.lock().unwrap().push((range, bytes));
+    }
+
+    /// Some of its memory, which nobody else may look at in between.
+    fn at(&self, address: u64, bytes: usize, each: impl FnMut((usize, &AtomicU8))) {
+        let found = self.regions.lock().unwrap().iter().find_map(|(range, memory)| {
+            let at = address.checked_sub(range.base).filter(|at| *at < range.bytes)? as usize;
+            Some((at, memory.clone()))
+        });
+        let (at, memory) = found.expect("nobody touches what is no region");
+        memory[at..at + bytes].iter().enumerate().for_each(each);
+    }
+
+    pub fn load(&self, address: u64, bytes: usize) -> Vec<u8> {
+        let mut loaded = vec![0; bytes];
+        self.at(address, bytes, |(index, byte)| loaded[index] = byte.load(Ordering::Relaxed));
+        loaded
+    }
+
+    pub fn store(&self, address: u64, bytes: &[u8]) {
+        self.at(address, bytes.len(), |(index, byte)| byte.store(bytes[index], Ordering::Relaxed));
+    }
+}
+
+impl Device for Model {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.transfers.fetch_add(1, Ordering::Relaxed);
+        self.at(address, bytes.len(), |(index, byte)| bytes[index] = byte.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    fn write(&self, address: u64, bytes: &[u8], parts: &[Range<usize>]) -> Result<(), DeviceError> {
+        self.transfers.fetch_add(parts.len(), Ordering::Relaxed);
+        parts.iter().for_each(|part| self.store(address + part.start as u64, &bytes[part.clone()]));
+        Ok(())
+    }
+
+    fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) > 0
+    }
+
+    fn failed(&self, error: Error) {
+        // Whoever waits for the page would wait for ever.
+        eprintln!("{error}: {:?}", std::error::Error::source(&error));
+        std::process::abort();
+    }
+
+    fn between(&self, step: Step) {
+        if let Some(hook) = self.hook.get() {
+            hook(step);
+        }
+    }
+}
+
+/// Waits, as long as `drawn` says.
+pub fn pause(drawn: u64, most: u64) {
+    let drawn = drawn.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;
+    match drawn % 4 {
+        0 if most > 0 => std::thread::sleep(Duration::from_micros(drawn / 4 % most)),
+        1 => std::thread::yield_now(),
+        _ => {}
+    }
+}
+
+/// What is to be done, and who is told when it does not count any more.
+type Job = (Box<dyn FnOnce(&Model) + Send>, Option<Sender<()>>);
+
+/// Does what it is given, in order.
+pub struct Stream {
+    model: Arc<Model>,
+    jobs: Sender<Job>,
+}
+
+impl Stream {
+    pub fn new(model: &Arc<Model>) -> Self {
+        let (jobs, given): (_, Receiver<Job>) = channel();
+        let device = model.clone();
+        std::thread::spawn(move || {
+            for (job, told) in given {
+                job(&device);
+                device.busy.fetch_sub(1, Ordering::SeqCst);
+                told.into_iter().for_each(|told| told.send(()).unwrap());
+            }
+        });
+        Self { model: model.clone(), jobs }
+    }
+
+    pub fn submit(&self, job: impl FnOnce(&Model) + Send + 'static) {
+        self.give(Box::new(job), None);
+    }
+
+    fn give(&self, job: Box<dyn FnOnce(&Model) + Send>, told: Option<Sender<()>>) {
+        self.model.busy.fetch_add(1, Ordering::SeqCst);
+        self.jobs.send((job, told)).unwrap();
+    }
+
+    /// Waits until all that was given before is done.
+    pub fn wait(&self) {
+        let (done, wait) = channel();
+        self.give(Box::new(|_| {}), Some(done));
+        wait.recv().unwrap();
+    }
+}

@@ -1,0 +1,39 @@
+//! A device and an application for tests.
+
+mod device;
+mod shadow;
+
+pub use self::shadow::Shadow;
+use ::shadow::{Keeper, PAGE, Range, Userfault};
+pub use device::{Model, Stream, pause};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Shadows of regions of so many pages, files for them made by `file`, kept in step with `model` by so many threads.
+pub fn keep(
+    model: &Arc<Model>,
+    pages: &[usize],
+    threads: usize,
+    mut file: impl FnMut(usize) -> OwnedFd,
+) -> (Keeper, Vec<Shadow>) {
+    let userfault = Userfault::create().expect(
+        "as all of this crate's tests do, this one needs root's rights, or vm.unprivileged_userfaultfd = 1",
+    );
+    let keeper = Keeper::new(Userfault::open(userfault).unwrap(), model.clone(), threads).unwrap();
+    let shadows = pages.iter().map(|count| {
+        let shadow = Shadow::new(file(count * PAGE), count * PAGE);
+        let range = Range { base: shadow.address(), bytes: (count * PAGE) as u64 };
+        model.add(range);
+        keeper.add(range, shadow.file()).unwrap();
+        shadow
+    });
+    let shadows = shadows.collect();
+    (keeper, shadows)
+}
+
+/// A file of `bytes` bytes on the kernel's own tmpfs.
+pub fn memory(bytes: usize) -> OwnedFd {
+    let file = rustix::fs::memfd_create("shadow", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, bytes as u64).unwrap();
+    file
+}

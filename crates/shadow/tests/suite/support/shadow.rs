@@ -1,0 +1,89 @@
+//! A region as an application sees it.
+
+use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The region's pages in this process.
+pub struct Shadow {
+    base: *mut u8,
+    bytes: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: plain memory; the tests see to it that no two threads touch a byte at the same time.
+unsafe impl Send for Shadow {}
+// SAFETY: as above.
+unsafe impl Sync for Shadow {}
+
+impl Shadow {
+    pub fn new(file: OwnedFd, bytes: usize) -> Self {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes.
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) };
+        Self { base: base.unwrap().cast(), bytes, file }
+    }
+
+    pub fn file(&self) -> OwnedFd {
+        self.file.try_clone().unwrap()
+    }
+
+    pub fn address(&self) -> u64 {
+        self.base as u64
+    }
+
+    /// Bytes of the region.
+    fn at(&self, at: usize, bytes: usize) -> *mut u8 {
+        assert!(at + bytes <= self.bytes);
+        // SAFETY: inside the mapping.
+        unsafe { self.base.add(at) }
+    }
+
+    pub fn read(&self, at: usize, bytes: usize) -> Vec<u8> {
+        let mut read = vec![0; bytes];
+        // SAFETY: both are as long, and nobody writes these bytes meanwhile.
+        unsafe { self.at(at, bytes).copy_to_nonoverlapping(read.as_mut_ptr(), bytes) };
+        read
+    }
+
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: both are as long, and nobody else touches these bytes meanwhile.
+        unsafe { self.at(at, bytes.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Takes its pages out of this process, not out of the file.
+    pub fn advise_dont_need(&self) {
+        let advice = rustix::mm::Advice::LinuxDontNeed;
+        // SAFETY: the file keeps what is in them.
+        unsafe { rustix::mm::madvise(self.base.cast(), self.bytes, advice) }.unwrap();
+    }
+
+    /// As `read`, with a system call that reads the region; no more than a pipe takes.
+    pub fn read_by_call(&self, at: usize, bytes: usize) -> Vec<u8> {
+        let bytes = bytes.min(32 << 10);
+        let (out, into) = rustix::pipe::pipe().unwrap();
+        // SAFETY: as in `read`.
+        let given = unsafe { std::slice::from_raw_parts(self.at(at, bytes), bytes) };
+        let done = rustix::io::write(into.as_fd(), given).unwrap();
+        let mut read = vec![0; done];
+        assert_eq!(rustix::io::read(out.as_fd(), &mut read), Ok(done));
+        read
+    }
+
+    /// As `write`, with a system call that writes the region.
+    pub fn write_by_call(&self, at: usize, bytes: &[u8]) {
+        let (out, into) = rustix::pipe::pipe().unwrap();
+        let done = rustix::io::write(into.as_fd(), bytes).unwrap();
+        assert_eq!(done, bytes.len());
+        // SAFETY: as in `write`.
+        let region = unsafe { std::slice::from_raw_parts_mut(self.at(at, done), done) };
+        assert_eq!(rustix::io::read(out.as_fd(), region), Ok(done));
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's, and nobody uses it any more.
+        unsafe { rustix::mm::munmap(self.base.cast(), self.bytes) }.unwrap();
+    }
+}
