@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
-use testkit::place::{After, Device};
+use testkit::place::{After, Device, Place};
 
 use crate::{Failure, Stage, first_line};
 
@@ -20,6 +20,8 @@ pub type Body = fn(Device) -> anyhow::Result<()>;
 pub const ALL: &[(&str, Body)] = &[
     ("a_killed_server_fails_every_thread", a_killed_server_fails_every_thread),
     ("a_killed_server_fails_no_other_process", a_killed_server_fails_no_other_process),
+    ("a_killed_server_takes_its_managed_memory_with_it", a_killed_server_takes_managed_memory),
+    ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
 ];
@@ -79,6 +81,52 @@ fn offered(stderr: &str) -> anyhow::Result<&str> {
     let (_, rest) =
         stderr.split_once("with 'dormouse ").with_context(|| format!("no command in: {stderr}"))?;
     Ok(rest.split_once('\'').with_context(|| format!("half a command in: {stderr}"))?.0)
+}
+
+/// A program that reads and writes managed memory with shadow pages most of the time: it must never find zeros there.
+fn a_killed_server_takes_managed_memory(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "managed-lost")?;
+    let place = Place { shadow: true, ..stage.place() };
+    let (steps, work) = if device == Device::Gpu { ("3000", "24") } else { ("80", "8") };
+    let args = [steps, work].map(str::to_owned);
+    let guest = stage.guest("managed_pages");
+    let whole = place.run(&guest, &args)?.finish()?;
+    ensure!(whole.exit == Exit::Code(0), "{}: {}", whole.exit, whole.stderr);
+    for round in 0..5 {
+        let job = first_line(place.run(&guest, &args)?)?;
+        let image = stage.checkpoint(After::LeaveRunning)?;
+        std::thread::sleep(Duration::from_millis(37 * round));
+        kill(&stage, &job, 1)?;
+        let finished = job.finish()?;
+        let said = String::from_utf8_lossy(&finished.stdout).into_owned();
+        ensure!(whole.stdout.starts_with(&finished.stdout), "round {round}: {said}");
+        ensure!(finished.exit == Exit::Signal(9), "round {round}: {}: {}", finished.exit, finished.stderr);
+        for word in ["GPU server of session 1", "managed memory of process 2", &image] {
+            ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+        }
+        let restarted = place.restart(&image)?.finish()?;
+        ensure!(restarted.exit == Exit::Code(0), "{}: {}", restarted.exit, restarted.stderr);
+        ensure!(whole.stdout.ends_with(&restarted.stdout), "round {round}: another end");
+    }
+    Ok(())
+}
+
+fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {
+    let all_may = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    if all_may.trim() == "1" {
+        return Ok(());
+    }
+    let stage = Stage::on(device, "unpermitted")?;
+    let place = Place { shadow: true, ..stage.place() };
+    let script = "exec setpriv --bounding-set=-sys_ptrace --inh-caps=-sys_ptrace \"$0\" 10 4";
+    let guest = stage.guest("managed").display().to_string();
+    let args = ["-c".to_owned(), script.to_owned(), guest];
+    let finished = place.run("/bin/sh".as_ref(), &args)?.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    for word in ["managed memory is coherent", "CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd"] {
+        ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    }
+    Ok(())
 }
 
 /// Threads at ten kinds of calls, two of which wait for what never comes.

@@ -40,7 +40,13 @@ impl Stage {
 
     /// The place.
     pub fn place(&self) -> Place<'_> {
-        Place { kit: &self.kit, device: self.device, name: &self.name, folder: self.folder.path() }
+        Place {
+            kit: &self.kit,
+            device: self.device,
+            name: &self.name,
+            shadow: false,
+            folder: self.folder.path(),
+        }
     }
 
     /// The job's name.

@@ -28,6 +28,7 @@ const EXCEPT: &[(&str, &str)] = &[
     ("host_threads", SHARED),
     ("managed", SHARED),
     ("managed_small", SHARED),
+    ("managed_pages", SHARED),
     ("memops", SHARED),
     ("pinned", SHARED),
     ("streams", SHARED),

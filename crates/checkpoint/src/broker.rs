@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, so
 use server::sharing::{Gift, Refusal, ToBroker, ToServer, receive, send};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wire::{Claim, CuError, ShareId};
@@ -95,6 +95,15 @@ impl Broker {
         });
         listening.inspect_err(|_| self.leave(session, &socket))?;
         Ok(theirs)
+    }
+
+    /// Gives a session's server the userfaultfd of its application.
+    ///
+    /// # Errors
+    /// `NotConnected` when it takes no part any more; the socket's.
+    pub fn give_userfault(&self, session: u32, userfault: BorrowedFd<'_>) -> io::Result<()> {
+        let socket = self.state().members.get(&session).map(|member| Arc::clone(&member.socket));
+        send(&*socket.ok_or(io::ErrorKind::NotConnected)?, &ToServer::Userfault, Some(userfault))
     }
 
     /// How often something has come to be owned by another session.

@@ -140,6 +140,11 @@ mod tests {
         let record = read(&fourth).unwrap();
         assert_eq!(serde_json::to_value(&record).unwrap(), fourth);
         assert_eq!((record.version, record.host.version), (JobRecord::VERSION, host::HostRecord::VERSION));
+
+        // Since there are shadow pages. Who does not know them refuses the session's state.
+        let mut fifth = fourth;
+        fifth["sessions"][0]["shadows"] = json!(true);
+        assert_eq!(serde_json::to_value(read(&fifth).unwrap()).unwrap(), fifth);
     }
 
     #[test]

@@ -18,6 +18,10 @@ use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
+use server::control::Ask;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,7 +95,7 @@ impl Restart {
         let tmpfs = tmpfs(shared_memory)?;
         self.load_shared(&tmpfs, &Meter::silent())?;
         let way_back = Arc::new(WayBack::new(self.job().to_owned(), None));
-        let sessions = Sessions::new(tmpfs.path(), device.to_owned(), way_back, None);
+        let sessions = Sessions::new(tmpfs.path(), (device.to_owned(), false), way_back, None);
         match self.restore_sessions(&sessions) {
             // The servers end here.
             Ok(_) => Ok(()),
@@ -131,7 +135,12 @@ impl Restart {
         work.on_disk().into_iter().for_each(|folder| preparing.leaves(folder));
         let images = work.images();
         let way_back = Arc::new(WayBack::new(facts.job.clone(), Some(self.newest(&settings))));
-        let sessions = Sessions::new(shared.clone(), settings.device, Arc::clone(&way_back), trace.clone());
+        let sessions = Sessions::new(
+            shared.clone(),
+            (settings.device, settings.shadows),
+            Arc::clone(&way_back),
+            trace.clone(),
+        );
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| {
@@ -297,6 +306,7 @@ fn wake(
     sessions: &Arc<Sessions>,
     restored: Vec<Session>,
 ) -> Result<host::Job, Failure> {
+    let mut shadowed = BTreeMap::new();
     for session in restored {
         let inner = session.record.inner_pid;
         let outer = stopped.job().outer(inner).ok_or_else(|| {
@@ -305,8 +315,25 @@ fn wake(
                 format!("the image has a GPU session for process {}, but no such process", inner.0),
             )
         })?;
-        session.server().tell(&server::control::Ask::Ungate)?;
-        sessions.watch(outer.0, session)?;
+        if session.record.shadows {
+            shadowed.insert(outer, session);
+        } else {
+            session.server().tell(&Ask::Ungate)?;
+            sessions.watch(outer.0, session)?;
+        }
     }
-    stopped.resume().map_err(|error| Failure::of("the restored job does not go on", &error))
+    let held: Vec<host::OuterPid> = shadowed.keys().copied().collect();
+    // Its managed memory is kept from its first instruction on.
+    let mut keep = |process: host::OuterPid, userfault: OwnedFd| {
+        let Some(session) = shadowed.remove(&process) else { return Ok(()) };
+        sessions.give_userfault(&session, userfault)?;
+        session.server().tell(&Ask::Keep)?;
+        session.server().tell(&Ask::Ungate)?;
+        sessions.watch(process.0, session)
+    };
+    stopped
+        .resume_behind(&held, |process, userfault| {
+            keep(process, userfault).map_err(|failure| io::Error::other(failure.message))
+        })
+        .map_err(|error| Failure::of("the restored job does not go on", &error))
 }

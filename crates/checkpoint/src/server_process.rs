@@ -43,7 +43,7 @@ impl ServerProcess {
     pub fn start(
         session: u32,
         dir: &Path,
-        device: &str,
+        (device, shadows): (&str, bool),
         start: &Start,
         broker: Option<OwnedFd>,
     ) -> Result<Self, Failure> {
@@ -61,6 +61,7 @@ impl ServerProcess {
             .arg(dir)
             .args(["--session", &session.to_string(), "--device", device])
             .args(broker.is_some().then_some("--shares"))
+            .args(shadows.then_some("--shadows"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // A group of its own: what a terminal sends to the job's foreground group is not for the server.

@@ -10,7 +10,9 @@ use host::InnerPid;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 use serde::{Deserialize, Serialize};
 use server::control::{Answer, Ask, Start};
 use std::collections::BTreeMap;
@@ -19,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transport::hello::{HelloListener, Pending, Wish};
@@ -40,6 +42,9 @@ pub struct SessionRecord {
     pub number: u32,
     /// Its process.
     pub inner_pid: InnerPid,
+    /// Whether its managed memory has shadow pages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shadows: bool,
 }
 
 /// One session.
@@ -48,9 +53,18 @@ pub struct Session {
     pub record: SessionRecord,
     dir: PathBuf,
     server: Mutex<ServerProcess>,
+    /// The process's faults, if its managed memory has shadow pages. Without a holder its pages would read as zeros: with this, who
+    /// touches one when the server is gone waits.
+    userfault: OnceLock<OwnedFd>,
 }
 
 impl Session {
+    /// Whether the process's managed memory has shadow pages.
+    #[must_use]
+    pub fn has_shadows(&self) -> bool {
+        self.userfault.get().is_some()
+    }
+
     /// The server, for the caller alone.
     pub fn server(&self) -> MutexGuard<'_, ServerProcess> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,6 +76,8 @@ pub struct Sessions {
     /// The job's tmpfs, as seen by the supervisor.
     shared: PathBuf,
     device: String,
+    /// Whether managed memory is to have shadow pages.
+    shadows: bool,
     trace: Option<Arc<Trace>>,
     machine: Arc<Watcher>,
     broker: Arc<Broker>,
@@ -99,7 +115,7 @@ impl Sessions {
     #[must_use]
     pub fn new(
         shared: PathBuf,
-        device: String,
+        (device, shadows): (String, bool),
         way_back: Arc<WayBack>,
         trace: Option<Arc<Trace>>,
     ) -> Arc<Self> {
@@ -109,6 +125,7 @@ impl Sessions {
             broker: Arc::default(),
             way_back,
             device,
+            shadows,
             trace,
             live: Mutex::default(),
             next: AtomicU32::new(1),
@@ -150,6 +167,7 @@ impl Sessions {
                     std::thread::spawn(move || match caller.hear(GREETING) {
                         Ok(Wish::Session(pending)) => asking.0.begin(pending),
                         Ok(Wish::Devices(pending)) => asking.0.tell(pending),
+                        Ok(Wish::Userfault(pending, userfault)) => asking.0.keep(pending, userfault),
                         Ok(Wish::Still(pending, thread)) => asking.0.hold_still(pending, thread),
                         Err(error) => {
                             tracing::warn!("a process asked for its GPU: {}", Chain(&error));
@@ -170,7 +188,7 @@ impl Sessions {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let begun = host::inner_pid(host::OuterPid(pid))
             .ok_or_else(|| Failure::new(Kind::Failed, "it is not a process of this job"))
-            .map(|inner_pid| SessionRecord { number, inner_pid })
+            .map(|inner_pid| SessionRecord { number, inner_pid, shadows: false })
             .and_then(|record| Ok((self.join(number, false)?, record)))
             .and_then(|(broker, record)| self.start(record, &Start::Fresh, broker))
             .and_then(|session| self.watch(pid, session));
@@ -233,13 +251,47 @@ impl Sessions {
         }
     }
 
+    /// Gives the userfaultfd of a process to its server; never during a cut.
+    fn keep(&self, pending: Pending, userfault: Option<OwnedFd>) {
+        let _beginning = self.beginning.read().unwrap_or_else(PoisonError::into_inner);
+        let pid = pending.pid();
+        let inner_pid = host::inner_pid(host::OuterPid(pid));
+        let session =
+            self.live().values().find(|session| Some(session.record.inner_pid) == inner_pid).cloned();
+        let kept = session
+            .ok_or_else(|| Failure::new(Kind::Failed, "the process has no GPU session"))
+            .and_then(|session| {
+                let userfault = userfault.ok_or_else(|| Failure::new(Kind::Failed, "it has none"))?;
+                self.give_userfault(&session, userfault).map(|()| session.record.number)
+            });
+        let told = match kept {
+            Ok(number) => pending.welcome(number),
+            Err(failure) => pending.refuse(&failure.message),
+        };
+        if let Err(error) = told {
+            tracing::debug!("process {pid} is gone: {}", Chain(&error));
+        }
+    }
+
+    /// Gives a session's server the userfaultfd of its process, and keeps a duplicate.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub fn give_userfault(&self, session: &Session, userfault: OwnedFd) -> Result<(), Failure> {
+        // First, so that no page is ever kept without: a process has one memory, whose first is the one that counts.
+        let userfault = session.userfault.get_or_init(|| userfault);
+        let given = self.broker.give_userfault(session.record.number, userfault.as_fd());
+        given.map_err(|error| Failure::of("the server does not take the userfaultfd", &error))
+    }
+
     /// `broker`: the session's way to the others.
     fn start(&self, record: SessionRecord, start: &Start, broker: OwnedFd) -> Result<Session, Failure> {
         let began = Instant::now();
         let dir = self.dir(record.number);
         fs::create_dir_all(&dir)
             .map_err(|error| Failure::of(format_args!("cannot make {}", dir.display()), &error))?;
-        let mut server = ServerProcess::start(record.number, &dir, &self.device, start, Some(broker))?;
+        let mut server =
+            ServerProcess::start(record.number, &dir, (&self.device, self.shadows), start, Some(broker))?;
         match server.answer(&mut |_, _| {})? {
             Answer::Ready { device } => tracing::info!("session {}: {device}", record.number),
             other => return Err(server.unexpected(&other)),
@@ -247,7 +299,7 @@ impl Sessions {
         if let Some(trace) = self.trace() {
             trace.span(&format!("GPU server of process {} starts", record.inner_pid), began);
         }
-        Ok(Session { record, dir, server: Mutex::new(server) })
+        Ok(Session { record, dir, server: Mutex::new(server), userfault: OnceLock::new() })
     }
 
     /// Rebuilds the sessions of an image, side by side; their processes do not exist yet.
@@ -323,7 +375,7 @@ impl Sessions {
             while matches!(poll(&mut each, None), Err(Errno::INTR)) {}
             let server_first = each[0].revents().is_empty();
             if server_first {
-                sessions.lost(&session, &server);
+                sessions.lost(&session, &process, &server);
             }
             if server_first {
                 while matches!(poll(&mut each[..1], None), Err(Errno::INTR)) {}
@@ -335,13 +387,25 @@ impl Sessions {
 
     /// A server died under its application: every call of it answers an error from now on. Whoever is asking the server something
     /// holds its lock, and is not waited for.
-    fn lost(&self, session: &Session, server: &OwnedFd) {
+    fn lost(&self, session: &Session, process: &OwnedFd, server: &OwnedFd) {
         let number = session.record.number;
         if !self.live().contains_key(&number) {
             return;
         }
         if let Err(error) = transport::mark_dead(&session.dir) {
             tracing::error!("session {number} cannot be marked as dead: {}", Chain(&error));
+        }
+        if session.userfault.get().is_some() {
+            tracing::error!(
+                "the GPU server of session {number} {}, and with it the managed memory of process {} of the job, which is ended. {}",
+                how_it_ended(server),
+                session.record.inner_pid,
+                self.way_back.lose()
+            );
+            if let Err(error) = pidfd_send_signal(process, Signal::KILL) {
+                tracing::debug!("the process is gone: {error}");
+            }
+            return;
         }
         tracing::error!(
             "the GPU server of session {number} {}; the CUDA calls of process {} of the job answer \

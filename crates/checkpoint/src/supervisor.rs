@@ -53,6 +53,8 @@ pub struct Settings {
     pub name: Name,
     /// Where calls go: `gpu` or `soft`.
     pub device: String,
+    /// Whether managed memory is to have shadow pages.
+    pub shadows: bool,
     /// The folder of its store.
     pub store: PathBuf,
     /// Whether it is the one that every command looks in anyway.
@@ -140,7 +142,12 @@ pub fn run(
     spec.blank = host::driver::blank_nodes();
     spec.library_dir = Some(inside);
     let way_back = Arc::new(WayBack::new(facts.job.clone(), None));
-    let sessions = Sessions::new(tmpfs.path(), settings.device, Arc::clone(&way_back), trace.clone());
+    let sessions = Sessions::new(
+        tmpfs.path(),
+        (settings.device, settings.shadows),
+        Arc::clone(&way_back),
+        trace.clone(),
+    );
     let hello = hello(&tmpfs.path())?;
     let callers = admin_socket(&folder)?;
     let serving = sessions.serve(hello);
@@ -452,6 +459,7 @@ mod tests {
         let settings = Settings {
             name,
             device: "soft".into(),
+            shadows: false,
             store: "/store".into(),
             store_is_default: false,
             shared_memory: 0,

@@ -84,6 +84,10 @@ pub struct Machine {
     /// The GPU to use: `gpu`, the software device (`soft`), or whichever there is
     #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Device,
+    /// Managed memory: one memory that processor and device have in common (`coherent`), or memory of the device with
+    /// copies for the processor (`shadow`)
+    #[arg(long, value_enum, default_value_t, env = "DORMOUSE_MANAGED")]
+    pub managed: Managed,
     /// Most memory that rings, pinned and managed memory may take [default: 64G, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shared_memory: Option<u64>,
@@ -102,6 +106,16 @@ pub enum Device {
     /// Dormouse's own driver, of the job that this job is in: what needs a driver runs where there is none
     #[value(hide = true)]
     Nested,
+}
+
+/// How managed memory is had.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Managed {
+    /// On the host, where both sides reach it at any moment
+    #[default]
+    Coherent,
+    /// On the device, with shadow pages that are kept in step
+    Shadow,
 }
 
 /// Which store.
@@ -281,6 +295,9 @@ pub struct Server {
     /// Whether there are other sessions to share with
     #[arg(long)]
     pub shares: bool,
+    /// Whether managed memory has shadow pages
+    #[arg(long)]
+    pub shadows: bool,
 }
 
 /// What can name a job.

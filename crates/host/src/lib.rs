@@ -73,6 +73,7 @@ mod still;
 mod tasks;
 mod tmpfs;
 mod unix_sockets;
+mod userfault;
 
 pub use criu::{Criu, CriuError};
 pub use cut::{

@@ -74,11 +74,15 @@ pub enum Ask {
         deadline_ms: u64,
     },
     /// Save the object table and device memory into the draft, through the `store::ChunkWriter` of [`Ask::Prepare`]. Only
-    /// between [`Answer::Idle`] and [`Ask::Ungate`]. Answers [`Answer::Captured`].
+    /// between [`Answer::Idle`] and [`Ask::Ungate`]; if managed memory has shadows, while the application stands still. Answers
+    /// [`Answer::Captured`].
     Capture {
         /// A folder for [`state_file`] and [`receipt_file`]; it is gone with the supervisor.
         states: RawPath,
     },
+    /// After a restart, when the application's userfaultfd has been sent and its tasks do not run yet: keep the shadows of its managed
+    /// memory. Answers [`Answer::Done`].
+    Keep,
     /// Take messages again; nothing changes when they are taken already. Answers [`Answer::Done`].
     Ungate,
     /// In a server started with [`Start::Rehearsal`]: replay this object table (a file with the bytes of the session state

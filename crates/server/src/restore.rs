@@ -166,13 +166,13 @@ impl Session {
     pub fn restore(
         backend: Arc<dyn Backend>,
         link: Arc<ServerSession>,
-        (dir, sharing): (PathBuf, Arc<Sharing>),
+        (dir, sharing, shadows): (PathBuf, Arc<Sharing>, bool),
         prepared: Prepared,
         image: &store::Image,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Arc<Self>> {
         let Prepared { session: session_id, state, images, claims } = prepared;
-        let config = Config { dir, layout: state.layout, sharing };
+        let config = Config { dir, layout: state.layout, sharing, shadows };
         let made = Self::new(backend, link, config, state.turn);
         for (memory, arena) in made.devices.iter().zip(&state.arenas) {
             if let Some(arena) = arena {
@@ -194,6 +194,10 @@ impl Session {
             let name = format!("pinned memory {:#x} ({})", record.id.handle(), record.range);
             lock(&made.pinned).restore(*record).map_err(object(name))?;
         }
+        for record in &state.shadows {
+            let name = format!("managed memory {}", record.range);
+            made.shadows.restore(*record).map_err(object(name))?;
+        }
         made.restore_graphs(&state, Purpose::Launch)?;
         made.fill(&state, session_id, image, progress)?;
         made.restore_output(&state.output);
@@ -212,7 +216,7 @@ impl Session {
         state: &[u8],
     ) -> Result<()> {
         let (state, images) = SessionState::from_bytes(state)?;
-        let config = Config { dir, layout: state.layout, sharing: Sharing::rehearsal() };
+        let config = Config { dir, layout: state.layout, sharing: Sharing::rehearsal(), shadows: false };
         let made = Self::new(backend, link, config, state.turn);
         for (memory, arena) in made.devices.iter().zip(&state.arenas) {
             if let Some(arena) = arena {

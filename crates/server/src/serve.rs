@@ -101,7 +101,7 @@ impl Supervisor {
 
 /// Serves one application process until its supervisor ends it: session number `session`, whose files lie in `dir`, on
 /// the device that `open` gives; a new session's memory is laid out by `layout`. The supervisor is on file descriptor 3, and if
-/// the session `shares` with others, its broker on 4.
+/// the session `shares` with others, its broker on 4. Managed memory has `shadows` if that is wanted.
 ///
 /// # Errors
 /// [`ServeError`]; the supervisor has been told, if it is still there.
@@ -109,7 +109,7 @@ pub fn serve(
     dir: &Path,
     session: u32,
     layout: Layout,
-    shares: bool,
+    (shares, shadows): (bool, bool),
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
     // SAFETY: by agreement with the supervisor, which made this process, the descriptor is open and nobody else's.
@@ -117,7 +117,7 @@ pub fn serve(
     // SAFETY: the same.
     let broker = shares.then(|| unsafe { OwnedFd::from_raw_fd(BROKER_FD) });
     let start = again::start();
-    serve_on(Ends { control, broker, start, again: again::begin }, dir, session, layout, open)
+    serve_on(Ends { control, broker, shadows, start, again: again::begin }, dir, session, layout, open)
 }
 
 /// Where a server finds its supervisor.
@@ -126,6 +126,8 @@ pub struct Ends {
     pub control: OwnedFd,
     /// That of its broker.
     pub broker: Option<OwnedFd>,
+    /// Whether managed memory is to have shadow pages.
+    pub shadows: bool,
     /// What the supervisor has said already.
     pub start: Option<Start>,
     /// Begins the process again, if it can: addresses that it needs are taken, and it gets others then.
@@ -143,7 +145,7 @@ pub fn serve_on(
     layout: Layout,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
-    let Ends { control, broker, start, again } = ends;
+    let Ends { control, broker, shadows, start, again } = ends;
     let mut supervisor = Supervisor::on(control)?;
     let Some(start) = start.map_or_else(|| supervisor.from.receive(), |start| Ok(Some(start)))? else {
         return Ok(());
@@ -164,7 +166,7 @@ pub fn serve_on(
         Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
         Start::Fresh => {
             let link = ServerSession::create(dir)?;
-            let config = Config { dir: dir.to_owned(), layout, sharing };
+            let config = Config { dir: dir.to_owned(), layout, sharing, shadows };
             let made = Session::new(backend, link, config, 0);
             let mut server = Server { session: made, number: session, rings: None, writer: None };
             server.start()?;
@@ -172,7 +174,7 @@ pub fn serve_on(
         }
         Start::Restore { .. } => {
             let Some((opened, prepared)) = prepared else { return Ok(()) };
-            let made = restore(&supervisor, (dir, sharing), session, backend, (&opened, prepared))?;
+            let made = restore(&supervisor, (dir, sharing, shadows), session, backend, (&opened, prepared))?;
             // The session goes on without its image, which may be removed.
             drop(opened);
             Server { session: made, number: session, rings: None, writer: None }.run(&mut supervisor)
@@ -199,7 +201,7 @@ fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared
 
 fn restore(
     supervisor: &Supervisor,
-    (dir, sharing): (&Path, Arc<Sharing>),
+    (dir, sharing, shadows): (&Path, Arc<Sharing>, bool),
     session: u32,
     backend: Arc<dyn Backend>,
     (opened, prepared): (&store::Image, Prepared),
@@ -207,7 +209,7 @@ fn restore(
     let total = opened.manifest().stored.total;
     let told = Mutex::new((0, 0));
     let link = ServerSession::attach(dir)?;
-    Session::restore(backend, link, (dir.to_owned(), sharing), prepared, opened, &|bytes| {
+    Session::restore(backend, link, (dir.to_owned(), sharing, shadows), prepared, opened, &|bytes| {
         let mut told = crate::lock(&told);
         told.0 += bytes;
         if told.0 - told.1 >= PROGRESS {
@@ -313,6 +315,10 @@ impl Server {
                     }
                     captured.unwrap_or_else(|failed| failed)
                 }
+                Ask::Keep => match self.session.shadows.keep_again() {
+                    Ok(()) => Answer::Done,
+                    Err(failure) => failed(failure.detail, Cause::Other),
+                },
                 Ask::Ungate => {
                     if !matches!(gate, Gate::Open) {
                         gate = Gate::Open;
@@ -377,6 +383,8 @@ impl Server {
         states: &Path,
     ) -> Result<Answer, Answer> {
         let (mut told, total) = (0, cut.bytes());
+        let written = self.session.shadows.write_back();
+        written.map_err(|failure| failed(failure.detail, Cause::Other))?;
         let captured = self.session.capture(cut, self.number, &writer, &mut |done| {
             if done - told >= PROGRESS {
                 told = done;

@@ -88,6 +88,7 @@ impl Session {
                 .collect(),
             graphs,
             pinned: lock(&self.pinned).records().collect(),
+            shadows: self.shadows.records(),
             stream_attributes: table
                 .streams
                 .values()

@@ -7,7 +7,7 @@ use crate::conditions::ConditionState;
 use crate::heaps::HeapRecord;
 use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
-use crate::memory::{Layout, PinnedRecord, VirtualState};
+use crate::memory::{Layout, PinnedRecord, ShadowRecord, VirtualState};
 use crate::objects::{
     ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, GreenRecord,
     Image, ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
@@ -23,7 +23,7 @@ use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
 /// Version of the table's encoding; any other is refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The last bytes of every state.
 pub const MAGIC: [u8; 4] = *b"DMss";
 const FOOTER: usize = 16;
@@ -67,6 +67,8 @@ pub struct SessionState {
     pub graphs: Vec<GraphRecord>,
     /// Pinned memory.
     pub pinned: Vec<PinnedRecord>,
+    /// Managed memory with shadow pages.
+    pub shadows: Vec<ShadowRecord>,
     /// Attributes of streams, the legacy ones included: `CUstreamAttrID` and the bytes of its value.
     pub stream_attributes: Vec<(StreamKey, u32, Vec<u8>)>,
     /// Arrays, textures and surfaces.
@@ -249,6 +251,7 @@ mod tests {
             conditions: ConditionState::default(),
             graphs: vec![],
             pinned: vec![],
+            shadows: vec![],
             stream_attributes: vec![],
             textures: TextureState::default(),
             heaps: vec![],

@@ -39,7 +39,7 @@ pub fn measure(kit: &Kit) -> anyhow::Result<Vec<Cost>> {
     let folder =
         tempfile::Builder::new().prefix("dormouse-cost-").tempdir().context("cannot make a folder")?;
     let name = job_name("calls");
-    let place = Place { kit, device: Device::Gpu, name: &name, folder: folder.path() };
+    let place = Place { kit, device: Device::Gpu, name: &name, shadow: false, folder: folder.path() };
     std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
     let program = kit.bench("calls");
     let figures = |native: bool| -> anyhow::Result<Vec<Figure>> {

@@ -54,6 +54,9 @@ pub struct Guest {
     /// It holds what a real GPU's driver keeps to itself: there each of its checkpoints is refused with this word, and nothing else
     /// happens.
     pub refused_on_gpu: Option<String>,
+    /// Whether its managed memory has shadow pages (`--managed=shadow`).
+    #[serde(default)]
+    pub shadow: bool,
     /// What device code is embedded.
     #[serde(default)]
     pub code: Code,

@@ -47,6 +47,8 @@ pub struct Place<'a> {
     pub device: Device,
     /// The job's name.
     pub name: &'a str,
+    /// Whether its managed memory has shadow pages.
+    pub shadow: bool,
     /// The folder that holds its store and, in `cwd`, its working directory.
     pub folder: &'a Path,
 }
@@ -69,9 +71,15 @@ impl Place<'_> {
         command
     }
 
+    /// The value of `--managed`.
+    fn managed(&self) -> &'static str {
+        if self.shadow { "shadow" } else { "coherent" }
+    }
+
     /// The command that runs a program under Dormouse.
     pub fn run_command(&self, program: &Path, args: &[String]) -> Command {
         let mut command = self.dormouse("run");
+        command.args(["--managed", self.managed()]);
         command.args(["--name", self.name, "--device", self.device.flag()]).arg("--store").arg(self.store());
         command.arg("--").arg(program).args(args);
         command
@@ -92,6 +100,7 @@ impl Place<'_> {
     /// The command that continues an image.
     pub fn restart_command(&self, image: &str) -> Command {
         let mut command = self.dormouse("restart");
+        command.args(["--managed", self.managed()]);
         command.args(["--device", self.device.flag()]).arg("--store").arg(self.store()).arg(image);
         command
     }

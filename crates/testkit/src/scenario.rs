@@ -82,7 +82,13 @@ impl Case<'_> {
     pub fn round(&self, scenario: Scenario, seed: &Seed) -> anyhow::Result<Vec<Report>> {
         for attempt in 0..ATTEMPTS {
             let folder = self.folder.join(format!("{}-{attempt}", scenario.name()));
-            let place = Place { kit: self.kit, device: self.device, name: self.job, folder: &folder };
+            let place = Place {
+                kit: self.kit,
+                device: self.device,
+                name: self.job,
+                shadow: self.guest.shadow,
+                folder: &folder,
+            };
             std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
             let hurry = 0.6f64.powi(attempt as i32);
             let result = self.attempt(scenario, &place, &mut seed.clone(), hurry);

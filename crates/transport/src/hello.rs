@@ -1,12 +1,15 @@
 //! How a session starts: the shim asks on the job's hello socket, the supervisor answers when the server is ready.
 
 use crate::{Result, TransportError};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recv, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recv, recvmsg, sendmsg, socket_with,
 };
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wire::{Decoder, Encoder, GREETING_MAX, Greeting, Machine, PROTOCOL_VERSION, Wire};
@@ -54,23 +57,49 @@ pub fn ask_still(path: &Path, thread: u32) -> Result<Stillness> {
     }
 }
 
+/// Gives the faults of this process's memory, by a userfaultfd made for that, to the session at the other end of `path`. Nothing of it
+/// is left here.
+///
+/// # Errors
+/// As [`ask`]'s; [`TransportError::Io`] with `PermissionDenied` where this process may have no userfaultfd.
+pub fn give_userfault(path: &Path) -> Result<()> {
+    use rustix::mm::{UserfaultfdFlags, userfaultfd};
+    let socket = call(path)?;
+    // While the connection is there, which a checkpoint waits for, not before.
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    // SAFETY: it takes effect on memory only when that is registered.
+    let made = unsafe { userfaultfd(flags) };
+    let greeting = Greeting::Userfault { protocol: PROTOCOL_VERSION };
+    say_with(&socket, path, &greeting, made.as_ref().ok().map(AsFd::as_fd))?;
+    made.map(drop).map_err(TransportError::io("cannot make a userfaultfd for", path))?;
+    match hear(&socket, path, &mut vec![0u8; GREETING_MAX])? {
+        (Greeting::Welcome { .. }, _) => Ok(()),
+        (other, _) => Err(no_answer(other)),
+    }
+}
+
 fn exchange(path: &Path, question: &Greeting, patience: Option<Duration>) -> Result<Greeting> {
     converse(path, question, patience).map(|(answer, _)| answer)
 }
 
 /// Says one thing and hears another; the connection is still there then.
 fn converse(path: &Path, question: &Greeting, patience: Option<Duration>) -> Result<(Greeting, Stillness)> {
-    let socket = seqpacket(path)?;
+    let socket = call(path)?;
     if let Some(patience) = patience {
         set_timeouts(&socket, path, patience)?;
     }
-    let address = SocketAddrUnix::new(path).map_err(TransportError::io("cannot name", path))?;
-    connect(&socket, &address).map_err(TransportError::io("cannot connect to", path))?;
     // Not on the stack, which is an application thread's.
     let mut buffer = vec![0u8; GREETING_MAX];
     let said = say(&socket, path, question)?;
-    let answer = hear(&socket, path, &mut buffer)?;
+    let (answer, _) = hear(&socket, path, &mut buffer)?;
     Ok((answer, Stillness { _socket: socket, _buffers: [said, buffer] }))
+}
+
+fn call(path: &Path) -> Result<OwnedFd> {
+    let socket = seqpacket(path)?;
+    let address = SocketAddrUnix::new(path).map_err(TransportError::io("cannot name", path))?;
+    connect(&socket, &address).map_err(TransportError::io("cannot connect to", path))?;
+    Ok(socket)
 }
 
 fn no_answer(greeting: Greeting) -> TransportError {
@@ -133,12 +162,19 @@ impl Caller {
             socket_peercred(&socket).map_err(TransportError::io("cannot identify the peer of", &path))?;
         let pending = Pending { socket, path, pid: peer.pid.as_raw_nonzero().get() };
         match hear(&pending.socket, &pending.path, &mut vec![0u8; GREETING_MAX])? {
-            Greeting::Hello { protocol: PROTOCOL_VERSION } => Ok(Wish::Session(pending)),
-            Greeting::Devices { protocol: PROTOCOL_VERSION } => Ok(Wish::Devices(pending)),
-            Greeting::Still { protocol: PROTOCOL_VERSION, thread } => Ok(Wish::Still(pending, thread)),
-            Greeting::Hello { protocol }
-            | Greeting::Devices { protocol }
-            | Greeting::Still { protocol, .. } => {
+            (Greeting::Hello { protocol: PROTOCOL_VERSION }, _) => Ok(Wish::Session(pending)),
+            (Greeting::Devices { protocol: PROTOCOL_VERSION }, _) => Ok(Wish::Devices(pending)),
+            (Greeting::Still { protocol: PROTOCOL_VERSION, thread }, _) => Ok(Wish::Still(pending, thread)),
+            (Greeting::Userfault { protocol: PROTOCOL_VERSION }, userfault) => {
+                Ok(Wish::Userfault(pending, userfault))
+            }
+            (
+                Greeting::Hello { protocol }
+                | Greeting::Devices { protocol }
+                | Greeting::Userfault { protocol }
+                | Greeting::Still { protocol, .. },
+                _,
+            ) => {
                 let reason = format!(
                     "the application's libcuda speaks protocol {protocol}, this supervisor {PROTOCOL_VERSION}"
                 );
@@ -164,6 +200,8 @@ pub enum Wish {
     Devices(Pending),
     /// That all of its threads but the one with this number stand still: answered by [`Pending::stilled`].
     Still(Pending, u32),
+    /// That its session has its userfaultfd, if it could make one: answered by [`Pending::welcome`].
+    Userfault(Pending, Option<OwnedFd>),
 }
 
 /// An application process that waits for its answer.
@@ -241,17 +279,42 @@ fn set_timeouts(socket: &OwnedFd, path: &Path, timeout: Duration) -> Result<()> 
 
 /// Says something; gives back what it was said from.
 fn say(socket: &OwnedFd, path: &Path, greeting: &Greeting) -> Result<Vec<u8>> {
+    say_with(socket, path, greeting, None)
+}
+
+fn say_with(
+    socket: &OwnedFd,
+    path: &Path,
+    greeting: &Greeting,
+    file: Option<BorrowedFd<'_>>,
+) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     greeting.encode(&mut Encoder::new(&mut bytes));
-    rustix::io::retry_on_intr(|| send(socket, &bytes, SendFlags::NOSIGNAL))
+    let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL))
         .map_err(TransportError::io("cannot send to", path))?;
     Ok(bytes)
 }
 
-fn hear(socket: &OwnedFd, path: &Path, buffer: &mut [u8]) -> Result<Greeting> {
-    let got = rustix::io::retry_on_intr(|| recv(socket, &mut buffer[..], RecvFlags::empty()));
+/// What the other end says, and the descriptor that came with it.
+fn hear(socket: &OwnedFd, path: &Path, buffer: &mut [u8]) -> Result<(Greeting, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::io::retry_on_intr(|| {
+        recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let files = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let file = files.flatten().next();
     let len = match got {
-        Ok((len, _)) => len,
+        Ok(message) => message.bytes,
         Err(rustix::io::Errno::AGAIN) => {
             return Err(TransportError::Timeout { path: path.to_owned() });
         }
@@ -260,5 +323,5 @@ fn hear(socket: &OwnedFd, path: &Path, buffer: &mut [u8]) -> Result<Greeting> {
     let mut from = Decoder::new(buffer.get(..len).unwrap_or_default());
     let greeting = Greeting::decode(&mut from)?;
     from.finish()?;
-    Ok(greeting)
+    Ok((greeting, file))
 }

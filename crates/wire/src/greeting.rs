@@ -41,6 +41,11 @@ pub enum Greeting {
     },
     /// They do.
     Stilled,
+    /// The application gives its userfaultfd, which comes with it, to its session. Answered by [`Greeting::Welcome`].
+    Userfault {
+        /// [`crate::PROTOCOL_VERSION`] of the shim.
+        protocol: u32,
+    },
 }
 
 impl Greeting {
@@ -79,6 +84,10 @@ impl Wire for Greeting {
                 (*protocol, *thread).encode(to);
             }
             Self::Stilled => 7u32.encode(to),
+            Self::Userfault { protocol } => {
+                8u32.encode(to);
+                protocol.encode(to);
+            }
         }
     }
 
@@ -98,6 +107,7 @@ impl Wire for Greeting {
                 Self::Still { protocol, thread }
             }
             7 => Self::Stilled,
+            8 => Self::Userfault { protocol: Wire::decode(from)? },
             other => return Err(DecodeError::Invalid { what: "greeting kind", value: other.into() }),
         })
     }

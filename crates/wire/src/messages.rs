@@ -140,6 +140,13 @@ messages! {
     23 round_trip PinnedAlloc { ctx: ContextId, pinned: PinnedId, bytes: u64, flags: u32 } -> u64;
     /// `cuMemFreeHost`.
     24 round_trip PinnedFree { pinned: PinnedId } -> ();
+    /// `cuMemAllocManaged` of memory with shadow pages: the server makes the file `shadow-<id>` in the session's folder; answers the
+    /// address, where the client maps the file. `NOT_SUPPORTED` where managed memory is to be coherent. It ends with [`MemFree`].
+    25 round_trip ManagedAlloc { ctx: ContextId, managed: PinnedId, bytes: u64 } -> u64;
+    /// The client has mapped it, and given its userfaultfd.
+    26 round_trip ManagedKeep { address: u64 } -> ();
+    /// The client is about to unmap it, and then to free it.
+    27 round_trip ManagedLeave { address: u64 } -> ();
 
     // --- copies; addresses are device memory or pinned memory, the same in both processes
     /// A copy from bytes in the message (at most [`INLINE_MAX`]).

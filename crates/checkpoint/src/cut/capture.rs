@@ -37,21 +37,37 @@ pub struct Captured<'a> {
     pub device_time: Duration,
 }
 
-/// Device memory by the servers and the host half by CRIU, side by side: the gate keeps the device as it is.
+/// Which half is taken first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum First {
+    /// Both are taken side by side: the gate keeps the device as it is.
+    Both,
+    /// The host's, whose tasks stand still from then on.
+    Host,
+}
+
+/// Device memory by the servers and the host half by CRIU.
 ///
 /// # Errors
 /// The first that fails; the job's tasks run again.
 pub fn capture<'a>(
     job: &'a Supervisor,
     criu: &host::Criu,
-    gated: &mut Gated<'_>,
-    states: &Path,
-    images: &Path,
+    (gated, first): (&mut Gated<'_>, First),
+    (states, images): (&Path, &Path),
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
     let (done, total) = (AtomicU64::new(0), gated.bytes);
     let ask = &Ask::Capture { states: states.into() };
     let began = Instant::now();
+    let dump = || {
+        let dumped = job.job.dump(criu, images, &host::DumpOptions::default());
+        (dumped, began.elapsed())
+    };
+    let before = (first == First::Host).then(dump);
+    if let Some((Err(error), _)) = &before {
+        return Err(dump_failure(job, error));
+    }
     let (dumped, host_time, answers) = std::thread::scope(|scope| {
         let capturing: Vec<_> = gated
             .servers
@@ -72,8 +88,7 @@ pub fn capture<'a>(
                 })
             })
             .collect();
-        let dumped = job.job.dump(criu, images, &host::DumpOptions::default());
-        let host_time = began.elapsed();
+        let (dumped, host_time) = before.unwrap_or_else(dump);
         let answers: Vec<_> =
             capturing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect();
         (dumped, host_time, answers)

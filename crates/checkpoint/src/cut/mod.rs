@@ -7,7 +7,7 @@ mod progress;
 mod rehearsal;
 
 use self::ahead::write_ahead;
-use self::capture::{Captured, Device, capture};
+use self::capture::{Captured, Device, First, capture};
 use self::gate::{Busy, Gated};
 use self::progress::telling;
 use self::rehearsal::rehearse;
@@ -74,7 +74,7 @@ pub fn take(
             Ok(mut gated) => {
                 let drain = closed.elapsed();
                 cut.step("capturing");
-                match cut.capture(&mut gated, &work) {
+                match cut.capture(&mut gated, &sessions, &work) {
                     Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
                     Ok(captured) => {
                         let still = Still { captured, gated, held, closed, drain, retries };
@@ -170,12 +170,20 @@ impl<'a> Cut<'a> {
         let _ = self.events.send(Event::Step { step: name.to_owned() });
     }
 
-    fn capture(&self, gated: &mut Gated<'_>, work: &WorkFolder) -> Result<Captured<'a>, Failure> {
+    fn capture(
+        &self,
+        gated: &mut Gated<'_>,
+        sessions: &[Arc<Session>],
+        work: &WorkFolder,
+    ) -> Result<Captured<'a>, Failure> {
         if gated.table_changed {
             // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
             self.job.forget_rehearsal();
         }
-        capture(self.job, &self.criu, gated, &work.states(), &work.images(), self.events)
+        // What the processor writes into shadows has to be on the device before that is captured.
+        let first =
+            if sessions.iter().any(|session| session.has_shadows()) { First::Host } else { First::Both };
+        capture(self.job, &self.criu, (gated, first), (&work.states(), &work.images()), self.events)
     }
 
     /// Whether what the captured sessions share has, or had since the gates began to close, an owner that is not captured: its
@@ -302,7 +310,9 @@ impl<'a> Cut<'a> {
 /// The sessions whose processes are in the image: others ended on the way.
 fn frozen_sessions(sessions: &[Arc<Session>], record: &host::HostRecord) -> Vec<SessionRecord> {
     let is_there = |session: &SessionRecord| record.tasks.iter().any(|task| task.pid == session.inner_pid);
-    sessions.iter().map(|session| session.record.clone()).filter(is_there).collect()
+    let record =
+        |session: &Arc<Session>| SessionRecord { shadows: session.has_shadows(), ..session.record.clone() };
+    sessions.iter().map(record).filter(is_there).collect()
 }
 
 fn entries(dir: &Path) -> Result<Vec<Entry>, Failure> {

@@ -41,7 +41,7 @@ fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Option<
 fn replay(job: &Supervisor, state: &Path) -> Result<(), Failure> {
     let work = WorkFolder::new(0)?;
     let mut server =
-        ServerProcess::start(0, &work.session(), job.sessions.device(), &Start::Rehearsal, None)?;
+        ServerProcess::start(0, &work.session(), (job.sessions.device(), false), &Start::Rehearsal, None)?;
     match server.answer(&mut |_, _| {})? {
         Answer::Ready { .. } => {}
         other => return Err(server.unexpected(&other)),

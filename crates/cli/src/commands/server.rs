@@ -13,7 +13,9 @@ pub fn run(flags: &Server) -> ExitCode {
         Device::Nested => Layout::nested(flags.session),
         _ => Layout::of_session(flags.session),
     };
-    match server::serve(&flags.dir, flags.session, layout, flags.shares, || open(flags.device)) {
+    match server::serve(&flags.dir, flags.session, layout, (flags.shares, flags.shadows), || {
+        open(flags.device)
+    }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_orphaned() => {
             tracing::debug!("GPU server of session {}: its supervisor is gone", flags.session);

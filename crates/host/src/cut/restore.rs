@@ -23,6 +23,7 @@ use crate::stdio::Stdio;
 use crate::stdio::border::Border;
 use crate::tasks::{OuterPid, Task};
 use crate::tmpfs::{HOST_DIR, JOB_DIR, Scratch, Tmpfs};
+use crate::userfault;
 
 /// What to bring back, and onto what.
 #[derive(Debug)]
@@ -228,7 +229,23 @@ impl Restored {
     /// # Errors
     /// When CRIU fails at the last moment. Nothing of the job is left then.
     pub fn resume(self) -> Result<Job, RestoreError> {
+        self.resume_behind(&[], |_, _| Ok(()))
+    }
+
+    /// The same; but before these processes go on, a userfaultfd of the memory of each is given away.
+    ///
+    /// # Errors
+    /// As [`Self::resume`]'s, and when a process may have none or nobody takes it.
+    pub fn resume_behind(
+        self,
+        held: &[OuterPid],
+        mut give: impl FnMut(OuterPid, OwnedFd) -> io::Result<()>,
+    ) -> Result<Job, RestoreError> {
         let Self { job, session, work, criu } = self;
+        // They stop when CRIU lets go of them, before they do anything else.
+        held.iter()
+            .try_for_each(|process| signal(*process, libc::SIGSTOP))
+            .map_err(failed("holding the job"))?;
         if let Some(border) = job.border().as_ref() {
             border.move_files().map_err(failed("going to where the job was in its input"))?;
         }
@@ -246,6 +263,14 @@ impl Restored {
             let log = LogExcerpt::of(&work.path().join(LOG));
             return Err(RestoreError::Refused { criu, why: "while resuming it".into(), log });
         }
+        for process in held {
+            userfault::of(*process)
+                .and_then(|userfault| give(*process, userfault))
+                .map_err(failed("finding out what the job touches of its managed memory"))?;
+        }
+        held.iter()
+            .try_for_each(|process| signal(*process, libc::SIGCONT))
+            .map_err(failed("resuming the job"))?;
         job.let_streams_go_on();
         if let Some(border) = job.border().as_mut() {
             border.grab_terminal().map_err(failed("taking over the terminal"))?;
@@ -253,6 +278,11 @@ impl Restored {
         job.resize();
         Ok(job)
     }
+}
+
+fn signal(process: OuterPid, signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: a process of the job, of which this is the ancestor.
+    if unsafe { libc::kill(process.0, signal) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Whether a job's tmpfs, as an image has it, may hold a symbolic link at `path`: only in the job's `/dev`, and not where a folder of

@@ -11,6 +11,7 @@ mod packed;
 mod pending;
 mod pinned;
 pub mod pool;
+mod shadows;
 mod virtual_memory;
 
 pub use claims::Claims;
@@ -19,6 +20,7 @@ pub use exports::Exports;
 pub use imports::{ImportRecord, Imports};
 pub(crate) use packed::Packed;
 pub use pinned::{PinnedMemory, PinnedRecord};
+pub use shadows::{PAGE, ShadowRecord, Shadows};
 pub use virtual_memory::{PhysicalRecord, View, Views, VirtualMemory, VirtualState};
 
 use backend::Range;

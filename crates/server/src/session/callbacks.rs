@@ -4,6 +4,7 @@ use super::dispatch::Execute;
 use super::wait::Backoff;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
+use crate::memory::Shadows;
 use crate::objects::Marker;
 use crate::{lock, read};
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ pub struct Callbacks {
     /// Those that are in no stream.
     later: Mutex<Later>,
     ending: Arc<AtomicBool>,
+    shadows: Arc<Shadows>,
 }
 
 #[derive(Default)]
@@ -38,13 +40,14 @@ struct Later {
 }
 
 impl Callbacks {
-    pub(super) fn new(sender: CallbackSender, ending: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(sender: CallbackSender, ending: Arc<AtomicBool>, shadows: Arc<Shadows>) -> Self {
         Self {
             waiter: sender.waiter(),
             sender: Mutex::new(sender),
             running: Mutex::default(),
             later: Mutex::default(),
             ending,
+            shadows,
         }
     }
 
@@ -61,11 +64,14 @@ impl Callbacks {
     }
 
     fn run_now(&self, callback: Callback) {
+        self.keep_in_step(Shadows::settle);
         if let Some(number) = self.publish(callback) {
             while !self.ending.load(Ordering::SeqCst) && self.waiter.wait_acknowledged(number, LOOK) <= number
             {
             }
         }
+        // What stands behind it in its stream is with the device already, and is to see what it has written.
+        self.keep_in_step(Shadows::write_back);
         lock(&self.running).remove(&callback.id);
     }
 
@@ -117,6 +123,17 @@ impl Callbacks {
             }
             due.into_iter().for_each(|callback| self.run_now(callback));
             backoff = Backoff::new();
+        }
+    }
+
+    /// Has managed memory kept in step before and after a callback. This may be a stream's own thread, which must not call the device
+    /// library.
+    fn keep_in_step(&self, step: fn(&Shadows) -> Result<()>) {
+        if self.shadows.are_kept() {
+            let done = std::thread::scope(|scope| scope.spawn(|| step(&self.shadows)).join());
+            if let Ok(Err(failure)) = done {
+                tracing::error!(%failure, "managed memory of a callback");
+            }
         }
     }
 

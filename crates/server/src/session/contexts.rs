@@ -85,6 +85,7 @@ impl Session {
         drop((streams, dying, events, modules, texels, arrays, mipmaps));
         write(&self.table).prune_tombstones(&self.placer);
         lock(&self.pinned).free_context(id);
+        self.shadows.remove_context(id);
         lock(&self.imports).close_context(id)?;
         match self.devices.get(ctx.device()) {
             Some(memory) => Ok(memory.free_context(id)?),

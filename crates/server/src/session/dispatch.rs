@@ -46,7 +46,8 @@ impl Session {
         dispatch!(request, self, caller;
             GetFacts ContextCreate ContextDestroy ContextSynchronize ContextGetLimit ContextSetLimit
             ContextSetCacheConfig PeerAccess CanAccessPeer TakeOutput Notice
-            MemAlloc MemFree MemInfo PinnedAlloc PinnedFree
+            MemAlloc MemFree MemInfo PinnedAlloc PinnedFree ManagedAlloc ManagedKeep
+            ManagedLeave
             CopyFromInline CopyFromSlot SlotWait CopyToInline CopyToSlot CopyToSlotWait Copy CopyWait Copy3D Fill CopyPeer
             CopyRowsFromSlot CopyRowsToSlot
             StreamCreate StreamDestroy StreamSynchronize StreamQuery StreamWaitEvent

@@ -4,11 +4,12 @@ use super::dispatch::Execute;
 use super::wait::Backoff;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::memory::{DeviceMemory, Room};
+use crate::memory::arena::ALIGNMENT;
+use crate::memory::{DeviceMemory, PAGE, Room, ShadowRecord};
 use crate::objects::{Context, Marker, Stream};
 use crate::{lock, read};
 use backend::Range;
-use wire::CuError;
+use wire::{ContextId, CuError};
 
 impl Session {
     pub(super) fn device_memory(&self, device: usize) -> Result<&DeviceMemory> {
@@ -67,6 +68,25 @@ impl Session {
         marks.filter_map(Result::transpose).collect()
     }
 
+    /// Allocates device memory, and answers its address.
+    fn allocate(&self, ctx: ContextId, bytes: u64) -> Result<u64> {
+        let memory = self.device_memory(self.context(ctx)?.device())?;
+        if bytes == 0 {
+            return Err(CuError::INVALID_VALUE.into());
+        }
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(allocation) = memory.allocate(ctx, bytes)? {
+                return Ok(allocation.range.base);
+            }
+            // `cuMemFree` would have waited; now that its memory is needed, so do we.
+            if self.is_ending() {
+                return Err(CuError::DEVICE_UNAVAILABLE.into());
+            }
+            backoff.pause();
+        }
+    }
+
     /// Waits until all work submitted so far is complete.
     pub(super) fn wait_for_everything(&self) -> Result<()> {
         let marks = self.marks()?;
@@ -76,30 +96,51 @@ impl Session {
 
 impl Execute for wire::MemAlloc {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        let ctx = session.context(self.ctx)?;
-        let memory = session.device_memory(ctx.device())?;
+        session.allocate(self.ctx, self.bytes)
+    }
+}
+
+impl Execute for wire::ManagedAlloc {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        if !session.shadows.are_wanted() {
+            return Err(Failure::new(CuError::NOT_SUPPORTED, "managed memory is coherent here"));
+        }
         if self.bytes == 0 {
             return Err(CuError::INVALID_VALUE.into());
         }
-        let mut backoff = Backoff::new();
-        loop {
-            if let Some(allocation) = memory.allocate(self.ctx, self.bytes)? {
-                return Ok(allocation.range.base);
-            }
-            // `cuMemFree` would have waited; now that its memory is needed, so do we.
-            if session.is_ending() {
-                return Err(CuError::DEVICE_UNAVAILABLE.into());
-            }
-            backoff.pause();
-        }
+        // Whole pages, wherever the allocation begins.
+        let pages = self.bytes.checked_next_multiple_of(PAGE).ok_or(CuError::OUT_OF_MEMORY)?;
+        let bytes = pages.checked_add(PAGE - ALIGNMENT).ok_or(CuError::OUT_OF_MEMORY)?;
+        let allocation = session.allocate(self.ctx, bytes)?;
+        let range = Range { base: allocation.next_multiple_of(PAGE), bytes: pages };
+        let record = ShadowRecord { id: self.managed, ctx: self.ctx, allocation, range, kept: false };
+        let raw = session.context(self.ctx)?.raw;
+        session.shadows.make(record, raw).inspect_err(|_| {
+            session.devices.iter().any(|memory| memory.free(allocation, Vec::new()));
+        })?;
+        Ok(range.base)
+    }
+}
+
+impl Execute for wire::ManagedLeave {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        session.shadows.leave(self.address)
+    }
+}
+
+impl Execute for wire::ManagedKeep {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        session.shadows.keep(self.address)
     }
 }
 
 impl Execute for wire::MemFree {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        let holder = session.devices.iter().find(|memory| memory.find(self.address).is_some());
+        let managed = session.shadows.remove(self.address);
+        let address = managed.map_or(self.address, |record| record.allocation);
+        let holder = session.devices.iter().find(|memory| memory.find(address).is_some());
         let marks = session.marks()?;
-        if holder.is_some_and(|memory| memory.free(self.address, marks)) {
+        if holder.is_some_and(|memory| memory.free(address, marks)) {
             Ok(())
         } else {
             let detail = format!("{:#x} is no allocation's address", self.address);

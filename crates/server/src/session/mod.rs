@@ -38,7 +38,7 @@ pub(crate) use ring::{THREAD_END, TIDYING};
 
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;
-use crate::memory::{DeviceMemory, Imports, Layout, PINNED_BYTES, PinnedMemory, VirtualMemory};
+use crate::memory::{DeviceMemory, Imports, Layout, PINNED_BYTES, PinnedMemory, Shadows, VirtualMemory};
 use crate::objects::{Context, Function, Placer, Stream, StreamKey, StreamRecord, Table};
 use crate::sharing::{Giver, Sharing};
 use crate::{lock, read, write};
@@ -60,6 +60,8 @@ pub struct Config {
     pub layout: Layout,
     /// The way to the job's other sessions.
     pub sharing: Arc<Sharing>,
+    /// Whether managed memory is to have shadow pages.
+    pub shadows: bool,
 }
 
 /// A session. All its methods may be called from any thread.
@@ -70,6 +72,7 @@ pub struct Session {
     pub(crate) table: RwLock<Table>,
     pub(crate) devices: Vec<DeviceMemory>,
     pub(crate) pinned: Mutex<PinnedMemory>,
+    pub(crate) shadows: Arc<Shadows>,
     pub(crate) virtual_memory: Mutex<VirtualMemory>,
     pub(crate) imports: Mutex<Imports>,
     /// Held while an event of another session is opened.
@@ -123,6 +126,8 @@ impl Session {
             .collect();
         let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };
         let ending = Arc::new(AtomicBool::new(false));
+        let shadows = Shadows::new(Arc::clone(&backend), config.dir.clone(), config.shadows);
+        let shadows = Arc::new(shadows);
         let windows = (0..backend.devices().len()).map(|device| config.layout.imports(device));
         let imports = Imports::new(Arc::clone(&backend), Arc::clone(&config.sharing), windows);
         let session = Arc::new(Self {
@@ -134,7 +139,8 @@ impl Session {
             imports: Mutex::new(imports),
             opening: Mutex::default(),
             pinned: Mutex::new(PinnedMemory::new(Arc::clone(&backend), config.dir.clone(), window)),
-            callbacks: Arc::new(Callbacks::new(link.callbacks(), Arc::clone(&ending))),
+            callbacks: Arc::new(Callbacks::new(link.callbacks(), Arc::clone(&ending), Arc::clone(&shadows))),
+            shadows,
             placer: Placer::new(backend, turn),
             link,
             config,
@@ -146,6 +152,7 @@ impl Session {
         });
         let giver: Weak<dyn Giver> = Arc::downgrade(&(Arc::clone(&session) as Arc<dyn Giver>));
         session.config.sharing.give_from(giver);
+        session.shadows.belong_to(Arc::downgrade(&session));
         session
     }
 

@@ -89,6 +89,7 @@ impl Footprint {
             Request::IpcOpenMem(m) => Self::Context(m.ctx),
             Request::MemInfo(m) => Self::Context(m.ctx),
             Request::PinnedAlloc(m) => Self::Context(m.ctx),
+            Request::ManagedAlloc(m) => Self::Context(m.ctx),
             Request::HostRegister(m) => Self::Context(m.ctx),
             Request::ModuleLoad(m) => Self::Context(m.ctx),
             Request::LibraryGetKernel(m) => Self::Context(m.ctx),
@@ -117,6 +118,8 @@ impl Footprint {
             Request::PeerAccess(_)
             | Request::MemFree(_)
             | Request::PinnedFree(_)
+            | Request::ManagedKeep(_)
+            | Request::ManagedLeave(_)
             | Request::PoolDestroy(_)
             | Request::AddressFree(_)
             | Request::IpcGetMem(_)

@@ -95,6 +95,27 @@ impl Drop for EndOnPanic<'_> {
     }
 }
 
+/// Whether a message gives the device nothing to do that could reach managed memory; some of these wait for long.
+fn submits_nothing(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::StreamSynchronize(_)
+            | Request::StreamQuery(_)
+            | Request::EventSynchronize(_)
+            | Request::EventQuery(_)
+            | Request::ContextSynchronize(_)
+            | Request::SlotWait(_)
+            | Request::CopyToSlotWait(_)
+            | Request::ManagedAlloc(_)
+            | Request::ManagedKeep(_)
+            | Request::ManagedLeave(_)
+            | Request::MemAlloc(_)
+            | Request::MemFree(_)
+            | Request::GetFacts(_)
+            | Request::TakeOutput(_)
+    )
+}
+
 /// A message taken out of the ring.
 struct Taken {
     opcode: u16,
@@ -165,7 +186,7 @@ impl Session {
         });
         let name = taken.request.as_ref().map_or("an unknown message", Request::name);
         let answer = match taken.request {
-            Ok(request) => self.dispatch(request, caller),
+            Ok(request) => self.run_request(request, caller, taken.pipelined),
             Err(error) => Answer::Failed(malformed(taken.opcode, error)),
         };
         caller.recent.found = None;
@@ -182,6 +203,22 @@ impl Session {
             reader.reply(&reply_bytes(self.next_output(), answer))?;
         }
         Ok(true)
+    }
+
+    /// Executes a message, with the application's managed memory in step before and after.
+    fn run_request(&self, request: Request, caller: &mut Caller, pipelined: bool) -> Answer {
+        let reach = if submits_nothing(&request) { Ok(None) } else { self.shadows.reach() };
+        let reach = match reach {
+            Ok(reach) => reach,
+            Err(failure) => return Answer::Failed(failure),
+        };
+        let answer = self.dispatch(request, caller);
+        drop(reach);
+        // Any answer may tell that some work is complete.
+        match if pipelined { Ok(()) } else { self.shadows.settle() } {
+            Ok(()) => answer,
+            Err(failure) => Answer::Failed(failure),
+        }
     }
 
     /// What a pipelined message fails with, and what every message fails with from now on, is told by later calls.

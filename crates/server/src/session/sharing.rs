@@ -7,6 +7,7 @@ use crate::objects::{DISABLE_TIMING, Event, EventRecord, INTERPROCESS, in_use, i
 use crate::sharing::{Gift, Given, Giver, fresh};
 use crate::{lock, read, write};
 use backend::SharedEvent;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use wire::{Claim, ContextId, CuError, EventId, PhysicalId, ShareId};
 
@@ -59,6 +60,10 @@ impl Session {
 }
 
 impl Giver for Session {
+    fn take_userfault(&self, userfault: OwnedFd) {
+        self.shadows.take(userfault);
+    }
+
     fn give(&self, share: ShareId, claim: Option<Claim>) -> Result<Given> {
         for memory in &self.devices {
             if let Some(given) = memory.give(share, claim)? {

@@ -30,6 +30,9 @@ pub trait Giver: Send + Sync {
     /// # Errors
     /// `INVALID_HANDLE` when it is not there, or the claim is none.
     fn give(&self, share: ShareId, claim: Option<Claim>) -> Result<Given>;
+
+    /// Takes the userfaultfd of its application.
+    fn take_userfault(&self, userfault: OwnedFd);
 }
 
 /// An answer of the broker's.
@@ -253,6 +256,11 @@ impl Broker {
                         Failure::new(CuError::from_code(code).unwrap_or(CuError::UNKNOWN), reason)
                     });
                     self.answered(request, Answer::Opened(gift));
+                }
+                Ok(Some((ToServer::Userfault, file))) => {
+                    if let Some((giver, file)) = giver.get().and_then(Weak::upgrade).zip(file) {
+                        giver.take_userfault(file);
+                    }
                 }
                 Ok(Some((ToServer::Owned { request, owned }, _))) => {
                     self.answered(request, Answer::Owned(owned));

@@ -73,6 +73,8 @@ pub enum ToServer {
         /// What, or why not.
         gift: Result<Gift, Refusal>,
     },
+    /// The application's userfaultfd, which comes with it.
+    Userfault,
     /// The answer to [`ToBroker::Owned`].
     Owned {
         /// Which request.

@@ -270,8 +270,13 @@ impl Supervisor {
         let device = std::sync::Arc::downgrade(&opened);
         let server = std::thread::spawn(move || {
             let layout = Layout::of_session(session);
-            let ends =
-                server::Ends { control: OwnedFd::from(theirs), broker: None, start: None, again: |_| {} };
+            let ends = server::Ends {
+                control: OwnedFd::from(theirs),
+                broker: None,
+                shadows: false,
+                start: None,
+                again: |_| {},
+            };
             server::serve_on(ends, &dir, session, layout, || Ok(opened)).unwrap();
         });
         let from = Lines::of(ours.try_clone().unwrap());

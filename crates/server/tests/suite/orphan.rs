@@ -18,7 +18,13 @@ fn serve(say: impl FnOnce(&mut UnixStream)) -> ServeError {
     say(&mut ours);
     drop(ours);
     let open = || Ok(Arc::new(SoftBackend::new(Options::default())) as _);
-    let ends = server::Ends { control: OwnedFd::from(theirs), broker: None, start: None, again: |_| {} };
+    let ends = server::Ends {
+        control: OwnedFd::from(theirs),
+        broker: None,
+        shadows: false,
+        start: None,
+        again: |_| {},
+    };
     server::serve_on(ends, folder.path(), 1, Layout::of_session(1), open).unwrap_err()
 }
 

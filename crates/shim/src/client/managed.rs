@@ -4,10 +4,17 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
+use transport::hello;
+use wire::{ManagedAlloc, ManagedKeep, ManagedLeave, MemFree, Notice, PinnedId};
 
 use super::advice::Advised;
-use super::memory::Kind;
+use super::context::Owner;
+use super::memory::{ARENAS, DEVICE, Kind, PINNED};
 use super::thread::Call;
+use super::{forking, pinned};
+
+/// Shadows are whole pages.
+const PAGE: u64 = 4096;
 
 /// Bytes of one managed allocation.
 pub struct Managed {
@@ -34,13 +41,98 @@ fn file(kind: &Kind) -> Option<wire::PinnedId> {
     }
 }
 
+/// Takes shadow pages away; the addresses stay reserved.
+///
+/// # Safety
+/// Nobody may use the memory any more.
+pub(super) unsafe fn unmap(address: u64, bytes: u64) {
+    if !ARENAS.contains(&address) {
+        // SAFETY: as the caller says; nothing else lies in its pages.
+        return unsafe { pinned::unmap(address, bytes.next_multiple_of(PAGE)) };
+    }
+    let at = std::ptr::without_provenance_mut(address as usize);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: whole pages of a region, which nobody uses any more.
+    unsafe { libc::mmap(at, bytes.next_multiple_of(PAGE) as usize, libc::PROT_NONE, flags, -1, 0) };
+}
+
 impl Call<'_> {
     /// Allocates managed memory in the current context.
     ///
     /// # Errors
     /// What the server says; `MAP_FAILED`.
     pub fn allocate_managed(&mut self, bytes: u64) -> CuResult<u64> {
+        let session = self.session;
+        // Held, so that one thread finds out.
+        let mut known = session.has_shadows.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != Some(false) {
+            match self.allocate_shadowed(bytes, known.is_some()) {
+                Ok(Some(address)) => {
+                    *known = Some(true);
+                    return Ok(address);
+                }
+                Ok(None) => *known = Some(false),
+                Err(error) => return Err(error),
+            }
+        }
+        drop(known);
         self.allocate_shared(bytes, 0, |id| Kind::Managed { id, advice: Arc::default() })
+    }
+
+    /// Allocates managed memory with shadow pages; `None` where it is to be coherent. `given`: the server has the userfaultfd.
+    fn allocate_shadowed(&mut self, bytes: u64, given: bool) -> CuResult<Option<u64>> {
+        let context = Arc::clone(self.context()?);
+        let id = PinnedId(self.session.next_id());
+        let address = match self.ask(&ManagedAlloc { ctx: context.id, managed: id, bytes }) {
+            Err(CuError::NOT_SUPPORTED) => return Ok(None),
+            asked => asked?,
+        };
+        // A child would have it, if it came before it is given away.
+        let given = match given {
+            true => Ok(()),
+            false => {
+                let _alone = forking::moving(self.session);
+                hello::give_userfault(&self.session.folder.with_file_name("hello.sock"))
+            }
+        };
+        let kept = match given {
+            Ok(()) => self.keep_shadow(id, address, bytes).map(Some),
+            Err(error) => {
+                let text = format!(
+                    "managed memory is coherent, on the host's side of the bus, as with --managed=coherent: {error}. On the device \
+                     it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1"
+                );
+                self.submit(&Notice { text })?;
+                Ok(None)
+            }
+        };
+        match kept {
+            Ok(Some(address)) => {
+                let kind = Kind::Managed { id, advice: Arc::default() };
+                self.session.add_allocation((address, bytes), Owner::new(&context), kind);
+            }
+            // What was made goes again.
+            _ => self.submit(&MemFree { address })?,
+        }
+        kept
+    }
+
+    fn keep_shadow(&mut self, id: PinnedId, address: u64, bytes: u64) -> CuResult<u64> {
+        let file = self.session.folder.join(format!("shadow-{}", id.0));
+        let pages = bytes.checked_next_multiple_of(PAGE).ok_or(CuError::MAP_FAILED)?;
+        {
+            let _alone = forking::moving(self.session);
+            let ours = ARENAS.contains(&address);
+            let fixed = if ours { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+            // SAFETY: what is replaced is this library's own reservation, in which the server has just allocated these addresses.
+            unsafe { pinned::map_within(&DEVICE, &file, (address, pages), fixed) }?;
+        }
+        let kept = self.ask(&ManagedKeep { address });
+        if kept.is_err() {
+            // SAFETY: nobody knows it yet.
+            unsafe { unmap(address, pages) };
+        }
+        kept.map(|()| address)
     }
 
     /// Whether a managed allocation begins there.
@@ -54,7 +146,18 @@ impl Call<'_> {
     /// # Errors
     /// `INVALID_VALUE` for an address that is none; what the server says.
     pub fn free_managed(&mut self, address: u64) -> CuResult {
-        self.free_shared(address, file)
+        if PINNED.contains(&address) {
+            return self.free_shared(address, file);
+        }
+        let allocation = self.session.memory.remove(address, |kind| file(kind).is_some());
+        let allocation = allocation.ok_or(CuError::INVALID_VALUE)?;
+        if let Err(error) = self.ask(&ManagedLeave { address }) {
+            self.session.memory.insert(allocation);
+            return Err(error);
+        }
+        // SAFETY: whoever has it gives it up.
+        unsafe { unmap(address, allocation.bytes) };
+        self.submit(&MemFree { address })
     }
 
     /// Managed memory.

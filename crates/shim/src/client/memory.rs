@@ -12,9 +12,9 @@ use super::moving::Pages;
 use crate::graph::GraphMemory;
 
 /// Where device memory and what the device library places itself can lie (`ARCHITECTURE.md`, addresses).
-const DEVICE: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
+pub const DEVICE: std::ops::Range<u64> = 0x2000_0000_0000..0x5000_0000_0000;
 /// The part of it that holds allocations made by `cuMemAlloc`, and nothing else.
-const ARENAS: std::ops::Range<u64> = 0x2000_0000_0000..0x3000_0000_0000;
+pub const ARENAS: std::ops::Range<u64> = 0x2000_0000_0000..0x3000_0000_0000;
 /// The part of it where the application reserves addresses itself.
 const RESERVED: std::ops::Range<u64> = 0x4000_0000_0000..0x5000_0000_0000;
 /// Where pinned and managed memory can lie: 64 windows of 64 GiB.
@@ -239,11 +239,13 @@ impl Memory {
             return Some(place);
         }
         let all = self.read();
+        let (_, found) = all.range(..=address).next_back()?;
+        let offset = address - found.base;
+        // The host sees it too, on the device or not.
+        let place = if matches!(found.kind, Kind::Managed { .. }) { Place::Pinned } else { place };
         if RESERVED.contains(&address) {
             return is_mapped(&all, address, bytes).then_some(place);
         }
-        let (_, found) = all.range(..=address).next_back()?;
-        let offset = address - found.base;
         (offset < found.bytes && bytes <= found.bytes - offset).then_some(place)
     }
 }

@@ -1,6 +1,7 @@
 //! Pinned memory: files that the server makes, mapped at the address that it says.
 
 use std::ffi::CString;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -86,10 +87,26 @@ impl Call<'_> {
 /// # Errors
 /// `MAP_FAILED` when the address is taken or not one for pinned memory, `OUT_OF_MEMORY` when the process can have no more mappings.
 pub fn map(path: &Path, address: u64, bytes: u64) -> CuResult {
-    let window = PINNED.contains(&address) && bytes <= PINNED.end - address;
+    // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
+    unsafe { map_within(&PINNED, path, (address, bytes), libc::MAP_FIXED_NOREPLACE) }
+}
+
+/// The same, with a flag for what may be there already.
+///
+/// # Errors
+/// As [`map`]'s.
+///
+/// # Safety
+/// What the flag has replaced is nobody's.
+pub(super) unsafe fn map_within(
+    window: &Range<u64>,
+    path: &Path,
+    (address, bytes): (u64, u64),
+    fixed: libc::c_int,
+) -> CuResult {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| CuError::MAP_FAILED)?;
-    if !window {
-        log::message(Level::Error, format_args!("the server put pinned memory at {address:#x}+{bytes:#x}"));
+    if !(window.contains(&address) && bytes <= window.end - address) {
+        log::message(Level::Error, format_args!("the server put memory at {address:#x}+{bytes:#x}"));
         return Err(CuError::MAP_FAILED);
     }
     // SAFETY: a NUL-terminated name.
@@ -98,13 +115,13 @@ pub fn map(path: &Path, address: u64, bytes: u64) -> CuResult {
         return Err(failed("open", path));
     }
     let wanted = std::ptr::without_provenance_mut(address as usize);
-    // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
+    // SAFETY: as the caller says.
     let got = unsafe {
         libc::mmap(
             wanted,
             bytes as usize,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE,
+            libc::MAP_SHARED | fixed,
             file,
             0,
         )
@@ -119,8 +136,13 @@ pub fn map(path: &Path, address: u64, bytes: u64) -> CuResult {
         }
         return Err(failure);
     }
-    // SAFETY: the mapping just made. It holds without the advice too, only differently in children.
-    unsafe { libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) };
+    // SAFETY: the mapping just made.
+    if unsafe { libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) } != 0 {
+        let failure = failed("keep from children", path);
+        // SAFETY: the same; nobody knows it yet.
+        unsafe { libc::munmap(got, bytes as usize) };
+        return Err(failure);
+    }
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use super::pools::{DevicePools, Pool};
 use super::registry::{Object, Registry};
 use super::tensor_maps::TensorMaps;
 use super::thread::{Call, SharedLine};
-use super::{fork, forking, pinned};
+use super::{fork, forking, managed, pinned};
 use crate::facts::{DeviceIdentity, Facts};
 use crate::graph;
 use crate::private::context_storage;
@@ -144,6 +144,8 @@ pub struct Session {
     pub moving: Mutex<()>,
     /// Allocations.
     pub memory: Memory,
+    /// Whether managed memory has shadow pages, once that is known.
+    pub has_shadows: Mutex<Option<bool>>,
     /// Graphs, captures, executable graphs.
     pub graphs: graph::Registry,
     /// Host callbacks under way.
@@ -210,6 +212,7 @@ impl Session {
             opening: Mutex::default(),
             moving: Mutex::default(),
             memory: Memory::default(),
+            has_shadows: Mutex::default(),
             graphs: graph::Registry::default(),
             identities,
             highest_id: AtomicU32::new(0),
@@ -319,7 +322,9 @@ impl Session {
         for gone in self.memory.sweep(Allocation::is_gone) {
             match gone.kind {
                 // SAFETY: the application destroyed the context that owns it, and with that gave it up.
-                Kind::Pinned { .. } | Kind::Managed { .. } => unsafe { pinned::unmap(gone.base, gone.bytes) },
+                Kind::Pinned { .. } => unsafe { pinned::unmap(gone.base, gone.bytes) },
+                // SAFETY: the same.
+                Kind::Managed { .. } => unsafe { managed::unmap(gone.base, gone.bytes) },
                 Kind::Registered { .. } => {
                     let _moving = forking::moving(self);
                     // What cannot be moved back now stays the file's; the log says why.

@@ -65,7 +65,7 @@ impl App {
         let dir = tempfile::tempdir().unwrap();
         let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
         let link = ServerSession::create(dir.path()).unwrap();
-        let config = Config { dir: dir.path().to_owned(), layout: layout(), sharing };
+        let config = Config { dir: dir.path().to_owned(), layout: layout(), sharing, shadows: false };
         let session = Session::new(backend, link, config, 0);
         Self::run(session, dir, addresses)
     }
@@ -163,7 +163,8 @@ impl App {
         let link = ServerSession::attach(dir.path()).unwrap();
         let path = dir.path().to_owned();
         let prepared = server::restore::Prepared::of(image, session).unwrap();
-        let session = Session::restore(backend(), link, (path, sharing), prepared, image, &|_| {}).unwrap();
+        let session =
+            Session::restore(backend(), link, (path, sharing, false), prepared, image, &|_| {}).unwrap();
         Self::run(session, dir, addresses)
     }
 }

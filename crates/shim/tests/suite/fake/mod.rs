@@ -95,6 +95,7 @@ impl Fake {
                 match caller.hear(Duration::from_secs(5)).unwrap() {
                     Wish::Session(pending) => pending.welcome(1).unwrap(),
                     Wish::Devices(pending) => pending.refuse("this supervisor knows no GPU").unwrap(),
+                    Wish::Userfault(pending, _) => pending.refuse("memory is coherent here").unwrap(),
                     Wish::Still(pending, _) => pending.refuse("this supervisor holds nobody").unwrap(),
                 }
             }
@@ -155,6 +156,9 @@ impl Fake {
         drop(printing);
         let body = match failure {
             Some(error) => Err((error, "because the test says so".to_owned())),
+            None if matches!(request, Request::ManagedAlloc(_)) => {
+                Err((CuError::NOT_SUPPORTED, "managed memory is coherent here".to_owned()))
+            }
             None => Ok(Raw(self.answer(reader.index(), request))),
         };
         let mut bytes = Vec::new();

@@ -1,0 +1,215 @@
+//! A userfaultfd of a stopped process's memory, made by the process itself: the system call is put under its program counter, and nothing
+//! of that is left behind.
+
+use crate::tasks::OuterPid;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// A process that does not stop for this long is given up.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks.
+const LOOK: Duration = Duration::from_micros(100);
+/// `syscall`.
+const SYSCALL: libc::c_long = 0x050f;
+
+/// Makes a userfaultfd of a process that `SIGSTOP` has stopped, or will at once. It stays stopped.
+///
+/// # Errors
+/// `PermissionDenied` where the process may have none; those of `ptrace`.
+pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
+    await_stop(process)?;
+    let held = Held::seize(process)?;
+    let registers = held.registers()?;
+    let at = registers.rip as usize;
+    let text = held.peek(at)?;
+    held.poke(at, (text & !0xffff) | SYSCALL)?;
+    let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+    let made = held.call(&registers, libc::SYS_userfaultfd, flags).map_err(explained).and_then(|number| {
+        let got = take(process, number);
+        held.call(&registers, libc::SYS_close, number as u64)?;
+        got
+    });
+    held.poke(at, text)?;
+    held.set(&registers)?;
+    made
+}
+
+fn explained(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => io::Error::new(
+            error.kind(),
+            "it may have no userfaultfd: it needs CAP_SYS_PTRACE, or the machine vm.unprivileged_userfaultfd = 1",
+        ),
+        _ => error,
+    }
+}
+
+/// Waits until every thread of the process stands.
+fn await_stop(process: OuterPid) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while !stands(process)? {
+        if Instant::now() > until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+fn stands(process: OuterPid) -> io::Result<bool> {
+    for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let stat = std::fs::read_to_string(thread?.path().join("stat"))?;
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        if state != Some('T') {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A descriptor of another process.
+fn take(process: OuterPid, number: i64) -> io::Result<OwnedFd> {
+    let done = |code: libc::c_long| if code < 0 { Err(io::Error::last_os_error()) } else { Ok(code as i32) };
+    // SAFETY: no pointers; what is given is a descriptor of ours.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(done(libc::syscall(libc::SYS_pidfd_open, process.0, 0))?) };
+    // SAFETY: the same.
+    Ok(unsafe {
+        OwnedFd::from_raw_fd(done(libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0))?)
+    })
+}
+
+/// The first thread of a process, held; let go of when this is dropped.
+struct Held(i32);
+
+impl Held {
+    fn seize(process: OuterPid) -> io::Result<Self> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match trace(libc::PTRACE_SEIZE, process.0, 0, 0) {
+                // Whoever restored it may still be about to let go of it.
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) && Instant::now() < until => {
+                    std::thread::sleep(LOOK);
+                }
+                Err(error) => return Err(error),
+                Ok(_) => break,
+            }
+        }
+        let held = Self(process.0);
+        trace(libc::PTRACE_INTERRUPT, held.0, 0, 0)?;
+        held.await_trap()?;
+        Ok(held)
+    }
+
+    fn await_trap(&self) -> io::Result<i32> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut status = 0;
+            // SAFETY: a status of our own to be written; the thread is one that this one traces.
+            match unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL | libc::WNOHANG) } {
+                pid if pid == self.0 && libc::WIFSTOPPED(status) => return Ok(status),
+                0 if Instant::now() < until => std::thread::sleep(LOOK),
+                0 => return Err(io::ErrorKind::TimedOut.into()),
+                -1 => return Err(io::Error::last_os_error()),
+                _ => return Err(io::ErrorKind::NotFound.into()),
+            }
+        }
+    }
+
+    fn registers(&self) -> io::Result<libc::user_regs_struct> {
+        // SAFETY: numbers, of which zero is one.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        trace(libc::PTRACE_GETREGS, self.0, 0, &raw mut registers as usize)?;
+        Ok(registers)
+    }
+
+    fn set(&self, registers: &libc::user_regs_struct) -> io::Result<()> {
+        trace(libc::PTRACE_SETREGS, self.0, 0, std::ptr::from_ref(registers) as usize).map(drop)
+    }
+
+    fn peek(&self, at: usize) -> io::Result<libc::c_long> {
+        // A word may look like an error, so the number is what tells.
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = 0 };
+        // SAFETY: an address of the other process.
+        let word = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, self.0, at, null_mut::<libc::c_void>()) };
+        let error = io::Error::last_os_error();
+        if word == -1 && error.raw_os_error() != Some(0) { Err(error) } else { Ok(word) }
+    }
+
+    fn poke(&self, at: usize, word: libc::c_long) -> io::Result<()> {
+        trace(libc::PTRACE_POKETEXT, self.0, at, word as usize).map(drop)
+    }
+
+    /// Has the thread make a system call with one argument, where `syscall` is under its program counter.
+    fn call(&self, before: &libc::user_regs_struct, number: libc::c_long, argument: u64) -> io::Result<i64> {
+        let mut registers = *before;
+        registers.rax = number as u64;
+        registers.rdi = argument;
+        // It is in no system call that the kernel could restart.
+        registers.orig_rax = u64::MAX;
+        self.set(&registers)?;
+        trace(libc::PTRACE_SINGLESTEP, self.0, 0, 0)?;
+        // A stop of the whole process may be told first.
+        let until = Instant::now() + PATIENCE;
+        while libc::WSTOPSIG(self.await_trap()?) != libc::SIGTRAP || self.registers()?.rip == before.rip {
+            if Instant::now() > until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            trace(libc::PTRACE_SINGLESTEP, self.0, 0, 0)?;
+        }
+        let answer = self.registers()?.rax as i64;
+        if answer < 0 { Err(io::Error::from_raw_os_error(-answer as i32)) } else { Ok(answer) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Err(error) = trace(libc::PTRACE_DETACH, self.0, 0, 0) {
+            tracing::debug!("process {} has ended: {error}", self.0);
+        }
+    }
+}
+
+fn trace(request: libc::c_uint, thread: i32, address: usize, data: usize) -> io::Result<libc::c_long> {
+    // SAFETY: an address of ours is given by those alone who have it there, for what the request reads or writes.
+    let done = unsafe { libc::ptrace(request, thread, address, data) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_stopped_process_makes_one_and_goes_on_as_it_was() {
+        let child = Command::new("sh")
+            .args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo $i"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let process = OuterPid(i32::try_from(child.id()).unwrap());
+        let signal = |signal| {
+            // SAFETY: a child of ours that has not been waited for.
+            assert_eq!(unsafe { libc::kill(process.0, signal) }, 0);
+        };
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(2));
+            signal(libc::SIGSTOP);
+            let userfault = of(process).unwrap();
+            let link = std::fs::read_link(format!("/proc/self/fd/{}", userfault.as_raw_fd())).unwrap();
+            assert!(link.to_string_lossy().contains("userfaultfd"), "{link:?}");
+            let theirs = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+            let theirs = theirs.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+            assert!(theirs.into_iter().all(|link| !link.to_string_lossy().contains("userfaultfd")));
+            await_stop(process).unwrap();
+            signal(libc::SIGCONT);
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(output.stdout, b"200000\n");
+    }
+}

@@ -1,0 +1,329 @@
+//! Managed memory by shadow pages (`docs/shadow-pages.md`): device memory here, and in the application, at the same address, a file
+//! whose pages are kept in step with it.
+
+use crate::failure::{Failure, Result};
+use crate::lock;
+use crate::objects::in_use;
+use crate::session::Session;
+use backend::{Backend, Fill, Range, RawContext, RawStream, StreamArg};
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use shadow::{Device, DeviceError, Keeper, Reach, Scope, Userfault};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+use wire::{ContextId, CuError, PinnedId};
+
+/// Threads that serve faults.
+const THREADS: usize = 2;
+/// How long the application's userfaultfd may take to come here.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+/// Regions are whole pages.
+pub const PAGE: u64 = shadow::PAGE as u64;
+
+/// A managed region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShadowRecord {
+    /// The number in its file's name.
+    pub id: PinnedId,
+    /// The context that it belongs to.
+    pub ctx: ContextId,
+    /// Where the device memory begins in which it lies.
+    pub allocation: u64,
+    /// Its pages.
+    pub range: Range,
+    /// Whether they are kept: the application has mapped them, and is not about to unmap them.
+    pub kept: bool,
+}
+
+/// The managed memory of a session.
+pub struct Shadows {
+    /// Whether there is to be any.
+    wanted: bool,
+    dir: PathBuf,
+    side: Arc<Side>,
+    live: Mutex<BTreeMap<u64, ShadowRecord>>,
+    /// There from the time on when the application has given its userfaultfd.
+    keeper: OnceLock<Keeper>,
+    arriving: Mutex<()>,
+    arrived: Condvar,
+}
+
+impl Shadows {
+    /// None yet; files will be in `dir`.
+    #[must_use]
+    pub fn new(backend: Arc<dyn Backend>, dir: PathBuf, wanted: bool) -> Self {
+        let (session, streams) = (OnceLock::new(), Mutex::default());
+        Self {
+            wanted,
+            dir,
+            side: Arc::new(Side { backend, session, streams }),
+            live: Mutex::default(),
+            keeper: OnceLock::new(),
+            arriving: Mutex::default(),
+            arrived: Condvar::new(),
+        }
+    }
+
+    /// Whose memory it is.
+    pub fn belong_to(&self, session: Weak<Session>) {
+        // A session has its own.
+        let _ = self.side.session.set(session);
+    }
+
+    /// Whether managed memory is to be kept this way.
+    #[must_use]
+    pub fn are_wanted(&self) -> bool {
+        self.wanted || !lock(&self.live).is_empty()
+    }
+
+    /// Makes a region of zeros, as fresh managed memory is everywhere.
+    ///
+    /// # Errors
+    /// As [`Self::restore`]'s, and the backend's.
+    pub fn make(&self, record: ShadowRecord, raw: RawContext) -> Result<()> {
+        self.side.clear(record.ctx, raw, record.range)?;
+        self.restore(record)
+    }
+
+    /// Makes the file of a region, a hole from end to end.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for an id in use, `UNKNOWN` when the file cannot be made.
+    pub fn restore(&self, record: ShadowRecord) -> Result<()> {
+        let mut live = lock(&self.live);
+        if live.values().any(|other| other.id == record.id) {
+            return Err(in_use(record.id));
+        }
+        let path = self.path(record.id);
+        // After a restart it is there already, as long as it was, and empty: its contents have gone to the device.
+        let oflags = OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::open(&path, oflags, Mode::from_raw_mode(0o600))
+            .and_then(|file| rustix::fs::ftruncate(&file, record.range.bytes))
+            .map_err(|error| Failure::new(CuError::UNKNOWN, format!("{}: {error}", path.display())))?;
+        live.insert(record.range.base, record);
+        Ok(())
+    }
+
+    /// The application has mapped the region that begins there: from now on its pages are kept.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where none does, `UNKNOWN` when it cannot be kept.
+    pub fn keep(&self, base: u64) -> Result<()> {
+        let Some(record) = lock(&self.live).get(&base).copied() else {
+            return Err(Failure::new(CuError::INVALID_VALUE, format!("{base:#x} is no managed memory")));
+        };
+        let keeper = self.await_keeper()?;
+        let oflags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = self.path(record.id);
+        let file = rustix::fs::open(&path, oflags, Mode::empty())
+            .map_err(|error| Failure::new(CuError::UNKNOWN, format!("{}: {error}", path.display())))?;
+        keeper.add(convert(record.range), file).map_err(failed)?;
+        self.note_kept(base, true);
+        Ok(())
+    }
+
+    /// The application is about to unmap the region that begins there, and nobody uses it any more: its pages are kept no longer.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where none does.
+    pub fn leave(&self, base: u64) -> Result<()> {
+        let keeper = self.keeper.get().filter(|_| self.note_kept(base, false));
+        let missing = || Failure::new(CuError::INVALID_VALUE, format!("{base:#x} is no managed memory"));
+        keeper.ok_or_else(missing)?.remove(base).map_err(failed)
+    }
+
+    fn note_kept(&self, base: u64, kept: bool) -> bool {
+        lock(&self.live).get_mut(&base).map(|record| record.kept = kept).is_some()
+    }
+
+    /// Keeps the pages that were kept before, in a session that was restored.
+    ///
+    /// # Errors
+    /// As [`Self::keep`].
+    pub fn keep_again(&self) -> Result<()> {
+        let kept = self.records().into_iter().filter(|record| record.kept);
+        kept.into_iter().try_for_each(|record| self.keep(record.range.base))
+    }
+
+    /// Forgets a region that the application has mapped no more. `None` where none begins.
+    pub fn remove(&self, base: u64) -> Option<ShadowRecord> {
+        let record = lock(&self.live).remove(&base)?;
+        let kept = self.keeper.get().filter(|_| record.kept);
+        if let Some(Err(error)) = kept.map(|keeper| keeper.remove(base)) {
+            tracing::warn!(%error, "managed memory");
+        }
+        let _ = rustix::fs::unlink(self.path(record.id));
+        Some(record)
+    }
+
+    /// Forgets everything of a context that is ending.
+    pub fn remove_context(&self, ctx: ContextId) {
+        for record in self.records().into_iter().filter(|record| record.ctx == ctx) {
+            self.remove(record.range.base);
+        }
+        lock(&self.side.streams).remove(&ctx);
+    }
+
+    /// Every region.
+    #[must_use]
+    pub fn records(&self) -> Vec<ShadowRecord> {
+        lock(&self.live).values().copied().collect()
+    }
+
+    /// Takes the application's userfaultfd.
+    pub fn take(&self, userfault: OwnedFd) {
+        let device = Arc::clone(&self.side) as Arc<dyn Device>;
+        let made = Userfault::open(userfault).and_then(|opened| Keeper::new(opened, device, THREADS));
+        match made {
+            Ok(keeper) => {
+                let _arriving = lock(&self.arriving);
+                // The application has one memory, and needs no second.
+                let _ = self.keeper.set(keeper);
+                self.arrived.notify_all();
+            }
+            Err(error) => tracing::error!(%error, "the application's managed memory cannot be kept"),
+        }
+    }
+
+    fn await_keeper(&self) -> Result<&Keeper> {
+        let arriving = lock(&self.arriving);
+        let waited = self.arrived.wait_timeout_while(arriving, PATIENCE, |()| self.keeper.get().is_none());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let missing = || Failure::new(CuError::UNKNOWN, "the application's userfaultfd has not come");
+        self.keeper.get().ok_or_else(missing)
+    }
+
+    /// To be called before work that may reach any region is submitted; what is given lives until it has been.
+    ///
+    /// # Errors
+    /// When what the application has written cannot be written to the device.
+    pub fn reach(&self) -> Result<Option<Reach<'_>>> {
+        self.keeper.get().map(|keeper| keeper.reach(Scope::All)).transpose().map_err(failed)
+    }
+
+    /// To be called before the application learns that work is complete.
+    ///
+    /// # Errors
+    /// As [`Self::reach`].
+    pub fn settle(&self) -> Result<()> {
+        self.keeper.get().map_or(Ok(()), Keeper::settle).map_err(failed)
+    }
+
+    /// Whether there may be something to settle.
+    #[must_use]
+    pub fn are_kept(&self) -> bool {
+        self.keeper.get().is_some()
+    }
+
+    /// Has everything on the device, and the files empty; the application stands still.
+    ///
+    /// # Errors
+    /// As [`Self::reach`].
+    pub fn write_back(&self) -> Result<()> {
+        self.keeper.get().map_or(Ok(()), Keeper::write_back).map_err(failed)
+    }
+
+    fn path(&self, id: PinnedId) -> PathBuf {
+        self.dir.join(format!("shadow-{}", id.0))
+    }
+}
+
+fn convert(range: Range) -> shadow::Range {
+    shadow::Range { base: range.base, bytes: range.bytes }
+}
+
+fn failed(error: shadow::Error) -> Failure {
+    let code = match &error {
+        shadow::Error::Device { source, .. } => source.downcast_ref::<CuError>().copied(),
+        shadow::Error::NoRoom(_) => Some(CuError::OUT_OF_MEMORY),
+        _ => None,
+    };
+    Failure::new(code.unwrap_or(CuError::UNKNOWN), chain(&error))
+}
+
+fn chain(error: &shadow::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+/// The device's side of it.
+struct Side {
+    backend: Arc<dyn Backend>,
+    session: OnceLock<Weak<Session>>,
+    /// A stream of ours in each context, which waits for no other.
+    streams: Mutex<BTreeMap<ContextId, RawStream>>,
+}
+
+impl Side {
+    fn stream(&self, ctx: ContextId, raw: RawContext) -> backend::Result<StreamArg> {
+        let stream = match lock(&self.streams).entry(ctx) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(self.backend.stream_create(raw, NON_BLOCKING, 0)?),
+        };
+        Ok(StreamArg::Created(stream))
+    }
+
+    fn clear(&self, ctx: ContextId, raw: RawContext, range: Range) -> backend::Result<()> {
+        let Range { base, bytes } = range;
+        let fill = Fill { dst: base, pitch: bytes, element: 1, value: 0, width: bytes, height: 1 };
+        let stream = self.stream(ctx, raw)?;
+        self.backend.fill(raw, stream, &fill)?;
+        self.backend.stream_synchronize(raw, stream)
+    }
+
+    /// Copies from or to managed memory at an address, each of these by destination, source and length.
+    fn copy(
+        &self,
+        address: u64,
+        copies: impl Iterator<Item = (u64, u64, usize)>,
+    ) -> std::result::Result<(), DeviceError> {
+        let session = self.session.get().and_then(Weak::upgrade).ok_or("the session has ended")?;
+        let record = {
+            let live = lock(&session.shadows.live);
+            live.range(..=address).next_back().map(|(_, record)| *record)
+        };
+        let record = record.ok_or("no managed memory is there")?;
+        let ctx = session.context(record.ctx).map_err(|failure| failure.detail)?.raw;
+        let stream = self.stream(record.ctx, ctx)?;
+        for (dst, src, bytes) in copies {
+            self.backend.copy(ctx, stream, dst, src, bytes as u64)?;
+        }
+        Ok(self.backend.stream_synchronize(ctx, stream)?)
+    }
+}
+
+impl Device for Side {
+    fn read(&self, address: u64, bytes: &mut [u8]) -> std::result::Result<(), DeviceError> {
+        self.copy(address, std::iter::once((bytes.as_mut_ptr() as u64, address, bytes.len())))
+    }
+
+    fn write(
+        &self,
+        address: u64,
+        bytes: &[u8],
+        parts: &[std::ops::Range<usize>],
+    ) -> std::result::Result<(), DeviceError> {
+        let copy = |part: &std::ops::Range<usize>| {
+            (address + part.start as u64, bytes[part.clone()].as_ptr() as u64, part.len())
+        };
+        self.copy(address, parts.iter().map(copy))
+    }
+
+    fn is_busy(&self) -> bool {
+        self.session.get().and_then(Weak::upgrade).is_some_and(|session| !session.is_idle())
+    }
+
+    fn failed(&self, error: shadow::Error) {
+        let ending = self.session.get().and_then(Weak::upgrade).is_none_or(|session| session.is_ending());
+        if !ending {
+            tracing::error!("the program waits for its managed memory in vain: {}", chain(&error));
+            // The supervisor ends the program then.
+            std::process::exit(1);
+        }
+    }
+}
