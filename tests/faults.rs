@@ -92,7 +92,7 @@ fn a_killed_server_takes_managed_memory(device: Device) -> anyhow::Result<()> {
     let guest = stage.guest("managed_pages");
     let whole = place.run(&guest, &args)?.finish()?;
     ensure!(whole.exit == Exit::Code(0), "{}: {}", whole.exit, whole.stderr);
-    for round in 0..5 {
+    for round in 0..2 {
         let job = first_line(place.run(&guest, &args)?)?;
         let image = stage.checkpoint(After::LeaveRunning)?;
         std::thread::sleep(Duration::from_millis(37 * round));

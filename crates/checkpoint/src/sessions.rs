@@ -18,7 +18,7 @@ use server::control::{Answer, Ask, Start};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
@@ -262,6 +262,9 @@ impl Sessions {
             .ok_or_else(|| Failure::new(Kind::Failed, "the process has no GPU session"))
             .and_then(|session| {
                 let userfault = userfault.ok_or_else(|| Failure::new(Kind::Failed, "it has none"))?;
+                if !(self.shadows || session.record.shadows) || !is_userfaultfd(&userfault) {
+                    return Err(Failure::new(Kind::Failed, "nobody has asked for it"));
+                }
                 self.give_userfault(&session, userfault).map(|()| session.record.number)
             });
         let told = match kept {
@@ -392,19 +395,22 @@ impl Sessions {
         if !self.live().contains_key(&number) {
             return;
         }
-        if let Err(error) = transport::mark_dead(&session.dir) {
-            tracing::error!("session {number} cannot be marked as dead: {}", Chain(&error));
-        }
-        if session.userfault.get().is_some() {
+        // First, so that it goes on with nothing.
+        if session.has_shadows() {
+            if let Err(error) = pidfd_send_signal(process, Signal::KILL) {
+                tracing::debug!("the process is gone: {error}");
+            }
             tracing::error!(
                 "the GPU server of session {number} {}, and with it the managed memory of process {} of the job, which is ended. {}",
                 how_it_ended(server),
                 session.record.inner_pid,
                 self.way_back.lose()
             );
-            if let Err(error) = pidfd_send_signal(process, Signal::KILL) {
-                tracing::debug!("the process is gone: {error}");
-            }
+        }
+        if let Err(error) = transport::mark_dead(&session.dir) {
+            tracing::error!("session {number} cannot be marked as dead: {}", Chain(&error));
+        }
+        if session.has_shadows() {
             return;
         }
         tracing::error!(
@@ -485,6 +491,12 @@ impl Sessions {
 }
 
 /// How a child of this process has ended; whoever owns it reaps it.
+/// Whether it is what it is said to be: it comes from a program.
+fn is_userfaultfd(descriptor: &OwnedFd) -> bool {
+    let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[userfaultfd]")
+}
+
 fn how_it_ended(child: &OwnedFd) -> String {
     let status = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
     let Ok(Some(status)) = status else { return "died".to_owned() };

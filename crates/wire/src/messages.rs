@@ -141,7 +141,7 @@ messages! {
     /// `cuMemFreeHost`.
     24 round_trip PinnedFree { pinned: PinnedId } -> ();
     /// `cuMemAllocManaged` of memory with shadow pages: the server makes the file `shadow-<id>` in the session's folder; answers the
-    /// address, where the client maps the file. `NOT_SUPPORTED` where managed memory is to be coherent. It ends with [`MemFree`].
+    /// address, where the client maps the file; 0 where managed memory is to be coherent. It ends with [`MemFree`].
     25 round_trip ManagedAlloc { ctx: ContextId, managed: PinnedId, bytes: u64 } -> u64;
     /// The client has mapped it, and given its userfaultfd.
     26 round_trip ManagedKeep { address: u64 } -> ();

@@ -322,8 +322,8 @@ impl Device for Side {
         let ending = self.session.get().and_then(Weak::upgrade).is_none_or(|session| session.is_ending());
         if !ending {
             tracing::error!("the program waits for its managed memory in vain: {}", chain(&error));
-            // The supervisor ends the program then.
-            std::process::exit(1);
+            // The supervisor ends the program then. Handlers of the driver's might wait for this thread.
+            std::process::abort();
         }
     }
 }

@@ -83,10 +83,10 @@ impl Call<'_> {
     fn allocate_shadowed(&mut self, bytes: u64, given: bool) -> CuResult<Option<u64>> {
         let context = Arc::clone(self.context()?);
         let id = PinnedId(self.session.next_id());
-        let address = match self.ask(&ManagedAlloc { ctx: context.id, managed: id, bytes }) {
-            Err(CuError::NOT_SUPPORTED) => return Ok(None),
-            asked => asked?,
-        };
+        let address = self.ask(&ManagedAlloc { ctx: context.id, managed: id, bytes })?;
+        if address == 0 {
+            return Ok(None);
+        }
         // A child would have it, if it came before it is given away.
         let given = match given {
             true => Ok(()),
