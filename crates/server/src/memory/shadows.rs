@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::lock;
-use crate::objects::in_use;
+use crate::objects::{NON_BLOCKING, in_use};
 use crate::session::Session;
 use backend::{Backend, Fill, Range, RawContext, RawStream, StreamArg};
 use rustix::fs::{Mode, OFlags};
@@ -21,8 +21,6 @@ use wire::{ContextId, CuError, PinnedId};
 const THREADS: usize = 2;
 /// How long the application's userfaultfd may take to come here.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: u32 = 1;
 /// Regions are whole pages.
 pub const PAGE: u64 = shadow::PAGE as u64;
 

@@ -4,7 +4,8 @@ use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{
-    Context, Green, GreenRecord, Making, Stream, StreamKey, StreamRecord, in_use, insert, take_out,
+    Context, Green, GreenRecord, Making, NON_BLOCKING, Stream, StreamKey, StreamRecord, in_use, insert,
+    take_out,
 };
 use crate::{read, write};
 use std::sync::Arc;
@@ -12,9 +13,6 @@ use wire::{
     ContextId, CuError, GreenId, SM_GROUPS_MAX, SM_REMAINDER, SM_STEPS_MAX, SmCount, SmSplit, SmStep,
     StreamId,
 };
-
-/// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: u32 = 1;
 
 fn check_split(split: SmSplit) -> Result<()> {
     match (1..=SM_GROUPS_MAX).contains(&split.groups) {

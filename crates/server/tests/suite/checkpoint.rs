@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    App, BASIC, CTX, HELLO, Images, LONG, SESSION, Thread, VARIABLES, backend, manifest, rehearse,
+    App, BASIC, CTX, HELLO, Images, LONG, SESSION, Thread, VARIABLES, backend, ends, manifest, rehearse,
     rehearse_on, wait_until,
 };
 use backend_soft::{Options, SoftBackend};
@@ -12,7 +12,6 @@ use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use server::memory::Layout;
 use server::restore::RestoreError;
 use server::state::SessionState;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -270,14 +269,7 @@ impl Supervisor {
         let device = std::sync::Arc::downgrade(&opened);
         let server = std::thread::spawn(move || {
             let layout = Layout::of_session(session);
-            let ends = server::Ends {
-                control: OwnedFd::from(theirs),
-                broker: None,
-                shadows: false,
-                start: None,
-                again: |_| {},
-            };
-            server::serve_on(ends, &dir, session, layout, || Ok(opened)).unwrap();
+            server::serve_on(ends(theirs), &dir, session, layout, || Ok(opened)).unwrap();
         });
         let from = Lines::of(ours.try_clone().unwrap());
         control::say(&ours, start).unwrap();

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use crate::common::ends;
 use backend_soft::{Options, SoftBackend};
 use server::ServeError;
 use server::control::{self, Start};
@@ -18,14 +18,7 @@ fn serve(say: impl FnOnce(&mut UnixStream)) -> ServeError {
     say(&mut ours);
     drop(ours);
     let open = || Ok(Arc::new(SoftBackend::new(Options::default())) as _);
-    let ends = server::Ends {
-        control: OwnedFd::from(theirs),
-        broker: None,
-        shadows: false,
-        start: None,
-        again: |_| {},
-    };
-    server::serve_on(ends, folder.path(), 1, Layout::of_session(1), open).unwrap_err()
+    server::serve_on(ends(theirs), folder.path(), 1, Layout::of_session(1), open).unwrap_err()
 }
 
 #[test]

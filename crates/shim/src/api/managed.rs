@@ -231,31 +231,8 @@ pub unsafe fn cuMemDiscardBatchAsync(
     })
 }
 
-/// Says that the contents of memory are not needed any more, and where it will be used.
-pub unsafe fn cuMemDiscardAndPrefetchBatchAsync(
-    dptrs: *mut sys::CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    prefetchLocs: *mut sys::CUmemLocation,
-    prefetchLocIdxs: *mut usize,
-    numPrefetchLocs: usize,
-    flags: c_ulonglong,
-    hStream: sys::CUstream,
-) -> CuResult {
-    // SAFETY: the caller's contract is the same.
-    unsafe {
-        cuMemPrefetchBatchAsync(
-            dptrs,
-            sizes,
-            count,
-            prefetchLocs,
-            prefetchLocIdxs,
-            numPrefetchLocs,
-            flags,
-            hStream,
-        )
-    }
-}
+/// Says that the contents of memory are not needed any more, and where it will be used: they may stay.
+pub use self::cuMemPrefetchBatchAsync as cuMemDiscardAndPrefetchBatchAsync;
 
 /// A home as one number: a device's ordinal, or one of the two that are none's.
 fn as_device(home: Home) -> c_int {

@@ -11,6 +11,7 @@ use backend_soft::{Options, SoftBackend};
 use server::memory::Layout;
 use server::session::{Config, Rings, Session};
 use server::sharing::Sharing;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,11 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 pub fn backend() -> Arc<dyn Backend> {
     Arc::new(SoftBackend::default())
+}
+
+/// What a server has to do with its supervisor, and with nobody else.
+pub fn ends(control: UnixStream) -> server::Ends {
+    server::Ends { control: control.into(), broker: None, shadows: false, start: None, again: |_| {} }
 }
 
 /// A layout that no other test of the process uses.
