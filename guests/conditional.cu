@@ -133,7 +133,8 @@ int main(int argc, char **argv) {
         CUDA(cudaStreamBeginCaptureToGraph(side, ways[i], nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
         count<<<1, 1, 0, side>>>(&state->way[i]);
         CUDA(cudaMemsetAsync(&state->inner, int(i), sizeof state->inner, side));
-        CUDA(cudaStreamEndCapture(side, &ways[i]));
+        // Whose graph it is need not be told.
+        CUDA(cudaStreamEndCapture(side, i == 0 ? nullptr : &ways[i]));
     }
     cudaGraph_t copy;
     guest::require(cudaGraphClone(&copy, graph) != cudaSuccess, "such a graph cannot be copied", -1);

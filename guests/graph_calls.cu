@@ -155,6 +155,11 @@ static void captures(CUstream stream, CUstream blocking, CUevent event, CUdevice
     REQUIRE(count == 2);
     CUDA(cuGraphDestroy(into));
 
+    // Nobody asks for this one.
+    CUDA(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUDA(cuMemsetD32Async(memory, 1, 4, stream));
+    CUDA(cuStreamEndCapture(stream, nullptr));
+
     // A captured kernel has its stream's priority.
     CUstream urgent;
     int least, greatest;

@@ -166,7 +166,8 @@ int main(int argc, char **argv) {
     CUDA(cuGraphAddBatchMemOpNode(&tell, graph, &down, 1, &batch));
     CUDA(cuGraphBatchMemOpNodeGetParams(tell, &batch_told));
     guest::require(batch_told.count == 2 && batch_told.paramArray[1].waitValue.address == address(go), "a batch", -1);
-    CUDA(cuGraphBatchMemOpNodeSetParams(tell, &batch_told));
+    // Not from the array that the node owns: the driver frees that before it reads from it.
+    CUDA(cuGraphBatchMemOpNodeSetParams(tell, &batch));
     const uint32_t *device_word = word;
     void *arguments[] = {&values, &device_word, &work};
     CUDA_KERNEL_NODE_PARAMS kernel = {};

@@ -32,7 +32,8 @@ int main(int argc, char **argv) {
     CUDA(cuDevSmResourceSplitByCount(parts, &groups, &all, &rest, 0, 8));
     REQUIRE(groups == 2 && parts[0].sm.smCount >= 8 && parts[0].sm.smCount == parts[1].sm.smCount);
     REQUIRE(rest.type == CU_DEV_RESOURCE_TYPE_INVALID || rest.sm.smCount + 2 * parts[0].sm.smCount == all.sm.smCount);
-    REFUSED(cuDevSmResourceSplitByCount(parts, &groups, &all, &rest, 0, all.sm.smCount + 1), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuDevSmResourceSplitByCount(parts, &groups, &all, &rest, 0, all.sm.smCount + 1),
+            CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
     CUdevResourceDesc desc;
     CUgreenCtx greens[2], which;
     CUcontext contexts[2], current;
@@ -122,6 +123,6 @@ int main(int argc, char **argv) {
         CUDA(cuStreamDestroy(streams[g]));
         CUDA(cuGreenCtxDestroy(greens[g]));
     }
-    REFUSED(cuCtxFromGreenCtx(&current, greens[0]), CUDA_ERROR_INVALID_CONTEXT);
+    REFUSED(cuCtxFromGreenCtx(&current, greens[0]), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     return guest::done(sum);
 }

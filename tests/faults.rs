@@ -87,8 +87,7 @@ fn offered(stderr: &str) -> anyhow::Result<&str> {
 fn a_killed_server_takes_managed_memory(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "managed-lost")?;
     let place = Place { shadow: true, ..stage.place() };
-    let (steps, work) = if device == Device::Gpu { ("3000", "24") } else { ("80", "8") };
-    let args = [steps, work].map(str::to_owned);
+    let args = ["80", "8"].map(str::to_owned);
     let guest = stage.guest("managed_pages");
     let whole = place.run(&guest, &args)?.finish()?;
     ensure!(whole.exit == Exit::Code(0), "{}: {}", whole.exit, whole.stderr);

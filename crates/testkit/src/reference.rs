@@ -50,10 +50,12 @@ impl Reference {
         let native = device == Device::Gpu;
         let (outcome, first) = run(native, 0)?;
         if outcome.exit != guest.ends {
+            let last = String::from_utf8_lossy(&outcome.stdout);
             bail!(
-                "rejected: {} ended with {}, undisturbed\nstderr: {}",
+                "rejected: {} ended with {}, undisturbed, after: {}\nstderr: {}",
                 guest.name,
                 outcome.exit,
+                last.lines().last().unwrap_or_default(),
                 first.stderr
             );
         }

@@ -19,7 +19,7 @@ const NON_BLOCKING: u32 = 1;
 /// Groups alike, and what is left.
 fn split(of: SmCount, split: SmSplit) -> Result<(Vec<SmCount>, SmCount)> {
     let SmSplit { groups, minimum, flags } = split;
-    if flags & !FLAGS != 0 || groups == 0 || minimum > of.count {
+    if flags & !FLAGS != 0 || groups == 0 {
         return Err(CuError::INVALID_VALUE);
     }
     let (least, alignment) =

@@ -48,15 +48,14 @@ pub unsafe fn cuStreamBeginCaptureToGraph(
     with(|call| call.begin_capture(hStream, mode, Some((graph, after))))
 }
 
-/// Ends a capture and gives its graph; NULL when it has come to nothing.
+/// Ends a capture and gives its graph; NULL when it has come to nothing. A graph that is not asked for is destroyed, unless it was there before.
 pub unsafe fn cuStreamEndCapture(hStream: sys::CUstream, phGraph: *mut sys::CUgraph) -> CuResult {
-    if phGraph.is_null() {
-        return Err(CuError::INVALID_VALUE);
+    let ended = with(|call| call.end_capture(hStream, !phGraph.is_null()));
+    if !phGraph.is_null() {
+        let graph = ended.map_or(std::ptr::null_mut(), |graph| handle(graph.handle()));
+        // SAFETY: not NULL, so the caller's to write to.
+        unsafe { phGraph.write(graph) };
     }
-    let ended = with(|call| call.end_capture(hStream));
-    let graph = ended.map_or(std::ptr::null_mut(), |graph| handle(graph.handle()));
-    // SAFETY: not NULL, so the caller's to write to.
-    unsafe { phGraph.write(graph) };
     ended.map(drop)
 }
 

@@ -72,7 +72,7 @@ impl Resource {
 fn green(call: &Call<'_>, handle: sys::CUgreenCtx) -> CuResult<Arc<Context>> {
     let id = GreenId::from_handle(handle.addr() as u64).ok_or(CuError::INVALID_CONTEXT)?;
     let found = call.session.contexts.get(id.0).filter(|context| context.green.is_some());
-    found.ok_or(CuError::INVALID_CONTEXT)
+    found.ok_or(CuError::CONTEXT_IS_DESTROYED)
 }
 
 /// Tells of a set that can be split.

@@ -96,6 +96,9 @@ fn allocate(
 /// Frees device memory when the stream gets there.
 pub unsafe fn cuMemFreeAsync(dptr: sys::CUdeviceptr, hStream: sys::CUstream) -> CuResult {
     with(|call| {
+        if dptr == 0 {
+            return Ok(());
+        }
         if let Some(target) = call.capture_of(hStream)? {
             let work = crate::api::graph_node::release(call, dptr)?;
             return call.capture(target, Captive::Work(work));
@@ -106,6 +109,9 @@ pub unsafe fn cuMemFreeAsync(dptr: sys::CUdeviceptr, hStream: sys::CUstream) -> 
             return Ok(());
         }
         // Out of the table first, so that of two threads that free the same memory one is told.
+        if call.is_managed(dptr) {
+            return Err(CuError::NOT_SUPPORTED);
+        }
         let allocation = call.session.memory.remove(dptr, Kind::is_freed).ok_or(CuError::INVALID_VALUE)?;
         let sent = call.submit(&MemFreeAsync { ctx, stream, address: dptr });
         if sent.is_err() {

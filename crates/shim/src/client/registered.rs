@@ -78,13 +78,16 @@ impl Call<'_> {
     /// Ends a registration. The contents stay where they are.
     ///
     /// # Errors
-    /// `HOST_MEMORY_NOT_REGISTERED`; `MAP_FAILED` when the pages cannot be moved back, then it is registered still.
+    /// `HOST_MEMORY_NOT_REGISTERED`; `INVALID_VALUE` for an address inside of a registration; `MAP_FAILED` when the pages cannot be moved back,
+    /// then it is registered still.
     pub fn unregister_host(&mut self, base: u64) -> CuResult {
         let registered = |kind: &Kind| matches!(kind, Kind::Registered { .. });
         let _moving = forking::moving(self.session);
-        let found =
-            self.session.memory.find(base).filter(|found| found.base == base && registered(&found.kind));
+        let found = self.session.memory.find(base).filter(|found| registered(&found.kind));
         let found = found.ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?;
+        if found.base != base {
+            return Err(CuError::INVALID_VALUE);
+        }
         if matches!(found.kind, Kind::Registered { file: Some(_), .. }) {
             // What is under way has to arrive.
             self.ask(&HostUnregister {})?;

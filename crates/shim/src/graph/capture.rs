@@ -180,11 +180,11 @@ impl Call<'_> {
         }
     }
 
-    /// Ends a capture and gives its graph.
+    /// Ends a capture and gives its graph, which is gone already if it is not wanted and was made for the capture.
     ///
     /// # Errors
     /// `ILLEGAL_STATE` for a stream that is not captured, `STREAM_CAPTURE_*` for a capture that has come to nothing.
-    pub fn end_capture(&mut self, stream: sys::CUstream) -> CuResult<GraphId> {
+    pub fn end_capture(&mut self, stream: sys::CUstream, wanted: bool) -> CuResult<GraphId> {
         let (name, ctx) = self.any_stream(stream)?;
         let stream = Captured::new(name, ctx).ok_or(CuError::ILLEGAL_STATE)?;
         let mut model = self.session.graphs.lock();
@@ -210,7 +210,7 @@ impl Call<'_> {
             true if !joined() => Err(CuError::STREAM_CAPTURE_UNJOINED),
             true => Ok(ended.graph),
         };
-        if outcome.is_err() && !ended.into {
+        if (outcome.is_err() || !wanted) && !ended.into {
             let due = model.destroy(ended.graph)?;
             drop(model);
             self.destroy(due);
