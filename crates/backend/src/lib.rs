@@ -35,6 +35,10 @@ pub trait Backend:
 
     /// Which backend this is, as images name it: `driver` or `soft`.
     fn kind(&self) -> &'static str;
+    /// Whether kernels run on the processor's cores.
+    fn runs_on_cores(&self) -> bool {
+        false
+    }
     /// What this is, for people: `CUDA driver 580.159.04`, `software device`.
     fn describe(&self) -> String;
     /// As `cuDriverGetVersion`.

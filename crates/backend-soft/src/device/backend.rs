@@ -209,6 +209,10 @@ impl Backend for SoftBackend {
         "soft"
     }
 
+    fn runs_on_cores(&self) -> bool {
+        true
+    }
+
     fn describe(&self) -> String {
         "software device (PTX on the CPU)".into()
     }

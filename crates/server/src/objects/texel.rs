@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use wire::{ArrayDesc, ArrayId, ContextId, CuError, MipmapId, Resource, TextureDesc};
 
 /// How many objects a restart makes to get at the value that one had.
-const TRIES: usize = 1 << 16;
+const TRIES: usize = 1 << 18;
 
 /// Texture or surface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -224,6 +224,10 @@ pub struct Placeholders(Vec<Object>);
 
 impl Placeholders {
     /// Makes objects until one has the value `wanted`.
+    ///
+    /// The driver gives a value that has become free only after all others that are: what is let go of at once brings the next. Where a value
+    /// comes back at once, its object is held. Held, the values of a program that has made many objects would use up the driver's table, and
+    /// those it has had would come after thousands of new ones.
     fn find(&mut self, wanted: u64, make: impl Fn() -> backend::Result<Object>) -> Result<Object> {
         let mut found = None;
         for _ in 0..TRIES {
@@ -231,11 +235,12 @@ impl Placeholders {
             if object.value == wanted {
                 return Ok(object);
             }
-            found = Some(object.value);
-            // The value may be in use here: free again, it is the next object's. A device library may give the objects of all
-            // contexts their values from one table; where it does not, one too many is made again when it is needed.
-            self.0.retain(|held| held.kind != object.kind || held.value != wanted);
-            self.0.push(object);
+            if found.replace(object.value) == Some(object.value) {
+                // The value may be in use here: free again, it is the next object's. A device library may give the objects of all
+                // contexts their values from one table; where it does not, one too many is made again when it is needed.
+                self.0.retain(|held| held.value != wanted);
+                self.0.push(object);
+            }
         }
         let found = found.map_or_else(|| "nothing".to_owned(), |value| format!("{value:#x}"));
         let detail = format!(
