@@ -150,6 +150,7 @@ functions! {
     cuDevicePrimaryCtxReset_v2(sys::CUdevice);
     cuCtxDestroy_v2(sys::CUcontext);
     cuCtxSetCurrent(sys::CUcontext);
+    cuCtxGetDevice(*mut sys::CUdevice);
     cuCtxSynchronize();
     cuCtxGetLimit(*mut usize, c_uint as sys::CUlimit);
     cuCtxSetLimit(c_uint as sys::CUlimit, usize);

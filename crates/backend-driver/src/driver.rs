@@ -4,7 +4,7 @@ use crate::api::{Api, DriverUnavailable, check, ready};
 use crate::graph::{Graph, Template};
 use crate::output::Output;
 use crate::steer::{self, Steering};
-use crate::{code, device, link, memory_operations, physical, work};
+use crate::{code, device, link, managed, memory_operations, physical, work};
 use backend::{
     Access, BLOCK_GRANULARITY, Backend, Compiled, Copy3D, Fill, GraphPlan, GraphWork, HostFunction, Launch,
     LinkInput, LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph,
@@ -434,9 +434,15 @@ impl Backend for Driver {
         ctx: RawContext,
         image: &[u8],
         options: &[(u32, u64)],
+        managed: &[(&str, u64)],
     ) -> std::result::Result<Compiled<RawModule>, LoadError> {
         self.enter(ctx)?;
-        code::load(&self.api, image, options)
+        if managed.is_empty() {
+            return code::load(&self.api, image, options);
+        }
+        let bound = managed::bind(&self.api, image, options, managed)?;
+        let loaded = code::load(&self.api, &bound.code, options)?;
+        Ok(Compiled { info: bound.info + &loaded.info, ..loaded })
     }
 
     fn link(

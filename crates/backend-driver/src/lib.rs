@@ -14,6 +14,7 @@ mod heap;
 mod jit;
 mod link;
 pub mod machine;
+mod managed;
 mod memory_operations;
 mod output;
 mod partition;

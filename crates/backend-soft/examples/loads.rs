@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for path in std::env::args().skip(1) {
         let loaded = match std::fs::read(&path) {
-            Ok(image) => backend.module_load(ctx, &image, &[]).map_err(|error| error.detail),
+            Ok(image) => backend.module_load(ctx, &image, &[], &[]).map_err(|error| error.detail),
             Err(error) => Err(error.to_string()),
         };
         match loaded {

@@ -107,12 +107,15 @@ pub trait Backend:
     /// Whether the device library still holds a range that [`Backend::place`] told of, or has given it back since (for
     /// instance because all modules in it were unloaded).
     fn holds(&self, range: Range) -> bool;
-    /// Loads a fatbin, cubin or PTX image (whole, bounded, checked by `fatbin`); `options` are JIT options.
+    /// Loads a fatbin, cubin or PTX image (whole, bounded, checked by `fatbin`); `options` are JIT options. Its variables in managed
+    /// memory are those of `managed`, all of them by name: they lie at these addresses, where there is memory that host and device
+    /// have at one address before a kernel runs; what they hold is the caller's affair.
     fn module_load(
         &self,
         ctx: RawContext,
         image: &[u8],
         options: &[(u32, u64)],
+        managed: &[(&str, u64)],
     ) -> std::result::Result<Compiled<RawModule>, LoadError>;
     /// Links device code, as `cuLinkComplete` after a `cuLinkAddData` of each input: an image for [`Backend::module_load`].
     fn link(

@@ -13,7 +13,7 @@ const OBJECTS: [u8; 2] = [1, 13];
 /// `STO_CUDA_ENTRY` in `st_other`: a kernel.
 const ENTRY: u8 = 0x10;
 /// `STO_CUDA_MANAGED` in `st_other`.
-const MANAGED: u8 = 0x04;
+pub(crate) const MANAGED: u8 = 0x04;
 /// `EI_OSABI` of cubins since CUDA 13; before, the architecture stood in the low byte of the flags.
 const OSABI: u8 = 0x41;
 
@@ -38,7 +38,7 @@ pub enum CubinError {
 /// A cubin.
 #[derive(Clone, Debug)]
 pub struct Cubin<'a> {
-    elf: Elf<'a>,
+    pub(crate) elf: Elf<'a>,
 }
 
 impl<'a> Cubin<'a> {
@@ -129,7 +129,12 @@ impl<'a> Cubin<'a> {
     }
 }
 
-fn name(symbol: &Symbol<'_>) -> Result<String, CubinError> {
+/// Whether a symbol is a variable in managed memory that the cubin defines.
+pub(crate) fn is_managed(symbol: &Symbol<'_>) -> bool {
+    !symbol.undefined && OBJECTS.contains(&symbol.kind) && symbol.other & MANAGED != 0
+}
+
+pub(crate) fn name(symbol: &Symbol<'_>) -> Result<String, CubinError> {
     std::str::from_utf8(symbol.name).map(Into::into).map_err(|_| CubinError::Name)
 }
 

@@ -16,11 +16,15 @@ pub(crate) const SECTION_HEADER: u64 = 64;
 /// Bytes of an entry of the program table.
 pub(crate) const PROGRAM_HEADER: u64 = 56;
 
-const SYMBOL: u64 = 24;
+/// Bytes of a symbol.
+pub(crate) const SYMBOL: u64 = 24;
 
 const SHT_NULL: u32 = 0;
 const SHT_SYMTAB: u32 = 2;
+const SHT_RELA: u32 = 4;
 const SHT_NOBITS: u32 = 8;
+const SHT_REL: u32 = 9;
+const SHF_ALLOC: u64 = 2;
 /// In code that is not linked yet, NVIDIA's own types stand for memory without contents: global, local, shared,
 /// reserved shared.
 const SHT_CUDA_NOBITS: [u32; 4] = [0x7000_0007, 0x7000_0009, 0x7000_000A, 0x7000_0015];
@@ -105,6 +109,14 @@ pub(crate) struct Section<'a> {
     pub name: &'a [u8],
     pub kind: u32,
     pub link: u32,
+    pub info: u32,
+    /// Whether it is loaded with the code.
+    pub is_loaded: bool,
+    pub align: u64,
+    /// Where its entry of the section table stands in the file.
+    pub header_at: u64,
+    /// Where its contents stand in the file.
+    pub data_at: u64,
     /// Empty for a section without contents in the file.
     pub data: &'a [u8],
 }
@@ -130,6 +142,8 @@ pub(crate) struct Symbol<'a> {
     pub section: Option<usize>,
     /// Whether it is undefined.
     pub undefined: bool,
+    /// Where it is in its section.
+    pub value: u64,
     pub size: u64,
 }
 
@@ -168,15 +182,21 @@ impl<'a> Elf<'a> {
         let raw = raw.ok_or_else(damaged)?;
         let names = usize::try_from(names).ok().and_then(|names| raw.get(names)).ok_or_else(damaged)?;
         let names = Bytes(file.get(names.offset, names.size).ok_or_else(damaged)?);
-        let section = |raw: &RawSection| {
+        let section = |(index, raw): (usize, &RawSection)| {
             Some(Section {
                 name: names.c_string(raw.name.into())?,
                 kind: raw.kind,
                 link: raw.link,
+                info: raw.info,
+                is_loaded: raw.flags & SHF_ALLOC != 0,
+                align: raw.align,
+                header_at: header.sections_at + index as u64 * SECTION_HEADER,
+                data_at: raw.offset,
                 data: if has_contents(raw.kind) { file.get(raw.offset, raw.size)? } else { &[] },
             })
         };
-        let sections: Vec<_> = raw.iter().map(section).collect::<Option<_>>().ok_or_else(damaged)?;
+        let sections: Vec<_> =
+            raw.iter().enumerate().map(section).collect::<Option<_>>().ok_or_else(damaged)?;
         let by_name = sections.iter().enumerate().map(|(index, section)| (section.name, index)).collect();
         Ok(Self { header, sections, by_name })
     }
@@ -186,12 +206,28 @@ impl<'a> Elf<'a> {
         self.by_name.get(name).and_then(|index| self.sections.get(*index))
     }
 
+    /// The (one) symbol table.
+    pub fn symbol_table(&self) -> Option<&Section<'a>> {
+        self.sections.iter().find(|section| section.kind == SHT_SYMTAB)
+    }
+
+    /// The sections of relocations of sections that are loaded.
+    pub fn relocations(&self) -> impl Iterator<Item = Relocations<'_, 'a>> {
+        self.sections.iter().filter_map(|section| {
+            let entry = match section.kind {
+                SHT_RELA => 24,
+                SHT_REL => 16,
+                _ => return None,
+            };
+            let target = self.sections.get(section.info as usize).filter(|target| target.is_loaded)?;
+            Some(Relocations { section, target, entry })
+        })
+    }
+
     /// The symbols of the (one) symbol table, in order.
     pub fn symbols(&self) -> Result<Vec<Symbol<'a>>, ElfError> {
         let damaged = || ElfError::Damaged { what: "symbol table" };
-        let Some(table) = self.sections.iter().find(|section| section.kind == SHT_SYMTAB) else {
-            return Ok(Vec::new());
-        };
+        let Some(table) = self.symbol_table() else { return Ok(Vec::new()) };
         let names = self.sections.get(table.link as usize).ok_or_else(damaged)?;
         let extended = self.section(b".symtab_shndx").map_or(Bytes(&[]), |section| Bytes(section.data));
         let symbols = table.data.chunks_exact(SYMBOL as usize).enumerate();
@@ -202,12 +238,50 @@ impl<'a> Elf<'a> {
     }
 }
 
+/// A section of relocations.
+pub(crate) struct Relocations<'e, 'a> {
+    pub section: &'e Section<'a>,
+    /// What is relocated.
+    pub target: &'e Section<'a>,
+    /// Bytes of an entry.
+    entry: usize,
+}
+
+/// A relocation.
+pub(crate) struct Relocation<'a> {
+    /// Where in its target.
+    pub offset: u64,
+    /// Of the symbol table.
+    pub symbol: usize,
+    /// `R_CUDA_…`
+    pub kind: u32,
+    /// `None` where it stands in the target.
+    pub addend: Option<u64>,
+    /// All of it.
+    pub entry: &'a [u8],
+}
+
+impl<'a> Relocations<'_, 'a> {
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Relocation<'a>> {
+        self.section.data.chunks_exact(self.entry).filter_map(|entry| {
+            let bytes = Bytes(entry);
+            let info = bytes.u64(8)?;
+            let (symbol, kind) = ((info >> 32) as usize, info as u32);
+            Some(Relocation { offset: bytes.u64(0)?, symbol, kind, addend: bytes.u64(16), entry })
+        })
+    }
+}
+
 struct RawSection {
     name: u32,
     kind: u32,
+    flags: u64,
     offset: u64,
     size: u64,
     link: u32,
+    info: u32,
+    align: u64,
 }
 
 impl RawSection {
@@ -215,9 +289,12 @@ impl RawSection {
         Some(Self {
             name: entry.u32(0)?,
             kind: entry.u32(4)?,
+            flags: entry.u64(8)?,
             offset: entry.u64(24)?,
             size: entry.u64(32)?,
             link: entry.u32(40)?,
+            info: entry.u32(44)?,
+            align: entry.u64(48)?,
         })
     }
 }
@@ -243,6 +320,7 @@ impl<'a> Symbol<'a> {
                 section => Some(section.into()),
             },
             undefined: section == 0,
+            value: entry.u64(8)?,
             size: entry.u64(16)?,
         })
     }

@@ -1,7 +1,10 @@
 //! Whatever a program can load.
 
+use std::borrow::Cow;
+
 use crate::{
     arch::{Arch, Architectures, Variant},
+    compression::DecompressError,
     cubin::{Cubin, CubinError},
     elf,
     fatbinary::{self, Fatbinary, FatbinaryError},
@@ -16,6 +19,15 @@ pub enum Image<'a> {
     Cubin(Cubin<'a>, &'a [u8]),
     /// PTX, without the NUL that ends it.
     Ptx(&'a [u8]),
+}
+
+/// The code of an image for one architecture.
+#[derive(Clone, Debug)]
+pub enum Code<'a> {
+    /// A cubin.
+    Cubin(Cow<'a, [u8]>),
+    /// PTX, without a NUL at its end.
+    Ptx(Cow<'a, [u8]>),
 }
 
 /// Bytes that are no image.
@@ -50,6 +62,22 @@ impl<'a> Image<'a> {
             None | Some([]) => Err(ImageError::Empty),
             Some(text) => Ok(Self::Ptx(text)),
         }
+    }
+
+    /// The code in it that a device of compute capability `device` runs, as the driver chooses; `None` where there is none.
+    ///
+    /// # Errors
+    /// When it cannot be decompressed.
+    pub fn code_for(&self, device: u32) -> Result<Option<Code<'a>>, DecompressError> {
+        Ok(match self {
+            Self::Fatbinary(fatbinary) => match (fatbinary.cubin_for(device), fatbinary.ptx_for(device)) {
+                (Some(entry), _) => Some(Code::Cubin(entry.code()?)),
+                (None, Some(entry)) => Some(Code::Ptx(entry.code()?)),
+                (None, None) => None,
+            },
+            Self::Cubin(_, bytes) => Some(Code::Cubin(Cow::Borrowed(bytes))),
+            Self::Ptx(text) => Some(Code::Ptx(Cow::Borrowed(text))),
+        })
     }
 
     /// What the image has code for. For bare PTX, what its `.target` says.

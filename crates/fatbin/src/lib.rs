@@ -17,6 +17,7 @@ mod facts;
 mod fatbinary;
 mod image;
 mod length;
+mod managed;
 mod nvinfo;
 
 pub use arch::{Arch, Architectures, Variant};
@@ -25,5 +26,6 @@ pub use cubin::{Cubin, CubinError};
 pub use elf::ElfError;
 pub use facts::{FactsError, KernelFacts, Linkage, ModuleFacts, ParamFacts, VariableFacts, VariableSpace};
 pub use fatbinary::{Entry, EntryKind, Fatbinary, FatbinaryError};
-pub use image::{Image, ImageError};
+pub use image::{Code, Image, ImageError};
 pub use length::{ImageKind, MeasureError, Measured, Source, WRAPPER_SIZE, Wrapper, measure};
+pub use managed::{ManagedError, ManagedVariable, Pointer, bind};

@@ -381,11 +381,12 @@ impl Backend for SoftBackend {
         ctx: RawContext,
         image: &[u8],
         options: &[(u32, u64)],
+        managed: &[(&str, u64)],
     ) -> std::result::Result<Compiled<RawModule>, LoadError> {
         let device = self.context(ctx)?.context.device;
         let load = || {
             let selected = Selected::of(image)?;
-            Module::load(&selected, &self.memory, device, |bytes| self.placement.wanted(bytes))
+            Module::load(&selected, &self.memory, device, managed, |bytes| self.placement.wanted(bytes))
         };
         let module = load().map_err(|error| load_error(&error))?;
         if let Some((base, bytes)) = module.placed {

@@ -16,6 +16,8 @@ pub struct Layout<'a> {
     /// In global and constant memory, with their offsets.
     placed: Vec<(&'a Variable, u64)>,
     bytes: u64,
+    /// In managed memory, with their addresses: others see to what they hold.
+    managed: Vec<(&'a Variable, u64)>,
     /// In shared memory and used by more than one function, with their offsets.
     shared: Vec<(&'a Variable, u64)>,
     shared_end: u64,
@@ -26,11 +28,11 @@ fn too_large(what: &str) -> ModuleError {
 }
 
 impl<'a> Layout<'a> {
-    /// Lays out all variables of a module, those declared inside functions included.
+    /// Lays out all variables of a module, those declared inside functions included, those in managed memory where `managed` says.
     ///
     /// # Errors
-    /// When they cannot fit, or are of a kind that the device has not.
-    pub fn new(tree: &'a ast::Module) -> Result<Self, ModuleError> {
+    /// When they cannot fit, or are of a kind that the device has not; when one in managed memory is nowhere.
+    pub fn new(tree: &'a ast::Module, managed: &[(&str, u64)]) -> Result<Self, ModuleError> {
         let inner = || tree.definitions().filter_map(|f| f.body.as_ref()).flat_map(|body| &body.locals);
         let in_memory = |v: &&Variable| {
             matches!(v.space, Space::Global | Space::Const)
@@ -44,6 +46,13 @@ impl<'a> Layout<'a> {
                 opaque.name
             )));
         }
+        let (elsewhere, variables): (Vec<_>, Vec<_>) = variables.into_iter().partition(|v| v.is_managed());
+        let address = |variable: &'a Variable| {
+            let found = managed.iter().find(|(name, _)| variable.name.as_str() == *name);
+            let missing = || format!("the variable {} in managed memory has no address", variable.name);
+            found.map(|(_, address)| (variable, *address)).ok_or_else(|| ModuleError::Refused(missing()))
+        };
+        let managed = elsewhere.into_iter().map(address).collect::<Result<_, _>>()?;
         let (offsets, bytes) = lay_out(variables.iter().copied(), 0).ok_or_else(|| too_large("global"))?;
         let of_functions = tree.definitions().filter(|f| f.kind == FunctionKind::Func);
         let of_functions = of_functions.filter_map(|f| f.body.as_ref()).flat_map(shared_locals);
@@ -54,6 +63,7 @@ impl<'a> Layout<'a> {
         Ok(Self {
             placed: variables.into_iter().zip(offsets).collect(),
             bytes,
+            managed,
             shared: shared.into_iter().zip(shared_offsets).collect(),
             shared_end,
         })
@@ -66,8 +76,9 @@ impl<'a> Layout<'a> {
 
     /// Address and size of each variable that has a name outside.
     pub fn variables(&self, base: u64) -> HashMap<String, (u64, u64)> {
-        let each = self.placed.iter();
-        each.map(|(v, offset)| (v.name.to_string(), (base + offset, v.size().unwrap_or(0)))).collect()
+        let placed = self.placed.iter().map(|(v, offset)| (*v, base + offset));
+        let all = placed.chain(self.managed.iter().copied());
+        all.map(|(v, address)| (v.name.to_string(), (address, v.size().unwrap_or(0)))).collect()
     }
 
     /// Bytes of constant memory, for `CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES`.
@@ -101,6 +112,9 @@ impl<'a> Layout<'a> {
         let mut variables: HashMap<&str, SymbolHome> = HashMap::new();
         for (variable, offset) in &self.placed {
             variables.insert(variable.name.as_str(), SymbolHome::Absolute(base + offset));
+        }
+        for (variable, address) in &self.managed {
+            variables.insert(variable.name.as_str(), SymbolHome::Absolute(*address));
         }
         for (variable, offset) in &self.shared {
             variables.insert(variable.name.as_str(), SymbolHome::Shared(*offset));

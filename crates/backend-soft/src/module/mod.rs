@@ -64,7 +64,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// Loads the PTX that `select` found, with its variables at `at` or wherever there is room.
+    /// Loads the PTX that `select` found, with its variables at `at` or wherever there is room, and those in managed memory where
+    /// `managed` says.
     ///
     /// # Errors
     /// When its PTX is wrong or needs what the device has not; nothing is then left behind.
@@ -72,10 +73,11 @@ impl Module {
         selected: &Selected,
         memory: &Memory,
         device: usize,
+        managed: &[(&str, u64)],
         at: impl FnOnce(u64) -> Option<u64>,
     ) -> Result<Self, ModuleError> {
         let tree = ptx::parse(&selected.text)?;
-        let layout = Layout::new(&tree)?;
+        let layout = Layout::new(&tree, managed)?;
         let size = layout.bytes().next_multiple_of(layout::GRANULARITY);
         let placed = if size > 0 { Some((memory.map_module(device, at(size), size)?, size)) } else { None };
         let loaded = Self::build(selected, &tree, &layout, placed);

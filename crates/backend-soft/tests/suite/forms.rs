@@ -131,7 +131,7 @@ fn refusal(body: &str) -> (CuError, String) {
     let text =
         format!(".version 8.3\n.target sm_90\n.address_size 64\n.visible .entry kernel()\n{{\n{body}\n}}\n");
     let ctx = BACKEND.context_create(0, 0, false).unwrap();
-    let error = BACKEND.module_load(ctx, text.as_bytes(), &[]).unwrap_err();
+    let error = BACKEND.module_load(ctx, text.as_bytes(), &[], &[]).unwrap_err();
     (error.code, error.detail)
 }
 

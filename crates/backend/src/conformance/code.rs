@@ -1,4 +1,4 @@
-use super::rig::{BASIC, HELLO, Rig, VARIABLES, params};
+use super::rig::{BASIC, HELLO, MANAGED, Rig, Shared, VARIABLES, load_managed, params};
 use crate::{Backend, Launch, StreamArg};
 
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`.
@@ -82,6 +82,37 @@ pub(super) fn variables_start_initialised(backend: &dyn Backend) {
     // A variable that holds another's address.
     let held = rig.get(global("where"), 2);
     assert_eq!(u64::from(held[0]) | u64::from(held[1]) << 32, global("counter"));
+}
+
+pub(super) fn managed_variables_lie_where_they_are_put(backend: &dyn Backend) {
+    let rig = Rig::new(backend);
+    let (one, two) = (Shared::new(backend), Shared::new(backend));
+    for shared in [&one, &two] {
+        // What a variable begins with is the caller's affair.
+        shared.set(0, 1000);
+        let managed = [("counter", shared.address(0)), ("words", shared.address(64))];
+        let module = load_managed(backend, rig.ctx, MANAGED, &managed);
+        let count = backend.function(rig.ctx, module, "count").unwrap();
+        for round in 0..2 {
+            rig.launch(count, 4, StreamArg::Legacy, &params(&[], &[]));
+            backend.context_synchronize(rig.ctx).unwrap();
+            assert_eq!(shared.get(0), 1006 + 100 * round + 6 * round);
+            let mut before: Vec<u32> = (1..5).map(|index| shared.get(64 + index)).collect();
+            before.sort_unstable();
+            assert!(before[0] >= 1000 + 106 * round && before[3] <= 1006 + 106 * round, "{before:?}");
+            assert_eq!((8..12).map(|index| shared.get(64 + index)).collect::<Vec<_>>(), [0, 1, 2, 3]);
+            assert_eq!(shared.get(64), 77);
+            shared.set(0, shared.get(0) + 100);
+        }
+        backend.module_unload(rig.ctx, module).unwrap();
+    }
+    let nowhere = backend.module_load(
+        rig.ctx,
+        &[MANAGED.as_bytes(), b"\0"].concat(),
+        &[],
+        &[("counter", one.address(0))],
+    );
+    assert!(nowhere.is_err(), "one of them has no address");
 }
 
 pub(super) fn modules_are_apart(backend: &dyn Backend) {

@@ -11,7 +11,7 @@ pub(super) fn no_module_from_garbage(backend: &dyn Backend) {
         b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry f() { jump nowhere; }\0",
     ];
     for image in garbage {
-        let error = backend.module_load(rig.ctx, image, &[]).unwrap_err();
+        let error = backend.module_load(rig.ctx, image, &[], &[]).unwrap_err();
         assert!(
             [CuError::INVALID_IMAGE, CuError::INVALID_PTX, CuError::NO_BINARY_FOR_GPU].contains(&error.code),
             "{error:?}"

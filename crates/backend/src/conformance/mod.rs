@@ -73,7 +73,7 @@ behaviours! {
         memory_is_read_as_a_texture layers_and_faces_are_apart levels_are_chosen surfaces_are_read_and_written
         surfaces_are_read_in_wider_pieces_than_their_elements;
     code: kernels_run parameters_are_told attributes_are_set variables_are_found variables_start_initialised
-        modules_are_apart shared_memory_is_dynamic what_is_printed_comes_out occupancy_makes_sense
+        managed_variables_lie_where_they_are_put modules_are_apart shared_memory_is_dynamic what_is_printed_comes_out occupancy_makes_sense
         modules_list_their_kernels;
     streams: a_stream_keeps_its_order a_busy_stream_is_told the_legacy_stream_waits_for_blocking_ones
         non_blocking_streams_go_on a_destroyed_stream_finishes attributes_are_kept host_functions_run_in_turn;

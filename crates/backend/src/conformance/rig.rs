@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub(super) const BASIC: &str = include_str!("ptx/basic.ptx");
 /// Variables, and a kernel that uses them.
 pub(super) const VARIABLES: &str = include_str!("ptx/variables.ptx");
+/// Variables in managed memory, and a kernel that uses them.
+pub(super) const MANAGED: &str = include_str!("ptx/managed.ptx");
 /// A kernel that prints.
 pub(super) const HELLO: &str = include_str!("ptx/hello.ptx");
 
@@ -112,8 +114,18 @@ pub(super) fn addresses() -> u64 {
 }
 
 pub(super) fn load(backend: &dyn Backend, ctx: RawContext, ptx: &str) -> RawModule {
+    load_managed(backend, ctx, ptx, &[])
+}
+
+/// Loads a module whose variables in managed memory lie at addresses.
+pub(super) fn load_managed(
+    backend: &dyn Backend,
+    ctx: RawContext,
+    ptx: &str,
+    managed: &[(&str, u64)],
+) -> RawModule {
     let image = [ptx.as_bytes(), b"\0"].concat();
-    backend.module_load(ctx, &image, &[]).unwrap().code
+    backend.module_load(ctx, &image, &[], managed).unwrap_or_else(|error| panic!("{error:?}")).code
 }
 
 pub(super) fn one_block(function: RawFunction, threads: u32, stream: StreamArg, params: &[u8]) -> Launch<'_> {

@@ -134,7 +134,7 @@ impl Module {
         let backend = &placer.backend;
         let mut detail = String::new();
         let loaded = placer.place(&mut record.placement, making, || {
-            backend.module_load(ctx.raw, &image.bytes, &record.options).map_err(|error| {
+            backend.module_load(ctx.raw, &image.bytes, &record.options, &[]).map_err(|error| {
                 detail = error.detail;
                 error.code
             })

@@ -23,8 +23,9 @@ pub struct Gpu {
 impl Gpu {
     pub fn new(ptx: &str) -> Self {
         let ctx = BACKEND.context_create(0, 0, false).unwrap();
-        let loaded =
-            BACKEND.module_load(ctx, ptx.as_bytes(), &[]).unwrap_or_else(|error| panic!("{}", error.detail));
+        let loaded = BACKEND
+            .module_load(ctx, ptx.as_bytes(), &[], &[])
+            .unwrap_or_else(|error| panic!("{}", error.detail));
         Self { ctx, module: loaded.code }
     }
 
