@@ -447,14 +447,18 @@ impl Session {
             found.ok_or_else(|| RestoreError::Dangling(format!("the module of {owner:?}")))
         };
         let mut table = write(&self.table);
-        for record in &state.libraries {
+        for (record, managed) in &state.libraries {
             let image: &Arc<Image> = images
                 .get(&record.image)
                 .ok_or_else(|| RestoreError::Dangling(format!("code of {:?}", record.id)))?;
             let of_library = modules.iter().filter(|((owner, _), _)| *owner == Owner::Library(record.id));
             let of_library = of_library.map(|((_, ctx), module)| (*ctx, Arc::clone(module))).collect();
-            let library =
-                Library { record: record.clone(), image: Arc::clone(image), modules: Mutex::new(of_library) };
+            let library = Library {
+                record: record.clone(),
+                image: Arc::clone(image),
+                managed: Mutex::new(managed.clone()),
+                modules: Mutex::new(of_library),
+            };
             insert(&mut table.libraries, record.id, Arc::new(library)).map_err(object("a library"))?;
         }
         for handle in &state.module_ids {

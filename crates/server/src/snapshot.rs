@@ -76,7 +76,11 @@ impl Session {
                 })
                 .collect(),
             functions: function_records(&table),
-            libraries: table.libraries.values().map(|library| library.record.clone()).collect(),
+            libraries: table
+                .libraries
+                .values()
+                .map(|library| (library.record.clone(), lock(&library.managed).clone()))
+                .collect(),
             kernels: table
                 .kernels
                 .values()

@@ -9,8 +9,8 @@ use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
 use crate::memory::{Layout, PinnedRecord, ShadowRecord, VirtualState};
 use crate::objects::{
-    ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord, GreenRecord,
-    Image, ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
+    Bound, ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord,
+    GreenRecord, Image, ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
 };
 use crate::shares::SharingState;
 use crate::textures::TextureState;
@@ -23,7 +23,7 @@ use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
 /// Version of the table's encoding; any other is refused.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The last bytes of every state.
 pub const MAGIC: [u8; 4] = *b"DMss";
 const FOOTER: usize = 16;
@@ -57,8 +57,8 @@ pub struct SessionState {
     pub module_ids: Vec<ModuleHandle>,
     /// Functions.
     pub functions: Vec<FunctionRecord>,
-    /// Libraries.
-    pub libraries: Vec<LibraryRecord>,
+    /// Libraries, and where their variables in managed memory lie.
+    pub libraries: Vec<(LibraryRecord, Vec<Bound>)>,
     /// Kernels.
     pub kernels: Vec<KernelRecord>,
     /// Conditions of graphs.

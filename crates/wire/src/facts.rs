@@ -54,6 +54,28 @@ record! {
 }
 
 record! {
+    /// A variable in managed memory.
+    ManagedVariable {
+        /// Its name as linked.
+        name: String,
+        /// Bytes from the beginning of the memory that its code's variables have together.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+    }
+}
+
+record! {
+    /// The variables in managed memory of a module or a library, as they lie in one piece of it.
+    ManagedVariables {
+        /// Bytes for all of them; 0 where there are none.
+        bytes: u64,
+        /// Each of them.
+        variables: Vec<ManagedVariable>,
+    }
+}
+
+record! {
     /// Some of a list of names, which may be longer than an answer can be.
     Names {
         /// How many names the whole list has.

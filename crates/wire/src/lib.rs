@@ -24,7 +24,7 @@ mod textures;
 pub use arrays::*;
 pub use codec::{DecodeError, Decoder, Encoder, MAX_LIST, Wire};
 pub use cuda_abi::CuError;
-pub use facts::{DeviceFacts, FunctionFacts, Names, Param, SessionFacts};
+pub use facts::{DeviceFacts, FunctionFacts, ManagedVariable, ManagedVariables, Names, Param, SessionFacts};
 pub use graph::*;
 pub use greeting::{GREETING_MAX, Greeting};
 pub use ids::*;
@@ -38,4 +38,4 @@ pub use share::*;
 pub use textures::*;
 
 /// Version of the protocol; both sides refuse any other.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;

@@ -4,7 +4,7 @@
 use crate::arrays::{ArrayDesc, CopySide};
 pub use crate::codec::Bytes;
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
-use crate::facts::{FunctionFacts, Names, SessionFacts};
+use crate::facts::{FunctionFacts, ManagedVariables, Names, SessionFacts};
 use crate::graph::GraphData;
 use crate::ids::*;
 use crate::memory_operation::MemoryOperation;
@@ -208,7 +208,11 @@ messages! {
     // --- code
     /// `cuModuleLoadData(Ex)`, from the file `upload-<id>` in the session's folder, which the server
     /// takes and removes; `options` are JIT options and their values. Answers the JIT's info log, at most [`DETAIL_MAX`] bytes.
-    70 round_trip ModuleLoad { ctx: ContextId, module: ModuleId, upload: UploadId, options: Vec<(u32, u64)> } -> String;
+    /// Where the code has variables in managed memory, and `managed` is 0, nothing is loaded, and the file stays: the second part of the
+    /// answer is then what they need, and the client asks again with the address of that much managed memory, all zeros.
+    70 round_trip ModuleLoad {
+        ctx: ContextId, module: ModuleId, upload: UploadId, options: Vec<(u32, u64)>, managed: u64,
+    } -> (String, ManagedVariables);
     /// `cuModuleUnload`.
     71 round_trip ModuleUnload { module: ModuleId } -> ();
     /// `cuModuleGetFunction`.
@@ -243,6 +247,11 @@ messages! {
     86 round_trip OccupancyShared { ctx: ContextId, callee: Callee, blocks: i32, block: i32 } -> u64;
     /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`, by `active`.
     87 round_trip OccupancyClusters { callee: Callee, active: bool, config: Launch } -> i32;
+
+    /// What a library's variables in managed memory need, on the device of a context.
+    88 round_trip LibraryManaged { ctx: ContextId, library: LibraryId } -> ManagedVariables;
+    /// They lie in the managed memory that begins there, all zeros until now: sent before the library is used.
+    89 round_trip LibraryBind { ctx: ContextId, library: LibraryId, managed: u64 } -> ();
 
     // --- execution
     /// `cuLaunchKernel`, `cuLaunchKernelEx`, `cuLaunchCooperativeKernel`.

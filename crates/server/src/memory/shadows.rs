@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::lock;
-use crate::objects::{NON_BLOCKING, in_use};
+use crate::objects::{Context, NON_BLOCKING, in_use};
 use crate::session::Session;
 use backend::{Backend, Fill, Range, RawContext, RawStream, StreamArg};
 use rustix::fs::{Mode, OFlags};
@@ -225,6 +225,28 @@ impl Shadows {
     /// As [`Self::reach`].
     pub fn write_back(&self) -> Result<()> {
         self.keeper.get().map_or(Ok(()), Keeper::write_back).map_err(failed)
+    }
+
+    /// Whether the bytes lie in one region whose pages are kept.
+    #[must_use]
+    pub fn contains(&self, address: u64, bytes: u64) -> bool {
+        let live = lock(&self.live);
+        let before = live.range(..=address).next_back();
+        before.is_some_and(|(_, record)| record.kept && record.range.contains(address, bytes))
+    }
+
+    /// Puts bytes into managed memory, of whichever kind, that the program does not know yet.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn put(&self, ctx: &Context, address: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let Side { backend, .. } = &*self.side;
+        let stream = self.side.stream(ctx.id(), ctx.raw)?;
+        backend.copy(ctx.raw, stream, address, bytes.as_ptr() as u64, bytes.len() as u64)?;
+        Ok(backend.stream_synchronize(ctx.raw, stream)?)
     }
 
     fn path(&self, id: PinnedId) -> PathBuf {

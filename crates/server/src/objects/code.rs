@@ -1,6 +1,6 @@
 //! Device code: images, modules loaded from them, libraries that are modules not yet tied to a context.
 
-use super::{CodeFacts, Context, Making, Placement, Placer};
+use super::{Bound, CodeFacts, Context, Making, Placement, Placer};
 use crate::failure::{Failure, Result, truncate};
 use crate::lock;
 use backend::{Backend, Compiled, Range, RawFunction, RawModule};
@@ -20,6 +20,8 @@ pub struct Image {
     pub hash: ImageHash,
     /// Its bytes.
     pub bytes: Vec<u8>,
+    /// What it says of itself, by the compute capability that is asked about.
+    facts: Mutex<BTreeMap<u32, Arc<CodeFacts>>>,
 }
 
 impl std::fmt::Debug for Image {
@@ -32,7 +34,15 @@ impl Image {
     /// Names the bytes.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
-        Self { hash: ImageHash(*blake3::hash(&bytes).as_bytes()), bytes }
+        Self { hash: ImageHash(*blake3::hash(&bytes).as_bytes()), bytes, facts: Mutex::default() }
+    }
+
+    /// What it says of the code that a device of compute capability `capability` runs.
+    pub fn facts(&self, capability: u32) -> Arc<CodeFacts> {
+        let mut known = lock(&self.facts);
+        Arc::clone(
+            known.entry(capability).or_insert_with(|| Arc::new(CodeFacts::of(&self.bytes, capability))),
+        )
     }
 }
 
@@ -69,6 +79,8 @@ pub struct ModuleRecord {
     pub image: ImageHash,
     /// As it was loaded.
     pub options: JitOptions,
+    /// Where its variables in managed memory lie.
+    pub managed: Vec<Bound>,
     /// When it was made, and what the device library took.
     pub placement: Placement,
 }
@@ -91,7 +103,7 @@ pub struct Module {
     /// Its code.
     pub image: Arc<Image>,
     /// What its code says of itself.
-    pub facts: CodeFacts,
+    pub facts: Arc<CodeFacts>,
     /// What the JIT said of it.
     pub info: String,
     /// Changes to its functions, by name.
@@ -132,9 +144,11 @@ impl Module {
     ) -> Result<Arc<Self>> {
         check_options(&record.options)?;
         let backend = &placer.backend;
+        let managed: Vec<_> =
+            record.managed.iter().map(|bound| (bound.name.as_str(), bound.range.base)).collect();
         let mut detail = String::new();
         let loaded = placer.place(&mut record.placement, making, || {
-            backend.module_load(ctx.raw, &image.bytes, &record.options, &[]).map_err(|error| {
+            backend.module_load(ctx.raw, &image.bytes, &record.options, &managed).map_err(|error| {
                 detail = error.detail;
                 error.code
             })
@@ -144,7 +158,7 @@ impl Module {
             false => Failure::new(failure.code, detail),
         })?;
         truncate(&mut info, DETAIL_MAX);
-        let facts = CodeFacts::of(&image.bytes, ctx.compute_capability());
+        let facts = image.facts(ctx.compute_capability());
         if facts.prints {
             ctx.note_prints();
         }
@@ -327,6 +341,8 @@ pub struct Library {
     pub record: LibraryRecord,
     /// Its code.
     pub image: Arc<Image>,
+    /// Where its variables in managed memory lie; none as long as that is not known.
+    pub managed: Mutex<Vec<Bound>>,
     /// Its modules, made at first use.
     pub modules: Mutex<BTreeMap<ContextId, Arc<Module>>>,
 }

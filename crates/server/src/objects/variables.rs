@@ -1,16 +1,17 @@
 //! What an image says of itself: the variables a checkpoint has to save, and what it cannot.
 
-use fatbin::{Image as Code, ModuleFacts};
+use super::ManagedLayout;
+use fatbin::{Image as Code, ManagedVariable, ModuleFacts};
 
 /// What is known of a module's code.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Debug)]
 pub struct CodeFacts {
-    /// Symbols of the variables in global and constant memory.
+    /// Symbols of the variables in global and constant memory that is the device's own.
     pub variables: Vec<String>,
     /// Whether they are those of the very code that is loaded, so that each must be found.
     pub exact: bool,
-    /// Of them, those that the host is to use too (`__managed__`).
-    pub managed: Vec<String>,
+    /// Those that the host is to use too (`__managed__`), or why they cannot be had.
+    pub managed: Result<ManagedLayout, String>,
     /// What a checkpoint cannot save.
     pub refusals: Vec<String>,
     /// Whether its kernels may print, assertions included.
@@ -26,13 +27,19 @@ impl CodeFacts {
         let unknown = |reason: String| Self {
             refusals: vec![format!("its variables are not known ({reason})")],
             prints: true,
-            ..Self::default()
+            variables: Vec::new(),
+            exact: false,
+            managed: Ok(ManagedLayout::default()),
+            allocates: false,
         };
-        let (facts, exact) = match Code::parse(bytes) {
+        let image = match Code::parse(bytes) {
             Err(error) => return unknown(error.to_string()),
-            Ok(Code::Cubin(_, bytes)) => (ModuleFacts::of_cubin(bytes), true),
-            Ok(Code::Ptx(text)) => (ModuleFacts::of_ptx_text(text), false),
-            Ok(Code::Fatbinary(fatbinary)) => {
+            Ok(image) => image,
+        };
+        let (facts, exact) = match &image {
+            Code::Cubin(_, bytes) => (ModuleFacts::of_cubin(bytes), true),
+            Code::Ptx(text) => (ModuleFacts::of_ptx_text(text), false),
+            Code::Fatbinary(fatbinary) => {
                 match (fatbinary.cubin_for(capability), fatbinary.ptx_for(capability)) {
                     (Some(entry), ptx) => (ModuleFacts::of_entry(entry), ptx.is_none()),
                     (None, Some(entry)) => (ModuleFacts::of_entry(entry), false),
@@ -49,11 +56,20 @@ impl CodeFacts {
         if facts.launches_kernels() {
             refusals.push("its kernels launch kernels: the device runtime's state cannot be saved".into());
         }
-        let managed = facts.variables.iter().filter(|variable| variable.managed);
-        let managed: Vec<String> = managed.map(|variable| variable.name.clone()).collect();
-        refusals.extend(managed.iter().map(|name| format!("its variable {name} is managed memory")));
+        let managed = match facts.variables.iter().any(|variable| variable.managed) {
+            true => managed(&image, capability),
+            false => Ok(ManagedLayout::default()),
+        };
         let allocates = facts.uses_heap();
-        let variables = facts.variables.into_iter().map(|variable| variable.name).collect();
+        let own = facts.variables.into_iter().filter(|variable| !variable.managed);
+        let variables = own.map(|variable| variable.name).collect();
         Self { variables, exact, managed, refusals, prints, allocates }
     }
+}
+
+fn managed(image: &Code<'_>, capability: u32) -> Result<ManagedLayout, String> {
+    let code = image.code_for(capability).map_err(|error| error.to_string())?;
+    let all =
+        code.map(|code| ManagedVariable::all_of(&code)).transpose().map_err(|error| error.to_string())?;
+    ManagedLayout::of(all.unwrap_or_default())
 }

@@ -3,24 +3,46 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
+use crate::memory::PAGE;
 use crate::objects::{
-    Context, Function, Image, JitOptions, Kernel, Library, LibraryRecord, Making, Module, ModuleRecord,
-    Owner, Resolved, check_options, in_use, insert, take_out,
+    Bound, Context, Function, Image, JitOptions, Kernel, Library, LibraryRecord, Making, ManagedLayout,
+    Module, ModuleRecord, Owner, Resolved, check_options, in_use, insert, take_out,
 };
 use crate::{lock, read, write};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
-use std::sync::{Arc, RwLock};
-use wire::{Callee, ContextId, CuError, FunctionFacts, Names, UploadId};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, RwLock};
+use wire::{Callee, ContextId, CuError, FunctionFacts, ManagedVariables, Names, UploadId};
 
 /// The largest image that is read, bytes.
 const IMAGE_MAX: u64 = 2 << 30;
 
+/// The variables in managed memory of the code that runs in a context.
+fn managed_of(ctx: &Context, image: &Image) -> Result<ManagedLayout> {
+    let managed = image.facts(ctx.compute_capability()).managed.clone();
+    managed.map_err(|reason| Failure::new(CuError::NOT_SUPPORTED, reason))
+}
+
 impl Session {
     /// Reads and removes a file that the application has left in the session's folder.
     pub(super) fn take_upload(&self, id: UploadId, most: u64) -> Result<Vec<u8>> {
-        let path = self.config.dir.join(format!("upload-{}", id.0));
+        let contents = self.read_upload(id, most)?;
+        self.remove_upload(id);
+        Ok(contents)
+    }
+
+    fn upload_path(&self, id: UploadId) -> PathBuf {
+        self.config.dir.join(format!("upload-{}", id.0))
+    }
+
+    fn remove_upload(&self, id: UploadId) {
+        let _ = rustix::fs::unlink(self.upload_path(id));
+    }
+
+    fn read_upload(&self, id: UploadId, most: u64) -> Result<Vec<u8>> {
+        let path = self.upload_path(id);
         let wrong =
             |what: String| Failure::new(CuError::INVALID_IMAGE, format!("{}: {what}", path.display()));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -33,13 +55,12 @@ impl Session {
         let mut contents = Vec::new();
         contents.try_reserve_exact(bytes as usize).map_err(|error| wrong(error.to_string()))?;
         File::from(file).take(bytes).read_to_end(&mut contents).map_err(|error| wrong(error.to_string()))?;
-        let _ = rustix::fs::unlink(&path);
         Ok(contents)
     }
 
-    /// The image that the application has left.
+    /// The image that the application has left, in a file that stays.
     fn upload(&self, id: UploadId) -> Result<Arc<Image>> {
-        let image = self.take_upload(id, IMAGE_MAX)?;
+        let image = self.read_upload(id, IMAGE_MAX)?;
         let wrong = |error: String| Failure::new(CuError::INVALID_IMAGE, format!("upload-{}: {error}", id.0));
         fatbin::Image::parse(&image).map_err(|error| wrong(error.to_string()))?;
         Ok(write(&self.table).intern(Image::new(image)))
@@ -51,12 +72,14 @@ impl Session {
         image: &Arc<Image>,
         owner: Owner,
         options: &JitOptions,
+        managed: Vec<Bound>,
     ) -> Result<Arc<Module>> {
         let record = ModuleRecord {
             owner,
             ctx: ctx.id(),
             image: image.hash,
             options: options.clone(),
+            managed,
             placement: Default::default(),
         };
         let make = || Module::make(&self.placer, ctx, image, record.clone(), Making::New);
@@ -77,7 +100,20 @@ impl Session {
             return Ok(Arc::clone(found));
         }
         let owner = Owner::Library(library.record.id);
-        let module = self.load(&context, &library.image, owner, &library.record.options)?;
+        let managed = lock(&library.managed).clone();
+        let told = managed_of(&context, &library.image)?.told();
+        let bound = |wanted: &wire::ManagedVariable| managed.iter().find(|bound| bound.name == wanted.name);
+        let is_there =
+            |wanted: &_| bound(wanted).is_some_and(|it| self.is_host_too(it.range.base, it.range.bytes));
+        if let Some(missing) = told.variables.iter().find(|variable| !is_there(*variable)) {
+            let detail = format!(
+                "{} is a variable in managed memory (`__managed__`) of a library, and has none: use the library where a context is \
+                 current, or ask for its variables (cuLibraryGetManaged) first",
+                missing.name
+            );
+            return Err(Failure::new(CuError::NOT_SUPPORTED, detail));
+        }
+        let module = self.load(&context, &library.image, owner, &library.record.options, managed)?;
         modules.insert(ctx, Arc::clone(&module));
         drop(modules);
         write(&self.table).changes += 1;
@@ -103,12 +139,27 @@ impl Session {
         Ok(function)
     }
 
+    /// Whether the bytes lie in one live piece of memory that the application has at the same address.
+    fn is_host_too(&self, address: u64, bytes: u64) -> bool {
+        lock(&self.pinned).contains(address, bytes) || self.shadows.contains(address, bytes)
+    }
+
+    /// Puts variables into managed memory of the application's, with what they hold at first.
+    fn bind(&self, ctx: &Context, layout: &ManagedLayout, base: u64) -> Result<Vec<Bound>> {
+        if !base.is_multiple_of(PAGE) || !self.is_host_too(base, layout.bytes()) {
+            let detail = format!("{base:#x} is no managed memory for {} bytes of variables", layout.bytes());
+            return Err(Failure::new(CuError::INVALID_VALUE, detail));
+        }
+        for (address, contents) in layout.contents(base) {
+            self.shadows.put(ctx, address, &contents)?;
+        }
+        Ok(layout.at(base))
+    }
+
     /// Where a variable lies; copies to and from it are let through from now on.
     fn tell_global(&self, module: &Arc<Module>, name: &str) -> Result<(u64, u64)> {
-        if module.facts.managed.iter().any(|managed| managed == name) {
-            let detail =
-                format!("{name} is a variable in managed memory (`__managed__`): use cudaMallocManaged");
-            return Err(Failure::new(CuError::NOT_SUPPORTED, detail));
+        if let Some(bound) = module.record.managed.iter().find(|bound| bound.name == name) {
+            return Ok((bound.range.base, bound.range.bytes));
         }
         let range = module.global(name)?;
         write(&self.table).note_global(range, module);
@@ -140,18 +191,25 @@ impl Session {
 }
 
 impl Execute for wire::ModuleLoad {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<String> {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<(String, ManagedVariables)> {
         let image = session.upload(self.upload)?;
         let ctx = session.context(self.ctx)?;
+        let layout = managed_of(&ctx, &image)?;
+        if !layout.is_empty() && self.managed == 0 {
+            return Ok((String::new(), layout.told()));
+        }
         if read(&session.table).modules.contains_key(&self.module) {
             return Err(in_use(self.module));
         }
-        let module = session.load(&ctx, &image, Owner::Module(self.module), &self.options)?;
+        let managed =
+            if layout.is_empty() { Vec::new() } else { session.bind(&ctx, &layout, self.managed)? };
+        session.remove_upload(self.upload);
+        let module = session.load(&ctx, &image, Owner::Module(self.module), &self.options, managed)?;
         let info = module.info.clone();
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.modules, self.module, module)?;
-        Ok(info)
+        Ok((info, ManagedLayout::default().told()))
     }
 }
 
@@ -194,8 +252,10 @@ impl Execute for wire::LibraryLoad {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         check_options(&self.options)?;
         let image = session.upload(self.upload)?;
+        session.remove_upload(self.upload);
         let record = LibraryRecord { id: self.library, image: image.hash, options: self.options };
-        let library = Arc::new(Library { record, image, modules: Default::default() });
+        let (managed, modules) = (Mutex::default(), Mutex::default());
+        let library = Arc::new(Library { record, image, managed, modules });
         insert(&mut write(&session.table).libraries, self.library, library)
     }
 }
@@ -261,6 +321,31 @@ impl Execute for wire::LibraryGetModule {
         let library = read(&session.table).library(self.library)?;
         let module = session.library_module(&library, self.ctx)?;
         insert(&mut write(&session.table).modules, self.module, module)
+    }
+}
+
+impl Execute for wire::LibraryManaged {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<ManagedVariables> {
+        let library = read(&session.table).library(self.library)?;
+        Ok(managed_of(&*session.context(self.ctx)?, &library.image)?.told())
+    }
+}
+
+impl Execute for wire::LibraryBind {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let library = read(&session.table).library(self.library)?;
+        let ctx = session.context(self.ctx)?;
+        let layout = managed_of(&ctx, &library.image)?;
+        // None is being made meanwhile.
+        let modules = lock(&library.modules);
+        if !modules.is_empty() {
+            let detail = format!("{:?} is in use: its variables lie where they lie", self.library);
+            return Err(Failure::new(CuError::INVALID_VALUE, detail));
+        }
+        *lock(&library.managed) = session.bind(&ctx, &layout, self.managed)?;
+        drop(modules);
+        write(&session.table).changes += 1;
+        Ok(())
     }
 }
 

@@ -54,6 +54,7 @@ impl Session {
             EventCreate EventDestroy EventRecord EventQuery EventSynchronize EventElapsed
             ModuleLoad ModuleUnload ModuleGetFunction ModuleGetGlobal ModuleListFunctions
             LibraryLoad LibraryUnload LibraryGetKernel LibraryGetGlobal LibraryListKernels LibraryGetModule
+            LibraryManaged LibraryBind
             KernelGetFunction FunctionGetAttribute FunctionSetAttribute FunctionSetCacheConfig
             OccupancyBlocks OccupancyShared OccupancyClusters
             Launch HostFunction

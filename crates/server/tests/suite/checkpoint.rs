@@ -91,14 +91,14 @@ fn calls_wait_at_the_closed_gate() {
 #[test]
 fn what_cannot_be_saved_is_named() {
     let (mut app, mut thread) = App::with_context();
-    let managed = ".version 7.0\n.target sm_75\n.address_size 64\n\
-        .visible .global .attribute(.managed) .align 4 .u32 everywhere;\n\
+    let launches = ".version 7.0\n.target sm_75\n.address_size 64\n\
+        .extern .func (.param .b32 result) cudaLaunchDevice(.param .b64 kernel);\n\
         .visible .entry nothing()\n{\nret;\n}\n";
-    app.load(&mut thread, 2, managed);
+    app.load(&mut thread, 2, launches);
     app.session.close_gate(LONG).unwrap();
     let refusals = app.session.refusals();
     assert!(
-        refusals.iter().any(|each| each.contains("nothing") && each.contains("everywhere is managed memory")),
+        refusals.iter().any(|each| each.contains("nothing") && each.contains("kernels launch kernels")),
         "{refusals:?}"
     );
 }

@@ -43,7 +43,7 @@ fn two_units_become_a_module() {
     assert_eq!(linked.metadata().unwrap().len(), bytes);
     // The result is an image like any other, and lies where a load takes it from.
     let module = ModuleId(2);
-    thread.call(ModuleLoad { ctx: CTX, module, upload: UploadId(700), options: vec![] }).unwrap();
+    thread.call(ModuleLoad { ctx: CTX, module, upload: UploadId(700), options: vec![], managed: 0 }).unwrap();
     let run = thread.function(module, 3, "run");
     let memory = thread.alloc(4);
     thread.put(memory, &[20]);
@@ -91,7 +91,7 @@ fn addresses_in_options_are_not_for_the_device_library() {
         let linked = link_with(&mut app, &mut thread, &[CALLER, CALLEE], options.clone());
         assert_eq!(linked.unwrap_err().0, CuError::NOT_SUPPORTED, "option {option}");
         let upload = app.upload(crate::common::BASIC);
-        let load = ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: options.clone() };
+        let load = ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: options.clone(), managed: 0 };
         assert_eq!(thread.call(load), Err(CuError::NOT_SUPPORTED), "option {option}");
         let load = LibraryLoad { library: LibraryId(3), upload, options };
         assert_eq!(thread.call(load), Err(CuError::NOT_SUPPORTED), "option {option}");
@@ -110,7 +110,8 @@ fn who_asks_for_it_is_told_what_was_done() {
         let (_, info) = link_with(&mut app, &mut thread, &[CALLER, CALLEE], told(verbose)).unwrap();
         assert_eq!(info.contains("second"), is_told, "{info:?}");
         let (module, upload) = (ModuleId(2), UploadId(700));
-        let info = thread.call(ModuleLoad { ctx: CTX, module, upload, options: told(verbose) }).unwrap();
+        let (info, _) =
+            thread.call(ModuleLoad { ctx: CTX, module, upload, options: told(verbose), managed: 0 }).unwrap();
         assert_eq!(info.contains("run: "), is_told, "{info:?}");
         thread.call(ModuleUnload { module }).unwrap();
     }

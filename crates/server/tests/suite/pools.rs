@@ -109,7 +109,7 @@ fn what_a_stream_cannot_wait_for_is_not_lost() {
     thread.call(ContextCreate { ctx: other, device: Device(0), flags: 0, primary: false }).unwrap();
     let upload = app.upload(BASIC);
     let module = ModuleId(51);
-    thread.call(ModuleLoad { ctx: other, module, upload, options: vec![] }).unwrap();
+    thread.call(ModuleLoad { ctx: other, module, upload, options: vec![], managed: 0 }).unwrap();
     let store = thread.function(module, 52, "store");
     let [one] = thread.streams([4]);
     let (_, total) = thread.call(MemInfo { ctx: CTX }).unwrap();

@@ -181,7 +181,8 @@ fn an_answer_of_any_length_leaves_the_session_alive() {
     let get = ModuleGetFunction { module, function: FunctionId(4), name: "\u{e9}".repeat(60 << 10) };
     assert_eq!(thread.call(get), Err(CuError::NOT_FOUND));
     let wrong = format!("{header}.visible .entry k() {{ {name}.u32 %r1; ret; }}");
-    let load = ModuleLoad { ctx: CTX, module: ModuleId(5), upload: app.upload(&wrong), options: vec![] };
+    let load =
+        ModuleLoad { ctx: CTX, module: ModuleId(5), upload: app.upload(&wrong), options: vec![], managed: 0 };
     let (_, detail) = thread.explain(load).unwrap_err();
     assert!(!detail.is_empty() && detail.len() <= DETAIL_MAX, "{} bytes", detail.len());
     thread.synchronize().unwrap();
@@ -380,7 +381,9 @@ fn failures_of_pipelined_calls_are_told_later() {
     assert_eq!(control().take_error(), Some(CuError::INVALID_VALUE));
     assert_eq!(control().take_error(), None);
     let module = app.upload(BASIC);
-    thread.call(ModuleLoad { ctx: CTX, module: ModuleId(2), upload: module, options: vec![] }).unwrap();
+    thread
+        .call(ModuleLoad { ctx: CTX, module: ModuleId(2), upload: module, options: vec![], managed: 0 })
+        .unwrap();
     let wild = thread.function(ModuleId(2), 3, "wild");
     thread.launch(wild, Stream::Legacy, 1, &[], &[]);
     assert_eq!(thread.synchronize(), Err(CuError::ILLEGAL_ADDRESS));
@@ -408,19 +411,24 @@ fn wrong_handles_are_refused() {
     assert_eq!(thread.call(MemAlloc { ctx: CTX, bytes: 0 }), Err(CuError::INVALID_VALUE));
     assert_eq!(thread.call(MemAlloc { ctx: CTX, bytes: u64::MAX }), Err(CuError::OUT_OF_MEMORY));
     let upload = UploadId(12345);
-    let (code, detail) =
-        thread.explain(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: vec![] }).unwrap_err();
+    let (code, detail) = thread
+        .explain(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: vec![], managed: 0 })
+        .unwrap_err();
     assert_eq!(code, CuError::INVALID_IMAGE);
     assert!(detail.contains("upload-12345"), "{detail}");
     // An address in the server is no option.
     let upload = app.upload(BASIC);
     let options = vec![(3, 0x1000)];
     assert_eq!(
-        thread.call(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options }),
+        thread.call(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options, managed: 0 }),
         Err(CuError::NOT_SUPPORTED)
     );
     let upload = app.upload("no code");
-    assert!(thread.call(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: vec![] }).is_err());
+    assert!(
+        thread
+            .call(ModuleLoad { ctx: CTX, module: ModuleId(2), upload, options: vec![], managed: 0 })
+            .is_err()
+    );
     thread.call(ContextDestroy { ctx: second }).unwrap();
     assert_eq!(thread.call(ContextSynchronize { ctx: second }), Err(CuError::INVALID_CONTEXT));
 }

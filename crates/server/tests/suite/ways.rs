@@ -53,6 +53,7 @@ const WAYS: &[Way] = &[
     way("pinned memory", &["cuMemHostAlloc", "cuMemAllocHost"], pinned),
     way("module global", &["cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx"], global),
     way("managed variable", &["cuModuleLoadData"], managed_variable),
+    way("managed variable of a library", &["cuLibraryGetManaged"], managed_variable_of_a_library),
     way("device heap", &["cuModuleLoadData"], heap),
     way("array", &["cuArrayCreate", "cuArray3DCreate", "cuArrayGetPlane"], array),
     way("mipmap", &["cuMipmappedArrayCreate", "cuMipmappedArrayGetLevel"], level),
@@ -212,14 +213,61 @@ fn heap(app: &mut App, thread: &mut Thread) -> Fate {
     })
 }
 
+/// Variables in managed memory, which the program gives its own: two words, a third that a kernel sets, and where the others are.
+const EVERYWHERE: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
+    .visible .global .attribute(.managed) .align 4 .b32 words[3] = {0x5eed, 0xbed};\n\
+    .global .attribute(.managed) .align 8 .u64 place = generic(words);\n\
+    .visible .entry look(.param .u64 to)\n{\n.reg .b32 %r<5>;\n.reg .b64 %rd<3>;\n\
+    ld.param.u64 %rd1, [to];\nld.global.u64 %rd2, [place];\n\
+    ld.global.u32 %r1, [words];\nld.u32 %r2, [%rd2+4];\nld.u32 %r3, [%rd2+8];\n\
+    st.global.u32 [%rd1], %r1;\nst.global.u32 [%rd1+4], %r2;\nst.global.u32 [%rd1+8], %r3;\n\
+    mov.u32 %r4, 0xf00d;\nst.global.u32 [words+8], %r4;\nret;\n}\n";
+
+/// Launches the kernel, and has what it saw before it set the third word.
+fn look(thread: &mut Thread, kernel: Callee) -> Vec<u32> {
+    let to = thread.alloc(12);
+    thread.launch(kernel, Stream::Legacy, 1, &[to], &[]);
+    thread.get(to, 3)
+}
+
 fn managed_variable(app: &mut App, thread: &mut Thread) -> Fate {
-    let managed = ".version 7.0\n.target sm_75\n.address_size 64\n\
-        .visible .global .attribute(.managed) .align 4 .u32 everywhere;\n\
-        .visible .entry nothing()\n{\nret;\n}\n";
-    let module = app.load(thread, 2, managed);
-    let refused = thread.call(ModuleGetGlobal { module, name: "everywhere".into() });
-    assert_eq!(refused.unwrap_err(), CuError::NOT_SUPPORTED, "the host could not use it");
-    Fate::Refused(&["nothing", "everywhere is managed memory"])
+    let (module, upload) = (ModuleId(2), app.upload(EVERYWHERE));
+    let load = |managed| ModuleLoad { ctx: CTX, module, upload, options: vec![], managed };
+    let (_, needed) = thread.call(load(0)).unwrap();
+    let told: Vec<_> = needed.variables.iter().map(|it| (it.name.as_str(), it.offset, it.bytes)).collect();
+    assert_eq!(told, [("words", 0, 12), ("place", 256, 8)]);
+    let (bytes, device) = (needed.bytes, thread.alloc(4096));
+    let pinned = PinnedAlloc { ctx: CTX, pinned: PinnedId(9), bytes, flags: 0 };
+    let address = thread.call(pinned).unwrap();
+    for wrong in [address + 4096, address + 8, device, 4096, u64::MAX - 4095] {
+        assert_eq!(thread.call(load(wrong)).unwrap_err(), CuError::INVALID_VALUE, "{wrong:#x}");
+    }
+    thread.call(load(address)).unwrap();
+    let global = |name: &str| ModuleGetGlobal { module, name: name.into() };
+    assert_eq!(thread.call(global("words")).unwrap(), (address, 12));
+    assert_eq!(thread.call(global("place")).unwrap(), (address + 256, 8));
+    let kernel = thread.function(module, 3, "look");
+    assert_eq!(look(thread, kernel), [0x5eed, 0xbed, 0], "what they hold at first");
+    Fate::Reached(|thread| look(thread, Callee::Function(FunctionId(3))))
+}
+
+fn managed_variable_of_a_library(app: &mut App, thread: &mut Thread) -> Fate {
+    let (ctx, library, upload) = (CTX, LibraryId(2), app.upload(EVERYWHERE));
+    thread.call(LibraryLoad { library, upload, options: vec![] }).unwrap();
+    let name = || "look".to_owned();
+    let kernel = |id| LibraryGetKernel { ctx, library, kernel: KernelId(id), name: name() };
+    assert_eq!(thread.call(kernel(3)).unwrap_err(), CuError::NOT_SUPPORTED, "nobody has given it memory");
+    let needed = thread.call(LibraryManaged { ctx, library }).unwrap();
+    let pinned = PinnedAlloc { ctx, pinned: PinnedId(9), bytes: needed.bytes, flags: 0 };
+    let managed = thread.call(pinned).unwrap();
+    assert!(thread.call(LibraryBind { ctx, library, managed: managed + 4096 }).is_err());
+    thread.call(LibraryBind { ctx, library, managed }).unwrap();
+    thread.call(kernel(3)).unwrap();
+    assert!(thread.call(LibraryBind { ctx, library, managed }).is_err(), "it is in use");
+    let words = LibraryGetGlobal { ctx, library, name: "words".into() };
+    assert_eq!(thread.call(words).unwrap(), (managed, 12));
+    assert_eq!(look(thread, Callee::Kernel(KernelId(3))), [0x5eed, 0xbed, 0], "what they hold at first");
+    Fate::Reached(|thread| look(thread, Callee::Kernel(KernelId(3))))
 }
 
 /// An allocation of the neighbour's, who has ended by the time of the checkpoint.

@@ -114,8 +114,10 @@ pub unsafe fn cuLibraryGetKernel(
 pub unsafe fn cuLibraryGetKernelCount(count: *mut c_uint, lib: sys::CUlibrary) -> CuResult {
     let count = out(count)?;
     let kernels = with(|call| {
-        let library = call.library(lib)?.id;
-        call.ask(&LibraryListKernels { library, first: 0, most: 0 })
+        let library = call.library(lib)?;
+        // Its code is loaded for this, and where its variables lie has to be known then.
+        call.library_variables(&library)?;
+        call.ask(&LibraryListKernels { library: library.id, first: 0, most: 0 })
     })?;
     // SAFETY: the caller's to write to.
     unsafe { count.set(kernels.total) };
@@ -133,6 +135,7 @@ pub unsafe fn cuLibraryEnumerateKernels(
     }
     let found = with(|call| {
         let library = call.library(lib)?;
+        call.library_variables(&library)?;
         let id = library.id;
         let names = call.names(numKernels, |first, most| LibraryListKernels { library: id, first, most })?;
         names.iter().map(|name| call.library_kernel(&library, name)).collect::<CuResult<Vec<_>>>()
@@ -169,11 +172,36 @@ pub unsafe fn cuLibraryGetGlobal(
         return Err(CuError::INVALID_VALUE);
     }
     let found = with(|call| {
-        let library = call.library(library)?.id;
+        let library = call.library(library)?;
         let context = Arc::clone(call.context()?);
+        if let Some(found) = call.library_variables(&library)?.find(name) {
+            return Ok(found);
+        }
+        let library = library.id;
         let found = call.ask(&LibraryGetGlobal { ctx: context.id, library, name: name.to_owned() })?;
         call.session.add_allocation(found, Owner::new(&context), Kind::Global(library.handle()));
         Ok(found)
+    })?;
+    // SAFETY: the caller's to write to, where not NULL.
+    unsafe { super::give_range((dptr, bytes), found) };
+    Ok(())
+}
+
+/// Gives the address and size of a variable in managed memory, the same in every context; either may be left out.
+pub unsafe fn cuLibraryGetManaged(
+    dptr: *mut sys::CUdeviceptr,
+    bytes: *mut usize,
+    library: sys::CUlibrary,
+    name: *const c_char,
+) -> CuResult {
+    // SAFETY: text, as the caller says.
+    let name = unsafe { text(name) }?;
+    if dptr.is_null() && bytes.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let found = with(|call| {
+        let library = call.library(library)?;
+        call.library_variables(&library)?.find(name).ok_or(CuError::NOT_FOUND)
     })?;
     // SAFETY: the caller's to write to, where not NULL.
     unsafe { super::give_range((dptr, bytes), found) };

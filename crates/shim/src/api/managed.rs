@@ -5,10 +5,10 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
 
 use cuda_abi::{CuError, CuResult, sys};
-use sys::{CUmem_range_attribute as Attribute, CUmemLocationType as Kind};
+use sys::{CUmem_range_attribute as Attribute, CUmemLocationType as LocationKind};
 
 use super::location::Location;
-use crate::client::{Advice, Call, Home, Managed, out, with};
+use crate::client::{Advice, Call, Home, Kind, Managed, out, with};
 
 /// `CU_MEM_ATTACH_GLOBAL`, `CU_MEM_ATTACH_HOST`, `CU_MEM_ATTACH_SINGLE`.
 const GLOBAL: c_uint = 1;
@@ -28,7 +28,7 @@ pub unsafe fn cuMemAllocManaged(dptr: *mut sys::CUdeviceptr, bytesize: usize, fl
     }
     let address = with(|call| {
         call.unsafe_in_capture()?;
-        call.allocate_managed(bytesize as u64)
+        call.allocate_managed(bytesize as u64, false)
     })?;
     // SAFETY: the caller's to write to.
     unsafe { dptr.set(address) };
@@ -51,7 +51,10 @@ pub unsafe fn cuStreamAttachMemAsync(
         let found = call.session.memory.find(dptr).ok_or(CuError::INVALID_VALUE)?;
         // No length is the allocation's.
         let bytes = if length == 0 { found.bytes } else { length as u64 };
-        let whole = dptr == found.base && call.managed(dptr, bytes)?.is_whole(found.bytes);
+        let managed = call.managed(dptr, bytes)?;
+        // A variable is a part of what lies there together.
+        let of_code = matches!(found.kind, Kind::Managed { of_code: true, .. });
+        let whole = of_code || dptr == found.base && managed.is_whole(found.bytes);
         if whole { Ok(()) } else { Err(CuError::INVALID_VALUE) }
     })
 }
@@ -246,10 +249,10 @@ fn as_device(home: Home) -> c_int {
 /// A home's kind as a `CUmemLocationType`, and its number.
 fn as_location(home: Home) -> (c_int, c_int) {
     match home {
-        Home::Nowhere => (Kind::CU_MEM_LOCATION_TYPE_INVALID as c_int, NO_DEVICE),
-        Home::Device(ordinal) => (Kind::CU_MEM_LOCATION_TYPE_DEVICE as c_int, ordinal as c_int),
-        Home::Host => (Kind::CU_MEM_LOCATION_TYPE_HOST as c_int, CPU),
-        Home::Numa(node) => (Kind::CU_MEM_LOCATION_TYPE_HOST_NUMA as c_int, node as c_int),
+        Home::Nowhere => (LocationKind::CU_MEM_LOCATION_TYPE_INVALID as c_int, NO_DEVICE),
+        Home::Device(ordinal) => (LocationKind::CU_MEM_LOCATION_TYPE_DEVICE as c_int, ordinal as c_int),
+        Home::Host => (LocationKind::CU_MEM_LOCATION_TYPE_HOST as c_int, CPU),
+        Home::Numa(node) => (LocationKind::CU_MEM_LOCATION_TYPE_HOST_NUMA as c_int, node as c_int),
     }
 }
 

@@ -158,6 +158,9 @@ pub unsafe fn cuModuleGetGlobal_v2(
     }
     let (address, size) = with(|call| {
         let module = call.module(hmod)?;
+        if let Some(found) = call.module_variable(&module, name)? {
+            return Ok(found);
+        }
         let found = call.ask(&ModuleGetGlobal { module: module.id, name: name.to_owned() })?;
         let kind = Kind::Global(module.id.handle());
         call.session.add_allocation(found, module.owner.clone(), kind);

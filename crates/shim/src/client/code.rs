@@ -17,6 +17,7 @@ use super::jit::JitOptions;
 use super::memory::Kind;
 use super::objects::{Callable, Library, Module, Origin, Promised};
 use super::thread::Call;
+use super::variables::Variables;
 
 impl Call<'_> {
     /// Loads a module into the current context.
@@ -26,16 +27,29 @@ impl Call<'_> {
     pub fn load_module(&mut self, upload: &Upload, options: &JitOptions) -> CuResult<ModuleId> {
         let context = Arc::clone(self.context()?);
         let id = ModuleId(self.session.next_id());
-        let message =
-            ModuleLoad { ctx: context.id, module: id, upload: upload.id, options: options.send.clone() };
-        let loaded = self.ask_for_reason(&message);
-        options.finish(loaded)?;
-        self.add_module(id, Owner::new(&context), None);
+        let options_sent = options.send.clone();
+        let (ctx, upload) = (context.id, upload.id);
+        let mut message = ModuleLoad { ctx, module: id, upload, options: options_sent, managed: 0 };
+        let mut loaded = self.ask_for_reason(&message);
+        let mut variables = Variables::default();
+        if let Ok((_, needed)) = &loaded
+            && !needed.variables.is_empty()
+        {
+            variables = self.house(needed)?;
+            message.managed = variables.base();
+            loaded = self.ask_for_reason(&message);
+        }
+        if let Err(error) = options.finish(loaded.map(|(info, _)| info)) {
+            self.evict(&variables);
+            return Err(error);
+        }
+        self.add_module(id, Owner::new(&context), None, variables);
         Ok(id)
     }
 
-    fn add_module(&self, id: ModuleId, owner: Owner, library: Option<LibraryId>) {
-        let module = Module { id, owner, library, functions: Mutex::default(), gone: AtomicBool::new(false) };
+    fn add_module(&self, id: ModuleId, owner: Owner, library: Option<LibraryId>, variables: Variables) {
+        let (functions, gone) = (Mutex::default(), AtomicBool::new(false));
+        let module = Module { id, owner, library, functions, variables, gone };
         self.session.modules.insert(id.0, Arc::new(module));
     }
 
@@ -62,6 +76,7 @@ impl Call<'_> {
         module.gone.store(true, Ordering::Release);
         self.session.modules.remove(module.id.0);
         self.session.functions.sweep();
+        self.evict(&module.variables);
         self.forget_globals(Origin::Module(module));
         Ok(())
     }
@@ -96,6 +111,7 @@ impl Call<'_> {
             id,
             kernels: Mutex::default(),
             modules: Mutex::default(),
+            variables: Mutex::default(),
             gone: AtomicBool::new(false),
         };
         self.session.libraries.insert(id.0, Arc::new(library));
@@ -129,6 +145,9 @@ impl Call<'_> {
         self.session.kernels.sweep();
         self.session.promised.sweep();
         self.session.functions.sweep();
+        if let Some(variables) = library.variables.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.evict(&variables);
+        }
         self.forget_globals(Origin::Library(library));
         Ok(())
     }
@@ -153,6 +172,7 @@ impl Call<'_> {
     }
 
     fn look_up(&mut self, ctx: ContextId, id: KernelId, library: &Arc<Library>, name: &str) -> CuResult {
+        self.library_variables(library)?;
         let facts =
             self.ask(&LibraryGetKernel { ctx, library: library.id, kernel: id, name: name.to_owned() })?;
         let callable = Callable::new(Callee::Kernel(id), Origin::Library(Arc::clone(library)), facts);
@@ -174,7 +194,7 @@ impl Call<'_> {
     }
 
     /// The current context, or else any primary context that is there.
-    fn any_context(&self) -> CuResult<ContextId> {
+    pub(super) fn any_context(&self) -> CuResult<ContextId> {
         let primaries = self.session.devices.iter().map(|device| &device.primary);
         self.context()
             .ok()
@@ -193,9 +213,10 @@ impl Call<'_> {
         if let Some(id) = known.filter(|id| self.session.modules.get(id.0).is_some()) {
             return Ok(id);
         }
+        self.library_variables(library)?;
         let id = ModuleId(self.session.next_id());
         self.ask(&LibraryGetModule { ctx: context.id, library: library.id, module: id })?;
-        self.add_module(id, Owner::new(&context), Some(library.id));
+        self.add_module(id, Owner::new(&context), Some(library.id), Variables::default());
         locked(&library.modules).insert(context.id, id);
         Ok(id)
     }
@@ -213,6 +234,7 @@ impl Call<'_> {
         if let Some(known) = known.filter(|id| self.session.functions.get(id.0).is_some()) {
             return Ok(known);
         }
+        self.library_variables(library)?;
         let function = FunctionId(self.session.next_id());
         let facts = self.ask(&KernelGetFunction { ctx: context.id, kernel: id, function })?;
         let origin = Origin::KernelIn(Arc::clone(library), Owner::new(&context));

@@ -57,16 +57,16 @@ pub(super) unsafe fn unmap(address: u64, bytes: u64) {
 }
 
 impl Call<'_> {
-    /// Allocates managed memory in the current context.
+    /// Allocates managed memory in the current context: for the application, or for variables of its code.
     ///
     /// # Errors
     /// What the server says; `MAP_FAILED`.
-    pub fn allocate_managed(&mut self, bytes: u64) -> CuResult<u64> {
+    pub fn allocate_managed(&mut self, bytes: u64, of_code: bool) -> CuResult<u64> {
         let session = self.session;
         // Held, so that one thread finds out.
         let mut known = session.has_shadows.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != Some(false) {
-            match self.allocate_shadowed(bytes, known.is_some()) {
+            match self.allocate_shadowed(bytes, of_code, known.is_some()) {
                 Ok(Some(address)) => {
                     *known = Some(true);
                     return Ok(address);
@@ -76,11 +76,11 @@ impl Call<'_> {
             }
         }
         drop(known);
-        self.allocate_shared(bytes, 0, |id| Kind::Managed { id, advice: Arc::default() })
+        self.allocate_shared(bytes, 0, |id| Kind::Managed { id, of_code, advice: Arc::default() })
     }
 
     /// Allocates managed memory with shadow pages; `None` where it is to be coherent. `given`: the server has the userfaultfd.
-    fn allocate_shadowed(&mut self, bytes: u64, given: bool) -> CuResult<Option<u64>> {
+    fn allocate_shadowed(&mut self, bytes: u64, of_code: bool, given: bool) -> CuResult<Option<u64>> {
         let context = Arc::clone(self.context()?);
         let id = PinnedId(self.session.next_id());
         let address = self.ask(&ManagedAlloc { ctx: context.id, managed: id, bytes })?;
@@ -108,7 +108,7 @@ impl Call<'_> {
         };
         match kept {
             Ok(Some(address)) => {
-                let kind = Kind::Managed { id, advice: Arc::default() };
+                let kind = Kind::Managed { id, of_code, advice: Arc::default() };
                 self.session.add_allocation((address, bytes), Owner::new(&context), kind);
             }
             // What was made goes again.
@@ -135,10 +135,12 @@ impl Call<'_> {
         kept.map(|()| address)
     }
 
-    /// Whether a managed allocation begins there.
+    /// Whether a managed allocation of the application's begins there.
     pub fn is_managed(&self, address: u64) -> bool {
         let found = self.session.memory.find(address);
-        found.is_some_and(|found| found.base == address && file(&found.kind).is_some())
+        found.is_some_and(|found| {
+            found.base == address && matches!(found.kind, Kind::Managed { of_code: false, .. })
+        })
     }
 
     /// Frees managed memory, when nothing uses it any more.

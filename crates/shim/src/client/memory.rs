@@ -42,10 +42,12 @@ pub enum Kind {
         /// `CU_MEMHOSTALLOC_*`.
         flags: u32,
     },
-    /// `cuMemAllocManaged`.
+    /// `cuMemAllocManaged`, or variables.
     Managed {
         /// Its file.
         id: PinnedId,
+        /// Whether it is what variables of a module or library lie in, and goes with these.
+        of_code: bool,
         /// What the application has said of it.
         advice: Arc<Mutex<Advised>>,
     },

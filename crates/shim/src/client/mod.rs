@@ -33,6 +33,7 @@ mod registry;
 mod session;
 mod tensor_maps;
 mod thread;
+mod variables;
 
 pub use advice::{Advice, Advised, Home};
 pub use arrays::{Array, Mipmap, Plain, TexelDescs, TexelKind};
@@ -52,6 +53,7 @@ pub use pools::Pool;
 pub use registry::{Object, Registry};
 pub use session::{Session, session};
 pub use thread::{Call, with};
+pub use variables::Variables;
 
 pub use session::{API_VERSION, context_gone};
 

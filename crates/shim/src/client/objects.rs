@@ -9,6 +9,7 @@ use wire::{Callee, ContextId, FunctionFacts, FunctionId, KernelId, LibraryId, Mo
 
 use super::context::{Context, Owner};
 use super::registry::Object;
+use super::variables::Variables;
 use crate::graph::CapturedAt;
 
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`.
@@ -118,6 +119,8 @@ pub struct Module {
     pub library: Option<LibraryId>,
     /// Functions looked up so far, by name.
     pub functions: Mutex<HashMap<String, FunctionId>>,
+    /// Its variables in managed memory, unless it is a library's.
+    pub variables: Variables,
     /// Whether it is unloaded.
     pub gone: AtomicBool,
 }
@@ -130,6 +133,8 @@ pub struct Library {
     pub kernels: Mutex<HashMap<String, KernelId>>,
     /// Its module in each context, as far as asked for.
     pub modules: Mutex<HashMap<ContextId, ModuleId>>,
+    /// Its variables in managed memory, once somebody has asked for them.
+    pub variables: Mutex<Option<Arc<Variables>>>,
     /// Whether it is unloaded.
     pub gone: AtomicBool,
 }

@@ -1,13 +1,13 @@
 //! Managed memory and what is said of it, over a session whose server is a thread of the test.
 #![allow(clippy::unwrap_used)]
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-use crate::fake::start;
+use crate::fake::{MANAGED, start};
 use cuda_abi::{CuError, sys};
-use cuda_shim::api::{capture::*, managed::*, memory::*, stream::*, unified::*};
+use cuda_shim::api::{capture::*, library::*, managed::*, memory::*, module::*, stream::*, unified::*};
 use sys::{CUmemLocation as Location, CUmemLocationType as Kind};
 
 const INVALID: Result<(), CuError> = Err(CuError::INVALID_VALUE);
@@ -61,6 +61,65 @@ fn managed_memory_is_memory_of_both() {
         }
         assert_eq!(cuMemAllocManaged(null_mut(), 8, 1), INVALID);
     }
+}
+
+/// Checks the variables of a module or library, found by `get`, and gives where the first is.
+fn check_variables(get: &dyn Fn(&CStr) -> Result<(u64, usize), CuError>) -> u64 {
+    let ((one, bytes), (two, wide)) = (get(c"one").unwrap(), get(c"two").unwrap());
+    assert_eq!((bytes, wide, two), (4, 8, one + 256));
+    let mut is_managed = 0u32;
+    // SAFETY: variables of these sizes; the pointer is this function's.
+    unsafe {
+        std::ptr::with_exposed_provenance_mut::<u64>(two as usize).write(7);
+        cuPointerGetAttribute((&raw mut is_managed).cast(), 8, two).unwrap();
+        cuStreamAttachMemAsync(null_mut(), two, 8, 2).unwrap();
+        assert_eq!(cuMemFree_v2(one), INVALID, "it goes with its code");
+    }
+    assert_eq!(is_managed, 1);
+    one
+}
+
+/// Whether the program still has the memory there.
+fn is_mapped(address: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| line.starts_with(&format!("{address:x}-")))
+}
+
+#[test]
+fn variables_are_memory_of_both_as_long_as_their_code_is_there() {
+    start();
+    let (mut module, mut library) = (null_mut(), null_mut());
+    let image = [MANAGED, b"\0"].concat();
+    // SAFETY: PTX, ended by a NUL; the pointers are this test's.
+    unsafe {
+        cuModuleLoadData(&raw mut module, image.as_ptr().cast()).unwrap();
+        let code = image.as_ptr().cast();
+        cuLibraryLoadData(&raw mut library, code, null_mut(), null_mut(), 0, null_mut(), null_mut(), 0)
+            .unwrap();
+    }
+    let range = |get: &dyn Fn(*mut u64, *mut usize) -> Result<(), CuError>| {
+        let (mut address, mut bytes) = (0, 0);
+        get(&raw mut address, &raw mut bytes).map(|()| (address, bytes))
+    };
+    // SAFETY: the pointers are `range`'s.
+    let of_module =
+        |name: &CStr| range(&|at, bytes| unsafe { cuModuleGetGlobal_v2(at, bytes, module, name.as_ptr()) });
+    // SAFETY: the same.
+    let managed =
+        |name: &CStr| range(&|at, bytes| unsafe { cuLibraryGetManaged(at, bytes, library, name.as_ptr()) });
+    // SAFETY: the same.
+    let global =
+        |name: &CStr| range(&|at, bytes| unsafe { cuLibraryGetGlobal(at, bytes, library, name.as_ptr()) });
+    let (first, second) = (check_variables(&of_module), check_variables(&managed));
+    assert_eq!(check_variables(&global), second, "at one place");
+    assert_eq!(managed(c"three"), Err(CuError::NOT_FOUND));
+    assert!(first != second && is_mapped(first) && is_mapped(second));
+    // SAFETY: nobody uses them any more.
+    unsafe {
+        cuModuleUnload(module).unwrap();
+        cuLibraryUnload(library).unwrap();
+    }
+    assert!(!is_mapped(first) && !is_mapped(second));
 }
 
 #[test]

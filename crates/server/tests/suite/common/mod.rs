@@ -126,7 +126,7 @@ impl App {
 
     pub fn load(&mut self, thread: &mut Thread, module: u32, image: &str) -> ModuleId {
         let (module, upload) = (ModuleId(module), self.upload(image));
-        thread.call(ModuleLoad { ctx: CTX, module, upload, options: vec![] }).unwrap();
+        thread.call(ModuleLoad { ctx: CTX, module, upload, options: vec![], managed: 0 }).unwrap();
         module
     }
 

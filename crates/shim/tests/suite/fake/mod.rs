@@ -13,8 +13,8 @@ use transport::hello::{HelloListener, Wish};
 use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
 use wire::{
     ArrayDesc, ArrayId, ArrayShape, Bytes, CallbackId, CopyBox, CopySide, DeviceFacts, Encoder,
-    FunctionFacts, LaunchValue, MipmapId, Names, Param, Pitched, Reply, Request, SessionFacts, TensorMap,
-    TensorMapRequest, Wire,
+    FunctionFacts, LaunchValue, ManagedVariable, ManagedVariables, MipmapId, Names, Param, Pitched, Reply,
+    Request, SessionFacts, TensorMap, TensorMapRequest, Wire,
 };
 
 /// Where device memory begins, and how much there is.
@@ -42,6 +42,22 @@ pub struct Fake {
     pub next: AtomicU64,
     next_pinned: AtomicU64,
     next_object: AtomicU64,
+    /// Libraries with variables in managed memory.
+    with_managed: Mutex<Vec<wire::LibraryId>>,
+}
+
+/// What code with variables in managed memory begins with here.
+pub const MANAGED: &[u8] = b".version 8.1";
+
+/// The variables in managed memory of an image.
+fn managed_of(image: &[u8]) -> ManagedVariables {
+    let variable = |name: &str, offset, bytes| ManagedVariable { name: name.into(), offset, bytes };
+    match image.starts_with(MANAGED) {
+        true => {
+            ManagedVariables { bytes: 264, variables: vec![variable("one", 0, 4), variable("two", 256, 8)] }
+        }
+        false => ManagedVariables { bytes: 0, variables: vec![] },
+    }
 }
 
 static FAKE: OnceLock<(tempfile::TempDir, Arc<Fake>)> = OnceLock::new();
@@ -89,6 +105,7 @@ impl Fake {
             next: AtomicU64::new(DEVICE),
             next_pinned: AtomicU64::new(PINNED),
             next_object: AtomicU64::new(1),
+            with_managed: Mutex::default(),
         });
         std::thread::spawn(move || {
             while let Ok(caller) = listener.accept() {
@@ -300,15 +317,28 @@ impl Fake {
                 Vec::new()
             }
             Request::ModuleLoad(m) => {
-                std::fs::remove_file(self.folder.join(format!("upload-{}", m.upload.0))).unwrap();
-                encoded(&format!("{} options", m.options.len()))
+                let upload = self.folder.join(format!("upload-{}", m.upload.0));
+                let needed = managed_of(&std::fs::read(&upload).unwrap());
+                if m.managed == 0 && !needed.variables.is_empty() {
+                    return encoded(&(String::new(), needed));
+                }
+                std::fs::remove_file(upload).unwrap();
+                encoded(&(format!("{} options", m.options.len()), managed_of(b"")))
+            }
+            Request::LibraryManaged(m) => {
+                let with = self.with_managed.lock().unwrap().contains(&m.library);
+                encoded(&managed_of(if with { MANAGED } else { b"" }))
             }
             Request::ModuleGetFunction(m) => encoded(&function(m.name)),
             Request::LibraryGetKernel(m) => encoded(&function(m.name)),
             Request::ModuleListFunctions(m) => encoded(&names(m.first, m.most)),
             Request::LibraryListKernels(m) => encoded(&names(m.first, m.most)),
             Request::LibraryLoad(m) => {
-                std::fs::remove_file(self.folder.join(format!("upload-{}", m.upload.0))).unwrap();
+                let upload = self.folder.join(format!("upload-{}", m.upload.0));
+                if !managed_of(&std::fs::read(&upload).unwrap()).variables.is_empty() {
+                    self.with_managed.lock().unwrap().push(m.library);
+                }
+                std::fs::remove_file(upload).unwrap();
                 Vec::new()
             }
             Request::ArrayCreate(m) => self.make_array(m.array, &m.desc),
