@@ -28,6 +28,9 @@ const EXCEPT: &[(&str, &str)] = &[
     ("host_threads", SHARED),
     ("managed", SHARED),
     ("managed_small", SHARED),
+    ("managed_globals", LINKED),
+    ("managed_globals_shadow", LINKED),
+    ("code::managed_variables_lie_where_they_are_put", LINKED),
     ("managed_pages", SHARED),
     ("memops", SHARED),
     ("pinned", SHARED),
@@ -37,6 +40,7 @@ const EXCEPT: &[(&str, &str)] = &[
 
 const SHARED: &str =
     "its pinned memory is a shared mapping of its server, and those are not mapped on the device";
+const LINKED: &str = "variables are put into managed memory in machine code, and the driver below links PTX to PTX";
 const PLACES: &str =
     "variables lie where the driver below puts them, which is not steered: not in places of unloaded code";
 

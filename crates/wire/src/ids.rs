@@ -76,6 +76,11 @@ ids! {
     ResourceId = 0xe9,
 }
 
+impl ContextId {
+    /// Of no context.
+    pub const NONE: Self = Self(0);
+}
+
 impl StreamId {
     /// Whether it means something else on the wire.
     #[must_use]

@@ -136,7 +136,7 @@ messages! {
     /// `cuMemGetInfo`; answers free and total bytes.
     22 round_trip MemInfo { ctx: ContextId } -> (u64, u64);
     /// `cuMemHostAlloc`: the server makes the file `pinned-<id>` in the session's folder, maps it and registers it; answers
-    /// the address, where the client maps the same file.
+    /// the address, where the client maps the same file. It goes with the context, if it is of one.
     23 round_trip PinnedAlloc { ctx: ContextId, pinned: PinnedId, bytes: u64, flags: u32 } -> u64;
     /// `cuMemFreeHost`.
     24 round_trip PinnedFree { pinned: PinnedId } -> ();
@@ -248,10 +248,10 @@ messages! {
     /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`, by `active`.
     87 round_trip OccupancyClusters { callee: Callee, active: bool, config: Launch } -> i32;
 
-    /// What a library's variables in managed memory need, on the device of a context.
-    88 round_trip LibraryManaged { ctx: ContextId, library: LibraryId } -> ManagedVariables;
+    /// What a library's variables in managed memory need, as its code for a device says; there need be no context.
+    88 round_trip LibraryManaged { device: Device, library: LibraryId } -> ManagedVariables;
     /// They lie in the managed memory that begins there, all zeros until now: sent before the library is used.
-    89 round_trip LibraryBind { ctx: ContextId, library: LibraryId, managed: u64 } -> ();
+    89 round_trip LibraryBind { device: Device, library: LibraryId, managed: u64 } -> ();
 
     // --- execution
     /// `cuLaunchKernel`, `cuLaunchKernelEx`, `cuLaunchCooperativeKernel`.

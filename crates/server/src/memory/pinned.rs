@@ -273,6 +273,17 @@ impl PinnedMemory {
         })
     }
 
+    /// Puts bytes into an allocation, if they lie in one: what is registered is the application's own.
+    pub fn put(&self, address: u64, bytes: &[u8]) -> bool {
+        let inside = self.window.contains(address, bytes.len() as u64);
+        if !inside || !self.contains(address, bytes.len() as u64) {
+            return false;
+        }
+        // SAFETY: the bytes lie in the pages of a live allocation, which are mapped and stay so as long as this is borrowed.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+        true
+    }
+
     fn path(&self, id: PinnedId) -> PathBuf {
         self.dir.join(format!("pinned-{}", id.0))
     }

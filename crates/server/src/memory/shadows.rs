@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::lock;
-use crate::objects::{Context, NON_BLOCKING, in_use};
+use crate::objects::{NON_BLOCKING, in_use};
 use crate::session::Session;
 use backend::{Backend, Fill, Range, RawContext, RawStream, StreamArg};
 use rustix::fs::{Mode, OFlags};
@@ -235,18 +235,16 @@ impl Shadows {
         before.is_some_and(|(_, record)| record.kept && record.range.contains(address, bytes))
     }
 
-    /// Puts bytes into managed memory, of whichever kind, that the program does not know yet.
+    /// Puts bytes into a region, on the device, of which the program has touched none.
     ///
     /// # Errors
     /// The backend's.
-    pub fn put(&self, ctx: &Context, address: u64, bytes: &[u8]) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let Side { backend, .. } = &*self.side;
-        let stream = self.side.stream(ctx.id(), ctx.raw)?;
-        backend.copy(ctx.raw, stream, address, bytes.as_ptr() as u64, bytes.len() as u64)?;
-        Ok(backend.stream_synchronize(ctx.raw, stream)?)
+    pub fn put(&self, address: u64, bytes: &[u8]) -> Result<()> {
+        let copy = (address, bytes.as_ptr() as u64, bytes.len());
+        self.side.copy(address, std::iter::once(copy)).map_err(|error| {
+            let code = error.downcast_ref::<CuError>().copied();
+            Failure::new(code.unwrap_or(CuError::UNKNOWN), error.to_string())
+        })
     }
 
     fn path(&self, id: PinnedId) -> PathBuf {

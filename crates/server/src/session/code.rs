@@ -2,6 +2,7 @@
 
 use super::dispatch::Execute;
 use super::{Caller, Session};
+use crate::facts::compute_capability;
 use crate::failure::{Failure, Result};
 use crate::memory::PAGE;
 use crate::objects::{
@@ -14,14 +15,14 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
-use wire::{Callee, ContextId, CuError, FunctionFacts, ManagedVariables, Names, UploadId};
+use wire::{Callee, ContextId, CuError, Device, FunctionFacts, ManagedVariables, Names, UploadId};
 
 /// The largest image that is read, bytes.
 const IMAGE_MAX: u64 = 2 << 30;
 
-/// The variables in managed memory of the code that runs in a context.
-fn managed_of(ctx: &Context, image: &Image) -> Result<ManagedLayout> {
-    let managed = image.facts(ctx.compute_capability()).managed.clone();
+/// The variables in managed memory of the code that a device of some compute capability runs.
+fn managed_of(capability: u32, image: &Image) -> Result<ManagedLayout> {
+    let managed = image.facts(capability).managed.clone();
     managed.map_err(|reason| Failure::new(CuError::NOT_SUPPORTED, reason))
 }
 
@@ -101,7 +102,7 @@ impl Session {
         }
         let owner = Owner::Library(library.record.id);
         let managed = lock(&library.managed).clone();
-        let told = managed_of(&context, &library.image)?.told();
+        let told = managed_of(context.compute_capability(), &library.image)?.told();
         let bound = |wanted: &wire::ManagedVariable| managed.iter().find(|bound| bound.name == wanted.name);
         let is_there =
             |wanted: &_| bound(wanted).is_some_and(|it| self.is_host_too(it.range.base, it.range.bytes));
@@ -139,19 +140,26 @@ impl Session {
         Ok(function)
     }
 
+    fn capability(&self, device: Device) -> Result<u32> {
+        let facts = self.backend().devices().get(device.0 as usize);
+        Ok(compute_capability(facts.ok_or(CuError::INVALID_DEVICE)?))
+    }
+
     /// Whether the bytes lie in one live piece of memory that the application has at the same address.
     fn is_host_too(&self, address: u64, bytes: u64) -> bool {
         lock(&self.pinned).contains(address, bytes) || self.shadows.contains(address, bytes)
     }
 
     /// Puts variables into managed memory of the application's, with what they hold at first.
-    fn bind(&self, ctx: &Context, layout: &ManagedLayout, base: u64) -> Result<Vec<Bound>> {
+    fn bind(&self, layout: &ManagedLayout, base: u64) -> Result<Vec<Bound>> {
         if !base.is_multiple_of(PAGE) || !self.is_host_too(base, layout.bytes()) {
             let detail = format!("{base:#x} is no managed memory for {} bytes of variables", layout.bytes());
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }
-        for (address, contents) in layout.contents(base) {
-            self.shadows.put(ctx, address, &contents)?;
+        for (address, contents) in layout.contents(base).filter(|(_, contents)| !contents.is_empty()) {
+            if !lock(&self.pinned).put(address, &contents) {
+                self.shadows.put(address, &contents)?;
+            }
         }
         Ok(layout.at(base))
     }
@@ -194,15 +202,14 @@ impl Execute for wire::ModuleLoad {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<(String, ManagedVariables)> {
         let image = session.upload(self.upload)?;
         let ctx = session.context(self.ctx)?;
-        let layout = managed_of(&ctx, &image)?;
+        let layout = managed_of(ctx.compute_capability(), &image)?;
         if !layout.is_empty() && self.managed == 0 {
             return Ok((String::new(), layout.told()));
         }
         if read(&session.table).modules.contains_key(&self.module) {
             return Err(in_use(self.module));
         }
-        let managed =
-            if layout.is_empty() { Vec::new() } else { session.bind(&ctx, &layout, self.managed)? };
+        let managed = if layout.is_empty() { Vec::new() } else { session.bind(&layout, self.managed)? };
         session.remove_upload(self.upload);
         let module = session.load(&ctx, &image, Owner::Module(self.module), &self.options, managed)?;
         let info = module.info.clone();
@@ -327,22 +334,21 @@ impl Execute for wire::LibraryGetModule {
 impl Execute for wire::LibraryManaged {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<ManagedVariables> {
         let library = read(&session.table).library(self.library)?;
-        Ok(managed_of(&*session.context(self.ctx)?, &library.image)?.told())
+        Ok(managed_of(session.capability(self.device)?, &library.image)?.told())
     }
 }
 
 impl Execute for wire::LibraryBind {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let library = read(&session.table).library(self.library)?;
-        let ctx = session.context(self.ctx)?;
-        let layout = managed_of(&ctx, &library.image)?;
+        let layout = managed_of(session.capability(self.device)?, &library.image)?;
         // None is being made meanwhile.
         let modules = lock(&library.modules);
         if !modules.is_empty() {
             let detail = format!("{:?} is in use: its variables lie where they lie", self.library);
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }
-        *lock(&library.managed) = session.bind(&ctx, &layout, self.managed)?;
+        *lock(&library.managed) = session.bind(&layout, self.managed)?;
         drop(modules);
         write(&session.table).changes += 1;
         Ok(())

@@ -161,7 +161,9 @@ impl Execute for wire::MemInfo {
 
 impl Execute for wire::PinnedAlloc {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        session.context(self.ctx)?;
+        if self.ctx != ContextId::NONE {
+            session.context(self.ctx)?;
+        }
         let record = lock(&session.pinned).allocate(self.pinned, self.ctx, self.bytes, self.flags)?;
         Ok(record.range.base)
     }

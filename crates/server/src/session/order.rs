@@ -73,6 +73,8 @@ impl Footprint {
             | Request::PoolGetAttribute(_)
             | Request::PoolSetAttribute(_)
             | Request::LibraryLoad(_)
+            | Request::LibraryManaged(_)
+            | Request::LibraryBind(_)
             | Request::LinearTextureWidth(_)
             | Request::SmResource(_)
             | Request::SmResourceSplit(_)
@@ -95,8 +97,6 @@ impl Footprint {
             Request::LibraryGetKernel(m) => Self::Context(m.ctx),
             Request::LibraryGetGlobal(m) => Self::Context(m.ctx),
             Request::LibraryGetModule(m) => Self::Context(m.ctx),
-            Request::LibraryManaged(m) => Self::Context(m.ctx),
-            Request::LibraryBind(m) => Self::Context(m.ctx),
             Request::KernelGetFunction(m) => Self::Context(m.ctx),
             Request::FunctionGetAttribute(m) => Self::Context(m.ctx),
             Request::FunctionSetAttribute(m) => Self::Context(m.ctx),

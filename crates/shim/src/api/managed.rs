@@ -8,7 +8,7 @@ use cuda_abi::{CuError, CuResult, sys};
 use sys::{CUmem_range_attribute as Attribute, CUmemLocationType as LocationKind};
 
 use super::location::Location;
-use crate::client::{Advice, Call, Home, Kind, Managed, out, with};
+use crate::client::{Advice, Call, Holder, Home, Kind, Managed, out, with};
 
 /// `CU_MEM_ATTACH_GLOBAL`, `CU_MEM_ATTACH_HOST`, `CU_MEM_ATTACH_SINGLE`.
 const GLOBAL: c_uint = 1;
@@ -28,7 +28,7 @@ pub unsafe fn cuMemAllocManaged(dptr: *mut sys::CUdeviceptr, bytesize: usize, fl
     }
     let address = with(|call| {
         call.unsafe_in_capture()?;
-        call.allocate_managed(bytesize as u64, false)
+        call.allocate_managed(bytesize as u64, Holder::Application)
     })?;
     // SAFETY: the caller's to write to.
     unsafe { dptr.set(address) };
@@ -53,8 +53,8 @@ pub unsafe fn cuStreamAttachMemAsync(
         let bytes = if length == 0 { found.bytes } else { length as u64 };
         let managed = call.managed(dptr, bytes)?;
         // A variable is a part of what lies there together.
-        let of_code = matches!(found.kind, Kind::Managed { of_code: true, .. });
-        let whole = of_code || dptr == found.base && managed.is_whole(found.bytes);
+        let own = matches!(found.kind, Kind::Managed { holder: Holder::Application, .. });
+        let whole = !own || dptr == found.base && managed.is_whole(found.bytes);
         if whole { Ok(()) } else { Err(CuError::INVALID_VALUE) }
     })
 }

@@ -194,7 +194,7 @@ impl Call<'_> {
     }
 
     /// The current context, or else any primary context that is there.
-    pub(super) fn any_context(&self) -> CuResult<ContextId> {
+    fn any_context(&self) -> CuResult<ContextId> {
         let primaries = self.session.devices.iter().map(|device| &device.primary);
         self.context()
             .ok()

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
 use transport::hello;
-use wire::{ManagedAlloc, ManagedKeep, ManagedLeave, MemFree, Notice, PinnedId};
+use wire::{ContextId, ManagedAlloc, ManagedKeep, ManagedLeave, MemFree, Notice, PinnedId};
 
 use super::advice::Advised;
-use super::context::Owner;
-use super::memory::{ARENAS, DEVICE, Kind, PINNED};
+use super::context::{Context, Owner};
+use super::memory::{ARENAS, DEVICE, Holder, Kind, PINNED};
 use super::thread::Call;
 use super::{forking, pinned};
 
@@ -57,16 +57,17 @@ pub(super) unsafe fn unmap(address: u64, bytes: u64) {
 }
 
 impl Call<'_> {
-    /// Allocates managed memory in the current context: for the application, or for variables of its code.
+    /// Allocates managed memory in the current context: for the application, or for variables of a module.
     ///
     /// # Errors
     /// What the server says; `MAP_FAILED`.
-    pub fn allocate_managed(&mut self, bytes: u64, of_code: bool) -> CuResult<u64> {
+    pub fn allocate_managed(&mut self, bytes: u64, holder: Holder) -> CuResult<u64> {
+        let context = Arc::clone(self.context()?);
         let session = self.session;
         // Held, so that one thread finds out.
         let mut known = session.has_shadows.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != Some(false) {
-            match self.allocate_shadowed(bytes, of_code, known.is_some()) {
+            match self.allocate_shadowed(&context, bytes, holder, known.is_some()) {
                 Ok(Some(address)) => {
                     *known = Some(true);
                     return Ok(address);
@@ -76,12 +77,35 @@ impl Call<'_> {
             }
         }
         drop(known);
-        self.allocate_shared(bytes, 0, |id| Kind::Managed { id, of_code, advice: Arc::default() })
+        self.allocate_shared(context.id, Owner::new(&context), (bytes, 0), |id| Kind::Managed {
+            id,
+            holder,
+            advice: Arc::default(),
+        })
+    }
+
+    /// Allocates managed memory for variables of a library: where there is no context yet, and for all that there will be.
+    /// Application and device have the same bytes, wherever the application's own managed memory is.
+    ///
+    /// # Errors
+    /// What the server says; `MAP_FAILED`.
+    pub fn allocate_for_library(&mut self, bytes: u64) -> CuResult<u64> {
+        let owner = Owner::new(&self.session.device(0)?.primary);
+        self.allocate_shared(ContextId::NONE, owner, (bytes, 0), |id| Kind::Managed {
+            id,
+            holder: Holder::Library,
+            advice: Arc::default(),
+        })
     }
 
     /// Allocates managed memory with shadow pages; `None` where it is to be coherent. `given`: the server has the userfaultfd.
-    fn allocate_shadowed(&mut self, bytes: u64, of_code: bool, given: bool) -> CuResult<Option<u64>> {
-        let context = Arc::clone(self.context()?);
+    fn allocate_shadowed(
+        &mut self,
+        context: &Arc<Context>,
+        bytes: u64,
+        holder: Holder,
+        given: bool,
+    ) -> CuResult<Option<u64>> {
         let id = PinnedId(self.session.next_id());
         let address = self.ask(&ManagedAlloc { ctx: context.id, managed: id, bytes })?;
         if address == 0 {
@@ -108,8 +132,8 @@ impl Call<'_> {
         };
         match kept {
             Ok(Some(address)) => {
-                let kind = Kind::Managed { id, of_code, advice: Arc::default() };
-                self.session.add_allocation((address, bytes), Owner::new(&context), kind);
+                let kind = Kind::Managed { id, holder, advice: Arc::default() };
+                self.session.add_allocation((address, bytes), Owner::new(context), kind);
             }
             // What was made goes again.
             _ => self.submit(&MemFree { address })?,
@@ -139,7 +163,7 @@ impl Call<'_> {
     pub fn is_managed(&self, address: u64) -> bool {
         let found = self.session.memory.find(address);
         found.is_some_and(|found| {
-            found.base == address && matches!(found.kind, Kind::Managed { of_code: false, .. })
+            found.base == address && matches!(found.kind, Kind::Managed { holder: Holder::Application, .. })
         })
     }
 

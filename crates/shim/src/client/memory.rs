@@ -46,8 +46,8 @@ pub enum Kind {
     Managed {
         /// Its file.
         id: PinnedId,
-        /// Whether it is what variables of a module or library lie in, and goes with these.
-        of_code: bool,
+        /// What it goes with.
+        holder: Holder,
         /// What the application has said of it.
         advice: Arc<Mutex<Advised>>,
     },
@@ -63,7 +63,8 @@ pub enum Kind {
 impl Allocation {
     /// Whether it goes with the context that it is said to be of, and that is gone.
     pub fn is_gone(&self) -> bool {
-        !matches!(self.kind, Kind::Mapped) && !self.owner.is_alive()
+        let of_no_context = matches!(self.kind, Kind::Mapped | Kind::Managed { holder: Holder::Library, .. });
+        !of_no_context && !self.owner.is_alive()
     }
 }
 
@@ -82,6 +83,17 @@ impl Kind {
             | Self::Registered { .. } => false,
         }
     }
+}
+
+/// What managed memory goes with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// The application frees it.
+    Application,
+    /// The module whose variables lie in it.
+    Module,
+    /// The library whose variables lie in it: that is of no context.
+    Library,
 }
 
 /// An allocation.

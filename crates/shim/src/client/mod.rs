@@ -47,7 +47,7 @@ pub use image::Upload;
 pub use jit::JitOptions;
 pub use links::{Link, LinkInput, LinkOptions};
 pub use managed::Managed;
-pub use memory::{Allocation, Kind, Place};
+pub use memory::{Allocation, Holder, Kind, Place};
 pub use objects::{Callable, Event, Library, Module, OldForm, Origin, Stream};
 pub use pools::Pool;
 pub use registry::{Object, Registry};

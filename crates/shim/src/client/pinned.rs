@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult};
-use wire::{PinnedAlloc, PinnedFree, PinnedId};
+use wire::{ContextId, PinnedAlloc, PinnedFree, PinnedId};
 
 use super::context::Owner;
 use super::forking;
@@ -24,22 +24,26 @@ impl Call<'_> {
     /// # Errors
     /// What the server says; `MAP_FAILED`.
     pub fn allocate_pinned(&mut self, bytes: u64, flags: u32) -> CuResult<u64> {
-        self.allocate_shared(bytes, flags, |id| Kind::Pinned { id, flags: flags | DEVICEMAP })
+        let context = Arc::clone(self.context()?);
+        self.allocate_shared(context.id, Owner::new(&context), (bytes, flags), |id| Kind::Pinned {
+            id,
+            flags: flags | DEVICEMAP,
+        })
     }
 
-    /// Allocates memory that application and device have in common, in the current context: of the kind that is made of its file's id.
+    /// Allocates memory that application and device have in common, in a context or in none: of the kind that is made of its file's id.
     ///
     /// # Errors
     /// What the server says; `MAP_FAILED`.
     pub(super) fn allocate_shared(
         &mut self,
-        bytes: u64,
-        flags: u32,
+        ctx: ContextId,
+        owner: Owner,
+        (bytes, flags): (u64, u32),
         kind: impl FnOnce(PinnedId) -> Kind,
     ) -> CuResult<u64> {
-        let context = Arc::clone(self.context()?);
         let id = PinnedId(self.session.next_id());
-        let address = self.ask(&PinnedAlloc { ctx: context.id, pinned: id, bytes, flags })?;
+        let address = self.ask(&PinnedAlloc { ctx, pinned: id, bytes, flags })?;
         let file = self.session.folder.join(format!("pinned-{}", id.0));
         let mapped = {
             // A child would have it, if it came before the mapping is kept from it.
@@ -50,7 +54,7 @@ impl Call<'_> {
             self.ask(&PinnedFree { pinned: id })?;
             return Err(error);
         }
-        self.session.add_allocation((address, bytes), Owner::new(&context), kind(id));
+        self.session.add_allocation((address, bytes), owner, kind(id));
         Ok(address)
     }
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
-use wire::{LibraryBind, LibraryManaged, ManagedVariables};
+use wire::{Device, LibraryBind, LibraryManaged, ManagedVariables};
 
-use super::memory::Kind;
+use super::memory::Holder;
 use super::objects::{Library, Module};
 use super::thread::Call;
 
@@ -15,76 +15,65 @@ use super::thread::Call;
 pub struct Variables {
     /// Address and bytes, by name.
     places: HashMap<String, (u64, u64)>,
-    /// Address and number of the memory that they lie in, if there are any.
-    memory: Option<(u64, u32)>,
+    /// Where the memory begins that they lie in; 0 where there are none.
+    base: u64,
 }
 
 impl Variables {
+    fn at(base: u64, told: &ManagedVariables) -> Self {
+        let places = told.variables.iter().map(|it| (it.name.clone(), (base + it.offset, it.bytes)));
+        Self { places: places.collect(), base }
+    }
+
     /// Address and bytes of a variable.
     pub fn find(&self, name: &str) -> Option<(u64, u64)> {
         self.places.get(name).copied()
     }
 
-    /// Where the memory begins.
+    /// Where the memory begins that they lie in; 0 where there are none.
     pub fn base(&self) -> u64 {
-        self.memory.map_or(0, |(base, _)| base)
+        self.base
     }
 }
 
 impl Call<'_> {
-    /// Allocates the memory that variables need.
+    /// Allocates the memory that a module's variables need.
     ///
     /// # Errors
     /// As [`Call::allocate_managed`].
     pub(super) fn house(&mut self, needed: &ManagedVariables) -> CuResult<Variables> {
-        let base = self.allocate_managed(needed.bytes, true)?;
-        let number = self.session.memory.find(base).map_or(0, |allocation| allocation.number);
-        let places = needed.variables.iter().map(|it| (it.name.clone(), (base + it.offset, it.bytes)));
-        Ok(Variables { places: places.collect(), memory: Some((base, number)) })
+        Ok(Variables::at(self.allocate_managed(needed.bytes, Holder::Module)?, needed))
     }
 
     /// Frees it, when the code is gone.
     pub(super) fn evict(&mut self, variables: &Variables) {
-        if self.has(variables) && variables.memory.is_some() {
-            // What the server does not free now goes with the context.
-            let _ = self.free_managed(variables.base());
+        if variables.base != 0 {
+            // What the server does not free goes with the session.
+            let _ = self.free_managed(variables.base);
         }
-    }
-
-    /// Whether the memory is still there: it goes with the context that it was made in.
-    fn has(&self, variables: &Variables) -> bool {
-        variables.memory.is_none_or(|(base, number)| {
-            let found = self.session.memory.find(base);
-            found.is_some_and(|it| {
-                it.number == number && matches!(it.kind, Kind::Managed { of_code: true, .. })
-            })
-        })
     }
 
     /// A library's variables, which are given their memory the first time they are asked for: before its code is used.
     ///
     /// # Errors
-    /// What the server says; `INVALID_CONTEXT` where none is current in which to allocate.
+    /// What the server says.
     pub fn library_variables(&mut self, library: &Library) -> CuResult<Arc<Variables>> {
         // Held, so that one thread allocates.
         let mut known = library.variables.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.as_ref().filter(|known| self.has(known)) {
+        if let Some(known) = known.as_ref() {
             return Ok(Arc::clone(known));
         }
-        let (ctx, library) = (self.any_context()?, library.id);
-        let needed = self.ask(&LibraryManaged { ctx, library })?;
-        let variables = match needed.variables.is_empty() {
-            true => Variables::default(),
-            false => {
-                let ctx = self.context()?.id;
-                let variables = self.house(&needed)?;
-                if let Err(error) = self.ask(&LibraryBind { ctx, library, managed: variables.base() }) {
-                    self.evict(&variables);
-                    return Err(error);
-                }
-                variables
+        let device = self.context().map_or(Device(0), |context| context.device);
+        let library = library.id;
+        let needed = self.ask(&LibraryManaged { device, library })?;
+        let mut variables = Variables::default();
+        if !needed.variables.is_empty() {
+            variables = Variables::at(self.allocate_for_library(needed.bytes)?, &needed);
+            if let Err(error) = self.ask(&LibraryBind { device, library, managed: variables.base }) {
+                self.evict(&variables);
+                return Err(error);
             }
-        };
+        }
         Ok(Arc::clone(known.insert(Arc::new(variables))))
     }
 
