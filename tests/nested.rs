@@ -40,7 +40,8 @@ const EXCEPT: &[(&str, &str)] = &[
 
 const SHARED: &str =
     "its pinned memory is a shared mapping of its server, and those are not mapped on the device";
-const LINKED: &str = "variables are put into managed memory in machine code, and the driver below links PTX to PTX";
+const LINKED: &str =
+    "variables are put into managed memory in machine code, and the driver below links PTX to PTX";
 const PLACES: &str =
     "variables lie where the driver below puts them, which is not steered: not in places of unloaded code";
 

@@ -63,8 +63,10 @@ fn managed_memory_is_memory_of_both() {
     }
 }
 
+type Found = Result<(u64, usize), CuError>;
+
 /// Checks the variables of a module or library, found by `get`, and gives where the first is.
-fn check_variables(get: &dyn Fn(&CStr) -> Result<(u64, usize), CuError>) -> u64 {
+fn check_variables(get: &dyn Fn(&CStr) -> Found) -> u64 {
     let ((one, bytes), (two, wide)) = (get(c"one").unwrap(), get(c"two").unwrap());
     assert_eq!((bytes, wide, two), (4, 8, one + 256));
     let mut is_managed = 0u32;
