@@ -375,6 +375,21 @@ mod tests {
     }
 
     #[test]
+    fn what_nvcc_makes_is_bound() {
+        let image = Image::parse(FATBINARY).unwrap();
+        for device in [80, 90] {
+            let Some(Code::Cubin(cubin)) = image.code_for(device).unwrap() else { panic!("no cubin") };
+            let names = |cubin: &[u8]| {
+                relocations(cubin).into_iter().map(|(_, _, symbol)| symbol).collect::<Vec<_>>()
+            };
+            let (before, bound) = (names(&cubin), bind(&cubin, |_| Some(0x5000_0000_0100)).unwrap());
+            let others: Vec<_> = before.iter().filter(|symbol| *symbol != "total").cloned().collect();
+            assert!(others.len() < before.len());
+            assert_eq!(names(&bound), others);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_named() {
         let unbound = bind(CUBINS[1], |name| place(name).filter(|_| name != "table")).unwrap_err();
         assert_eq!(unbound.to_string(), "the variable table in managed memory has no address");
