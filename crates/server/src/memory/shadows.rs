@@ -3,14 +3,13 @@
 
 use crate::failure::{Failure, Result};
 use crate::lock;
-use crate::objects::{NON_BLOCKING, in_use};
+use crate::objects::{Stream, in_use};
 use crate::session::Session;
-use backend::{Backend, Fill, Range, RawContext, RawStream, StreamArg};
+use backend::{Backend, Fill, Range};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use shadow::{Device, DeviceError, Keeper, Reach, Scope, Userfault};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
@@ -56,11 +55,10 @@ impl Shadows {
     /// None yet; files will be in `dir`.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, dir: PathBuf, wanted: bool) -> Self {
-        let (session, streams) = (OnceLock::new(), Mutex::default());
         Self {
             wanted,
             dir,
-            side: Arc::new(Side { backend, session, streams }),
+            side: Arc::new(Side { backend, session: OnceLock::new() }),
             live: Mutex::default(),
             keeper: OnceLock::new(),
             arriving: Mutex::default(),
@@ -84,8 +82,8 @@ impl Shadows {
     ///
     /// # Errors
     /// As [`Self::restore`]'s, and the backend's.
-    pub fn make(&self, record: ShadowRecord, raw: RawContext) -> Result<()> {
-        self.side.clear(record.ctx, raw, record.range)?;
+    pub fn make(&self, record: ShadowRecord, stream: &Stream) -> Result<()> {
+        self.side.clear(stream, record.range)?;
         self.restore(record)
     }
 
@@ -165,7 +163,6 @@ impl Shadows {
         for record in self.records().into_iter().filter(|record| record.ctx == ctx) {
             self.remove(record.range.base);
         }
-        lock(&self.side.streams).remove(&ctx);
     }
 
     /// Every region.
@@ -273,25 +270,14 @@ fn chain(error: &shadow::Error) -> String {
 struct Side {
     backend: Arc<dyn Backend>,
     session: OnceLock<Weak<Session>>,
-    /// A stream of ours in each context, which waits for no other.
-    streams: Mutex<BTreeMap<ContextId, RawStream>>,
 }
 
 impl Side {
-    fn stream(&self, ctx: ContextId, raw: RawContext) -> backend::Result<StreamArg> {
-        let stream = match lock(&self.streams).entry(ctx) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => *new.insert(self.backend.stream_create(raw, NON_BLOCKING, 0)?),
-        };
-        Ok(StreamArg::Created(stream))
-    }
-
-    fn clear(&self, ctx: ContextId, raw: RawContext, range: Range) -> backend::Result<()> {
+    fn clear(&self, stream: &Stream, range: Range) -> backend::Result<()> {
         let Range { base, bytes } = range;
         let fill = Fill { dst: base, pitch: bytes, element: 1, value: 0, width: bytes, height: 1 };
-        let stream = self.stream(ctx, raw)?;
-        self.backend.fill(raw, stream, &fill)?;
-        self.backend.stream_synchronize(raw, stream)
+        self.backend.fill(stream.ctx.raw, stream.arg(), &fill)?;
+        self.backend.stream_synchronize(stream.ctx.raw, stream.arg())
     }
 
     /// Copies from or to managed memory at an address, each of these by destination, source and length.
@@ -306,8 +292,8 @@ impl Side {
             live.range(..=address).next_back().map(|(_, record)| *record)
         };
         let record = record.ok_or("no managed memory is there")?;
-        let ctx = session.context(record.ctx).map_err(|failure| failure.detail)?.raw;
-        let stream = self.stream(record.ctx, ctx)?;
+        let stream = session.shadow_stream(record.ctx).map_err(|failure| failure.detail)?;
+        let (ctx, stream) = (stream.ctx.raw, stream.arg());
         for (dst, src, bytes) in copies {
             self.backend.copy(ctx, stream, dst, src, bytes as u64)?;
         }

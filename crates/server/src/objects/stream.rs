@@ -27,6 +27,8 @@ pub enum StreamKey {
     PerThread(ContextId, u16),
     /// The server's own in a context, in which events gather what several streams do.
     Gather(ContextId),
+    /// The server's own in a context, which copies managed memory from and to its shadow pages and waits for no other.
+    Shadows(ContextId),
 }
 
 impl StreamKey {
@@ -50,6 +52,7 @@ impl std::fmt::Display for StreamKey {
                 write!(f, "the default stream of thread {ring} in context {:#x}", ctx.handle())
             }
             Self::Gather(ctx) => write!(f, "a record of all of context {:#x}", ctx.handle()),
+            Self::Shadows(ctx) => write!(f, "managed memory of context {:#x}", ctx.handle()),
         }
     }
 }
@@ -137,7 +140,10 @@ impl Stream {
         let backend = &placer.backend;
         let raw = match record.key {
             StreamKey::Legacy(_) => None,
-            StreamKey::Created(_) | StreamKey::PerThread(..) | StreamKey::Gather(_) => {
+            StreamKey::Created(_)
+            | StreamKey::PerThread(..)
+            | StreamKey::Gather(_)
+            | StreamKey::Shadows(_) => {
                 record.green = green.as_ref().map(|green| green.record.id);
                 Some(placer.place(&mut record.placement, making, || match &green {
                     Some(green) => backend.green_stream_create(ctx.raw, green.raw, record.priority),

@@ -66,24 +66,6 @@ impl Session {
         Ok(stream)
     }
 
-    /// The stream of a context in which events gather what its streams do; made when it is first used.
-    fn gather(&self, ctx: &Arc<Context>) -> Result<Arc<Stream>> {
-        let key = StreamKey::Gather(ctx.id());
-        let found = read(&self.table).streams.get(&key).cloned();
-        if let Some(found) = found {
-            return Ok(found);
-        }
-        let record = StreamRecord {
-            key,
-            ctx: ctx.id(),
-            flags: NON_BLOCKING,
-            priority: 0,
-            green: None,
-            placement: Default::default(),
-        };
-        self.add_stream(ctx, None, record)
-    }
-
     /// The streams of a context and its green ones, or those of one green context.
     fn streams_of(&self, ctx: ContextId, green: Option<GreenId>) -> Vec<Arc<Stream>> {
         let mut streams = read(&self.table).all_streams(Some(ctx));
@@ -176,7 +158,7 @@ impl Execute for wire::ContextRecordEvent {
             let detail = format!("{:?} is of another context than {:?}", self.event, self.ctx);
             return Err(Failure::new(CuError::INVALID_HANDLE, detail));
         }
-        let gather = session.gather(&ctx)?;
+        let gather = session.own_stream(&ctx, StreamKey::Gather(ctx.id()))?;
         let _work = gather.begin_work()?;
         for stream in session.streams_of(self.ctx, self.green).iter().filter(|stream| stream.may_be_busy()) {
             let marker = ctx.mark(stream.arg())?;

@@ -114,8 +114,8 @@ impl Execute for wire::ManagedAlloc {
         let allocation = session.allocate(self.ctx, bytes)?;
         let range = Range { base: allocation.next_multiple_of(PAGE), bytes: pages };
         let record = ShadowRecord { id: self.managed, ctx: self.ctx, allocation, range, kept: false };
-        let raw = session.context(self.ctx)?.raw;
-        session.shadows.make(record, raw).inspect_err(|_| {
+        let made = session.shadow_stream(self.ctx).and_then(|stream| session.shadows.make(record, &stream));
+        made.inspect_err(|_| {
             session.devices.iter().any(|memory| memory.free(allocation, Vec::new()));
         })?;
         Ok(range.base)

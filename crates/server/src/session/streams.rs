@@ -3,10 +3,10 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::objects::{Stream, StreamKey, StreamRecord, in_use};
-use crate::write;
+use crate::objects::{Context, NON_BLOCKING, Stream, StreamKey, StreamRecord, in_use};
+use crate::{read, write};
 use std::sync::Arc;
-use wire::CuError;
+use wire::{ContextId, CuError};
 
 impl Session {
     /// Lets go of destroyed streams whose work is complete.
@@ -21,12 +21,35 @@ impl Session {
         }
     }
 
+    /// A stream of the server's own in a context, made when it is first used.
+    pub(crate) fn own_stream(&self, ctx: &Arc<Context>, key: StreamKey) -> Result<Arc<Stream>> {
+        let find = || read(&self.table).streams.get(&key).cloned();
+        if let Some(found) = find() {
+            return Ok(found);
+        }
+        let record = StreamRecord {
+            key,
+            ctx: ctx.id(),
+            flags: NON_BLOCKING,
+            priority: 0,
+            green: None,
+            placement: Default::default(),
+        };
+        // Another thread may have been faster.
+        self.add_stream(ctx, None, record).or_else(|failure| find().ok_or(failure))
+    }
+
+    /// The stream by which managed memory of a context and its shadow pages are kept in step.
+    pub(crate) fn shadow_stream(&self, ctx: ContextId) -> Result<Arc<Stream>> {
+        self.own_stream(&self.context(ctx)?, StreamKey::Shadows(ctx))
+    }
+
     /// Notes that a stream has come into its context.
     pub(crate) fn note_made(&self, stream: &Stream) -> Result<()> {
         if !stream.is_non_blocking() {
             return Ok(());
         }
-        let legacy = crate::read(&self.table).streams.get(&StreamKey::Legacy(stream.record.ctx)).cloned();
+        let legacy = read(&self.table).streams.get(&StreamKey::Legacy(stream.record.ctx)).cloned();
         match legacy {
             Some(legacy) => Ok(stream.ctx.host_copy().note_non_blocking(&legacy)?),
             // The context is gone, and the stream with it.
@@ -56,7 +79,7 @@ impl Execute for wire::StreamCreate {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let key = StreamKey::Created(self.stream);
         let ctx = session.context(self.ctx)?;
-        if self.stream.is_reserved() || crate::read(&session.table).streams.contains_key(&key) {
+        if self.stream.is_reserved() || read(&session.table).streams.contains_key(&key) {
             return Err(in_use(self.stream));
         }
         let record = StreamRecord {
@@ -95,7 +118,7 @@ impl Execute for wire::StreamQuery {
 impl Execute for wire::StreamWaitEvent {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        let event = crate::read(&session.table).event(self.event)?;
+        let event = read(&session.table).event(self.event)?;
         let _work = stream.begin_work()?;
         Ok(session.backend().stream_wait_event(stream.ctx.raw, stream.arg(), event.raw, self.flags)?)
     }
