@@ -99,7 +99,9 @@ int main(int argc, char **argv) {
     uint32_t local[300];
     volatile uint32_t note = 0;
     size_t much = 40 * 4096;
-    auto fresh = static_cast<uint32_t *>(mmap(nullptr, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    // Away from where processes have their libraries: where the server has some of its own, memory is not mapped (docs/registered-memory.md).
+    auto away = reinterpret_cast<void *>(0x6f0000000000);
+    auto fresh = static_cast<uint32_t *>(mmap(away, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     Area a("the heap", reinterpret_cast<uint32_t *>(heap + 200), N);
     Area b("the stack", local, 300);
     Area c("a variable", variable, N);

@@ -128,8 +128,8 @@ int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 100, 8);
     // Before the first call of the runtime.
     Expected expected;
-    CUDA(cudaFree(nullptr));
     expected.compare(0);
+    CUDA(cudaFree(nullptr));
     attributes();
     cudaStream_t stream;
     CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

@@ -70,6 +70,9 @@ pub enum ManagedError {
         /// What it refers to.
         symbol: String,
     },
+    /// Two variables that share bytes.
+    #[error("cubin is damaged: the variables {0} and {1} in managed memory overlap")]
+    Overlap(String, String),
     /// Two variables of one name.
     #[error("there are two variables {0} in managed memory")]
     Twice(String),
@@ -117,11 +120,32 @@ impl ManagedVariable {
     fn of_cubin(bytes: &[u8]) -> Result<Vec<Self>, ManagedError> {
         let Cubin { elf } = Cubin::parse(bytes)?;
         let symbols = elf.symbols()?;
-        symbols
-            .iter()
-            .filter(|symbol| cubin::is_managed(symbol))
-            .map(|it| of_symbol(&elf, &symbols, it))
-            .collect()
+        let mut ours: Vec<&Symbol<'_>> = symbols.iter().filter(|symbol| cubin::is_managed(symbol)).collect();
+        ours.sort_by_key(|symbol| (symbol.section, symbol.value));
+        // What they hold together is no more than the file does.
+        let overlap = |pair: &&[&Symbol<'_>]| {
+            let (one, next) = (pair[0], pair[1]);
+            one.section == next.section && next.value - one.value < one.size
+        };
+        if let Some(pair) = ours.windows(2).find(overlap) {
+            return Err(ManagedError::Overlap(cubin::name(pair[0])?, cubin::name(pair[1])?));
+        }
+        let mut all: Vec<Self> = ours.iter().map(|it| of_symbol(&elf, it)).collect::<Result<_, _>>()?;
+        for relocations in elf.relocations() {
+            let target = relocations.target;
+            let section = elf.sections.iter().position(|section| std::ptr::eq(section, target));
+            for relocation in relocations.iter() {
+                let behind =
+                    ours.partition_point(|it| (it.section, it.value) <= (section, relocation.offset));
+                let Some(index) = behind.checked_sub(1) else { continue };
+                let (symbol, variable) = (ours[index], &mut all[index]);
+                let offset = relocation.offset.wrapping_sub(symbol.value);
+                if symbol.section == section && offset < symbol.size {
+                    variable.pointers.push(pointer(&variable.name, &symbols, &relocation, target, offset)?);
+                }
+            }
+        }
+        Ok(all)
     }
 
     fn of_ptx(text: &[u8]) -> Result<Vec<Self>, ManagedError> {
@@ -155,33 +179,39 @@ impl ManagedVariable {
     }
 }
 
-fn of_symbol(
-    elf: &Elf<'_>,
-    symbols: &[Symbol<'_>],
-    symbol: &Symbol<'_>,
-) -> Result<ManagedVariable, ManagedError> {
+/// A variable, without the pointers in it.
+fn of_symbol(elf: &Elf<'_>, symbol: &Symbol<'_>) -> Result<ManagedVariable, ManagedError> {
     let name = cubin::name(symbol)?;
     let outside = || ManagedError::Outside(name.clone());
-    let index = symbol.section.ok_or_else(outside)?;
-    let section = elf.sections.get(index).ok_or_else(outside)?;
-    let (start, end) = (symbol.value, symbol.value.checked_add(symbol.size).ok_or_else(outside)?);
+    let section = symbol.section.and_then(|index| elf.sections.get(index)).ok_or_else(outside)?;
+    symbol.value.checked_add(symbol.size).ok_or_else(outside)?;
     let initial = match section.data {
         [] => Vec::new(),
-        data => bounds(start, symbol.size).and_then(|range| data.get(range)).ok_or_else(outside)?.to_vec(),
-    };
-    let mut pointers = Vec::new();
-    for relocations in elf.relocations().filter(|relocations| std::ptr::eq(relocations.target, section)) {
-        for relocation in relocations.iter().filter(|relocation| (start..end).contains(&relocation.offset)) {
-            let to = symbols.get(relocation.symbol).ok_or_else(outside)?;
-            let target = cubin::name(to)?;
-            if !cubin::is_managed(to) || !WORDS.contains(&relocation.kind) {
-                return Err(ManagedError::Initial { variable: name, symbol: target });
-            }
-            let addend = addend(&relocation, section).ok_or_else(outside)?;
-            pointers.push(Pointer { offset: relocation.offset - start, target, addend });
+        data => {
+            let range = bounds(symbol.value, symbol.size);
+            range.and_then(|range| data.get(range)).ok_or_else(outside)?.to_vec()
         }
+    };
+    let (size, align, pointers) = (symbol.size, section.align.max(1), Vec::new());
+    Ok(ManagedVariable { name, size, align, initial, pointers })
+}
+
+/// What a relocation puts into the variable of that name.
+fn pointer(
+    variable: &str,
+    symbols: &[Symbol<'_>],
+    relocation: &Relocation<'_>,
+    section: &Section<'_>,
+    offset: u64,
+) -> Result<Pointer, ManagedError> {
+    let outside = || ManagedError::Outside(variable.to_owned());
+    let to = symbols.get(relocation.symbol).ok_or_else(outside)?;
+    let target = cubin::name(to)?;
+    if !cubin::is_managed(to) || !WORDS.contains(&relocation.kind) {
+        return Err(ManagedError::Initial { variable: variable.to_owned(), symbol: target });
     }
-    Ok(ManagedVariable { size: symbol.size, align: section.align.max(1), initial, pointers, name })
+    let addend = addend(relocation, section).ok_or_else(outside)?;
+    Ok(Pointer { offset, target, addend })
 }
 
 fn bounds(start: u64, length: u64) -> Option<std::ops::Range<usize>> {
@@ -328,15 +358,16 @@ mod tests {
         assert!(image.code_for(70).unwrap().is_none());
     }
 
-    /// The relocations of what is loaded: section, offset, symbol.
-    fn relocations(cubin: &[u8]) -> Vec<(String, u64, String)> {
+    /// The relocations of what is loaded: section, offset, symbol, kind.
+    fn relocations(cubin: &[u8]) -> Vec<(String, u64, String, u32)> {
         let elf = Elf::parse(cubin).unwrap();
         let symbols = elf.symbols().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let of_section = |relocations: crate::elf::Relocations<'_, '_>| {
             let section = text(relocations.target.name);
-            let all =
-                relocations.iter().map(|it| (section.clone(), it.offset, text(symbols[it.symbol].name)));
+            let all = relocations
+                .iter()
+                .map(|it| (section.clone(), it.offset, text(symbols[it.symbol].name), it.kind));
             all.collect::<Vec<_>>()
         };
         elf.relocations().flat_map(of_section).collect()
@@ -349,27 +380,26 @@ mod tests {
             assert!(by_name(&Code::Cubin(Cow::Borrowed(&bound))).is_empty());
             let before = relocations(cubin);
             let (gone, kept): (Vec<_>, Vec<_>) =
-                before.into_iter().partition(|(_, _, symbol)| place(symbol).is_some());
+                before.into_iter().partition(|(_, _, symbol, _)| place(symbol).is_some());
             assert_eq!(relocations(&bound), kept);
             let elf = Elf::parse(&bound).unwrap();
             let word = |section: &str, offset: u64, bytes: usize| {
                 let data = &elf.section(section.as_bytes()).unwrap().data[offset as usize..][..bytes];
                 data.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
             };
-            let mut halves = Vec::new();
-            for (section, offset, symbol) in &gone {
+            for (section, offset, symbol, kind) in &gone {
                 let address = place(symbol).unwrap();
-                match section.as_str() {
+                match (section.as_str(), kind) {
                     // `place` is the first there, and holds what is 4 bytes into `counter`.
-                    ".nv.global.init" if *offset == 0 => assert_eq!(word(section, 0, 8), address + 4),
-                    ".nv.global.init" | ".nv.constant4" => assert_eq!(word(section, *offset, 8), address),
-                    _ => halves.push((word(section, offset + 4, 4), address)),
+                    (".nv.global.init", _) if *offset == 0 => assert_eq!(word(section, 0, 8), address + 4),
+                    (".nv.global.init" | ".nv.constant4", _) => {
+                        assert_eq!(word(section, *offset, 8), address)
+                    }
+                    (_, 56) => assert_eq!(word(section, offset + 4, 4), address & 0xffff_ffff),
+                    (_, 57) => assert_eq!(word(section, offset + 4, 4), address >> 32),
+                    (_, kind) => panic!("a relocation of type {kind} in {section}"),
                 }
             }
-            // As many of one kind as of the other.
-            let low = halves.iter().filter(|(half, address)| *half == address & 0xffff_ffff).count();
-            let high = halves.iter().filter(|(half, address)| *half == address >> 32).count();
-            assert_eq!((low, high), (halves.len() / 2, halves.len() / 2));
             assert!(gone.len() >= 5);
         }
     }
@@ -380,12 +410,36 @@ mod tests {
         for device in [80, 90] {
             let Some(Code::Cubin(cubin)) = image.code_for(device).unwrap() else { panic!("no cubin") };
             let names = |cubin: &[u8]| {
-                relocations(cubin).into_iter().map(|(_, _, symbol)| symbol).collect::<Vec<_>>()
+                relocations(cubin).into_iter().map(|(_, _, symbol, _)| symbol).collect::<Vec<_>>()
             };
             let (before, bound) = (names(&cubin), bind(&cubin, |_| Some(0x5000_0000_0100)).unwrap());
             let others: Vec<_> = before.iter().filter(|symbol| *symbol != "total").cloned().collect();
             assert!(others.len() < before.len());
             assert_eq!(names(&bound), others);
+        }
+    }
+
+    #[test]
+    fn variables_that_share_bytes_are_refused() {
+        const VALUE: usize = 8;
+        for cubin in CUBINS {
+            let elf = Elf::parse(cubin).unwrap();
+            let table = elf.symbol_table().unwrap().data_at as usize;
+            let symbols = elf.symbols().unwrap();
+            let managed = |other: &&(usize, &Symbol<'_>)| cubin::is_managed(other.1);
+            let all: Vec<_> = symbols.iter().enumerate().collect();
+            let ours: Vec<_> = all.iter().filter(managed).collect();
+            let same = |a: &Symbol<'_>, b: &Symbol<'_>| a.section == b.section && a.value < b.value;
+            let pair = ours.iter().find_map(|a| Some((a, ours.iter().find(|b| same(a.1, b.1))?)));
+            let ((_, one), (index, _)) = pair.unwrap();
+            let mut damaged = cubin.to_vec();
+            put(
+                &mut damaged,
+                (table + index * SYMBOL as usize + VALUE) as u64,
+                &(one.value + one.size - 1).to_le_bytes(),
+            );
+            let refused = ManagedVariable::all_of(&Code::Cubin(Cow::Borrowed(&damaged)));
+            assert!(matches!(refused, Err(ManagedError::Overlap(..))), "{refused:?}");
         }
     }
 

@@ -273,10 +273,15 @@ impl PinnedMemory {
         })
     }
 
+    /// Whether the bytes lie in one live allocation, and not in memory of the application's that is registered.
+    #[must_use]
+    pub fn has_made(&self, address: u64, bytes: u64) -> bool {
+        self.window.contains(address, bytes) && self.contains(address, bytes)
+    }
+
     /// Puts bytes into an allocation, if they lie in one: what is registered is the application's own.
     pub fn put(&self, address: u64, bytes: &[u8]) -> bool {
-        let inside = self.window.contains(address, bytes.len() as u64);
-        if !inside || !self.contains(address, bytes.len() as u64) {
+        if !self.has_made(address, bytes.len() as u64) {
             return false;
         }
         // SAFETY: the bytes lie in the pages of a live allocation, which are mapped and stay so as long as this is borrowed.

@@ -238,7 +238,7 @@ impl Shadows {
     /// The backend's.
     pub fn put(&self, address: u64, bytes: &[u8]) -> Result<()> {
         let copy = (address, bytes.as_ptr() as u64, bytes.len());
-        self.side.copy(address, std::iter::once(copy)).map_err(|error| {
+        self.side.copy((address, bytes.len()), std::iter::once(copy)).map_err(|error| {
             let code = error.downcast_ref::<CuError>().copied();
             Failure::new(code.unwrap_or(CuError::UNKNOWN), error.to_string())
         })
@@ -280,10 +280,10 @@ impl Side {
         self.backend.stream_synchronize(stream.ctx.raw, stream.arg())
     }
 
-    /// Copies from or to managed memory at an address, each of these by destination, source and length.
+    /// Copies from or to these bytes of managed memory, each of these by destination, source and length.
     fn copy(
         &self,
-        address: u64,
+        (address, bytes): (u64, usize),
         copies: impl Iterator<Item = (u64, u64, usize)>,
     ) -> std::result::Result<(), DeviceError> {
         let session = self.session.get().and_then(Weak::upgrade).ok_or("the session has ended")?;
@@ -291,8 +291,9 @@ impl Side {
             let live = lock(&session.shadows.live);
             live.range(..=address).next_back().map(|(_, record)| *record)
         };
+        let record = record.filter(|record| record.range.contains(address, bytes as u64));
         let record = record.ok_or("no managed memory is there")?;
-        let stream = session.shadow_stream(record.ctx).map_err(|failure| failure.detail)?;
+        let stream = session.shadow_stream(record.ctx).ok_or("its context has ended")?;
         let (ctx, stream) = (stream.ctx.raw, stream.arg());
         for (dst, src, bytes) in copies {
             self.backend.copy(ctx, stream, dst, src, bytes as u64)?;
@@ -303,7 +304,8 @@ impl Side {
 
 impl Device for Side {
     fn read(&self, address: u64, bytes: &mut [u8]) -> std::result::Result<(), DeviceError> {
-        self.copy(address, std::iter::once((bytes.as_mut_ptr() as u64, address, bytes.len())))
+        let copy = (bytes.as_mut_ptr() as u64, address, bytes.len());
+        self.copy((address, bytes.len()), std::iter::once(copy))
     }
 
     fn write(
@@ -315,7 +317,7 @@ impl Device for Side {
         let copy = |part: &std::ops::Range<usize>| {
             (address + part.start as u64, bytes[part.clone()].as_ptr() as u64, part.len())
         };
-        self.copy(address, parts.iter().map(copy))
+        self.copy((address, bytes.len()), parts.iter().map(copy))
     }
 
     fn is_busy(&self) -> bool {

@@ -229,6 +229,9 @@ impl Placeholders {
     /// comes back at once, its object is held. Held, the values of a program that has made many objects would use up the driver's table, and
     /// those it has had would come after thousands of new ones.
     fn find(&mut self, wanted: u64, make: impl Fn() -> backend::Result<Object>) -> Result<Object> {
+        // The value may be in use here: free again, it is one of the next. A device library may give the objects of all contexts their values
+        // from one table; where it does not, one too many is made again when it is needed.
+        self.0.retain(|held| held.value != wanted);
         let mut found = None;
         for _ in 0..TRIES {
             let object = make()?;
@@ -236,9 +239,6 @@ impl Placeholders {
                 return Ok(object);
             }
             if found.replace(object.value) == Some(object.value) {
-                // The value may be in use here: free again, it is the next object's. A device library may give the objects of all
-                // contexts their values from one table; where it does not, one too many is made again when it is needed.
-                self.0.retain(|held| held.value != wanted);
                 self.0.push(object);
             }
         }

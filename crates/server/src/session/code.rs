@@ -104,9 +104,12 @@ impl Session {
         let managed = lock(&library.managed).clone();
         let told = managed_of(context.compute_capability(), &library.image)?.told();
         let bound = |wanted: &wire::ManagedVariable| managed.iter().find(|bound| bound.name == wanted.name);
-        let is_there =
-            |wanted: &_| bound(wanted).is_some_and(|it| self.is_host_too(it.range.base, it.range.bytes));
-        if let Some(missing) = told.variables.iter().find(|variable| !is_there(*variable)) {
+        let is_there = |wanted: &wire::ManagedVariable| {
+            let has_room = |it: &&Bound| it.range.bytes >= wanted.bytes;
+            let is_live = |it: &Bound| lock(&self.pinned).has_made(it.range.base, it.range.bytes);
+            bound(wanted).filter(has_room).is_some_and(is_live)
+        };
+        if let Some(missing) = told.variables.iter().find(|variable| !is_there(variable)) {
             let detail = format!(
                 "{} is a variable in managed memory (`__managed__`) of a library, and has none: use the library where a context is \
                  current, or ask for its variables (cuLibraryGetManaged) first",
@@ -145,22 +148,30 @@ impl Session {
         Ok(compute_capability(facts.ok_or(CuError::INVALID_DEVICE)?))
     }
 
-    /// Whether the bytes lie in one live piece of memory that the application has at the same address.
-    fn is_host_too(&self, address: u64, bytes: u64) -> bool {
-        lock(&self.pinned).contains(address, bytes) || self.shadows.contains(address, bytes)
+    /// Puts variables into managed memory of the application's that is coherent, with what they hold at first.
+    fn bind(&self, layout: &ManagedLayout, base: u64) -> Result<Vec<Bound>> {
+        let missing = || {
+            let detail = format!("{base:#x} is no managed memory for {} bytes of variables", layout.bytes());
+            Failure::new(CuError::INVALID_VALUE, detail)
+        };
+        let pinned = lock(&self.pinned);
+        if !base.is_multiple_of(PAGE) || !pinned.has_made(base, layout.bytes()) {
+            return Err(missing());
+        }
+        let mut contents = layout.contents(base).filter(|(_, contents)| !contents.is_empty());
+        match contents.all(|(address, contents)| pinned.put(address, &contents)) {
+            true => Ok(layout.at(base)),
+            false => Err(missing()),
+        }
     }
 
-    /// Puts variables into managed memory of the application's, with what they hold at first.
-    fn bind(&self, layout: &ManagedLayout, base: u64) -> Result<Vec<Bound>> {
-        if !base.is_multiple_of(PAGE) || !self.is_host_too(base, layout.bytes()) {
-            let detail = format!("{base:#x} is no managed memory for {} bytes of variables", layout.bytes());
-            return Err(Failure::new(CuError::INVALID_VALUE, detail));
+    /// The same, in memory that may have shadow pages.
+    fn bind_anywhere(&self, layout: &ManagedLayout, base: u64) -> Result<Vec<Bound>> {
+        if !base.is_multiple_of(PAGE) || !self.shadows.contains(base, layout.bytes()) {
+            return self.bind(layout, base);
         }
-        for (address, contents) in layout.contents(base).filter(|(_, contents)| !contents.is_empty()) {
-            if !lock(&self.pinned).put(address, &contents) {
-                self.shadows.put(address, &contents)?;
-            }
-        }
+        let mut contents = layout.contents(base).filter(|(_, contents)| !contents.is_empty());
+        contents.try_for_each(|(address, contents)| self.shadows.put(address, &contents))?;
         Ok(layout.at(base))
     }
 
@@ -209,7 +220,8 @@ impl Execute for wire::ModuleLoad {
         if read(&session.table).modules.contains_key(&self.module) {
             return Err(in_use(self.module));
         }
-        let managed = if layout.is_empty() { Vec::new() } else { session.bind(&layout, self.managed)? };
+        let managed =
+            if layout.is_empty() { Vec::new() } else { session.bind_anywhere(&layout, self.managed)? };
         session.remove_upload(self.upload);
         let module = session.load(&ctx, &image, Owner::Module(self.module), &self.options, managed)?;
         let info = module.info.clone();

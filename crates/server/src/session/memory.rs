@@ -6,7 +6,7 @@ use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::memory::arena::ALIGNMENT;
 use crate::memory::{DeviceMemory, PAGE, Room, ShadowRecord};
-use crate::objects::{Context, Marker, Stream};
+use crate::objects::{Context, Marker, Stream, StreamKey};
 use crate::{lock, read};
 use backend::Range;
 use wire::{ContextId, CuError};
@@ -114,7 +114,9 @@ impl Execute for wire::ManagedAlloc {
         let allocation = session.allocate(self.ctx, bytes)?;
         let range = Range { base: allocation.next_multiple_of(PAGE), bytes: pages };
         let record = ShadowRecord { id: self.managed, ctx: self.ctx, allocation, range, kept: false };
-        let made = session.shadow_stream(self.ctx).and_then(|stream| session.shadows.make(record, &stream));
+        let stream =
+            session.context(self.ctx).and_then(|ctx| session.own_stream(&ctx, StreamKey::Shadows(self.ctx)));
+        let made = stream.and_then(|stream| session.shadows.make(record, &stream));
         made.inspect_err(|_| {
             session.devices.iter().any(|memory| memory.free(allocation, Vec::new()));
         })?;

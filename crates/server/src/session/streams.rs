@@ -39,9 +39,10 @@ impl Session {
         self.add_stream(ctx, None, record).or_else(|failure| find().ok_or(failure))
     }
 
-    /// The stream by which managed memory of a context and its shadow pages are kept in step.
-    pub(crate) fn shadow_stream(&self, ctx: ContextId) -> Result<Arc<Stream>> {
-        self.own_stream(&self.context(ctx)?, StreamKey::Shadows(ctx))
+    /// The stream by which managed memory of a context and its shadow pages are kept in step: made with the first such memory, and gone with
+    /// the context.
+    pub(crate) fn shadow_stream(&self, ctx: ContextId) -> Option<Arc<Stream>> {
+        read(&self.table).streams.get(&StreamKey::Shadows(ctx)).cloned()
     }
 
     /// Notes that a stream has come into its context.

@@ -49,11 +49,15 @@ pub unsafe fn cuStreamAttachMemAsync(
             return Err(CuError::INVALID_VALUE);
         }
         let found = call.session.memory.find(dptr).ok_or(CuError::INVALID_VALUE)?;
-        // No length is the allocation's.
-        let bytes = if length == 0 { found.bytes } else { length as u64 };
-        let managed = call.managed(dptr, bytes)?;
         // A variable is a part of what lies there together.
         let own = matches!(found.kind, Kind::Managed { holder: Holder::Application, .. });
+        // No length is the allocation's.
+        let bytes = match (length, own) {
+            (0, true) => found.bytes,
+            (0, false) => found.bytes - (dptr - found.base),
+            _ => length as u64,
+        };
+        let managed = call.managed(dptr, bytes)?;
         let whole = !own || dptr == found.base && managed.is_whole(found.bytes);
         if whole { Ok(()) } else { Err(CuError::INVALID_VALUE) }
     })

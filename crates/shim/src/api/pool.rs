@@ -108,10 +108,10 @@ pub unsafe fn cuMemFreeAsync(dptr: sys::CUdeviceptr, hStream: sys::CUstream) -> 
         if call.free_graph_memory(dptr)? {
             return Ok(());
         }
-        // Out of the table first, so that of two threads that free the same memory one is told.
         if call.is_managed(dptr) {
             return Err(CuError::NOT_SUPPORTED);
         }
+        // Out of the table first, so that of two threads that free the same memory one is told.
         let allocation = call.session.memory.remove(dptr, Kind::is_freed).ok_or(CuError::INVALID_VALUE)?;
         let sent = call.submit(&MemFreeAsync { ctx, stream, address: dptr });
         if sent.is_err() {

@@ -75,6 +75,7 @@ fn check_variables(get: &dyn Fn(&CStr) -> Found) -> u64 {
         std::ptr::with_exposed_provenance_mut::<u64>(two as usize).write(7);
         cuPointerGetAttribute((&raw mut is_managed).cast(), 8, two).unwrap();
         cuStreamAttachMemAsync(null_mut(), two, 8, 2).unwrap();
+        cuStreamAttachMemAsync(null_mut(), two, 0, 1).unwrap();
         assert_eq!(cuMemFree_v2(one), INVALID, "it goes with its code");
     }
     assert_eq!(is_managed, 1);
