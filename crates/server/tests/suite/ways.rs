@@ -237,9 +237,13 @@ fn managed_variable(app: &mut App, thread: &mut Thread) -> Fate {
     let (bytes, device) = (needed.bytes, thread.alloc(4096));
     let pinned = PinnedAlloc { ctx: CTX, pinned: PinnedId(9), bytes, flags: 0 };
     let address = thread.call(pinned).unwrap();
-    for wrong in [address + 4096, address + 8, device, 4096, u64::MAX - 4095] {
+    let (registered, own) = (0x6f23_4567_8000, PinnedId(10));
+    thread.call(HostRegister { ctx: CTX, pinned: own, address: registered, bytes: 8192, flags: 3 }).unwrap();
+    for wrong in [address + 4096, address + 8, registered, device, 4096, u64::MAX - 4095] {
         assert_eq!(thread.call(load(wrong)).unwrap_err(), CuError::INVALID_VALUE, "{wrong:#x}");
     }
+    thread.call(PinnedFree { pinned: own }).unwrap();
+    assert_eq!(thread.call(load(registered)).unwrap_err(), CuError::INVALID_VALUE, "it is gone");
     thread.call(load(address)).unwrap();
     let global = |name: &str| ModuleGetGlobal { module, name: name.into() };
     assert_eq!(thread.call(global("words")).unwrap(), (address, 12));
