@@ -21,7 +21,8 @@ pub struct Variables {
 
 impl Variables {
     fn at(base: u64, told: &ManagedVariables) -> Self {
-        let places = told.variables.iter().map(|it| (it.name.clone(), (base.wrapping_add(it.offset), it.bytes)));
+        let places =
+            told.variables.iter().map(|it| (it.name.clone(), (base.wrapping_add(it.offset), it.bytes)));
         Self { places: places.collect(), base }
     }
 
