@@ -60,7 +60,27 @@ fn managed_of(image: &[u8]) -> ManagedVariables {
     }
 }
 
-static FAKE: OnceLock<(tempfile::TempDir, Arc<Fake>)> = OnceLock::new();
+static FAKE: OnceLock<(PathBuf, Arc<Fake>)> = OnceLock::new();
+
+/// How the folder of a process's fake begins; its number follows.
+const FOLDER: &str = "dormouse-fake-";
+
+/// A folder for this process. The fake serves until the process ends, so that the next one removes what those before have left.
+fn folder() -> PathBuf {
+    let all = std::env::temp_dir();
+    for entry in std::fs::read_dir(&all).unwrap().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(FOLDER));
+        let own = std::process::id().to_string();
+        if number.is_some_and(|number| number == own || !Path::new("/proc").join(number).exists()) {
+            // Another one may be faster.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    let own = all.join(format!("{FOLDER}{}", std::process::id()));
+    std::fs::create_dir(&own).unwrap();
+    own
+}
 
 /// The fake of this process, with the session started and a primary context current to the calling thread.
 pub fn start() -> &'static Arc<Fake> {
@@ -77,11 +97,11 @@ pub fn start() -> &'static Arc<Fake> {
 /// The fake of this process, with the session started.
 pub fn start_only() -> &'static Arc<Fake> {
     let (job, fake) = FAKE.get_or_init(|| {
-        let job = tempfile::tempdir().unwrap();
-        let fake = Fake::serve(job.path());
+        let job = folder();
+        let fake = Fake::serve(&job);
         (job, fake)
     });
-    cuda_shim::client::start(job.path()).unwrap();
+    cuda_shim::client::start(job).unwrap();
     fake
 }
 
