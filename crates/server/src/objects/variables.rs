@@ -1,7 +1,7 @@
 //! What an image says of itself: the variables a checkpoint has to save, and what it cannot.
 
 use super::ManagedLayout;
-use fatbin::{Image as Code, ManagedVariable, ModuleFacts};
+use fatbin::{Code, Image, ManagedVariable, ModuleFacts};
 
 /// What is known of a module's code.
 #[derive(Clone, Debug)]
@@ -32,20 +32,20 @@ impl CodeFacts {
             managed: Ok(ManagedLayout::default()),
             allocates: false,
         };
-        let image = match Code::parse(bytes) {
+        let image = match Image::parse(bytes) {
             Err(error) => return unknown(error.to_string()),
             Ok(image) => image,
         };
-        let (facts, exact) = match &image {
-            Code::Cubin(_, bytes) => (ModuleFacts::of_cubin(bytes), true),
+        let code = match image.code_for(capability) {
+            Err(error) => return unknown(error.to_string()),
+            Ok(None) => return unknown("no code in it fits the device".into()),
+            Ok(Some(code)) => code,
+        };
+        // The driver may take a fatbinary's PTX all the same.
+        let has_ptx = matches!(&image, Image::Fatbinary(all) if all.ptx_for(capability).is_some());
+        let (facts, exact) = match &code {
+            Code::Cubin(bytes) => (ModuleFacts::of_cubin(bytes), !has_ptx),
             Code::Ptx(text) => (ModuleFacts::of_ptx_text(text), false),
-            Code::Fatbinary(fatbinary) => {
-                match (fatbinary.cubin_for(capability), fatbinary.ptx_for(capability)) {
-                    (Some(entry), ptx) => (ModuleFacts::of_entry(entry), ptx.is_none()),
-                    (None, Some(entry)) => (ModuleFacts::of_entry(entry), false),
-                    (None, None) => return unknown("no code in it fits the device".into()),
-                }
-            }
         };
         let facts = match facts {
             Ok(facts) => facts,
@@ -57,7 +57,7 @@ impl CodeFacts {
             refusals.push("its kernels launch kernels: the device runtime's state cannot be saved".into());
         }
         let managed = match facts.variables.iter().any(|variable| variable.managed) {
-            true => managed(&image, capability),
+            true => managed(&code),
             false => Ok(ManagedLayout::default()),
         };
         let allocates = facts.uses_heap();
@@ -67,9 +67,6 @@ impl CodeFacts {
     }
 }
 
-fn managed(image: &Code<'_>, capability: u32) -> Result<ManagedLayout, String> {
-    let code = image.code_for(capability).map_err(|error| error.to_string())?;
-    let all =
-        code.map(|code| ManagedVariable::all_of(&code)).transpose().map_err(|error| error.to_string())?;
-    ManagedLayout::of(all.unwrap_or_default())
+fn managed(code: &Code<'_>) -> Result<ManagedLayout, String> {
+    ManagedLayout::of(ManagedVariable::all_of(code).map_err(|error| error.to_string())?)
 }

@@ -6,8 +6,8 @@ use crate::facts::compute_capability;
 use crate::failure::{Failure, Result};
 use crate::memory::PAGE;
 use crate::objects::{
-    Bound, Context, Function, Image, JitOptions, Kernel, Library, LibraryRecord, Making, ManagedLayout,
-    Module, ModuleRecord, Owner, Resolved, check_options, in_use, insert, take_out,
+    Bound, CodeFacts, Context, Function, Image, JitOptions, Kernel, Library, LibraryRecord, Making,
+    ManagedLayout, Module, ModuleRecord, Owner, Resolved, check_options, in_use, insert, take_out,
 };
 use crate::{lock, read, write};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -20,10 +20,9 @@ use wire::{Callee, ContextId, CuError, Device, FunctionFacts, ManagedVariables, 
 /// The largest image that is read, bytes.
 const IMAGE_MAX: u64 = 2 << 30;
 
-/// The variables in managed memory of the code that a device of some compute capability runs.
-fn managed_of(capability: u32, image: &Image) -> Result<ManagedLayout> {
-    let managed = image.facts(capability).managed.clone();
-    managed.map_err(|reason| Failure::new(CuError::NOT_SUPPORTED, reason))
+/// The variables in managed memory of some code.
+fn managed_of(facts: &CodeFacts) -> Result<&ManagedLayout> {
+    facts.managed.as_ref().map_err(|reason| Failure::new(CuError::NOT_SUPPORTED, reason.clone()))
 }
 
 impl Session {
@@ -102,7 +101,8 @@ impl Session {
         }
         let owner = Owner::Library(library.record.id);
         let managed = lock(&library.managed).clone();
-        let told = managed_of(context.compute_capability(), &library.image)?.told();
+        let facts = library.image.facts(context.compute_capability());
+        let told = managed_of(&facts)?.told();
         let bound = |wanted: &wire::ManagedVariable| managed.iter().find(|bound| bound.name == wanted.name);
         let is_there = |wanted: &wire::ManagedVariable| {
             let has_room = |it: &&Bound| it.range.bytes >= wanted.bytes;
@@ -213,7 +213,8 @@ impl Execute for wire::ModuleLoad {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<(String, ManagedVariables)> {
         let image = session.upload(self.upload)?;
         let ctx = session.context(self.ctx)?;
-        let layout = managed_of(ctx.compute_capability(), &image)?;
+        let facts = image.facts(ctx.compute_capability());
+        let layout = managed_of(&facts)?;
         if !layout.is_empty() && self.managed == 0 {
             return Ok((String::new(), layout.told()));
         }
@@ -221,7 +222,7 @@ impl Execute for wire::ModuleLoad {
             return Err(in_use(self.module));
         }
         let managed =
-            if layout.is_empty() { Vec::new() } else { session.bind_anywhere(&layout, self.managed)? };
+            if layout.is_empty() { Vec::new() } else { session.bind_anywhere(layout, self.managed)? };
         session.remove_upload(self.upload);
         let module = session.load(&ctx, &image, Owner::Module(self.module), &self.options, managed)?;
         let info = module.info.clone();
@@ -346,21 +347,23 @@ impl Execute for wire::LibraryGetModule {
 impl Execute for wire::LibraryManaged {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<ManagedVariables> {
         let library = read(&session.table).library(self.library)?;
-        Ok(managed_of(session.capability(self.device)?, &library.image)?.told())
+        let facts = library.image.facts(session.capability(self.device)?);
+        Ok(managed_of(&facts)?.told())
     }
 }
 
 impl Execute for wire::LibraryBind {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let library = read(&session.table).library(self.library)?;
-        let layout = managed_of(session.capability(self.device)?, &library.image)?;
+        let facts = library.image.facts(session.capability(self.device)?);
+        let layout = managed_of(&facts)?;
         // None is being made meanwhile.
         let modules = lock(&library.modules);
         if !modules.is_empty() {
             let detail = format!("{:?} is in use: its variables lie where they lie", self.library);
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }
-        *lock(&library.managed) = session.bind(&layout, self.managed)?;
+        *lock(&library.managed) = session.bind(layout, self.managed)?;
         drop(modules);
         write(&session.table).changes += 1;
         Ok(())

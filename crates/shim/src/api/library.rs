@@ -166,12 +166,7 @@ pub unsafe fn cuLibraryGetGlobal(
     library: sys::CUlibrary,
     name: *const c_char,
 ) -> CuResult {
-    // SAFETY: text, as the caller says.
-    let name = unsafe { text(name) }?;
-    if dptr.is_null() && bytes.is_null() {
-        return Err(CuError::INVALID_VALUE);
-    }
-    let found = with(|call| {
+    let find = |call: &mut Call<'_>, name: &str| {
         let library = call.library(library)?;
         let context = Arc::clone(call.context()?);
         if let Some(found) = call.library_variables(&library)?.find(name) {
@@ -181,10 +176,9 @@ pub unsafe fn cuLibraryGetGlobal(
         let found = call.ask(&LibraryGetGlobal { ctx: context.id, library, name: name.to_owned() })?;
         call.session.add_allocation(found, Owner::new(&context), Kind::Global(library.handle()));
         Ok(found)
-    })?;
-    // SAFETY: the caller's to write to, where not NULL.
-    unsafe { super::give_range((dptr, bytes), found) };
-    Ok(())
+    };
+    // SAFETY: text, and the caller's to write to where not NULL.
+    unsafe { super::give_variable((dptr, bytes), name, find) }
 }
 
 /// Gives the address and size of a variable in managed memory, the same in every context; either may be left out.
@@ -194,18 +188,12 @@ pub unsafe fn cuLibraryGetManaged(
     library: sys::CUlibrary,
     name: *const c_char,
 ) -> CuResult {
-    // SAFETY: text, as the caller says.
-    let name = unsafe { text(name) }?;
-    if dptr.is_null() && bytes.is_null() {
-        return Err(CuError::INVALID_VALUE);
-    }
-    let found = with(|call| {
+    let find = |call: &mut Call<'_>, name: &str| {
         let library = call.library(library)?;
         call.library_variables(&library)?.find(name).ok_or(CuError::NOT_FOUND)
-    })?;
-    // SAFETY: the caller's to write to, where not NULL.
-    unsafe { super::give_range((dptr, bytes), found) };
-    Ok(())
+    };
+    // SAFETY: text, and the caller's to write to where not NULL.
+    unsafe { super::give_variable((dptr, bytes), name, find) }
 }
 
 /// The kernel that a handle names; a function is none.

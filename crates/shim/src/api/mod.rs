@@ -41,7 +41,12 @@ pub mod texture;
 pub mod unified;
 pub mod vmm;
 
+use std::ffi::c_char;
+
 use cuda_abi::sys::CUdeviceptr;
+use cuda_abi::{CuError, CuResult};
+
+use crate::client::{Call, text, with};
 
 /// Writes an address and a size, each where it is wanted.
 ///
@@ -57,4 +62,24 @@ unsafe fn give_range(to: (*mut CUdeviceptr, *mut usize), range: (u64, u64)) {
             to.1.write(range.1 as usize);
         }
     }
+}
+
+/// Gives the address and size of the variable of that name, which `find` finds; either may be left out.
+///
+/// # Safety
+/// As [`give_range`] and [`text`].
+unsafe fn give_variable(
+    to: (*mut CUdeviceptr, *mut usize),
+    name: *const c_char,
+    find: impl FnOnce(&mut Call<'_>, &str) -> CuResult<(u64, u64)>,
+) -> CuResult {
+    // SAFETY: as the caller says.
+    let name = unsafe { text(name) }?;
+    if to.0.is_null() && to.1.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let found = with(|call| find(call, name))?;
+    // SAFETY: as the caller says.
+    unsafe { give_range(to, found) };
+    Ok(())
 }

@@ -10,7 +10,7 @@ use cuda_abi::{
 };
 use wire::{ModuleGetGlobal, ModuleListFunctions, UploadId};
 
-use crate::client::{JitOptions, Kind, Upload, handle, out, text, with};
+use crate::client::{Call, JitOptions, Kind, Upload, handle, out, text, with};
 use crate::facts;
 
 /// Always lazy: cudart then loads a module at the first launch of one of its kernels.
@@ -151,12 +151,7 @@ pub unsafe fn cuModuleGetGlobal_v2(
     hmod: sys::CUmodule,
     name: *const c_char,
 ) -> CuResult {
-    // SAFETY: text, as the caller says.
-    let name = unsafe { text(name) }?;
-    if dptr.is_null() && bytes.is_null() {
-        return Err(CuError::INVALID_VALUE);
-    }
-    let (address, size) = with(|call| {
+    let find = |call: &mut Call<'_>, name: &str| {
         let module = call.module(hmod)?;
         if let Some(found) = call.module_variable(&module, name)? {
             return Ok(found);
@@ -165,8 +160,7 @@ pub unsafe fn cuModuleGetGlobal_v2(
         let kind = Kind::Global(module.id.handle());
         call.session.add_allocation(found, module.owner.clone(), kind);
         Ok(found)
-    })?;
-    // SAFETY: the caller's to write to, where not NULL.
-    unsafe { super::give_range((dptr, bytes), (address, size)) };
-    Ok(())
+    };
+    // SAFETY: text, and the caller's to write to where not NULL.
+    unsafe { super::give_variable((dptr, bytes), name, find) }
 }
