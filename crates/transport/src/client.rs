@@ -120,13 +120,42 @@ impl ClientRing {
     /// As [`ClientRing::submit`].
     pub fn call(&mut self, opcode: u16, body: &[&[u8]], reply: &mut Vec<u8>) -> Result<()> {
         self.publish(Kind::RoundTrip, opcode, body)?;
+        self.await_answer(opcode, |_| false)?;
+        self.read_reply(reply)
+    }
+
+    /// As [`ClientRing::call`], for a round trip that waits for work and has nothing to tell but that it is done: the device may tell that itself,
+    /// by the ring's fence. Tells whether there is a reply.
+    ///
+    /// # Errors
+    /// As [`ClientRing::submit`].
+    pub fn call_or_fence(&mut self, opcode: u16, body: &[&[u8]], reply: &mut Vec<u8>) -> Result<bool> {
+        self.publish(Kind::RoundTrip, opcode, body)?;
+        let (index, number) = (self.index, self.producer.round_trip());
+        self.await_answer(opcode, |session| session.map.fence(index).is_at(number))?;
+        // What the server has to say comes first: it may be an error.
+        if !self.producer.answered(self.session.map.ring(self.index)) {
+            return Ok(false);
+        }
+        self.read_reply(reply).map(|()| true)
+    }
+
+    /// Waits until the last round trip is answered, or `fenced`.
+    fn await_answer(&mut self, opcode: u16, fenced: impl Fn(&ClientSession) -> bool) -> Result<()> {
         let ring = self.session.map.ring(self.index);
         let began = self.session.control().is_traced().then(trace_clock);
-        wait(&self.session, ring, &mut self.patience, || self.producer.answered(ring))?;
+        let ready = || self.producer.answered(ring) || fenced(&self.session);
+        wait(&self.session, ring, &mut self.patience, ready)?;
         if let Some(began) = began {
             self.trace(TraceKind::AwaitReply, opcode, began);
         }
-        self.producer.read_reply(ring, reply).map_err(|error| at(error, self.index))
+        Ok(())
+    }
+
+    fn read_reply(&self, reply: &mut Vec<u8>) -> Result<()> {
+        self.producer
+            .read_reply(self.session.map.ring(self.index), reply)
+            .map_err(|error| at(error, self.index))
     }
 
     /// Puts what began at `start_ns` and ends now into the session's trace.

@@ -23,7 +23,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// that a server learns only here what it speaks.
 pub(crate) const VERSION: u32 = LAYOUT_VERSION << 16 | wire::PROTOCOL_VERSION;
 /// Version of the layout alone.
-const LAYOUT_VERSION: u32 = 3;
+const LAYOUT_VERSION: u32 = 4;
 
 pub(crate) const CONTROL_BYTES: usize = 64 << 10;
 pub(crate) const RING_STRIDE: usize = 2 << 20;
@@ -95,6 +95,8 @@ pub(crate) struct ControlShared {
     pub(crate) callbacks: Paged<CallbacksShared>,
     /// Not 0 for each ring whose lanes have room and are filled while the session is traced; client and supervisor.
     pub(crate) lanes: Paged<[AtomicU32; MAX_RINGS]>,
+    /// For each ring the last round trip whose work is done; the device itself.
+    pub(crate) fences: Paged<[Line<AtomicU64>; MAX_RINGS]>,
 }
 
 #[repr(C)]
@@ -197,6 +199,8 @@ const _: () = {
     assert!(offset_of!(ControlShared, callbacks) == 8192);
     assert!(offset_of!(CallbacksShared, entries) == 4096);
     assert!(offset_of!(ControlShared, lanes) == 20480);
+    assert!(offset_of!(ControlShared, fences) == 24576);
+    assert!(size_of::<Line<AtomicU64>>() == 128);
     assert!(offset_of!(Ring, server) == 128);
     assert!(offset_of!(Ring, waiting) == 256);
     assert!(offset_of!(Ring, sleeping) == 384);

@@ -3,7 +3,7 @@
 //!
 //! # Rules of the shared memory
 //! - Every word is an atomic, so that no access of either side is a data race whatever the other side does.
-//! - Every word has one writer, named in `layout`, but for the futex words, the ring states and the session error.
+//! - Every word has one writer, named in `layout`, but for the futex words, the ring states and the session error. The fences' is the device.
 //! - Nothing read is trusted: positions and lengths are checked at each use, bytes are copied out before they are decoded.
 //! - Positions only grow; a ring that changes hands goes on where it was.
 //! - Nobody waits for what is not published, so a thread that is killed or stopped anywhere delays nobody else.
@@ -40,6 +40,8 @@ mod control;
 // The modules that need files are left out of the model that loom checks: it has no files.
 mod error;
 #[cfg(not(loom))]
+mod fence;
+#[cfg(not(loom))]
 pub mod hello;
 mod layout;
 #[cfg(not(loom))]
@@ -62,6 +64,8 @@ pub use client::{ClientRing, ClientSession};
 #[cfg(not(loom))]
 pub use control::{Control, RingState, SessionError, State, mark_dead};
 pub use error::TransportError;
+#[cfg(not(loom))]
+pub use fence::Fence;
 pub use layout::{CALLBACKS, MAX_RINGS, MESSAGE_MAX, REPLY_MAX, RingIndex, SLOT_BYTES, SLOTS};
 pub use ring::{Dependency, Message};
 #[cfg(not(loom))]

@@ -1,5 +1,6 @@
 //! Mapping the shared files.
 
+use crate::fence::Fence;
 use crate::layout::{
     CONTROL_BYTES, ControlShared, LANE_STRIDE, LANES, LaneShared, RING_STRIDE, Ring, RingIndex, SESSION_BYTES,
 };
@@ -139,6 +140,11 @@ impl SessionMap {
     /// [`TransportError::NoRoom`].
     pub(crate) fn make_room(&self) -> Result<()> {
         self.0.make_room(0..CONTROL_BYTES)
+    }
+
+    /// The fence of a ring.
+    pub(crate) fn fence(&self, index: RingIndex) -> Fence<'_> {
+        Fence::new(&self.control().fences.0[index.get()].0)
     }
 
     /// Makes room for a ring.

@@ -230,6 +230,11 @@ impl Producer {
         }
     }
 
+    /// The number of the last round trip.
+    pub(crate) fn round_trip(&self) -> u64 {
+        self.calls
+    }
+
     /// Whether the last round trip has been answered.
     pub(crate) fn answered<const S: usize, const R: usize>(&self, ring: &RingShared<S, R>) -> bool {
         ring.reply_seq.0.load(Ordering::Acquire) >= self.calls
@@ -384,6 +389,11 @@ impl Consumer {
                 body: &self.body,
             }));
         }
+    }
+
+    /// The number of the round trip in hand, if it is one.
+    pub(crate) fn round_trip(&self) -> u64 {
+        self.replies + 1
     }
 
     /// The message in hand is executed.

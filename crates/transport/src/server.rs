@@ -2,6 +2,7 @@
 
 use crate::callbacks::CallbackSender;
 use crate::control::{Control, RingState};
+use crate::fence::Fence;
 use crate::layout::{Ring, RingIndex, SESSION_BYTES, STAGING_BYTES};
 use crate::map::{Mapping, SessionMap};
 use crate::ring::{Consumer, Dependency, Message, any_pending, is_done};
@@ -113,6 +114,19 @@ impl ServerSession {
         Slot::new(&self.staging, ring, slot)
     }
 
+    /// The fence of a ring.
+    #[must_use]
+    pub fn fence(&self, ring: RingIndex) -> Fence<'_> {
+        self.map.fence(ring)
+    }
+
+    /// Address and bytes of all fences in this process, whole pages, to be registered with a device.
+    #[must_use]
+    pub fn fences_range(&self) -> (u64, u64) {
+        let fences = &self.map.control().fences;
+        ((&raw const *fences) as u64, size_of_val(fences) as u64)
+    }
+
     /// Address and bytes of all staging slots in this process, to be registered with a device.
     #[must_use]
     pub fn staging_range(&self) -> (u64, u64) {
@@ -187,6 +201,12 @@ impl RingReader {
     /// Puts what began at `start_ns` and ends now into the session's trace.
     pub fn trace(&self, kind: TraceKind, code: u16, start_ns: u64) {
         self.session.map.trace((self.index, Side::Server), kind, code, start_ns);
+    }
+
+    /// The number of the round trip in hand, as its fence counts.
+    #[must_use]
+    pub fn round_trip(&self) -> u64 {
+        self.consumer.round_trip()
     }
 
     /// The message in hand, a pipelined one, is executed.

@@ -227,6 +227,55 @@ fn a_new_server_goes_on_where_the_old_one_was() {
     assert_eq!(client.control().generation(), 1);
 }
 
+/// The device's word is as good as the server's answer, which may come later; a number it has told before is not.
+#[test]
+fn a_fence_answers_before_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = ServerSession::create(dir.path()).unwrap();
+    server.control().set_state(State::Running);
+    let client = ClientSession::open(dir.path()).unwrap();
+    let mut ring = client.take_ring().unwrap();
+    let index = ring.index();
+    let device = std::fs::File::options().write(true).open(dir.path().join("session")).unwrap();
+    let (base, bytes) = server.fences_range();
+    let offset = 24576 + 128 * index.get() as u64;
+    assert_eq!((server.fence(index).address() - base, bytes), (128 * index.get() as u64, 128 * 256));
+    let mut reader = server.reader(index);
+    for round in 1..100u64 {
+        let waiter = std::thread::spawn(move || {
+            let mut reply = Vec::new();
+            let replied = ring.call_or_fence(ECHO, &[b"wait"], &mut reply).unwrap();
+            (ring, replied, reply)
+        });
+        while !matches!(reader.next(Duration::from_secs(1)).unwrap(), Next::Message(_)) {}
+        assert_eq!(reader.round_trip(), 2 * round - 1);
+        let fenced = round % 3 != 0;
+        if fenced {
+            std::os::unix::fs::FileExt::write_all_at(&device, &reader.round_trip().to_le_bytes(), offset)
+                .unwrap();
+            assert!(server.fence(index).is_at(reader.round_trip()));
+        } else {
+            reader.reply(b"done").unwrap();
+        }
+        let (mut back, replied, reply) = waiter.join().unwrap();
+        assert_eq!((replied, &reply[..]), if fenced { (false, &b""[..]) } else { (true, &b"done"[..]) });
+        // The next call gets its own answer, whenever the one before comes.
+        let asker = std::thread::spawn(move || {
+            let mut reply = Vec::new();
+            back.call(ECHO, &[b"next"], &mut reply).unwrap();
+            (back, reply)
+        });
+        if fenced {
+            reader.reply(b"late").unwrap();
+        }
+        while !matches!(reader.next(Duration::from_secs(1)).unwrap(), Next::Message(_)) {}
+        reader.reply(b"answer").unwrap();
+        let (back, reply) = asker.join().unwrap();
+        assert_eq!(reply, b"answer");
+        ring = back;
+    }
+}
+
 #[test]
 fn callbacks_run_in_order() {
     let dir = tempfile::tempdir().unwrap();

@@ -278,6 +278,22 @@ impl Stream {
         Ok(idle)
     }
 
+    /// How many pieces of work it has been given.
+    #[must_use]
+    pub fn given(&self) -> u64 {
+        self.submitted.load(Ordering::Acquire)
+    }
+
+    /// Notes that it has come past all of the `given` pieces of work, according to a word that the application could have written too: its pace
+    /// goes by that, and nothing else does.
+    pub fn note_passed(&self, given: u64) {
+        if let Ok(mut pace) = self.pace.try_lock()
+            && self.given() == given
+        {
+            pace.idle();
+        }
+    }
+
     /// Notes that it has left the table: no message means it any more.
     pub fn note_gone(&self) {
         self.gone.store(true, Ordering::Release);

@@ -41,13 +41,7 @@ impl Session {
         let streams = read(&self.table).all_streams(Some(ctx));
         let context = self.context(ctx)?;
         self.wait_streams(&streams)?;
-        if context.may_print() {
-            // Nothing is left to wait for: the device library hands over what was printed.
-            let waited = self.backend().context_synchronize(context.raw);
-            self.collect_output();
-            waited?;
-        }
-        Ok(())
+        self.hand_over_all_output(&context)
     }
 
     /// Takes everything of a context out of the table.
@@ -145,10 +139,12 @@ impl Execute for wire::ContextDestroy {
 }
 
 impl Execute for wire::ContextSynchronize {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        session.synchronize_context(self.ctx)?;
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let streams = read(&session.table).all_streams(Some(self.ctx));
+        let context = session.context(self.ctx)?;
+        session.await_streams(&streams, caller)?;
         session.note_synchronized();
-        Ok(())
+        session.hand_over_all_output(&context)
     }
 }
 

@@ -47,7 +47,7 @@ use output::Output;
 use slots::Slots;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use transport::{RingIndex, ServerSession, State};
 use wire::{Callee, ContextId, CuError, Stream as StreamName};
 
@@ -80,6 +80,8 @@ pub struct Session {
     pub(crate) gate: Gate,
     pub(crate) output: Output,
     pub(crate) callbacks: Arc<Callbacks>,
+    /// Whether the device library knows the rings' fences, once that has been tried.
+    fences: OnceLock<bool>,
     ending: Arc<AtomicBool>,
 }
 
@@ -89,6 +91,10 @@ pub struct Caller {
     pub(crate) slots: Slots,
     /// What its last work went to, as long as that is in the table.
     recent: Recent,
+    /// Number of the round trip in hand.
+    round_trip: u64,
+    /// Whether the device tells of its end itself.
+    fenced: bool,
 }
 
 #[derive(Default)]
@@ -103,7 +109,7 @@ impl Caller {
     /// Nothing kept yet for that ring.
     #[must_use]
     pub fn new(ring: RingIndex) -> Self {
-        Self { ring, slots: Slots::default(), recent: Recent::default() }
+        Self { ring, slots: Slots::default(), recent: Recent::default(), round_trip: 0, fenced: false }
     }
 
     /// The ring's number.
@@ -148,6 +154,7 @@ impl Session {
             devices,
             gate: Gate::default(),
             output: Output::default(),
+            fences: OnceLock::new(),
             ending,
         });
         let giver: Weak<dyn Giver> = Arc::downgrade(&(Arc::clone(&session) as Arc<dyn Giver>));

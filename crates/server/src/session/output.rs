@@ -4,7 +4,7 @@ use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::Result;
 use crate::lock;
-use crate::objects::Stream;
+use crate::objects::{Context, Stream};
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use wire::OUTPUT_MAX;
@@ -26,6 +26,16 @@ impl Session {
             // Nothing is left to wait for.
             self.backend().stream_synchronize(stream.ctx.raw, stream.arg())?;
             self.collect_output();
+        }
+        Ok(())
+    }
+
+    /// The same for a context whose streams are idle.
+    pub(crate) fn hand_over_all_output(&self, context: &Context) -> Result<()> {
+        if context.may_print() {
+            let waited = self.backend().context_synchronize(context.raw);
+            self.collect_output();
+            waited?;
         }
         Ok(())
     }

@@ -201,6 +201,7 @@ impl Session {
             }
             begun
         });
+        (caller.round_trip, caller.fenced) = (reader.round_trip(), false);
         let name = taken.request.as_ref().map_or("an unknown message", Request::name);
         let answer = match taken.request {
             Ok(request) => self.run_request(request, caller, taken.pipelined),
@@ -217,7 +218,9 @@ impl Session {
         if taken.pipelined {
             reader.advance();
         } else {
-            reader.reply(&reply_bytes(self.next_output(), answer))?;
+            // Whoever has seen the fence does not read the answer.
+            let output = if caller.fenced { Vec::new() } else { self.next_output() };
+            reader.reply(&reply_bytes(output, answer))?;
         }
         Ok(true)
     }

@@ -104,7 +104,7 @@ impl Execute for wire::StreamDestroy {
 impl Execute for wire::StreamSynchronize {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        session.wait(|| stream.poll())?;
+        session.await_streams(std::slice::from_ref(&stream), caller)?;
         session.note_synchronized();
         session.hand_over_output(&stream)
     }

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod common;
 mod conditions;
+mod fences;
 mod graphs;
 mod greens;
 mod hostile;

@@ -207,7 +207,7 @@ pub unsafe fn cuCtxSynchronize_v2(ctx: sys::CUcontext) -> CuResult {
         let ctx = named_or_current(call, ctx)?.id;
         call.refuse_captured_context(ctx)?;
         call.unsafe_in_capture()?;
-        call.ask(&ContextSynchronize { ctx })
+        call.await_work(&ContextSynchronize { ctx })
     })
 }
 

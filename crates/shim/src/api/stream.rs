@@ -266,6 +266,6 @@ pub unsafe fn cuStreamQuery(hStream: sys::CUstream) -> CuResult {
 pub unsafe fn cuStreamSynchronize(hStream: sys::CUstream) -> CuResult {
     with(|call| {
         let (stream, ctx) = call.stream(hStream)?;
-        call.ask(&StreamSynchronize { ctx, stream })
+        call.await_work(&StreamSynchronize { ctx, stream })
     })
 }

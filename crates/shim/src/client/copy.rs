@@ -122,7 +122,7 @@ impl Call<'_> {
                 self.fetch(lane, pointer(dst).cast_mut(), src, bytes)
             },
             (Place::Host | Place::Registered, Place::Host | Place::Registered) => {
-                self.ask(&StreamSynchronize { ctx, stream })?;
+                self.await_work(&StreamSynchronize { ctx, stream })?;
                 // SAFETY: both sides are the caller's; they may overlap.
                 unsafe { std::ptr::copy(pointer(src), pointer(dst).cast_mut(), bytes as usize) };
                 Ok(())
@@ -137,7 +137,7 @@ impl Call<'_> {
         let Lane { ctx, stream, wait } = lane;
         let written = wait == Wait::UntilDone && self.session.callbacks.any_pending();
         if source == Place::Registered || written {
-            self.ask(&StreamSynchronize { ctx, stream })
+            self.await_work(&StreamSynchronize { ctx, stream })
         } else {
             Ok(())
         }
@@ -151,7 +151,7 @@ impl Call<'_> {
     pub fn wait_for_target(&mut self, lane: Lane, target: Place) -> CuResult {
         let Lane { ctx, stream, wait } = lane;
         if wait == Wait::UntilDone && target == Place::Pinned {
-            self.ask(&StreamSynchronize { ctx, stream })
+            self.await_work(&StreamSynchronize { ctx, stream })
         } else {
             Ok(())
         }

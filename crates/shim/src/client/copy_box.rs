@@ -121,7 +121,7 @@ impl Call<'_> {
             self.submit(&CopyBox { ctx, stream, dst, src, width, height, depth })?;
             return match (wait, to, from) {
                 (Wait::No, ..) | (_, Place::Device, Place::Device) => Ok(()),
-                _ => self.ask(&StreamSynchronize { ctx, stream }),
+                _ => self.await_work(&StreamSynchronize { ctx, stream }),
             };
         }
         let bytes = bytes_in_slices(width.saturating_mul(height), depth);

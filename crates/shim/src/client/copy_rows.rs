@@ -145,7 +145,7 @@ impl Call<'_> {
             })?;
             return match (wait, to, from) {
                 (Wait::No, ..) | (_, Place::Device, Place::Device) => Ok(()),
-                _ => self.ask(&StreamSynchronize { ctx, stream }),
+                _ => self.await_work(&StreamSynchronize { ctx, stream }),
             };
         }
         if width > SLOT_BYTES as u64 || (to.is_local() && from.is_local()) {

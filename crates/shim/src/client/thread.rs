@@ -417,12 +417,31 @@ impl Call<'_> {
         self.converse(message).map_err(|(error, _)| error)
     }
 
+    /// Waits for work of the device by a round trip that has nothing to answer but that it is done; the device may tell that itself.
+    ///
+    /// # Errors
+    /// As [`Call::ask`].
+    pub fn await_work<M: Message<Reply = ()>>(&mut self, message: &M) -> CuResult {
+        self.check()?;
+        if !self.round_trip(message, ClientRing::call_or_fence)? {
+            return Ok(());
+        }
+        let answer = answer::<M>(&self.thread.reply)?;
+        self.conclude::<M>(answer).map_err(|(error, _)| error)
+    }
+
     fn converse<M: Message>(&mut self, message: &M) -> Result<M::Reply, (CuError, String)> {
-        let plain = |error| (error, String::new());
-        let (printed, result) = self.exchange(message).map_err(plain)?;
-        let mut more = printed;
-        while more >= OUTPUT_MAX {
-            more = self.exchange(&TakeOutput {}).map_err(plain)?.0;
+        let answer = self.exchange(message).map_err(|error| (error, String::new()))?;
+        self.conclude::<M>(answer)
+    }
+
+    /// Takes what else has been printed, and says why a message has failed.
+    fn conclude<M: Message>(
+        &mut self,
+        (mut printed, result): Answer<M>,
+    ) -> Result<M::Reply, (CuError, String)> {
+        while printed >= OUTPUT_MAX {
+            printed = self.exchange(&TakeOutput {}).map_err(|error| (error, String::new()))?.0;
         }
         result.inspect_err(|(error, reason)| {
             if !reason.is_empty() {
@@ -433,18 +452,26 @@ impl Call<'_> {
 
     /// One round trip: how much was printed, and the answer.
     fn exchange<M: Message>(&mut self, message: &M) -> CuResult<Answer<M>> {
+        self.round_trip(message, ClientRing::call)?;
+        answer::<M>(&self.thread.reply)
+    }
+
+    /// Sends a message by `call`, which puts the reply into the thread's buffer.
+    fn round_trip<M: Message, T>(
+        &mut self,
+        message: &M,
+        call: impl FnOnce(&mut ClientRing, u16, &[&[u8]], &mut Vec<u8>) -> Result<T, TransportError>,
+    ) -> CuResult<T> {
         debug_assert!(!M::PIPELINED);
         let mut body = std::mem::take(&mut self.thread.body);
         let mut reply = std::mem::take(&mut self.thread.reply);
         body.clear();
         message.encode(&mut Encoder::new(&mut body));
-        let answered = self
-            .line()
-            .and_then(|line| line.ring.call(M::OPCODE, &[&body], &mut reply).map_err(failed))
-            .and_then(|()| answer::<M>(&reply));
+        let called =
+            self.line().and_then(|line| call(&mut line.ring, M::OPCODE, &[&body], &mut reply).map_err(failed));
         self.thread.body = body;
         self.thread.reply = reply;
-        answered
+        called
     }
 }
 

@@ -45,7 +45,7 @@ impl Order {
         match (self, source) {
             // Pageable memory is read at the call: what comes before in the stream may still write it.
             (Self::Stream, Place::Host) => {
-                call.ask(&StreamSynchronize { ctx, stream })?;
+                call.await_work(&StreamSynchronize { ctx, stream })?;
                 Ok(Wait::No)
             }
             _ => Ok(Wait::No),
@@ -64,7 +64,7 @@ fn lane(call: &mut Call<'_>, stream: sys::CUstream) -> CuResult<Lane> {
 
 /// Waits for the copies of a batch, if a source of theirs may be gone when the call has returned.
 fn finish(call: &mut Call<'_>, Lane { ctx, stream, .. }: Lane, late: bool) -> CuResult {
-    if late { call.ask(&StreamSynchronize { ctx, stream }) } else { Ok(()) }
+    if late { call.await_work(&StreamSynchronize { ctx, stream }) } else { Ok(()) }
 }
 
 /// A copy of a run of bytes, checked.
