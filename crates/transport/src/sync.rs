@@ -153,8 +153,8 @@ mod spinning {
     const LEAST: Duration = Duration::from_micros(2);
     /// How long the longest spin is, where there are many cores.
     const MANY_CORES: Duration = Duration::from_micros(50);
-    /// How long a wait for an answer goes on without sleeping: being woken takes 50 µs or more.
-    const LONGEST: Duration = Duration::from_millis(4);
+    /// How long a wait for an answer goes on without sleeping: being woken takes 50 µs or more, a small part of longer ones.
+    const LONGEST: Duration = Duration::from_millis(20);
     /// Between two looks only other threads' turns can take so long.
     const CROWDED: Duration = Duration::from_micros(200);
     /// Looks between two looks at the clock, which are about a microsecond.

@@ -11,16 +11,18 @@ macro_rules! ids {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The value the application sees as a pointer: the kind in bits 32 to 39, so that a handle of the wrong kind is told.
+            /// The value the application sees as a pointer: the kind in bits 36 to 43, so that a handle of the wrong kind is told, and
+            /// nothing in the lowest four, which programs take for free (PyTorch tells by them whose a stream is).
             #[must_use]
             pub const fn handle(self) -> u64 {
-                ($tag << 32) | self.0 as u64
+                ($tag << 36) | (self.0 as u64) << 4
             }
 
             /// The id behind a handle of this kind; `None` for any other value.
             #[must_use]
             pub const fn from_handle(handle: u64) -> Option<Self> {
-                if handle >> 32 == $tag && handle as u32 != 0 { Some(Self(handle as u32)) } else { None }
+                let id = (handle >> 4) as u32;
+                if id != 0 && Self(id).handle() == handle { Some(Self(id)) } else { None }
             }
         }
 

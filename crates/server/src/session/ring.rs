@@ -6,7 +6,9 @@ use crate::failure::Failure;
 use crate::objects::StreamKey;
 use crate::{lock, read};
 use rustix::process::{getpriority_process, setpriority_process};
+use rustix::thread::set_current_timer_slack;
 use std::collections::HashSet;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,12 +27,17 @@ pub(crate) const TIDYING: u16 = u16::MAX - 1;
 /// By how much the nice value of a ring's thread is below that of others: as far as it goes.
 const PRECEDENCE: i32 = 20;
 
+/// How much later than asked for such a thread may be woken.
+const SLACK_NS: u64 = 1000;
+
 /// Lets this thread run before the application's own. Natively it would be one of those: a program with a thread for every core that waits, or
 /// computes, in each of them leaves no core to this one, and whoever has to share one loses several milliseconds at a time. It sleeps when it
 /// has nothing to do.
 fn take_precedence() {
     let raised = getpriority_process(None).and_then(|nice| setpriority_process(None, nice - PRECEDENCE));
-    if let Err(error) = raised {
+    // Its sleeps while it waits for the device are short, and no longer than they have to be.
+    let woken = set_current_timer_slack(NonZeroU64::new(SLACK_NS));
+    for error in [raised.err(), woken.err()].into_iter().flatten() {
         tracing::debug!(%error, "a ring's thread has no precedence");
     }
 }
