@@ -52,7 +52,7 @@ impl<M> Default for Pace<M> {
 impl<M> Pace<M> {
     /// Counts a piece of work that is about to be submitted; tells whether to record a marker before it.
     pub fn count(&mut self) -> bool {
-        let due = self.unmarked >= (self.window / 8).max(1);
+        let due = self.unmarked >= (self.window / 4).max(1);
         if !due {
             self.unmarked += 1;
             self.ahead += 1;
