@@ -66,6 +66,8 @@ pub enum Ask {
         draft: String,
         /// How to compress.
         compress: Compress,
+        /// Whether chunks that the store has are read before they are used again.
+        reread: bool,
     },
     /// Stop taking messages, and wait until the device is idle and every callback is acknowledged. Answers
     /// [`Answer::Idle`], or [`Answer::Busy`] after the deadline, with the gate open again.

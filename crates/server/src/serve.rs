@@ -285,8 +285,8 @@ impl Server {
         supervisor.answer(Answer::Ready { device: self.session.backend().describe() })?;
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
-                Ask::Prepare { store, draft, compress } if matches!(gate, Gate::Open) => {
-                    let options = WriteOptions { compress, ..WriteOptions::default() };
+                Ask::Prepare { store, draft, compress, reread } if matches!(gate, Gate::Open) => {
+                    let options = WriteOptions { compress, reread, ..WriteOptions::default() };
                     match join(store.as_path(), &draft, &options) {
                         Ok(writer) => {
                             self.writer = Some(writer);

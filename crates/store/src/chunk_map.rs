@@ -55,13 +55,12 @@ impl ChunkMap {
     }
 
     /// The chunks of packs that are there and have the right length, for a writer that wants to use them again.
-    pub(crate) fn load_usable(store: &Store) -> Result<HashSet<ChunkId>, ReadError> {
-        let map = Self::load(store)?;
+    pub(crate) fn usable(&self, store: &Store) -> HashSet<ChunkId> {
         let usable = |pack: &&Arc<PackIndex>| {
             let length = store.media().open(&layout::pack(pack.id)).and_then(|file| file.len());
             length.is_ok_and(|length| length == pack.file_len)
         };
-        Ok(map.packs.values().filter(usable).flat_map(|pack| &pack.entries).map(|entry| entry.id).collect())
+        self.packs.values().filter(usable).flat_map(|pack| &pack.entries).map(|entry| entry.id).collect()
     }
 
     pub(crate) fn add(&mut self, pack: PackIndex) {

@@ -177,7 +177,8 @@ fn handles_tell_their_kind() {
     assert_eq!(StreamId::from_handle(stream.handle()), Some(stream));
     assert_eq!(EventId::from_handle(stream.handle()), None);
     assert_eq!(stream.handle() % 16, 0, "as a pointer's would be");
-    for other in [0, 1, 2, 0xd2 << 36, stream.handle() | 1, stream.handle() | 1 << 44, u64::MAX, 0xdead_beef] {
+    for other in [0, 1, 2, 0xd2 << 36, stream.handle() | 1, stream.handle() | 1 << 44, u64::MAX, 0xdead_beef]
+    {
         assert_eq!(StreamId::from_handle(other), None, "{other:#x}");
     }
 }

@@ -164,7 +164,8 @@ mod tests {
         let (second, other) = fake::server(2, play(Answer::Done));
         let both = [Mutex::new(first), Mutex::new(second)];
         let store = std::path::Path::new("/store").into();
-        let ask = Ask::Prepare { store, draft: String::new(), compress: image::Compress::None };
+        let ask =
+            Ask::Prepare { store, draft: String::new(), compress: image::Compress::None, reread: false };
         let mut servers: Servers<'_> = both.iter().map(|server| server.lock().unwrap()).collect();
         assert_eq!(prepare(&mut servers, &ask).unwrap_err().kind, Kind::Store);
         // That is all that either is asked.

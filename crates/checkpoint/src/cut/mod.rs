@@ -203,7 +203,7 @@ impl<'a> Cut<'a> {
     /// What servers are to do before the gate closes.
     fn preparation(&self) -> Ask {
         let (store, draft) = (RawPath::from(&self.store.dir()), self.draft.id().to_string());
-        Ask::Prepare { store, draft, compress: self.options.compress }
+        Ask::Prepare { store, draft, compress: self.options.compress, reread: self.options.stop }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -337,7 +337,8 @@ fn resume(frozen: host::Frozen<'_>, gated: Gated<'_>) -> Result<(), Failure> {
 }
 
 fn write_options(options: &CheckpointOptions) -> WriteOptions {
-    WriteOptions { compress: options.compress, ..WriteOptions::default() }
+    // After the end of the job there is nothing else to take another image of.
+    WriteOptions { compress: options.compress, reread: options.stop, ..WriteOptions::default() }
 }
 
 fn manifest(

@@ -309,7 +309,12 @@ fn raw(path: &std::path::Path) -> image::RawPath {
 }
 
 fn prepare(store: &Store, draft: ImageId) -> Ask {
-    Ask::Prepare { store: raw(&store.dir()), draft: draft.to_string(), compress: image::Compress::Lz4 }
+    Ask::Prepare {
+        store: raw(&store.dir()),
+        draft: draft.to_string(),
+        compress: image::Compress::Lz4,
+        reread: false,
+    }
 }
 
 #[test]

@@ -467,8 +467,9 @@ impl Call<'_> {
         let mut reply = std::mem::take(&mut self.thread.reply);
         body.clear();
         message.encode(&mut Encoder::new(&mut body));
-        let called =
-            self.line().and_then(|line| call(&mut line.ring, M::OPCODE, &[&body], &mut reply).map_err(failed));
+        let called = self
+            .line()
+            .and_then(|line| call(&mut line.ring, M::OPCODE, &[&body], &mut reply).map_err(failed));
         self.thread.body = body;
         self.thread.reply = reply;
         called

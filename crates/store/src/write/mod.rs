@@ -22,11 +22,14 @@ pub struct WriteOptions {
     pub threads: usize,
     /// Length at which a pack is closed and the next begun, in bytes; at most 3 GiB.
     pub pack_len: u64,
+    /// Whether what the store has is read before it is used again, and written again where it has rotted: for an image that is to be all
+    /// that is left of a job.
+    pub reread: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { compress: Compress::default(), threads: cpus.min(8), pack_len: 256 << 20 }
+        Self { compress: Compress::default(), threads: cpus.min(8), pack_len: 256 << 20, reread: false }
     }
 }

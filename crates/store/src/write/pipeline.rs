@@ -15,6 +15,7 @@ use image::{CHUNK_SIZE, ChunkId, Codec, Entry, Extent, ImageId, Object, ObjectKi
 use super::pack::{OpenPack, abandoned};
 use super::{ObjectWriter, Receipt, WriteOptions};
 use crate::chunk_map::ChunkMap;
+use crate::read::{Fetcher, Scratch};
 use crate::{Store, WriteError, layout};
 
 /// Writes objects into a draft. Any number of writers, in any number of processes, may join one draft; each has packs of its own.
@@ -66,6 +67,8 @@ struct Known {
     all: HashSet<ChunkId>,
     /// Of them, those that this writer has written ahead, and no object has used yet.
     ahead: HashSet<ChunkId>,
+    /// Of them, those that the store had and that are to be read before they are used.
+    unread: HashSet<ChunkId>,
 }
 
 /// What is known of a chunk when it comes by.
@@ -75,12 +78,16 @@ enum Sighting {
     First,
     /// It was written ahead for whoever comes first, who is this.
     Awaited,
+    /// The store has it, if it can be read.
+    Unread,
     /// The store has it, or this writer has seen it.
     Again,
 }
 
 struct Shared {
     known: Mutex<Known>,
+    /// What reads chunks again.
+    fetcher: Option<Fetcher>,
     objects: Mutex<Vec<OpenObject>>,
     stored: Mutex<StoredBytes>,
     /// The first thing that went wrong, until somebody was told.
@@ -101,8 +108,12 @@ impl ChunkWriter {
         let folder = layout::draft(image);
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
         let threads = options.threads.max(1);
+        let map = ChunkMap::load(store)?;
+        let all = map.usable(store);
+        let unread = if options.reread { all.clone() } else { HashSet::new() };
         let shared = Arc::new(Shared {
-            known: Mutex::new(Known { all: ChunkMap::load_usable(store)?, ahead: HashSet::new() }),
+            known: Mutex::new(Known { all, ahead: HashSet::new(), unread }),
+            fetcher: options.reread.then(|| Fetcher::new(store.clone(), map)),
             objects: Mutex::default(),
             stored: Mutex::default(),
             failure: Mutex::default(),
@@ -300,6 +311,8 @@ impl Known {
             Sighting::First
         } else if !ahead && self.ahead.remove(&id) {
             Sighting::Awaited
+        } else if self.unread.remove(&id) {
+            Sighting::Unread
         } else {
             Sighting::Again
         }
@@ -320,6 +333,21 @@ impl Shared {
             return Ok(());
         }
         Err(lock(&self.failure).take().unwrap_or(WriteError::Stopped))
+    }
+
+    /// What is known of a chunk, once the store's copy has been read where it must be.
+    fn see(&self, id: ChunkId, ahead: bool, reading: &mut Reading) -> Sighting {
+        let sighting = lock(&self.known).see(id, ahead);
+        match &self.fetcher {
+            Some(fetcher) if sighting == Sighting::Unread => match reading.try_chunk(fetcher, &id) {
+                Ok(()) => Sighting::Again,
+                Err(problem) => {
+                    tracing::warn!(%problem, "a chunk of the store cannot be read any more; it is written again");
+                    Sighting::First
+                }
+            },
+            _ => sighting,
+        }
     }
 
     fn count(&self, add: impl FnOnce(&mut StoredBytes)) {
@@ -352,8 +380,25 @@ impl Shared {
     }
 }
 
+/// A thread's room for reading chunks again.
+#[derive(Default)]
+struct Reading {
+    scratch: Scratch,
+    plain: Vec<u8>,
+}
+
+impl Reading {
+    /// Reads the store's copies of a chunk until one is good.
+    fn try_chunk(&mut self, fetcher: &Fetcher, id: &ChunkId) -> Result<(), String> {
+        let len = fetcher.map().places(id).next().map_or(0, |place| place.entry.plain_len as usize);
+        self.plain.resize(len, 0);
+        fetcher.fetch(id, &mut self.plain, &mut self.scratch)
+    }
+}
+
 /// A thread that hashes, compares and compresses.
 fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Frame>, mut encoder: Encoder) {
+    let mut reading = Reading::default();
     loop {
         let next = lock(queue).recv();
         let Ok(Chunk { object, extent, plain }) = next else { return };
@@ -362,7 +407,7 @@ fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Fra
             shared.recycle(plain);
             continue;
         }
-        match hash_one(shared, &mut encoder, plain, shared.is_ahead(object)) {
+        match hash_one(shared, &mut encoder, &mut reading, plain, shared.is_ahead(object)) {
             Ok((done, frame)) => {
                 shared.with_object(object, |object| {
                     if let Some(place) = object.extents.get_mut(extent) {
@@ -383,6 +428,7 @@ fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Fra
 fn hash_one(
     shared: &Shared,
     encoder: &mut Encoder,
+    reading: &mut Reading,
     plain: Buffer,
     ahead: bool,
 ) -> Result<(Extent, Option<Frame>), WriteError> {
@@ -399,7 +445,7 @@ fn hash_one(
     }
     let id = ChunkId::of(plain.bytes());
     let extent = Extent::Chunk { id, len };
-    let sighting = lock(&shared.known).see(id, ahead);
+    let sighting = shared.see(id, ahead, reading);
     shared.count(|stored| {
         stored.total += bytes;
         *if sighting == Sighting::Again { &mut stored.reused } else { &mut stored.new } += bytes;

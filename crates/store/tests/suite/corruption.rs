@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::support::sample::{assert_sample, checkpoint, objects};
+use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write_objects};
 use crate::support::sim::Sim;
-use image::{ImageId, Machine};
-use store::{FindError, OpenError, ReadError, Store};
+use image::{Compress, ImageId, Machine};
+use store::{FindError, OpenError, ReadError, Store, WriteOptions};
 
 /// A store with one image.
 fn store_with_one() -> (Sim, ImageId) {
@@ -221,4 +221,29 @@ fn a_second_copy_of_a_chunk_serves_where_the_first_is_damaged() {
         assert_eq!(report.damage.len(), 1, "{report:#?}");
         assert_eq!(report.damage[0].file.to_str().unwrap(), format!("/sim/{path}"));
     }
+}
+
+/// The image that is left of a stopped job must not rest on what has rotted.
+#[test]
+fn what_has_rotted_is_written_again_if_it_is_read_first() {
+    let (medium, _) = store_with_one();
+    let store = Store::open_or_create_media(Arc::new(medium.clone())).unwrap();
+    for pack in medium.files().iter().filter(|path| path.starts_with("packs/")) {
+        medium.tamper(pack, |bytes| bytes[100] ^= 1);
+    }
+    let again = |reread| {
+        let draft = store.begin().unwrap();
+        let writer = draft.writer(&WriteOptions { reread, ..options(Compress::Lz4) }).unwrap();
+        write_objects(&writer, &objects(5)).unwrap();
+        let receipt = writer.finish().unwrap();
+        draft.publish(manifest("job", 5), vec![receipt]).unwrap()
+    };
+    let resting = again(false);
+    assert_eq!(resting.stored.new, 0);
+    let reread = again(true);
+    assert!(reread.stored.new > 0 && reread.stored.reused > 0, "{:?}", reread.stored);
+    assert_sample(&store.open_image(&reread.id).unwrap(), 5);
+    // The others have the good copy now, too.
+    assert_sample(&store.open_image(&resting.id).unwrap(), 5);
+    assert_eq!(again(true).stored.new, 0, "one copy that is good is enough");
 }
