@@ -145,6 +145,20 @@ fn a_flipped_bit_in_the_data() {
     refused_restart(&stage, &image, 7, &["cannot be had", "chunk"]);
 }
 
+/// Of a job that is stopped nothing is left but its image: what that uses again is read first.
+#[test]
+fn a_flipped_bit_in_the_data_of_an_earlier_image() {
+    let stage = Stage::new("mended").unwrap();
+    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    stage.checkpoint(After::LeaveRunning).unwrap();
+    change(&pack(&stage), |bytes| bytes[4096] ^= 4);
+    let image = stage.checkpoint(After::Stop).unwrap();
+    job.finish().unwrap();
+    let finished = stage.place().restart(&image).unwrap().finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
+}
+
 /// Changes two bytes of the manifest's header, with the checksum made right again as its writer would have.
 fn rewrite_header(stage: &Stage, image: &str, offset: usize, value: u16) {
     change(&manifest(stage, image), |bytes| {
