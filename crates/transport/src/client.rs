@@ -133,8 +133,11 @@ impl ClientRing {
         self.publish(Kind::RoundTrip, opcode, body)?;
         let (index, number) = (self.index, self.producer.round_trip());
         self.await_answer(opcode, |session| session.map.fence(index).is_at(number))?;
+        let ring = self.session.map.ring(self.index);
         // What the server has to say comes first: it may be an error.
-        if !self.producer.answered(self.session.map.ring(self.index)) {
+        if !self.producer.answered(ring) {
+            // The server still has the message in hand.
+            self.producer.promise(ring);
             return Ok(false);
         }
         self.read_reply(reply).map(|()| true)

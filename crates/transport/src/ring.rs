@@ -230,6 +230,11 @@ impl Producer {
         }
     }
 
+    /// What is published so far has returned to the application: whoever calls next comes behind it.
+    pub(crate) fn promise<const S: usize, const R: usize>(&self, ring: &RingShared<S, R>) {
+        ring.client.0.async_tail.store(self.tail, Ordering::Release);
+    }
+
     /// The number of the last round trip.
     pub(crate) fn round_trip(&self) -> u64 {
         self.calls

@@ -284,14 +284,15 @@ impl Stream {
         self.submitted.load(Ordering::Acquire)
     }
 
-    /// Notes that it has come past all of the `given` pieces of work, according to a word that the application could have written too: its pace
-    /// goes by that, and nothing else does.
-    pub fn note_passed(&self, given: u64) {
-        if let Ok(mut pace) = self.pace.try_lock()
-            && self.given() == given
-        {
-            pace.idle();
-        }
+    /// Keeps others from giving it work as long as what this answers lives, if it is known to be idle. What the legacy stream
+    /// is asked it answers for others too, so only what it was last seen to be counts.
+    #[must_use]
+    pub fn hold_idle(&self) -> Option<MutexGuard<'_, impl Sized>> {
+        let pace = self.pace.try_lock().ok()?;
+        let is_legacy = self.raw.is_none();
+        let idle = !self.may_be_busy()
+            || (!is_legacy && self.backend.stream_query(self.ctx.raw, self.arg()).unwrap_or(false));
+        idle.then_some(pace)
     }
 
     /// Notes that it has left the table: no message means it any more.

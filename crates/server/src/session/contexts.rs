@@ -144,7 +144,7 @@ impl Execute for wire::ContextSynchronize {
         let context = session.context(self.ctx)?;
         session.await_streams(&streams, caller)?;
         session.note_synchronized();
-        session.hand_over_all_output(&context)
+        if caller.fenced { Ok(()) } else { session.hand_over_all_output(&context) }
     }
 }
 

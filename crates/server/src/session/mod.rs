@@ -13,6 +13,7 @@ mod contexts;
 mod copies;
 mod dispatch;
 mod events;
+mod fences;
 mod graphs;
 mod greens;
 mod launch;
@@ -284,5 +285,11 @@ impl Session {
         }
         let detail = format!("{:#x}+{bytes:#x} is no memory of this program", address);
         Err(Failure::new(CuError::INVALID_VALUE, detail))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.forget_fences();
     }
 }

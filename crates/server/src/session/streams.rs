@@ -104,9 +104,10 @@ impl Execute for wire::StreamDestroy {
 impl Execute for wire::StreamSynchronize {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        session.await_streams(std::slice::from_ref(&stream), caller)?;
+        // The legacy stream may have to wait for others although it has nothing to do itself.
+        session.await_stream(&stream, caller)?;
         session.note_synchronized();
-        session.hand_over_output(&stream)
+        if caller.fenced { Ok(()) } else { session.hand_over_output(&stream) }
     }
 }
 

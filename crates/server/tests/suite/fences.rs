@@ -1,17 +1,40 @@
 //! Waits of which the device itself tells the end.
 
 use crate::common::{App, BASIC, CTX, HELLO, Pinned, Thread, wait_until};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use transport::RingIndex;
 use wire::*;
 
-/// What the fence of a thread's ring holds, read where `docs/wire-protocol.md` says.
-fn fence(app: &App, thread: &Thread) -> u64 {
-    let file = std::fs::File::open(app.dir.path().join("session")).unwrap();
+/// A word of the session's file, where `docs/wire-protocol.md` says.
+fn word(session: &File, offset: usize) -> u64 {
     let mut word = [0; 8];
-    file.read_exact_at(&mut word, 24576 + 128 * thread.ring.index().get() as u64).unwrap();
+    session.read_exact_at(&mut word, offset as u64).unwrap();
     u64::from_le_bytes(word)
+}
+
+fn session_file(app: &App) -> File {
+    File::open(app.dir.path().join("session")).unwrap()
+}
+
+/// What the fence of a thread's ring holds.
+fn fence(app: &App, thread: &Thread) -> u64 {
+    word(&session_file(app), 24576 + 128 * thread.ring.index().get())
+}
+
+/// Waits until the server has had a message of the ring in hand for a while.
+fn await_wait(session: &File, ring: RingIndex) {
+    let at = (64 << 10) + ring.get() * (2 << 20);
+    let mut since = Instant::now();
+    wait_until(|| {
+        if word(session, at) == word(session, at + 128) {
+            since = Instant::now();
+        }
+        since.elapsed() > Duration::from_millis(150)
+    });
 }
 
 /// Waits for a stream as the shim does; tells whether the server has answered.
@@ -35,13 +58,20 @@ fn hold(thread: &mut Thread, stream: Stream, address: u64, index: u64) {
     thread.send(MemoryOperations { ctx: CTX, stream, operations });
 }
 
-/// Lets a stream go on that is held, once somebody waits for it.
-fn let_go(ours: Pinned, index: usize) -> std::thread::JoinHandle<Pinned> {
+/// Lets streams go on that are held, one after the other, when the thread is waiting.
+fn let_go(app: &App, thread: &Thread, ours: Pinned, words: &'static [usize]) -> JoinHandle<Pinned> {
+    let (session, ring) = (session_file(app), thread.ring.index());
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(30));
-        ours.word(index).store(1, Ordering::Release);
+        for word in words {
+            await_wait(&session, ring);
+            ours.word(*word).store(1, Ordering::Release);
+        }
         ours
     })
+}
+
+fn synchronize(stream: Stream) -> StreamSynchronize {
+    StreamSynchronize { ctx: CTX, stream }
 }
 
 #[test]
@@ -55,33 +85,76 @@ fn the_device_tells_that_a_stream_is_done() {
     let [one, two] = thread.streams([4, 5]).map(Stream::Created);
     thread.synchronize().unwrap();
     let mut last = fence(&app, &thread);
-    for index in 0..6 {
-        hold(&mut thread, one, address, index);
-        thread.launch(add, one, 1, &[memory], &[1]);
-        let letting = let_go(ours, index as usize);
-        if index % 2 == 0 {
-            await_work(&mut thread, StreamSynchronize { ctx: CTX, stream: one });
+    let words: [&[usize]; 6] = [&[0], &[1], &[2], &[3], &[4], &[5]];
+    for (round, words) in words.into_iter().enumerate() {
+        // The legacy stream has nothing to be in order with here.
+        let stream = if round < 4 { one } else { Stream::Legacy };
+        hold(&mut thread, stream, address, round as u64);
+        thread.launch(add, stream, 1, &[memory], &[1]);
+        let letting = let_go(&app, &thread, ours, words);
+        if round % 2 == 0 {
+            await_work(&mut thread, synchronize(stream));
         } else {
             await_work(&mut thread, ContextSynchronize { ctx: CTX });
         }
+        // Whether or not the server has answered yet, the next calls find their own answers.
+        assert_eq!(thread.call(StreamQuery { ctx: CTX, stream }), Ok(true));
+        assert_eq!(thread.get(memory, 1), [round as u32 + 1]);
         ours = letting.join().unwrap();
         let told = fence(&app, &thread);
-        assert!(told > last, "round {index}: {told} after {last}");
+        assert!(told > last, "round {round}: {told} after {last}");
         last = told;
-        // Whether or not the server has answered yet, the next calls find their own answers.
-        assert_eq!(thread.get(memory, 1), [index as u32 + 1]);
-        assert_eq!(thread.call(StreamQuery { ctx: CTX, stream: one }), Ok(true));
     }
     // Nothing to wait for, and two streams to wait for: the server answers.
     assert!(await_work(&mut thread, ContextSynchronize { ctx: CTX }));
     for (stream, index) in [(one, 10), (two, 11)] {
         hold(&mut thread, stream, address, index);
     }
-    let letting = let_go(ours, 10);
-    let letting = std::thread::spawn(move || let_go(letting.join().unwrap(), 11).join().unwrap());
+    let letting = let_go(&app, &thread, ours, &[10, 11]);
     assert!(await_work(&mut thread, ContextSynchronize { ctx: CTX }));
     letting.join().unwrap();
     assert_eq!(fence(&app, &thread), last);
+}
+
+/// A stream that waits for the legacy one, and the other way round.
+fn blocking(thread: &mut Thread, id: u32) -> Stream {
+    thread.send(StreamCreate { ctx: CTX, stream: StreamId(id), flags: 0, priority: 0 });
+    Stream::Created(StreamId(id))
+}
+
+/// The legacy stream is not done before blocking ones are, whether or not it has had work of its own.
+#[test]
+fn whoever_waits_for_the_legacy_stream_waits_for_blocking_ones() {
+    let (app, mut thread) = App::with_context();
+    let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let stream = blocking(&mut thread, 4);
+    thread.synchronize().unwrap();
+    let before = fence(&app, &thread);
+    hold(&mut thread, stream, address, 0);
+    let letting = let_go(&app, &thread, ours, &[0]);
+    await_work(&mut thread, synchronize(Stream::Legacy));
+    let ours = letting.join().unwrap();
+    assert_eq!(ours.word(0).load(Ordering::Acquire), 1, "it has waited");
+    assert_eq!(fence(&app, &thread), before, "a fence in it would hold others up");
+}
+
+/// A wait is in order with nothing that comes after it, and so is what tells of its end.
+#[test]
+fn a_wait_does_not_wait_for_the_legacy_stream_behind_it() {
+    let (app, mut thread) = App::with_context();
+    let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let stream = blocking(&mut thread, 4);
+    thread.synchronize().unwrap();
+    let before = fence(&app, &thread);
+    hold(&mut thread, stream, address, 0);
+    hold(&mut thread, Stream::Legacy, address, 1);
+    // The legacy stream is held until this thread has come back.
+    let letting = let_go(&app, &thread, ours, &[0]);
+    await_work(&mut thread, synchronize(stream));
+    let ours = letting.join().unwrap();
+    assert_eq!(fence(&app, &thread), before);
+    ours.word(1).store(1, Ordering::Release);
+    thread.synchronize().unwrap();
 }
 
 /// What a kernel has printed comes with the answer, so there must be one.
@@ -96,16 +169,16 @@ fn the_server_tells_what_was_printed() {
     let before = fence(&app, &thread);
     hold(&mut thread, one, address, 0);
     thread.launch(hello, one, 1, &[], &[7]);
-    let letting = let_go(ours, 0);
-    thread.call(StreamSynchronize { ctx: CTX, stream: one }).unwrap();
+    let letting = let_go(&app, &thread, ours, &[0]);
+    thread.call(synchronize(one)).unwrap();
     letting.join().unwrap();
     assert_eq!(fence(&app, &thread), before);
     assert!(!thread.output.is_empty());
 }
 
-/// An answer that nobody reads takes nothing with it that somebody should.
+/// What fails is told by the server, as ever.
 #[test]
-fn a_thread_that_saw_the_fence_hears_of_errors_later() {
+fn the_device_does_not_get_past_a_fault() {
     let (mut app, mut thread) = App::with_context();
     let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
     let module = app.load(&mut thread, 2, BASIC);
@@ -113,13 +186,34 @@ fn a_thread_that_saw_the_fence_hears_of_errors_later() {
     let [one] = thread.streams([4]).map(Stream::Created);
     thread.synchronize().unwrap();
     hold(&mut thread, one, address, 0);
-    let letting = let_go(ours, 0);
-    await_work(&mut thread, StreamSynchronize { ctx: CTX, stream: one });
+    let letting = let_go(&app, &thread, ours, &[0]);
+    await_work(&mut thread, synchronize(one));
     letting.join().unwrap();
-    // The device does not get past a kernel that faults: the server answers, with the error.
     let before = fence(&app, &thread);
     thread.launch(wild, one, 1, &[], &[]);
-    let failed = thread.call(StreamSynchronize { ctx: CTX, stream: one });
+    let failed = thread.call(synchronize(one));
     assert_eq!((failed, fence(&app, &thread)), (Err(CuError::ILLEGAL_ADDRESS), before));
     wait_until(|| app.client.control().error().is_some());
+}
+
+/// The session ends while a stream is held and somebody waits for it: nothing is taken away that the device may still write.
+#[test]
+fn a_session_can_end_in_a_wait() {
+    let (app, mut thread) = App::with_context();
+    let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
+    let [one] = thread.streams([4]).map(Stream::Created);
+    thread.synchronize().unwrap();
+    hold(&mut thread, one, address, 0);
+    let ring = thread.ring.index();
+    let waiting = std::thread::spawn(move || {
+        let (mut body, mut reply) = (Vec::new(), Vec::new());
+        synchronize(one).encode(&mut Encoder::new(&mut body));
+        thread.ring.call_or_fence(StreamSynchronize::OPCODE, &[&body], &mut reply).is_err()
+    });
+    await_wait(&session_file(&app), ring);
+    app.session.end();
+    assert!(waiting.join().unwrap());
+    // As the device does that is not stopped.
+    ours.word(0).store(1, Ordering::Release);
+    let _ = app.kill();
 }

@@ -1,0 +1,114 @@
+//! Fences: where a round trip waits for a stream, the device itself tells the application's thread that it is done.
+//!
+//! A fence is work of its stream, and work has an order with other streams' that a wait does not have: in a blocking stream it comes behind what the
+//! legacy stream has been given, in the legacy stream behind that of all blocking ones. So there is one only where those have
+//! nothing to do, and are kept from being given anything while it is submitted.
+
+use super::{Caller, Session};
+use crate::failure::Result;
+use crate::objects::{Stream, StreamKey};
+use crate::read;
+use backend::Range;
+use std::sync::Arc;
+use wire::{MemoryOperation, Word};
+
+/// Looks at a fence between two questions to the device library, which takes longer to answer than memory, but also tells errors.
+const LOOKS: u32 = 32;
+/// Streams that are asked whether they are idle for the sake of a fence.
+const ASKED: usize = 8;
+
+impl Session {
+    /// Waits until a stream has done everything it was given before; the device tells the caller's thread of the application itself, where
+    /// nothing else is to be told or done before that goes on.
+    pub(super) fn await_stream(&self, stream: &Stream, caller: &mut Caller) -> Result<()> {
+        if stream.poll()? {
+            return Ok(());
+        }
+        let given = stream.given();
+        caller.fenced = self.put_fence(stream, caller);
+        if !caller.fenced {
+            return self.wait(|| stream.poll());
+        }
+        let (fence, mut looks) = (self.link.fence(caller.ring), 0u32);
+        self.wait_looking(|backoff| {
+            looks = looks.wrapping_add(1);
+            // The application could have written the word, so the stream is asked; unless it has been given more, which nobody waits for here.
+            let passed = fence.is_at(caller.round_trip);
+            if passed && stream.given() != given {
+                return Ok(true);
+            }
+            if passed || backoff.sleeps() || looks.is_multiple_of(LOOKS) { stream.poll() } else { Ok(false) }
+        })
+    }
+
+    /// The same for all streams of a context: there is a fence where one of them is found busy.
+    pub(super) fn await_streams(&self, streams: &[Arc<Stream>], caller: &mut Caller) -> Result<()> {
+        let mut busy = Vec::new();
+        for stream in streams.iter().filter(|stream| stream.may_be_busy()) {
+            if !stream.poll()? {
+                busy.push(stream);
+            }
+        }
+        match busy.as_slice() {
+            [stream] => self.await_stream(stream, caller),
+            streams => streams.iter().try_for_each(|stream| self.wait(|| stream.poll())),
+        }
+    }
+
+    /// Has the device write the caller's fence behind what the stream has been given, if that is in order.
+    fn put_fence(&self, stream: &Stream, caller: &Caller) -> bool {
+        if stream.ctx.may_print() || self.shadows.are_kept() || !self.fences_are_known() {
+            return false;
+        }
+        // No stream is made meanwhile.
+        let table = read(&self.table);
+        let others = table.streams.values().chain(&table.dying).filter(|other| is_in_order(stream, other));
+        let mut idle = Vec::new();
+        for other in others {
+            match other.hold_idle() {
+                Some(held) if idle.len() < ASKED => idle.push(held),
+                _ => return false,
+            }
+        }
+        let word =
+            Word { address: self.link.fence(caller.ring).address(), value: caller.round_trip, wide: true };
+        let operations = [MemoryOperation::Write { word }];
+        self.backend().memory_operations(stream.ctx.raw, stream.arg(), &operations).is_ok()
+    }
+
+    /// Makes the fences known to the device library, at first use.
+    fn fences_are_known(&self) -> bool {
+        *self.fences.get_or_init(|| {
+            let known = self.backend().register_host(self.fences_range());
+            if let Err(error) = &known {
+                tracing::debug!(%error, "waits are answered by the server alone");
+            }
+            known.is_ok()
+        })
+    }
+
+    fn fences_range(&self) -> Range {
+        let (base, bytes) = self.link.fences_range();
+        Range { base, bytes }
+    }
+
+    /// Lets go of the fences; of a session that ends while the device may still write one, the process ends soon.
+    pub(super) fn forget_fences(&self) {
+        if self.fences.get() != Some(&true) {
+            return;
+        }
+        if !self.is_idle() || self.backend().unregister_host(self.fences_range()).is_err() {
+            std::mem::forget(Arc::clone(&self.link));
+        }
+    }
+}
+
+/// Whether work in `stream` comes behind what `other` has been given before.
+fn is_in_order(stream: &Stream, other: &Stream) -> bool {
+    let legacy = |stream: &Stream| matches!(stream.record.key, StreamKey::Legacy(_));
+    stream.record.ctx == other.record.ctx
+        && stream.record.key != other.record.key
+        && (legacy(stream) || legacy(other))
+        && !stream.is_non_blocking()
+        && !other.is_non_blocking()
+}
