@@ -190,6 +190,10 @@ impl Session {
         made.replay(&state, images)?;
         made.restore_heaps(&state)?;
         lock(&made.pinned).claim(claims);
+        for record in &state.slabs {
+            let name = format!("the pinned memory {}", record.range);
+            lock(&made.pinned).restore_slab(*record).map_err(object(name))?;
+        }
         for record in &state.pinned {
             let name = format!("pinned memory {:#x} ({})", record.id.handle(), record.range);
             lock(&made.pinned).restore(*record).map_err(object(name))?;

@@ -39,6 +39,10 @@ impl Session {
         {
             images.insert(image.hash, Arc::clone(image));
         }
+        let (slabs, pinned) = {
+            let pinned = lock(&self.pinned);
+            (pinned.slabs().collect(), pinned.records().collect())
+        };
         let state = SessionState {
             layout: self.config.layout,
             turn: self.placer.next(),
@@ -91,7 +95,8 @@ impl Session {
                 })
                 .collect(),
             graphs,
-            pinned: lock(&self.pinned).records().collect(),
+            slabs,
+            pinned,
             shadows: self.shadows.records(),
             stream_attributes: table
                 .streams

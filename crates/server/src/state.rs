@@ -7,7 +7,7 @@ use crate::conditions::ConditionState;
 use crate::heaps::HeapRecord;
 use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
-use crate::memory::{Layout, PinnedRecord, ShadowRecord, VirtualState};
+use crate::memory::{Layout, PinnedRecord, ShadowRecord, SlabRecord, VirtualState};
 use crate::objects::{
     Bound, ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord,
     GreenRecord, Image, ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
@@ -23,7 +23,7 @@ use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
 /// Version of the table's encoding; any other is refused.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The last bytes of every state.
 pub const MAGIC: [u8; 4] = *b"DMss";
 const FOOTER: usize = 16;
@@ -65,6 +65,8 @@ pub struct SessionState {
     pub conditions: ConditionState,
     /// Executable graphs.
     pub graphs: Vec<GraphRecord>,
+    /// Files that small pinned allocations share.
+    pub slabs: Vec<SlabRecord>,
     /// Pinned memory.
     pub pinned: Vec<PinnedRecord>,
     /// Managed memory with shadow pages.
@@ -250,6 +252,7 @@ mod tests {
             kernels: vec![],
             conditions: ConditionState::default(),
             graphs: vec![],
+            slabs: vec![],
             pinned: vec![],
             shadows: vec![],
             stream_attributes: vec![],

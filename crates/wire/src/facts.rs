@@ -54,6 +54,17 @@ record! {
 }
 
 record! {
+    /// Where pinned memory lies.
+    #[derive(Copy, Eq)]
+    PinnedPlace {
+        /// Its first address.
+        address: u64,
+        /// Base and bytes of the slab that it is a piece of; without one it is a file of its own.
+        slab: Option<(u64, u64)>,
+    }
+}
+
+record! {
     /// A variable in managed memory.
     ManagedVariable {
         /// Its name as linked.

@@ -24,7 +24,9 @@ mod textures;
 pub use arrays::*;
 pub use codec::{DecodeError, Decoder, Encoder, MAX_LIST, Wire};
 pub use cuda_abi::CuError;
-pub use facts::{DeviceFacts, FunctionFacts, ManagedVariable, ManagedVariables, Names, Param, SessionFacts};
+pub use facts::{
+    DeviceFacts, FunctionFacts, ManagedVariable, ManagedVariables, Names, Param, PinnedPlace, SessionFacts,
+};
 pub use graph::*;
 pub use greeting::{GREETING_MAX, Greeting};
 pub use ids::*;

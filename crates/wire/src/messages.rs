@@ -4,7 +4,7 @@
 use crate::arrays::{ArrayDesc, CopySide};
 pub use crate::codec::Bytes;
 use crate::codec::{DecodeError, Decoder, Encoder, Wire};
-use crate::facts::{FunctionFacts, ManagedVariables, Names, SessionFacts};
+use crate::facts::{FunctionFacts, ManagedVariables, Names, PinnedPlace, SessionFacts};
 use crate::graph::GraphData;
 use crate::ids::*;
 use crate::memory_operation::MemoryOperation;
@@ -136,10 +136,11 @@ messages! {
     /// `cuMemGetInfo`; answers free and total bytes.
     22 round_trip MemInfo { ctx: ContextId } -> (u64, u64);
     /// `cuMemHostAlloc`: the server makes the file `pinned-<id>` in the session's folder, maps it and registers it; answers
-    /// the address, where the client maps the same file. It goes with the context, if it is of one.
-    23 round_trip PinnedAlloc { ctx: ContextId, pinned: PinnedId, bytes: u64, flags: u32 } -> u64;
-    /// `cuMemFreeHost`.
-    24 round_trip PinnedFree { pinned: PinnedId } -> ();
+    /// the address, where the client maps the same file. A small allocation is a piece of a *slab*, the file `slab-<base>` (in hexadecimal
+    /// digits) that was made in the same way; the client maps it when it first hears of it. It goes with the context, if it is of one.
+    23 round_trip PinnedAlloc { ctx: ContextId, pinned: PinnedId, bytes: u64, flags: u32 } -> PinnedPlace;
+    /// `cuMemFreeHost`; answers the base of a slab that the client is to unmap, in which nothing is and nothing will be; 0 for none.
+    24 round_trip PinnedFree { pinned: PinnedId } -> u64;
     /// `cuMemAllocManaged` of memory with shadow pages: the server makes the file `shadow-<id>` in the session's folder; answers the
     /// address, where the client maps the file; 0 where managed memory is to be coherent. It ends with [`MemFree`].
     25 round_trip ManagedAlloc { ctx: ContextId, managed: PinnedId, bytes: u64 } -> u64;
@@ -147,6 +148,8 @@ messages! {
     26 round_trip ManagedKeep { address: u64 } -> ();
     /// The client is about to unmap it, and then to free it.
     27 round_trip ManagedLeave { address: u64 } -> ();
+    /// The client has unmapped the slab that it was told to (0: none, a context has gone); answers the next, as [`PinnedFree`] does.
+    28 round_trip SlabFree { slab: u64 } -> u64;
 
     // --- copies; addresses are device memory or pinned memory, the same in both processes
     /// A copy from bytes in the message (at most [`INLINE_MAX`]).

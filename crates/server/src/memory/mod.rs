@@ -12,6 +12,7 @@ mod pending;
 mod pinned;
 pub mod pool;
 mod shadows;
+mod slabs;
 mod virtual_memory;
 
 pub use claims::Claims;
@@ -21,6 +22,7 @@ pub use imports::{ImportRecord, Imports};
 pub(crate) use packed::Packed;
 pub use pinned::{PinnedMemory, PinnedRecord};
 pub use shadows::{PAGE, ShadowRecord, Shadows};
+pub use slabs::SlabRecord;
 pub use virtual_memory::{PhysicalRecord, View, Views, VirtualMemory, VirtualState};
 
 use backend::Range;

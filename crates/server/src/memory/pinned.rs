@@ -1,7 +1,10 @@
 //! Pinned memory: files of the session's folder, mapped at the same address here and in the application, and registered
-//! with the device. What the application allocates lies in a window of its own; what it registers, where the application has it.
+//! with the device. What the application allocates lies in a window of its own, small allocations together in slabs; what it registers,
+//! where the application has it.
 
+use super::PAGE;
 use super::claims::Claims;
+use super::slabs::{SlabRecord, Slabs, piece_bytes};
 use crate::failure::{Failure, Result};
 use crate::objects::{Marker, in_use, insert, take_out};
 use backend::{Backend, Range};
@@ -15,9 +18,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use transport::Room;
-use wire::{ContextId, CuError, PinnedId};
+use wire::{ContextId, CuError, PinnedId, PinnedPlace};
 
-const PAGE: u64 = 4096;
 /// What sessions give out (`ARCHITECTURE.md`, addresses).
 const GIVEN: std::ops::Range<u64> = 0x2000_0000_0000..0x5400_0000_0000;
 /// From this size on an allocation is held against what the machine has to spare.
@@ -28,7 +30,7 @@ const HUGE: u64 = 2 << 20;
 /// One allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PinnedRecord {
-    /// Its handle, and the number in its file's name.
+    /// Its handle, and the number in its file's name if it has one of its own.
     pub id: PinnedId,
     /// The context that it belongs to.
     pub ctx: ContextId,
@@ -41,12 +43,42 @@ pub struct PinnedRecord {
 }
 
 impl PinnedRecord {
-    /// What is mapped: whole pages.
+    /// What is mapped, or its piece of a slab: whole pages.
     pub(crate) fn pages(&self) -> Range {
         let base = self.range.base / PAGE * PAGE;
         let bytes = (self.range.end() - base).checked_next_multiple_of(PAGE);
         // What cannot be is refused where it is used.
         Range { base, bytes: bytes.unwrap_or(u64::MAX - PAGE) }
+    }
+}
+
+/// A file that is mapped and registered.
+#[derive(Clone, Copy)]
+enum File {
+    /// Of one allocation, or of memory of the application's own.
+    Whole(PinnedRecord),
+    /// Of small allocations.
+    Slab(Range),
+}
+
+impl File {
+    fn pages(&self) -> Range {
+        match self {
+            Self::Whole(record) => record.pages(),
+            Self::Slab(range) => *range,
+        }
+    }
+
+    /// Whether it lies where the application has memory of its own.
+    fn is_registered(&self) -> bool {
+        matches!(self, Self::Whole(PinnedRecord { registered: true, .. }))
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Whole(record) => format!("pinned-{}", record.id.0),
+            Self::Slab(range) => format!("slab-{:x}", range.base),
+        }
     }
 }
 
@@ -67,8 +99,11 @@ pub struct PinnedMemory {
     window: Range,
     reserved: bool,
     live: BTreeMap<PinnedId, PinnedRecord>,
-    /// Whatever has its addresses still, live or freed, by the first of its pages.
-    placed: BTreeMap<u64, PinnedRecord>,
+    /// Bytes of each live allocation, by its address.
+    by_address: BTreeMap<u64, u64>,
+    /// Whatever has its addresses still, by the first of its pages.
+    files: BTreeMap<u64, File>,
+    slabs: Slabs,
     /// Up to here no page of the window is free.
     full_to: u64,
     /// What is freed, and what has to be complete before it goes.
@@ -87,19 +122,21 @@ impl PinnedMemory {
             window,
             reserved: false,
             live: BTreeMap::new(),
-            placed: BTreeMap::new(),
+            by_address: BTreeMap::new(),
+            files: BTreeMap::new(),
+            slabs: Slabs::default(),
             full_to: window.base,
             freed: Vec::new(),
             claims: Claims::default(),
         }
     }
 
-    /// Allocates `bytes` bytes of zeros.
+    /// Allocates `bytes` bytes of zeros: a piece of a slab if they are few, and a file of their own where there is no room for a slab.
     ///
     /// # Errors
     /// `INVALID_HANDLE` for an id in use, `INVALID_VALUE` for no bytes, `OUT_OF_MEMORY` when the window or the tmpfs is
     /// full, or the backend's.
-    pub fn allocate(&mut self, id: PinnedId, ctx: ContextId, bytes: u64, flags: u32) -> Result<PinnedRecord> {
+    pub fn allocate(&mut self, id: PinnedId, ctx: ContextId, bytes: u64, flags: u32) -> Result<PinnedPlace> {
         if self.live.contains_key(&id) {
             return Err(in_use(id));
         }
@@ -108,16 +145,52 @@ impl PinnedMemory {
         }
         self.settle();
         self.reserve()?;
-        let base = self.gap(bytes).ok_or_else(|| {
-            let detail = format!("{bytes} bytes of pinned memory do not fit into {}", self.window);
-            Failure::new(CuError::OUT_OF_MEMORY, detail)
-        })?;
+        let piece = piece_bytes(bytes).map(|piece| self.take_piece(piece)).transpose()?.flatten();
+        let base = piece.map_or_else(|| self.gap(bytes), Ok)?;
         let record = PinnedRecord { id, ctx, range: Range { base, bytes }, flags, registered: false };
-        self.make(record)?;
-        while let Some(next) = self.placed.get(&self.full_to) {
-            self.full_to = next.pages().end();
+        if piece.is_none() {
+            self.make(File::Whole(record), bytes)?;
         }
-        Ok(record)
+        self.begin(record)?;
+        Ok(PinnedPlace { address: base, slab: self.slabs.around(base).map(|slab| (slab.base, slab.bytes)) })
+    }
+
+    /// A piece of a slab, a new one if need be; `None` where there is no room for that.
+    fn take_piece(&mut self, bytes: u64) -> Result<Option<u64>> {
+        if let Some(found) = self.slabs.take(bytes) {
+            return Ok(Some(found));
+        }
+        let size = self.slabs.next_bytes();
+        let made = self.gap(size).and_then(|base| {
+            let range = Range { base, bytes: size };
+            self.make(File::Slab(range), size).map(|()| range)
+        });
+        match made {
+            Ok(range) => self.slabs.add(range),
+            Err(failure) if failure.code == CuError::OUT_OF_MEMORY => return Ok(None),
+            Err(failure) => return Err(failure),
+        }
+        Ok(self.slabs.take(bytes))
+    }
+
+    /// An allocation is live from now on.
+    fn begin(&mut self, record: PinnedRecord) -> Result<()> {
+        insert(&mut self.live, record.id, record)?;
+        self.by_address.insert(record.range.base, record.range.bytes);
+        Ok(())
+    }
+
+    /// And from now on it is not; it goes when the markers are complete.
+    fn end(&mut self, record: PinnedRecord, markers: Vec<Marker>) {
+        self.by_address.remove(&record.range.base);
+        if self.is_piece(&record) {
+            self.slabs.free(record.range.base);
+        }
+        self.freed.push((record, markers));
+    }
+
+    fn is_piece(&self, record: &PinnedRecord) -> bool {
+        self.slabs.around(record.range.base).is_some()
     }
 
     /// Makes a file for memory that the application has registered, at its addresses.
@@ -136,12 +209,14 @@ impl PinnedMemory {
             ));
         }
         self.settle();
-        self.make(PinnedRecord { id, ctx, range, flags, registered: true })
+        let record = PinnedRecord { id, ctx, range, flags, registered: true };
+        self.make(File::Whole(record), range.bytes)?;
+        self.begin(record)
     }
 
-    /// Makes the file of a record, and maps it.
-    fn make(&mut self, record: PinnedRecord) -> Result<()> {
-        let (id, bytes, path) = (record.id, record.range.bytes, self.path(record.id));
+    /// Makes a file for so many bytes, and maps it.
+    fn make(&mut self, made: File, bytes: u64) -> Result<()> {
+        let path = self.path(&made);
         // What the machine does not have the kernel would take from its processes, by ending some.
         let available = if bytes >= LARGE { host::memory::available() } else { 0 };
         if available != 0 && bytes > available {
@@ -150,10 +225,10 @@ impl PinnedMemory {
             return Err(Failure::new(CuError::OUT_OF_MEMORY, detail));
         }
         let oflags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
-        let made = rustix::fs::open(&path, oflags, Mode::from_raw_mode(0o600))
+        let mapped = rustix::fs::open(&path, oflags, Mode::from_raw_mode(0o600))
             .and_then(|file| {
                 // Room is taken now, so that no access meets a full tmpfs later.
-                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, record.pages().bytes)?;
+                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, made.pages().bytes)?;
                 let room = Room::from(rustix::fs::fstatvfs(&file)?);
                 if room.has_reserve() { Ok(file) } else { Err(Errno::NOSPC) }
             })
@@ -163,13 +238,21 @@ impl PinnedMemory {
                     format!("{bytes} bytes for {}: {error}; is the job's tmpfs full?", path.display());
                 Failure::new(code, detail)
             })
-            .and_then(|file| self.map(&file, &record));
-        if let Err(failure) = made {
+            .and_then(|file| self.map(&file, &made));
+        if let Err(failure) = mapped {
             let _ = rustix::fs::unlink(&path);
             return Err(failure);
         }
-        self.placed.insert(record.pages().base, record);
-        insert(&mut self.live, id, record)
+        self.place(made);
+        Ok(())
+    }
+
+    /// A file has its addresses from now on.
+    fn place(&mut self, file: File) {
+        self.files.insert(file.pages().base, file);
+        while let Some(next) = self.files.get(&self.full_to) {
+            self.full_to = next.pages().end();
+        }
     }
 
     /// Registered memory will be restored at these addresses.
@@ -177,22 +260,43 @@ impl PinnedMemory {
         self.claims = claims;
     }
 
-    /// Maps and registers a restored file.
+    /// Maps and registers the restored file of a slab, whose pieces are restored next.
+    ///
+    /// # Errors
+    /// As [`Self::restore`]'s.
+    pub fn restore_slab(&mut self, record: SlabRecord) -> Result<()> {
+        self.restore_file(File::Slab(record.range))?;
+        self.slabs.restore(record);
+        Ok(())
+    }
+
+    /// Maps and registers a restored file, if the allocation is no piece of a slab.
     ///
     /// # Errors
     /// When it is missing or shorter than it was, its addresses are taken, or the backend refuses it.
     pub fn restore(&mut self, record: PinnedRecord) -> Result<()> {
+        if !self.is_piece(&record) {
+            self.restore_file(File::Whole(record))?;
+        } else if !self.slabs.take_at(record.pages()) {
+            let detail = format!("its addresses {} cannot be had", record.range);
+            return Err(Failure::new(CuError::MAP_FAILED, detail));
+        }
+        self.begin(record)
+    }
+
+    fn restore_file(&mut self, restored: File) -> Result<()> {
         self.reserve()?;
-        let path = self.path(record.id);
+        let (path, pages) = (self.path(&restored), restored.pages());
         let wrong = |what: String| Failure::new(CuError::MAP_FAILED, format!("{}: {what}", path.display()));
-        let pages = record.pages();
-        let there = match record.registered {
+        let there = match restored {
             // Claimed just now, by whoever has read this record.
-            true => is_application_memory(record.range) && self.claims.release(pages),
-            false => self.window.contains(pages.base, pages.bytes),
+            File::Whole(record) if record.registered => {
+                is_application_memory(record.range) && self.claims.release(pages)
+            }
+            _ => self.window.contains(pages.base, pages.bytes),
         };
         if !there || !self.is_free(pages) {
-            return Err(wrong(format!("its addresses {} cannot be had", record.range)));
+            return Err(wrong(format!("its addresses {pages} cannot be had")));
         }
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| wrong(error.to_string()))?;
@@ -203,22 +307,41 @@ impl PinnedMemory {
         // What was zeros has no room yet.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, pages.bytes)
             .map_err(|error| wrong(error.to_string()))?;
-        self.map(&file, &record)?;
-        self.placed.insert(pages.base, record);
-        insert(&mut self.live, record.id, record)
+        self.map(&file, &restored)?;
+        self.place(restored);
+        Ok(())
     }
 
-    /// Frees an allocation: it goes when all of `markers` are complete.
+    /// Frees an allocation: it goes when all of `markers` are complete. Answers the base of a slab that the application is to unmap, or 0.
     ///
     /// # Errors
     /// `INVALID_VALUE` when there is none.
-    pub fn free(&mut self, id: PinnedId, markers: Vec<Marker>) -> Result<()> {
+    pub fn free(&mut self, id: PinnedId, markers: Vec<Marker>) -> Result<u64> {
         let Some(record) = self.live.remove(&id) else {
             return Err(Failure::new(CuError::INVALID_VALUE, format!("there is no {id:?}")));
         };
-        self.freed.push((record, markers));
+        self.end(record, markers);
         self.settle();
-        Ok(())
+        Ok(self.slabs.spare().unwrap_or(0))
+    }
+
+    /// Notes that the application has unmapped a slab, as it was told to; 0 is none. Answers the next, or 0.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for a slab of which it was not told.
+    pub fn leave(&mut self, slab: u64) -> Result<u64> {
+        if slab != 0 {
+            let over = self.slabs.leave(slab).map_err(|()| {
+                Failure::new(
+                    CuError::INVALID_VALUE,
+                    format!("no slab that is to be unmapped begins at {slab:#x}"),
+                )
+            })?;
+            if let Some(range) = over {
+                self.remove(File::Slab(range));
+            }
+        }
+        Ok(self.slabs.spare().unwrap_or(0))
     }
 
     /// Frees everything of a context that is ending: nothing can touch it any more.
@@ -228,7 +351,7 @@ impl PinnedMemory {
         }
         // What was registered is freed by the application, when it has its contents back.
         let gone = take_out(&mut self.live, |record| record.ctx == ctx && !record.registered);
-        self.freed.extend(gone.into_iter().map(|record| (record, Vec::new())));
+        gone.into_iter().for_each(|record| self.end(record, Vec::new()));
         self.settle();
     }
 
@@ -246,16 +369,31 @@ impl PinnedMemory {
         };
         let over: Vec<_> = self.freed.extract_if(.., over).collect();
         for (record, _) in over {
-            let unregistered = self.backend.unregister_host(record.pages()).map_err(Failure::from);
-            if let Err(failure) = unregistered.and(self.unmap(&record)) {
-                tracing::warn!(range = %record.range, %failure, "pinned memory not freed");
+            if !self.is_piece(&record) {
+                self.remove(File::Whole(record));
+                continue;
             }
-            let _ = rustix::fs::unlink(self.path(record.id));
-            let base = record.pages().base;
-            self.placed.remove(&base);
-            if !record.registered {
-                self.full_to = self.full_to.min(base);
+            let pages = record.pages();
+            // For the next one, and so that no image has what is of no use.
+            // SAFETY: pages of a slab, which is mapped; no work uses them any more, and they are nobody's yet.
+            unsafe { std::ptr::write_bytes(pages.base as *mut u8, 0, pages.bytes as usize) };
+            if let Some(range) = self.slabs.give_back(pages) {
+                self.remove(File::Slab(range));
             }
+        }
+    }
+
+    /// Leaves nothing of a file.
+    fn remove(&mut self, file: File) {
+        let pages = file.pages();
+        let unregistered = self.backend.unregister_host(pages).map_err(Failure::from);
+        if let Err(failure) = unregistered.and(self.unmap(&file)) {
+            tracing::warn!(%pages, %failure, "pinned memory not freed");
+        }
+        let _ = rustix::fs::unlink(self.path(&file));
+        self.files.remove(&pages.base);
+        if !file.is_registered() {
+            self.full_to = self.full_to.min(pages.base);
         }
     }
 
@@ -264,13 +402,16 @@ impl PinnedMemory {
         self.live.values().copied()
     }
 
+    /// Every slab.
+    pub fn slabs(&self) -> impl Iterator<Item = SlabRecord> + '_ {
+        self.slabs.records()
+    }
+
     /// Whether the bytes lie in one live allocation.
     #[must_use]
     pub fn contains(&self, address: u64, bytes: u64) -> bool {
-        let before = self.placed.range(..=address).next_back();
-        before.is_some_and(|(_, record)| {
-            record.range.contains(address, bytes) && self.live.contains_key(&record.id)
-        })
+        let before = self.by_address.range(..=address).next_back();
+        before.is_some_and(|(&base, &found)| Range { base, bytes: found }.contains(address, bytes))
     }
 
     /// Whether the bytes lie in one live allocation, and not in memory of the application's that is registered.
@@ -289,22 +430,29 @@ impl PinnedMemory {
         true
     }
 
-    fn path(&self, id: PinnedId) -> PathBuf {
-        self.dir.join(format!("pinned-{}", id.0))
+    fn path(&self, file: &File) -> PathBuf {
+        self.dir.join(file.name())
     }
 
     fn is_free(&self, pages: Range) -> bool {
-        let before = self.placed.range(..pages.end()).next_back();
-        before.is_none_or(|(_, record)| record.pages().end() <= pages.base)
+        let before = self.files.range(..pages.end()).next_back();
+        before.is_none_or(|(_, file)| file.pages().end() <= pages.base)
     }
 
-    /// The lowest address with room.
-    fn gap(&self, bytes: u64) -> Option<u64> {
+    /// The lowest address with room for a file.
+    fn gap(&self, bytes: u64) -> Result<u64> {
+        self.find_gap(bytes).ok_or_else(|| {
+            let detail = format!("{bytes} bytes of pinned memory do not fit into {}", self.window);
+            Failure::new(CuError::OUT_OF_MEMORY, detail)
+        })
+    }
+
+    fn find_gap(&self, bytes: u64) -> Option<u64> {
         let alignment = if bytes >= HUGE { HUGE } else { PAGE };
         let size = bytes.checked_next_multiple_of(PAGE)?;
         let mut base = self.full_to.checked_next_multiple_of(alignment)?;
         // What is registered lies elsewhere.
-        for range in self.placed.range(self.full_to..self.window.end()).map(|(_, record)| record.pages()) {
+        for range in self.files.range(self.full_to..self.window.end()).map(|(_, file)| file.pages()) {
             if range.base >= base.checked_add(size)? {
                 break;
             }
@@ -335,11 +483,11 @@ impl PinnedMemory {
         Ok(())
     }
 
-    fn map(&self, file: &OwnedFd, record: &PinnedRecord) -> Result<()> {
-        let pages = record.pages();
+    fn map(&self, file: &OwnedFd, mapped: &File) -> Result<()> {
+        let pages = mapped.pages();
         // What was registered lies where this process must have nothing.
-        let fixed = if record.registered { MapFlags::FIXED_NOREPLACE } else { MapFlags::FIXED };
-        // SAFETY: the pages lie inside the window, which is ours, and where no live allocation is; or nothing is replaced.
+        let fixed = if mapped.is_registered() { MapFlags::FIXED_NOREPLACE } else { MapFlags::FIXED };
+        // SAFETY: the pages lie inside the window, which is ours, and where no file is; or nothing is replaced.
         let got = unsafe {
             rustix::mm::mmap(
                 pages.base as *mut c_void,
@@ -355,16 +503,16 @@ impl PinnedMemory {
             Failure::new(code, format!("pinned memory {pages} cannot be mapped: {error}"))
         })?;
         if let Err(code) = self.backend.register_host(pages) {
-            self.unmap(record)?;
+            self.unmap(mapped)?;
             return Err(Failure::new(code, format!("pinned memory {pages} cannot be registered")));
         }
         Ok(())
     }
 
     /// Leaves nothing behind the pages; addresses of the window stay claimed.
-    fn unmap(&self, record: &PinnedRecord) -> Result<()> {
-        let pages = record.pages();
-        if record.registered {
+    fn unmap(&self, file: &File) -> Result<()> {
+        let pages = file.pages();
+        if file.is_registered() {
             // SAFETY: what this made at these addresses, which no work uses any more.
             let gone = unsafe { rustix::mm::munmap(pages.base as *mut c_void, pages.bytes as usize) };
             return gone.map_err(|error| {
@@ -374,7 +522,7 @@ impl PinnedMemory {
                 )
             });
         }
-        // SAFETY: the pages lie inside the window and belong to one allocation, which no work uses any more.
+        // SAFETY: the pages lie inside the window and belong to one file, which no work uses any more.
         let got = unsafe {
             rustix::mm::mmap_anonymous(
                 pages.base as *mut c_void,
@@ -391,10 +539,10 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        for record in self.placed.values() {
-            let _ = self.backend.unregister_host(record.pages());
-            if record.registered {
-                let _ = self.unmap(record);
+        for file in self.files.values() {
+            let _ = self.backend.unregister_host(file.pages());
+            if file.is_registered() {
+                let _ = self.unmap(file);
             }
         }
         if self.reserved {

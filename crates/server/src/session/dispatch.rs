@@ -46,7 +46,7 @@ impl Session {
         dispatch!(request, self, caller;
             GetFacts ContextCreate ContextDestroy ContextSynchronize ContextGetLimit ContextSetLimit
             ContextSetCacheConfig PeerAccess CanAccessPeer TakeOutput Notice
-            MemAlloc MemFree MemInfo PinnedAlloc PinnedFree ManagedAlloc ManagedKeep
+            MemAlloc MemFree MemInfo PinnedAlloc PinnedFree SlabFree ManagedAlloc ManagedKeep
             ManagedLeave
             CopyFromInline CopyFromSlot SlotWait CopyToInline CopyToSlot CopyToSlotWait Copy CopyWait Copy3D Fill CopyPeer
             CopyRowsFromSlot CopyRowsToSlot

@@ -9,7 +9,7 @@ use crate::memory::{DeviceMemory, PAGE, Room, ShadowRecord};
 use crate::objects::{Context, Marker, Stream, StreamKey};
 use crate::{lock, read};
 use backend::Range;
-use wire::{ContextId, CuError};
+use wire::{ContextId, CuError, PinnedPlace};
 
 impl Session {
     pub(super) fn device_memory(&self, device: usize) -> Result<&DeviceMemory> {
@@ -162,12 +162,11 @@ impl Execute for wire::MemInfo {
 }
 
 impl Execute for wire::PinnedAlloc {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<PinnedPlace> {
         if self.ctx != ContextId::NONE {
             session.context(self.ctx)?;
         }
-        let record = lock(&session.pinned).allocate(self.pinned, self.ctx, self.bytes, self.flags)?;
-        Ok(record.range.base)
+        lock(&session.pinned).allocate(self.pinned, self.ctx, self.bytes, self.flags)
     }
 }
 
@@ -186,8 +185,14 @@ impl Execute for wire::HostUnregister {
 }
 
 impl Execute for wire::PinnedFree {
-    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
         let marks = session.marks()?;
         lock(&session.pinned).free(self.pinned, marks)
+    }
+}
+
+impl Execute for wire::SlabFree {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
+        lock(&session.pinned).leave(self.slab)
     }
 }

@@ -120,6 +120,7 @@ impl Footprint {
             Request::PeerAccess(_)
             | Request::MemFree(_)
             | Request::PinnedFree(_)
+            | Request::SlabFree(_)
             | Request::ManagedKeep(_)
             | Request::ManagedLeave(_)
             | Request::PoolDestroy(_)

@@ -345,6 +345,6 @@ fn a_link_in_place_of_an_upload_is_not_followed() {
     let load = ModuleLoad { ctx: CTX, module: ModuleId(2), upload: UploadId(5), options: vec![], managed: 0 };
     assert_eq!(thread.call(load), Err(CuError::INVALID_IMAGE));
     std::os::unix::fs::symlink(&target, app.dir.path().join("pinned-6")).unwrap();
-    assert!(thread.call(PinnedAlloc { ctx: CTX, pinned: PinnedId(6), bytes: 1, flags: 0 }).is_err());
+    assert!(thread.pin(6, 2 << 20).is_err());
     assert_eq!(std::fs::read_to_string(&target).unwrap(), BASIC);
 }

@@ -14,6 +14,7 @@ mod pools;
 mod registered;
 mod session;
 mod sharing;
+mod slabs;
 mod textures;
 mod virtual_memory;
 mod ways;

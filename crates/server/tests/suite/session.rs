@@ -204,70 +204,95 @@ fn variables_are_copied_to_and_from() {
     assert_eq!(thread.call(gone), Err(CuError::NOT_FOUND));
 }
 
+/// A piece of a slab, and an allocation with a file of its own.
+const PINNED_BYTES: [u64; 2] = [10_000, (1 << 20) + 1];
+
 #[test]
 fn pinned_memory_is_shared() {
-    let (mut app, mut thread) = App::with_context();
-    let pinned = PinnedId(9);
-    let (ours, address) = app.pinned(&mut thread, pinned, 10_000);
-    ours.word(0).store(41, Ordering::Release);
-    let module = app.load(&mut thread, 2, BASIC);
-    let add = thread.function(module, 3, "add_one");
-    thread.launch(add, Stream::Legacy, 1, &[address], &[1]);
-    thread.synchronize().unwrap();
-    assert_eq!(ours.word(0).load(Ordering::Acquire), 42);
-    let device = thread.alloc(4);
-    thread.call(CopyWait { ctx: CTX, stream: Stream::Legacy, dst: device, src: address, bytes: 4 }).unwrap();
-    assert_eq!(thread.get(device, 1), [42]);
-    let twice = PinnedAlloc { ctx: CTX, pinned, bytes: 1, flags: 0 };
-    assert_eq!(thread.call(twice), Err(CuError::INVALID_HANDLE));
-    thread.call(PinnedFree { pinned }).unwrap();
-    assert!(!app.dir.path().join("pinned-9").exists());
-    assert_eq!(thread.call(PinnedFree { pinned }), Err(CuError::INVALID_VALUE));
-    let again = thread.call(PinnedAlloc { ctx: CTX, pinned: PinnedId(10), bytes: 1, flags: 0 }).unwrap();
-    assert_eq!(again, address);
+    for bytes in PINNED_BYTES {
+        let (mut app, mut thread) = App::with_context();
+        let pinned = PinnedId(9);
+        let (ours, address) = app.pinned(&mut thread, pinned, bytes);
+        ours.word(0).store(41, Ordering::Release);
+        let module = app.load(&mut thread, 2, BASIC);
+        let add = thread.function(module, 3, "add_one");
+        thread.launch(add, Stream::Legacy, 1, &[address], &[1]);
+        thread.synchronize().unwrap();
+        assert_eq!(ours.word(0).load(Ordering::Acquire), 42);
+        let device = thread.alloc(4);
+        let copy = |src, bytes| CopyWait { ctx: CTX, stream: Stream::Legacy, dst: device, src, bytes };
+        thread.call(copy(address, 4)).unwrap();
+        assert_eq!(thread.get(device, 1), [42]);
+        for (src, of) in
+            [(address + bytes - 3, 4), (address + bytes, 1), (address - 1, 2), (address, bytes + 1)]
+        {
+            assert_eq!(thread.call(copy(src, of)), Err(CuError::INVALID_VALUE), "{of} bytes at {src:#x}");
+        }
+        assert_eq!(thread.pin(9, 1), Err(CuError::INVALID_HANDLE));
+        thread.call(PinnedFree { pinned }).unwrap();
+        assert!(!app.dir.path().join("pinned-9").exists());
+        assert_eq!(thread.call(copy(address, 4)), Err(CuError::INVALID_VALUE), "it is nobody's");
+        assert_eq!(thread.call(PinnedFree { pinned }), Err(CuError::INVALID_VALUE));
+        let (again, same) = app.pinned(&mut thread, PinnedId(10), bytes);
+        assert_eq!((same, again.word(0).load(Ordering::Acquire)), (address, 0));
+    }
 }
 
 #[test]
 fn freed_pinned_memory_waits_for_its_work_and_nobody_for_it() {
-    let (mut app, mut thread) = App::with_context();
-    let (ours, flags) = app.pinned(&mut thread, PinnedId(8), 4096);
-    let (theirs, address) = app.pinned(&mut thread, PinnedId(9), 4096);
-    let module = app.load(&mut thread, 2, BASIC);
-    let wait_for = thread.function(module, 3, "wait_for");
-    let add = thread.function(module, 4, "add_one");
-    let [stream] = thread.streams([4]).map(Stream::Created);
-    thread.launch(wait_for, stream, 1, &[flags, flags + 4], &[]);
-    thread.launch(add, stream, 1, &[address], &[1]);
-    thread.call(PinnedFree { pinned: PinnedId(9) }).unwrap();
-    assert_eq!(thread.call(PinnedFree { pinned: PinnedId(9) }), Err(CuError::INVALID_VALUE));
-    thread.put(address, &[1]);
-    assert_eq!(thread.call(StreamQuery { ctx: CTX, stream }), Ok(false));
-    assert_eq!(app.client.control().take_error(), Some(CuError::INVALID_VALUE), "it is nobody's any more");
-    let another = thread.call(PinnedAlloc { ctx: CTX, pinned: PinnedId(10), bytes: 1, flags: 0 }).unwrap();
-    assert_ne!(another, address);
-    ours.word(0).store(1, Ordering::Release);
-    thread.call(StreamSynchronize { ctx: CTX, stream }).unwrap();
-    assert_eq!(theirs.word(0).load(Ordering::Acquire), 1, "the kernel had it");
-    app.session.close_gate(LONG).unwrap();
-    assert!(!app.dir.path().join("pinned-9").exists());
-    app.session.open_gate();
-    let again = thread.call(PinnedAlloc { ctx: CTX, pinned: PinnedId(11), bytes: 1, flags: 0 }).unwrap();
-    assert_eq!(again, address);
+    for bytes in PINNED_BYTES {
+        let (mut app, mut thread) = App::with_context();
+        let (ours, flags) = app.pinned(&mut thread, PinnedId(8), 4096);
+        let (theirs, address) = app.pinned(&mut thread, PinnedId(9), bytes);
+        let module = app.load(&mut thread, 2, BASIC);
+        let wait_for = thread.function(module, 3, "wait_for");
+        let add = thread.function(module, 4, "add_one");
+        let [stream] = thread.streams([4]).map(Stream::Created);
+        let device = thread.alloc(4);
+        theirs.word(0).store(6, Ordering::Release);
+        thread.launch(wait_for, stream, 1, &[flags, flags + 4], &[]);
+        thread.launch(add, stream, 1, &[address], &[1]);
+        thread.send(Copy { ctx: CTX, stream, dst: device, src: address, bytes: 4 });
+        thread.call(PinnedFree { pinned: PinnedId(9) }).unwrap();
+        assert_eq!(thread.call(PinnedFree { pinned: PinnedId(9) }), Err(CuError::INVALID_VALUE));
+        thread.put(address, &[1]);
+        assert_eq!(thread.call(StreamQuery { ctx: CTX, stream }), Ok(false));
+        assert_eq!(
+            app.client.control().take_error(),
+            Some(CuError::INVALID_VALUE),
+            "it is nobody's any more"
+        );
+        let another = thread.pin(10, bytes).unwrap().address;
+        assert!(another.abs_diff(address) >= bytes, "{another:#x}");
+        ours.word(0).store(1, Ordering::Release);
+        thread.call(StreamSynchronize { ctx: CTX, stream }).unwrap();
+        assert_eq!(thread.get(device, 1), [7], "the kernel had it");
+        app.session.close_gate(LONG).unwrap();
+        assert!(!app.dir.path().join("pinned-9").exists());
+        app.session.open_gate();
+        let (again, same) = app.pinned(&mut thread, PinnedId(11), bytes);
+        assert_eq!((same, again.word(0).load(Ordering::Acquire)), (address, 0));
+    }
 }
 
 #[test]
 fn pinned_memory_that_work_has_left_goes_unasked() {
     let (mut app, mut thread) = App::with_context();
     let (ours, flags) = app.pinned(&mut thread, PinnedId(8), 4096);
-    let _ = app.pinned(&mut thread, PinnedId(9), 4096);
+    let _ = app.pinned(&mut thread, PinnedId(9), PINNED_BYTES[1]);
+    let (piece, _) = app.pinned(&mut thread, PinnedId(10), PINNED_BYTES[0]);
+    piece.word(5).store(7, Ordering::Release);
     let module = app.load(&mut thread, 2, BASIC);
     let wait_for = thread.function(module, 3, "wait_for");
     thread.launch(wait_for, Stream::Legacy, 1, &[flags, flags + 4], &[]);
     thread.call(PinnedFree { pinned: PinnedId(9) }).unwrap();
+    thread.call(PinnedFree { pinned: PinnedId(10) }).unwrap();
     let file = app.dir.path().join("pinned-9");
     assert!(file.exists());
+    assert_eq!(piece.word(5).load(Ordering::Acquire), 7);
     ours.word(0).store(1, Ordering::Release);
     crate::common::wait_until(|| !file.exists());
+    crate::common::wait_until(|| piece.word(5).load(Ordering::Acquire) == 0);
     drop(thread);
     let _ = app.kill();
 }
@@ -442,7 +467,7 @@ fn a_context_takes_its_objects_along() {
     thread.send(StreamCreate { ctx: CTX, stream: StreamId(4), flags: 0, priority: 0 });
     thread.send(EventCreate { ctx: CTX, event: EventId(5), flags: 0 });
     let pinned = PinnedId(6);
-    thread.call(PinnedAlloc { ctx: CTX, pinned, bytes: 1, flags: 0 }).unwrap();
+    thread.pin(6, 1).unwrap();
     thread.call(ContextDestroy { ctx: CTX }).unwrap();
     assert_eq!(thread.call(EventQuery { event: EventId(5) }), Err(CuError::INVALID_HANDLE));
     assert_eq!(thread.call(ModuleListFunctions { module, first: 0, most: 1 }), Err(CuError::INVALID_HANDLE));

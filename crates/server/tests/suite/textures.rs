@@ -147,7 +147,9 @@ fn arrays_and_objects_come_back_as_they_were() {
 
     let image = images.store.open_image(&id).unwrap();
     let app = App::restore(dir, addresses, SESSION, &image);
-    let mut rig = Rig { thread: app.thread(), page: Pinned::open(app.dir.path(), PAGE), address };
+    // The first piece of its slab.
+    let place = PinnedPlace { address, slab: Some((address, 0)) };
+    let mut rig = Rig { thread: app.thread(), page: Pinned::at(app.dir.path(), PAGE, place), address };
     for (array, desc, seed) in contents {
         rig.holds(array, &desc, seed);
     }

@@ -235,8 +235,7 @@ fn managed_variable(app: &mut App, thread: &mut Thread) -> Fate {
     let told: Vec<_> = needed.variables.iter().map(|it| (it.name.as_str(), it.offset, it.bytes)).collect();
     assert_eq!(told, [("words", 0, 12), ("place", 256, 8)]);
     let (bytes, device) = (needed.bytes, thread.alloc(4096));
-    let pinned = PinnedAlloc { ctx: CTX, pinned: PinnedId(9), bytes, flags: 0 };
-    let address = thread.call(pinned).unwrap();
+    let address = thread.pin(9, bytes).unwrap().address;
     let (registered, own) = (0x6f23_4567_8000, PinnedId(10));
     thread.call(HostRegister { ctx: CTX, pinned: own, address: registered, bytes: 8192, flags: 3 }).unwrap();
     for wrong in [address + 4096, address + 8, registered, device, 4096, u64::MAX - 4095] {
@@ -262,7 +261,7 @@ fn managed_variable_of_a_library(app: &mut App, thread: &mut Thread) -> Fate {
     let needed = thread.call(LibraryManaged { device: Device(0), library }).unwrap();
     let bytes = needed.bytes;
     let pinned = PinnedAlloc { ctx: ContextId::NONE, pinned: PinnedId(9), bytes, flags: 0 };
-    let managed = thread.call(pinned).unwrap();
+    let managed = thread.call(pinned).unwrap().address;
     assert!(thread.call(LibraryBind { device: Device(0), library, managed: managed + 4096 }).is_err());
     thread.call(LibraryBind { device: Device(0), library, managed }).unwrap();
     thread.call(kernel(3)).unwrap();

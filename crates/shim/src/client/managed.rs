@@ -9,7 +9,7 @@ use wire::{ContextId, ManagedAlloc, ManagedKeep, ManagedLeave, MemFree, Notice, 
 
 use super::advice::Advised;
 use super::context::{Context, Owner};
-use super::memory::{ARENAS, DEVICE, Holder, Kind, PINNED};
+use super::memory::{ARENAS, DEVICE, File, Holder, Kind, PINNED};
 use super::thread::Call;
 use super::{forking, pinned};
 
@@ -34,9 +34,9 @@ impl Managed {
     }
 }
 
-fn file(kind: &Kind) -> Option<wire::PinnedId> {
+fn file(kind: &Kind) -> Option<File> {
     match kind {
-        Kind::Managed { id, .. } => Some(*id),
+        Kind::Managed { file, .. } => Some(*file),
         _ => None,
     }
 }
@@ -77,8 +77,8 @@ impl Call<'_> {
             }
         }
         drop(known);
-        self.allocate_shared(context.id, Owner::new(&context), (bytes, 0), |id| Kind::Managed {
-            id,
+        self.allocate_shared(context.id, Owner::new(&context), (bytes, 0), |file| Kind::Managed {
+            file,
             holder,
             advice: Arc::default(),
         })
@@ -91,8 +91,8 @@ impl Call<'_> {
     /// What the server says; `MAP_FAILED`.
     pub fn allocate_for_library(&mut self, bytes: u64) -> CuResult<u64> {
         let owner = Owner::new(&self.session.device(0)?.primary);
-        self.allocate_shared(ContextId::NONE, owner, (bytes, 0), |id| Kind::Managed {
-            id,
+        self.allocate_shared(ContextId::NONE, owner, (bytes, 0), |file| Kind::Managed {
+            file,
             holder: Holder::Library,
             advice: Arc::default(),
         })
@@ -132,7 +132,8 @@ impl Call<'_> {
         };
         match kept {
             Ok(Some(address)) => {
-                let kind = Kind::Managed { id, holder, advice: Arc::default() };
+                let file = File { id, is_piece: false };
+                let kind = Kind::Managed { file, holder, advice: Arc::default() };
                 self.session.add_allocation((address, bytes), Owner::new(context), kind);
             }
             // What was made goes again.

@@ -37,15 +37,15 @@ pub enum Kind {
     Global(u64),
     /// `cuMemHostAlloc` and its like.
     Pinned {
-        /// Its file.
-        id: PinnedId,
+        /// Where it lies.
+        file: File,
         /// `CU_MEMHOSTALLOC_*`.
         flags: u32,
     },
     /// `cuMemAllocManaged`, or variables.
     Managed {
-        /// Its file.
-        id: PinnedId,
+        /// Where it lies, or its shadow pages.
+        file: File,
         /// What it goes with.
         holder: Holder,
         /// What the application has said of it.
@@ -58,6 +58,15 @@ pub enum Kind {
         /// The file that it has been moved to; without one it is out of the device's reach.
         file: Option<PinnedId>,
     },
+}
+
+/// What an allocation that both sides have mapped lies in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct File {
+    /// Its handle.
+    pub id: PinnedId,
+    /// Whether it is a piece of a slab; if not, the file is its own, with the handle's number in its name.
+    pub is_piece: bool,
 }
 
 impl Allocation {
@@ -169,9 +178,8 @@ impl Memory {
     /// Whether pinned memory has that id.
     pub fn has_pinned(&self, id: u32) -> bool {
         let is = |kind: &Kind| match kind {
-            Kind::Pinned { id: found, .. }
-            | Kind::Managed { id: found, .. }
-            | Kind::Registered { file: Some(found), .. } => found.0 == id,
+            Kind::Pinned { file, .. } | Kind::Managed { file, .. } => file.id.0 == id,
+            Kind::Registered { file: Some(found), .. } => found.0 == id,
             _ => false,
         };
         self.read().values().any(|found| is(&found.kind))
@@ -297,7 +305,8 @@ mod tests {
         let memory = Memory::default();
         let (device, pinned) = (0x2000_0000_0200, 0x5000_0000_0000);
         memory.insert(allocation(device, 100, Kind::Device));
-        memory.insert(allocation(pinned, 4096, Kind::Pinned { id: PinnedId(1), flags: 0 }));
+        let file = File { id: PinnedId(1), is_piece: false };
+        memory.insert(allocation(pinned, 4096, Kind::Pinned { file, flags: 0 }));
         assert_eq!(memory.place(device + 50, 50), Some(Place::Device));
         assert_eq!(memory.place(device + 50, 51), None, "beyond the end");
         assert_eq!(memory.place(device - 1, 1), None);

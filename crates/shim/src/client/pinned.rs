@@ -1,4 +1,4 @@
-//! Pinned memory: files that the server makes, mapped at the address that it says.
+//! Pinned memory: files that the server makes, mapped at the address that it says; small allocations have one in common (`slabs.rs`).
 
 use std::ffi::CString;
 use std::ops::Range;
@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult};
-use wire::{ContextId, PinnedAlloc, PinnedFree, PinnedId};
+use wire::{ContextId, PinnedAlloc, PinnedId, PinnedPlace};
 
 use super::context::Owner;
-use super::forking;
-use super::memory::{Kind, PINNED};
+use super::memory::{File, Kind, PINNED};
 use super::thread::Call;
+use super::{forking, slabs};
 use crate::log::{self, Level};
 
 /// `cuMemHostGetFlags` says this of every allocation: with unified addressing all of it is mapped.
@@ -25,13 +25,13 @@ impl Call<'_> {
     /// What the server says; `MAP_FAILED`.
     pub fn allocate_pinned(&mut self, bytes: u64, flags: u32) -> CuResult<u64> {
         let context = Arc::clone(self.context()?);
-        self.allocate_shared(context.id, Owner::new(&context), (bytes, flags), |id| Kind::Pinned {
-            id,
+        self.allocate_shared(context.id, Owner::new(&context), (bytes, flags), |file| Kind::Pinned {
+            file,
             flags: flags | DEVICEMAP,
         })
     }
 
-    /// Allocates memory that application and device have in common, in a context or in none: of the kind that is made of its file's id.
+    /// Allocates memory that application and device have in common, in a context or in none: of the kind that is made of its file.
     ///
     /// # Errors
     /// What the server says; `MAP_FAILED`.
@@ -40,21 +40,24 @@ impl Call<'_> {
         ctx: ContextId,
         owner: Owner,
         (bytes, flags): (u64, u32),
-        kind: impl FnOnce(PinnedId) -> Kind,
+        kind: impl FnOnce(File) -> Kind,
     ) -> CuResult<u64> {
         let id = PinnedId(self.session.next_id());
-        let address = self.ask(&PinnedAlloc { ctx, pinned: id, bytes, flags })?;
-        let file = self.session.folder.join(format!("pinned-{}", id.0));
-        let mapped = {
-            // A child would have it, if it came before the mapping is kept from it.
-            let _alone = forking::moving(self.session);
-            map(&file, address, bytes)
+        let PinnedPlace { address, slab } = self.ask(&PinnedAlloc { ctx, pinned: id, bytes, flags })?;
+        let mapped = match slab {
+            Some(slab) => slabs::map(self.session, slab, (address, bytes)),
+            None => {
+                // A child would have it, if it came before the mapping is kept from it.
+                let _alone = forking::moving(self.session);
+                map(&self.session.folder.join(format!("pinned-{}", id.0)), address, bytes)
+            }
         };
         if let Err(error) = mapped {
-            self.ask(&PinnedFree { pinned: id })?;
+            self.free_file(id)?;
             return Err(error);
         }
-        self.session.add_allocation((address, bytes), owner, kind(id));
+        let file = File { id, is_piece: slab.is_some() };
+        self.session.add_allocation((address, bytes), owner, kind(file));
         Ok(address)
     }
 
@@ -64,7 +67,7 @@ impl Call<'_> {
     /// `INVALID_VALUE` for an address that is none; what the server says.
     pub fn free_pinned(&mut self, address: u64) -> CuResult {
         let pinned = |kind: &Kind| match kind {
-            Kind::Pinned { id, .. } => Some(*id),
+            Kind::Pinned { file, .. } => Some(*file),
             _ => None,
         };
         self.free_shared(address, pinned)
@@ -74,15 +77,17 @@ impl Call<'_> {
     ///
     /// # Errors
     /// `INVALID_VALUE` for an address that is none; what the server says, and then the memory is gone all the same.
-    pub(super) fn free_shared(&mut self, address: u64, file: impl Fn(&Kind) -> Option<PinnedId>) -> CuResult {
+    pub(super) fn free_shared(&mut self, address: u64, file: impl Fn(&Kind) -> Option<File>) -> CuResult {
         // Out of the table first, so that of two threads that free the same memory one is told.
         let allocation = self.session.memory.remove(address, |kind| file(kind).is_some());
         let allocation = allocation.ok_or(CuError::INVALID_VALUE)?;
-        let id = file(&allocation.kind).ok_or(CuError::INVALID_VALUE)?;
-        // Before the server gives the address to the next one.
-        // SAFETY: whoever has it gives it up.
-        unsafe { unmap(allocation.base, allocation.bytes) };
-        self.ask(&PinnedFree { pinned: id })
+        let File { id, is_piece } = file(&allocation.kind).ok_or(CuError::INVALID_VALUE)?;
+        if !is_piece {
+            // Before the server gives the address to the next one.
+            // SAFETY: whoever has it gives it up.
+            unsafe { unmap(allocation.base, allocation.bytes) };
+        }
+        self.free_file(id)
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult};
-use wire::{HostRegister, HostUnregister, PinnedFree, PinnedId};
+use wire::{HostRegister, HostUnregister, PinnedId};
 
 use super::context::Owner;
 use super::forking;
@@ -72,7 +72,7 @@ impl Call<'_> {
 
     /// The server's side of what could not be moved goes.
     fn unmade(&mut self, id: PinnedId, error: CuError) -> CuError {
-        self.ask(&PinnedFree { pinned: id }).err().unwrap_or(error)
+        self.free_file(id).err().unwrap_or(error)
     }
 
     /// Ends a registration. The contents stay where they are.
@@ -106,7 +106,7 @@ impl Call<'_> {
         let pages = Pages::around(found.base, found.bytes).ok_or(CuError::INVALID_VALUE)?;
         move_out(pages, &self.place(id)?.hello)?;
         self.session.memory.set_file(found.base, None);
-        self.ask(&PinnedFree { pinned: id })
+        self.free_file(id)
     }
 
     fn place(&self, id: PinnedId) -> CuResult<Place> {

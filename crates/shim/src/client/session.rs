@@ -18,6 +18,7 @@ use super::memory::{Allocation, Kind, Memory};
 use super::objects::{Callable, Event, Library, Module, Promised, Stream};
 use super::pools::{DevicePools, Pool};
 use super::registry::{Object, Registry};
+use super::slabs::Slabs;
 use super::tensor_maps::TensorMaps;
 use super::thread::{Call, SharedLine};
 use super::{fork, forking, managed, pinned};
@@ -144,6 +145,8 @@ pub struct Session {
     pub moving: Mutex<()>,
     /// Allocations.
     pub memory: Memory,
+    /// Files that small allocations share.
+    pub slabs: Slabs,
     /// Whether managed memory has shadow pages, once that is known.
     pub has_shadows: Mutex<Option<bool>>,
     /// Graphs, captures, executable graphs.
@@ -212,6 +215,7 @@ impl Session {
             opening: Mutex::default(),
             moving: Mutex::default(),
             memory: Memory::default(),
+            slabs: Slabs::default(),
             has_shadows: Mutex::default(),
             graphs: graph::Registry::default(),
             identities,
@@ -321,6 +325,8 @@ impl Session {
         context.end();
         for gone in self.memory.sweep(Allocation::is_gone) {
             match gone.kind {
+                // Its slab stays for others.
+                Kind::Pinned { file, .. } | Kind::Managed { file, .. } if file.is_piece => {}
                 // SAFETY: the application destroyed the context that owns it, and with that gave it up.
                 Kind::Pinned { .. } => unsafe { pinned::unmap(gone.base, gone.bytes) },
                 // SAFETY: the same.
@@ -333,6 +339,8 @@ impl Session {
                 _ => {}
             }
         }
+        // One that stays now goes when something else is freed.
+        let _ = call.leave_slabs();
         self.streams.sweep();
         self.events.sweep();
         self.modules.sweep();

@@ -132,8 +132,8 @@ impl App {
 
     /// Pinned memory: the words that both sides see, and their address.
     pub fn pinned(&self, thread: &mut Thread, pinned: PinnedId, bytes: u64) -> (Pinned, u64) {
-        let address = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes, flags: 0 }).unwrap();
-        (Pinned::open(self.dir.path(), pinned), address)
+        let place = thread.call(PinnedAlloc { ctx: CTX, pinned, bytes, flags: 0 }).unwrap();
+        (Pinned::at(self.dir.path(), pinned, place), place.address)
     }
 
     /// Ends the session as a killed server would, and hands over its files.
@@ -215,6 +215,11 @@ impl Thread {
         reply.result
     }
 
+    /// Where pinned memory of the context's lies.
+    pub fn pin(&mut self, pinned: u32, bytes: u64) -> Result<PinnedPlace, CuError> {
+        self.call(PinnedAlloc { ctx: CTX, pinned: PinnedId(pinned), bytes, flags: 0 })
+    }
+
     pub fn alloc(&mut self, bytes: u64) -> u64 {
         self.call(MemAlloc { ctx: CTX, bytes }).unwrap()
     }
@@ -287,15 +292,32 @@ pub fn wait_until(mut done: impl FnMut() -> bool) {
     }
 }
 
+/// The file of the slab that begins there.
+pub fn slab_file(dir: &Path, base: u64) -> std::path::PathBuf {
+    dir.join(format!("slab-{base:x}"))
+}
+
 /// Words of pinned memory, through the file as the application has it.
 pub struct Pinned(memmap2::MmapMut);
 
 impl Pinned {
+    /// The file of an allocation or registration that has its own.
     pub fn open(dir: &Path, id: PinnedId) -> Self {
-        let path = dir.join(format!("pinned-{}", id.0));
+        Self::open_at(&dir.join(format!("pinned-{}", id.0)), 0)
+    }
+
+    /// An allocation, from its first word on.
+    pub fn at(dir: &Path, id: PinnedId, PinnedPlace { address, slab }: PinnedPlace) -> Self {
+        match slab {
+            Some((base, _)) => Self::open_at(&slab_file(dir, base), address - base),
+            None => Self::open(dir, id),
+        }
+    }
+
+    fn open_at(path: &Path, offset: u64) -> Self {
         let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
         // SAFETY: tests access the mapping by atomics only, and the file keeps its length.
-        Self(unsafe { memmap2::MmapMut::map_mut(&file).unwrap() })
+        Self(unsafe { memmap2::MmapOptions::new().offset(offset).map_mut(&file).unwrap() })
     }
 
     pub fn word(&self, index: usize) -> &std::sync::atomic::AtomicU32 {

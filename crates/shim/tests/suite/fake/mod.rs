@@ -41,6 +41,8 @@ pub struct Fake {
     /// Where the next allocation lies.
     pub next: AtomicU64,
     next_pinned: AtomicU64,
+    /// Slabs: base, and pieces that were ever in each, with those that are there.
+    slabs: Mutex<Vec<(u64, u64, Vec<PinnedId>)>>,
     next_object: AtomicU64,
     /// Libraries with variables in managed memory.
     with_managed: Mutex<Vec<wire::LibraryId>>,
@@ -58,6 +60,15 @@ fn managed_of(image: &[u8]) -> ManagedVariables {
         }
         false => ManagedVariables { bytes: 0, variables: vec![] },
     }
+}
+
+/// Bytes of a slab, which has two pieces.
+const SLAB: u64 = 128 << 10;
+
+/// A slab that the client is to unmap: both pieces were in it, and neither is.
+fn spare(slabs: &[(u64, u64, Vec<PinnedId>)]) -> u64 {
+    let is_over = |(_, used, pieces): &&(u64, u64, Vec<PinnedId>)| *used == 2 && pieces.is_empty();
+    slabs.iter().find(is_over).map_or(0, |(base, ..)| *base)
 }
 
 static FAKE: OnceLock<(PathBuf, Arc<Fake>)> = OnceLock::new();
@@ -124,6 +135,7 @@ impl Fake {
             attributes: Mutex::default(),
             next: AtomicU64::new(DEVICE),
             next_pinned: AtomicU64::new(PINNED),
+            slabs: Mutex::default(),
             next_object: AtomicU64::new(1),
             with_managed: Mutex::default(),
         });
@@ -317,10 +329,24 @@ impl Fake {
             // Managed memory is coherent here.
             Request::ManagedAlloc(_) => encoded(&0u64),
             Request::PinnedAlloc(m) => {
+                let bytes = m.bytes.next_multiple_of(4096);
+                if bytes <= SLAB / 2 {
+                    return encoded(&self.piece(m.pinned));
+                }
                 let file = std::fs::File::create(self.folder.join(format!("pinned-{}", m.pinned.0))).unwrap();
                 file.set_len(m.bytes).unwrap();
-                let bytes = m.bytes.next_multiple_of(4096);
-                encoded(&self.next_pinned.fetch_add(bytes, Ordering::Relaxed))
+                let address = self.next_pinned.fetch_add(bytes, Ordering::Relaxed);
+                encoded(&PinnedPlace { address, slab: None })
+            }
+            Request::PinnedFree(m) => {
+                let mut slabs = self.slabs.lock().unwrap();
+                slabs.iter_mut().for_each(|(.., pieces)| pieces.retain(|piece| *piece != m.pinned));
+                encoded(&spare(&slabs))
+            }
+            Request::SlabFree(m) => {
+                let mut slabs = self.slabs.lock().unwrap();
+                slabs.retain(|(base, ..)| *base != m.slab);
+                encoded(&spare(&slabs))
             }
             Request::CopyToInline(m) => encoded(&Bytes(self.read(m.src, m.bytes.into()))),
             Request::CopyWait(m) => {
@@ -396,6 +422,21 @@ impl Fake {
             Request::ContextGetLimit(m) => encoded(&u64::from(m.limit)),
             _ => Vec::new(),
         }
+    }
+
+    /// A half of a slab.
+    fn piece(&self, pinned: PinnedId) -> PinnedPlace {
+        let mut slabs = self.slabs.lock().unwrap();
+        if slabs.last().is_none_or(|(_, used, _)| *used == 2) {
+            let base = self.next_pinned.fetch_add(SLAB, Ordering::Relaxed);
+            let file = std::fs::File::create(self.folder.join(format!("slab-{base:x}"))).unwrap();
+            file.set_len(SLAB).unwrap();
+            slabs.push((base, 0, Vec::new()));
+        }
+        let (base, used, pieces) = slabs.last_mut().unwrap();
+        pieces.push(pinned);
+        *used += 1;
+        PinnedPlace { address: *base + (*used - 1) * SLAB / 2, slab: Some((*base, SLAB)) }
     }
 
     /// Device memory, or pinned memory, which is mapped in this process.
