@@ -7,7 +7,9 @@ use std::ptr::null_mut;
 
 use crate::fake::{MANAGED, start};
 use cuda_abi::{CuError, sys};
-use cuda_shim::api::{capture::*, library::*, managed::*, memory::*, module::*, stream::*, unified::*};
+use cuda_shim::api::{
+    capture::*, context::*, library::*, managed::*, memory::*, module::*, stream::*, unified::*,
+};
 use sys::{CUmemLocation as Location, CUmemLocationType as Kind};
 
 const INVALID: Result<(), CuError> = Err(CuError::INVALID_VALUE);
@@ -85,7 +87,11 @@ fn check_variables(get: &dyn Fn(&CStr) -> Found) -> u64 {
 /// Whether the program still has the memory there.
 fn is_mapped(address: u64) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().any(|line| line.starts_with(&format!("{address:x}-")))
+    maps.lines().any(|line| {
+        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        (number(start)..number(end)).contains(&address)
+    })
 }
 
 #[test]
@@ -123,6 +129,80 @@ fn variables_are_memory_of_both_as_long_as_their_code_is_there() {
         cuLibraryUnload(library).unwrap();
     }
     assert!(!is_mapped(first) && !is_mapped(second));
+}
+
+/// Where the allocation begins that an address lies in, and its bytes.
+fn around(address: u64) -> Result<(u64, usize), CuError> {
+    let (mut base, mut bytes) = (0, 0);
+    // SAFETY: the pointers are this function's.
+    unsafe { cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, address) }.map(|()| (base, bytes))
+}
+
+#[test]
+fn small_regions_share_a_mapping_as_long_as_one_is_there() {
+    let fake = start();
+    let [first, second, third] = [5000, 64, 4096].map(managed);
+    // Two to a slab, by the fake.
+    assert_eq!(around(first + 4999), Ok((first, 5000)), "the region, and not what it lies in");
+    assert_eq!(around(second), Ok((second, 64)));
+    assert!(around(first + 5000).is_err() && around(second + 64).is_err());
+    // SAFETY: regions of the program's; those that are freed are not used any more.
+    unsafe {
+        assert_eq!(cuMemFree_v2(second + 4), INVALID, "by its beginning");
+        cuMemFree_v2(first).unwrap();
+        assert_eq!(cuMemFree_v2(first), INVALID, "once");
+        assert!(around(first).is_err() && is_mapped(second), "the other is there still");
+        std::ptr::with_exposed_provenance_mut::<u64>(second as usize).write(7);
+        cuMemFree_v2(second).unwrap();
+    }
+    assert!(!is_mapped(first) && !is_mapped(second) && is_mapped(third));
+    let left = fake.picked(|(_, request)| match request {
+        wire::Request::SlabFree(m) => Some(m.slab),
+        _ => None,
+    });
+    assert_eq!(left, [first], "the server hears of it");
+    // SAFETY: as above.
+    unsafe { cuMemFree_v2(third).unwrap() };
+}
+
+#[test]
+fn a_child_has_no_slab() {
+    start();
+    let address = managed(64);
+    // SAFETY: the child does nothing but read, and end.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: natively undefined; here it ends the child.
+        unsafe {
+            let word = std::ptr::with_exposed_provenance::<u64>(address as usize).read_volatile();
+            libc::_exit(i32::from(word != 0))
+        }
+    }
+    let mut status = 0;
+    // SAFETY: waits for that child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");
+}
+
+#[test]
+fn a_slab_outlives_a_context_that_had_a_piece_of_it() {
+    let fake = start();
+    let (kept, mut context) = (managed(64), null_mut());
+    // SAFETY: the pointers are this test's.
+    let gone = unsafe {
+        cuCtxCreate_v4(&raw mut context, null_mut(), 0, 0).unwrap();
+        managed(64)
+    };
+    // SAFETY: nobody uses it any more.
+    unsafe { cuCtxDestroy_v2(context).unwrap() };
+    assert!(around(gone).is_err() && is_mapped(kept));
+    assert_eq!(around(kept), Ok((kept, 64)));
+    let asked = fake.picked(|(_, request)| match request {
+        wire::Request::ContextDestroy(_) => Some(u64::MAX),
+        wire::Request::SlabFree(m) => Some(m.slab),
+        _ => None,
+    });
+    assert_eq!(asked, [u64::MAX, 0], "what is empty now is asked for");
 }
 
 #[test]

@@ -13,8 +13,8 @@ use transport::hello::{HelloListener, Wish};
 use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
 use wire::{
     ArrayDesc, ArrayId, ArrayShape, Bytes, CallbackId, CopyBox, CopySide, DeviceFacts, Encoder,
-    FunctionFacts, LaunchValue, ManagedVariable, ManagedVariables, MipmapId, Names, Param, Pitched, Reply,
-    Request, SessionFacts, TensorMap, TensorMapRequest, Wire,
+    FunctionFacts, LaunchValue, ManagedVariable, ManagedVariables, MipmapId, Names, Param, PinnedId,
+    PinnedPlace, Pitched, Reply, Request, SessionFacts, TensorMap, TensorMapRequest, Wire,
 };
 
 /// Where device memory begins, and how much there is.
@@ -41,8 +41,7 @@ pub struct Fake {
     /// Where the next allocation lies.
     pub next: AtomicU64,
     next_pinned: AtomicU64,
-    /// Slabs: base, and pieces that were ever in each, with those that are there.
-    slabs: Mutex<Vec<(u64, u64, Vec<PinnedId>)>>,
+    slabs: Mutex<Vec<Slab>>,
     next_object: AtomicU64,
     /// Libraries with variables in managed memory.
     with_managed: Mutex<Vec<wire::LibraryId>>,
@@ -63,12 +62,20 @@ fn managed_of(image: &[u8]) -> ManagedVariables {
 }
 
 /// Bytes of a slab, which has two pieces.
-const SLAB: u64 = 128 << 10;
+const SLAB_BYTES: u64 = 128 << 10;
+
+/// A file that small allocations share.
+struct Slab {
+    base: u64,
+    /// How many have been in it.
+    used: u64,
+    /// Those that are.
+    pieces: Vec<PinnedId>,
+}
 
 /// A slab that the client is to unmap: both pieces were in it, and neither is.
-fn spare(slabs: &[(u64, u64, Vec<PinnedId>)]) -> u64 {
-    let is_over = |(_, used, pieces): &&(u64, u64, Vec<PinnedId>)| *used == 2 && pieces.is_empty();
-    slabs.iter().find(is_over).map_or(0, |(base, ..)| *base)
+fn spare(slabs: &[Slab]) -> u64 {
+    slabs.iter().find(|slab| slab.used == 2 && slab.pieces.is_empty()).map_or(0, |slab| slab.base)
 }
 
 static FAKE: OnceLock<(PathBuf, Arc<Fake>)> = OnceLock::new();
@@ -330,7 +337,7 @@ impl Fake {
             Request::ManagedAlloc(_) => encoded(&0u64),
             Request::PinnedAlloc(m) => {
                 let bytes = m.bytes.next_multiple_of(4096);
-                if bytes <= SLAB / 2 {
+                if bytes <= SLAB_BYTES / 2 {
                     return encoded(&self.piece(m.pinned));
                 }
                 let file = std::fs::File::create(self.folder.join(format!("pinned-{}", m.pinned.0))).unwrap();
@@ -340,12 +347,12 @@ impl Fake {
             }
             Request::PinnedFree(m) => {
                 let mut slabs = self.slabs.lock().unwrap();
-                slabs.iter_mut().for_each(|(.., pieces)| pieces.retain(|piece| *piece != m.pinned));
+                slabs.iter_mut().for_each(|slab| slab.pieces.retain(|piece| *piece != m.pinned));
                 encoded(&spare(&slabs))
             }
             Request::SlabFree(m) => {
                 let mut slabs = self.slabs.lock().unwrap();
-                slabs.retain(|(base, ..)| *base != m.slab);
+                slabs.retain(|slab| slab.base != m.slab);
                 encoded(&spare(&slabs))
             }
             Request::CopyToInline(m) => encoded(&Bytes(self.read(m.src, m.bytes.into()))),
@@ -427,16 +434,16 @@ impl Fake {
     /// A half of a slab.
     fn piece(&self, pinned: PinnedId) -> PinnedPlace {
         let mut slabs = self.slabs.lock().unwrap();
-        if slabs.last().is_none_or(|(_, used, _)| *used == 2) {
-            let base = self.next_pinned.fetch_add(SLAB, Ordering::Relaxed);
+        if slabs.last().is_none_or(|slab| slab.used == 2) {
+            let base = self.next_pinned.fetch_add(SLAB_BYTES, Ordering::Relaxed);
             let file = std::fs::File::create(self.folder.join(format!("slab-{base:x}"))).unwrap();
-            file.set_len(SLAB).unwrap();
-            slabs.push((base, 0, Vec::new()));
+            file.set_len(SLAB_BYTES).unwrap();
+            slabs.push(Slab { base, used: 0, pieces: Vec::new() });
         }
-        let (base, used, pieces) = slabs.last_mut().unwrap();
+        let Slab { base, used, pieces } = slabs.last_mut().unwrap();
         pieces.push(pinned);
         *used += 1;
-        PinnedPlace { address: *base + (*used - 1) * SLAB / 2, slab: Some((*base, SLAB)) }
+        PinnedPlace { address: *base + (*used - 1) * SLAB_BYTES / 2, slab: Some((*base, SLAB_BYTES)) }
     }
 
     /// Device memory, or pinned memory, which is mapped in this process.
