@@ -1,4 +1,5 @@
 //! Waits of which the device itself tells the end.
+#![allow(clippy::unwrap_used)]
 
 use crate::common::{App, BASIC, CTX, HELLO, Pinned, Thread, wait_until};
 use std::fs::File;
