@@ -40,4 +40,4 @@ pub use share::*;
 pub use textures::*;
 
 /// Version of the protocol; both sides refuse any other.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;

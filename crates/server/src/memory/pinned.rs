@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -82,6 +82,12 @@ impl File {
     }
 }
 
+/// Forgets what is complete; whether that is all.
+fn is_over(markers: &mut Vec<Marker>) -> bool {
+    markers.retain(|marker| !marker.is_complete());
+    markers.is_empty()
+}
+
 /// Whether a program can have memory of its own there: not among the addresses that sessions give out.
 fn is_application_memory(range: Range) -> bool {
     const END: u64 = 1 << 47;
@@ -106,8 +112,8 @@ pub struct PinnedMemory {
     slabs: Slabs,
     /// Up to here no page of the window is free.
     full_to: u64,
-    /// What is freed, and what has to be complete before it goes.
-    freed: Vec<(PinnedRecord, Vec<Marker>)>,
+    /// What is freed, in order, and what has to be complete before it goes.
+    freed: VecDeque<(PinnedRecord, Vec<Marker>)>,
     /// Addresses of registered memory, taken before it is restored.
     claims: Claims,
 }
@@ -126,7 +132,7 @@ impl PinnedMemory {
             files: BTreeMap::new(),
             slabs: Slabs::default(),
             full_to: window.base,
-            freed: Vec::new(),
+            freed: VecDeque::new(),
             claims: Claims::default(),
         }
     }
@@ -143,10 +149,15 @@ impl PinnedMemory {
         if bytes == 0 {
             return Err(CuError::INVALID_VALUE.into());
         }
-        self.settle();
         self.reserve()?;
         let piece = piece_bytes(bytes).map(|piece| self.take_piece(piece)).transpose()?.flatten();
-        let base = piece.map_or_else(|| self.gap(bytes), Ok)?;
+        let base = match piece {
+            Some(base) => base,
+            None => {
+                self.settle();
+                self.gap(bytes)?
+            }
+        };
         let record = PinnedRecord { id, ctx, range: Range { base, bytes }, flags, registered: false };
         if piece.is_none() {
             self.make(File::Whole(record), bytes)?;
@@ -157,6 +168,11 @@ impl PinnedMemory {
 
     /// A piece of a slab, a new one if need be; `None` where there is no room for that.
     fn take_piece(&mut self, bytes: u64) -> Result<Option<u64>> {
+        self.settle_first();
+        if let Some(found) = self.slabs.take(bytes) {
+            return Ok(Some(found));
+        }
+        self.settle();
         if let Some(found) = self.slabs.take(bytes) {
             return Ok(Some(found));
         }
@@ -186,7 +202,7 @@ impl PinnedMemory {
         if self.is_piece(&record) {
             self.slabs.free(record.range.base);
         }
-        self.freed.push((record, markers));
+        self.freed.push_back((record, markers));
     }
 
     fn is_piece(&self, record: &PinnedRecord) -> bool {
@@ -321,7 +337,7 @@ impl PinnedMemory {
             return Err(Failure::new(CuError::INVALID_VALUE, format!("there is no {id:?}")));
         };
         self.end(record, markers);
-        self.settle();
+        self.settle_first();
         Ok(self.slabs.spare().unwrap_or(0))
     }
 
@@ -363,23 +379,36 @@ impl PinnedMemory {
 
     /// Gives back what is freed and no work uses any more.
     pub fn settle(&mut self) {
-        let over = |(_, markers): &mut (PinnedRecord, Vec<Marker>)| {
-            markers.retain(|marker| !marker.is_complete());
-            markers.is_empty()
-        };
-        let over: Vec<_> = self.freed.extract_if(.., over).collect();
-        for (record, _) in over {
-            if !self.is_piece(&record) {
-                self.remove(File::Whole(record));
-                continue;
+        for (record, mut markers) in std::mem::take(&mut self.freed) {
+            if is_over(&mut markers) {
+                self.give_back(record);
+            } else {
+                self.freed.push_back((record, markers));
             }
-            let pages = record.pages();
-            // For the next one, and so that no image has what is of no use.
-            // SAFETY: pages of a slab, which is mapped; no work uses them any more, and they are nobody's yet.
-            unsafe { std::ptr::write_bytes(pages.base as *mut u8, 0, pages.bytes as usize) };
-            if let Some(range) = self.slabs.give_back(pages) {
-                self.remove(File::Slab(range));
-            }
+        }
+    }
+
+    /// The same, up to the first that work may use still: of thousands not each is looked at each time.
+    fn settle_first(&mut self) {
+        while let Some((record, markers)) = self.freed.front_mut()
+            && is_over(markers)
+        {
+            let record = *record;
+            self.freed.pop_front();
+            self.give_back(record);
+        }
+    }
+
+    fn give_back(&mut self, record: PinnedRecord) {
+        if !self.is_piece(&record) {
+            return self.remove(File::Whole(record));
+        }
+        let pages = record.pages();
+        // For the next one, and so that no image has what is of no use.
+        // SAFETY: pages of a slab, which is mapped; no work uses them any more, and they are nobody's yet.
+        unsafe { std::ptr::write_bytes(pages.base as *mut u8, 0, pages.bytes as usize) };
+        if let Some(range) = self.slabs.give_back(pages) {
+            self.remove(File::Slab(range));
         }
     }
 
