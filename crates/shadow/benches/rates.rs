@@ -36,7 +36,9 @@ impl Device for Memory {
         for part in parts {
             let from = &bytes[part.clone()];
             // SAFETY: inside the region, which nobody else touches meanwhile.
-            unsafe { self.at(address + part.start as u64).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+            unsafe {
+                self.at(address + part.start as u64).copy_from_nonoverlapping(from.as_ptr(), from.len())
+            };
         }
         Ok(())
     }
@@ -169,7 +171,11 @@ fn cycle(name: &str, bytes: usize, rounds: usize) {
         .map(|round| {
             let begun = Instant::now();
             region.kernel();
-            assert_eq!(region.read((0, 1)), (bytes as u64 / 8).wrapping_mul(round), "what was written before");
+            assert_eq!(
+                region.read((0, 1)),
+                (bytes as u64 / 8).wrapping_mul(round),
+                "what was written before"
+            );
             region.write((0, 1), round + 1);
             begun.elapsed()
         })
@@ -188,7 +194,9 @@ fn main() {
     for threads in [1, 2] {
         let name = format!("read 512 MiB, {threads} threads");
         if is_wanted(&name) {
-            stream(&name, large, threads, |region, part| { std::hint::black_box(region.read(part)); });
+            stream(&name, large, threads, |region, part| {
+                std::hint::black_box(region.read(part));
+            });
         }
     }
     if is_wanted("write 512 MiB") {

@@ -3,35 +3,65 @@
 use std::ops::Range;
 
 /// The most pages that one fault moves: 2 MiB.
-const MOST: usize = 512;
+pub(crate) const MOST: usize = 512;
 
-/// Doubles as long as each fault comes where the last one ended; backwards too, as `memcpy` may go.
+/// How many walks are followed at a time: threads that each have a part, arrays that are read side by side.
+const ROWS: usize = 8;
+
+/// A walk: doubles as long as each fault comes where its last one ended; backwards too, as `memcpy` may go.
 #[derive(Debug)]
-pub(crate) struct Ahead {
-    first: usize,
+struct Row {
     window: usize,
     last: Range<usize>,
 }
 
+/// The walks through a region, those that went on last in front.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    first: usize,
+    rows: Vec<Row>,
+}
+
 impl Ahead {
-    /// Begins with `first` pages.
+    /// Each walk begins with `first` pages.
     pub(crate) fn new(first: usize) -> Self {
-        Self { first, window: first, last: 0..0 }
+        Self { first, rows: Vec::new() }
     }
 
     /// Which of `count` pages a fault at one may move.
     pub(crate) fn bounds(&mut self, page: usize, count: usize) -> Range<usize> {
-        let (goes_on, goes_back) = (page == self.last.end, page + 1 == self.last.start);
-        let is_row = !self.last.is_empty() && (goes_on || goes_back);
-        self.window = if is_row { (self.window * 2).min(MOST) } else { self.first };
-        match is_row && goes_back {
-            true => (page + 1).saturating_sub(self.window)..page + 1,
-            false => page..page.saturating_add(self.window).min(count),
+        let goes_on = |row: &Row| page == row.last.end || page + 1 == row.last.start;
+        let Some(index) = self.rows.iter().position(goes_on) else {
+            self.rows.truncate(ROWS - 1);
+            self.rows.insert(0, Row { window: self.first, last: 0..0 });
+            return page..page.saturating_add(self.first).min(count);
+        };
+        self.rows[..=index].rotate_right(1);
+        let row = &mut self.rows[0];
+        row.window = (row.window * 2).min(MOST);
+        match page == row.last.end {
+            true => page..page.saturating_add(row.window).min(count),
+            false => (page + 1).saturating_sub(row.window)..page + 1,
         }
     }
 
     /// The last fault moved these.
     pub(crate) fn moved(&mut self, run: Range<usize>) {
-        self.last = run;
+        if let Some(row) = self.rows.first_mut() {
+            row.last = run;
+        }
+    }
+
+    /// Whether a walk got to the beginning of what was moved last.
+    pub(crate) fn goes_on(&mut self, page: usize) -> bool {
+        let found = self.rows.iter().position(|row| row.window == MOST && row.last.start == page);
+        found.map(|index| self.rows[..=index].rotate_right(1)).is_some()
+    }
+
+    /// Of which pages the next fault of the walk that went on last will be the first, if that goes forwards and as fast as it can.
+    pub(crate) fn next(&self, count: usize) -> Option<Range<usize>> {
+        let row = self.rows.first().filter(|row| row.window == MOST)?;
+        let next = row.last.end..row.last.end.saturating_add(MOST).min(count);
+        (!next.is_empty()).then_some(next)
     }
 }

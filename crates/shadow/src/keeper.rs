@@ -1,9 +1,9 @@
 //! Keeps the shadows of a session's regions in step with the device.
 
 use crate::device::{Device, Step};
-use crate::region::{Means, Region};
+use crate::region::{Means, Occasion, Region};
 use crate::userfault::{Event, Userfault};
-use crate::work::Work;
+use crate::work::{Flight, Work};
 use crate::{Error, PAGE, Range, Result, lock, serve};
 use std::collections::BTreeMap;
 use std::io;
@@ -101,9 +101,10 @@ impl Keeper {
             what: "UFFDIO_REGISTER",
             source,
         })?;
-        let region = Region::new(range, file);
-        region.empty()?;
-        regions.insert(range.end(), Arc::new(region));
+        for part in Region::parts(range, file)? {
+            part.empty()?;
+            regions.insert(part.range.end(), Arc::new(part));
+        }
         Ok(())
     }
 
@@ -114,15 +115,18 @@ impl Keeper {
     pub fn remove(&self, base: u64) -> Result<()> {
         let mut regions = lock(&self.shared.regions);
         let found = regions.range(base.saturating_add(1)..).next();
-        let Some((end, _)) = found.filter(|(_, region)| region.range.base == base) else {
+        let Some((_, first)) = found.filter(|(_, region)| region.whole.base == base) else {
             return Err(Error::NoRegion(Range { base, bytes: 0 }));
         };
-        let end = *end;
-        let Some(region) = regions.remove(&end) else { return Ok(()) };
+        let ends = base + 1..=first.whole.end();
         // With the lock held: nobody adds a region there before all of this one is gone.
-        let ended = region.end(&self.shared.means());
-        lock(&self.shared.active).remove(&base);
-        ended
+        let ended = regions.extract_if(ends, |_, _| true).map(|(_, part)| {
+            let ended = part.end(&self.shared.means());
+            lock(&self.shared.active).remove(&part.range.base);
+            ended
+        });
+        // Each part, whatever becomes of the one before it.
+        ended.fold(Ok(()), Result::and)
     }
 
     /// Announces work that may reach these regions: what the application has written in them is on the device when this returns.
@@ -136,7 +140,7 @@ impl Keeper {
         self.shared.work.announce();
         let reach = Reach(Some(&self.shared.work));
         self.shared.device.between(Step::Announced);
-        self.shared.retire(scope)?;
+        self.shared.retire(scope, Occasion::Begin)?;
         Ok(reach)
     }
 
@@ -153,7 +157,7 @@ impl Keeper {
     /// # Errors
     /// When something cannot be written back.
     pub fn write_back(&self) -> Result<()> {
-        self.shared.retire(Scope::All)
+        self.shared.retire(Scope::All, Occasion::Drop).map(drop)
     }
 }
 
@@ -182,15 +186,13 @@ impl Shared {
             let woken = self.userfault.wake(range);
             return woken.map_err(|source| Error::Kernel { range, what: "UFFDIO_WAKE", source });
         };
-        let enter = || {
-            lock(&self.active).insert(region.range.base, region.clone());
-            self.device.between(Step::Locked);
-            self.work.is_loose()
-        };
+        let enter = || self.enter(&region);
         for _ in 0..TRIES {
             match region.serve(&self.means(), event, false, enter) {
-                Err(Error::NoRoom(_)) => self.retire(Scope::All)?,
-                Ok(()) if region.has_many_twins() => return self.retire(Scope::Ranges(&[region.range])),
+                Err(Error::NoRoom(_)) => drop(self.retire(Scope::All, Occasion::Drop)?),
+                Ok(()) if region.has_many_twins() => {
+                    return self.retire(Scope::Ranges(&[region.range]), Occasion::Drop).map(drop);
+                }
                 served => return served,
             }
         }
@@ -202,23 +204,33 @@ impl Shared {
         // In this order: what is announced meanwhile, and what is fetched before the list is made, is met below.
         let is_complete = glimpse.all_submitted && !self.device.is_busy();
         self.device.between(Step::Looked);
-        self.retire(Scope::All)?;
-        if is_complete {
-            self.work.is_complete(&glimpse);
+        let occasion = if is_complete { Occasion::End } else { Occasion::Drop };
+        let listed = self.retire(Scope::All, occasion)?;
+        if is_complete && self.work.is_complete(&glimpse) {
+            listed.iter().try_for_each(|region| region.give_back(&self.means(), || self.enter(region)))?;
         }
         Ok(())
     }
 
-    /// Writes back and drops the pages of regions that may have some.
-    fn retire(&self, scope: Scope<'_>) -> Result<()> {
+    /// Enters a region, which is locked, into the list of those that may have pages, and looks **then** whether work may be in flight.
+    fn enter(&self, region: &Arc<Region>) -> Flight {
+        lock(&self.active).insert(region.range.base, Arc::clone(region));
+        self.device.between(Step::Locked);
+        self.work.flight()
+    }
+
+    /// Writes back the pages of regions that may have some, and drops or keeps them; answers with those regions.
+    fn retire(&self, scope: Scope<'_>, occasion: Occasion) -> Result<Vec<Arc<Region>>> {
         let listed: Vec<Arc<Region>> = {
             let active = lock(&self.active);
             active.values().filter(|region| scope.meets(&region.range)).cloned().collect()
         };
         self.device.between(Step::Listed);
-        for region in listed {
-            region.retire(&self.means(), || drop(lock(&self.active).remove(&region.range.base)))?;
+        let settled = self.work.flight().settled;
+        for region in &listed {
+            let over = || drop(lock(&self.active).remove(&region.range.base));
+            region.retire(&self.means(), occasion, settled, over)?;
         }
-        Ok(())
+        Ok(listed)
     }
 }

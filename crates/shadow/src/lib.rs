@@ -10,12 +10,14 @@
 mod ahead;
 mod changes;
 mod device;
+mod habit;
 mod keeper;
 mod pages;
 mod range;
 mod region;
 mod serve;
 mod userfault;
+mod window;
 mod work;
 
 pub use device::{Device, DeviceError, Step};

@@ -3,13 +3,14 @@
 use crate::PAGE;
 use crate::ahead::Ahead;
 use crate::changes::changes;
+use crate::habit::Seen;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Regions of up to so many pages move whole: 256 KiB.
 const WHOLE: usize = 64;
 /// How many pages the first of a row of faults moves.
-const FIRST_READ: usize = 16;
+const FIRST_READ: usize = 64;
 const FIRST_WRITE: usize = 1;
 
 /// Where a page's truth is.
@@ -79,15 +80,34 @@ impl Pages {
             count if count <= WHOLE => 0..count,
             count => ahead.bounds(page, count),
         };
-        let is_other = |at: &usize| self.pages[*at] != like;
-        let begin = (bounds.start..page).rev().find(is_other).map_or(bounds.start, |other| other + 1);
-        let end = (page..bounds.end).find(is_other).unwrap_or(bounds.end);
-        let run = begin..end;
+        let run = alike(&self.pages, like, page, bounds);
         ahead.moved(run.clone());
         match like {
             Page::Absent => Service::Fetch(run),
             _ => Service::Unprotect(run),
         }
+    }
+
+    /// Which pages are likely to be touched next, if somebody walks fast and none of them is there. Touching the first of them is to fault, so that
+    /// [`Self::goes_on`] hears of it.
+    pub fn next(&mut self, fault: Fault) -> Option<Range<usize>> {
+        let ahead = match fault {
+            Fault::Read => &mut self.reads,
+            Fault::Write => &mut self.writes,
+        };
+        let next = ahead.next(self.pages.len())?;
+        if self.pages[next.start] != Page::Absent {
+            return None;
+        }
+        let run = alike(&self.pages, Page::Absent, next.start, next);
+        ahead.moved(run.clone());
+        Some(run)
+    }
+
+    /// A page that is there was touched for the first time: the way of which walk went on.
+    pub fn goes_on(&mut self, page: usize) -> Option<Fault> {
+        let read = self.reads.goes_on(page).then_some(Fault::Read);
+        read.or_else(|| self.writes.goes_on(page).then_some(Fault::Write))
     }
 
     /// These pages are there now, and as they are on the device.
@@ -132,15 +152,7 @@ impl Pages {
     /// Runs of written pages, none longer than `most`.
     #[must_use]
     pub fn changed(&self, most: usize) -> Vec<Range<usize>> {
-        let touched = self.touched.clone();
-        let mut runs: Vec<Range<usize>> = Vec::new();
-        for page in touched.filter(|page| self.pages[*page] == Page::Written) {
-            match runs.last_mut() {
-                Some(last) if last.end == page && last.len() < most => last.end += 1,
-                _ => runs.push(page..page + 1),
-            }
-        }
-        runs
+        self.runs(most, |page| page == Page::Written)
     }
 
     /// What of a run of written pages, in which there is `now`, has to be written back: all of it, but of pages with a twin what differs.
@@ -182,12 +194,45 @@ impl Pages {
         self.pages[touched].fill(Page::Absent);
     }
 
+    /// Which of them are there, as far as a habit goes.
+    pub(crate) fn seen(&self) -> Seen {
+        let among = self.touched();
+        let count = self.pages[among.clone()].iter().filter(|page| **page != Page::Absent).count();
+        Seen { among, count }
+    }
+
+    /// Runs of pages that are there, none longer than `most`.
+    #[must_use]
+    pub fn there(&self, most: usize) -> Vec<Range<usize>> {
+        self.runs(most, |page| page != Page::Absent)
+    }
+
+    fn runs(&self, most: usize, wanted: impl Fn(Page) -> bool) -> Vec<Range<usize>> {
+        let touched = self.touched.clone();
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for page in touched.filter(|page| wanted(self.pages[*page])) {
+            match runs.last_mut() {
+                Some(last) if last.end == page && last.len() < most => last.end += 1,
+                _ => runs.push(page..page + 1),
+            }
+        }
+        runs
+    }
+
     fn touch(&mut self, run: &Range<usize>) {
         self.touched = match self.touched.is_empty() {
             true => run.clone(),
             false => self.touched.start.min(run.start)..self.touched.end.max(run.end),
         };
     }
+}
+
+/// The run of pages like this one around it, within bounds.
+fn alike(pages: &[Page], like: Page, page: usize, bounds: Range<usize>) -> Range<usize> {
+    let is_other = |at: &usize| pages[*at] != like;
+    let begin = (bounds.start..page).rev().find(is_other).map_or(bounds.start, |other| other + 1);
+    let end = (page..bounds.end).find(is_other).unwrap_or(bounds.end);
+    begin..end
 }
 
 #[cfg(test)]
@@ -210,26 +255,47 @@ mod tests {
     #[test]
     fn a_row_of_faults_moves_more_each_time() {
         let mut pages = Pages::new(3000);
-        assert_eq!(serve(&mut pages, 100, Fault::Read), Service::Fetch(100..116));
-        assert_eq!(serve(&mut pages, 116, Fault::Read), Service::Fetch(116..148));
+        assert_eq!(serve(&mut pages, 100, Fault::Read), Service::Fetch(100..164));
+        assert_eq!(serve(&mut pages, 164, Fault::Read), Service::Fetch(164..292));
         assert_eq!(serve(&mut pages, 120, Fault::Write), Service::Unprotect(120..121));
         assert_eq!(
-            serve(&mut pages, 148, Fault::Read),
-            Service::Fetch(148..212),
-            "writes are a row of their own"
+            serve(&mut pages, 292, Fault::Read),
+            Service::Fetch(292..548),
+            "writes are walks of their own"
         );
         assert_eq!(serve(&mut pages, 99, Fault::Read), Service::Fetch(99..100), "not what is there");
-        assert_eq!(serve(&mut pages, 98, Fault::Read), Service::Fetch(67..99), "backwards too");
+        assert_eq!(serve(&mut pages, 98, Fault::Read), Service::Fetch(0..99), "backwards too");
         assert_eq!(serve(&mut pages, 121, Fault::Write), Service::Unprotect(121..123));
         assert_eq!(serve(&mut pages, 2995, Fault::Write), Service::Fetch(2995..2996));
         assert_eq!(serve(&mut pages, 2990, Fault::Read), Service::Fetch(2990..2995), "up to what is there");
+        assert_eq!(serve(&mut pages, 548, Fault::Read), Service::Fetch(548..1060), "several walks at a time");
         assert_eq!(serve(&mut pages, 2996, Fault::Write), Service::Fetch(2996..2998));
         assert_eq!(
             serve(&mut pages, 2998, Fault::Write),
             Service::Fetch(2998..3000),
             "no further than the end"
         );
-        assert_eq!(pages.fault(50, Fault::Read, true), Service::Fetch(50..51));
+        assert_eq!(pages.fault(2500, Fault::Read, true), Service::Fetch(2500..2501));
+    }
+
+    #[test]
+    fn who_walks_fast_is_gone_ahead_of() {
+        let mut pages = Pages::new(3000);
+        for page in [0, 64, 192] {
+            serve(&mut pages, page, Fault::Read);
+            assert_eq!(pages.next(Fault::Read), None, "not fast yet");
+        }
+        serve(&mut pages, 448, Fault::Read);
+        assert_eq!(pages.next(Fault::Read), Some(960..1472));
+        pages.fetched(960..1472);
+        assert_eq!(pages.goes_on(961), None);
+        assert_eq!(pages.goes_on(960), Some(Fault::Read), "it has got there");
+        pages.written(2000..2001, None::<fn(usize) -> Box<[u8]>>);
+        assert_eq!(pages.next(Fault::Read), Some(1472..1984));
+        pages.fetched(1472..1984);
+        assert_eq!(pages.next(Fault::Read), Some(1984..2000), "up to what is there");
+        pages.fetched(1984..2000);
+        assert_eq!(pages.next(Fault::Read), None);
     }
 
     #[test]

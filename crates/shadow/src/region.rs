@@ -1,26 +1,40 @@
 //! One region: its pages, and the file that they lie in.
 
 use crate::device::{Device, Step};
+use crate::habit::Habit;
 use crate::pages::{Pages, Service};
-use crate::userfault::{Event, Userfault};
-use crate::{Error, Fault, PAGE, Range, Result, lock};
+use crate::userfault::{Event, Lack, Userfault};
+use crate::window::{HUGE, Window};
+use crate::work::Flight;
+use crate::{Error, Fault, PAGE, Range, Result, ahead, lock};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// The most pages that are transferred at once: 2 MiB.
 const BATCH: usize = 512;
 
+/// Bytes in a part of a region. Threads that touch different parts don't wait for each other.
+const PART: usize = 64 << 20;
+
 /// The most twins that a region keeps: 32 MiB.
 const TWINS: usize = 8192;
 
-/// A region of managed memory.
+/// A region of managed memory, or a part of one: what is moved by one thread at a time.
 pub(crate) struct Region {
     pub(crate) range: Range,
-    file: OwnedFd,
-    pages: Mutex<Option<Pages>>,
+    /// The whole region, of which this is a part.
+    pub(crate) whole: Range,
+    window: Arc<Window>,
+    kept: Mutex<Option<Kept>>,
+}
+
+/// What is kept of it, until it is freed.
+struct Kept {
+    pages: Pages,
+    habit: Habit,
 }
 
 /// What a region's pages are moved with.
@@ -29,136 +43,218 @@ pub(crate) struct Means<'a> {
     pub(crate) device: &'a dyn Device,
 }
 
+/// Why pages are written back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Occasion {
+    /// Work is about to begin that may reach them.
+    Begin,
+    /// All work is complete.
+    End,
+    /// They are to be dropped.
+    Drop,
+}
+
 impl Region {
-    /// One whose pages, none of which is there, are those of `file`.
-    pub(crate) fn new(range: Range, file: OwnedFd) -> Self {
-        let count = range.bytes as usize / PAGE;
-        Self { range, file, pages: Mutex::new(Some(Pages::new(count))) }
+    /// The parts of a region whose pages, none of which is there, are those of `file`.
+    pub(crate) fn parts(whole: Range, file: OwnedFd) -> Result<Vec<Self>> {
+        let failed = |source| Error::Kernel { range: whole, what: "mmap", source };
+        let window = Arc::new(Window::new(file, whole.bytes as usize).map_err(failed)?);
+        let parts = (0..whole.bytes).step_by(PART).map(|at| {
+            let range = Range { base: whole.base + at, bytes: (whole.bytes - at).min(PART as u64) };
+            let pages = Pages::new(range.bytes as usize / PAGE);
+            let kept = Mutex::new(Some(Kept { pages, habit: Habit::default() }));
+            Self { range, whole, window: Arc::clone(&window), kept }
+        });
+        Ok(parts.collect())
     }
 
     /// Serves a fault. `enter` is called when nobody else can look at the pages, before any of them is there, and answers
-    /// whether work that may reach them may be in flight.
+    /// whether work that may reach them may be in flight, and how often none was.
     pub(crate) fn serve(
         &self,
         means: &Means<'_>,
-        Event { address, fault, is_unmapped }: Event,
+        Event { address, fault, lack }: Event,
         alone: bool,
-        enter: impl FnOnce() -> bool,
+        enter: impl FnOnce() -> Flight,
     ) -> Result<()> {
         let page = (address - self.range.base) as usize / PAGE;
-        let mut pages = lock(&self.pages);
-        let Some(pages) = pages.as_mut() else { return Ok(()) };
-        let loose = enter();
+        let mut kept = lock(&self.kept);
+        let Some(Kept { pages, habit }) = kept.as_mut() else { return Ok(()) };
+        let flight = enter();
+        let loose = flight.loose;
         means.device.between(Step::Asked);
-        if is_unmapped && pages.is_written(page) {
-            return self.map(means, page);
+        if pages.touched().is_empty() {
+            habit.came(flight.settled);
         }
-        if pages.is_there(page) && (is_unmapped || !self.has(page)) {
+        if lack == Lack::Mapping && pages.is_there(page) {
+            return self.remap(means, pages, page, loose);
+        }
+        if lack == Lack::Page && pages.is_there(page) && !self.has(page) {
             pages.lost(page);
         }
         match pages.fault(page, fault, alone) {
-            Service::Wake => match fault {
-                Fault::Read => {
-                    self.kernel("UFFDIO_WAKE", page..page + 1, |range| means.userfault.wake(range))
-                }
-                Fault::Write => self.protect(means, page..page + 1, false),
-            },
+            Service::Wake if fault == Fault::Read => self.wake(means, page),
+            Service::Wake => self.protect(means, page..page + 1, false),
             Service::Unprotect(run) => {
-                let mut before = vec![0; if loose { run.len() * PAGE } else { 0 }];
-                self.copy_out(run.start, &mut before)?;
-                let twin = |at: usize| before[(at - run.start) * PAGE..][..PAGE].into();
-                pages.written(run.clone(), loose.then_some(twin));
+                self.give(pages, run.clone(), loose);
                 self.protect(means, run, false)
             }
             Service::Fetch(run) => {
-                let range = self.of(&run);
-                let mut bytes = vec![0; run.len() * PAGE];
-                means.device.read(range.base, &mut bytes).map_err(|source| Error::Device {
-                    range,
-                    done: "read",
-                    source,
-                })?;
-                means.device.between(Step::Fetched);
-                let fill = |pages: &mut Pages, run, bytes: &[u8]| {
-                    self.fill(means, pages, run, bytes, (fault, loose))
-                };
-                let mut filled = fill(pages, run.clone(), &bytes);
-                if filled.as_ref().is_err_and(|error| is(error, &[Errno::EXIST])) {
-                    // Somebody has read the file where it had holes: CRIU does, for one. Those are no pages of ours.
-                    let rest = (run.clone()).find(|page| !pages.is_there(*page)).unwrap_or(run.end)..run.end;
-                    self.punch(rest.clone())?;
-                    filled = fill(pages, rest.clone(), &bytes[(rest.start - run.start) * PAGE..]);
-                }
-                if filled.is_ok() || pages.is_there(page) {
-                    return Ok(());
-                }
-                // The program may have split the mapping, or there is no room for all.
-                let own = (page - run.start) * PAGE;
-                match fill(pages, page..page + 1, &bytes[own..own + PAGE]) {
-                    Err(error) if is(&error, &[Errno::NOMEM, Errno::NOSPC]) => {
-                        Err(Error::NoRoom(self.of(&(page..page + 1))))
+                // A kernel that cannot map them protected never tells of a write.
+                let fault = if means.userfault.maps_protected() { fault } else { Fault::Write };
+                let own = page..page + 1;
+                let run = match self.make(&run) {
+                    Ok(()) => run,
+                    // There may be room for one.
+                    Err(_) => {
+                        self.make(&own).map(|()| own.clone()).map_err(|_| Error::NoRoom(self.of(&own)))?
                     }
-                    filled => self.kernel("UFFDIO_COPY", page..page + 1, |_| filled),
+                };
+                self.fetch(means, pages, run.clone(), (fault, loose))?;
+                let (done, mapped) = means.userfault.map(self.of(&run), fault == Fault::Read);
+                // The program may have split the mapping; the others are mapped when they are touched.
+                if mapped.is_err() && page >= run.start + done / PAGE {
+                    self.map(means, page, fault == Fault::Read)?;
                 }
+                if run.len() == ahead::MOST {
+                    self.go_ahead(means, pages, fault, loose);
+                }
+                Ok(())
             }
         }
     }
 
-    /// Makes missing pages, as far as that can be done.
-    fn fill(
+    /// Maps a page that is there: the first of what was moved ahead, or one that the program has had unmapped.
+    fn remap(&self, means: &Means<'_>, pages: &mut Pages, page: usize, loose: bool) -> Result<()> {
+        if !pages.is_written(page) && !means.userfault.maps_protected() {
+            self.give(pages, page..page + 1, loose);
+        }
+        self.map(means, page, !pages.is_written(page))?;
+        if let Some(fault) = pages.goes_on(page) {
+            self.go_ahead(means, pages, fault, loose);
+        }
+        Ok(())
+    }
+
+    /// Moves what a program is going to touch that walks fast, while it is still behind it. All is mapped but the first page, so that it is heard of
+    /// when it gets there. What fails is tried again then.
+    fn go_ahead(&self, means: &Means<'_>, pages: &mut Pages, fault: Fault, loose: bool) {
+        let fault = if means.userfault.maps_protected() { fault } else { Fault::Write };
+        // Twins cost more than they help.
+        if loose && fault == Fault::Write {
+            return;
+        }
+        let Some(run) = pages.next(fault) else { return };
+        if self.make(&run).is_ok() && self.fetch(means, pages, run.clone(), (fault, loose)).is_ok() {
+            let _ = means.userfault.map(self.of(&(run.start + 1..run.end)), fault == Fault::Read);
+        }
+    }
+
+    /// Makes pages in the file, or none where there is no room for all.
+    fn make(&self, run: &std::ops::Range<usize>) -> Result<()> {
+        let made = self.window.make(self.pages_of_file(run));
+        made.or_else(|source| {
+            self.punch_exactly(run.clone())?;
+            Err(Error::Kernel { range: self.of(run), what: "MADV_POPULATE_WRITE", source })
+        })
+    }
+
+    /// Copies pages from the device, which the file has and nobody has mapped.
+    fn fetch(
         &self,
         means: &Means<'_>,
         pages: &mut Pages,
         run: std::ops::Range<usize>,
-        bytes: &[u8],
         (fault, loose): (Fault, bool),
-    ) -> io::Result<()> {
-        let (done, filled) = means.userfault.fill(self.of(&run).base, bytes, fault == Fault::Read);
-        let there = run.start..run.start + done / PAGE;
+    ) -> Result<()> {
+        self.read(means, &run)?;
+        means.device.between(Step::Fetched);
         match fault {
-            Fault::Read => pages.fetched(there),
-            Fault::Write => {
-                let twin = |at: usize| bytes[(at - run.start) * PAGE..][..PAGE].into();
-                pages.written(there, loose.then_some(twin));
-            }
+            Fault::Read => pages.fetched(run),
+            Fault::Write => self.give(pages, run, loose),
         }
-        filled
-    }
-
-    /// Writes back what the application has changed, and drops all pages; `over` is called when that is done and nobody else can have
-    /// looked at them since.
-    pub(crate) fn retire(&self, means: &Means<'_>, over: impl FnOnce()) -> Result<()> {
-        let mut pages = lock(&self.pages);
-        let Some(pages) = pages.as_mut() else { return Ok(()) };
-        let mut buffer = Vec::new();
-        for run in pages.changed(BATCH) {
-            self.protect(means, run.clone(), true)?;
-            means.device.between(Step::Protected);
-            buffer.resize(run.len() * PAGE, 0);
-            self.copy_out(run.start, &mut buffer)?;
-            self.write_back(means, pages, run.clone(), &buffer)?;
-            pages.clean(run);
-            means.device.between(Step::Written);
-        }
-        let touched = pages.touched();
-        if !touched.is_empty() {
-            self.punch(touched)?;
-            pages.dropped();
-            means.device.between(Step::Dropped);
-        }
-        over();
         Ok(())
     }
 
-    /// Writes a run of written pages, in which there is `bytes`, to the device.
-    fn write_back(
+    /// Reads pages of the device into the file.
+    fn read(&self, means: &Means<'_>, run: &std::ops::Range<usize>) -> Result<()> {
+        let range = self.of(run);
+        // SAFETY: pages that the file has, and only who has locked the region writes: the application has them not mapped, or may not write
+        // them. What a system call still writes that was under way before that lands as anywhere else that two write at once.
+        let bytes = unsafe { &mut *self.bytes(run) };
+        let failed = |source| Error::Device { range, done: "read", source };
+        means.device.read(range.base, bytes).map_err(failed)
+    }
+
+    /// Notes that pages that are there may be written, with their twins where work may be in flight.
+    fn give(&self, pages: &mut Pages, run: std::ops::Range<usize>, loose: bool) {
+        // SAFETY: as in `read`; these are only copied.
+        let twin = |at: usize| unsafe { &*self.bytes(&(at..at + 1)) }.into();
+        pages.written(run, loose.then_some(twin));
+    }
+
+    /// Writes back what the application has changed. Then all pages are dropped, and `over` is called when that is done and nobody else can have
+    /// looked at them since; or they are kept, and brought up to date when work is complete.
+    pub(crate) fn retire(
         &self,
         means: &Means<'_>,
-        pages: &Pages,
-        run: std::ops::Range<usize>,
-        bytes: &[u8],
+        occasion: Occasion,
+        settled: u64,
+        over: impl FnOnce(),
     ) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        let Some(Kept { pages, habit }) = kept.as_mut() else { return Ok(()) };
+        let touched = pages.touched();
+        if touched.is_empty() {
+            over();
+            return Ok(());
+        }
+        let changed = pages.changed(BATCH);
+        for run in &changed {
+            self.protect(means, run.clone(), true)?;
+            means.device.between(Step::Protected);
+            self.write_back(means, pages, run.clone())?;
+            pages.clean(run.clone());
+            means.device.between(Step::Written);
+        }
+        let stay = match occasion {
+            Occasion::Begin => habit.begins(pages.seen(), changed, settled),
+            Occasion::End => {
+                let keep = habit.ends(pages.seen(), settled);
+                keep && pages.there(BATCH).iter().all(|run| self.read(means, run).is_ok())
+            }
+            Occasion::Drop => false,
+        };
+        if !stay {
+            self.punch(touched)?;
+            pages.dropped();
+            means.device.between(Step::Dropped);
+            over();
+        }
+        Ok(())
+    }
+
+    /// Lets pages be written that are kept and that the application has written each time: it would only fault. `enter` as in [`Self::serve`].
+    pub(crate) fn give_back(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        let Some(Kept { pages, habit }) = kept.as_mut() else { return Ok(()) };
+        if !habit.keeps() || pages.touched().is_empty() || enter().loose {
+            return Ok(());
+        }
+        for run in habit.written() {
+            if run.clone().all(|page| pages.is_there(page) && !pages.is_written(page)) {
+                self.give(pages, run.clone(), false);
+                self.protect(means, run.clone(), false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a run of written pages, which nobody can write now, to the device.
+    fn write_back(&self, means: &Means<'_>, pages: &Pages, run: std::ops::Range<usize>) -> Result<()> {
         let range = self.of(&run);
+        // SAFETY: as in `read`.
+        let bytes = unsafe { &*self.bytes(&run) };
         let parts = pages.to_write(run, bytes);
         let written = if parts.is_empty() { Ok(()) } else { means.device.write(range.base, bytes, &parts) };
         written.map_err(|source| Error::Device { range, done: "written", source })
@@ -171,17 +267,28 @@ impl Region {
 
     /// Whether it has so many twins that they had better go.
     pub(crate) fn has_many_twins(&self) -> bool {
-        lock(&self.pages).as_ref().is_some_and(|pages| pages.twins() > TWINS)
+        lock(&self.kept).as_ref().is_some_and(|kept| kept.pages.twins() > TWINS)
     }
 
     /// The region is freed: nothing of it is kept.
     pub(crate) fn end(&self, means: &Means<'_>) -> Result<()> {
-        *lock(&self.pages) = None;
+        *lock(&self.kept) = None;
         match means.userfault.unregister(self.range) {
             // The application has ended, or has them mapped no more.
             Err(error) if is(&error, &[Errno::INVAL, Errno::NOMEM]) => Ok(()),
             asked => self.kernel("UFFDIO_UNREGISTER", 0..self.range.bytes as usize / PAGE, |_| asked),
         }
+    }
+
+    /// These pages of it, in its file.
+    fn pages_of_file(&self, run: &std::ops::Range<usize>) -> std::ops::Range<usize> {
+        let before = (self.range.base - self.whole.base) as usize / PAGE;
+        before + run.start..before + run.end
+    }
+
+    fn bytes(&self, run: &std::ops::Range<usize>) -> *mut [u8] {
+        let pages = self.pages_of_file(run);
+        self.window.at(pages.start * PAGE..pages.end * PAGE)
     }
 
     fn of(&self, run: &std::ops::Range<usize>) -> Range {
@@ -200,20 +307,31 @@ impl Region {
         }
     }
 
-    /// Maps a page that is there.
-    fn map(&self, means: &Means<'_>, page: usize) -> Result<()> {
-        self.kernel("UFFDIO_CONTINUE", page..page + 1, |range| match means.userfault.map(range) {
-            // It has been done since.
-            Err(error) if is(&error, &[Errno::EXIST]) => means.userfault.wake(range),
+    /// Maps a page that the file has, for whom waits for it.
+    fn map(&self, means: &Means<'_>, page: usize, protect: bool) -> Result<()> {
+        self.kernel("UFFDIO_CONTINUE", page..page + 1, |range| match means.userfault.map(range, protect).1 {
+            // It has been done since, or somebody has taken the page out: who waits tries again.
+            Err(error) if is(&error, &[Errno::EXIST, Errno::FAULT]) => means.userfault.wake(range),
             mapped => mapped,
         })
     }
 
-    /// Takes pages out of the file, and of the application.
+    fn wake(&self, means: &Means<'_>, page: usize) -> Result<()> {
+        self.kernel("UFFDIO_WAKE", page..page + 1, |range| means.userfault.wake(range))
+    }
+
+    /// Takes pages out of the file, and of the application, and what the kernel has in one piece with them: none of that is there.
     fn punch(&self, run: std::ops::Range<usize>) -> Result<()> {
+        let begin = run.start * PAGE / HUGE * HUGE;
+        let end = (run.end * PAGE).next_multiple_of(HUGE).min(self.range.bytes as usize);
+        self.punch_exactly(begin / PAGE..end / PAGE)
+    }
+
+    fn punch_exactly(&self, run: std::ops::Range<usize>) -> Result<()> {
         self.kernel("fallocate", run, |range| {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            Ok(rustix::fs::fallocate(&self.file, flags, range.base - self.range.base, range.bytes)?)
+            let at = range.base - self.whole.base;
+            Ok(rustix::fs::fallocate(self.window.file(), flags, at, range.bytes)?)
         })
     }
 
@@ -234,25 +352,8 @@ impl Region {
 
     /// Whether the file has a page.
     fn has(&self, page: usize) -> bool {
-        let at = (page * PAGE) as u64;
-        rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(at)) == Ok(at)
-    }
-
-    /// Copies what is in pages that nobody can write.
-    fn copy_out(&self, page: usize, bytes: &mut [u8]) -> Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = page * PAGE + done;
-            let range = Range { base: self.range.base + at as u64, bytes: (bytes.len() - done) as u64 };
-            let failed = |source| Error::Kernel { range, what: "pread", source };
-            match rustix::io::pread(&self.file, &mut bytes[done..], at as u64) {
-                Ok(0) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
-                Ok(read) => done += read,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(failed(error.into())),
-            }
-        }
-        Ok(())
+        let at = (self.pages_of_file(&(page..page + 1)).start * PAGE) as u64;
+        rustix::fs::seek(self.window.file(), rustix::fs::SeekFrom::Data(at)) == Ok(at)
     }
 }
 

@@ -11,7 +11,7 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 // What bindgen cannot read in <linux/userfaultfd.h>, since the values are casts there.
-const COPY_WRITE_PROTECTED: u64 = 1 << 1;
+const MAP_PROTECTED: u64 = 1 << 1;
 const PROTECT: u64 = 1 << 0;
 
 /// What must be had: faults of pages of tmpfs that are missing, or there and not mapped, and of protected ones that are written
@@ -20,6 +20,8 @@ const FEATURES: u32 = sys::UFFD_FEATURE_MISSING_SHMEM
     | sys::UFFD_FEATURE_MINOR_SHMEM
     | sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP
     | sys::UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+/// A kernel that has this (Linux 6.4) can map pages protected, too.
+const FEATURE_MAP_PROTECTED: u32 = sys::UFFD_FEATURE_WP_UNPOPULATED;
 
 /// A fault that somebody waits for.
 #[derive(Clone, Copy, Debug)]
@@ -28,13 +30,28 @@ pub(crate) struct Event {
     pub(crate) address: u64,
     /// What was tried.
     pub(crate) fault: Fault,
-    /// Whether the file has the page, and the application has it not mapped.
-    pub(crate) is_unmapped: bool,
+    /// What the page lacked.
+    pub(crate) lack: Lack,
+}
+
+/// Why a page could not be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lack {
+    /// The file has no such page.
+    Page,
+    /// The application has it not mapped.
+    Mapping,
+    /// It is protected.
+    Right,
 }
 
 /// The faults of one process's memory. It works on the memory of the process that has made it, whoever holds it.
 #[derive(Debug)]
-pub struct Userfault(OwnedFd);
+pub struct Userfault {
+    fd: OwnedFd,
+    /// Whether pages can be mapped so that writing them faults.
+    maps_protected: bool,
+}
 
 impl Userfault {
     /// Makes one of this process's own memory, for faults of system calls too.
@@ -52,9 +69,10 @@ impl Userfault {
     /// # Errors
     /// The kernel's, if it has not what is needed or the descriptor is something else.
     pub fn open(fd: OwnedFd) -> io::Result<Self> {
-        let this = Self(fd);
+        let mut this = Self { fd, maps_protected: false };
         let api = sys::uffdio_api { api: sys::UFFD_API.into(), features: FEATURES.into(), ioctls: 0 };
-        this.ask::<{ ioctl::UFFDIO_API }, _>(api)?;
+        let answer = this.ask::<{ ioctl::UFFDIO_API }, _>(api)?;
+        this.maps_protected = answer.features & u64::from(FEATURE_MAP_PROTECTED) != 0;
         Ok(this)
     }
 
@@ -84,32 +102,27 @@ impl Userfault {
         self.ask::<{ ioctl::UFFDIO_WRITEPROTECT }, _>(protect).map(drop)
     }
 
-    /// Maps pages that the file has, to be written, and wakes who waits for them.
-    pub(crate) fn map(&self, range: Range) -> io::Result<()> {
-        let map = sys::uffdio_continue { range: raw(range), mode: 0, mapped: 0 };
-        self.ask::<{ ioctl::UFFDIO_CONTINUE }, _>(map).map(drop)
+    /// Whether [`Self::map`] can map pages so that writing them faults.
+    pub(crate) fn maps_protected(&self) -> bool {
+        self.maps_protected
     }
 
-    /// Makes missing pages with these contents, and wakes who waits for them. The answer is how many bytes it got to, and why no further.
-    pub(crate) fn fill(&self, address: u64, bytes: &[u8], protect: bool) -> (usize, io::Result<()>) {
+    /// Maps pages that the file has, and wakes who waits for them. The answer is how many bytes it got to, and why no further.
+    pub(crate) fn map(&self, range: Range, protect: bool) -> (usize, io::Result<()>) {
         let mut done = 0;
-        while done < bytes.len() {
-            let mut copy = sys::uffdio_copy {
-                dst: address + done as u64,
-                src: bytes[done..].as_ptr() as u64,
-                len: (bytes.len() - done) as u64,
-                mode: if protect { COPY_WRITE_PROTECTED } else { 0 },
-                copy: 0,
-            };
-            let asked = self.update::<{ ioctl::UFFDIO_COPY }, _>(&mut copy);
-            // Some pages may have been made before one failed.
-            done += usize::try_from(copy.copy).unwrap_or(0);
+        while done < range.bytes {
+            let rest = Range { base: range.base + done, bytes: range.bytes - done };
+            let mode = if protect { MAP_PROTECTED } else { 0 };
+            let mut map = sys::uffdio_continue { range: raw(rest), mode, mapped: 0 };
+            let asked = self.update::<{ ioctl::UFFDIO_CONTINUE }, _>(&mut map);
+            // Some pages may have been mapped before one failed.
+            done += u64::try_from(map.mapped).unwrap_or(0);
             match asked {
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(error) => return (done, Err(error.into())),
+                Err(error) => return (done as usize, Err(error.into())),
             }
         }
-        (done, Ok(()))
+        (done as usize, Ok(()))
     }
 
     /// The next fault; `None` when there is none now, or somebody else has it.
@@ -122,7 +135,7 @@ impl Userfault {
                 size_of::<sys::uffd_msg>(),
             )
         };
-        match rustix::io::read(&self.0, bytes) {
+        match rustix::io::read(&self.fd, bytes) {
             Ok((read, _)) if read.len() == size_of::<sys::uffd_msg>() => {}
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -134,10 +147,15 @@ impl Userfault {
         }
         // SAFETY: what this event carries.
         let (address, flags) = unsafe { (message.arg.pagefault.address, message.arg.pagefault.flags) };
-        let wrote = sys::UFFD_PAGEFAULT_FLAG_WRITE | sys::UFFD_PAGEFAULT_FLAG_WP;
-        let fault = if flags & u64::from(wrote) == 0 { Fault::Read } else { Fault::Write };
-        let is_unmapped = flags & u64::from(sys::UFFD_PAGEFAULT_FLAG_MINOR) != 0;
-        Ok(Some(Event { address, fault, is_unmapped }))
+        let has = |flag: u32| flags & u64::from(flag) != 0;
+        let wrote = has(sys::UFFD_PAGEFAULT_FLAG_WRITE) || has(sys::UFFD_PAGEFAULT_FLAG_WP);
+        let fault = if wrote { Fault::Write } else { Fault::Read };
+        let lack = match () {
+            () if has(sys::UFFD_PAGEFAULT_FLAG_WP) => Lack::Right,
+            () if has(sys::UFFD_PAGEFAULT_FLAG_MINOR) => Lack::Mapping,
+            () => Lack::Page,
+        };
+        Ok(Some(Event { address, fault, lack }))
     }
 
     fn ask<const OPCODE: Opcode, T>(&self, mut argument: T) -> io::Result<T> {
@@ -149,13 +167,13 @@ impl Userfault {
     fn update<const OPCODE: Opcode, T>(&self, argument: &mut T) -> rustix::io::Result<()> {
         // SAFETY: each caller names the opcode with its own structure of the kernel's headers. What the kernel changes beside that are
         // registered pages, which are the application's alone.
-        unsafe { rustix::ioctl::ioctl(&self.0, Updater::<OPCODE, T>::new(argument)) }
+        unsafe { rustix::ioctl::ioctl(&self.fd, Updater::<OPCODE, T>::new(argument)) }
     }
 }
 
 impl AsFd for Userfault {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 

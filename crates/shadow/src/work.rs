@@ -15,6 +15,17 @@ struct State {
     announced: u64,
     /// Work that is announced and may not be submitted yet.
     pending: usize,
+    /// How often all of it was found to be complete.
+    settled: u64,
+}
+
+/// What is known of work in flight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    /// Whether work may be in flight, or complete with pages from before left.
+    pub(crate) loose: bool,
+    /// How often all work was found to be complete.
+    pub(crate) settled: u64,
 }
 
 /// What was known before the device was asked.
@@ -36,9 +47,9 @@ impl Work {
         lock(&self.0).pending -= 1;
     }
 
-    /// Whether work may be in flight, or complete with pages from before left.
-    pub(crate) fn is_loose(&self) -> bool {
-        lock(&self.0).loose
+    pub(crate) fn flight(&self) -> Flight {
+        let state = lock(&self.0);
+        Flight { loose: state.loose, settled: state.settled }
     }
 
     /// To be had before the device is asked whether it is busy; nothing if all work is known to be complete.
@@ -47,11 +58,14 @@ impl Work {
         state.loose.then_some(Glimpse { announced: state.announced, all_submitted: state.pending == 0 })
     }
 
-    /// All work that was announced before the glimpse is complete, and no page from before is left.
-    pub(crate) fn is_complete(&self, glimpse: &Glimpse) {
+    /// All work that was announced before the glimpse is complete, and no page from before is left as it was; answers whether that is all work.
+    pub(crate) fn is_complete(&self, glimpse: &Glimpse) -> bool {
         let mut state = lock(&self.0);
-        if state.announced == glimpse.announced {
+        let is_all = state.announced == glimpse.announced;
+        if is_all && state.loose {
             state.loose = false;
+            state.settled += 1;
         }
+        is_all
     }
 }

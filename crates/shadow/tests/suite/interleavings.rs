@@ -68,14 +68,27 @@ impl Thread<'_> {
                     self.synchronise(stream);
                 }
                 14 => self.give(),
-                _ if self.random.below(8) == 0 => self.keeper.write_back().unwrap(),
-                _ => {}
+                _ => match self.random.below(8) {
+                    0 => self.keeper.write_back().unwrap(),
+                    1 => self.cycles(),
+                    _ => {}
+                },
             }
         }
         (0..2).for_each(|stream| self.synchronise(stream));
         drop(self.others);
         self.pieces.extend(self.given.iter());
         self.pieces
+    }
+
+    /// What is expected to go on, once it has for a while.
+    fn cycles(&mut self) {
+        for _ in 0..self.random.below(12) {
+            self.launch();
+            (0..2).for_each(|stream| self.synchronise(stream));
+            (0..self.random.below(3)).for_each(|_| self.read());
+            (0..self.random.below(3)).for_each(|_| self.write());
+        }
     }
 
     /// A piece that no stream has, and some of its bytes.

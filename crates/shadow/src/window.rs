@@ -1,0 +1,81 @@
+//! A region's file, as whoever keeps it sees it: pages are filled and written back here, while the application has them not mapped, or protected.
+
+use crate::PAGE;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// What the kernel has in one piece where it can, and where the tmpfs lets it: moving that costs a fifth of moving its pages.
+pub(crate) const HUGE: usize = 2 << 20;
+
+/// A mapping of a whole file.
+#[derive(Debug)]
+pub(crate) struct Window {
+    file: OwnedFd,
+    base: *mut u8,
+    bytes: usize,
+    /// With what the mapping is in, so that it could be put where huge pages fit.
+    around: (*mut c_void, usize),
+}
+
+// SAFETY: plain memory; who uses a part of it has the lock of the region that this part belongs to.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Maps so many bytes of a file.
+    pub(crate) fn new(file: OwnedFd, bytes: usize) -> io::Result<Self> {
+        let space = bytes.checked_add(HUGE).ok_or(Errno::NOMEM)?;
+        // SAFETY: a new mapping where the kernel likes.
+        let around =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), space, ProtFlags::empty(), MapFlags::PRIVATE) }?;
+        let skipped = (around as usize).next_multiple_of(HUGE) - around as usize;
+        let base = around.wrapping_byte_add(skipped);
+        let window = Self { file, base: base.cast(), bytes, around: (around, space) };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: inside of what has just been mapped, and nobody knows.
+        unsafe { mmap(base, bytes, access, MapFlags::SHARED | MapFlags::FIXED, &window.file, 0) }?;
+        // SAFETY: its contents are the file's. A kernel without huge pages refuses, and has small ones.
+        let _ = unsafe { madvise(base, bytes, Advice::LinuxHugepage) };
+        Ok(window)
+    }
+
+    /// The file.
+    pub(crate) fn file(&self) -> impl AsFd {
+        &self.file
+    }
+
+    /// Some of its bytes. To touch a page that the file has not makes one, or raises SIGBUS where there is no room: [`Self::make`] comes first.
+    pub(crate) fn at(&self, range: Range<usize>) -> *mut [u8] {
+        assert!(range.start <= range.end && range.end <= self.bytes, "inside the file");
+        std::ptr::slice_from_raw_parts_mut(self.base.wrapping_add(range.start), range.len())
+    }
+
+    /// Makes pages in the file where there are none.
+    ///
+    /// # Errors
+    /// `NOSPC` where there is no room, or the kernel's.
+    pub(crate) fn make(&self, pages: Range<usize>) -> io::Result<()> {
+        let part = self.at(pages.start * PAGE..pages.end * PAGE);
+        loop {
+            // SAFETY: it changes no contents.
+            match unsafe { madvise(part.cast(), part.len(), Advice::LinuxPopulateWrite) } {
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                // An access would have raised SIGBUS.
+                Err(Errno::FAULT | Errno::NOMEM) => return Err(Errno::NOSPC.into()),
+                made => return Ok(made?),
+            }
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's, and nobody uses it any more.
+        let _ = unsafe { munmap(self.around.0, self.around.1) };
+    }
+}
