@@ -28,6 +28,13 @@ pub trait Device: Send + Sync {
     /// Threads of the application wait for a page that they will not get.
     fn failed(&self, error: crate::Error);
 
+    /// A thread of the application seems to wait for what a kernel in flight writes there: it does nothing else, and has not seen it for long. Is
+    /// called once.
+    fn awaited(&self, _address: u64) {}
+
+    /// A thread begins that serves faults.
+    fn begun(&self) {}
+
     /// Is called between any two steps; where a test makes a thread wait.
     fn between(&self, _: Step) {}
 }

@@ -3,8 +3,9 @@
 use crate::device::{Device, Step};
 use crate::region::{Means, Occasion, Region};
 use crate::userfault::{Event, Userfault};
+use crate::vigil::Vigil;
 use crate::work::{Flight, Work};
-use crate::{Error, PAGE, Range, Result, lock, serve};
+use crate::{Error, Fault, PAGE, Range, Result, lock, serve};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) userfault: Userfault,
     pub(crate) device: Arc<dyn Device>,
     work: Work,
+    pub(crate) vigil: Vigil,
     /// By the first address behind each.
     regions: Mutex<BTreeMap<u64, Arc<Region>>>,
     /// Those that may have pages, by their address. A region is entered here before a page of it is fetched, and leaves when none is there, both
@@ -71,6 +73,7 @@ impl Keeper {
             userfault,
             device,
             work: Work::default(),
+            vigil: Vigil::default(),
             regions: Mutex::default(),
             active: Mutex::default(),
         };
@@ -137,6 +140,7 @@ impl Keeper {
         if !lock(&self.shared.regions).values().any(|region| scope.meets(&region.range)) {
             return Ok(Reach(None));
         }
+        self.shared.vigil.called();
         self.shared.work.announce();
         let reach = Reach(Some(&self.shared.work));
         self.shared.device.between(Step::Announced);
@@ -149,6 +153,7 @@ impl Keeper {
     /// # Errors
     /// When what it has written itself cannot be written back.
     pub fn settle(&self) -> Result<()> {
+        self.shared.vigil.called();
         self.shared.settle()
     }
 
@@ -186,6 +191,10 @@ impl Shared {
             let woken = self.userfault.wake(range);
             return woken.map_err(|source| Error::Kernel { range, what: "UFFDIO_WAKE", source });
         };
+        let page = event.address / PAGE as u64 * PAGE as u64;
+        if self.work.flight().loose && self.vigil.touched(page, event.fault == Fault::Read) {
+            self.device.awaited(page);
+        }
         let enter = || self.enter(&region);
         for _ in 0..TRIES {
             match region.serve(&self.means(), event, false, enter) {

@@ -17,6 +17,7 @@ mod range;
 mod region;
 mod serve;
 mod userfault;
+mod vigil;
 mod window;
 mod work;
 

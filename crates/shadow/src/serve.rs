@@ -16,6 +16,7 @@ const REFRESH: Duration = Duration::from_millis(100);
 
 /// Serves faults until there is something in `stop`. Should that end otherwise, who touches a page would wait for ever.
 pub(crate) fn run(shared: &Shared, stop: &OwnedFd) {
+    shared.device.begun();
     let served = catch_unwind(AssertUnwindSafe(|| faults(shared, stop)));
     match served.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))) {
         Ok(()) => {}
@@ -28,6 +29,7 @@ fn faults(shared: &Shared, stop: &OwnedFd) -> io::Result<()> {
     loop {
         if refreshed.elapsed() >= REFRESH {
             refreshed = Instant::now();
+            shared.vigil.refreshed();
             if let Err(error) = shared.settle() {
                 // The next call is told; nobody waits for this.
                 tracing::debug!(%error, "managed memory is not brought up to date");

@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Result};
 use crate::lock;
 use crate::objects::{Stream, in_use};
-use crate::session::Session;
+use crate::session::{Session, take_precedence};
 use backend::{Backend, Fill, Range};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -322,6 +322,20 @@ impl Device for Side {
 
     fn is_busy(&self) -> bool {
         self.session.get().and_then(Weak::upgrade).is_some_and(|session| !session.is_idle())
+    }
+
+    fn awaited(&self, address: u64) {
+        tracing::warn!(
+            "the program reads {address:#x} again and again while a kernel runs: processor and a running kernel do not see at once what the other \
+             writes to managed memory with --managed=shadow; a program whose kernels and threads wait for each other there needs \
+             --managed=coherent"
+        );
+    }
+
+    fn begun(&self) {
+        if !self.backend.runs_on_cores() {
+            take_precedence();
+        }
     }
 
     fn failed(&self, error: shadow::Error) {

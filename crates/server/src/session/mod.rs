@@ -35,7 +35,7 @@ mod wait;
 pub use callbacks::Callbacks;
 pub(crate) use graphs::Purpose;
 pub use ring::Rings;
-pub(crate) use ring::{THREAD_END, TIDYING};
+pub(crate) use ring::{THREAD_END, TIDYING, take_precedence};
 
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;

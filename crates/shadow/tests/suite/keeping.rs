@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn range(shadow: &Shadow, pages: usize) -> Range {
     Range { base: shadow.address(), bytes: (pages * PAGE) as u64 }
@@ -109,6 +109,32 @@ fn a_kernel_and_a_thread_that_wait_for_each_other_go_on() {
     while shadow.read(1, 1) == [0] {
         std::thread::yield_now();
     }
+}
+
+/// A thread that waits in managed memory for a kernel is told of, once; one that works there meanwhile is not.
+#[test]
+fn who_waits_for_a_kernel_in_vain_is_told_of() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[3], 2, memory);
+    let (shadow, stream) = (&shadows[0], Stream::new(&model));
+    let wait = |works: bool| {
+        let end = launch(&keeper, &stream, shadow.address());
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(1500) {
+            assert_eq!(shadow.read(PAGE, 1), [0]);
+            if works {
+                shadow.write(2 * PAGE, b"x");
+            }
+        }
+        drop(end);
+        stream.wait();
+        keeper.settle().unwrap();
+        model.awaited.lock().unwrap().len()
+    };
+    assert_eq!(wait(true), 0);
+    assert_eq!(wait(false), 1);
+    assert_eq!(model.awaited.lock().unwrap()[0], shadow.address() + PAGE as u64);
+    assert_eq!(wait(false), 1, "once");
 }
 
 #[test]

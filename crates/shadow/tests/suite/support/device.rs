@@ -18,6 +18,8 @@ pub struct Model {
     busy: AtomicUsize,
     /// How often it was read and written.
     pub transfers: AtomicUsize,
+    /// Where a thread waited in vain.
+    pub awaited: Mutex<Vec<u64>>,
     hook: OnceLock<Hook>,
 }
 
@@ -86,6 +88,10 @@ impl Device for Model {
         // Whoever waits for the page would wait for ever.
         eprintln!("{error}: {:?}", std::error::Error::source(&error));
         std::process::abort();
+    }
+
+    fn awaited(&self, address: u64) {
+        self.awaited.lock().unwrap().push(address);
     }
 
     fn between(&self, step: Step) {
