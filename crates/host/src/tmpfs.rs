@@ -115,6 +115,10 @@ fn mount_detached(size: u64) -> Result<OwnedFd, TmpfsError> {
     {
         fsconfig_set_string(context.as_fd(), key, value).map_err(failed("configure a file system"))?;
     }
+    // Who maps a file and asks for them gets huge pages: shadows of managed memory do. Not every kernel has any.
+    if let Err(error) = fsconfig_set_string(context.as_fd(), "huge", "advise") {
+        tracing::debug!(%error, "no huge pages for the job's shared memory");
+    }
     fsconfig_create(context.as_fd()).map_err(failed("create a file system"))?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
         .map_err(failed("mount a file system"))
