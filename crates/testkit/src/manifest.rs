@@ -57,6 +57,8 @@ pub struct Guest {
     /// Whether its managed memory has shadow pages (`--managed=shadow`).
     #[serde(default)]
     pub shadow: bool,
+    /// How many MiB the software device has, if not as many as it has anyway.
+    pub soft_memory: Option<u32>,
     /// What device code is embedded.
     #[serde(default)]
     pub code: Code,

@@ -49,6 +49,8 @@ pub struct Place<'a> {
     pub name: &'a str,
     /// Whether its managed memory has shadow pages.
     pub shadow: bool,
+    /// How many MiB the software device has, if not as many as it has anyway.
+    pub soft_memory: Option<u32>,
     /// The folder that holds its store and, in `cwd`, its working directory.
     pub folder: &'a Path,
 }
@@ -68,6 +70,9 @@ impl Place<'_> {
     pub fn dormouse(&self, subcommand: &str) -> Command {
         let mut command = Command::new(self.kit.dormouse());
         command.arg(subcommand).current_dir(self.cwd()).stdin(Stdio::null());
+        if let Some(memory) = self.soft_memory {
+            command.env("DORMOUSE_SOFT_MEMORY", memory.to_string());
+        }
         command
     }
 

@@ -39,7 +39,8 @@ impl Reference {
     ) -> anyhow::Result<Self> {
         let run = |native: bool, index: usize| -> anyhow::Result<(Outcome, Finished)> {
             let folder = folder.join(format!("reference-{}{index}", if native { "native-" } else { "" }));
-            let place = Place { kit, device, name: job, shadow: guest.shadow, folder: &folder };
+            let (shadow, soft_memory) = (guest.shadow, guest.soft_memory);
+            let place = Place { kit, device, name: job, shadow, soft_memory, folder: &folder };
             std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
             let program = kit.guest(guest.program());
             let args = guest.args(device == Device::Gpu);

@@ -87,6 +87,7 @@ impl Case<'_> {
                 device: self.device,
                 name: self.job,
                 shadow: self.guest.shadow,
+                soft_memory: self.guest.soft_memory,
                 folder: &folder,
             };
             std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;

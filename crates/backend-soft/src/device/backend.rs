@@ -43,6 +43,16 @@ pub struct Options {
     pub memory: u64,
 }
 
+impl Options {
+    /// The default, with as many MiB of memory as `DORMOUSE_SOFT_MEMORY` says, for tests.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        let default = Self::default();
+        let told = std::env::var("DORMOUSE_SOFT_MEMORY").ok().and_then(|value| value.parse::<u32>().ok());
+        Self { memory: told.map_or(default.memory, |mebibytes| u64::from(mebibytes) << 20), ..default }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self { devices: 1, memory: 16 << 30 }

@@ -54,7 +54,7 @@ pub fn greet(device: flags::Device) -> ExitCode {
 
 fn look(device: &str) -> Result<Machine, String> {
     if device == "soft" {
-        return Ok(backend_soft::machine(&backend_soft::Options::default()));
+        return Ok(backend_soft::machine(&backend_soft::Options::from_environment()));
     }
     backend_driver::machine::look().map_err(|error| Chain(&error).to_string())
 }

@@ -73,6 +73,8 @@ impl Call<'_> {
                     return Ok(address);
                 }
                 Ok(None) => *known = Some(false),
+                // What finds no room on the device is in the host's memory.
+                Err(CuError::OUT_OF_MEMORY) => {}
                 Err(error) => return Err(error),
             }
         }
