@@ -202,6 +202,16 @@ fn main() {
     if is_wanted("write 512 MiB") {
         stream("write 512 MiB", large, 1, |region, part| region.write(part, 7));
     }
+    for bytes in [512 << 10, MIB, 8 * MIB] {
+        let name = format!("first read of {} KiB", bytes >> 10);
+        if is_wanted(&name) {
+            stream(&name, bytes, 1, |region, part| {
+                // No habit: the pages come too late to be expected.
+                region.kernel();
+                std::hint::black_box(region.read(part));
+            });
+        }
+    }
     for (bytes, rounds) in [(4096, 2000), (64 << 10, 2000), (MIB, 300), (8 * MIB, 60)] {
         let name = format!("cycle {} KiB", bytes >> 10);
         if is_wanted(&name) {

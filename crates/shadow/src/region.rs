@@ -103,14 +103,13 @@ impl Region {
                 // A kernel that cannot map them protected never tells of a write.
                 let fault = if means.userfault.maps_protected() { fault } else { Fault::Write };
                 let own = page..page + 1;
-                let run = match self.make(&run) {
-                    Ok(()) => run,
+                let run = match self.fetch(means, pages, run.clone(), (fault, loose)) {
                     // There may be room for one.
-                    Err(_) => {
-                        self.make(&own).map(|()| own.clone()).map_err(|_| Error::NoRoom(self.of(&own)))?
+                    Err(Error::NoRoom(_)) if run != own => {
+                        self.fetch(means, pages, own.clone(), (fault, loose)).map(|()| own)?
                     }
+                    fetched => fetched.map(|()| run)?,
                 };
-                self.fetch(means, pages, run.clone(), (fault, loose))?;
                 let (done, mapped) = means.userfault.map(self.of(&run), fault == Fault::Read);
                 // The program may have split the mapping; the others are mapped when they are touched.
                 if mapped.is_err() && page >= run.start + done / PAGE {
@@ -145,21 +144,12 @@ impl Region {
             return;
         }
         let Some(run) = pages.next(fault) else { return };
-        if self.make(&run).is_ok() && self.fetch(means, pages, run.clone(), (fault, loose)).is_ok() {
+        if self.fetch(means, pages, run.clone(), (fault, loose)).is_ok() {
             let _ = means.userfault.map(self.of(&(run.start + 1..run.end)), fault == Fault::Read);
         }
     }
 
-    /// Makes pages in the file, or none where there is no room for all.
-    fn make(&self, run: &std::ops::Range<usize>) -> Result<()> {
-        let made = self.window.make(self.pages_of_file(run));
-        made.or_else(|source| {
-            self.punch_exactly(run.clone())?;
-            Err(Error::Kernel { range: self.of(run), what: "MADV_POPULATE_WRITE", source })
-        })
-    }
-
-    /// Copies pages from the device, which the file has and nobody has mapped.
+    /// Copies pages from the device to the file, which has none of them that anybody has mapped. Where there is no room for all it has none.
     fn fetch(
         &self,
         means: &Means<'_>,
@@ -167,7 +157,20 @@ impl Region {
         run: std::ops::Range<usize>,
         (fault, loose): (Fault, bool),
     ) -> Result<()> {
-        self.read(means, &run)?;
+        let there = self.pages_of_file(&run);
+        let made = if self.window.is_huge(there.start) {
+            let made = self.window.make(there);
+            made.is_ok().then(|| self.read(means, &run)).transpose()?;
+            made
+        } else {
+            let mut bytes = vec![0; run.len() * PAGE];
+            self.read_into(means, &run, &mut bytes)?;
+            self.window.write(there.start, &bytes)
+        };
+        if made.is_err() {
+            self.punch_exactly(run.clone())?;
+            return Err(Error::NoRoom(self.of(&run)));
+        }
         means.device.between(Step::Fetched);
         match fault {
             Fault::Read => pages.fetched(run),
@@ -176,12 +179,16 @@ impl Region {
         Ok(())
     }
 
-    /// Reads pages of the device into the file.
+    /// Reads pages of the device into those of the file.
     fn read(&self, means: &Means<'_>, run: &std::ops::Range<usize>) -> Result<()> {
-        let range = self.of(run);
         // SAFETY: pages that the file has, and only who has locked the region writes: the application has them not mapped, or may not write
         // them. What a system call still writes that was under way before that lands as anywhere else that two write at once.
         let bytes = unsafe { &mut *self.bytes(run) };
+        self.read_into(means, run, bytes)
+    }
+
+    fn read_into(&self, means: &Means<'_>, run: &std::ops::Range<usize>, bytes: &mut [u8]) -> Result<()> {
+        let range = self.of(run);
         let failed = |source| Error::Device { range, done: "read", source };
         means.device.read(range.base, bytes).map_err(failed)
     }

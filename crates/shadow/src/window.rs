@@ -17,6 +17,8 @@ pub(crate) struct Window {
     file: OwnedFd,
     base: *mut u8,
     bytes: usize,
+    /// Of which more is mapped, maybe, than it has.
+    mapped: usize,
     /// With what the mapping is in, so that it could be put where huge pages fit.
     around: (*mut c_void, usize),
 }
@@ -29,18 +31,20 @@ unsafe impl Sync for Window {}
 impl Window {
     /// Maps so many bytes of a file.
     pub(crate) fn new(file: OwnedFd, bytes: usize) -> io::Result<Self> {
-        let space = bytes.checked_add(HUGE).ok_or(Errno::NOMEM)?;
+        // The end is a huge page, too, if that is not mostly waste.
+        let mapped = if bytes % HUGE < HUGE / 2 { bytes } else { bytes.next_multiple_of(HUGE) };
+        let space = mapped.checked_add(HUGE).ok_or(Errno::NOMEM)?;
         // SAFETY: a new mapping where the kernel likes.
         let around =
             unsafe { mmap_anonymous(std::ptr::null_mut(), space, ProtFlags::empty(), MapFlags::PRIVATE) }?;
         let skipped = (around as usize).next_multiple_of(HUGE) - around as usize;
         let base = around.wrapping_byte_add(skipped);
-        let window = Self { file, base: base.cast(), bytes, around: (around, space) };
+        let window = Self { file, base: base.cast(), bytes, mapped, around: (around, space) };
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: inside of what has just been mapped, and nobody knows.
-        unsafe { mmap(base, bytes, access, MapFlags::SHARED | MapFlags::FIXED, &window.file, 0) }?;
+        unsafe { mmap(base, mapped, access, MapFlags::SHARED | MapFlags::FIXED, &window.file, 0) }?;
         // SAFETY: its contents are the file's. A kernel without huge pages refuses, and has small ones.
-        let _ = unsafe { madvise(base, bytes, Advice::LinuxHugepage) };
+        let _ = unsafe { madvise(base, mapped, Advice::LinuxHugepage) };
         Ok(window)
     }
 
@@ -53,6 +57,28 @@ impl Window {
     pub(crate) fn at(&self, range: Range<usize>) -> *mut [u8] {
         assert!(range.start <= range.end && range.end <= self.bytes, "inside the file");
         std::ptr::slice_from_raw_parts_mut(self.base.wrapping_add(range.start), range.len())
+    }
+
+    /// Whether a page can be in a huge one.
+    pub(crate) fn is_huge(&self, page: usize) -> bool {
+        page * PAGE / HUGE < self.mapped / HUGE
+    }
+
+    /// Makes pages in the file that have these contents, where there are none: quicker than [`Self::make`] and a copy for small ones.
+    ///
+    /// # Errors
+    /// `NOSPC` where there is no room, or the kernel's.
+    pub(crate) fn write(&self, page: usize, mut bytes: &[u8]) -> io::Result<()> {
+        let mut at = (page * PAGE) as u64;
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(&self.file, bytes, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => (at, bytes) = (at + written as u64, &bytes[written..]),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Makes pages in the file where there are none.
