@@ -121,15 +121,17 @@ impl Keeper {
         let Some((_, first)) = found.filter(|(_, region)| region.whole.base == base) else {
             return Err(Error::NoRegion(Range { base, bytes: 0 }));
         };
-        let ends = base + 1..=first.whole.end();
+        let parts: Vec<_> =
+            regions.range(base + 1..=first.whole.end()).map(|(_, part)| part.clone()).collect();
         // With the lock held: nobody adds a region there before all of this one is gone.
-        let ended = regions.extract_if(ends, |_, _| true).map(|(_, part)| {
-            let ended = part.end(&self.shared.means());
+        let mut ended = Ok(());
+        for part in parts {
+            regions.remove(&part.range.end());
+            // Each part, whatever becomes of the one before it.
+            ended = ended.and(part.end(&self.shared.means()));
             lock(&self.shared.active).remove(&part.range.base);
-            ended
-        });
-        // Each part, whatever becomes of the one before it.
-        ended.fold(Ok(()), Result::and)
+        }
+        ended
     }
 
     /// Announces work that may reach these regions: what the application has written in them is on the device when this returns.

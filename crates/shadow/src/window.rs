@@ -3,7 +3,6 @@
 use crate::PAGE;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
-use std::ffi::c_void;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +18,6 @@ pub(crate) struct Window {
     bytes: usize,
     /// Of which more is mapped, maybe, than it has.
     mapped: usize,
-    /// With what the mapping is in, so that it could be put where huge pages fit.
-    around: (*mut c_void, usize),
 }
 
 // SAFETY: plain memory; who uses a part of it has the lock of the region that this part belongs to.
@@ -33,16 +30,27 @@ impl Window {
     pub(crate) fn new(file: OwnedFd, bytes: usize) -> io::Result<Self> {
         // The end is a huge page, too, if that is not mostly waste.
         let mapped = if bytes % HUGE < HUGE / 2 { bytes } else { bytes.next_multiple_of(HUGE) };
-        let space = mapped.checked_add(HUGE).ok_or(Errno::NOMEM)?;
-        // SAFETY: a new mapping where the kernel likes.
-        let around =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), space, ProtFlags::empty(), MapFlags::PRIVATE) }?;
-        let skipped = (around as usize).next_multiple_of(HUGE) - around as usize;
-        let base = around.wrapping_byte_add(skipped);
-        let window = Self { file, base: base.cast(), bytes, mapped, around: (around, space) };
         let access = ProtFlags::READ | ProtFlags::WRITE;
+        if mapped < HUGE {
+            // SAFETY: a new mapping where the kernel likes.
+            let base = unsafe { mmap(std::ptr::null_mut(), mapped, access, MapFlags::SHARED, &file, 0) }?;
+            return Ok(Self { file, base: base.cast(), bytes, mapped });
+        }
+        let space = mapped.checked_add(HUGE).ok_or(Errno::NOMEM)?;
+        let nothing = ProtFlags::empty();
+        // SAFETY: as above; room for it wherever huge pages can lie.
+        let around = unsafe { mmap_anonymous(std::ptr::null_mut(), space, nothing, MapFlags::PRIVATE) }?;
+        let before = (around as usize).next_multiple_of(HUGE) - around as usize;
+        let base = around.wrapping_byte_add(before);
         // SAFETY: inside of what has just been mapped, and nobody knows.
-        unsafe { mmap(base, mapped, access, MapFlags::SHARED | MapFlags::FIXED, &window.file, 0) }?;
+        let placed = unsafe { mmap(base, mapped, access, MapFlags::SHARED | MapFlags::FIXED, &file, 0) };
+        let rest = [(around, before), (base.wrapping_byte_add(mapped), space - before - mapped)];
+        for (unused, bytes) in rest.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            // SAFETY: as above, on both sides of it.
+            unsafe { munmap(unused, bytes) }?;
+        }
+        let window = Self { file, base: base.cast(), bytes, mapped };
+        placed?;
         // SAFETY: its contents are the file's. A kernel without huge pages refuses, and has small ones.
         let _ = unsafe { madvise(base, mapped, Advice::LinuxHugepage) };
         Ok(window)
@@ -102,6 +110,6 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: the mapping is this one's, and nobody uses it any more.
-        let _ = unsafe { munmap(self.around.0, self.around.1) };
+        let _ = unsafe { munmap(self.base.cast(), self.mapped) };
     }
 }

@@ -1,8 +1,7 @@
 //! Single steps of the keeper.
 
-use crate::support::{Model, Shadow, Stream, keep, memory};
+use crate::support::{Model, Shadow, Stream, file_on, keep, memory, tmpfs};
 use shadow::{Error, Keeper, PAGE, Range, Scope, Step};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -290,10 +289,7 @@ fn shadows_make_room_for_each_other() {
     let mut count = 0;
     let file = |bytes: usize| {
         count += 1;
-        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CREATE;
-        let file = rustix::fs::openat(&small, format!("{count}"), flags, rustix::fs::Mode::RUSR).unwrap();
-        rustix::fs::ftruncate(&file, bytes as u64).unwrap();
-        file
+        file_on(&small, &count.to_string(), bytes)
     };
     let model = Model::new();
     let (keeper, shadows) = keep(&model, &[50, 50, 300], 2, file);
@@ -307,15 +303,6 @@ fn shadows_make_room_for_each_other() {
     }
     keeper.write_back().unwrap();
     assert_eq!(model.load(shadows[2].address(), 300 * PAGE), vec![3; 300 * PAGE]);
-}
-
-/// The root of a tmpfs of `bytes` bytes that is mounted nowhere.
-fn tmpfs(bytes: usize) -> OwnedFd {
-    use rustix::mount::*;
-    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
-    fsconfig_set_string(&context, "size", bytes.to_string()).unwrap();
-    fsconfig_create(&context).unwrap();
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
 }
 
 #[test]

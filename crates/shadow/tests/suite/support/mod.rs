@@ -31,9 +31,26 @@ pub fn keep(
     (keeper, shadows)
 }
 
-/// A file of `bytes` bytes on the kernel's own tmpfs.
+/// A file of `bytes` bytes on a tmpfs as a job has one.
 pub fn memory(bytes: usize) -> OwnedFd {
-    let file = rustix::fs::memfd_create("shadow", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    file_on(&tmpfs(1 << 30), "shadow", bytes)
+}
+
+/// A file of `bytes` bytes on a tmpfs.
+pub fn file_on(root: &OwnedFd, name: &str, bytes: usize) -> OwnedFd {
+    use rustix::fs::{Mode, OFlags};
+    let file = rustix::fs::openat(root, name, OFlags::RDWR | OFlags::CREATE, Mode::RUSR).unwrap();
     rustix::fs::ftruncate(&file, bytes as u64).unwrap();
     file
+}
+
+/// The root of a tmpfs of `bytes` bytes that is mounted nowhere, with huge pages for who asks for them.
+pub fn tmpfs(bytes: usize) -> OwnedFd {
+    use rustix::mount::*;
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    fsconfig_set_string(&context, "size", bytes.to_string()).unwrap();
+    // A kernel without huge pages is tested with small ones.
+    let _ = fsconfig_set_string(&context, "huge", "advise");
+    fsconfig_create(&context).unwrap();
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
 }
