@@ -89,7 +89,8 @@ mod tests {
 
     /// A cycle of work and a touch of pages; answers whether there had to be a fault.
     fn cycle(habit: &mut Habit, there: &mut bool, now: &mut u64, seen: &Seen) -> bool {
-        *there = *there && habit.begins(seen.clone(), vec![0..16], *now);
+        let written = Vec::from_iter([seen.among.clone()]);
+        *there = *there && habit.begins(seen.clone(), written, *now);
         *there = *there && habit.ends(seen.clone(), *now);
         *now += 1;
         let faulted = !*there;

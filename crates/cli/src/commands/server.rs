@@ -31,7 +31,9 @@ pub fn run(flags: &Server) -> ExitCode {
 /// The backend for a device; why not, as a sentence.
 fn open(device: Device) -> Result<Arc<dyn Backend>, String> {
     match device {
-        Device::Soft => Ok(Arc::new(backend_soft::SoftBackend::new(backend_soft::Options::from_environment()))),
+        Device::Soft => {
+            Ok(Arc::new(backend_soft::SoftBackend::new(backend_soft::Options::from_environment())))
+        }
         Device::Gpu | Device::Auto => driver(Driver::open()),
         Device::Nested => driver(Driver::open_nested()),
     }

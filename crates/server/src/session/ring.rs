@@ -30,16 +30,15 @@ const PRECEDENCE: i32 = 20;
 /// How much later than asked for such a thread may be woken.
 const SLACK_NS: u64 = 1000;
 
-/// Lets this thread, which the application waits for, run before the application's own. Natively it would be one of those: a program with a thread
-/// for every core that waits, or
-/// computes, in each of them leaves no core to this one, and whoever has to share one loses several milliseconds at a time. It sleeps when it
-/// has nothing to do.
+/// Lets this thread, which the application waits for, run before the application's own. Natively it would be one of those: a program with a
+/// thread for every core that waits, or computes, in each of them leaves no core to this one, and whoever has to share one loses several
+/// milliseconds at a time. It sleeps when it has nothing to do.
 pub(crate) fn take_precedence() {
     let raised = getpriority_process(None).and_then(|nice| setpriority_process(None, nice - PRECEDENCE));
     // Its sleeps while it waits for the device are short, and no longer than they have to be.
     let woken = set_current_timer_slack(NonZeroU64::new(SLACK_NS));
     for error in [raised.err(), woken.err()].into_iter().flatten() {
-        tracing::debug!(%error, "a ring's thread has no precedence");
+        tracing::debug!(%error, "a thread has no precedence");
     }
 }
 
