@@ -112,6 +112,8 @@ pub struct Stream {
     submitting: AtomicBool,
     /// How many there were when it was last seen idle.
     idle_at: AtomicU64,
+    /// How many there were before the last fence that has been passed.
+    passed: AtomicU64,
     /// Handle of the function last launched; 0 for none.
     last_callee: AtomicU64,
     pace: Mutex<Pace<Marker>>,
@@ -160,6 +162,7 @@ impl Stream {
             submitted: AtomicU64::new(0),
             submitting: AtomicBool::new(false),
             idle_at: AtomicU64::new(0),
+            passed: AtomicU64::new(u64::MAX),
             last_callee: AtomicU64::new(0),
             pace: Mutex::default(),
             may_be_full: AtomicBool::new(false),
@@ -278,21 +281,40 @@ impl Stream {
         Ok(idle)
     }
 
-    /// How many pieces of work it has been given.
+    /// Keeps others from giving it work as long as the guard lives, if nobody is about to; with the number of pieces that it has been given.
     #[must_use]
-    pub fn given(&self) -> u64 {
-        self.submitted.load(Ordering::Acquire)
+    pub fn hold(&self) -> Option<(MutexGuard<'_, impl Sized>, u64)> {
+        let pace = self.pace.try_lock().ok()?;
+        Some((pace, self.submitted.load(Ordering::Relaxed)))
     }
 
-    /// Keeps others from giving it work as long as what this answers lives, if it is known to be idle. What the legacy stream
-    /// is asked it answers for others too, so only what it was last seen to be counts.
+    /// The same, if it is known to be idle. What the legacy stream is asked it answers for others too, so only what it was last seen to be
+    /// counts.
     #[must_use]
     pub fn hold_idle(&self) -> Option<MutexGuard<'_, impl Sized>> {
-        let pace = self.pace.try_lock().ok()?;
+        let (pace, _) = self.hold()?;
         let is_legacy = self.raw.is_none();
         let idle = !self.may_be_busy()
+            || self.has_passed()
             || (!is_legacy && self.backend.stream_query(self.ctx.raw, self.arg()).unwrap_or(false));
         idle.then_some(pace)
+    }
+
+    /// Notes that a fence behind the first `given` pieces of work has been passed. The application could have written that too: it is good for what
+    /// the application is told and for the stream's pace, and no memory is used again by it.
+    pub fn note_passed(&self, given: u64) {
+        self.passed.store(given, Ordering::Release);
+        if let Ok(mut pace) = self.pace.try_lock()
+            && self.has_passed()
+        {
+            pace.idle();
+        }
+    }
+
+    /// Whether the last that it was given was behind a fence that has been passed: it is idle, or will be as soon as the device library has seen it.
+    #[must_use]
+    pub fn has_passed(&self) -> bool {
+        self.submitted.load(Ordering::Acquire) == self.passed.load(Ordering::Acquire)
     }
 
     /// Notes that it has left the table: no message means it any more.

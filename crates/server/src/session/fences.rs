@@ -10,10 +10,13 @@ use crate::objects::{Stream, StreamKey};
 use crate::read;
 use backend::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use wire::{MemoryOperation, Word};
 
 /// Looks at a fence between two questions to the device library, which takes longer to answer than memory, but also tells errors.
 const LOOKS: u32 = 32;
+/// How long after a fence was passed its stream may look busy yet.
+const SEEN: Duration = Duration::from_micros(100);
 /// Streams that are asked whether they are idle for the sake of a fence.
 const ASKED: usize = 8;
 
@@ -24,27 +27,25 @@ impl Session {
         if stream.poll()? {
             return Ok(());
         }
-        let given = stream.given();
-        caller.fenced = self.put_fence(stream, caller);
-        if !caller.fenced {
+        let Some(given) = self.put_fence(stream, caller) else {
             return self.wait(|| stream.poll());
-        }
+        };
+        caller.fenced = true;
         let (fence, mut looks) = (self.link.fence(caller.ring), 0u32);
         self.wait_looking(|backoff| {
             looks = looks.wrapping_add(1);
-            // The application could have written the word, so the stream is asked; unless it has been given more, which nobody waits for here.
-            let passed = fence.is_at(caller.round_trip);
-            if passed && stream.given() != given {
+            if fence.is_at(caller.round_trip) {
+                stream.note_passed(given);
                 return Ok(true);
             }
-            if passed || backoff.sleeps() || looks.is_multiple_of(LOOKS) { stream.poll() } else { Ok(false) }
+            if backoff.sleeps() || looks.is_multiple_of(LOOKS) { stream.poll() } else { Ok(false) }
         })
     }
 
     /// The same for all streams of a context: there is a fence where one of them is found busy.
     pub(super) fn await_streams(&self, streams: &[Arc<Stream>], caller: &mut Caller) -> Result<()> {
         let mut busy = Vec::new();
-        for stream in streams.iter().filter(|stream| stream.may_be_busy()) {
+        for stream in streams.iter().filter(|stream| stream.may_be_busy() && !stream.has_passed()) {
             if !stream.poll()? {
                 busy.push(stream);
             }
@@ -55,25 +56,41 @@ impl Session {
         }
     }
 
-    /// Has the device write the caller's fence behind what the stream has been given, if that is in order.
-    fn put_fence(&self, stream: &Stream, caller: &Caller) -> bool {
+    /// Whether a stream has nothing to do. The device library sees a fence some microseconds later than the application, which has waited and
+    /// must not be told that there is something left.
+    pub(super) fn is_stream_done(&self, stream: &Stream) -> Result<bool> {
+        let until = stream.has_passed().then(|| Instant::now() + SEEN);
+        loop {
+            if stream.poll()? {
+                return Ok(true);
+            }
+            if until.is_none_or(|until| Instant::now() >= until) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Has the device write the caller's fence behind what the stream has been given, if that is in order; answers how much that was.
+    fn put_fence(&self, stream: &Stream, caller: &Caller) -> Option<u64> {
         if stream.ctx.may_print() || self.shadows.are_kept() || !self.fences_are_known() {
-            return false;
+            return None;
         }
         // No stream is made meanwhile.
         let table = read(&self.table);
+        let (_held, given) = stream.hold()?;
         let others = table.streams.values().chain(&table.dying).filter(|other| is_in_order(stream, other));
         let mut idle = Vec::new();
         for other in others {
-            match other.hold_idle() {
-                Some(held) if idle.len() < ASKED => idle.push(held),
-                _ => return false,
+            if idle.len() == ASKED {
+                return None;
             }
+            idle.push(other.hold_idle()?);
         }
         let word =
             Word { address: self.link.fence(caller.ring).address(), value: caller.round_trip, wide: true };
         let operations = [MemoryOperation::Write { word }];
-        self.backend().memory_operations(stream.ctx.raw, stream.arg(), &operations).is_ok()
+        self.backend().memory_operations(stream.ctx.raw, stream.arg(), &operations).ok()?;
+        Some(given)
     }
 
     /// Makes the fences known to the device library, at first use.

@@ -113,7 +113,8 @@ impl Execute for wire::StreamSynchronize {
 
 impl Execute for wire::StreamQuery {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<bool> {
-        Ok(session.stream(caller, self.ctx, self.stream)?.poll()?)
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        session.is_stream_done(&stream)
     }
 }
 
