@@ -147,7 +147,7 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Optio
 /// Asks a job's supervisor and passes on each event; answers with the last.
 ///
 /// # Errors
-/// [`Kind::Busy`] when nobody listens yet, [`Kind::NotFound`] when nobody does any more, [`Kind::Ended`] when the supervisor ends before it has answered, [`Kind::Failed`] when it
+/// [`Kind::NotFound`] when nobody listens, [`Kind::Ended`] when the supervisor ends before it has answered, [`Kind::Failed`] when it
 /// is suspended.
 pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Result<Event, Failure> {
     let ended =
@@ -156,12 +156,8 @@ pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Re
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => ended(),
         _ => Failure::of("the job's supervisor does not answer", &error),
     };
-    let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
-        // Its folder is there before its socket is.
-        io::ErrorKind::NotFound if socket.parent().is_some_and(Path::exists) => {
-            Failure::new(Kind::Busy, "the job is still being started or restarted: ask again when it runs")
-        }
-        _ => Failure::new(Kind::NotFound, format!("the job's supervisor does not listen: {error}")),
+    let stream = UnixStream::connect(socket).map_err(|error| {
+        Failure::new(Kind::NotFound, format!("the job's supervisor does not listen: {error}"))
     })?;
     send(&stream, request).map_err(fail)?;
     let listener = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero().get());
@@ -257,9 +253,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin.sock");
         let request = Request::Checkpoint(CheckpointOptions::default());
-        let gone = dir.path().join("gone/admin.sock");
-        assert_eq!(ask(&gone, &request, |_| {}).unwrap_err().kind, Kind::NotFound);
-        assert_eq!(ask(&path, &request, |_| {}).unwrap_err().kind, Kind::Busy, "not yet");
+        assert_eq!(ask(&path, &request, |_| {}).unwrap_err().kind, Kind::NotFound);
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let serve = std::thread::spawn(move || drop(listener.accept()));
         let failure = ask(&path, &request, |_| {}).unwrap_err();
