@@ -8,14 +8,7 @@
 #include <functional>
 #include <vector>
 
-#define CHECK(call)                                                                                                  \
-    do {                                                                                                             \
-        cudaError_t error = (call);                                                                                  \
-        if (error != cudaSuccess) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error));                \
-            exit(1);                                                                                                 \
-        }                                                                                                            \
-    } while (0)
+#include "check.cuh"
 
 __global__ void touch(unsigned *word, unsigned add) {
     if (threadIdx.x == 0) *word += add;

@@ -5,14 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#define CHECK(call)                                                                                                  \
-    do {                                                                                                             \
-        cudaError_t error = (call);                                                                                  \
-        if (error != cudaSuccess) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error));                \
-            exit(1);                                                                                                 \
-        }                                                                                                            \
-    } while (0)
+#include "check.cuh"
 
 typedef unsigned long long u64;
 

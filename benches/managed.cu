@@ -7,14 +7,7 @@
 #include <functional>
 #include <vector>
 
-#define CHECK(call)                                                                                                  \
-    do {                                                                                                             \
-        cudaError_t error = (call);                                                                                  \
-        if (error != cudaSuccess) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error));                \
-            exit(1);                                                                                                 \
-        }                                                                                                            \
-    } while (0)
+#include "check.cuh"
 
 __global__ void add(unsigned *words, size_t count, unsigned by) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)

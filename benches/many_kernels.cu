@@ -4,14 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define CHECK(call)                                                                                                  \
-    do {                                                                                                             \
-        cudaError_t error = (call);                                                                                  \
-        if (error != cudaSuccess) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error));                \
-            exit(1);                                                                                                 \
-        }                                                                                                            \
-    } while (0)
+#include "check.cuh"
 
 __global__ void spin(unsigned long long *count, unsigned long long nanoseconds) {
     unsigned long long begin, now;

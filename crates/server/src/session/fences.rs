@@ -24,9 +24,11 @@ impl Session {
     /// Waits until a stream has done everything it was given before; the device tells the caller's thread of the application itself, where
     /// nothing else is to be told or done before that goes on.
     pub(super) fn await_stream(&self, stream: &Stream, caller: &mut Caller) -> Result<()> {
-        if stream.poll()? {
-            return Ok(());
-        }
+        if stream.poll()? { Ok(()) } else { self.await_busy(stream, caller) }
+    }
+
+    /// The same for a stream that has just been found busy.
+    fn await_busy(&self, stream: &Stream, caller: &mut Caller) -> Result<()> {
         let Some(given) = self.put_fence(stream, caller) else {
             return self.wait(|| stream.poll());
         };
@@ -51,7 +53,7 @@ impl Session {
             }
         }
         match busy.as_slice() {
-            [stream] => self.await_stream(stream, caller),
+            [stream] => self.await_busy(stream, caller),
             streams => streams.iter().try_for_each(|stream| self.wait(|| stream.poll())),
         }
     }

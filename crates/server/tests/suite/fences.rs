@@ -1,13 +1,13 @@
 //! Waits of which the device itself tells the end.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, BASIC, CTX, HELLO, Pinned, Thread, wait_until};
+use crate::common::{App, BASIC, CTX, HELLO, Pinned, Thread, encoded, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use transport::RingIndex;
+use transport::{RingIndex, TransportError};
 use wire::*;
 
 /// A word of the session's file, where `docs/wire-protocol.md` says.
@@ -39,17 +39,17 @@ fn await_wait(session: &File, ring: RingIndex) {
 }
 
 /// Waits for a stream as the shim does; tells whether the server has answered.
-fn await_work(thread: &mut Thread, message: impl Message<Reply = ()>) -> bool {
-    fn call<M: Message<Reply = ()>>(thread: &mut Thread, message: &M) -> bool {
-        let (mut body, mut reply) = (Vec::new(), Vec::new());
-        message.encode(&mut Encoder::new(&mut body));
-        let replied = thread.ring.call_or_fence(M::OPCODE, &[&body], &mut reply).unwrap();
-        if replied {
-            Reply::<()>::decode(&mut Decoder::new(&reply)).unwrap().result.unwrap();
-        }
-        replied
+fn try_await<M: Message<Reply = ()>>(thread: &mut Thread, message: M) -> Result<bool, TransportError> {
+    let mut reply = Vec::new();
+    let replied = thread.ring.call_or_fence(M::OPCODE, &[&encoded(&message)], &mut reply)?;
+    if replied {
+        Reply::<()>::decode(&mut Decoder::new(&reply)).unwrap().result.unwrap();
     }
-    call(thread, &message)
+    Ok(replied)
+}
+
+fn await_work(thread: &mut Thread, message: impl Message<Reply = ()>) -> bool {
+    try_await(thread, message).unwrap()
 }
 
 /// A stream that waits until word `index` of pinned memory is 1.
@@ -117,19 +117,19 @@ fn the_device_tells_that_a_stream_is_done() {
     assert_eq!(fence(&app, &thread), last);
 }
 
-/// A stream that waits for the legacy one, and the other way round.
-fn blocking(thread: &mut Thread, id: u32) -> Stream {
-    thread.send(StreamCreate { ctx: CTX, stream: StreamId(id), flags: 0, priority: 0 });
-    Stream::Created(StreamId(id))
+/// An idle application with pinned memory, and a stream that waits for the legacy one, and the other way round.
+fn with_blocking() -> (App, Thread, (Pinned, u64), Stream) {
+    let (app, mut thread) = App::with_context();
+    let pinned = app.pinned(&mut thread, PinnedId(900), 4096);
+    thread.send(StreamCreate { ctx: CTX, stream: StreamId(4), flags: 0, priority: 0 });
+    thread.synchronize().unwrap();
+    (app, thread, pinned, Stream::Created(StreamId(4)))
 }
 
 /// The legacy stream is not done before blocking ones are, whether or not it has had work of its own.
 #[test]
 fn whoever_waits_for_the_legacy_stream_waits_for_blocking_ones() {
-    let (app, mut thread) = App::with_context();
-    let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
-    let stream = blocking(&mut thread, 4);
-    thread.synchronize().unwrap();
+    let (app, mut thread, (ours, address), stream) = with_blocking();
     let before = fence(&app, &thread);
     hold(&mut thread, stream, address, 0);
     let letting = let_go(&app, &thread, ours, &[0]);
@@ -142,10 +142,7 @@ fn whoever_waits_for_the_legacy_stream_waits_for_blocking_ones() {
 /// A wait is in order with nothing that comes after it, and so is what tells of its end.
 #[test]
 fn a_wait_does_not_wait_for_the_legacy_stream_behind_it() {
-    let (app, mut thread) = App::with_context();
-    let (ours, address) = app.pinned(&mut thread, PinnedId(900), 4096);
-    let stream = blocking(&mut thread, 4);
-    thread.synchronize().unwrap();
+    let (app, mut thread, (ours, address), stream) = with_blocking();
     let before = fence(&app, &thread);
     hold(&mut thread, stream, address, 0);
     hold(&mut thread, Stream::Legacy, address, 1);
@@ -206,11 +203,7 @@ fn a_session_can_end_in_a_wait() {
     thread.synchronize().unwrap();
     hold(&mut thread, one, address, 0);
     let ring = thread.ring.index();
-    let waiting = std::thread::spawn(move || {
-        let (mut body, mut reply) = (Vec::new(), Vec::new());
-        synchronize(one).encode(&mut Encoder::new(&mut body));
-        thread.ring.call_or_fence(StreamSynchronize::OPCODE, &[&body], &mut reply).is_err()
-    });
+    let waiting = std::thread::spawn(move || try_await(&mut thread, synchronize(one)).is_err());
     await_wait(&session_file(&app), ring);
     app.session.end();
     assert!(waiting.join().unwrap());

@@ -1,15 +1,9 @@
 //! Executable graphs: made, launched, changed, and made again.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, rehearse};
+use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, encoded, rehearse};
 use std::time::Duration;
 use wire::*;
-
-fn encoded(value: &impl Wire) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
-}
 
 fn inline(value: &impl Wire) -> GraphData {
     GraphData::Inline(Bytes(encoded(value)))

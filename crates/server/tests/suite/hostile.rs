@@ -1,7 +1,7 @@
 //! An application that sends what no shim would: the server answers, and lives.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, BASIC, CTX, LONG};
+use crate::common::{App, BASIC, CTX, LONG, encoded};
 use proptest::prelude::*;
 use wire::*;
 
@@ -40,12 +40,6 @@ type Sent = (u16, Vec<u8>);
 
 fn sent<M: Message>(message: M) -> Sent {
     (M::OPCODE, encoded(&message))
-}
-
-fn encoded(value: &impl Wire) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
 }
 
 fn ctx() -> impl Strategy<Value = ContextId> {

@@ -278,7 +278,7 @@ impl Thread {
     }
 }
 
-fn encoded(message: &impl Wire) -> Vec<u8> {
+pub fn encoded(message: &impl Wire) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.encode(&mut Encoder::new(&mut bytes));
     bytes
