@@ -330,3 +330,26 @@ fn programs_that_cannot_be_started() {
     assert_eq!(text.exit, Exit::Code(126));
     assert!(text.stderr.contains("text"), "{}", text.stderr);
 }
+
+/// A thread that has waited for its kernel finds printed what that has printed, whoever's answer carried it.
+#[test]
+fn device_and_host_print_in_turn_beside_other_threads() {
+    let stage = Stage::new("in-turn").unwrap();
+    let finished = stage
+        .place()
+        .run(&stage.guest("printf_threads"), &["60".into(), "2".into()])
+        .unwrap()
+        .finish()
+        .unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    let text = String::from_utf8(finished.stdout).unwrap();
+    let mut lines = text.lines();
+    for step in 1..=60 {
+        let count = if step % 10 == 0 { 4000 } else { 3 };
+        for line in 0..count {
+            assert_eq!(lines.next(), Some(&*format!("device: step {step} line {line} of {count}")));
+        }
+        assert_eq!(lines.next(), Some(&*format!("host: step {step}")));
+    }
+    assert_eq!(lines.next(), None);
+}

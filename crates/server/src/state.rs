@@ -23,7 +23,7 @@ use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
 /// Version of the table's encoding; any other is refused.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// The last bytes of every state.
 pub const MAGIC: [u8; 4] = *b"DMss";
 const FOOTER: usize = 16;
@@ -79,8 +79,8 @@ pub struct SessionState {
     pub heaps: Vec<HeapRecord>,
     /// What is shared with other sessions.
     pub sharing: SharingState,
-    /// What the device printed and no answer has carried yet.
-    pub output: Vec<u8>,
+    /// How many bytes of what the device printed answers have carried, and what none has yet.
+    pub output: (u64, Vec<u8>),
 }
 
 /// A module, and what in it a restart must find and fill.
@@ -259,7 +259,7 @@ mod tests {
             textures: TextureState::default(),
             heaps: vec![],
             sharing: SharingState::default(),
-            output: b"42\n".to_vec(),
+            output: (7, b"42\n".to_vec()),
         }
     }
 

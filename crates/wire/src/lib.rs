@@ -35,9 +35,9 @@ pub use machine::{GPUS_MAX, Gpu, Machine, Pci, Quantity, Text};
 pub use memory_operation::{MemoryOperation, Until, Word};
 pub use messages::*;
 pub use partition::*;
-pub use reply::Reply;
+pub use reply::{Output, Reply};
 pub use share::*;
 pub use textures::*;
 
 /// Version of the protocol; both sides refuse any other.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;

@@ -122,8 +122,7 @@ messages! {
     8 round_trip PeerAccess { ctx: ContextId, peer: ContextId, enable: bool } -> ();
     /// `cuDeviceCanAccessPeer`.
     9 round_trip CanAccessPeer { device: Device, peer: Device } -> bool;
-    /// More of what the device has printed: the client asks after a reply whose output had [`OUTPUT_MAX`] bytes, until one
-    /// has less.
+    /// More of what the device has printed: the client asks after a reply that says there is, until one says there is not.
     10 round_trip TakeOutput {} -> ();
     /// Something that whoever runs the job should know: a call that is not supported. At most [`NOTICE_MAX`] bytes.
     11 pipelined Notice { text: String } -> ();

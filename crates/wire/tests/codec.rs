@@ -92,9 +92,10 @@ proptest! {
 
     #[test]
     fn replies_are_exact(facts in facts(), output in proptest::collection::vec(any::<u8>(), 0..40), code in 1..1000u32, why in text()) {
-        is_exact(&Reply { output: Bytes(output.clone()), result: Ok(facts) });
+        let output = Output { from: u64::from(code), bytes: Bytes(output), more: code % 2 == 0 };
+        is_exact(&Reply { output: output.clone(), result: Ok(facts) });
         let error = CuError::from_code(code).unwrap();
-        is_exact(&Reply::<FunctionFacts> { output: Bytes(output), result: Err((error, why)) });
+        is_exact(&Reply::<FunctionFacts> { output, result: Err((error, why)) });
     }
 
     #[test]

@@ -3,9 +3,7 @@
 use super::{Caller, Session};
 use crate::failure::{Failure, Result, truncate};
 use transport::REPLY_MAX;
-use wire::{
-    Bytes, CuError, DETAIL_MAX, Encoder, INLINE_MAX, Message, NAMES_MAX, OUTPUT_MAX, Reply, Request, Wire,
-};
+use wire::{CuError, DETAIL_MAX, Encoder, INLINE_MAX, Message, NAMES_MAX, OUTPUT_MAX, Reply, Request, Wire};
 
 /// A message's handler.
 pub(super) trait Execute: Message {
@@ -100,7 +98,7 @@ impl Answer {
 }
 
 /// The bytes of a [`Reply`] whose body is encoded already.
-pub(super) fn reply_bytes(output: Vec<u8>, answer: Answer) -> Vec<u8> {
+pub(super) fn reply_bytes(output: wire::Output, answer: Answer) -> Vec<u8> {
     /// An encoded body.
     struct Body(Vec<u8>);
     impl Wire for Body {
@@ -116,7 +114,7 @@ pub(super) fn reply_bytes(output: Vec<u8>, answer: Answer) -> Vec<u8> {
         Answer::Failed(Failure { code, detail }) => Err((code, detail)),
     };
     let mut bytes = Vec::new();
-    Reply { output: Bytes(output), result }.encode(&mut Encoder::new(&mut bytes));
+    Reply { output, result }.encode(&mut Encoder::new(&mut bytes));
     bytes
 }
 
@@ -128,10 +126,11 @@ pub(super) fn malformed(opcode: u16, error: wire::DecodeError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::Bytes;
 
     #[test]
     fn every_answer_fits_into_the_ring() {
-        let output = || vec![0; OUTPUT_MAX];
+        let output = || wire::Output { from: u64::MAX, bytes: Bytes(vec![0; OUTPUT_MAX]), more: true };
         let long = || Answer::Done(vec![0; REPLY_MAX]).bounded("GetFacts");
         assert!(matches!(long(), Answer::Failed(failure) if failure.detail.contains("GetFacts")));
         let detail = || Answer::Failed(Failure::new(CuError::INVALID_PTX, "\u{e9}".repeat(REPLY_MAX)));

@@ -7,17 +7,38 @@ use crate::lock;
 use crate::objects::{Context, Stream};
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use wire::OUTPUT_MAX;
+use wire::{Bytes, OUTPUT_MAX};
 
-/// Output that is not sent yet.
+/// What kernels have printed.
 #[derive(Default)]
-pub(crate) struct Output(Mutex<VecDeque<u8>>);
+pub(crate) struct Output(Mutex<Pending>);
+
+#[derive(Default)]
+struct Pending {
+    /// How many bytes have been sent.
+    sent: u64,
+    /// Those that have not.
+    bytes: VecDeque<u8>,
+}
+
+impl Pending {
+    /// The next piece: all of it or, if that is too much, whole lines where there are any.
+    fn next(&mut self) -> wire::Output {
+        let most = self.bytes.len().min(OUTPUT_MAX);
+        let lines = || self.bytes.range(..most).rposition(|byte| *byte == b'\n').map(|end| end + 1);
+        let count = if most < self.bytes.len() { lines().unwrap_or(most) } else { most };
+        let from = self.sent;
+        self.sent += count as u64;
+        let bytes = Bytes(self.bytes.drain(..count).collect());
+        wire::Output { from, bytes, more: !self.bytes.is_empty() }
+    }
+}
 
 impl Session {
     /// Takes what work that has been waited for has printed.
     pub(crate) fn collect_output(&self) {
         let mut pending = lock(&self.output.0);
-        pending.extend(self.backend().take_output());
+        pending.bytes.extend(self.backend().take_output());
     }
 
     /// Has the device library hand over what the work of an idle stream has printed.
@@ -41,21 +62,20 @@ impl Session {
     }
 
     /// What goes with the next reply.
-    pub(super) fn next_output(&self) -> Vec<u8> {
-        let mut pending = lock(&self.output.0);
-        let count = pending.len().min(OUTPUT_MAX);
-        pending.drain(..count).collect()
+    pub(super) fn next_output(&self) -> wire::Output {
+        lock(&self.output.0).next()
     }
 
-    /// Everything that is not sent yet, for a session's state; it stays to be sent.
-    pub(crate) fn unsent_output(&self) -> Vec<u8> {
+    /// How many bytes have been sent, and everything that is not sent yet, for a session's state; it stays to be sent.
+    pub(crate) fn unsent_output(&self) -> (u64, Vec<u8>) {
         self.collect_output();
-        lock(&self.output.0).iter().copied().collect()
+        let pending = lock(&self.output.0);
+        (pending.sent, pending.bytes.iter().copied().collect())
     }
 
     /// Output that a session's state had not sent.
-    pub(crate) fn restore_output(&self, bytes: &[u8]) {
-        lock(&self.output.0).extend(bytes);
+    pub(crate) fn restore_output(&self, (sent, bytes): &(u64, Vec<u8>)) {
+        *lock(&self.output.0) = Pending { sent: *sent, bytes: bytes.iter().copied().collect() };
     }
 }
 

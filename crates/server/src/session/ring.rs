@@ -226,7 +226,7 @@ impl Session {
             reader.advance();
         } else {
             // Whoever has seen the fence does not read the answer.
-            let output = if caller.fenced { Vec::new() } else { self.next_output() };
+            let output = if caller.fenced { wire::Output::default() } else { self.next_output() };
             reader.reply(&reply_bytes(output, answer))?;
         }
         Ok(true)

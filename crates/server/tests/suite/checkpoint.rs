@@ -324,7 +324,7 @@ fn a_server_answers_its_supervisor() {
     let mut supervisor = Supervisor::start(dir.path(), 60, &Start::Fresh);
     assert!(matches!(supervisor.answer(), Answer::Ready { .. }));
     let client = transport::ClientSession::open(dir.path()).unwrap();
-    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![] };
+    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![], more: false };
     thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
     let memory = thread.alloc(3 << 20);
     thread.put(memory, &[1, 2, 3]);
@@ -382,7 +382,7 @@ fn a_server_answers_its_supervisor() {
     assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");
     assert_eq!(restored.ask(&Ask::Ungate), Answer::Done);
     let client = transport::ClientSession::open(dir.path()).unwrap();
-    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![] };
+    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![], more: false };
     assert_eq!(thread.get(memory, 3), [1, 2, 3]);
     assert_eq!(restored.ask(&Ask::End), Answer::Ended);
     restored.ended();
@@ -396,7 +396,7 @@ fn an_answer_does_not_grow_with_the_session() {
     let mut supervisor = Supervisor::start(dir.path(), 61, &Start::Fresh);
     assert!(matches!(supervisor.answer(), Answer::Ready { .. }));
     let client = transport::ClientSession::open(dir.path()).unwrap();
-    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![] };
+    let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![], more: false };
     thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
     let states = tempfile::tempdir().unwrap();
     let mut capture = |memory: u32| {

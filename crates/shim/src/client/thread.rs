@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuda_abi::{CuError, CuResult, sys};
 use transport::{ClientRing, ClientSession, SLOTS, TraceKind, TransportError};
 use wire::{
-    Callee, Decoder, Encoder, EventId, FunctionId, KernelId, Launch, Message, OUTPUT_MAX, Reply, StreamId,
-    TakeOutput, Wire,
+    Callee, Decoder, Encoder, EventId, FunctionId, KernelId, Launch, Message, Reply, StreamId, TakeOutput,
+    Wire,
 };
 
 use super::context::{Context, Green};
@@ -436,12 +436,9 @@ impl Call<'_> {
     }
 
     /// Takes what else has been printed, and says why a message has failed.
-    fn conclude<M: Message>(
-        &mut self,
-        (mut printed, result): Answer<M>,
-    ) -> Result<M::Reply, (CuError, String)> {
-        while printed >= OUTPUT_MAX {
-            printed = self.exchange(&TakeOutput {}).map_err(|error| (error, String::new()))?.0;
+    fn conclude<M: Message>(&mut self, (mut more, result): Answer<M>) -> Result<M::Reply, (CuError, String)> {
+        while more {
+            more = self.exchange(&TakeOutput {}).map_err(|error| (error, String::new()))?.0;
         }
         result.inspect_err(|(error, reason)| {
             if !reason.is_empty() {
@@ -450,7 +447,7 @@ impl Call<'_> {
         })
     }
 
-    /// One round trip: how much was printed, and the answer.
+    /// One round trip.
     fn exchange<M: Message>(&mut self, message: &M) -> CuResult<Answer<M>> {
         self.round_trip(message, ClientRing::call)?;
         answer::<M>(&self.thread.reply)
@@ -501,7 +498,8 @@ fn line<'a>(
     }
 }
 
-type Answer<M> = (usize, Result<<M as Message>::Reply, (CuError, String)>);
+/// Whether the device has printed more, and the answer.
+type Answer<M> = (bool, Result<<M as Message>::Reply, (CuError, String)>);
 
 /// Decodes a reply and writes out what was printed.
 fn answer<M: Message>(reply: &[u8]) -> CuResult<Answer<M>> {
@@ -510,8 +508,8 @@ fn answer<M: Message>(reply: &[u8]) -> CuResult<Answer<M>> {
         log::message(Level::Error, format_args!("the server's answer to {} is none: {error}", M::NAME));
         CuError::UNKNOWN
     })?;
-    output::write(&reply.output.0);
-    Ok((reply.output.0.len(), reply.result))
+    output::write(&reply.output);
+    Ok((reply.output.more, reply.result))
 }
 
 /// What the application is told when the transport fails.

@@ -17,7 +17,7 @@ fn device_output_goes_through_the_applications_stdout() {
         let before = libc::dup(1);
         libc::dup2(file.as_raw_fd(), 1);
         libc::puts(c"before".as_ptr());
-        *fake.printing.lock().unwrap() = long.clone().into_bytes();
+        fake.printing.lock().unwrap().1 = long.clone().into_bytes();
         cuCtxSynchronize().unwrap();
         libc::puts(c"after".as_ptr());
         libc::fflush(std::ptr::null_mut());

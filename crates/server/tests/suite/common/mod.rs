@@ -112,7 +112,7 @@ impl App {
     }
 
     pub fn thread(&self) -> Thread {
-        Thread { ring: self.client.take_ring().unwrap(), output: Vec::new() }
+        Thread { ring: self.client.take_ring().unwrap(), output: Vec::new(), more: false }
     }
 
     /// Leaves an image for the server.
@@ -192,6 +192,8 @@ fn in_test_arenas(start: u64) -> bool {
 pub struct Thread {
     pub ring: ClientRing,
     pub output: Vec<u8>,
+    /// Whether there is more of it.
+    pub more: bool,
 }
 
 impl Thread {
@@ -211,7 +213,8 @@ impl Thread {
         let mut from = Decoder::new(&bytes);
         let reply = Reply::<M::Reply>::decode(&mut from).unwrap();
         from.finish().unwrap();
-        self.output.extend(reply.output.0);
+        self.output.extend(reply.output.bytes.0);
+        self.more = reply.output.more;
         reply.result
     }
 

@@ -13,7 +13,7 @@ use transport::hello::{HelloListener, Wish};
 use transport::{Callback, Next, RingIndex, RingReader, RingState, ServerSession, State};
 use wire::{
     ArrayDesc, ArrayId, ArrayShape, Bytes, CallbackId, CopyBox, CopySide, DeviceFacts, Encoder,
-    FunctionFacts, LaunchValue, ManagedVariable, ManagedVariables, MipmapId, Names, Param, PinnedId,
+    FunctionFacts, LaunchValue, ManagedVariable, ManagedVariables, MipmapId, Names, Output, Param, PinnedId,
     PinnedPlace, Pitched, Reply, Request, SessionFacts, TensorMap, TensorMapRequest, Wire,
 };
 
@@ -33,7 +33,7 @@ pub struct Fake {
     /// Messages that fail, by name.
     pub failing: Mutex<HashMap<&'static str, CuError>>,
     /// What the device prints with the next synchronisation.
-    pub printing: Mutex<Vec<u8>>,
+    pub printing: Mutex<(u64, Vec<u8>)>,
     memory: Mutex<Vec<u8>>,
     arrays: Mutex<HashMap<ArrayId, (ArrayShape, Vec<u8>)>>,
     mipmaps: Mutex<HashMap<MipmapId, ArrayDesc>>,
@@ -207,15 +207,17 @@ impl Fake {
         let synchronises = matches!(request, Request::ContextSynchronize(_) | Request::StreamSynchronize(_));
         let takes = synchronises || matches!(request, Request::TakeOutput(_));
         let mut printing = self.printing.lock().unwrap();
-        let count = if takes { printing.len().min(wire::OUTPUT_MAX) } else { 0 };
-        let output: Vec<u8> = printing.drain(..count).collect();
+        let count = if takes { printing.1.len().min(wire::OUTPUT_MAX) } else { 0 };
+        let bytes = Bytes(printing.1.drain(..count).collect());
+        let output = Output { from: printing.0, bytes, more: takes && !printing.1.is_empty() };
+        printing.0 += count as u64;
         drop(printing);
         let body = match failure {
             Some(error) => Err((error, "because the test says so".to_owned())),
             None => Ok(Raw(self.answer(reader.index(), request))),
         };
         let mut bytes = Vec::new();
-        Reply { output: Bytes(output), result: body }.encode(&mut Encoder::new(&mut bytes));
+        Reply { output, result: body }.encode(&mut Encoder::new(&mut bytes));
         reader.reply(&bytes).unwrap();
     }
 
