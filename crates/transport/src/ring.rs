@@ -7,6 +7,7 @@
 use crate::layout::{MESSAGE_MAX, RingShared};
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::{Result, TransportError};
+use std::collections::VecDeque;
 
 /// Opcode of a wrap record.
 const WRAP: u16 = u16::MAX;
@@ -326,8 +327,8 @@ pub(crate) struct Consumer {
     /// How much was published when nothing was left: looking again costs a cache miss.
     tail: u64,
     replies: u64,
-    /// Position behind the message in hand.
-    next: Option<u64>,
+    /// Positions behind the messages in hand.
+    in_hand: VecDeque<u64>,
     dependencies: Vec<Dependency>,
     body: Vec<u8>,
 }
@@ -340,7 +341,7 @@ impl Consumer {
             head,
             tail: head,
             replies: ring.reply_seq.0.load(Ordering::Acquire),
-            next: None,
+            in_hand: VecDeque::new(),
             dependencies: Vec::new(),
             body: Vec::new(),
         }
@@ -355,7 +356,7 @@ impl Consumer {
         &mut self,
         ring: &RingShared<S, R>,
     ) -> Result<Option<Message<'_>>> {
-        let words = &ring.submission.0;
+        self.in_hand.clear();
         loop {
             if self.tail == self.head {
                 self.tail = published(ring, self.head)?;
@@ -363,37 +364,61 @@ impl Consumer {
             if self.tail == self.head {
                 return Ok(None);
             }
-            let header = Header::read(words, self.head, self.tail)?;
+            let header = Header::read(&ring.submission.0, self.head, self.tail)?;
+            self.in_hand.push_back(header.next(self.head));
             if header.is_wrap() {
-                self.next = Some(header.next(self.head));
                 self.advance(ring);
                 continue;
             }
-            self.next = Some(header.next(self.head));
-            self.dependencies.clear();
-            let first = word_of::<S>(self.head) + 1;
-            for pair in words[first..first + 2 * header.dependencies].chunks_exact(2) {
-                let number = pair[0].load(Ordering::Relaxed);
-                let number = u16::try_from(number).map_err(|_| TransportError::Corrupt {
-                    ring: 0,
-                    what: "dependency",
-                    value: number,
-                })?;
-                self.dependencies
-                    .push(Dependency { ring: number, position: pair[1].load(Ordering::Relaxed) });
-            }
-            header.read_body(words, self.head, &mut self.body);
-            // What comes next crosses from the client's cache while this one is executed.
-            if header.next(self.head) < self.tail {
-                prefetch(&words[word_of::<S>(header.next(self.head))..]);
-            }
-            return Ok(Some(Message {
-                position: self.head,
-                opcode: header.opcode,
-                dependencies: &self.dependencies,
-                body: &self.body,
-            }));
+            return self.copy_out(ring, &header, self.head).map(Some);
         }
+    }
+
+    /// Copies out the message behind those in hand, if it is known to be published; if `wanted` makes something of it, it is in hand too, to be advanced
+    /// over in its turn.
+    pub(crate) fn follow<const S: usize, const R: usize, T>(
+        &mut self,
+        ring: &RingShared<S, R>,
+        wanted: impl FnOnce(Message<'_>) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(position) = self.in_hand.back().copied().filter(|position| *position != self.tail) else {
+            return Ok(None);
+        };
+        let header = Header::read(&ring.submission.0, position, self.tail)?;
+        if header.is_wrap() {
+            return Ok(None);
+        }
+        let taken = wanted(self.copy_out(ring, &header, position)?);
+        if taken.is_some() {
+            self.in_hand.push_back(header.next(position));
+        }
+        Ok(taken)
+    }
+
+    fn copy_out<const S: usize, const R: usize>(
+        &mut self,
+        ring: &RingShared<S, R>,
+        header: &Header,
+        position: u64,
+    ) -> Result<Message<'_>> {
+        let words = &ring.submission.0;
+        self.dependencies.clear();
+        let first = word_of::<S>(position) + 1;
+        for pair in words[first..first + 2 * header.dependencies].chunks_exact(2) {
+            let number = pair[0].load(Ordering::Relaxed);
+            let number = u16::try_from(number).map_err(|_| TransportError::Corrupt {
+                ring: 0,
+                what: "dependency",
+                value: number,
+            })?;
+            self.dependencies.push(Dependency { ring: number, position: pair[1].load(Ordering::Relaxed) });
+        }
+        header.read_body(words, position, &mut self.body);
+        // What comes next crosses from the client's cache while this one is executed.
+        if header.next(position) < self.tail {
+            prefetch(&words[word_of::<S>(header.next(position))..]);
+        }
+        Ok(Message { position, opcode: header.opcode, dependencies: &self.dependencies, body: &self.body })
     }
 
     /// The number of the round trip in hand, if it is one.
@@ -401,9 +426,9 @@ impl Consumer {
         self.replies + 1
     }
 
-    /// The message in hand is executed.
+    /// The message in hand, the first of them, is executed.
     pub(crate) fn advance<const S: usize, const R: usize>(&mut self, ring: &RingShared<S, R>) {
-        if let Some(next) = self.next.take() {
+        if let Some(next) = self.in_hand.pop_front() {
             self.head = next;
             ring.server.0.head.store(next, Ordering::Release);
         }
@@ -422,10 +447,7 @@ impl Consumer {
         to.word(bytes.len() as u64);
         to.bytes(bytes);
         to.finish();
-        if let Some(next) = self.next.take() {
-            self.head = next;
-            ring.server.0.head.store(next, Ordering::Release);
-        }
+        self.advance(ring);
         self.replies += 1;
         ring.reply_seq.0.store(self.replies, Ordering::Release);
         ring.waiting.0.unpark();

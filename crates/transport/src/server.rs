@@ -198,6 +198,15 @@ impl RingReader {
         }
     }
 
+    /// The message behind those in hand, if it is there and `wanted` makes something of it: then it is in hand too, and advanced over in its turn.
+    ///
+    /// # Errors
+    /// As [`RingReader::next`].
+    pub fn follow<T>(&mut self, wanted: impl FnOnce(Message<'_>) -> Option<T>) -> Result<Option<T>> {
+        let ring = self.session.map.ring(self.index);
+        self.consumer.follow(ring, wanted).map_err(|error| at(error, self.index))
+    }
+
     /// Puts what began at `start_ns` and ends now into the session's trace.
     pub fn trace(&self, kind: TraceKind, code: u16, start_ns: u64) {
         self.session.map.trace((self.index, Side::Server), kind, code, start_ns);
@@ -209,7 +218,7 @@ impl RingReader {
         self.consumer.round_trip()
     }
 
-    /// The message in hand, a pipelined one, is executed.
+    /// The message in hand, the first of them, a pipelined one, is executed.
     pub fn advance(&mut self) {
         self.consumer.advance(self.session.map.ring(self.index));
     }

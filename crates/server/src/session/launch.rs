@@ -3,6 +3,7 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
+use crate::objects::Stream;
 use backend::Launch;
 use cudarc::driver::sys::CUlaunchAttributeID as Attribute;
 use wire::{Callee, CuError};
@@ -32,17 +33,17 @@ pub(super) fn check_attributes(attributes: &[(u32, wire::LaunchValue)]) -> Resul
     }
 }
 
-impl Execute for wire::Launch {
-    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
-        let function = session.launched(caller, self.ctx, self.callee)?;
-        let stream = session.stream(caller, self.ctx, self.stream)?;
-        check_attributes(&self.attributes)?;
-        if (self.params.0.len() as u64) < function.params_bytes()? {
+impl Session {
+    /// Submits a launch to its stream.
+    pub(super) fn launch(&self, caller: &mut Caller, stream: &Stream, launch: &wire::Launch) -> Result<()> {
+        let function = self.launched(caller, launch.ctx, launch.callee)?;
+        check_attributes(&launch.attributes)?;
+        if (launch.params.0.len() as u64) < function.params_bytes()? {
             let detail =
-                format!("{}: {} bytes of parameters are too few", function.name, self.params.0.len());
+                format!("{}: {} bytes of parameters are too few", function.name, launch.params.0.len());
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }
-        let handle = match self.callee {
+        let handle = match launch.callee {
             Callee::Function(id) => id.handle(),
             Callee::Kernel(id) => id.handle(),
         };
@@ -50,17 +51,23 @@ impl Execute for wire::Launch {
         let _work = stream.begin_launch(handle)?;
         let launch = Launch {
             function: function.raw,
-            grid: self.grid,
-            block: self.block,
-            shared: self.shared,
+            grid: launch.grid,
+            block: launch.block,
+            shared: launch.shared,
             stream: stream.arg(),
-            attributes: &self.attributes,
-            params: &self.params.0,
+            attributes: &launch.attributes,
+            params: &launch.params.0,
         };
-        session
-            .backend()
+        self.backend()
             .launch(stream.ctx.raw, &launch)
             .map_err(|code| Failure::new(code, format!("launch of {}", function.name)))
+    }
+}
+
+impl Execute for wire::Launch {
+    fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
+        let stream = session.stream(caller, self.ctx, self.stream)?;
+        session.launch(caller, &stream, &self)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod arrays;
 mod attributes;
+mod burst;
 mod callbacks;
 mod code;
 mod conditions;

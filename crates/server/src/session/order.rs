@@ -268,6 +268,11 @@ impl Session {
             (_, Request::GraphLaunch(m)) => StreamKey::new(m.ctx, m.stream, caller.number()),
             _ => return true,
         };
+        self.await_room_in(key, caller)
+    }
+
+    /// The same, for work in a stream.
+    pub(super) fn await_room_in(&self, key: StreamKey, caller: &mut Caller) -> bool {
         let Some(stream) = self.known_stream(caller, key) else { return true };
         if !stream.is_full() {
             caller.recent.found = Some((key, stream));

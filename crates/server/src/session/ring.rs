@@ -1,5 +1,6 @@
 //! The rings' threads: one for each ring that an application thread uses, started when the doorbell rings.
 
+use super::burst::Burst;
 use super::dispatch::{Answer, malformed, reply_bytes};
 use super::{Caller, Session};
 use crate::failure::Failure;
@@ -153,6 +154,7 @@ impl Session {
     fn serve_ring(&self, index: RingIndex) -> Result<(), TransportError> {
         let mut reader = self.link.reader(index);
         let mut caller = Caller::new(index);
+        let mut burst = Burst::default();
         while !self.is_ending() {
             let taken = match reader.next(LOOK)? {
                 Next::Idle => continue,
@@ -171,7 +173,16 @@ impl Session {
                     }
                 }
             };
-            if !self.run_message(&mut reader, &mut caller, taken)? {
+            let goes_on = match taken {
+                Taken { request: Ok(Request::Launch(first)), dependencies, .. }
+                    if dependencies.is_empty() && !self.link.control().is_traced() =>
+                {
+                    burst.gather(first, &mut reader)?;
+                    self.run_burst(&mut reader, &mut caller, &mut burst)?
+                }
+                taken => self.run_message(&mut reader, &mut caller, taken)?,
+            };
+            if !goes_on {
                 break;
             }
         }
@@ -249,7 +260,7 @@ impl Session {
     }
 
     /// What a pipelined message fails with, and what every message fails with from now on, is told by later calls.
-    fn note_failure(&self, failure: &Failure, opcode: u16, pipelined: bool) {
+    pub(super) fn note_failure(&self, failure: &Failure, opcode: u16, pipelined: bool) {
         if failure.code == wire::CuError::NOT_READY {
             return;
         }

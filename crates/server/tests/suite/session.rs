@@ -418,6 +418,35 @@ fn failures_of_pipelined_calls_are_told_later() {
     }
 }
 
+/// Launches that come faster than they are submitted are taken together: each is executed once and in its turn, but for those that fail.
+#[test]
+fn launches_that_are_taken_together_fail_one_by_one() {
+    let (mut app, mut thread) = App::with_context();
+    let module = app.load(&mut thread, 2, BASIC);
+    let (add, wait_for) = (thread.function(module, 3, "add_one"), thread.function(module, 4, "wait_for"));
+    let memory = thread.alloc(4);
+    thread.put(memory, &[0]);
+    let (ours, address) = app.pinned(&mut thread, PinnedId(5), 4096);
+    let [other] = thread.streams([6]).map(Stream::Created);
+    // All that the stream has no room for is in the ring before any of it is taken.
+    thread.launch(wait_for, Stream::Legacy, 1, &[address, address + 4], &[]);
+    for step in 0..300 {
+        // Parameters that are too few, a function and a stream that there are not.
+        match step % 10 {
+            3 => thread.launch(add, Stream::Legacy, 1, &[memory], &[]),
+            5 => thread.launch(Callee::Function(FunctionId(999)), Stream::Legacy, 1, &[memory], &[1]),
+            7 => thread.launch(add, Stream::Created(StreamId(999)), 1, &[memory], &[1]),
+            9 => thread.launch(add, other, 1, &[memory], &[1]),
+            _ => thread.launch(add, Stream::Legacy, 1, &[memory], &[1]),
+        }
+    }
+    ours.word(0).store(1, Ordering::Release);
+    thread.synchronize().unwrap();
+    assert_eq!(thread.get(memory, 1), [7 * 30]);
+    let error = app.client.control().take_error();
+    assert!(matches!(error, Some(CuError::INVALID_VALUE | CuError::INVALID_HANDLE)), "{error:?}");
+}
+
 #[test]
 fn wrong_handles_are_refused() {
     let (mut app, mut thread) = App::with_context();

@@ -62,6 +62,66 @@ fn both_ends_go_on_after_a_restart() {
 }
 
 #[test]
+fn several_messages_are_in_hand_and_advanced_over_in_turn() {
+    let ring = Small::new();
+    let (mut producer, mut consumer) = (Producer::attach(&ring), Consumer::attach(&ring));
+    let head = |ring: &Small| ring.server.0.head.load(Ordering::Relaxed);
+    // Every place in the area is a burst's first once, and a wrap record ends some.
+    let mut wrapped = 0;
+    for round in 0..64u16 {
+        for part in 0..3 {
+            assert!(publish(&mut producer, &ring, 3 * round + part, &[part as u8; 12]));
+        }
+        let mut got = vec![consumer.poll(&ring).unwrap().unwrap().opcode];
+        let begun = head(&ring);
+        while let Some(opcode) = consumer
+            .follow(&ring, |message| (message.body == [got.len() as u8; 12]).then_some(message.opcode))
+            .unwrap()
+        {
+            got.push(opcode);
+        }
+        assert_eq!(head(&ring), begun, "nothing of it is done");
+        wrapped += usize::from(got.len() < 3);
+        for opcode in got.iter().copied().chain((3 * round..3 * round + 3).skip(got.len())) {
+            if opcode - 3 * round >= got.len() as u16 {
+                assert_eq!(consumer.poll(&ring).unwrap().unwrap().opcode, opcode);
+            }
+            let before = head(&ring);
+            consumer.advance(&ring);
+            assert_eq!(head(&ring), before + 24);
+        }
+        assert!(consumer.poll(&ring).unwrap().is_none());
+        // Of another length, so that the next ones lie elsewhere.
+        assert!(publish(&mut producer, &ring, 0, &[9; 4]));
+        assert_eq!(consumer.poll(&ring).unwrap().unwrap().body, [9; 4]);
+        assert_eq!(consumer.follow(&ring, |_| Some(())).unwrap(), None, "there is none");
+        consumer.advance(&ring);
+    }
+    assert!((1..64).contains(&wrapped), "{wrapped}");
+}
+
+#[test]
+fn what_is_not_wanted_is_not_in_hand() {
+    let ring = Small::new();
+    let (mut producer, mut consumer) = (Producer::attach(&ring), Consumer::attach(&ring));
+    for (opcode, body) in [(1, b"one"), (2, b"two")] {
+        assert!(publish(&mut producer, &ring, opcode, body));
+    }
+    assert_eq!(consumer.poll(&ring).unwrap().unwrap().opcode, 1);
+    assert_eq!(consumer.follow(&ring, |message| (message.opcode == 3).then_some(())).unwrap(), None);
+    consumer.advance(&ring);
+    assert_eq!(consumer.poll(&ring).unwrap().unwrap().body, b"two");
+    // One that is replaced before it has executed all that it took.
+    assert!(publish(&mut producer, &ring, 3, b"three"));
+    consumer = Consumer::attach(&ring);
+    assert_eq!(consumer.poll(&ring).unwrap().unwrap().opcode, 2);
+    assert_eq!(consumer.follow(&ring, |message| Some(message.opcode)).unwrap(), Some(3));
+    consumer.advance(&ring);
+    consumer = Consumer::attach(&ring);
+    assert_eq!(consumer.poll(&ring).unwrap().unwrap().body, b"three");
+}
+
+#[test]
 fn another_thread_sees_what_is_pending_up_to_a_position() {
     let ring = Small::new();
     let (mut producer, mut consumer) = (Producer::attach(&ring), Consumer::attach(&ring));

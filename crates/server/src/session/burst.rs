@@ -1,0 +1,96 @@
+//! Launches that follow one another into a stream, executed together. The driver takes some 3 us for each, and leaves little of ours in the processor's caches: taking
+//! a message, looking things up and entering the gate costs several times as much between two launches as once for all of them.
+
+use super::{Caller, Session};
+use crate::failure::Result;
+use crate::objects::StreamKey;
+use std::collections::VecDeque;
+use transport::{RingReader, TransportError};
+use wire::{Decoder, Launch, Message, Wire};
+
+/// How many launches at most: a cut waits for all that are in hand.
+const MOST: usize = 16;
+
+/// The launches in hand, all of one stream.
+#[derive(Default)]
+pub(super) struct Burst(VecDeque<Launch>);
+
+impl Burst {
+    /// Takes those that have come behind `first`, into the same stream and in order with no other ring.
+    pub(super) fn gather(
+        &mut self,
+        first: Launch,
+        reader: &mut RingReader,
+    ) -> std::result::Result<(), TransportError> {
+        self.0.clear();
+        let stream = (first.ctx, first.stream);
+        self.0.push_back(first);
+        while self.0.len() < MOST
+            && let Some(next) = reader.follow(|message| {
+                let is_launch = message.opcode == Launch::OPCODE && message.dependencies.is_empty();
+                let launch = is_launch.then(|| decode(message.body)).flatten()?;
+                ((launch.ctx, launch.stream) == stream).then_some(launch)
+            })?
+        {
+            self.0.push_back(next);
+        }
+        Ok(())
+    }
+}
+
+/// A launch; a message that is none is left for whoever says so.
+fn decode(body: &[u8]) -> Option<Launch> {
+    let mut from = Decoder::new(body);
+    let launch = Launch::decode(&mut from).ok()?;
+    from.finish().ok().map(|()| launch)
+}
+
+impl Session {
+    /// Executes all launches in hand; false when the session ends first.
+    pub(super) fn run_burst(
+        &self,
+        reader: &mut RingReader,
+        caller: &mut Caller,
+        burst: &mut Burst,
+    ) -> std::result::Result<bool, TransportError> {
+        let launches = &mut burst.0;
+        while let Some(first) = launches.front() {
+            let key = StreamKey::new(first.ctx, first.stream, caller.number());
+            if !self.await_room_in(key, caller) {
+                return Ok(false);
+            }
+            let _pass = self.gate.enter(caller.ring, Launch::OPCODE);
+            if self.is_ending() {
+                return Ok(false);
+            }
+            if let Err(failure) = self.run_launches(reader, caller, launches) {
+                self.note_failure(&failure, Launch::OPCODE, true);
+                launches.pop_front();
+                reader.advance();
+            }
+            caller.recent.found = None;
+        }
+        Ok(true)
+    }
+
+    /// Executes launches as long as their stream has room for them; fails as the first of them does.
+    fn run_launches(
+        &self,
+        reader: &mut RingReader,
+        caller: &mut Caller,
+        launches: &mut VecDeque<Launch>,
+    ) -> Result<()> {
+        let Some(first) = launches.front() else { return Ok(()) };
+        let _reach = self.shadows.reach()?;
+        let stream = self.stream(caller, first.ctx, first.stream)?;
+        while let Some(launch) = launches.front() {
+            self.launch(caller, &stream, launch)?;
+            launches.pop_front();
+            reader.advance();
+            if stream.is_full() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
