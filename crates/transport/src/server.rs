@@ -70,7 +70,7 @@ impl ServerSession {
     #[must_use]
     pub fn reader(self: &Arc<Self>, index: RingIndex) -> RingReader {
         let consumer = Consumer::attach(self.map.ring(index));
-        RingReader { session: Arc::clone(self), index, consumer, patience: Patience::new() }
+        RingReader { session: Arc::clone(self), index, consumer, patience: Patience::new(), prompt: false }
     }
 
     /// Wakes the thread that waits in [`RingReader::next`] of a ring.
@@ -162,6 +162,7 @@ pub struct RingReader {
     index: RingIndex,
     consumer: Consumer,
     patience: Patience,
+    prompt: bool,
 }
 
 impl RingReader {
@@ -180,7 +181,8 @@ impl RingReader {
         let control = self.session.control();
         let consumer = &self.consumer;
         let closing = || control.ring_state(self.index) == RingState::Closing;
-        if !consumer.has_message(ring) {
+        self.prompt = consumer.has_message(ring);
+        if !self.prompt {
             let ready = || consumer.has_message(ring) || closing();
             let once = || {
                 ring.sleeping.0.park(timeout, ready);
@@ -210,6 +212,12 @@ impl RingReader {
     /// Puts what began at `start_ns` and ends now into the session's trace.
     pub fn trace(&self, kind: TraceKind, code: u16, start_ns: u64) {
         self.session.map.trace((self.index, Side::Server), kind, code, start_ns);
+    }
+
+    /// Whether the message in hand was there when it was asked for.
+    #[must_use]
+    pub fn is_prompt(&self) -> bool {
+        self.prompt
     }
 
     /// The number of the round trip in hand, as its fence counts.

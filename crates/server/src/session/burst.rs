@@ -68,7 +68,7 @@ impl Session {
                 launches.pop_front();
                 reader.advance();
             }
-            caller.recent.found = None;
+            (caller.recent.found, caller.launched) = (None, Some(key));
         }
         Ok(true)
     }

@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{MemoryOperation, Word};
 
-/// Looks at a fence between two questions to the device library, which takes longer to answer than memory, but also tells errors.
-const LOOKS: u32 = 32;
+/// Looks at a fence between two looks at the clock.
+const LOOKS: usize = 16;
+/// So many of these between two questions to the device library, which also tells errors, but takes a microsecond in which a fence may be passed.
+const ROUNDS: u32 = 64;
 /// How long after a fence was passed its stream may look busy yet.
 const SEEN: Duration = Duration::from_micros(100);
 /// Streams that are asked whether they are idle for the sake of a fence.
@@ -24,23 +26,27 @@ impl Session {
     /// Waits until a stream has done everything it was given before; the device tells the caller's thread of the application itself, where
     /// nothing else is to be told or done before that goes on.
     pub(super) fn await_stream(&self, stream: &Stream, caller: &mut Caller) -> Result<()> {
-        if stream.poll()? { Ok(()) } else { self.await_busy(stream, caller) }
+        if is_idle(stream, caller)? { Ok(()) } else { self.await_busy(stream, caller) }
     }
 
-    /// The same for a stream that has just been found busy.
+    /// The same for a stream that is busy, or was a moment ago.
     fn await_busy(&self, stream: &Stream, caller: &mut Caller) -> Result<()> {
         let Some(given) = self.put_fence(stream, caller) else {
             return self.wait(|| stream.poll());
         };
         caller.fenced = true;
-        let (fence, mut looks) = (self.link.fence(caller.ring), 0u32);
+        let (fence, mut rounds) = (self.link.fence(caller.ring), 0u32);
+        let is_passed = || {
+            std::hint::spin_loop();
+            fence.is_at(caller.round_trip)
+        };
         self.wait_looking(|backoff| {
-            looks = looks.wrapping_add(1);
-            if fence.is_at(caller.round_trip) {
+            rounds = rounds.wrapping_add(1);
+            if (0..LOOKS).any(|_| is_passed()) {
                 stream.note_passed(given);
                 return Ok(true);
             }
-            if backoff.sleeps() || looks.is_multiple_of(LOOKS) { stream.poll() } else { Ok(false) }
+            if backoff.sleeps() || rounds.is_multiple_of(ROUNDS) { stream.poll() } else { Ok(false) }
         })
     }
 
@@ -48,7 +54,7 @@ impl Session {
     pub(super) fn await_streams(&self, streams: &[Arc<Stream>], caller: &mut Caller) -> Result<()> {
         let mut busy = Vec::new();
         for stream in streams.iter().filter(|stream| stream.may_be_busy() && !stream.has_passed()) {
-            if !stream.poll()? {
+            if !is_idle(stream, caller)? {
                 busy.push(stream);
             }
         }
@@ -120,6 +126,12 @@ impl Session {
             std::mem::forget(Arc::clone(&self.link));
         }
     }
+}
+
+/// Whether a stream has done everything. One to which the caller's last message gave a kernel, a moment ago, is not asked: the answer takes as long as it has
+/// been running.
+fn is_idle(stream: &Stream, caller: &Caller) -> Result<bool> {
+    Ok(caller.launched != Some(stream.record.key) && stream.poll()?)
 }
 
 /// Whether work in `stream` comes behind what `other` has been given before.

@@ -93,6 +93,8 @@ pub struct Caller {
     pub(crate) slots: Slots,
     /// What its last work went to, as long as that is in the table.
     recent: Recent,
+    /// The stream of the launch right before the message in hand, if that was there before the launch was submitted.
+    launched: Option<StreamKey>,
     /// Number of the round trip in hand.
     round_trip: u64,
     /// Whether the device tells of its end itself.
@@ -111,7 +113,14 @@ impl Caller {
     /// Nothing kept yet for that ring.
     #[must_use]
     pub fn new(ring: RingIndex) -> Self {
-        Self { ring, slots: Slots::default(), recent: Recent::default(), round_trip: 0, fenced: false }
+        Self {
+            ring,
+            slots: Slots::default(),
+            recent: Recent::default(),
+            launched: None,
+            round_trip: 0,
+            fenced: false,
+        }
     }
 
     /// The ring's number.

@@ -219,13 +219,16 @@ impl Session {
             }
             begun
         });
+        if !reader.is_prompt() {
+            caller.launched = None;
+        }
         (caller.round_trip, caller.fenced) = (reader.round_trip(), false);
         let name = taken.request.as_ref().map_or("an unknown message", Request::name);
         let answer = match taken.request {
             Ok(request) => self.run_request(request, caller, taken.pipelined),
             Err(error) => Answer::Failed(malformed(taken.opcode, error)),
         };
-        caller.recent.found = None;
+        (caller.recent.found, caller.launched) = (None, None);
         let answer = answer.bounded(name);
         if let Answer::Failed(failure) = &answer {
             self.note_failure(failure, taken.opcode, taken.pipelined);
