@@ -118,6 +118,9 @@ const PREFETCHED: usize = 4;
 /// Words of a cache line.
 const LINE: usize = 8;
 
+/// How far behind a message others lie that are taken when all that are in hand have been executed, bytes: 16 launches with some parameters.
+const FAR: u64 = 2048;
+
 /// Has the front of `words` brought into the cache.
 fn prefetch(words: &[AtomicU64]) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
@@ -414,9 +417,10 @@ impl Consumer {
             self.dependencies.push(Dependency { ring: number, position: pair[1].load(Ordering::Relaxed) });
         }
         header.read_body(words, position, &mut self.body);
-        // What comes next crosses from the client's cache while this one is executed.
-        if header.next(position) < self.tail {
-            prefetch(&words[word_of::<S>(header.next(position))..]);
+        // What comes next, and what comes when all in hand are executed, crosses from the client's cache meanwhile.
+        let next = header.next(position);
+        for ahead in [next, next + FAR].into_iter().filter(|ahead| *ahead < self.tail) {
+            prefetch(&words[word_of::<S>(ahead)..]);
         }
         Ok(Message { position, opcode: header.opcode, dependencies: &self.dependencies, body: &self.body })
     }
