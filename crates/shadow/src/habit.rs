@@ -6,10 +6,10 @@ use std::ops::Range;
 /// brought up to date, for as many times more; then dropped once, to see whether they are still wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Habit {
-    /// What was there when all was dropped, and when that was.
+    /// What was there when all was dropped, and the number of the work for which it was.
     last: Option<(Seen, u64)>,
-    /// When the first page came after that.
-    came: u64,
+    /// For the first page that came after that, if all work was complete: what was settled when the last of it was announced.
+    came: Option<u64>,
     /// How often the same was there again, each time between the same two pieces of work.
     again: u32,
     /// How often they will be kept yet.
@@ -35,9 +35,9 @@ impl Habit {
     /// The most times that pages are kept without a look, as a power of two.
     const LONGEST: u32 = 6;
 
-    /// The first page comes. `now` counts how often all work was found to be complete.
-    pub(crate) fn came(&mut self, now: u64) {
-        self.came = now;
+    /// The first page comes, when all work is complete of which the last was announced when that up to `since` was settled; or work is in flight.
+    pub(crate) fn came(&mut self, since: Option<u64>) {
+        self.came = since;
     }
 
     /// Whether the pages are to be kept.
@@ -50,12 +50,15 @@ impl Habit {
         &self.written
     }
 
-    /// Work is about to begin, before which these have been written; answers whether the pages are kept.
-    pub(crate) fn begins(&mut self, seen: Seen, written: Vec<Range<usize>>, now: u64) -> bool {
+    /// Work of this number is about to begin, before which these have been written; answers whether the pages are kept.
+    pub(crate) fn begins(&mut self, seen: Seen, written: Vec<Range<usize>>, work: u64) -> bool {
         if self.left == 0 {
-            let last = self.last.replace((seen.clone(), now));
-            // A page that came later than at the first chance would have been brought up to date for nothing.
-            let is_same = last.is_some_and(|(last, dropped)| last == seen && self.came == dropped + 1);
+            let last = self.last.replace((seen.clone(), work));
+            // A page that came later than at the first chance, when more work had begun after that was settled for which it was dropped, would have
+            // been brought up to date for nothing.
+            let is_same = last.is_some_and(|(last, dropped)| {
+                last == seen && self.came.is_some_and(|since| since < dropped)
+            });
             self.again =
                 if is_same && seen.count <= Self::MOST { (self.again + 1).min(Self::LONGEST) } else { 0 };
             self.left = if self.again >= Self::SURE { 1 << self.again } else { 0 };
@@ -67,15 +70,15 @@ impl Habit {
         self.left > 0
     }
 
-    /// The work is complete; answers whether the pages are kept.
-    pub(crate) fn ends(&mut self, seen: Seen, now: u64) -> bool {
+    /// All work up to this number is complete; answers whether the pages are kept.
+    pub(crate) fn ends(&mut self, seen: Seen, work: u64) -> bool {
         if self.left == 0 || seen.count > Self::MOST {
             self.left = 0;
             return false;
         }
         self.left -= 1;
         if self.left == 0 {
-            self.last = Some((seen, now));
+            self.last = Some((seen, work));
         }
         self.left > 0
     }
@@ -88,14 +91,15 @@ mod tests {
     const ALL: Seen = Seen { among: 0..16, count: 16 };
 
     /// A cycle of work and a touch of pages; answers whether there had to be a fault.
-    fn cycle(habit: &mut Habit, there: &mut bool, now: &mut u64, seen: &Seen) -> bool {
+    fn cycle(habit: &mut Habit, there: &mut bool, work: &mut u64, seen: &Seen) -> bool {
         let written = Vec::from_iter([seen.among.clone()]);
-        *there = *there && habit.begins(seen.clone(), written, *now);
-        *there = *there && habit.ends(seen.clone(), *now);
-        *now += 1;
+        let settled = *work;
+        *work += 1;
+        *there = *there && habit.begins(seen.clone(), written, *work);
+        *there = *there && habit.ends(seen.clone(), *work);
         let faulted = !*there;
         if faulted {
-            habit.came(*now);
+            habit.came(Some(settled));
         }
         *there = true;
         faulted
@@ -103,9 +107,9 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_kept_and_looked_at_now_and_then() {
-        let (mut habit, mut there, mut now) = (Habit::default(), false, 0);
+        let (mut habit, mut there, mut work) = (Habit::default(), false, 0);
         let mut faults = |seen: &Seen, cycles| {
-            (0..cycles).filter(|_| cycle(&mut habit, &mut there, &mut now, seen)).count()
+            (0..cycles).filter(|_| cycle(&mut habit, &mut there, &mut work, seen)).count()
         };
         assert_eq!(faults(&ALL, 3), 3, "nobody is sure yet");
         assert!(faults(&ALL, 1000) < 30);
@@ -119,11 +123,24 @@ mod tests {
 
     #[test]
     fn pages_that_are_not_touched_at_once_are_not_kept() {
-        let (mut habit, mut now) = (Habit::default(), 0);
-        for _ in 0..20 {
-            assert!(!habit.begins(ALL, Vec::new(), now));
-            now += 2;
-            habit.came(now);
+        // One behind the other, settled one by one or not at all before the page comes.
+        for since in [|work: u64| Some(work + 1), |_| None] {
+            let mut habit = Habit::default();
+            for work in (1..60).step_by(3) {
+                assert!(!habit.begins(ALL, Vec::new(), work));
+                habit.came(since(work));
+            }
         }
+    }
+
+    #[test]
+    fn several_pieces_of_work_before_the_first_chance_do_no_harm() {
+        let mut habit = Habit::default();
+        let kept = (1..10_u64).step_by(3).filter(|work| {
+            let keeps = habit.begins(ALL, Vec::new(), *work);
+            habit.came(Some(work - 1));
+            keeps
+        });
+        assert_eq!(kept.count(), 1, "the third time");
     }
 }

@@ -21,15 +21,6 @@ pub enum Scope<'a> {
     Ranges(&'a [Range]),
 }
 
-impl Scope<'_> {
-    fn meets(&self, range: &Range) -> bool {
-        match self {
-            Self::All => true,
-            Self::Ranges(ranges) => ranges.iter().any(|other| other.meets(range)),
-        }
-    }
-}
-
 /// The shadows of a session, and the threads that serve faults.
 pub struct Keeper {
     shared: Arc<Shared>,
@@ -139,14 +130,23 @@ impl Keeper {
     /// # Errors
     /// When that fails; the work must not be submitted then.
     pub fn reach(&self, scope: Scope<'_>) -> Result<Reach<'_>> {
-        if !lock(&self.shared.regions).values().any(|region| scope.meets(&region.range)) {
-            return Ok(Reach(None));
-        }
-        self.shared.vigil.called();
-        self.shared.work.announce();
-        let reach = Reach(Some(&self.shared.work));
-        self.shared.device.between(Step::Announced);
-        self.shared.retire(scope, Occasion::Begin)?;
+        let shared = &*self.shared;
+        shared.vigil.called();
+        let named = match scope {
+            Scope::All if lock(&shared.regions).is_empty() => return Ok(Reach(None)),
+            Scope::All => Vec::new(),
+            Scope::Ranges(ranges) => match shared.regions_in(ranges) {
+                none if none.is_empty() => return Ok(Reach(None)),
+                named => named,
+            },
+        };
+        let work = shared.work.announce(scope == Scope::All);
+        let reach = Reach(Some(&shared.work));
+        shared.device.between(Step::Announced);
+        named.iter().for_each(|region| region.name(work));
+        // Those that are named may have pages or not: whoever makes one has locked the region, and knows of the work if it is late.
+        let reached = if scope == Scope::All { shared.active(|_| true) } else { named };
+        shared.retire(&reached, Occasion::Begin(work.number))?;
         Ok(reach)
     }
 
@@ -164,7 +164,7 @@ impl Keeper {
     /// # Errors
     /// When something cannot be written back.
     pub fn write_back(&self) -> Result<()> {
-        self.shared.retire(Scope::All, Occasion::Drop).map(drop)
+        self.shared.retire(&self.shared.active(|_| true), Occasion::Drop)
     }
 }
 
@@ -194,15 +194,15 @@ impl Shared {
             return woken.map_err(|source| Error::Kernel { range, what: "UFFDIO_WAKE", source });
         };
         let page = event.address / PAGE as u64 * PAGE as u64;
-        if self.work.flight().loose && self.vigil.touched(page, event.fault == Fault::Read) {
+        if self.flight(&region).loose && self.vigil.touched(page, event.fault == Fault::Read) {
             self.device.awaited(page);
         }
         let enter = || self.enter(&region);
         for _ in 0..TRIES {
             match region.serve(&self.means(), event, false, enter) {
-                Err(Error::NoRoom(_)) => drop(self.retire(Scope::All, Occasion::Drop)?),
+                Err(Error::NoRoom(_)) => self.retire(&self.active(|_| true), Occasion::Drop)?,
                 Ok(()) if region.has_many_twins() => {
-                    return self.retire(Scope::Ranges(&[region.range]), Occasion::Drop).map(drop);
+                    return self.retire(&[Arc::clone(&region)], Occasion::Drop);
                 }
                 served => return served,
             }
@@ -215,33 +215,55 @@ impl Shared {
         // In this order: what is announced meanwhile, and what is fetched before the list is made, is met below.
         let is_complete = glimpse.all_submitted && !self.device.is_busy();
         self.device.between(Step::Looked);
-        let occasion = if is_complete { Occasion::End } else { Occasion::Drop };
-        let listed = self.retire(Scope::All, occasion)?;
-        if is_complete && self.work.is_complete(&glimpse) {
-            listed.iter().try_for_each(|region| region.give_back(&self.means(), || self.enter(region)))?;
+        let occasion = if is_complete { Occasion::End(glimpse.announced) } else { Occasion::Drop };
+        let known = self.work.known();
+        let loose = self.active(|region| known.flight(region.named()).loose);
+        self.retire(&loose, occasion)?;
+        if is_complete {
+            self.work.settled(&glimpse);
+            loose.iter().try_for_each(|region| region.give_back(&self.means(), || self.enter(region)))?;
         }
         Ok(())
+    }
+
+    /// The regions that ranges meet.
+    fn regions_in(&self, ranges: &[Range]) -> Vec<Arc<Region>> {
+        let regions = lock(&self.regions);
+        let met = ranges.iter().flat_map(|range| {
+            let from = regions.range(range.base.saturating_add(1)..).map(|(_, region)| region);
+            from.take_while(|region| region.range.base < range.end()).cloned()
+        });
+        let mut met: Vec<_> = met.collect();
+        met.sort_by_key(|region| region.range.base);
+        met.dedup_by_key(|region| region.range.base);
+        met
+    }
+
+    /// What is known of the work that may reach a region.
+    fn flight(&self, region: &Region) -> Flight {
+        let named = region.named();
+        self.work.known().flight(named)
     }
 
     /// Enters a region, which is locked, into the list of those that may have pages, and looks **then** whether work may be in flight.
     fn enter(&self, region: &Arc<Region>) -> Flight {
         lock(&self.active).insert(region.range.base, Arc::clone(region));
         self.device.between(Step::Locked);
-        self.work.flight()
+        self.flight(region)
     }
 
-    /// Writes back the pages of regions that may have some, and drops or keeps them; answers with those regions.
-    fn retire(&self, scope: Scope<'_>, occasion: Occasion) -> Result<Vec<Arc<Region>>> {
-        let listed: Vec<Arc<Region>> = {
-            let active = lock(&self.active);
-            active.values().filter(|region| scope.meets(&region.range)).cloned().collect()
-        };
+    /// Those of the regions that may have pages.
+    fn active(&self, wanted: impl Fn(&Arc<Region>) -> bool) -> Vec<Arc<Region>> {
+        let active: Vec<_> = lock(&self.active).values().cloned().collect();
         self.device.between(Step::Listed);
-        let settled = self.work.flight().settled;
-        for region in &listed {
+        active.into_iter().filter(wanted).collect()
+    }
+
+    /// Writes back the pages of regions that may have some, and drops or keeps them.
+    fn retire(&self, listed: &[Arc<Region>], occasion: Occasion) -> Result<()> {
+        listed.iter().try_for_each(|region| {
             let over = || drop(lock(&self.active).remove(&region.range.base));
-            region.retire(&self.means(), occasion, settled, over)?;
-        }
-        Ok(listed)
+            region.retire(&self.means(), occasion, over)
+        })
     }
 }

@@ -5,7 +5,7 @@ use crate::habit::Habit;
 use crate::pages::{Pages, Service};
 use crate::userfault::{Event, Lack, Userfault};
 use crate::window::{HUGE, Window};
-use crate::work::Flight;
+use crate::work::{Announced, Flight};
 use crate::{Error, Fault, PAGE, Range, Result, ahead, lock};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -29,6 +29,8 @@ pub(crate) struct Region {
     pub(crate) whole: Range,
     window: Arc<Window>,
     kept: Mutex<Option<Kept>>,
+    /// The last work that named it.
+    named: Mutex<Announced>,
 }
 
 /// What is kept of it, until it is freed.
@@ -46,10 +48,10 @@ pub(crate) struct Means<'a> {
 /// Why pages are written back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Occasion {
-    /// Work is about to begin that may reach them.
-    Begin,
-    /// All work is complete.
-    End,
+    /// Work of this number is about to begin, which may reach them.
+    Begin(u64),
+    /// All work up to this number is complete.
+    End(u64),
     /// They are to be dropped.
     Drop,
 }
@@ -63,13 +65,24 @@ impl Region {
             let range = Range { base: whole.base + at, bytes: (whole.bytes - at).min(PART as u64) };
             let pages = Pages::new(range.bytes as usize / PAGE);
             let kept = Mutex::new(Some(Kept { pages, habit: Habit::default() }));
-            Self { range, whole, window: Arc::clone(&window), kept }
+            Self { range, whole, window: Arc::clone(&window), kept, named: Mutex::default() }
         });
         Ok(parts.collect())
     }
 
+    /// Notes that work names it, which was announced and is not submitted yet.
+    pub(crate) fn name(&self, work: Announced) {
+        let mut named = lock(&self.named);
+        *named = work.max(*named);
+    }
+
+    /// The last work that named it.
+    pub(crate) fn named(&self) -> Announced {
+        *lock(&self.named)
+    }
+
     /// Serves a fault. `enter` is called when nobody else can look at the pages, before any of them is there, and answers
-    /// whether work that may reach them may be in flight, and how often none was.
+    /// whether work that may reach them may be in flight.
     pub(crate) fn serve(
         &self,
         means: &Means<'_>,
@@ -84,7 +97,7 @@ impl Region {
         let loose = flight.loose;
         means.device.between(Step::Asked);
         if pages.touched().is_empty() {
-            habit.came(flight.settled);
+            habit.came((!loose).then_some(flight.since));
         }
         if lack == Lack::Mapping && pages.is_there(page) {
             return self.remap(means, pages, page, loose);
@@ -202,13 +215,7 @@ impl Region {
 
     /// Writes back what the application has changed. Then all pages are dropped, and `over` is called when that is done and nobody else can have
     /// looked at them since; or they are kept, and brought up to date when work is complete.
-    pub(crate) fn retire(
-        &self,
-        means: &Means<'_>,
-        occasion: Occasion,
-        settled: u64,
-        over: impl FnOnce(),
-    ) -> Result<()> {
+    pub(crate) fn retire(&self, means: &Means<'_>, occasion: Occasion, over: impl FnOnce()) -> Result<()> {
         let mut kept = lock(&self.kept);
         let Some(Kept { pages, habit }) = kept.as_mut() else { return Ok(()) };
         let touched = pages.touched();
@@ -225,9 +232,9 @@ impl Region {
             means.device.between(Step::Written);
         }
         let stay = match occasion {
-            Occasion::Begin => habit.begins(pages.seen(), changed, settled),
-            Occasion::End => {
-                let keep = habit.ends(pages.seen(), settled);
+            Occasion::Begin(work) => habit.begins(pages.seen(), changed, work),
+            Occasion::End(work) => {
+                let keep = habit.ends(pages.seen(), work);
                 keep && pages.there(BATCH).iter().all(|run| self.read(means, run).is_ok())
             }
             Occasion::Drop => false,

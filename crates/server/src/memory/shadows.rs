@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Result};
 use crate::lock;
 use crate::objects::{Stream, in_use};
-use crate::session::{Session, take_precedence};
+use crate::session::{Reached, Session, take_precedence};
 use backend::{Backend, Fill, Range};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,10 @@ use shadow::{Device, DeviceError, Keeper, Reach, Scope, Userfault};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
-use wire::{ContextId, CuError, PinnedId};
+use wire::{ContextId, CuError, MemoryOperation, PinnedId};
 
 /// Threads that serve faults.
 const THREADS: usize = 2;
@@ -49,6 +50,8 @@ pub struct Shadows {
     keeper: OnceLock<Keeper>,
     arriving: Mutex<()>,
     arrived: Condvar,
+    /// Whether a stream has ever been given a word to wait for: whatever writes memory may let work go that was submitted before.
+    waited: AtomicBool,
 }
 
 impl Shadows {
@@ -63,6 +66,7 @@ impl Shadows {
             keeper: OnceLock::new(),
             arriving: Mutex::default(),
             arrived: Condvar::new(),
+            waited: AtomicBool::new(false),
         }
     }
 
@@ -194,12 +198,27 @@ impl Shadows {
         self.keeper.get().ok_or_else(missing)
     }
 
-    /// To be called before work that may reach any region is submitted; what is given lives until it has been.
+    /// To be called before a message is executed whose work may reach so much; what is given lives until it has been.
     ///
     /// # Errors
     /// When what the application has written cannot be written to the device.
-    pub fn reach(&self) -> Result<Option<Reach<'_>>> {
-        self.keeper.get().map(|keeper| keeper.reach(Scope::All)).transpose().map_err(failed)
+    pub(crate) fn reach(&self, reached: impl FnOnce() -> Reached) -> Result<Option<Reach<'_>>> {
+        let Some(keeper) = self.keeper.get() else { return Ok(None) };
+        let reach = match reached() {
+            Reached::Nothing => return Ok(None),
+            Reached::Named(ranges) if !self.waited.load(Ordering::Relaxed) => {
+                keeper.reach(Scope::Ranges(&ranges))
+            }
+            Reached::Named(_) | Reached::Anything => keeper.reach(Scope::All),
+        };
+        reach.map(Some).map_err(failed)
+    }
+
+    /// To be called before operations on memory are submitted.
+    pub(crate) fn note_waits(&self, operations: &[MemoryOperation]) {
+        if operations.iter().any(|operation| matches!(operation, MemoryOperation::Wait { .. })) {
+            self.waited.store(true, Ordering::Relaxed);
+        }
     }
 
     /// To be called before the application learns that work is complete.

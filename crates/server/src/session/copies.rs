@@ -7,7 +7,7 @@ use backend::{Copy3D, Fill, Pitched};
 use wire::{Bytes, CuError, INLINE_MAX};
 
 /// The bytes between the first and the last that a pitched access touches; `None` when they do not fit in an address.
-fn span(pitch: u64, rows: u64, (width, height, depth): Shape) -> Option<u64> {
+pub(super) fn span(pitch: u64, rows: u64, (width, height, depth): Shape) -> Option<u64> {
     if width == 0 || height == 0 || depth == 0 {
         return Some(0);
     }
@@ -21,7 +21,7 @@ fn too_large() -> Failure {
 }
 
 /// A box of bytes: width, height, depth.
-type Shape = (u64, u64, u64);
+pub(super) type Shape = (u64, u64, u64);
 
 impl Session {
     /// Checks that a pitched access touches nothing but memory of this session.

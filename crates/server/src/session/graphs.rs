@@ -441,12 +441,14 @@ fn launch(
     state: &mut GraphState,
 ) -> Result<()> {
     let stream = session.stream(caller, message.ctx, message.stream)?;
+    let operations = operations(&state.plan);
+    session.shadows.note_waits(&operations);
     let built = ready(session, graph, state)?;
     let _work = stream.begin_launch(message.exec.handle())?;
     let launched = session.backend().graph_launch(stream.ctx.raw, stream.arg(), built.raw);
     launched.map_err(|code| Failure::new(code, format!("launch of {:?}", message.exec)))?;
     built.note_records();
-    stream.note_waits(&operations(&state.plan))?;
+    stream.note_waits(&operations)?;
     state.last = Some(Arc::downgrade(&stream));
     Ok(())
 }

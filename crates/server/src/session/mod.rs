@@ -25,6 +25,7 @@ mod operations;
 mod order;
 mod output;
 mod pools;
+mod reached;
 mod ring;
 mod sharing;
 mod slots;
@@ -35,6 +36,7 @@ mod wait;
 
 pub use callbacks::Callbacks;
 pub(crate) use graphs::Purpose;
+pub(crate) use reached::Reached;
 pub use ring::Rings;
 pub(crate) use ring::{THREAD_END, TIDYING, take_precedence};
 

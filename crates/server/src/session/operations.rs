@@ -23,6 +23,7 @@ impl Execute for wire::MemoryOperations {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         session.check_operations(&self.operations)?;
+        session.shadows.note_waits(&self.operations);
         let _work = stream.begin_work()?;
         session.backend().memory_operations(stream.ctx.raw, stream.arg(), &self.operations)?;
         stream.note_waits(&self.operations)?;

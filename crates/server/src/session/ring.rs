@@ -2,6 +2,7 @@
 
 use super::burst::Burst;
 use super::dispatch::{Answer, malformed, reply_bytes};
+use super::reached::Reached;
 use super::{Caller, Session};
 use crate::failure::Failure;
 use crate::objects::StreamKey;
@@ -120,27 +121,6 @@ impl Drop for EndOnPanic<'_> {
     }
 }
 
-/// Whether a message gives the device nothing to do that could reach managed memory; some of these wait for long.
-fn submits_nothing(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::StreamSynchronize(_)
-            | Request::StreamQuery(_)
-            | Request::EventSynchronize(_)
-            | Request::EventQuery(_)
-            | Request::ContextSynchronize(_)
-            | Request::SlotWait(_)
-            | Request::CopyToSlotWait(_)
-            | Request::ManagedAlloc(_)
-            | Request::ManagedKeep(_)
-            | Request::ManagedLeave(_)
-            | Request::MemAlloc(_)
-            | Request::MemFree(_)
-            | Request::GetFacts(_)
-            | Request::TakeOutput(_)
-    )
-}
-
 /// A message taken out of the ring.
 struct Taken {
     opcode: u16,
@@ -248,8 +228,7 @@ impl Session {
 
     /// Executes a message, with the application's managed memory in step before and after.
     fn run_request(&self, request: Request, caller: &mut Caller, pipelined: bool) -> Answer {
-        let reach = if submits_nothing(&request) { Ok(None) } else { self.shadows.reach() };
-        let reach = match reach {
+        let reach = match self.shadows.reach(|| Reached::by(&request)) {
             Ok(reach) => reach,
             Err(failure) => return Answer::Failed(failure),
         };

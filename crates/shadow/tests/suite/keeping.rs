@@ -41,8 +41,13 @@ fn held(at: Step, nth: usize) -> (Arc<Model>, Receiver<()>, Sender<()>) {
 
 /// A kernel that writes `new` at an address when it is told to end.
 fn launch(keeper: &Keeper, stream: &Stream, address: u64) -> Sender<()> {
+    submit(keeper, stream, address, Scope::All)
+}
+
+/// The same, of which no more is known than that it reaches so much.
+fn submit(keeper: &Keeper, stream: &Stream, address: u64, scope: Scope<'_>) -> Sender<()> {
     let (end, ends) = channel();
-    let _reach = keeper.reach(Scope::All).unwrap();
+    let _reach = keeper.reach(scope).unwrap();
     stream.submit(move |device| {
         let _ = ends.recv();
         device.store(address, b"new");
@@ -88,6 +93,88 @@ fn a_page_that_comes_behind_a_settling_is_not_stale() {
     });
     keeper.settle().unwrap();
     assert_eq!(shadow.read(0, 3), b"new");
+}
+
+/// What a copy in flight does not name costs nothing meanwhile, and what it names is in step with it.
+#[test]
+fn work_reaches_what_it_names() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[2, 2], 1, memory);
+    let stream = Stream::new(&model);
+    let [named, other] = [0, 1].map(|index| (&shadows[index], shadows[index].address()));
+    let moved = |what: &dyn Fn()| {
+        let before = model.transfers.load(Ordering::Relaxed);
+        what();
+        model.transfers.load(Ordering::Relaxed) - before
+    };
+    other.0.write(9, b"early");
+    named.0.write(9, b"early");
+    let end = submit(&keeper, &stream, named.1, Scope::Ranges(&[range(named.0, 1)]));
+    assert_eq!([named, other].map(|(_, base)| model.load(base + 9, 5)), [*b"early", [0; 5]]);
+    let touch = || {
+        other.0.write(0, &other.0.read(9, 5));
+        named.0.write(20, b"late");
+        keeper.settle().unwrap();
+    };
+    assert_eq!(moved(&touch), 2, "one page to and fro");
+    assert_eq!(moved(&touch), 1, "nothing differs from its twin");
+    let nothing = Range { base: 0x1000, bytes: 4096 };
+    assert_eq!(moved(&|| drop(keeper.reach(Scope::Ranges(&[nothing])).unwrap())), 0);
+    drop(end);
+    stream.wait();
+    keeper.settle().unwrap();
+    assert_eq!(named.0.read(0, 24), b"new\0\0\0\0\0\0early\0\0\0\0\0\0late");
+    assert_eq!(moved(&|| keeper.settle().unwrap()), 0);
+    // Neither was written with a twin, nor stays so when all may be reached.
+    named.0.write(0, b"x");
+    drop(keeper.reach(Scope::All).unwrap());
+    assert_eq!(model.load(other.1, 14), b"early\0\0\0\0early");
+    assert_eq!(model.load(named.1, 3), b"xew");
+}
+
+/// The page comes, to be written, between the announcement of work and its naming of the region.
+#[test]
+fn what_is_written_while_work_is_announced_is_not_lost() {
+    let (model, announced, go) = held(Step::Announced, 0);
+    let (keeper, shadows) = keep(&model, &[1], 1, memory);
+    let (shadow, stream) = (&shadows[0], Stream::new(&model));
+    std::thread::scope(|scope| {
+        let end =
+            scope.spawn(|| submit(&keeper, &stream, shadow.address(), Scope::Ranges(&[range(shadow, 1)])));
+        announced.recv().unwrap();
+        shadow.write(8, b"thread");
+        drop(go);
+        let end = end.join().unwrap();
+        assert_eq!(model.load(shadow.address() + 8, 6), b"thread");
+        drop(end);
+    });
+    stream.wait();
+    keeper.settle().unwrap();
+    assert_eq!(shadow.read(0, 14), b"new\0\0\0\0\0thread");
+}
+
+/// Work that names a region is announced while it is being found out that the work before it is complete.
+#[test]
+fn work_that_comes_behind_a_settling_is_not_taken_for_complete() {
+    let (model, looked, go) = held(Step::Looked, 0);
+    let (keeper, shadows) = keep(&model, &[1], 1, memory);
+    let (shadow, stream) = (&shadows[0], Stream::new(&model));
+    let base = shadow.address();
+    drop(submit(&keeper, &stream, base + 100, Scope::All));
+    stream.wait();
+    let end = std::thread::scope(|scope| {
+        scope.spawn(|| keeper.settle().unwrap());
+        looked.recv().unwrap();
+        let end = submit(&keeper, &stream, base, Scope::Ranges(&[range(shadow, 1)]));
+        drop(go);
+        end
+    });
+    shadow.write(8, b"thread");
+    drop(end);
+    stream.wait();
+    keeper.settle().unwrap();
+    assert_eq!(shadow.read(0, 14), b"new\0\0\0\0\0thread");
+    assert_eq!(model.load(base, 14), b"new\0\0\0\0\0thread");
 }
 
 /// That is what coherent memory is for; but each comes to see what the other has written.
