@@ -22,6 +22,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("a_killed_server_fails_no_other_process", a_killed_server_fails_no_other_process),
     ("a_killed_server_takes_its_managed_memory_with_it", a_killed_server_takes_managed_memory),
     ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
+    ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
 ];
@@ -125,6 +126,22 @@ fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {
     for word in ["managed memory is coherent", "CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd"] {
         ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
     }
+    Ok(())
+}
+
+/// More regions than the server can have files open for those with shadow pages.
+fn few_descriptors(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "descriptors")?;
+    let place = Place { shadow: true, ..stage.place() };
+    let (guest, args) = (stage.guest("managed_small"), ["4", "500"].map(str::to_owned));
+    let whole = place.run(&guest, &args)?.finish()?;
+    let command = place.run_command(&guest, &args);
+    let mut few = Command::new("/bin/sh");
+    few.args(["-c", "ulimit -n 400; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
+    few.current_dir(place.cwd()).stdin(Stdio::null());
+    let finished = Job::start(few)?.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    ensure!(finished.stdout == whole.stdout, "another output");
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use crate::session::{Config, Rings, Session};
 use crate::sharing::Sharing;
 use backend::Backend;
 use image::ImageId;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -112,12 +113,21 @@ pub fn serve(
     (shares, shadows): (bool, bool),
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
+    raise_descriptors();
     // SAFETY: by agreement with the supervisor, which made this process, the descriptor is open and nobody else's.
     let control = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
     // SAFETY: the same.
     let broker = shares.then(|| unsafe { OwnedFd::from_raw_fd(BROKER_FD) });
     let start = again::start();
     serve_on(Ends { control, broker, shadows, start, again: again::begin }, dir, session, layout, open)
+}
+
+/// Lets this process have as many descriptors as it may: each region of managed memory with shadow pages has a file that is open.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(%error, "this server has as few descriptors as it had");
+    }
 }
 
 /// Where a server finds its supervisor.

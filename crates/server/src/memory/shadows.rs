@@ -7,6 +7,7 @@ use crate::objects::{Stream, in_use};
 use crate::session::{Reached, Session, take_precedence};
 use backend::{Backend, Fill, Range};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use shadow::{Device, DeviceError, Keeper, Reach, Scope, Userfault};
 use std::collections::BTreeMap;
@@ -21,6 +22,10 @@ use wire::{ContextId, CuError, MemoryOperation, PinnedId};
 const THREADS: usize = 2;
 /// How long the application's userfaultfd may take to come here.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The most regions, each of which takes a mapping in the application and one here: of the 65,530 that a process has half are left.
+const REGIONS: usize = 32 << 10;
+/// Descriptors that their files leave to all else.
+const SPARE: u64 = 256;
 /// Regions are whole pages.
 pub const PAGE: u64 = shadow::PAGE as u64;
 
@@ -85,8 +90,14 @@ impl Shadows {
     /// Makes a region of zeros, as fresh managed memory is everywhere.
     ///
     /// # Errors
-    /// As [`Self::restore`]'s, and the backend's.
+    /// `OUT_OF_MEMORY` when there are as many as there can be, as [`Self::restore`]'s, and the backend's.
     pub fn make(&self, record: ShadowRecord, stream: &Stream) -> Result<()> {
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(SPARE);
+        let count = lock(&self.live).len();
+        if count >= REGIONS || count as u64 >= files {
+            let detail = format!("{count} regions with shadow pages are as many as there can be");
+            return Err(Failure::new(CuError::OUT_OF_MEMORY, detail));
+        }
         self.side.clear(stream, record.range)?;
         self.restore(record)
     }
