@@ -63,6 +63,9 @@ int main(int argc, char **argv) {
             region.allocate(bytes);
             own = 0;
         }
+        size_t now = 0;
+        CUDA(cudaMemGetInfo(&free, &now));
+        guest::require(now == total && free <= now, "as much memory as before", step);
         guest::progress(step, steps, sum);
     }
     for (auto &region : regions) {

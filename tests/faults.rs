@@ -23,6 +23,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("a_killed_server_takes_its_managed_memory_with_it", a_killed_server_takes_managed_memory),
     ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
+    ("a_process_gets_no_more_of_a_device_than_it_may", device_memory_is_limited),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
 ];
@@ -142,6 +143,20 @@ fn few_descriptors(device: Device) -> anyhow::Result<()> {
     let finished = Job::start(few)?.finish()?;
     ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
     ensure!(finished.stdout == whole.stdout, "another output");
+    Ok(())
+}
+
+/// A program that needs more than it may have is told so; one that needs less does not notice. (`managed_large` finds as much after a restart.)
+fn device_memory_is_limited(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "limited")?;
+    let guest = stage.guest("vector_loop");
+    for (memory, exit) in [(1, Exit::Code(3)), (64, Exit::Code(0))] {
+        let place = Place { device_memory: Some(memory), ..stage.place() };
+        let finished = place.run(&guest, &["3", "1"].map(str::to_owned))?.finish()?;
+        ensure!(finished.exit == exit, "{memory} MiB: {}: {}", finished.exit, finished.stderr);
+        let told = finished.stderr.contains("out of memory");
+        ensure!(told == (memory == 1), "{memory} MiB: {}", finished.stderr);
+    }
     Ok(())
 }
 

@@ -45,7 +45,7 @@ impl Stage {
             device: self.device,
             name: &self.name,
             shadow: false,
-            soft_memory: None,
+            device_memory: None,
             folder: self.folder.path(),
         }
     }

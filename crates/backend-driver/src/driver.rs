@@ -1,6 +1,7 @@
 //! The driver and its contexts.
 
 use crate::api::{Api, DriverUnavailable, check, ready};
+use crate::budget::Budget;
 use crate::graph::{Graph, Template};
 use crate::output::Output;
 use crate::steer::{self, Steering};
@@ -25,7 +26,11 @@ pub struct Driver {
     facts: Vec<DeviceFacts>,
     devices: Vec<sys::CUdevice>,
     contexts: Mutex<HashMap<RawContext, Owner>>,
-    blocks: Mutex<HashMap<RawBlock, Range>>,
+    budget: Budget,
+    /// Where each lies, and of which device.
+    blocks: Mutex<HashMap<RawBlock, (usize, Range)>>,
+    /// Of which device each is that was made here, and how large.
+    pieces: Mutex<HashMap<RawPhysical, (usize, u64)>>,
     reserved: Mutex<Vec<Range>>,
     host: Mutex<HostMemory>,
     /// A graph is not safe to use from two threads.
@@ -98,10 +103,12 @@ impl Driver {
         Ok(Self {
             api,
             version,
+            budget: Budget::new(None, devices.len()),
             facts,
             devices,
             contexts: Mutex::default(),
             blocks: Mutex::default(),
+            pieces: Mutex::default(),
             reserved: Mutex::default(),
             host: Mutex::default(),
             graphs: Mutex::default(),
@@ -110,6 +117,16 @@ impl Driver {
             placing: Mutex::default(),
             output,
         })
+    }
+
+    /// The same, with no more than so much memory of each device to give, if anything is said.
+    #[must_use]
+    pub fn limited(mut self, memory: Option<u64>) -> Self {
+        for facts in &mut self.facts {
+            facts.total_memory = facts.total_memory.min(memory.unwrap_or(u64::MAX));
+        }
+        self.budget = Budget::new(memory, self.devices.len());
+        self
     }
 
     /// Makes `ctx` current on this thread.
@@ -122,6 +139,34 @@ impl Driver {
         Ok(())
     }
 
+    /// Makes memory of a device and maps it there.
+    fn make_block(&self, ordinal: usize, range: Range) -> Result<RawBlock> {
+        let device = self.device(ordinal)?;
+        let bytes = range.bytes as usize;
+        let properties = device::block_properties(device, &self.facts[ordinal]);
+        let mut handle = 0;
+        // SAFETY: of these types; it writes the handle.
+        check(unsafe { (self.api.cuMemCreate)(&raw mut handle, bytes, &raw const properties, 0) })?;
+        // SAFETY: the range lies in a reservation and is free, which the server's allocator sees to.
+        let mapped = check(unsafe { (self.api.cuMemMap)(range.base, bytes, 0, handle, 0) });
+        // The mapping keeps the memory; the handle is not needed again.
+        // SAFETY: the handle just made.
+        check(unsafe { (self.api.cuMemRelease)(handle) })?;
+        mapped?;
+        let access = sys::CUmemAccessDesc {
+            location: properties.location,
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the mapping just made.
+        let allowed = check(unsafe { (self.api.cuMemSetAccess)(range.base, bytes, &raw const access, 1) });
+        if let Err(error) = allowed {
+            // SAFETY: the mapping just made, which nothing uses.
+            check(unsafe { (self.api.cuMemUnmap)(range.base, bytes) })?;
+            return Err(error);
+        }
+        Ok(RawBlock(range.base))
+    }
+
     pub(crate) fn template(&self, template: RawTemplate) -> Result<Arc<Mutex<Template>>> {
         lock(&self.templates).get(&template).cloned().ok_or(CuError::INVALID_HANDLE)
     }
@@ -132,7 +177,7 @@ impl Driver {
 
     /// Where a block is mapped.
     pub(crate) fn block_range(&self, block: RawBlock) -> Result<Range> {
-        lock(&self.blocks).get(&block).copied().ok_or(CuError::INVALID_VALUE)
+        lock(&self.blocks).get(&block).map(|(_, range)| *range).ok_or(CuError::INVALID_VALUE)
     }
 
     pub(crate) fn device(&self, ordinal: usize) -> Result<sys::CUdevice> {
@@ -240,12 +285,20 @@ impl Backend for Driver {
     }
 
     fn physical_create(&self, ordinal: usize, bytes: u64, compressible: bool) -> Result<(RawPhysical, bool)> {
-        physical::create(&self.api, self.device(ordinal)?, &self.facts[ordinal], bytes, compressible)
+        let device = self.device(ordinal)?;
+        let make = || physical::create(&self.api, device, &self.facts[ordinal], bytes, compressible);
+        let made = self.budget.give(ordinal, bytes, make)?;
+        lock(&self.pieces).insert(made.0, (ordinal, bytes));
+        Ok(made)
     }
 
     fn physical_release(&self, physical: RawPhysical) -> Result<()> {
+        // Before another piece can have this handle.
+        let piece = lock(&self.pieces).remove(&physical);
         // SAFETY: see above.
-        check(unsafe { (self.api.cuMemRelease)(physical.0) })
+        check(unsafe { (self.api.cuMemRelease)(physical.0) })?;
+        piece.inspect(|(ordinal, bytes)| self.budget.take_back(*ordinal, *bytes));
+        Ok(())
     }
 
     fn map_physical(&self, physical: RawPhysical, range: Range) -> Result<()> {
@@ -263,38 +316,17 @@ impl Backend for Driver {
     }
 
     fn map_block(&self, ordinal: usize, range: Range) -> Result<RawBlock> {
-        let device = self.device(ordinal)?;
-        let bytes = range.bytes as usize;
-        let properties = device::block_properties(device, &self.facts[ordinal]);
-        let mut handle = 0;
-        // SAFETY: see above.
-        check(unsafe { (self.api.cuMemCreate)(&raw mut handle, bytes, &raw const properties, 0) })?;
-        // SAFETY: the range lies in a reservation and is free, which the server's allocator sees to.
-        let mapped = check(unsafe { (self.api.cuMemMap)(range.base, bytes, 0, handle, 0) });
-        // The mapping keeps the memory; the handle is not needed again.
-        // SAFETY: the handle just made.
-        check(unsafe { (self.api.cuMemRelease)(handle) })?;
-        mapped?;
-        let access = sys::CUmemAccessDesc {
-            location: properties.location,
-            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        // SAFETY: see above.
-        let allowed = check(unsafe { (self.api.cuMemSetAccess)(range.base, bytes, &raw const access, 1) });
-        if let Err(error) = allowed {
-            // SAFETY: the mapping just made, which nothing uses.
-            check(unsafe { (self.api.cuMemUnmap)(range.base, bytes) })?;
-            return Err(error);
-        }
-        let block = RawBlock(range.base);
-        lock(&self.blocks).insert(block, range);
+        let block = self.budget.give(ordinal, range.bytes, || self.make_block(ordinal, range))?;
+        lock(&self.blocks).insert(block, (ordinal, range));
         Ok(block)
     }
 
     fn unmap_block(&self, block: RawBlock) -> Result<()> {
-        let range = lock(&self.blocks).remove(&block).ok_or(CuError::INVALID_VALUE)?;
+        let (ordinal, range) = lock(&self.blocks).remove(&block).ok_or(CuError::INVALID_VALUE)?;
         // SAFETY: a mapping of ours; the caller has made sure that no work uses it.
-        check(unsafe { (self.api.cuMemUnmap)(range.base, range.bytes as usize) })
+        check(unsafe { (self.api.cuMemUnmap)(range.base, range.bytes as usize) })?;
+        self.budget.take_back(ordinal, range.bytes);
+        Ok(())
     }
 
     fn memory_info(&self, ctx: RawContext) -> Result<(u64, u64)> {
@@ -302,7 +334,12 @@ impl Backend for Driver {
         let (mut free, mut total) = (0, 0);
         // SAFETY: see above.
         check(unsafe { (self.api.cuMemGetInfo_v2)(&raw mut free, &raw mut total) })?;
-        Ok((free as u64, total as u64))
+        let mut device = 0;
+        // SAFETY: see above.
+        check(unsafe { (self.api.cuCtxGetDevice)(&raw mut device) })?;
+        let ordinal =
+            self.devices.iter().position(|other| *other == device).ok_or(CuError::INVALID_DEVICE)?;
+        Ok(self.budget.bounded(ordinal, (free as u64, total as u64)))
     }
 
     fn register_host(&self, range: Range) -> Result<()> {

@@ -5,6 +5,7 @@
 
 mod api;
 mod attributes;
+mod budget;
 mod code;
 mod copy;
 mod device;

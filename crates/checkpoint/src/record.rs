@@ -21,6 +21,9 @@ pub struct JobRecord {
     pub device: String,
     /// The most that the job's tmpfs may hold, bytes.
     pub shared_memory: u64,
+    /// The most memory of each device that a process may take, bytes, if there is a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<u64>,
     /// The job's tmpfs, beside the bytes of its files.
     pub shared: Vec<Entry>,
     /// CRIU's folder, likewise.
@@ -145,6 +148,13 @@ mod tests {
         let mut fifth = fourth;
         fifth["sessions"][0]["shadows"] = json!(true);
         assert_eq!(serde_json::to_value(read(&fifth).unwrap()).unwrap(), fifth);
+
+        // Since device memory may be limited. Who does not know that gives the job all there is.
+        let mut sixth = fifth;
+        sixth["device_memory"] = json!(64 << 20);
+        let record = read(&sixth).unwrap();
+        assert_eq!(record.device_memory, Some(64 << 20));
+        assert_eq!(serde_json::to_value(record).unwrap(), sixth);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::interrupt::Preparing;
 use crate::lineage;
 use crate::record::JobRecord;
 use crate::runtime;
-use crate::sessions::{Session, Sessions, panicked};
+use crate::sessions::{Destination, Session, Sessions, panicked};
 use crate::stores::open_store;
 use crate::supervisor::{
     Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, tmpfs,
@@ -80,12 +80,22 @@ impl Restart {
         self.record.shared_memory
     }
 
+    /// The most memory of each device that a process might take, bytes.
+    #[must_use]
+    pub fn device_memory(&self) -> Option<u64> {
+        self.record.device_memory
+    }
+
     /// Finds out whether [`Self::run`] would succeed, changing nothing: the job does not run, this machine has what it needs,
     /// CRIU works, and the device can hold the job's objects and memory at their addresses, which is tried.
     ///
     /// # Errors
     /// [`Kind::Busy`], [`Kind::Unavailable`], [`Kind::Mismatch`], [`Kind::DeviceFull`], [`Kind::Damaged`].
-    pub fn check(&self, device: &str, shared_memory: u64) -> Result<(), Failure> {
+    pub fn check(
+        &self,
+        device: &str,
+        (shared_memory, device_memory): (u64, Option<u64>),
+    ) -> Result<(), Failure> {
         self.check_machine()?;
         lineage::check(&runtime::root(), self.record.lineage)?;
         criu()?
@@ -95,7 +105,8 @@ impl Restart {
         let tmpfs = tmpfs(shared_memory)?;
         self.load_shared(&tmpfs, &Meter::silent())?;
         let way_back = Arc::new(WayBack::new(self.job().to_owned(), None));
-        let sessions = Sessions::new(tmpfs.path(), (device.to_owned(), false), way_back, None);
+        let target = Destination { device: device.to_owned(), shadows: false, memory: device_memory };
+        let sessions = Sessions::new(tmpfs.path(), target, way_back, None);
         match self.restore_sessions(&sessions) {
             // The servers end here.
             Ok(_) => Ok(()),
@@ -135,12 +146,7 @@ impl Restart {
         work.on_disk().into_iter().for_each(|folder| preparing.leaves(folder));
         let images = work.images();
         let way_back = Arc::new(WayBack::new(facts.job.clone(), Some(self.newest(&settings))));
-        let sessions = Sessions::new(
-            shared.clone(),
-            (settings.device, settings.shadows),
-            Arc::clone(&way_back),
-            trace.clone(),
-        );
+        let sessions = Sessions::new(shared.clone(), settings.target(), Arc::clone(&way_back), trace.clone());
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| {

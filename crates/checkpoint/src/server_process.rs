@@ -1,6 +1,7 @@
 //! One GPU server as its supervisor sees it.
 
 use crate::error::{Failure, Kind};
+use crate::sessions::Destination;
 use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use std::cmp::Ordering;
 use std::io;
@@ -43,7 +44,7 @@ impl ServerProcess {
     pub fn start(
         session: u32,
         dir: &Path,
-        (device, shadows): (&str, bool),
+        target: &Destination,
         start: &Start,
         broker: Option<OwnedFd>,
     ) -> Result<Self, Failure> {
@@ -59,9 +60,10 @@ impl ServerProcess {
             .arg("server")
             .arg("--dir")
             .arg(dir)
-            .args(["--session", &session.to_string(), "--device", device])
+            .args(["--session", &session.to_string(), "--device", &target.device])
             .args(broker.is_some().then_some("--shares"))
-            .args(shadows.then_some("--shadows"))
+            .args(target.shadows.then_some("--shadows"))
+            .args(target.memory.map(|bytes| format!("--device-memory={bytes}")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // A group of its own: what a terminal sends to the job's foreground group is not for the server.

@@ -71,13 +71,22 @@ impl Session {
     }
 }
 
+/// Where calls go.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// The value of `--device`.
+    pub device: String,
+    /// Whether managed memory is to have shadow pages.
+    pub shadows: bool,
+    /// The most memory of each device that a process may take, bytes.
+    pub memory: Option<u64>,
+}
+
 /// All sessions of a job.
 pub struct Sessions {
     /// The job's tmpfs, as seen by the supervisor.
     shared: PathBuf,
-    device: String,
-    /// Whether managed memory is to have shadow pages.
-    shadows: bool,
+    target: Destination,
     trace: Option<Arc<Trace>>,
     machine: Arc<Watcher>,
     broker: Arc<Broker>,
@@ -115,17 +124,16 @@ impl Sessions {
     #[must_use]
     pub fn new(
         shared: PathBuf,
-        (device, shadows): (String, bool),
+        target: Destination,
         way_back: Arc<WayBack>,
         trace: Option<Arc<Trace>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             shared,
-            machine: Watcher::new(device.clone()),
+            machine: Watcher::new(target.device.clone()),
             broker: Arc::default(),
             way_back,
-            device,
-            shadows,
+            target,
             trace,
             live: Mutex::default(),
             next: AtomicU32::new(1),
@@ -135,10 +143,10 @@ impl Sessions {
         })
     }
 
-    /// Where calls go: the value of `--device`.
+    /// Where calls go.
     #[must_use]
-    pub fn device(&self) -> &str {
-        &self.device
+    pub fn target(&self) -> &Destination {
+        &self.target
     }
 
     /// Where it is written what sessions and checkpoints take, if it is.
@@ -262,7 +270,7 @@ impl Sessions {
             .ok_or_else(|| Failure::new(Kind::Failed, "the process has no GPU session"))
             .and_then(|session| {
                 let userfault = userfault.ok_or_else(|| Failure::new(Kind::Failed, "it has none"))?;
-                if !(self.shadows || session.record.shadows) || !is_userfaultfd(&userfault) {
+                if !(self.target.shadows || session.record.shadows) || !is_userfaultfd(&userfault) {
                     return Err(Failure::new(Kind::Failed, "nobody has asked for it"));
                 }
                 self.give_userfault(&session, userfault).map(|()| session.record.number)
@@ -293,8 +301,7 @@ impl Sessions {
         let dir = self.dir(record.number);
         fs::create_dir_all(&dir)
             .map_err(|error| Failure::of(format_args!("cannot make {}", dir.display()), &error))?;
-        let mut server =
-            ServerProcess::start(record.number, &dir, (&self.device, self.shadows), start, Some(broker))?;
+        let mut server = ServerProcess::start(record.number, &dir, &self.target, start, Some(broker))?;
         match server.answer(&mut |_, _| {})? {
             Answer::Ready { device } => tracing::info!("session {}: {device}", record.number),
             other => return Err(server.unexpected(&other)),

@@ -6,7 +6,7 @@ use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::lineage;
 use crate::runtime::{self, JobFacts, JobFolder};
-use crate::sessions::{RECOVERY, Sessions, stop_listening, wait_for_caller};
+use crate::sessions::{Destination, RECOVERY, Sessions, stop_listening, wait_for_caller};
 use crate::stores::check_store;
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
@@ -61,8 +61,16 @@ pub struct Settings {
     pub store_is_default: bool,
     /// Most memory that rings and pinned memory may take, bytes.
     pub shared_memory: u64,
+    /// Most memory of each device that a process may take, bytes.
+    pub device_memory: Option<u64>,
     /// Where to write what its calls and checkpoints take.
     pub trace: Option<PathBuf>,
+}
+
+impl Settings {
+    pub(crate) fn target(&self) -> Destination {
+        Destination { device: self.device.clone(), shadows: self.shadows, memory: self.device_memory }
+    }
 }
 
 /// How a job ended.
@@ -142,12 +150,7 @@ pub fn run(
     spec.blank = host::driver::blank_nodes();
     spec.library_dir = Some(inside);
     let way_back = Arc::new(WayBack::new(facts.job.clone(), None));
-    let sessions = Sessions::new(
-        tmpfs.path(),
-        (settings.device, settings.shadows),
-        Arc::clone(&way_back),
-        trace.clone(),
-    );
+    let sessions = Sessions::new(tmpfs.path(), settings.target(), Arc::clone(&way_back), trace.clone());
     let hello = hello(&tmpfs.path())?;
     let callers = admin_socket(&folder)?;
     let serving = sessions.serve(hello);
@@ -463,6 +466,7 @@ mod tests {
             store: "/store".into(),
             store_is_default: false,
             shared_memory: 0,
+            device_memory: None,
             trace: None,
         };
         claim(root, &settings, &Command::default(), lineage::fresh()?, None)

@@ -91,6 +91,10 @@ pub struct Machine {
     /// Most memory that rings, pinned and managed memory may take [default: 64G, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shared_memory: Option<u64>,
+    /// Most memory of each device that a process of the job may take, and that it is told of [default: all there is, or at a
+    /// restart what the job had]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub device_memory: Option<u64>,
 }
 
 /// Where CUDA calls go.
@@ -298,6 +302,9 @@ pub struct Server {
     /// Whether managed memory has shadow pages
     #[arg(long)]
     pub shadows: bool,
+    /// The most memory of each device, bytes
+    #[arg(long)]
+    pub device_memory: Option<u64>,
 }
 
 /// What can name a job.

@@ -57,8 +57,10 @@ pub struct Guest {
     /// Whether its managed memory has shadow pages (`--managed=shadow`).
     #[serde(default)]
     pub shadow: bool,
-    /// How many MiB the software device has, if not as many as it has anyway.
-    pub soft_memory: Option<u32>,
+    /// How many MiB of a device it may take, if not all (`--device-memory`).
+    device_memory: Option<u32>,
+    /// The same where the device is no GPU.
+    soft_memory: Option<u32>,
     /// What device code is embedded.
     #[serde(default)]
     pub code: Code,
@@ -135,6 +137,11 @@ impl Manifest {
 }
 
 impl Guest {
+    /// How many MiB of the device it may take, if not all.
+    pub fn device_memory(&self, gpu: bool) -> Option<u32> {
+        self.device_memory.or(self.soft_memory.filter(|_| !gpu))
+    }
+
     /// The program's name.
     pub fn program(&self) -> &str {
         self.program.as_deref().unwrap_or(&self.name)

@@ -49,8 +49,8 @@ pub struct Place<'a> {
     pub name: &'a str,
     /// Whether its managed memory has shadow pages.
     pub shadow: bool,
-    /// How many MiB the software device has, if not as many as it has anyway.
-    pub soft_memory: Option<u32>,
+    /// How many MiB of a device its processes may take, if not all.
+    pub device_memory: Option<u32>,
     /// The folder that holds its store and, in `cwd`, its working directory.
     pub folder: &'a Path,
 }
@@ -70,9 +70,6 @@ impl Place<'_> {
     pub fn dormouse(&self, subcommand: &str) -> Command {
         let mut command = Command::new(self.kit.dormouse());
         command.arg(subcommand).current_dir(self.cwd()).stdin(Stdio::null());
-        if let Some(memory) = self.soft_memory {
-            command.env("DORMOUSE_SOFT_MEMORY", memory.to_string());
-        }
         command
     }
 
@@ -86,6 +83,8 @@ impl Place<'_> {
         let mut command = self.dormouse("run");
         command.args(["--managed", self.managed()]);
         command.args(["--name", self.name, "--device", self.device.flag()]).arg("--store").arg(self.store());
+        // A restart is not told: it gets as much as the job had.
+        command.args(self.device_memory.map(|memory| format!("--device-memory={memory}M")));
         command.arg("--").arg(program).args(args);
         command
     }

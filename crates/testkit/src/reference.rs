@@ -39,8 +39,14 @@ impl Reference {
     ) -> anyhow::Result<Self> {
         let run = |native: bool, index: usize| -> anyhow::Result<(Outcome, Finished)> {
             let folder = folder.join(format!("reference-{}{index}", if native { "native-" } else { "" }));
-            let (shadow, soft_memory) = (guest.shadow, guest.soft_memory);
-            let place = Place { kit, device, name: job, shadow, soft_memory, folder: &folder };
+            let place = Place {
+                kit,
+                device,
+                name: job,
+                shadow: guest.shadow,
+                device_memory: guest.device_memory(device == Device::Gpu),
+                folder: &folder,
+            };
             std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
             let program = kit.guest(guest.program());
             let args = guest.args(device == Device::Gpu);

@@ -87,7 +87,7 @@ impl Case<'_> {
                 device: self.device,
                 name: self.job,
                 shadow: self.guest.shadow,
-                soft_memory: self.guest.soft_memory,
+                device_memory: self.guest.device_memory(self.device == Device::Gpu),
                 folder: &folder,
             };
             std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;

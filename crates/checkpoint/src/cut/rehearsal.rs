@@ -2,6 +2,7 @@
 
 use crate::error::{Failure, Kind};
 use crate::server_process::ServerProcess;
+use crate::sessions::Destination;
 use crate::supervisor::Supervisor;
 use crate::work::WorkFolder;
 use server::control::{Answer, Ask, Start};
@@ -40,8 +41,8 @@ fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Option<
 
 fn replay(job: &Supervisor, state: &Path) -> Result<(), Failure> {
     let work = WorkFolder::new(0)?;
-    let mut server =
-        ServerProcess::start(0, &work.session(), (job.sessions.device(), false), &Start::Rehearsal, None)?;
+    let target = Destination { shadows: false, ..job.sessions.target().clone() };
+    let mut server = ServerProcess::start(0, &work.session(), &target, &Start::Rehearsal, None)?;
     match server.answer(&mut |_, _| {})? {
         Answer::Ready { .. } => {}
         other => return Err(server.unexpected(&other)),

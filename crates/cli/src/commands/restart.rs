@@ -48,7 +48,8 @@ pub fn run(flags: Restart) -> ExitCode {
 fn check(flags: &Restart) -> Result<Restartable, Failure> {
     let restart = restart::Restart::open(&store_dir(&flags.store), &flags.image)?;
     let device = device_for(flags, &restart)?;
-    restart.check(&device, shared_memory_for(flags, &restart))?;
+    let limits = (shared_memory_for(flags, &restart), device_memory_for(flags, &restart));
+    restart.check(&device, limits)?;
     Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device })
 }
 
@@ -67,6 +68,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
         store,
         store_is_default: flags.store.store.is_none(),
         shared_memory: shared_memory_for(&flags, &restart),
+        device_memory: device_memory_for(&flags, &restart),
         trace: flags.trace.trace.clone(),
     };
     restart.run(settings, stdio, signals, preparing, progress())
@@ -98,6 +100,11 @@ fn progress() -> Progress {
 /// Without a wish the job gets as much as it had.
 fn shared_memory_for(flags: &Restart, restart: &restart::Restart) -> u64 {
     flags.machine.shared_memory.unwrap_or_else(|| restart.shared_memory())
+}
+
+/// The same.
+fn device_memory_for(flags: &Restart, restart: &restart::Restart) -> Option<u64> {
+    flags.machine.device_memory.or_else(|| restart.device_memory())
 }
 
 /// Without a wish the job goes back to the sort of device it was on.

@@ -40,6 +40,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         trace: flags.trace.trace,
         store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
+        device_memory: flags.machine.device_memory,
     };
     let spec = host::JobSpec::inherit(flags.program).map_err(io)?;
     supervisor::run(settings, spec, &shim().map_err(own)?, signals).map_err(|failure| {

@@ -14,7 +14,7 @@ pub fn run(flags: &Server) -> ExitCode {
         _ => Layout::of_session(flags.session),
     };
     match server::serve(&flags.dir, flags.session, layout, (flags.shares, flags.shadows), || {
-        open(flags.device)
+        open(flags.device, flags.device_memory)
     }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_orphaned() => {
@@ -28,17 +28,19 @@ pub fn run(flags: &Server) -> ExitCode {
     }
 }
 
-/// The backend for a device; why not, as a sentence.
-fn open(device: Device) -> Result<Arc<dyn Backend>, String> {
+/// The backend for a device, of which no more than so much memory is given; why not, as a sentence.
+fn open(device: Device, memory: Option<u64>) -> Result<Arc<dyn Backend>, String> {
+    let driver = |opened: Result<Driver, DriverUnavailable>| {
+        let limited = opened.map(|driver| Arc::new(driver.limited(memory)) as Arc<dyn Backend>);
+        limited.map_err(|error| checkpoint::Chain(&error).to_string())
+    };
     match device {
         Device::Soft => {
-            Ok(Arc::new(backend_soft::SoftBackend::new(backend_soft::Options::from_environment())))
+            let options = backend_soft::Options::from_environment();
+            let memory = memory.map_or(options.memory, |memory| memory.min(options.memory));
+            Ok(Arc::new(backend_soft::SoftBackend::new(backend_soft::Options { memory, ..options })))
         }
         Device::Gpu | Device::Auto => driver(Driver::open()),
         Device::Nested => driver(Driver::open_nested()),
     }
-}
-
-fn driver(opened: Result<Driver, DriverUnavailable>) -> Result<Arc<dyn Backend>, String> {
-    opened.map(|driver| Arc::new(driver) as _).map_err(|error| checkpoint::Chain(&error).to_string())
 }
