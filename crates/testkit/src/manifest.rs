@@ -61,6 +61,11 @@ pub struct Guest {
     device_memory: Option<u32>,
     /// The same where the device is no GPU.
     soft_memory: Option<u32>,
+    /// Whether it takes all memory that a GPU has free: there nothing runs beside it.
+    #[serde(default)]
+    pub alone: bool,
+    /// The most rounds of each scenario on a GPU, where one takes minutes.
+    pub gpu_rounds: Option<u32>,
     /// What device code is embedded.
     #[serde(default)]
     pub code: Code,

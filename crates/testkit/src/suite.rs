@@ -83,12 +83,25 @@ impl Suite {
         rows.pop().context("one guest makes one row")
     }
 
-    /// Runs many guests, `side_by_side` rounds at a time. All undisturbed runs come first.
+    /// Runs many guests, `side_by_side` rounds at a time; behind them those that have to be alone. All undisturbed runs come first.
     pub fn all(
         &self,
         guests: &[&Guest],
         side_by_side: usize,
         tell: impl Fn(News<'_>) + Sync,
+    ) -> anyhow::Result<Vec<Row>> {
+        let (alone, others): (Vec<&Guest>, Vec<&Guest>) =
+            guests.iter().partition(|guest| guest.alone && self.device == Device::Gpu);
+        let mut rows = self.beside(&others, side_by_side, &tell)?;
+        rows.extend(self.beside(&alone, 1, &tell)?);
+        Ok(rows)
+    }
+
+    fn beside(
+        &self,
+        guests: &[&Guest],
+        side_by_side: usize,
+        tell: &(impl Fn(News<'_>) + Sync),
     ) -> anyhow::Result<Vec<Row>> {
         let folder =
             tempfile::Builder::new().prefix("dormouse-test-").tempdir().context("cannot make a folder")?;
@@ -103,7 +116,8 @@ impl Suite {
             let (round, unit) = (unit / (trials.len() * scenarios), unit % (trials.len() * scenarios));
             let trial = &trials[unit / scenarios];
             let in_time = self.until.is_none_or(|until| Instant::now() < until);
-            if in_time && trial.round(self, unit % scenarios, round as u32, &tell) {
+            let wanted = in_time && (round as u32) < trial.rounds;
+            if wanted && trial.round(self, unit % scenarios, round as u32, tell) {
                 tell(News::Done(&trial.row()));
             }
             Ok(())
@@ -136,7 +150,8 @@ impl<'a> Trial<'a> {
         let failures =
             reference.as_ref().err().map(|error| format!("{}, undisturbed: {error:#}", guest.name));
         let tally = Tally { failures: failures.into_iter().collect(), ..Tally::default() };
-        Self { guest, folder, reference, rounds: suite.rounds, tally: Mutex::new(tally) }
+        let most = guest.gpu_rounds.filter(|_| suite.device == Device::Gpu).unwrap_or(u32::MAX);
+        Self { guest, folder, reference, rounds: suite.rounds.min(most), tally: Mutex::new(tally) }
     }
 
     /// Runs one round; whether it was the last one.
