@@ -221,12 +221,14 @@ int main(int argc, char **argv) {
     CUDA(cuMemGetInfo(&again, &total));
     guest::require(again > free - free / 16, "all of it is free again", 1);
 
+    // A size that every way could have: what there is in all need not be whole pieces.
+    const size_t twice = (2 * total + PIECE - 1) / PIECE * PIECE;
     constexpr int KEPT = 4;
     Little kept[KEPT];
     std::vector<uint32_t> host(N);
     uint32_t sum = 0;
     for (int step = 1; step <= steps; step++) {
-        for (const Way &way : WAYS) guest::require(way.ask(2 * total) == CUDA_ERROR_OUT_OF_MEMORY, way.name, step);
+        for (const Way &way : WAYS) guest::require(way.ask(twice) == CUDA_ERROR_OUT_OF_MEMORY, way.name, step);
         stir_all<<<N / 128, 128>>>(buffer, step, work);
         LAUNCHED();
         Little &oldest = kept[step % KEPT];
