@@ -235,7 +235,7 @@ impl Shadows {
     /// To be called before the application learns that work is complete.
     ///
     /// # Errors
-    /// As [`Self::reach`].
+    /// When what the application has written cannot be written to the device.
     pub fn settle(&self) -> Result<()> {
         self.keeper.get().map_or(Ok(()), Keeper::settle).map_err(failed)
     }
@@ -249,7 +249,7 @@ impl Shadows {
     /// Has everything on the device, and the files empty; the application stands still.
     ///
     /// # Errors
-    /// As [`Self::reach`].
+    /// When what the application has written cannot be written to the device.
     pub fn write_back(&self) -> Result<()> {
         self.keeper.get().map_or(Ok(()), Keeper::write_back).map_err(failed)
     }
