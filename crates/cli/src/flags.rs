@@ -91,8 +91,8 @@ pub struct Machine {
     /// Most memory that rings, pinned and managed memory may take [default: 64G, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shared_memory: Option<u64>,
-    /// Most memory of each device that a process of the job may take, and that it is told of [default: all there is, or at a
-    /// restart what the job had]
+    /// Most memory of each device that a process of the job may take, and that CUDA tells it of; as much as there is, if
+    /// that is less [default: all there is, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
 }
