@@ -88,6 +88,39 @@ fn calls_wait_at_the_closed_gate() {
     assert_eq!(waiting.join().unwrap(), [2]);
 }
 
+/// Launches that were taken together are executed once each, at whichever of them a gate closes; also those that a server has taken and another executes.
+#[test]
+fn launches_in_hand_are_executed_once_across_gates_and_a_restart() {
+    let (mut app, mut thread) = App::with_context();
+    let images = Images::new();
+    let module = app.load(&mut thread, 2, BASIC);
+    let add = thread.function(module, 3, "add_one");
+    let memory = thread.alloc(4);
+    thread.put(memory, &[0]);
+    for _ in 0..20 {
+        for _ in 0..100 {
+            thread.launch(add, Stream::Legacy, 1, &[memory], &[1]);
+        }
+        app.session.close_gate(LONG).unwrap();
+        app.session.open_gate();
+    }
+    assert_eq!(thread.get(memory, 1), [2000]);
+    app.session.close_gate(LONG).unwrap();
+    for _ in 0..100 {
+        thread.launch(add, Stream::Legacy, 1, &[memory], &[1]);
+    }
+    // They are in the hand of a thread that waits at the gate.
+    std::thread::sleep(SOON);
+    let (id, _) = images.capture(&app.session);
+    let (dir, addresses) = app.kill();
+    drop(thread);
+    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let mut thread = app.thread();
+    wait_until(|| thread.get(memory, 1) == [2100]);
+    thread.synchronize().unwrap();
+    assert_eq!(thread.get(memory, 1), [2100]);
+}
+
 #[test]
 fn what_cannot_be_saved_is_named() {
     let (mut app, mut thread) = App::with_context();
