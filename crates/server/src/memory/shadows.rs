@@ -92,9 +92,8 @@ impl Shadows {
     /// # Errors
     /// `OUT_OF_MEMORY` when there are as many as there can be, as [`Self::restore`]'s, and the backend's.
     pub fn make(&self, record: ShadowRecord, stream: &Stream) -> Result<()> {
-        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(SPARE);
         let count = lock(&self.live).len();
-        if count >= REGIONS || count as u64 >= files {
+        if count >= most_regions() {
             let detail = format!("{count} regions with shadow pages are as many as there can be");
             return Err(Failure::new(CuError::OUT_OF_MEMORY, detail));
         }
@@ -105,9 +104,16 @@ impl Shadows {
     /// Makes the file of a region, a hole from end to end.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` for an id in use, `UNKNOWN` when the file cannot be made.
+    /// `INVALID_HANDLE` for an id in use, `UNKNOWN` when the file cannot be made, or could not be opened with all others.
     pub fn restore(&self, record: ShadowRecord) -> Result<()> {
         let mut live = lock(&self.live);
+        if live.len() >= most_regions() {
+            let detail = format!(
+                "{} regions with shadow pages are as many as this server may have open files for; raise its limit (ulimit -Hn)",
+                live.len()
+            );
+            return Err(Failure::new(CuError::UNKNOWN, detail));
+        }
         if live.values().any(|other| other.id == record.id) {
             return Err(in_use(record.id));
         }
@@ -277,6 +283,12 @@ impl Shadows {
     fn path(&self, id: PinnedId) -> PathBuf {
         self.dir.join(format!("shadow-{}", id.0))
     }
+}
+
+/// How many regions may have shadow pages: each has a file that stays open.
+fn most_regions() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(SPARE);
+    usize::try_from(files).unwrap_or(usize::MAX).min(REGIONS)
 }
 
 fn convert(range: Range) -> shadow::Range {
