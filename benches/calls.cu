@@ -110,7 +110,13 @@ int main(int argc, char **argv) {
         CHECK(cudaEventRecord(event));
         CHECK(cudaEventSynchronize(event));
     });
+    measure("event_record", rounds, 50, 0, idle, [&] { CHECK(cudaEventRecord(event)); }, nothing, idle);
     measure("event_query", rounds, 200, 0, idle, [&] { CHECK(cudaEventQuery(event)); });
+    cudaEvent_t later;
+    CHECK(cudaEventCreate(&later));
+    CHECK(cudaEventRecord(later));
+    float milliseconds;
+    measure("event_elapsed", rounds, 200, 0, idle, [&] { CHECK(cudaEventElapsedTime(&milliseconds, event, later)); });
 
     char *device, *pinned, *pageable = (char *)malloc(large);
     CHECK(cudaMalloc(&device, large));
