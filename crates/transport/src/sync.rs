@@ -179,12 +179,9 @@ mod spinning {
         pub(super) fn spin(&mut self, ready: impl Fn() -> bool) -> bool {
             self.begun = Instant::now();
             loop {
-                for _ in 0..LOOKS {
-                    if ready() {
-                        self.budget = self.most;
-                        return true;
-                    }
-                    std::hint::spin_loop();
+                if looks(&ready) {
+                    self.budget = self.most;
+                    return true;
                 }
                 if self.begun.elapsed() >= self.budget {
                     return ready();
@@ -198,11 +195,8 @@ mod spinning {
             while self.most == MANY_CORES && seen < LONGEST {
                 std::thread::yield_now();
                 // Half a microsecond for the others, one for what this thread waits for.
-                for _ in 0..LOOKS {
-                    if ready() {
-                        return true;
-                    }
-                    std::hint::spin_loop();
+                if looks(&ready) {
+                    return true;
                 }
                 let now = self.begun.elapsed();
                 if now - seen > CROWDED {
@@ -219,6 +213,17 @@ mod spinning {
             let short = self.begun.elapsed() <= 2 * self.most;
             self.budget = if short { self.most } else { (self.budget / 2).max(LEAST.min(self.most)) };
         }
+    }
+
+    /// Looks [`LOOKS`] times.
+    fn looks(ready: impl Fn() -> bool) -> bool {
+        (0..LOOKS).any(|_| {
+            let is_ready = ready();
+            if !is_ready {
+                std::hint::spin_loop();
+            }
+            is_ready
+        })
     }
 
     /// With few cores the one that is waited for may need the core that spins.

@@ -3,26 +3,16 @@
 use crate::CuError;
 use crate::codec::{Bytes, DecodeError, Decoder, Encoder, Wire};
 
-/// A piece of what the device has printed. Pieces go out with whichever answers come next, and are written in order.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Output {
-    /// How many bytes have gone out before: whoever has this answer goes on only when they are written.
-    pub from: u64,
-    /// The next ones, at most [`crate::OUTPUT_MAX`]; whole lines, if there are any.
-    pub bytes: Bytes,
-    /// Whether there are more, to be asked for with `TakeOutput` before anything else is done.
-    pub more: bool,
-}
-
-impl Wire for Output {
-    fn encode(&self, to: &mut Encoder<'_>) {
-        self.from.encode(to);
-        self.bytes.encode(to);
-        self.more.encode(to);
-    }
-
-    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { from: Wire::decode(from)?, bytes: Wire::decode(from)?, more: Wire::decode(from)? })
+record! {
+    /// A piece of what the device has printed. Pieces go out with whichever answers come next, and are written in order.
+    #[derive(Eq, Default)]
+    Output {
+        /// How many bytes have gone out before: whoever has this answer goes on only when they are written.
+        from: u64,
+        /// The next ones, at most [`crate::OUTPUT_MAX`]; whole lines, if there are any.
+        bytes: Bytes,
+        /// Whether there are more, to be asked for with `TakeOutput` before anything else is done.
+        more: bool,
     }
 }
 

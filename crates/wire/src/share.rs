@@ -35,28 +35,18 @@ impl Wire for ShareId {
     }
 }
 
-/// An allocation, as a part of the block of device memory that is shared.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Claim {
-    /// The block.
-    pub share: ShareId,
-    /// Where in it the allocation begins.
-    pub offset: u64,
-    /// Bytes of the allocation.
-    pub bytes: u64,
-    /// Which allocation at that place: another one later has another number.
-    pub number: u64,
-}
-
-impl Wire for Claim {
-    fn encode(&self, to: &mut Encoder<'_>) {
-        self.share.encode(to);
-        (self.offset, (self.bytes, self.number)).encode(to);
-    }
-    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        let share = Wire::decode(from)?;
-        let (offset, (bytes, number)) = Wire::decode(from)?;
-        Ok(Self { share, offset, bytes, number })
+record! {
+    /// An allocation, as a part of the block of device memory that is shared.
+    #[derive(Copy, Eq, Serialize, Deserialize)]
+    Claim {
+        /// The block.
+        share: ShareId,
+        /// Where in it the allocation begins.
+        offset: u64,
+        /// Bytes of the allocation.
+        bytes: u64,
+        /// Which allocation at that place: another one later has another number.
+        number: u64,
     }
 }
 

@@ -77,26 +77,16 @@ impl<M> Pace<M> {
 
     /// Whether the next piece of work should wait.
     pub fn is_full(&mut self, complete: impl Fn(&M) -> bool, now: Instant) -> bool {
-        self.settle(complete, now);
+        self.settle(0, complete, now);
         let full = self.may_be_full() && !self.outstanding.is_empty() && !self.stalled;
         self.watched = full;
         full
     }
 
-    /// Before a marker is recorded: as [`Pace::settle`], but asks of the last one only when there are others. Each question takes a tenth of a launch or
-    /// more, and where the device keeps up this is one for each marker.
-    pub fn settle_old(&mut self, complete: impl Fn(&M) -> bool, now: Instant) {
-        self.settle_but(1, complete, now);
-    }
-
-    /// Forgets what is complete, and learns from it, and from what is not complete although it is old.
-    fn settle(&mut self, complete: impl Fn(&M) -> bool, now: Instant) {
-        self.settle_but(0, complete, now);
-    }
-
-    /// The same, but for the last `kept` markers.
-    fn settle_but(&mut self, kept: usize, complete: impl Fn(&M) -> bool, now: Instant) {
-        while self.outstanding.len() > kept
+    /// Forgets what is complete, and learns from it, and from what is not complete although it is old. Of the last `unasked` markers nothing is asked: each
+    /// question takes a tenth of a launch or more, and with one of them it is one for each marker where the device keeps up.
+    pub fn settle(&mut self, unasked: usize, complete: impl Fn(&M) -> bool, now: Instant) {
+        while self.outstanding.len() > unasked
             && let Some((marker, recorded, works)) = self.outstanding.front()
         {
             let (recorded, works) = (*recorded, *works);
@@ -168,7 +158,7 @@ mod tests {
                 now += Duration::from_micros(10);
             }
             if pace.count() {
-                pace.settle_old(|end| *end <= now, now);
+                pace.settle(1, |end| *end <= now, now);
                 pace.mark(Some(free_at), now);
             }
             now += submit;
@@ -217,7 +207,7 @@ mod tests {
         let (mut pace, now) = (Pace::default(), Instant::now());
         for work in 0..10_000 {
             if pace.count() {
-                pace.settle_old(|made: &u32| work - made > 20, now);
+                pace.settle(1, |made: &u32| work - made > 20, now);
                 pace.mark(Some(work), now);
             }
         }

@@ -194,7 +194,7 @@ impl Stream {
         self.submitted.store(self.submitted.load(Ordering::Relaxed) + 1, Ordering::Release);
         if pace.count() {
             let now = Instant::now();
-            pace.settle_old(Marker::is_complete, now);
+            pace.settle(1, Marker::is_complete, now);
             // In a failed context nothing is in the way any more.
             pace.mark(self.ctx.mark(self.arg()).ok(), now);
         }

@@ -7,7 +7,7 @@ use crate::failure::Result;
 use crate::objects::StreamKey;
 use std::collections::VecDeque;
 use transport::{RingReader, TransportError};
-use wire::{Decoder, Launch, Message, Wire};
+use wire::{Launch, Message, Request};
 
 /// How many launches at most: a cut waits for all that are in hand.
 const MOST: usize = 16;
@@ -28,22 +28,20 @@ impl Burst {
         self.0.push_back(first);
         while self.0.len() < MOST
             && let Some(next) = reader.follow(|message| {
-                let is_launch = message.opcode == Launch::OPCODE && message.dependencies.is_empty();
-                let launch = is_launch.then(|| decode(message.body)).flatten()?;
-                ((launch.ctx, launch.stream) == stream).then_some(launch)
+                if message.opcode != Launch::OPCODE || !message.dependencies.is_empty() {
+                    return None;
+                }
+                match Request::decode(message.opcode, message.body) {
+                    Ok(Request::Launch(launch)) if (launch.ctx, launch.stream) == stream => Some(launch),
+                    // One that is malformed is left for whoever says so.
+                    _ => None,
+                }
             })?
         {
             self.0.push_back(next);
         }
         Ok(())
     }
-}
-
-/// A launch; a message that is none is left for whoever says so.
-fn decode(body: &[u8]) -> Option<Launch> {
-    let mut from = Decoder::new(body);
-    let launch = Launch::decode(&mut from).ok()?;
-    from.finish().ok().map(|()| launch)
 }
 
 impl Session {
