@@ -4,16 +4,15 @@ use crate::failure::Failure;
 use crate::heaps::HeapRecord;
 use crate::memory::arena::BlockState;
 use crate::memory::{PhysicalRecord, View};
-use crate::objects::Context;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
+use crate::stand_in::StandIns;
 use crate::state::{Images, SessionState, StateError};
 use crate::transfer::{Readers, Source, TransferError};
 use crate::{lock, read};
 use backend::Range;
 use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use store::{ChunkWriter, WriteError};
 use thiserror::Error;
 
@@ -33,9 +32,9 @@ pub enum CaptureError {
     /// Memory that the application maps itself could not be made readable.
     #[error("memory that the program maps itself cannot be read: {0}")]
     Virtual(Failure),
-    /// Memory without a context to read it in.
-    #[error("device {0} has memory and no context to read it in")]
-    NoContext(usize),
+    /// Memory on a device of which the program has no context, nor could one be made to read it in.
+    #[error("device {0} has memory of the program's and no context, and making one to read it failed: {1}")]
+    NoContext(usize, Failure),
 }
 
 /// A session at the cut.
@@ -110,9 +109,11 @@ impl Session {
             state.virtual_memory.physical.iter().filter(foreign).map(|record| record.id.handle()).collect();
         pieces.extend(views.all.iter().filter(|view| !foreign.contains(&view.handle)).map(Piece::of_view));
         let mut done = 0;
+        let mut contexts = StandIns::of(self);
         let mut readers = Readers::new(&self.placer.backend);
         for piece in &pieces {
-            let ctx = self.context_on(piece.device).ok_or(CaptureError::NoContext(piece.device))?;
+            let ctx = contexts.on(piece.device);
+            let ctx = ctx.map_err(|failure| CaptureError::NoContext(piece.device, failure))?;
             let mut read = readers.of(&ctx)?.begin(Source::Memory(piece.range));
             let mut object = writer.object(ObjectKind::DeviceMemory {
                 session: session_id,
@@ -155,11 +156,6 @@ impl Session {
         Ok(Captured { bytes: done, state: bytes, devices: self.image_facts(&state) })
     }
 
-    /// Any context on the device.
-    pub(crate) fn context_on(&self, device: usize) -> Option<Arc<Context>> {
-        read(&self.table).contexts.values().find(|ctx| ctx.device() == device).cloned()
-    }
-
     /// Puts the contents of small variables into the state.
     fn read_variables(
         &self,
@@ -184,8 +180,10 @@ impl Session {
     /// The devices that the session uses, as an image records them.
     fn image_facts(&self, state: &SessionState) -> Vec<DeviceFacts> {
         let backend = self.backend();
-        let used = |device: usize| state.contexts.iter().any(|(ctx, _)| ctx.device as usize == device);
-        let devices = backend.devices().iter().enumerate().filter(|(device, _)| used(*device));
+        let of_contexts = state.contexts.iter().map(|(ctx, _)| ctx.device);
+        let of_memory = state.virtual_memory.physical.iter().map(|record| record.device);
+        let used: BTreeSet<_> = of_contexts.chain(of_memory).map(|device| device as usize).collect();
+        let devices = backend.devices().iter().enumerate().filter(|(device, _)| used.contains(device));
         devices
             .map(|(ordinal, facts)| DeviceFacts {
                 ordinal: DeviceOrdinal(ordinal as u32),

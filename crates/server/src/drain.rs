@@ -110,32 +110,7 @@ impl Session {
         drop(table);
         refusals.extend(self.heap_refusals());
         refusals.extend(self.texel_refusals());
-        refusals.extend(self.memory_out_of_reach());
         refusals
-    }
-
-    /// Memory that the session is to write, on devices of which it has no context: it is read, and filled again, in one. What others
-    /// own they write.
-    fn memory_out_of_reach(&self) -> Vec<String> {
-        let pieces: Vec<_> = lock(&self.virtual_memory)
-            .pieces()
-            .map(|record| {
-                (format!("the memory {:#x} of cuMemCreate", record.id.handle()), record.device, record.share)
-            })
-            .collect();
-        let blocks = lock(&self.imports).state().into_iter();
-        let blocks = blocks.map(|record| {
-            (format!("another process's memory {}", record.range), record.device, Some(record.share))
-        });
-        let is_own = |share| self.config.sharing.owned(&[share]).is_ok_and(|owned| owned == [true]);
-        pieces
-            .into_iter()
-            .chain(blocks)
-            .filter(|(_, device, share)| {
-                self.context_on(*device as usize).is_none() && share.is_none_or(is_own)
-            })
-            .map(|(memory, device, _)| format!("{memory}: the program has no context on its device {device}"))
-            .collect()
     }
 }
 

@@ -22,6 +22,7 @@ pub mod session;
 pub mod shares;
 pub mod sharing;
 mod snapshot;
+mod stand_in;
 pub mod state;
 pub mod textures;
 mod transfer;

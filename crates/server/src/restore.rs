@@ -11,6 +11,7 @@ use crate::objects::{
 };
 use crate::session::{Config, Purpose, Session};
 use crate::sharing::Sharing;
+use crate::stand_in::StandIns;
 use crate::state::{Images, ModuleState, SessionState, StateError};
 use crate::textures::TextureStep;
 use crate::transfer::{Target, TransferError, Writer};
@@ -492,6 +493,7 @@ impl Session {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<()> {
         let backend = &self.placer.backend;
+        let mut contexts = StandIns::of(self);
         let mut writers = BTreeMap::new();
         for module in &state.modules {
             let ctx = self.context(module.record.ctx).map_err(object("a module's variables"))?;
@@ -535,8 +537,8 @@ impl Session {
                 None if is_described(state, device as usize, memory, range) => {}
                 None => return Err(RestoreError::Dangling(format!("device memory {range}"))),
             }
-            let ctx = self.context_on(device as usize);
-            let ctx = ctx.ok_or(RestoreError::Device { device, count: self.devices.len() })?;
+            let ctx = contexts.on(device as usize);
+            let ctx = ctx.map_err(object(format!("a context to fill memory of device {device} in")))?;
             let writers = &*Writers::of(&mut writers, backend, &ctx);
             image.for_each_piece(&stored.kind, |offset, piece| {
                 Ok(writers.write(Target::Memory(range.base + offset), piece, progress)?)

@@ -64,3 +64,19 @@ pub(super) fn pieces_keep_what_is_in_them(backend: &dyn Backend) {
     }
     backend.physical_release(piece).unwrap();
 }
+
+pub(super) fn a_mapped_piece_outlives_every_context(backend: &dyn Backend) {
+    let piece = backend.physical_create(0, BLOCK_GRANULARITY, false).unwrap().0;
+    let place = {
+        let rig = Rig::primary(backend);
+        let place = behind(&rig, 0);
+        backend.map_physical(piece, place).unwrap();
+        backend.set_access(0, place, Access::ReadWrite).unwrap();
+        rig.put(place.base, &[1, 2, 3]);
+        place
+    };
+    let other = Rig::new(backend);
+    assert_eq!(other.get(place.base, 3), [1, 2, 3]);
+    backend.unmap_physical(place).unwrap();
+    backend.physical_release(piece).unwrap();
+}

@@ -171,23 +171,6 @@ fn pieces_are_given_and_had() {
     let _ = app.kill();
 }
 
-/// It is read in a context of its device, by whoever owns it.
-#[test]
-fn memory_without_a_context_is_refused_unless_others_write_it() {
-    for owns in [false, true] {
-        let (neighbour, sharing) = Neighbour::new(&[(SHARE, &[1])], owns);
-        let app = App::start_with(sharing);
-        let mut thread = app.thread();
-        thread.call(PhysicalImport { physical: PhysicalId(5), share: SHARE }).unwrap();
-        app.session.close_gate(LONG).unwrap();
-        let refusals = app.session.refusals();
-        assert_eq!(refusals.len(), usize::from(owns), "{refusals:?}");
-        assert!(refusals.iter().all(|each| each.contains("no context on its device 0")), "{refusals:?}");
-        let _ = app.kill();
-        drop(neighbour);
-    }
-}
-
 #[test]
 fn events_are_given_if_they_were_made_for_that() {
     let (neighbour, sharing) = Neighbour::new(&[(SHARE, &[])], true);
