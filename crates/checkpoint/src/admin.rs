@@ -111,6 +111,11 @@ pub struct Report {
     pub data_bytes: u64,
     /// Device memory in the image, zeros included.
     pub device_bytes: u64,
+    /// Of that, what was copied on the device, and written when the job had gone on.
+    pub copied_on_device: u64,
+    /// Of that, what was copied to the host's memory, and written when the job had gone on. What was copied nowhere was written while it stood
+    /// still.
+    pub copied_on_host: u64,
     /// Bytes written to the store, compressed.
     pub written: u64,
     /// What a restart of this image will not bring back.

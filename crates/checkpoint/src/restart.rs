@@ -324,7 +324,7 @@ fn wake(
         if session.record.shadows {
             shadowed.insert(outer, session);
         } else {
-            session.server().tell(&Ask::Ungate)?;
+            session.server().tell(&Ask::Ungate { keep: false })?;
             sessions.watch(outer.0, session)?;
         }
     }
@@ -334,7 +334,7 @@ fn wake(
         let Some(session) = shadowed.remove(&process) else { return Ok(()) };
         sessions.give_userfault(&session, userfault)?;
         session.server().tell(&Ask::Keep)?;
-        session.server().tell(&Ask::Ungate)?;
+        session.server().tell(&Ask::Ungate { keep: false })?;
         sessions.watch(process.0, session)
     };
     stopped

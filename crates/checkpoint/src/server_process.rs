@@ -331,9 +331,10 @@ mod tests {
         assert!(failure.message.contains("has not answered"), "{failure}");
         assert!(server.is_running());
         let mut steps = Vec::new();
-        let answer = server.ask(&Ask::Ungate, &mut |done, total| steps.push((done, total))).unwrap();
+        let answer =
+            server.ask(&Ask::Ungate { keep: false }, &mut |done, total| steps.push((done, total))).unwrap();
         assert_eq!((answer, steps), (Answer::Done, vec![(1, 2)]));
-        assert_eq!(script.join().unwrap(), Ask::Ungate);
+        assert_eq!(script.join().unwrap(), Ask::Ungate { keep: false });
     }
 
     #[test]
@@ -343,7 +344,7 @@ mod tests {
                 let number = script.question().number;
                 play(&mut script, number);
             });
-            let failure = server.tell(&Ask::Ungate).unwrap_err();
+            let failure = server.tell(&Ask::Ungate { keep: false }).unwrap_err();
             assert!(
                 failure.message.contains(word) && failure.message.contains("session 5"),
                 "{word:?} is not in: {failure}"
@@ -363,7 +364,7 @@ mod tests {
         script.join().unwrap();
         server.child.kill().unwrap();
         for _ in 0..2 {
-            let failure = server.tell(&Ask::Ungate).unwrap_err();
+            let failure = server.tell(&Ask::Ungate { keep: false }).unwrap_err();
             for word in ["session 6 died", "SIGKILL", "dormouse restart"] {
                 assert!(failure.message.contains(word), "{word:?} is not in: {failure}");
             }

@@ -196,6 +196,8 @@ fn jobs_are_as_documented() {
         bytes: 1,
         data_bytes: 1,
         device_bytes: 1,
+        copied_on_device: 1,
+        copied_on_host: 1,
         written: 1,
         warnings: vec![String::new()],
     };

@@ -1,5 +1,5 @@
 //! What the supervisor and a GPU server say to each other: one JSON object a line, over a socket pair that the server has
-//! as file descriptor 3. The supervisor asks, the server answers each question once, in order; while it captures or fills
+//! as file descriptor 3. The supervisor asks, the server answers each question once, in order; while it captures, writes or fills
 //! memory it may send [`Answer::Progress`] in between. A server whose supervisor is gone ends.
 //!
 //! A server is started with [`Start`] as the first line and answers [`Answer::Ready`]. Questions are numbered from 1, an answer
@@ -9,6 +9,7 @@
 mod lines;
 mod sentences;
 
+pub use crate::capture::Kept;
 pub use lines::{LINE_MAX, Lines, say};
 pub use sentences::{few, short};
 
@@ -57,8 +58,8 @@ pub struct Reply {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "ask")]
 pub enum Ask {
-    /// Get ready to write into this draft: read the store's indexes. Only while the gate is open; good for one closing of it.
-    /// Answers [`Answer::Done`].
+    /// Get ready to write into this draft: read the store's indexes, and make room for copies of device memory. Only while the gate is
+    /// open; good for one closing of it. Answers [`Answer::Done`].
     Prepare {
         /// Folder of the store.
         store: RawPath,
@@ -68,6 +69,8 @@ pub enum Ask {
         compress: Compress,
         /// Whether chunks that the store has are read before they are used again.
         reread: bool,
+        /// Whether device memory is to be copied, so that the application can go on before it is written.
+        copies: bool,
     },
     /// Stop taking messages, and wait until the device is idle and every callback is acknowledged. Answers
     /// [`Answer::Idle`], or [`Answer::Busy`] after the deadline, with the gate open again.
@@ -75,10 +78,12 @@ pub enum Ask {
         /// How long to wait, ms.
         deadline_ms: u64,
     },
-    /// Save the object table and device memory into the draft, through the `store::ChunkWriter` of [`Ask::Prepare`]. Only
-    /// between [`Answer::Idle`] and [`Ask::Ungate`]; if managed memory has shadows, while the application stands still. Answers
-    /// [`Answer::Captured`].
-    Capture {
+    /// Take the object table and device memory: into copies or, what finds no room, into the draft, through the `store::ChunkWriter` of
+    /// [`Ask::Prepare`]. Only between [`Answer::Idle`] and [`Ask::Ungate`]; if managed memory has shadows, while the application stands
+    /// still. Answers [`Answer::Captured`].
+    Capture,
+    /// Write what was captured and is not in the draft yet. Answers [`Answer::Written`].
+    Write {
         /// A folder for [`state_file`] and [`receipt_file`]; it is gone with the supervisor.
         states: RawPath,
     },
@@ -86,7 +91,10 @@ pub enum Ask {
     /// memory. Answers [`Answer::Done`].
     Keep,
     /// Take messages again; nothing changes when they are taken already. Answers [`Answer::Done`].
-    Ungate,
+    Ungate {
+        /// Whether what was captured is kept for [`Ask::Write`].
+        keep: bool,
+    },
     /// In a server started with [`Start::Rehearsal`]: replay this object table (a file with the bytes of the session state
     /// object). Answers [`Answer::Done`] when every address is as recorded, else [`Answer::Failed`] naming what differs.
     Rehearse {
@@ -128,14 +136,17 @@ pub enum Answer {
         /// Of how many.
         total: u64,
     },
-    /// Everything is in the store, in the writer's pack.
+    /// Nothing more is needed of the device's memory as it is.
     Captured {
-        /// Length of [`receipt_file`], bytes.
-        receipt_bytes: u64,
-        /// Device memory, bytes.
-        bytes: u64,
+        /// Where its bytes are.
+        kept: Kept,
         /// The devices of the session.
         devices: Vec<DeviceFacts>,
+    },
+    /// Everything is in the store, in the writer's pack.
+    Written {
+        /// Length of [`receipt_file`], bytes.
+        receipt_bytes: u64,
     },
     /// Done.
     Done,
@@ -164,13 +175,13 @@ pub enum Cause {
     Other,
 }
 
-/// The file with the object table that [`Ask::Capture`] leaves in `states`, for [`Ask::Rehearse`].
+/// The file with the object table that [`Ask::Write`] leaves in `states`, for [`Ask::Rehearse`].
 #[must_use]
 pub fn state_file(states: &Path, session: u32) -> PathBuf {
     states.join(format!("session-{session}"))
 }
 
-/// The file with `store::Receipt::to_bytes` that [`Ask::Capture`] leaves in `states`: it grows with the number of chunks.
+/// The file with `store::Receipt::to_bytes` that [`Ask::Write`] leaves in `states`: it grows with the number of chunks.
 #[must_use]
 pub fn receipt_file(states: &Path, session: u32) -> PathBuf {
     states.join(format!("receipt-{session}"))

@@ -1,7 +1,7 @@
 //! A server process: its session, and the supervisor's questions.
 
 use crate::again;
-use crate::capture::{CaptureError, Cut};
+use crate::capture::{CaptureError, CopyRoom, Cut, Taken};
 use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::restore::{Prepared, RestoreError};
@@ -178,7 +178,7 @@ pub fn serve_on(
             let link = ServerSession::create(dir)?;
             let config = Config { dir: dir.to_owned(), layout, sharing, shadows };
             let made = Session::new(backend, link, config, 0);
-            let mut server = Server { session: made, number: session, rings: None, writer: None };
+            let mut server = Server { session: made, number: session, rings: None, ready: None, taken: None };
             server.start()?;
             server.run(&mut supervisor)
         }
@@ -187,7 +187,8 @@ pub fn serve_on(
             let made = restore(&supervisor, (dir, sharing, shadows), session, backend, (&opened, prepared))?;
             // The session goes on without its image, which may be removed.
             drop(opened);
-            Server { session: made, number: session, rings: None, writer: None }.run(&mut supervisor)
+            Server { session: made, number: session, rings: None, ready: None, taken: None }
+                .run(&mut supervisor)
         }
     });
     if let Err(error) = &served {
@@ -276,8 +277,16 @@ struct Server {
     number: u32,
     /// The rings' threads, once messages have been taken.
     rings: Option<JoinHandle<()>>,
-    /// Of a draft, for the next capture.
-    writer: Option<ChunkWriter>,
+    /// For the next capture.
+    ready: Option<Ready>,
+    /// What was captured and is not written.
+    taken: Option<(Taken, ChunkWriter)>,
+}
+
+/// A writer of a draft, and room for copies.
+struct Ready {
+    writer: ChunkWriter,
+    room: CopyRoom,
 }
 
 /// Where the gate is, as the supervisor has it.
@@ -295,11 +304,12 @@ impl Server {
         supervisor.answer(Answer::Ready { device: self.session.backend().describe() })?;
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
-                Ask::Prepare { store, draft, compress, reread } if matches!(gate, Gate::Open) => {
+                Ask::Prepare { store, draft, compress, reread, copies } if matches!(gate, Gate::Open) => {
                     let options = WriteOptions { compress, reread, ..WriteOptions::default() };
                     match join(store.as_path(), &draft, &options) {
                         Ok(writer) => {
-                            self.writer = Some(writer);
+                            let room = if copies { self.session.room_for_copies() } else { CopyRoom::none() };
+                            self.ready = Some(Ready { writer, room });
                             Answer::Done
                         }
                         Err(failed) => failed,
@@ -309,15 +319,13 @@ impl Server {
                     let (answer, now) = self.gate(Duration::from_millis(deadline_ms), captured_changes);
                     gate = now;
                     if matches!(gate, Gate::Open) {
-                        self.writer = None;
+                        self.ready = None;
                     }
                     answer
                 }
-                Ask::Capture { states } => {
-                    let captured = match (&gate, self.writer.take()) {
-                        (Gate::Closed(Some(cut)), Some(writer)) => {
-                            self.capture(cut, supervisor, writer, states.as_path())
-                        }
+                Ask::Capture => {
+                    let captured = match (&gate, self.ready.take()) {
+                        (Gate::Closed(Some(cut)), Some(ready)) => self.capture(cut, supervisor, ready),
                         _ => Err(failed("a capture comes after Prepare and Gate".to_owned(), Cause::Other)),
                     };
                     if captured.is_ok() {
@@ -325,17 +333,25 @@ impl Server {
                     }
                     captured.unwrap_or_else(|failed| failed)
                 }
+                Ask::Write { states } => match self.taken.take() {
+                    Some(taken) => {
+                        self.write(taken, supervisor, states.as_path()).unwrap_or_else(|failed| failed)
+                    }
+                    None => failed("nothing has been captured".to_owned(), Cause::Other),
+                },
                 Ask::Keep => match self.session.shadows.keep_again() {
                     Ok(()) => Answer::Done,
                     Err(failure) => failed(failure.detail, Cause::Other),
                 },
-                Ask::Ungate => {
+                Ask::Ungate { keep } => {
                     if !matches!(gate, Gate::Open) {
                         gate = Gate::Open;
                         self.ungate()?;
                     }
-                    // A draft is written to in one gate, or given up.
-                    self.writer = None;
+                    self.ready = None;
+                    if !keep {
+                        self.taken = None;
+                    }
                     Answer::Done
                 }
                 Ask::End => {
@@ -385,42 +401,73 @@ impl Server {
     }
 
     /// `Err` with the answer when it failed.
-    fn capture(
-        &self,
-        cut: &Cut,
-        supervisor: &Supervisor,
-        writer: ChunkWriter,
-        states: &Path,
-    ) -> Result<Answer, Answer> {
-        let (mut told, total) = (0, cut.bytes());
+    fn capture(&mut self, cut: &Cut, supervisor: &Supervisor, ready: Ready) -> Result<Answer, Answer> {
+        let Ready { writer, room } = ready;
         let written = self.session.shadows.write_back();
         written.map_err(|failure| failed(failure.detail, Cause::Other))?;
-        let captured = self.session.capture(cut, self.number, &writer, &mut |done| {
-            if done - told >= PROGRESS {
-                told = done;
-                // A supervisor that is gone is noticed at the next question.
-                let _ = supervisor.answer(Answer::Progress { done, total });
-            }
+        let mut told = Told::of(supervisor, cut.bytes());
+        let taken = self.session.capture(cut, self.number, &writer, room, &mut |bytes| {
+            // A supervisor that is gone is noticed at the next question.
+            let _ = told.add(bytes);
         });
-        let captured = captured.map_err(|error| {
-            let cause = if matches!(error, CaptureError::Store(_)) { Cause::Store } else { Cause::Other };
-            failed(format!("session {} was not captured: {}", self.number, chain(&error)), cause)
-        })?;
+        let taken = taken.map_err(|error| self.not_captured(&error))?;
+        let answer = Answer::Captured { kept: taken.kept, devices: taken.devices.clone() };
+        self.taken = Some((taken, writer));
+        Ok(answer)
+    }
+
+    /// `Err` with the answer when it failed.
+    fn write(
+        &self,
+        (taken, writer): (Taken, ChunkWriter),
+        supervisor: &Supervisor,
+        states: &Path,
+    ) -> Result<Answer, Answer> {
+        let mut told = Told::of(supervisor, taken.kept.on_device + taken.kept.on_host);
+        // Nobody needs an image whose supervisor is gone, and the device is not to be held for it.
+        let written = taken.write(&writer, &mut |bytes| told.add(bytes));
+        let state = written.map_err(|error| self.not_captured(&error))?;
         let receipt: Receipt = writer.finish().map_err(of_store)?;
         let receipt = receipt.to_bytes().map_err(of_store)?;
         let files = [
-            (control::state_file(states, self.number), &captured.state),
+            (control::state_file(states, self.number), &state),
             (control::receipt_file(states, self.number), &receipt),
         ];
         for (file, bytes) in files {
             std::fs::write(&file, bytes)
                 .map_err(|error| failed(format!("cannot write {}: {error}", file.display()), Cause::Other))?;
         }
-        Ok(Answer::Captured {
-            receipt_bytes: receipt.len() as u64,
-            bytes: captured.bytes,
-            devices: captured.devices,
-        })
+        Ok(Answer::Written { receipt_bytes: receipt.len() as u64 })
+    }
+
+    fn not_captured(&self, error: &CaptureError) -> Answer {
+        let cause = if error.is_of_the_store() { Cause::Store } else { Cause::Other };
+        failed(format!("session {} was not captured: {}", self.number, chain(error)), cause)
+    }
+}
+
+/// How much of something the supervisor has been told of, in steps.
+struct Told<'a> {
+    supervisor: &'a Supervisor,
+    done: u64,
+    told: u64,
+    total: u64,
+}
+
+impl<'a> Told<'a> {
+    fn of(supervisor: &'a Supervisor, total: u64) -> Self {
+        Self { supervisor, done: 0, told: 0, total }
+    }
+
+    fn add(&mut self, bytes: u64) -> io::Result<()> {
+        self.done += bytes;
+        if self.done - self.told < PROGRESS { Ok(()) } else { self.tell() }
+    }
+
+    fn tell(&mut self) -> io::Result<()> {
+        self.told = self.done;
+        let told = self.supervisor.answer(Answer::Progress { done: self.done, total: self.total });
+        told.map_err(io::Error::other)
     }
 }
 

@@ -2,8 +2,8 @@
 //! host deals with another.
 
 use crate::memory::Packed;
-use crate::objects::{Context, Marker};
-use backend::{Backend, Fill, Range, StreamArg};
+use crate::objects::{Context, Marker, NON_BLOCKING};
+use backend::{Backend, Fill, Range, RawStream, StreamArg};
 use image::CHUNK_SIZE;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::btree_map::Entry;
@@ -23,6 +23,12 @@ pub enum TransferError {
     /// No buffer.
     #[error("no buffer for copies: {0}")]
     Buffer(rustix::io::Errno),
+    /// The copies that a capture makes.
+    #[error("device memory cannot be copied: {0}")]
+    Copies(CuError),
+    /// No stream.
+    #[error("no stream for copies: {0}")]
+    Stream(CuError),
     /// The device library refused or failed.
     #[error("device memory {range} cannot be copied: {code}")]
     Device {
@@ -31,6 +37,12 @@ pub enum TransferError {
         /// What it answered.
         code: CuError,
     },
+    /// The room that its copy had on the device was needed, and the host had none for it.
+    #[error(
+        "the copy of device memory at {0} gave way to what the program allocated, and the host's memory is too short for it: the checkpoint \
+         can be tried again"
+    )]
+    GivenUp(Range),
     /// The same of an array.
     #[error("array {handle:#x} cannot be copied: {code}")]
     Array {
@@ -76,34 +88,36 @@ pub(crate) enum Target<'a> {
 }
 
 impl Source<'_> {
-    fn bytes(&self) -> u64 {
+    /// How many bytes they are.
+    pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Memory(range) => range.bytes,
             Self::Array(packed) => packed.bytes(),
         }
     }
 
-    fn failed(&self, code: CuError) -> TransferError {
+    /// What it is when the device library answers `code`.
+    pub(crate) fn failed(&self, code: CuError) -> TransferError {
         match self {
             Self::Memory(range) => Place::Memory(*range).failed(code),
             Self::Array(packed) => Place::Array(packed.handle).failed(code),
         }
     }
 
-    /// Has `bytes` bytes, from number `first` on, copied to host memory at `to`.
-    fn read(
+    /// Has `bytes` bytes, from number `first` on, copied in a stream to memory at `to`, the host's or the device's.
+    pub(crate) fn read(
         &self,
         backend: &dyn Backend,
-        ctx: &Context,
+        (ctx, stream): (&Context, StreamArg),
         first: u64,
         bytes: u64,
         to: u64,
     ) -> backend::Result<()> {
         match self {
-            Self::Memory(range) => backend.copy(ctx.raw, StreamArg::Legacy, to, range.base + first, bytes),
+            Self::Memory(range) => backend.copy(ctx.raw, stream, to, range.base + first, bytes),
             Self::Array(packed) => packed
                 .copies(first, bytes, to, false)
-                .try_for_each(|copy| backend.copy_box(ctx.raw, StreamArg::Legacy, &copy)),
+                .try_for_each(|copy| backend.copy_box(ctx.raw, stream, &copy)),
         }
     }
 }
@@ -142,7 +156,7 @@ impl From<TransferError> for std::io::Error {
 }
 
 /// Registered host memory of one chunk for each buffer.
-struct Buffers {
+pub(crate) struct Buffers {
     address: *mut c_void,
     count: usize,
     backend: Arc<dyn Backend>,
@@ -152,7 +166,11 @@ struct Buffers {
 unsafe impl Send for Buffers {}
 
 impl Buffers {
-    fn new(backend: &Arc<dyn Backend>, count: usize) -> Result<Self, TransferError> {
+    /// `count` buffers.
+    ///
+    /// # Errors
+    /// [`TransferError`] when they cannot be had.
+    pub(crate) fn new(backend: &Arc<dyn Backend>, count: usize) -> Result<Self, TransferError> {
         // SAFETY: a new mapping, wherever there is room.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
@@ -169,8 +187,22 @@ impl Buffers {
         Ok(buffers)
     }
 
-    fn range(&self) -> Range {
+    /// Where they lie, side by side.
+    pub(crate) fn range(&self) -> Range {
         Range { base: self.address as u64, bytes: (self.count * CHUNK_SIZE) as u64 }
+    }
+
+    /// Fills `room` with the bytes from `offset` on, which no copy is writing; false when there are not as many.
+    pub(crate) fn read(&self, offset: usize, room: &mut [u8]) -> bool {
+        let fits = offset.checked_add(room.len()).is_some_and(|end| end <= self.count * CHUNK_SIZE);
+        if fits {
+            // SAFETY: the bytes are within the mapping, which is not `room`, and by agreement nobody writes them.
+            unsafe {
+                let from = self.address.cast::<u8>().add(offset);
+                std::ptr::copy_nonoverlapping(from, room.as_mut_ptr(), room.len());
+            }
+        }
+        fits
     }
 
     fn buffer(&self, number: usize) -> *mut u8 {
@@ -189,8 +221,10 @@ impl Drop for Buffers {
 
 /// Reads device memory front to back, several pieces ahead.
 pub(crate) struct Reader {
-    ctx: Arc<Context>,
     buffers: Buffers,
+    /// In which it reads, if not in the legacy one.
+    own_stream: Option<RawStream>,
+    ctx: Arc<Context>,
     backend: Arc<dyn Backend>,
 }
 
@@ -198,7 +232,28 @@ impl Reader {
     /// A reader for the device of `ctx`.
     fn new(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
         let buffers = Buffers::new(backend, BUFFERS)?;
-        Ok(Self { ctx: Arc::clone(ctx), buffers, backend: Arc::clone(backend) })
+        Ok(Self { buffers, own_stream: None, ctx: Arc::clone(ctx), backend: Arc::clone(backend) })
+    }
+
+    /// A reader that waits for nothing that the application does, nor the application for it.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub(crate) fn beside(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
+        let mut reader = Self::new(backend, ctx)?;
+        let least = backend.devices().get(ctx.device()).map_or(0, |facts| facts.stream_priorities.0);
+        let stream = backend.stream_create(ctx.raw, NON_BLOCKING, least).map_err(TransferError::Stream)?;
+        reader.own_stream = Some(stream);
+        Ok(reader)
+    }
+
+    /// The context in which it reads.
+    pub(crate) fn context(&self) -> ContextId {
+        self.ctx.id()
+    }
+
+    fn stream(&self) -> StreamArg {
+        self.own_stream.map_or(StreamArg::Legacy, StreamArg::Created)
     }
 
     /// Begins to read `source`; ask for all of it, in pieces of a chunk.
@@ -214,6 +269,16 @@ impl Reader {
             pieces.next(piece)?;
         }
         Ok(bytes)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if let Some(stream) = self.own_stream
+            && let Err(error) = self.backend.stream_destroy(self.ctx.raw, stream)
+        {
+            tracing::debug!(%error, "a stream for copies goes with its context");
+        }
     }
 }
 
@@ -268,11 +333,12 @@ impl Pieces<'_> {
         let all = self.source.bytes();
         while self.under_way.len() < BUFFERS && self.next < all {
             let bytes = (all - self.next).min(CHUNK_SIZE as u64);
-            let Reader { ctx, buffers, backend } = &*self.reader;
+            let stream = self.reader.stream();
+            let Reader { ctx, buffers, backend, .. } = &*self.reader;
             let to = buffers.buffer(self.issued) as u64;
             let failed = |code| self.source.failed(code);
-            self.source.read(&**backend, ctx, self.next, bytes, to).map_err(failed)?;
-            let marker = ctx.mark(StreamArg::Legacy).map_err(failed)?;
+            self.source.read(&**backend, (ctx, stream), self.next, bytes, to).map_err(failed)?;
+            let marker = ctx.mark(stream).map_err(failed)?;
             self.under_way.push_back((self.issued, bytes, marker));
             self.next += bytes;
             self.issued += 1;
@@ -290,7 +356,8 @@ impl Drop for Pieces<'_> {
     }
 }
 
-fn await_marker(marker: &Marker) -> backend::Result<()> {
+/// Waits for what it marks.
+pub(crate) fn await_marker(marker: &Marker) -> backend::Result<()> {
     while !marker.poll()? {
         std::thread::yield_now();
     }

@@ -1,6 +1,7 @@
-//! What is taken while the job stands still: device memory by its servers, the host half by CRIU.
+//! What is taken while the job stands still: device memory by its servers, the host half by CRIU; and the writing of what of device
+//! memory is not in the store then.
 
-use super::gate::Gated;
+use super::gate::{Gated, Servers};
 use crate::admin::Event;
 use crate::error::{Chain, Failure, Kind};
 use crate::folder::write_failure;
@@ -8,7 +9,7 @@ use crate::server_process::ServerProcess;
 use crate::sessions::panicked;
 use crate::supervisor::Supervisor;
 use image::DeviceFacts;
-use server::control::{self, Answer, Ask};
+use server::control::{self, Answer, Ask, Kept};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -21,12 +22,19 @@ use store::Receipt;
 const RECEIPT_MAX: u64 = 2 << 30;
 
 /// What the servers captured.
+#[derive(Default)]
 pub struct Device {
-    pub receipts: Vec<Receipt>,
     pub devices: Vec<DeviceFacts>,
+    /// Where device memory is.
+    pub kept: Kept,
+}
+
+/// What the servers wrote.
+#[derive(Default)]
+pub struct Written {
+    pub receipts: Vec<Receipt>,
     /// The object tables, to rehearse.
     pub states: Vec<PathBuf>,
-    pub bytes: u64,
 }
 
 /// A stopped job and its captured device memory, and how long each took.
@@ -54,11 +62,10 @@ pub fn capture<'a>(
     job: &'a Supervisor,
     criu: &host::Criu,
     (gated, first): (&mut Gated<'_>, First),
-    (states, images): (&Path, &Path),
+    images: &Path,
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
     let (done, total) = (AtomicU64::new(0), gated.bytes);
-    let ask = &Ask::Capture { states: states.into() };
     let began = Instant::now();
     let dump = || {
         let dumped = job.job.dump(criu, images, &host::DumpOptions::default());
@@ -76,15 +83,16 @@ pub fn capture<'a>(
                 let server: &mut ServerProcess = server;
                 let (done, events) = (&done, events.clone());
                 scope.spawn(move || {
-                    let mut before = 0;
-                    let answer = server.ask(ask, &mut |now, _| {
-                        let step = now.saturating_sub(before);
-                        before = now;
-                        let done = done.fetch_add(step, Ordering::Relaxed) + step;
-                        let _ = events.send(Event::Progress { done, total });
-                    });
-                    let time = began.elapsed();
-                    answer.and_then(|answer| Part::of(server, answer, states)).map(|part| (part, time))
+                    let answer = server.ask(
+                        &Ask::Capture,
+                        &mut adding(done, |done| {
+                            let _ = events.send(Event::Progress { done, total });
+                        }),
+                    );
+                    match answer? {
+                        Answer::Captured { kept, devices } => Ok((kept, devices, began.elapsed())),
+                        other => Err(server.unexpected(&other)),
+                    }
                 })
             })
             .collect();
@@ -94,44 +102,66 @@ pub fn capture<'a>(
         (dumped, host_time, answers)
     });
     let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
-    let mut device = Device { receipts: Vec::new(), devices: Vec::new(), states: Vec::new(), bytes: 0 };
+    let mut device = Device::default();
     let mut device_time = Duration::ZERO;
     for answer in answers {
-        let (part, time) = answer?;
-        device.add(part);
+        let (kept, devices, time) = answer?;
+        device.add(kept, devices);
         device_time = device_time.max(time);
     }
     Ok(Captured { frozen, host_time, device, device_time })
 }
 
-/// What one server captured.
-struct Part {
-    receipt: Receipt,
-    devices: Vec<DeviceFacts>,
-    state: PathBuf,
-    bytes: u64,
-}
-
-impl Part {
-    fn of(server: &mut ServerProcess, answer: Answer, states: &Path) -> Result<Self, Failure> {
-        let Answer::Captured { receipt_bytes, bytes, devices } = answer else {
-            return Err(server.unexpected(&answer));
-        };
-        let receipt = read_receipt(&control::receipt_file(states, server.session()), receipt_bytes)?;
-        Ok(Self { receipt, devices, state: control::state_file(states, server.session()), bytes })
-    }
-}
-
 impl Device {
-    fn add(&mut self, part: Part) {
-        self.states.push(part.state);
-        self.receipts.push(part.receipt);
-        self.bytes += part.bytes;
-        for each in part.devices {
+    fn add(&mut self, kept: Kept, devices: Vec<DeviceFacts>) {
+        self.kept += kept;
+        for each in devices {
             if !self.devices.contains(&each) {
                 self.devices.push(each);
             }
         }
+    }
+}
+
+/// Has the servers write what they have captured, side by side; `done` is how many bytes they have.
+///
+/// # Errors
+/// The first server's that fails.
+pub fn write(servers: &mut Servers<'_>, states: &Path, done: &AtomicU64) -> Result<Written, Failure> {
+    let ask = &Ask::Write { states: states.into() };
+    let written: Vec<_> = std::thread::scope(|scope| {
+        let writing: Vec<_> = servers
+            .iter_mut()
+            .map(|server| {
+                let server: &mut ServerProcess = server;
+                scope.spawn(move || match server.ask(ask, &mut adding(done, |_| {}))? {
+                    Answer::Written { receipt_bytes } => {
+                        let session = server.session();
+                        let receipt = read_receipt(&control::receipt_file(states, session), receipt_bytes)?;
+                        Ok((receipt, control::state_file(states, session)))
+                    }
+                    other => Err(server.unexpected(&other)),
+                })
+            })
+            .collect();
+        writing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
+    });
+    let mut all = Written::default();
+    for each in written {
+        let (receipt, state) = each?;
+        all.receipts.push(receipt);
+        all.states.push(state);
+    }
+    Ok(all)
+}
+
+/// Adds the progress of one of several to what all have done, and tells that.
+fn adding(done: &AtomicU64, tell: impl Fn(u64)) -> impl FnMut(u64, u64) {
+    let mut before = 0;
+    move |now, _| {
+        let step = now.saturating_sub(before);
+        before = now;
+        tell(done.fetch_add(step, Ordering::Relaxed) + step);
     }
 }
 

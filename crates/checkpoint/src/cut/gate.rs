@@ -21,14 +21,27 @@ pub struct Gated<'a> {
     pub bytes: u64,
 }
 
+impl<'a> Gated<'a> {
+    /// Opens the gates while there is more to write of what the servers have captured: until they are let go, they are asked nothing else.
+    pub fn open(mut self) -> Servers<'a> {
+        let mut servers = std::mem::take(&mut self.servers);
+        open(&mut servers, true);
+        servers
+    }
+}
+
 impl Drop for Gated<'_> {
     fn drop(&mut self) {
-        // Everyone is told before anyone is waited for.
-        let asked: Vec<_> = self.servers.iter_mut().map(|server| server.say(&Ask::Ungate)).collect();
-        for (server, asked) in self.servers.iter_mut().zip(asked) {
-            if let Err(failure) = asked.and_then(|()| server.done()) {
-                tracing::error!("the gate of a session does not open: {failure}");
-            }
+        open(&mut self.servers, false);
+    }
+}
+
+/// Everyone is told before anyone is waited for. One whose gate does not open has no part of an image to give.
+fn open(servers: &mut Servers<'_>, keep: bool) {
+    let asked: Vec<_> = servers.iter_mut().map(|server| server.say(&Ask::Ungate { keep })).collect();
+    for (server, asked) in servers.iter_mut().zip(asked) {
+        if let Err(failure) = asked.and_then(|()| server.done()) {
+            tracing::error!("the gate of a session does not open: {failure}");
         }
     }
 }
@@ -85,7 +98,7 @@ pub fn close<'a>(
             Ok(other) => failed = Some(server.unexpected(&other)),
             Err(failure) => {
                 // One that is late closes its gate yet, finds this next, and opens it again.
-                if let Err(gone) = server.say(&Ask::Ungate) {
+                if let Err(gone) = server.say(&Ask::Ungate { keep: false }) {
                     tracing::debug!("{gone}");
                 }
                 failed = Some(failure);
@@ -147,7 +160,10 @@ mod tests {
         // It lives on, and the next checkpoint finds it in step.
         assert!(matches!(close_one(&server), Ok(Ok(gated)) if gated.servers.len() == 1));
         let gate = Ask::Gate { deadline_ms: 1 };
-        assert_eq!(script.join().unwrap(), [gate.clone(), Ask::Ungate, gate, Ask::Ungate]);
+        assert_eq!(
+            script.join().unwrap(),
+            [gate.clone(), Ask::Ungate { keep: false }, gate, Ask::Ungate { keep: false }]
+        );
     }
 
     #[test]
@@ -164,8 +180,8 @@ mod tests {
         let (second, other) = fake::server(2, play(Answer::Done));
         let both = [Mutex::new(first), Mutex::new(second)];
         let store = std::path::Path::new("/store").into();
-        let ask =
-            Ask::Prepare { store, draft: String::new(), compress: image::Compress::None, reread: false };
+        let compress = image::Compress::None;
+        let ask = Ask::Prepare { store, draft: String::new(), compress, reread: false, copies: true };
         let mut servers: Servers<'_> = both.iter().map(|server| server.lock().unwrap()).collect();
         assert_eq!(prepare(&mut servers, &ask).unwrap_err().kind, Kind::Store);
         // That is all that either is asked.
@@ -185,6 +201,6 @@ mod tests {
         let Err(failure) = close_one(&server) else { panic!("it refuses") };
         assert_eq!(failure.kind, Kind::Refused);
         assert!(failure.message.ends_with("and 36 more"), "{failure}");
-        assert_eq!(script.join().unwrap(), Ask::Ungate);
+        assert_eq!(script.join().unwrap(), Ask::Ungate { keep: false });
     }
 }

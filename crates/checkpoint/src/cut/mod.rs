@@ -7,16 +7,16 @@ mod progress;
 mod rehearsal;
 
 use self::ahead::write_ahead;
-use self::capture::{Captured, Device, First, capture};
-use self::gate::{Busy, Gated};
-use self::progress::telling;
+use self::capture::{Captured, Device, First, capture, write};
+use self::gate::{Busy, Gated, Servers};
+use self::progress::{Beside, telling};
 use self::rehearsal::rehearse;
 use crate::admin::{CheckpointOptions, Event, Report};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{self, Entry, write_failure};
 use crate::record::JobRecord;
-use crate::sessions::{Held, Session, SessionRecord};
+use crate::sessions::{Held, Session, SessionRecord, panicked};
 use crate::stores::open_or_create_store;
 use crate::supervisor::{Supervisor, criu, ended_before};
 use crate::work::WorkFolder;
@@ -24,6 +24,7 @@ use image::{CutTimes, ImageId, Manifest, ObjectKind, RawPath};
 use server::control::{Ask, few};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use store::{ChunkWriter, Draft, Store, WriteOptions};
@@ -74,7 +75,7 @@ pub fn take(
             Ok(mut gated) => {
                 let drain = closed.elapsed();
                 cut.step("capturing");
-                match cut.capture(&mut gated, &sessions, &work) {
+                match cut.capture(&mut gated, &sessions, &work.images()) {
                     Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
                     Ok(captured) => {
                         let still = Still { captured, gated, held, closed, drain, retries };
@@ -174,7 +175,7 @@ impl<'a> Cut<'a> {
         &self,
         gated: &mut Gated<'_>,
         sessions: &[Arc<Session>],
-        work: &WorkFolder,
+        images: &Path,
     ) -> Result<Captured<'a>, Failure> {
         if gated.table_changed {
             // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
@@ -183,7 +184,7 @@ impl<'a> Cut<'a> {
         // What the processor writes into shadows has to be on the device before that is captured.
         let first =
             if sessions.iter().any(|session| session.has_shadows()) { First::Host } else { First::Both };
-        capture(self.job, &self.criu, (gated, first), (&work.states(), &work.images()), self.events)
+        capture(self.job, &self.criu, (gated, first), images, self.events)
     }
 
     /// Whether what the captured sessions share has, or had since the gates began to close, an owner that is not captured: its
@@ -203,7 +204,8 @@ impl<'a> Cut<'a> {
     /// What servers are to do before the gate closes.
     fn preparation(&self) -> Ask {
         let (store, draft) = (RawPath::from(&self.store.dir()), self.draft.id().to_string());
-        Ask::Prepare { store, draft, compress: self.options.compress, reread: self.options.stop }
+        let CheckpointOptions { compress, stop, .. } = *self.options;
+        Ask::Prepare { store, draft, compress, reread: stop, copies: !stop }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -224,15 +226,9 @@ impl<'a> Cut<'a> {
         folder::save(&shared, &shared_entries, &self.writer, name)?;
         let shared_time = shared_at.elapsed();
         let host = frozen.record().clone();
-        // With --stop the job stays as it is until its image is safe, and goes on if it is not.
         let mut warnings = frozen.warnings().to_vec();
-        let stopped = if options.stop {
-            Some((frozen, gated, held))
-        } else {
-            resume(frozen, gated)?;
-            drop(held);
-            None
-        };
+        let mut rest =
+            if options.stop { Rest::Stopped(frozen, gated, held) } else { resume(frozen, gated, held)? };
         let stall = closed.elapsed();
         if let Some(trace) = job.sessions.trace() {
             trace.span("the job stands still", closed);
@@ -241,8 +237,16 @@ impl<'a> Cut<'a> {
         self.step("writing");
         let images = work.images();
         let image_entries = entries(&images)?;
-        telling(&images, &image_entries, &self.writer, self.events, || {
-            folder::save(&images, &image_entries, &self.writer, |name| ObjectKind::CriuFile { name })
+        let done = AtomicU64::new(0);
+        let beside = Beside { done: &done, total: device.kept.on_device + device.kept.on_host };
+        let written = telling(&images, &image_entries, (&self.writer, &beside), self.events, || {
+            let name = |name| ObjectKind::CriuFile { name };
+            std::thread::scope(|scope| {
+                let saving = scope.spawn(|| folder::save(&images, &image_entries, &self.writer, name));
+                let written = write(rest.servers(), &work.states(), &done);
+                saving.join().unwrap_or_else(|_| Err(panicked()))?;
+                written
+            })
         })?;
         let record = JobRecord {
             version: JobRecord::VERSION,
@@ -262,7 +266,7 @@ impl<'a> Cut<'a> {
             true
         } else {
             self.step("rehearsing");
-            let unrehearsed = rehearse(job, &device.states)?;
+            let unrehearsed = rehearse(job, &written.states)?;
             warnings.extend(unrehearsed.clone());
             unrehearsed.is_none()
         };
@@ -274,14 +278,14 @@ impl<'a> Cut<'a> {
             host_freeze: host_time,
             stall,
         };
-        let mut receipts = device.receipts.clone();
+        let mut receipts = written.receipts;
         receipts.push(self.writer.finish().map_err(write_failure)?);
         // An image names the one before it only where both lie.
         let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
         let manifest = manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed);
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
         job.published(published.id, &self.store, rehearsed);
-        if let Some((frozen, gated, held)) = stopped {
+        if let Rest::Stopped(frozen, gated, held) = rest {
             job.stopping_after(published.id);
             frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
             // Its servers end with its processes.
@@ -301,7 +305,9 @@ impl<'a> Cut<'a> {
             rehearsed,
             bytes: published.stored.total,
             data_bytes: published.stored.total.saturating_sub(published.stored.zero),
-            device_bytes: device.bytes,
+            device_bytes: device.kept.total(),
+            copied_on_device: device.kept.on_device,
+            copied_on_host: device.kept.on_host,
             written: published.stored.written,
             warnings: few(warnings),
         })
@@ -331,10 +337,28 @@ pub fn explained(criu: &host::Criu, failure: Failure) -> Failure {
     }
 }
 
-fn resume(frozen: host::Frozen<'_>, gated: Gated<'_>) -> Result<(), Failure> {
+/// A captured job whose image is being written.
+enum Rest<'a> {
+    /// It stays as it is until its image is safe, and goes on if it is not.
+    Stopped(host::Frozen<'a>, Gated<'a>, Held<'a>),
+    /// It goes on; its servers have something to write.
+    Running(Servers<'a>),
+}
+
+impl<'a> Rest<'a> {
+    fn servers(&mut self) -> &mut Servers<'a> {
+        match self {
+            Self::Stopped(_, gated, _) => &mut gated.servers,
+            Self::Running(servers) => servers,
+        }
+    }
+}
+
+fn resume<'a>(frozen: host::Frozen<'_>, gated: Gated<'a>, held: Held<'_>) -> Result<Rest<'a>, Failure> {
     frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
-    drop(gated);
-    Ok(())
+    let servers = gated.open();
+    drop(held);
+    Ok(Rest::Running(servers))
 }
 
 fn write_options(options: &CheckpointOptions) -> WriteOptions {

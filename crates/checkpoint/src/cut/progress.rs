@@ -5,6 +5,7 @@ use crate::error::Failure;
 use crate::folder::Entry;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use store::ChunkWriter;
@@ -12,18 +13,24 @@ use store::ChunkWriter;
 /// Between two reports.
 const REPORTS: Duration = Duration::from_millis(100);
 
-/// Writes the files of `dir`, which has these entries, as `write` does, and tells meanwhile how far the writer is.
+/// What others write at the same time, bytes.
+pub struct Beside<'a> {
+    pub done: &'a AtomicU64,
+    pub total: u64,
+}
+
+/// Writes the files of `dir`, which has these entries, as `write` does, and tells meanwhile how far the writer is, and who writes beside it.
 ///
 /// # Errors
 /// Those of `write`, and when a file cannot be read.
 pub fn telling<T>(
     dir: &Path,
     entries: &[Entry],
-    writer: &ChunkWriter,
+    (writer, beside): (&ChunkWriter, &Beside<'_>),
     events: &Sender<Event>,
     write: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let total = bytes_in(dir, entries)?;
+    let total = bytes_in(dir, entries)?.saturating_add(beside.total);
     let before = writer.progress().total;
     // Whoever asked may have gone.
     let tell = |done: u64| drop(events.send(Event::Progress { done: done.min(total), total }));
@@ -32,7 +39,8 @@ pub fn telling<T>(
         let (writing, ended) = channel::<()>();
         scope.spawn(move || {
             while ended.recv_timeout(REPORTS) == Err(RecvTimeoutError::Timeout) {
-                tell(writer.progress().total.saturating_sub(before));
+                let own = writer.progress().total.saturating_sub(before);
+                tell(own.saturating_add(beside.done.load(Ordering::Relaxed)));
             }
         });
         let written = write();
@@ -78,7 +86,9 @@ mod tests {
         let (events, told) = channel();
         let mut seen = Vec::new();
         let entries = folder::entries(&images).unwrap();
-        telling(&images, &entries, &writer, &events, || {
+        let done = AtomicU64::new(300);
+        let beside = Beside { done: &done, total: 500 };
+        telling(&images, &entries, (&writer, &beside), &events, || {
             let name = |name: RawPath| ObjectKind::CriuFile { name };
             let bytes = folder::save(&images, &entries, &writer, name)?;
             assert_eq!(bytes, 4000);
@@ -91,8 +101,8 @@ mod tests {
         })
         .unwrap();
         seen.extend(told.try_iter());
-        assert_eq!(seen.first(), Some(&Event::Progress { done: 0, total: 4000 }));
+        assert_eq!(seen.first(), Some(&Event::Progress { done: 0, total: 4500 }));
         assert!(seen.len() >= 3, "{seen:?}");
-        assert_eq!(seen.last(), Some(&Event::Progress { done: 4000, total: 4000 }));
+        assert_eq!(seen.last(), Some(&Event::Progress { done: 4500, total: 4500 }));
     }
 }

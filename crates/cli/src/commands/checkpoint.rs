@@ -91,6 +91,16 @@ impl Show for Published {
             HumanBytes(report.device_bytes),
             HumanBytes(report.written)
         )?;
+        let copied = report.copied_on_device + report.copied_on_host;
+        if copied > 0 {
+            writeln!(
+                out,
+                "device memory: {} copied on the device and {} to the host, {} written while the job stood still",
+                HumanBytes(report.copied_on_device),
+                HumanBytes(report.copied_on_host),
+                HumanBytes(report.device_bytes.saturating_sub(copied))
+            )?;
+        }
         report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
     }
 }

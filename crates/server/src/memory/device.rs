@@ -4,12 +4,13 @@ use super::arena::{Allocation, Arena, ArenaState, Freed, Holder, RETAIN, StateEr
 use super::exports::Exports;
 use super::ordered::StreamFrees;
 use super::pool::{Pool, PoolKey};
+use crate::capture::DeviceCopies;
 use crate::lock;
 use crate::objects::Marker;
 use crate::sharing::Sharing;
 use backend::{Backend, Range, RawBlock};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use wire::{ContextId, CuError};
 
 /// A freed allocation, and what has to be complete before its place is used again.
@@ -41,7 +42,16 @@ pub struct DeviceMemory {
     range: Range,
     pub(super) sharing: Arc<Sharing>,
     pub(super) backend: Arc<dyn Backend>,
+    /// What a checkpoint has copied and not written yet; they give way to the application.
+    copies: Mutex<Copies>,
     pub(super) inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Copies {
+    /// Whether there are addresses for them.
+    reserved: bool,
+    newest: Weak<DeviceCopies>,
 }
 
 impl DeviceMemory {
@@ -59,7 +69,7 @@ impl DeviceMemory {
             unsynchronized: false,
             tidied: 0,
         };
-        Self { device, range, sharing, backend, inner: Mutex::new(inner) }
+        Self { device, range, sharing, backend, copies: Mutex::default(), inner: Mutex::new(inner) }
     }
 
     /// Claims the arena's addresses, once.
@@ -110,6 +120,7 @@ impl DeviceMemory {
                         gave_up = true;
                         continue;
                     }
+                    Err(CuError::OUT_OF_MEMORY) if self.give_up_copies() => continue,
                     Err(CuError::OUT_OF_MEMORY) => return Ok(None),
                     Err(error) => return Err(error),
                 }
@@ -128,7 +139,7 @@ impl DeviceMemory {
     pub fn make_room(&self, bytes: u64, free: u64) -> backend::Result<Room> {
         let mut inner = lock(&self.inner);
         inner.settle();
-        if self.give_up_empty(&mut inner)? {
+        if self.give_up_empty(&mut inner)? || self.give_up_copies() {
             return Ok(Room::More);
         }
         let later = inner.unsettled_bytes();
@@ -207,6 +218,52 @@ impl DeviceMemory {
         let mut inner = lock(&self.inner);
         inner.settle();
         inner.arena.empty_bytes()
+    }
+
+    /// Bytes of live allocations.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        lock(&self.inner).arena.allocations().map(|allocation| allocation.range.bytes).sum()
+    }
+
+    /// Claims the addresses for copies, once.
+    ///
+    /// # Errors
+    /// The backend's, when they cannot be had.
+    pub(crate) fn reserve_copies(&self, window: Range) -> backend::Result<()> {
+        let mut copies = lock(&self.copies);
+        if !copies.reserved {
+            self.backend.reserve(window)?;
+            copies.reserved = true;
+        }
+        Ok(())
+    }
+
+    /// Has these copies give way to the application, as long as somebody else keeps them. There are none before.
+    pub(crate) fn keep_copies(&self, copies: &Arc<DeviceCopies>) {
+        lock(&self.copies).newest = Arc::downgrade(copies);
+    }
+
+    fn copies(&self) -> Option<Arc<DeviceCopies>> {
+        lock(&self.copies).newest.upgrade()
+    }
+
+    /// Bytes that copies take: the application counts them as free.
+    #[must_use]
+    pub fn copied_bytes(&self) -> u64 {
+        self.copies().map_or(0, |copies| copies.bytes())
+    }
+
+    /// Moves copies to the host's memory; false when there are none here.
+    fn give_up_copies(&self) -> bool {
+        self.copies().is_some_and(|copies| copies.give_up())
+    }
+
+    /// Moves copies to the host's memory that are read in this context: it ends.
+    pub(crate) fn leave_copies(&self, ctx: ContextId) {
+        if let Some(copies) = self.copies().filter(|copies| copies.need(ctx)) {
+            copies.give_up();
+        }
     }
 
     /// The live allocation that contains `address`.

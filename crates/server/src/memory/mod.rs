@@ -87,6 +87,12 @@ impl Layout {
         Range { base: self.arena(device).base + 2 * ARENA_BYTES, bytes: ARENA_BYTES }
     }
 
+    /// Where copies of a device's memory lie that a checkpoint has not written yet. No program sees an address of theirs.
+    #[must_use]
+    pub fn copies(&self, device: usize) -> Range {
+        Range { base: self.arena(device).base + 3 * ARENA_BYTES, bytes: ARENA_BYTES }
+    }
+
     /// The arena of a device.
     #[must_use]
     pub fn arena(&self, device: usize) -> Range {

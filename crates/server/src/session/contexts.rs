@@ -47,6 +47,9 @@ impl Session {
     /// Takes everything of a context out of the table.
     fn remove_context(&self, ctx: &Arc<Context>) -> Result<()> {
         let id = ctx.id();
+        if let Some(memory) = self.devices.get(ctx.device()) {
+            memory.leave_copies(id);
+        }
         self.remove_graphs(id);
         self.remove_greens(|green| green.ctx == id);
         let mut table = write(&self.table);

@@ -154,10 +154,11 @@ impl Execute for wire::MemFree {
 impl Execute for wire::MemInfo {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<(u64, u64)> {
         let ctx = session.context(self.ctx)?;
-        // Mapped blocks with nothing in them are ours to give: the application counts them as free.
-        let empty = session.device_memory(ctx.device())?.empty_bytes();
+        // Mapped blocks with nothing in them, and a checkpoint's copies, are ours to give: the application counts them as free.
+        let memory = session.device_memory(ctx.device())?;
         let (free, total) = session.backend().memory_info(ctx.raw)?;
-        Ok((free.saturating_add(empty).min(total), total))
+        let ours = memory.empty_bytes().saturating_add(memory.copied_bytes());
+        Ok((free.saturating_add(ours).min(total), total))
     }
 }
 

@@ -2,13 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{
-    App, BASIC, CTX, HELLO, Images, LONG, SESSION, Thread, VARIABLES, backend, ends, manifest, rehearse,
-    rehearse_on, wait_until,
+    App, BASIC, CTX, HELLO, Images, LONG, SESSION, Thread, VARIABLES, anything_mapped, backend, ends,
+    manifest, rehearse, rehearse_on, wait_until,
 };
 use backend_soft::{Options, SoftBackend};
 use image::{ImageId, ObjectKind, SessionId};
 use server::capture::Cut;
-use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
+use server::control::{self, Answer, Ask, Cause, Kept, Lines, Question, Reply, Start};
 use server::memory::Layout;
 use server::restore::RestoreError;
 use server::state::SessionState;
@@ -313,7 +313,7 @@ impl Supervisor {
     /// server in this process is to have.
     fn ended(self) {
         self.server.join().unwrap();
-        wait_until(|| self.device.strong_count() == 0);
+        wait_until(|| self.device.strong_count() == 0 && !anything_mapped());
     }
 
     fn say(&mut self, ask: &Ask) {
@@ -347,6 +347,7 @@ fn prepare(store: &Store, draft: ImageId) -> Ask {
         draft: draft.to_string(),
         compress: image::Compress::Lz4,
         reread: false,
+        copies: true,
     }
 }
 
@@ -362,9 +363,9 @@ fn a_server_answers_its_supervisor() {
     let memory = thread.alloc(3 << 20);
     thread.put(memory, &[1, 2, 3]);
     thread.synchronize().unwrap();
-    assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done, "nothing changes");
+    assert_eq!(supervisor.ask(&Ask::Ungate { keep: false }), Answer::Done, "nothing changes");
     let states = tempfile::tempdir().unwrap();
-    let capture = Ask::Capture { states: raw(states.path()) };
+    let (capture, write) = (Ask::Capture, Ask::Write { states: raw(states.path()) });
     let draft = images.store.begin().unwrap();
     assert_eq!(supervisor.ask(&prepare(&images.store, draft.id())), Answer::Done);
     let early = supervisor.ask(&capture);
@@ -376,29 +377,36 @@ fn a_server_answers_its_supervisor() {
     let late = supervisor.ask(&prepare(&images.store, draft.id()));
     assert!(matches!(late, Answer::Failed { .. }), "the indexes are read before the gate closes");
     let captured = supervisor.ask(&capture);
-    let Answer::Captured { receipt_bytes, bytes, devices } = captured else { panic!("{captured:?}") };
+    let Answer::Captured { kept, devices } = captured else { panic!("{captured:?}") };
     assert!(
         matches!(supervisor.ask(&capture), Answer::Failed { .. }),
         "a draft has one part of each session"
     );
-    assert_eq!((bytes, devices.len()), (3 << 20, 1));
+    assert_eq!((kept, devices.len()), (Kept { on_device: 3 << 20, on_host: 0, written: 0 }, 1));
     assert_eq!(devices[0].backend, "soft");
+    // The program goes on, and what it writes and allocates is not in the image.
+    assert_eq!(supervisor.ask(&Ask::Ungate { keep: true }), Answer::Done);
+    thread.put(memory, &[4, 5, 6]);
+    thread.synchronize().unwrap();
+    let written = supervisor.ask(&write);
+    let Answer::Written { receipt_bytes } = written else { panic!("{written:?}") };
+    assert!(matches!(supervisor.ask(&write), Answer::Failed { .. }), "it is written");
     let receipt = std::fs::read(control::receipt_file(states.path(), 60)).unwrap();
     assert_eq!(receipt.len() as u64, receipt_bytes);
     let receipt = store::Receipt::from_bytes(&receipt).unwrap();
     let described = manifest(draft.id());
     let id = draft.publish(described, vec![receipt]).unwrap().id;
-    assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
+    assert_eq!(supervisor.ask(&Ask::Ungate { keep: false }), Answer::Done);
     thread.put(memory, &[9]);
     assert_eq!(thread.get(memory, 1), [9]);
     let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
     assert!(matches!(idle, Answer::Idle { table_changed: false, .. }), "{idle:?}");
-    assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
+    assert_eq!(supervisor.ask(&Ask::Ungate { keep: false }), Answer::Done);
     // Addresses of its own are something that a rehearsal has yet to try.
     thread.call(AddressReserve { bytes: 2 << 20, alignment: 0, wanted: 0 }).unwrap();
     let idle = supervisor.ask(&Ask::Gate { deadline_ms: 20_000 });
     assert!(matches!(idle, Answer::Idle { table_changed: true, .. }), "{idle:?}");
-    assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
+    assert_eq!(supervisor.ask(&Ask::Ungate { keep: false }), Answer::Done);
     assert_eq!(supervisor.ask(&Ask::End), Answer::Ended);
     supervisor.ended();
     assert!(client.control().state() == transport::State::Dead);
@@ -413,7 +421,7 @@ fn a_server_answers_its_supervisor() {
     let mut restored = Supervisor::start(dir.path(), 60, &start);
     let ready = restored.answer();
     assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");
-    assert_eq!(restored.ask(&Ask::Ungate), Answer::Done);
+    assert_eq!(restored.ask(&Ask::Ungate { keep: false }), Answer::Done);
     let client = transport::ClientSession::open(dir.path()).unwrap();
     let mut thread = Thread { ring: client.take_ring().unwrap(), output: vec![], more: false };
     assert_eq!(thread.get(memory, 3), [1, 2, 3]);
@@ -441,10 +449,13 @@ fn an_answer_does_not_grow_with_the_session() {
         let draft = images.store.begin().unwrap();
         assert_eq!(supervisor.ask(&prepare(&images.store, draft.id())), Answer::Done);
         assert!(matches!(supervisor.ask(&Ask::Gate { deadline_ms: 20_000 }), Answer::Idle { .. }));
-        let captured = supervisor.ask(&Ask::Capture { states: raw(states.path()) });
-        assert_eq!(supervisor.ask(&Ask::Ungate), Answer::Done);
-        let Answer::Captured { receipt_bytes, .. } = captured else { panic!("{captured:?}") };
-        (receipt_bytes, serde_json::to_vec(&captured).unwrap().len())
+        let captured = supervisor.ask(&Ask::Capture);
+        assert!(matches!(captured, Answer::Captured { .. }), "{captured:?}");
+        let written = supervisor.ask(&Ask::Write { states: raw(states.path()) });
+        assert_eq!(supervisor.ask(&Ask::Ungate { keep: false }), Answer::Done);
+        let Answer::Written { receipt_bytes } = written else { panic!("{written:?}") };
+        let answers = [captured, written].map(|answer| serde_json::to_vec(&answer).unwrap().len());
+        (receipt_bytes, answers.iter().sum::<usize>())
     };
     let (small, answer) = capture(1);
     let (large, same) = capture(64);

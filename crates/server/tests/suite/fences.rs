@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use transport::{RingIndex, TransportError};
+use transport::RingIndex;
 use wire::*;
 
 /// A word of the session's file, where `docs/wire-protocol.md` says.
@@ -38,12 +38,13 @@ fn await_wait(session: &File, ring: RingIndex) {
     });
 }
 
-/// Waits for a stream as the shim does; tells whether the server has answered.
-fn try_await<M: Message<Reply = ()>>(thread: &mut Thread, message: M) -> Result<bool, TransportError> {
+/// Waits for a stream as the shim does; tells whether the server has answered, or what failed.
+fn try_await<M: Message<Reply = ()>>(thread: &mut Thread, message: M) -> Result<bool, CuError> {
     let mut reply = Vec::new();
-    let replied = thread.ring.call_or_fence(M::OPCODE, &[&encoded(&message)], &mut reply)?;
+    let replied = thread.ring.call_or_fence(M::OPCODE, &[&encoded(&message)], &mut reply);
+    let replied = replied.map_err(|_| CuError::DEVICE_UNAVAILABLE)?;
     if replied {
-        Reply::<()>::decode(&mut Decoder::new(&reply)).unwrap().result.unwrap();
+        Reply::<()>::decode(&mut Decoder::new(&reply)).unwrap().result.map_err(|(code, _)| code)?;
     }
     Ok(replied)
 }
@@ -206,7 +207,7 @@ fn a_session_can_end_in_a_wait() {
     let waiting = std::thread::spawn(move || try_await(&mut thread, synchronize(one)).is_err());
     await_wait(&session_file(&app), ring);
     app.session.end();
-    assert!(waiting.join().unwrap());
+    assert!(waiting.join().unwrap(), "by the server, or by its end");
     // As the device does that is not stopped.
     ours.word(0).store(1, Ordering::Release);
     let _ = app.kill();

@@ -1,5 +1,6 @@
 //! A server session, driven through its rings by an application that is a test.
 
+mod capture;
 mod checkpoint;
 mod common;
 mod conditions;

@@ -424,9 +424,10 @@ fn launches_that_are_taken_together_fail_one_by_one() {
     let (mut app, mut thread) = App::with_context();
     let module = app.load(&mut thread, 2, BASIC);
     let (add, wait_for) = (thread.function(module, 3, "add_one"), thread.function(module, 4, "wait_for"));
-    let memory = thread.alloc(4);
-    thread.put(memory, &[0]);
+    let memory = thread.alloc(8);
+    thread.put(memory, &[0, 0]);
     let (ours, address) = app.pinned(&mut thread, PinnedId(5), 4096);
+    // It waits for nobody, and has a word of its own.
     let [other] = thread.streams([6]).map(Stream::Created);
     // All that the stream has no room for is in the ring before any of it is taken.
     thread.launch(wait_for, Stream::Legacy, 1, &[address, address + 4], &[]);
@@ -436,13 +437,13 @@ fn launches_that_are_taken_together_fail_one_by_one() {
             3 => thread.launch(add, Stream::Legacy, 1, &[memory], &[]),
             5 => thread.launch(Callee::Function(FunctionId(999)), Stream::Legacy, 1, &[memory], &[1]),
             7 => thread.launch(add, Stream::Created(StreamId(999)), 1, &[memory], &[1]),
-            9 => thread.launch(add, other, 1, &[memory], &[1]),
+            9 => thread.launch(add, other, 1, &[memory + 4], &[1]),
             _ => thread.launch(add, Stream::Legacy, 1, &[memory], &[1]),
         }
     }
     ours.word(0).store(1, Ordering::Release);
     thread.synchronize().unwrap();
-    assert_eq!(thread.get(memory, 1), [7 * 30]);
+    assert_eq!(thread.get(memory, 2), [6 * 30, 30]);
     let error = app.client.control().take_error();
     assert!(matches!(error, Some(CuError::INVALID_VALUE | CuError::INVALID_HANDLE)), "{error:?}");
 }

@@ -2,11 +2,12 @@
 
 use super::backend;
 use image::{ImageId, Manifest};
+use server::capture::{CopyRoom, Taken};
 use server::restore::RestoreError;
 use server::session::Session;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{ChunkWriter, Store, WriteOptions};
+use store::{ChunkWriter, Draft, Store, WriteOptions};
 use tempfile::TempDir;
 use transport::ServerSession;
 
@@ -30,15 +31,36 @@ impl Images {
 
     /// Captures a gated session and publishes it; tells the state's bytes too.
     pub fn capture(&self, session: &Session) -> (ImageId, Vec<u8>) {
+        let begun = self.begin(session, session.room_for_copies());
+        assert_eq!(begun.taken.devices.len(), 1);
+        begun.publish(&mut |_| Ok(()))
+    }
+
+    /// Captures a gated session, which may go on then.
+    pub fn begin(&self, session: &Session, room: CopyRoom) -> Begun {
         let draft = self.store.begin().unwrap();
         let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
         let cut = session.cut().unwrap();
-        let captured = session.capture(&cut, SESSION, &writer, &mut |_| {}).unwrap();
-        assert_eq!(captured.devices.len(), 1);
+        let taken = session.capture(&cut, SESSION, &writer, room, &mut |_| {}).unwrap();
+        Begun { taken, writer, draft }
+    }
+}
+
+/// An image of which something is not written yet.
+pub struct Begun {
+    pub taken: Taken,
+    writer: ChunkWriter,
+    draft: Draft,
+}
+
+impl Begun {
+    /// Writes the rest and publishes it.
+    pub fn publish(self, progress: &mut dyn FnMut(u64) -> std::io::Result<()>) -> (ImageId, Vec<u8>) {
+        let Self { taken, writer, draft } = self;
+        let state = taken.write(&writer, progress).unwrap();
         let receipt = writer.finish().unwrap();
         let described = manifest(draft.id());
-        let id = draft.publish(described, vec![receipt]).unwrap().id;
-        (id, captured.state)
+        (draft.publish(described, vec![receipt]).unwrap().id, state)
     }
 }
 

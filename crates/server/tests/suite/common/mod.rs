@@ -176,7 +176,7 @@ impl App {
 }
 
 /// Whether there is memory where only device memory can be.
-fn anything_mapped() -> bool {
+pub fn anything_mapped() -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let starts = maps.lines().filter_map(|line| u64::from_str_radix(line.split('-').next()?, 16).ok());
     starts

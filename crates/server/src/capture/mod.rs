@@ -1,0 +1,364 @@
+//! Taking a session into an image, in two steps. [`Session::capture`], while the gate is closed and the device idle: the state, and device
+//! memory, which is copied to where there is room for it. [`Taken::write`], later and beside the application's work: what was copied,
+//! and the state, into the store. What finds no room is written at once. (`docs/capture.md`)
+
+mod copies;
+mod pieces;
+mod places;
+
+pub(crate) use copies::DeviceCopies;
+pub use places::CopyRoom;
+
+use self::copies::Block;
+use self::pieces::{Piece, clear_dead, pieces};
+use self::places::{Place, Planned, places};
+use crate::failure::Failure;
+use crate::memory::PhysicalRecord;
+use crate::objects::{Context, Marker};
+use crate::session::Session;
+use crate::snapshot::INLINE_VARIABLE;
+use crate::stand_in::StandIns;
+use crate::state::{Images, SessionState, StateError};
+use crate::transfer::{Readers, Source, TransferError, await_marker};
+use crate::{lock, read};
+use backend::{Range, StreamArg};
+use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use store::{ChunkWriter, WriteError};
+use thiserror::Error;
+
+/// Why a session was not captured; it goes on as before.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CaptureError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] WriteError),
+    /// Device memory could not be read.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// The state could not be encoded.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Memory that the application maps itself could not be made readable.
+    #[error("memory that the program maps itself cannot be read: {0}")]
+    Virtual(Failure),
+    /// Memory on a device of which the program has no context, nor could one be made to read it in.
+    #[error("device {0} has memory of the program's and no context, and making one to read it failed: {1}")]
+    NoContext(usize, Failure),
+}
+
+impl CaptureError {
+    /// Whether the store is at fault.
+    #[must_use]
+    pub fn is_of_the_store(&self) -> bool {
+        matches!(self, Self::Store(error) if !matches!(error, WriteError::Source { .. }))
+    }
+}
+
+/// A session at the cut.
+pub struct Cut {
+    /// Its state.
+    pub state: SessionState,
+    /// The code images the state names.
+    pub images: Images,
+}
+
+impl Cut {
+    /// Bytes of device memory that a capture reads.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let inline: u64 = inline_variables(&self.state).map(|range| range.bytes).sum();
+        let arrays = self.state.textures.bytes();
+        let own = |record: &&PhysicalRecord| !self.state.sharing.is_foreign(record.share);
+        let physical: u64 =
+            self.state.virtual_memory.physical.iter().filter(own).map(|each| each.bytes).sum();
+        inline + arrays + physical + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
+    }
+}
+
+/// Where device memory was when the application went on, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Kept {
+    /// In copies on the device.
+    pub on_device: u64,
+    /// In copies in the host's memory.
+    pub on_host: u64,
+    /// In the store already, or in the session's state.
+    pub written: u64,
+}
+
+impl Kept {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.on_device + self.on_host + self.written
+    }
+}
+
+impl std::ops::AddAssign for Kept {
+    fn add_assign(&mut self, other: Self) {
+        self.on_device += other.on_device;
+        self.on_host += other.on_host;
+        self.written += other.written;
+    }
+}
+
+/// A session as it was at the cut, of which something may not be in the store yet.
+pub struct Taken {
+    session: SessionId,
+    state: SessionState,
+    images: Images,
+    /// The devices of the session.
+    pub devices: Vec<DeviceFacts>,
+    /// Where its device memory is.
+    pub kept: Kept,
+    copied: Vec<Copied>,
+    on_devices: BTreeMap<usize, Arc<DeviceCopies>>,
+    room: CopyRoom,
+}
+
+/// An object of which the bytes are in a copy.
+struct Copied {
+    kind: ObjectKind,
+    range: Range,
+    /// What of it is not written as zeros, if not all.
+    live: Option<Vec<Range>>,
+    at: CopiedTo,
+}
+
+/// Where a copy begins.
+enum CopiedTo {
+    Device(usize, u64),
+    Host(u64),
+}
+
+/// What has been copied, and what has not.
+struct Copies<'a> {
+    copied: Vec<Copied>,
+    on_devices: BTreeMap<usize, Arc<DeviceCopies>>,
+    kept: Kept,
+    at_once: Vec<Item<'a>>,
+}
+
+/// Something that becomes an object.
+struct Item<'a> {
+    ctx: Arc<Context>,
+    kind: ObjectKind,
+    source: Source<'a>,
+    live: Option<Vec<Range>>,
+}
+
+impl Item<'_> {
+    fn planned(&self) -> Planned {
+        Planned { device: self.ctx.device(), bytes: self.source.bytes() }
+    }
+
+    /// Its range; an array's bytes count from 0.
+    fn range(&self) -> Range {
+        match self.source {
+            Source::Memory(range) => range,
+            Source::Array(packed) => Range { base: 0, bytes: packed.bytes() },
+        }
+    }
+}
+
+impl Session {
+    /// Takes the session, which has not changed since `cut`, as number `session` of an image. What finds no place in `room` is written to
+    /// `writer` at once; the rest is [`Taken::write`]'s.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn capture(
+        &self,
+        cut: &Cut,
+        session: u32,
+        writer: &ChunkWriter,
+        room: CopyRoom,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Taken, CaptureError> {
+        let (mut state, session) = (cut.state.clone(), SessionId(session.into()));
+        let views = lock(&self.virtual_memory).views().map_err(CaptureError::Virtual)?;
+        // What another session owns is in its part of the image.
+        let foreign = |record: &&PhysicalRecord| state.sharing.is_foreign(record.share);
+        let foreign: BTreeSet<u64> =
+            state.virtual_memory.physical.iter().filter(foreign).map(|record| record.id.handle()).collect();
+        let own_views = views.all.iter().filter(|view| !foreign.contains(&view.handle)).map(Piece::of_view);
+        let mut contexts = StandIns::of(self);
+        let kind = |device: usize, memory, base| {
+            let device = DeviceOrdinal(device as u32);
+            ObjectKind::DeviceMemory { session, device, memory, base }
+        };
+        let mut items = Vec::new();
+        for piece in pieces(&state).into_iter().chain(own_views) {
+            let Piece { device, kind: memory, name, range, live } = piece;
+            let ctx = contexts.on(device).map_err(|failure| CaptureError::NoContext(device, failure))?;
+            let (kind, source) = (kind(device, memory, name), Source::Memory(range));
+            items.push(Item { ctx, kind, source, live: Some(live) });
+        }
+        let arrays = self.packed_arrays();
+        for (ctx, packed) in &arrays {
+            let kind = kind(ctx.device(), MemoryKind::Array, packed.handle);
+            // In the array's own context: no other's stream is in order with its copies.
+            items.push(Item { ctx: Arc::clone(ctx), kind, source: Source::Array(packed), live: None });
+        }
+        let Copies { copied, on_devices, mut kept, at_once } = self.copy(&room, items)?;
+        let mut readers = Readers::new(&self.placer.backend);
+        for item in &at_once {
+            let mut read = readers.of(&item.ctx)?.begin(item.source);
+            write(writer, &item.kind, (item.range(), item.live.as_deref()), &mut |_, room| {
+                read.next(room)?;
+                progress(room.len() as u64);
+                Ok(())
+            })?;
+            kept.written += item.source.bytes();
+        }
+        kept.written += self.read_variables(&mut state, &mut readers)?;
+        let (images, devices) = (cut.images.clone(), self.image_facts(&state));
+        Ok(Taken { session, state, images, devices, kept, copied, on_devices, room })
+    }
+
+    /// Copies what finds room, and waits for the copies.
+    fn copy<'a>(&self, room: &CopyRoom, items: Vec<Item<'a>>) -> Result<Copies<'a>, CaptureError> {
+        let backend = &self.placer.backend;
+        let planned: Vec<Planned> = items.iter().map(Item::planned).collect();
+        let mut budgets = self.budgets(room, &items);
+        let (planned, on_devices) = loop {
+            let planned = places(&planned, &budgets, room.host_bytes());
+            match self.make_copies(&planned, &items)? {
+                Ok(copies) => break (planned, copies),
+                // The device has less than it said.
+                Err(full) => drop(budgets.remove(&full)),
+            }
+        };
+        let mut copies =
+            Copies { copied: Vec::new(), on_devices, kept: Kept::default(), at_once: Vec::new() };
+        let mut touched: BTreeMap<_, Arc<Context>> = BTreeMap::new();
+        for (item, place) in items.into_iter().zip(planned) {
+            let (device, bytes) = (item.ctx.device(), item.source.bytes());
+            let (to, at) = match place {
+                Place::Now => {
+                    copies.at_once.push(item);
+                    continue;
+                }
+                Place::Device(offset) => {
+                    copies.kept.on_device += bytes;
+                    (self.config.layout.copies(device).base + offset, CopiedTo::Device(device, offset))
+                }
+                Place::Host(offset) => {
+                    copies.kept.on_host += bytes;
+                    (room.host_base() + offset, CopiedTo::Host(offset))
+                }
+            };
+            let copied = item.source.read(&**backend, (&item.ctx, StreamArg::Legacy), 0, bytes, to);
+            copied.map_err(|code| item.source.failed(code))?;
+            let range = item.range();
+            touched.insert(item.ctx.id(), item.ctx);
+            copies.copied.push(Copied { kind: item.kind, range, live: item.live, at });
+        }
+        let failed = |code| CaptureError::Transfer(TransferError::Copies(code));
+        let markers: Result<Vec<Marker>, _> =
+            touched.values().map(|ctx| ctx.mark(StreamArg::Legacy)).collect();
+        markers.map_err(failed)?.iter().try_for_each(|marker| await_marker(marker).map_err(failed))?;
+        Ok(copies)
+    }
+
+    /// Puts the contents of small variables into the state.
+    fn read_variables(
+        &self,
+        state: &mut SessionState,
+        readers: &mut Readers<'_>,
+    ) -> Result<u64, CaptureError> {
+        let mut bytes = 0;
+        let contexts = read(&self.table).contexts.clone();
+        for (id, ctx) in contexts {
+            let modules = state.modules.iter_mut().filter(|module| module.record.ctx == id);
+            let small = modules
+                .flat_map(|module| &mut module.variables)
+                .filter(|variable| variable.range.bytes <= INLINE_VARIABLE);
+            for variable in small {
+                variable.contents = Some(readers.of(&ctx)?.read(variable.range)?);
+                bytes += variable.range.bytes;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The devices that the session uses, as an image records them.
+    fn image_facts(&self, state: &SessionState) -> Vec<DeviceFacts> {
+        let backend = self.backend();
+        let of_contexts = state.contexts.iter().map(|(ctx, _)| ctx.device);
+        let of_memory = state.virtual_memory.physical.iter().map(|record| record.device);
+        let used: BTreeSet<_> = of_contexts.chain(of_memory).map(|device| device as usize).collect();
+        let devices = backend.devices().iter().enumerate().filter(|(device, _)| used.contains(device));
+        devices
+            .map(|(ordinal, facts)| DeviceFacts {
+                ordinal: DeviceOrdinal(ordinal as u32),
+                backend: backend.kind().to_owned(),
+                name: facts.name.clone(),
+                uuid: facts.uuid,
+                compute_capability: crate::facts::compute_capability(facts),
+                total_memory: facts.total_memory,
+                driver_version: u32::try_from(backend.driver_version()).unwrap_or(0),
+            })
+            .collect()
+    }
+}
+
+impl Taken {
+    /// Writes what is not in the store yet. Gives the state's bytes, as a rehearsal needs them. `progress` is told of each piece how many
+    /// bytes it has, and may stop it.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn write(
+        self,
+        writer: &ChunkWriter,
+        progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
+    ) -> Result<Vec<u8>, CaptureError> {
+        for Copied { kind, range, live, at } in &self.copied {
+            write(writer, kind, (*range, live.as_deref()), &mut |offset, room| {
+                match at {
+                    CopiedTo::Device(device, from) => match self.on_devices.get(device) {
+                        Some(copies) => copies.read(from + offset, room)?,
+                        None => return Err(std::io::ErrorKind::NotFound.into()),
+                    },
+                    CopiedTo::Host(from) => self.room.read(from + offset, room)?,
+                }
+                progress(room.len() as u64)
+            })?;
+        }
+        let bytes = self.state.to_bytes(&self.images)?;
+        writer.put(ObjectKind::SessionState { session: self.session }, &bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Writes an object, piece by piece as `fill` gives the bytes; what is not live as zeros.
+fn write(
+    writer: &ChunkWriter,
+    kind: &ObjectKind,
+    (range, live): (Range, Option<&[Range]>),
+    fill: &mut dyn FnMut(u64, &mut [u8]) -> std::io::Result<()>,
+) -> Result<(), WriteError> {
+    let mut object = writer.object(kind.clone());
+    object.fill(range.bytes, |offset, room| {
+        fill(offset, room)?;
+        if let Some(live) = live {
+            let bytes = room.len() as u64;
+            clear_dead(Range { base: range.base + offset, bytes }, live, room);
+        }
+        Ok(())
+    })?;
+    object.finish()
+}
+
+fn inline_variables(state: &SessionState) -> impl Iterator<Item = Range> + '_ {
+    let variables = state.modules.iter().flat_map(|module| &module.variables);
+    variables.map(|variable| variable.range).filter(|range| range.bytes <= INLINE_VARIABLE)
+}
+
+/// Room for a state and its images, bytes: more is refused before it is read.
+pub(crate) const STATE_MAX: usize = 16 << 30;

@@ -1,0 +1,158 @@
+//! Copies of device memory: the application goes on while they are written, and is not in their way, nor they in its.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{App, CTX, Images, LONG, SESSION, Thread};
+use image::ImageId;
+use server::capture::{CopyRoom, Kept};
+use wire::*;
+
+const MIB: u64 = 1 << 20;
+
+/// The words at the ends of memory, and over the border of two chunks.
+fn places(address: u64, bytes: u64) -> [u64; 3] {
+    [address, address + 2 * MIB - 8, address + bytes - 16]
+}
+
+fn fill(thread: &mut Thread, address: u64, bytes: u64, seed: u32) {
+    for (number, place) in (0..).zip(places(address, bytes)) {
+        thread.put(place, &[1, 2, 3, 4].map(|word| word + 100 * number + seed));
+    }
+    thread.synchronize().unwrap();
+}
+
+fn check(thread: &mut Thread, address: u64, bytes: u64, seed: u32) {
+    for (number, place) in (0..).zip(places(address, bytes)) {
+        assert_eq!(thread.get(place, 4), [1, 2, 3, 4].map(|word| word + 100 * number + seed), "{place:#x}");
+    }
+}
+
+/// A session restored from an image.
+fn restored(app: App, thread: Thread, images: &Images, id: &ImageId) -> (App, Thread) {
+    let (dir, held) = app.kill();
+    drop(thread);
+    let app = App::restore(dir, held, SESSION, &images.store.open_image(id).unwrap());
+    let thread = app.thread();
+    (app, thread)
+}
+
+fn free(thread: &mut Thread) -> u64 {
+    thread.call(MemInfo { ctx: CTX }).unwrap().0
+}
+
+#[test]
+fn what_happens_behind_the_cut_is_in_no_image() {
+    let (roomy, tight) = (1 << 30, 16 * MIB);
+    let bytes = 12 * MIB;
+    for (memory, wanted, expected) in [
+        (roomy, true, Kept { on_device: bytes, ..Kept::default() }),
+        (tight, true, Kept { on_host: bytes, ..Kept::default() }),
+        (roomy, false, Kept { written: bytes, ..Kept::default() }),
+    ] {
+        let (app, mut thread) = App::with_memory(memory);
+        let images = Images::new();
+        let address = thread.alloc(bytes);
+        fill(&mut thread, address, bytes, 0);
+        let room = if wanted { app.session.room_for_copies() } else { CopyRoom::none() };
+        app.session.close_gate(LONG).unwrap();
+        let begun = images.begin(&app.session, room);
+        assert_eq!(begun.taken.kept, expected);
+        app.session.open_gate();
+        fill(&mut thread, address, bytes, 1000);
+        let (id, _) = begun.publish(&mut |_| Ok(()));
+        check(&mut thread, address, bytes, 1000);
+        let (app, mut thread) = restored(app, thread, &images, &id);
+        check(&mut thread, address, bytes, 0);
+        let _ = app.kill();
+    }
+}
+
+/// The program sees nothing of them, and has all that it would have without.
+#[test]
+fn copies_give_way_to_what_is_allocated() {
+    let (app, mut thread) = App::with_memory(64 * MIB);
+    let images = Images::new();
+    let bytes = 16 * MIB;
+    let address = thread.alloc(bytes);
+    fill(&mut thread, address, bytes, 0);
+    let before = free(&mut thread);
+    let room = app.session.room_for_copies();
+    app.session.close_gate(LONG).unwrap();
+    let begun = images.begin(&app.session, room);
+    assert_eq!(begun.taken.kept.on_device, bytes);
+    app.session.open_gate();
+    assert_eq!(free(&mut thread), before);
+    fill(&mut thread, address, bytes, 1000);
+    let mut all = None;
+    let (id, _) = begun.publish(&mut |_| {
+        // In the middle of it.
+        all.get_or_insert_with(|| thread.alloc(before));
+        Ok(())
+    });
+    let all = all.unwrap();
+    assert_eq!(free(&mut thread), 0);
+    fill(&mut thread, all, before, 2000);
+    check(&mut thread, address, bytes, 1000);
+    let (_app, mut thread) = restored(app, thread, &images, &id);
+    check(&mut thread, address, bytes, 0);
+}
+
+#[test]
+fn a_piece_of_the_programs_own_is_given_room_too() {
+    let (app, mut thread) = App::with_memory(64 * MIB);
+    let images = Images::new();
+    let address = thread.alloc(16 * MIB);
+    fill(&mut thread, address, 16 * MIB, 0);
+    let room = app.session.room_for_copies();
+    app.session.close_gate(LONG).unwrap();
+    let begun = images.begin(&app.session, room);
+    app.session.open_gate();
+    let piece = PhysicalCreate {
+        physical: PhysicalId(1),
+        device: Device(0),
+        bytes: 48 * MIB,
+        handle_types: 1,
+        compressible: false,
+    };
+    thread.call(piece).unwrap();
+    let (id, _) = begun.publish(&mut |_| Ok(()));
+    let (_app, mut thread) = restored(app, thread, &images, &id);
+    check(&mut thread, address, 16 * MIB, 0);
+}
+
+/// They are read in a context of the program's.
+#[test]
+fn copies_outlive_their_context() {
+    let (app, mut thread) = App::with_memory(64 * MIB);
+    let images = Images::new();
+    let address = thread.alloc(8 * MIB);
+    fill(&mut thread, address, 8 * MIB, 0);
+    let room = app.session.room_for_copies();
+    app.session.close_gate(LONG).unwrap();
+    let begun = images.begin(&app.session, room);
+    app.session.open_gate();
+    thread.call(ContextDestroy { ctx: CTX }).unwrap();
+    let again = ContextId(9);
+    thread.call(ContextCreate { ctx: again, device: Device(0), flags: 0, primary: true }).unwrap();
+    let (id, _) = begun.publish(&mut |_| Ok(()));
+    let (_app, mut thread) = restored(app, thread, &images, &id);
+    check(&mut thread, address, 8 * MIB, 0);
+}
+
+#[test]
+fn copies_that_nobody_writes_are_gone() {
+    let (app, mut thread) = App::with_memory(64 * MIB);
+    let images = Images::new();
+    let address = thread.alloc(8 * MIB);
+    fill(&mut thread, address, 8 * MIB, 0);
+    for _ in 0..3 {
+        let room = app.session.room_for_copies();
+        app.session.close_gate(LONG).unwrap();
+        let begun = images.begin(&app.session, room);
+        assert_eq!(begun.taken.kept.on_device, 8 * MIB);
+        app.session.open_gate();
+    }
+    let all = free(&mut thread);
+    let rest = thread.alloc(all);
+    fill(&mut thread, rest, all, 5);
+    let _ = app.kill();
+}
