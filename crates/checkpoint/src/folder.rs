@@ -73,6 +73,14 @@ pub fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
     Ok(found)
 }
 
+/// Bytes of the files of `dir`, which has these entries, holes included.
+#[must_use]
+pub fn bytes(dir: &Path, entries: &[Entry]) -> u64 {
+    let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
+    let len = |entry: &Entry| fs::symlink_metadata(dir.join(&entry.path)).map_or(0, |meta| meta.len());
+    files.map(len).sum()
+}
+
 /// Writes every file of `dir`, which has these entries, as the object that `name` makes of its path; tells how many bytes they
 /// have.
 ///

@@ -78,6 +78,12 @@ impl Tmpfs {
         self.size
     }
 
+    /// Bytes that its files take; 0 where the kernel does not tell.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        rustix::fs::fstatvfs(&self.mount).map_or(0, |stat| (stat.f_blocks - stat.f_bfree) * stat.f_frsize)
+    }
+
     /// Where a file that the job knows as `inside` (a path under [`JOB_DIR`]) lies for this process.
     #[must_use]
     pub fn outside(&self, inside: &Path) -> Option<PathBuf> {

@@ -10,11 +10,16 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use wire::{ContextId, CuError};
 
 /// Buffers of a [`Reader`].
 const BUFFERS: usize = 8;
+/// How long whoever waits for a copy stays awake.
+const AWAKE: Duration = Duration::from_millis(1);
+/// Between two looks after that.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Why memory was not copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -356,10 +361,15 @@ impl Drop for Pieces<'_> {
     }
 }
 
-/// Waits for what it marks.
+/// Waits for what it marks: awake as long as a chunk may take, then with pauses, so that a long copy costs no core.
 pub(crate) fn await_marker(marker: &Marker) -> backend::Result<()> {
+    let began = Instant::now();
     while !marker.poll()? {
-        std::thread::yield_now();
+        if began.elapsed() < AWAKE {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(PAUSE);
+        }
     }
     Ok(())
 }

@@ -5,12 +5,14 @@ mod capture;
 mod gate;
 mod progress;
 mod rehearsal;
+mod shared;
 
 use self::ahead::write_ahead;
 use self::capture::{Captured, Device, First, capture, write};
 use self::gate::{Busy, Gated, Servers};
-use self::progress::{Beside, telling};
+use self::progress::telling;
 use self::rehearsal::rehearse;
+use self::shared::Shared;
 use crate::admin::{CheckpointOptions, Event, Report};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
@@ -61,7 +63,9 @@ pub fn take(
     let mut pause = BACK_OFF;
     let mut retries = 0;
     loop {
-        let work = WorkFolder::new(job.job.memory(&host::DumpOptions::default()))?;
+        let memory = job.job.memory(&host::DumpOptions::default());
+        let work = WorkFolder::new(memory)?;
+        let room = if options.stop { None } else { shared::room(job.job.tmpfs().used(), memory) };
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
         gate::prepare(&mut servers, &cut.preparation())?;
@@ -79,7 +83,7 @@ pub fn take(
                     Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
                     Ok(captured) => {
                         let still = Still { captured, gated, held, closed, drain, retries };
-                        return cut.publish(still, &sessions, &work);
+                        return cut.publish(still, &sessions, (&work, room));
                     }
                     Err(_) if job.sessions.is_asked() => asking(),
                     Err(failure) => {
@@ -213,22 +217,22 @@ impl<'a> Cut<'a> {
         self,
         still: Still<'_>,
         sessions: &[Arc<Session>],
-        work: &WorkFolder,
+        (work, room): (&WorkFolder, Option<host::Scratch>),
     ) -> Result<Report, Failure> {
         let Self { job, options, .. } = self;
         let Still { captured, gated, held, closed, drain, retries } = still;
         let Captured { frozen, host_time, device, device_time } = captured;
         let table_changed = gated.table_changed;
         let shared_at = Instant::now();
-        let shared = job.job.tmpfs().path();
-        let shared_entries = entries(&shared)?;
-        let name = |path| ObjectKind::SharedFile { path };
-        folder::save(&shared, &shared_entries, &self.writer, name)?;
+        let shared = Shared::take(&job.job.tmpfs().path(), room, &self.writer)?;
         let shared_time = shared_at.elapsed();
         let host = frozen.record().clone();
         let mut warnings = frozen.warnings().to_vec();
-        let mut rest =
-            if options.stop { Rest::Stopped(frozen, gated, held) } else { resume(frozen, gated, held)? };
+        let mut rest = if options.stop {
+            Rest::Stopped(Box::new(frozen), gated, held)
+        } else {
+            resume(frozen, gated, held)?
+        };
         let stall = closed.elapsed();
         if let Some(trace) = job.sessions.trace() {
             trace.span("the job stands still", closed);
@@ -237,13 +241,17 @@ impl<'a> Cut<'a> {
         self.step("writing");
         let images = work.images();
         let image_entries = entries(&images)?;
-        let done = AtomicU64::new(0);
-        let beside = Beside { done: &done, total: device.kept.on_device + device.kept.on_host };
-        let written = telling(&images, &image_entries, (&self.writer, &beside), self.events, || {
+        let device_done = AtomicU64::new(0);
+        let device_total = device.kept.on_device + device.kept.on_host;
+        let total = folder::bytes(&images, &image_entries) + shared.bytes() + device_total;
+        let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
             std::thread::scope(|scope| {
-                let saving = scope.spawn(|| folder::save(&images, &image_entries, &self.writer, name));
-                let written = write(rest.servers(), &work.states(), &done);
+                let saving = scope.spawn(|| {
+                    shared.write(&self.writer)?;
+                    folder::save(&images, &image_entries, &self.writer, name)
+                });
+                let written = write(rest.servers(), &work.states(), &device_done);
                 saving.join().unwrap_or_else(|_| Err(panicked()))?;
                 written
             })
@@ -256,7 +264,7 @@ impl<'a> Cut<'a> {
             device: job.sessions.target().device.clone(),
             device_memory: job.sessions.target().memory,
             shared_memory: job.job.tmpfs().size(),
-            shared: shared_entries,
+            shared: shared.entries,
             criu: image_entries,
         };
         let record_json =
@@ -340,7 +348,7 @@ pub fn explained(criu: &host::Criu, failure: Failure) -> Failure {
 /// A captured job whose image is being written.
 enum Rest<'a> {
     /// It stays as it is until its image is safe, and goes on if it is not.
-    Stopped(host::Frozen<'a>, Gated<'a>, Held<'a>),
+    Stopped(Box<host::Frozen<'a>>, Gated<'a>, Held<'a>),
     /// It goes on; its servers have something to write.
     Running(Servers<'a>),
 }

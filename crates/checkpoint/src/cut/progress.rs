@@ -1,10 +1,7 @@
-//! Telling how far the writing of a folder has come.
+//! Telling how far the writing of an image has come.
 
 use crate::admin::Event;
 use crate::error::Failure;
-use crate::folder::Entry;
-use std::fs;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -13,24 +10,16 @@ use store::ChunkWriter;
 /// Between two reports.
 const REPORTS: Duration = Duration::from_millis(100);
 
-/// What others write at the same time, bytes.
-pub struct Beside<'a> {
-    pub done: &'a AtomicU64,
-    pub total: u64,
-}
-
-/// Writes the files of `dir`, which has these entries, as `write` does, and tells meanwhile how far the writer is, and who writes beside it.
+/// Writes `total` bytes as `write` does, and tells meanwhile how far the writer is and, beside it, others who add to `beside`.
 ///
 /// # Errors
-/// Those of `write`, and when a file cannot be read.
+/// Those of `write`.
 pub fn telling<T>(
-    dir: &Path,
-    entries: &[Entry],
-    (writer, beside): (&ChunkWriter, &Beside<'_>),
+    total: u64,
+    (writer, beside): (&ChunkWriter, &AtomicU64),
     events: &Sender<Event>,
     write: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let total = bytes_in(dir, entries)?.saturating_add(beside.total);
     let before = writer.progress().total;
     // Whoever asked may have gone.
     let tell = |done: u64| drop(events.send(Event::Progress { done: done.min(total), total }));
@@ -40,7 +29,7 @@ pub fn telling<T>(
         scope.spawn(move || {
             while ended.recv_timeout(REPORTS) == Err(RecvTimeoutError::Timeout) {
                 let own = writer.progress().total.saturating_sub(before);
-                tell(own.saturating_add(beside.done.load(Ordering::Relaxed)));
+                tell(own.saturating_add(beside.load(Ordering::Relaxed)));
             }
         });
         let written = write();
@@ -51,29 +40,18 @@ pub fn telling<T>(
     Ok(written)
 }
 
-fn bytes_in(dir: &Path, entries: &[Entry]) -> Result<u64, Failure> {
-    let unreadable = |error| Failure::of(format_args!("cannot read {}", dir.display()), &error);
-    let mut bytes = 0;
-    for entry in entries {
-        let meta = fs::symlink_metadata(dir.join(&entry.path)).map_err(unreadable)?;
-        if meta.is_file() {
-            bytes += meta.len();
-        }
-    }
-    Ok(bytes)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::folder;
     use image::{ObjectKind, RawPath};
+    use std::fs;
     use std::time::Instant;
     use store::{Store, WriteOptions};
 
     #[test]
-    fn progress_is_told_while_a_folder_is_written() {
+    fn progress_is_told_while_files_are_written() {
         let dir = tempfile::tempdir().unwrap();
         let images = dir.path().join("images");
         fs::create_dir(&images).unwrap();
@@ -86,9 +64,8 @@ mod tests {
         let (events, told) = channel();
         let mut seen = Vec::new();
         let entries = folder::entries(&images).unwrap();
-        let done = AtomicU64::new(300);
-        let beside = Beside { done: &done, total: 500 };
-        telling(&images, &entries, (&writer, &beside), &events, || {
+        let beside = AtomicU64::new(300);
+        telling(folder::bytes(&images, &entries) + 500, (&writer, &beside), &events, || {
             let name = |name: RawPath| ObjectKind::CriuFile { name };
             let bytes = folder::save(&images, &entries, &writer, name)?;
             assert_eq!(bytes, 4000);
