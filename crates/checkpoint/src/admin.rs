@@ -112,9 +112,11 @@ pub struct Report {
     /// Device memory in the image, zeros included.
     pub device_bytes: u64,
     /// Of that, what was copied on the device, and written when the job had gone on.
+    #[serde(default)]
     pub copied_on_device: u64,
     /// Of that, what was copied to the host's memory, and written when the job had gone on. What was copied nowhere was written while it stood
     /// still.
+    #[serde(default)]
     pub copied_on_host: u64,
     /// Bytes written to the store, compressed.
     pub written: u64,

@@ -441,6 +441,13 @@ impl Server {
     }
 
     fn not_captured(&self, error: &CaptureError) -> Answer {
+        if let Some(code) = error.device_failure() {
+            let when = "before the copies of its memory were written: they are lost with it, and nothing was published";
+            return failed(
+                format!("the device of session {} failed with {code} {when}", self.number),
+                Cause::Differs,
+            );
+        }
         let cause = if error.is_of_the_store() { Cause::Store } else { Cause::Other };
         failed(format!("session {} was not captured: {}", self.number, chain(error)), cause)
     }

@@ -58,6 +58,19 @@ pub enum TransferError {
     },
 }
 
+impl TransferError {
+    /// What the device library answered.
+    pub(crate) fn code(&self) -> Option<CuError> {
+        match self {
+            Self::Device { code, .. }
+            | Self::Array { code, .. }
+            | Self::Copies(code)
+            | Self::Stream(code) => Some(*code),
+            Self::Buffer(_) | Self::GivenUp(_) => None,
+        }
+    }
+}
+
 /// What a failure is told of.
 #[derive(Clone, Copy)]
 enum Place {
@@ -250,11 +263,6 @@ impl Reader {
         let stream = backend.stream_create(ctx.raw, NON_BLOCKING, least).map_err(TransferError::Stream)?;
         reader.own_stream = Some(stream);
         Ok(reader)
-    }
-
-    /// The context in which it reads.
-    pub(crate) fn context(&self) -> ContextId {
-        self.ctx.id()
     }
 
     fn stream(&self) -> StreamArg {

@@ -22,26 +22,37 @@ pub struct Gated<'a> {
 }
 
 impl<'a> Gated<'a> {
-    /// Opens the gates while there is more to write of what the servers have captured: until they are let go, they are asked nothing else.
-    pub fn open(mut self) -> Servers<'a> {
+    /// Opens the gates while there is more to write of what the servers have captured.
+    pub fn open(mut self) -> Opened<'a> {
         let mut servers = std::mem::take(&mut self.servers);
-        open(&mut servers, true);
-        servers
+        ungate(&mut servers, true);
+        Opened { servers }
     }
 }
 
 impl Drop for Gated<'_> {
     fn drop(&mut self) {
-        open(&mut self.servers, false);
+        ungate(&mut self.servers, false);
     }
 }
 
-/// Everyone is told before anyone is waited for. One whose gate does not open has no part of an image to give.
-fn open(servers: &mut Servers<'_>, keep: bool) {
+/// The servers of a job that goes on. They are asked nothing else until this is dropped, and have nothing more to write then.
+pub struct Opened<'a> {
+    pub servers: Servers<'a>,
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        ungate(&mut self.servers, false);
+    }
+}
+
+/// Everyone is told before anyone is waited for. One that is gone has no part of an image to give, which whoever needs it finds.
+fn ungate(servers: &mut Servers<'_>, keep: bool) {
     let asked: Vec<_> = servers.iter_mut().map(|server| server.say(&Ask::Ungate { keep })).collect();
     for (server, asked) in servers.iter_mut().zip(asked) {
         if let Err(failure) = asked.and_then(|()| server.done()) {
-            tracing::error!("the gate of a session does not open: {failure}");
+            tracing::error!("session {} does not go on: {failure}", server.session());
         }
     }
 }

@@ -9,7 +9,7 @@ mod shared;
 
 use self::ahead::write_ahead;
 use self::capture::{Captured, Device, First, capture, write};
-use self::gate::{Busy, Gated, Servers};
+use self::gate::{Busy, Gated, Opened, Servers};
 use self::progress::telling;
 use self::rehearsal::rehearse;
 use self::shared::Shared;
@@ -256,6 +256,10 @@ impl<'a> Cut<'a> {
                 written
             })
         })?;
+        let stopped = match rest {
+            Rest::Stopped(frozen, gated, held) => Some((frozen, gated, held)),
+            Rest::Running(_) => None,
+        };
         let record = JobRecord {
             version: JobRecord::VERSION,
             sessions: frozen_sessions(sessions, &host),
@@ -293,7 +297,7 @@ impl<'a> Cut<'a> {
         let manifest = manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed);
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
         job.published(published.id, &self.store, rehearsed);
-        if let Rest::Stopped(frozen, gated, held) = rest {
+        if let Some((frozen, gated, held)) = stopped {
             job.stopping_after(published.id);
             frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
             // Its servers end with its processes.
@@ -350,23 +354,23 @@ enum Rest<'a> {
     /// It stays as it is until its image is safe, and goes on if it is not.
     Stopped(Box<host::Frozen<'a>>, Gated<'a>, Held<'a>),
     /// It goes on; its servers have something to write.
-    Running(Servers<'a>),
+    Running(Opened<'a>),
 }
 
 impl<'a> Rest<'a> {
     fn servers(&mut self) -> &mut Servers<'a> {
         match self {
             Self::Stopped(_, gated, _) => &mut gated.servers,
-            Self::Running(servers) => servers,
+            Self::Running(opened) => &mut opened.servers,
         }
     }
 }
 
 fn resume<'a>(frozen: host::Frozen<'_>, gated: Gated<'a>, held: Held<'_>) -> Result<Rest<'a>, Failure> {
     frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
-    let servers = gated.open();
+    let opened = gated.open();
     drop(held);
-    Ok(Rest::Running(servers))
+    Ok(Rest::Running(opened))
 }
 
 fn write_options(options: &CheckpointOptions) -> WriteOptions {

@@ -20,8 +20,8 @@ pub(crate) struct DeviceCopies {
 
 /// Where what is still to be written lies.
 enum Place {
-    /// On the device, from this offset on.
-    Device { reader: Box<Reader>, _block: Block, from: u64 },
+    /// On the device, from this offset on. The reader is made when it is needed: that takes time, and the application goes on by then.
+    Device { reader: Option<Box<Reader>>, ctx: Arc<Context>, block: Block, from: u64 },
     /// In the host's memory, from this offset on.
     Host { bytes: Vec<u8>, from: u64 },
     /// Nowhere.
@@ -42,6 +42,18 @@ impl Block {
     pub(super) fn map(backend: &Arc<dyn Backend>, device: usize, range: Range) -> backend::Result<Self> {
         Ok(Self { raw: backend.map_block(device, range)?, backend: Arc::clone(backend) })
     }
+
+    /// The reader of it, made now if it is not.
+    fn reader<'r>(
+        &self,
+        reader: &'r mut Option<Box<Reader>>,
+        ctx: &Arc<Context>,
+    ) -> Result<&'r mut Reader, TransferError> {
+        match reader {
+            Some(reader) => Ok(reader),
+            none => Ok(none.insert(Box::new(Reader::beside(&self.backend, ctx)?))),
+        }
+    }
 }
 
 impl Drop for Block {
@@ -54,16 +66,9 @@ impl Drop for Block {
 
 impl DeviceCopies {
     /// Copies in `block` of `range`, which are read in `ctx`, beside the application's work.
-    ///
-    /// # Errors
-    /// [`TransferError`] when no reader can be made.
-    pub(super) fn of(
-        backend: &Arc<dyn Backend>,
-        ctx: &Arc<Context>,
-        (block, range): (Block, Range),
-    ) -> Result<Self, TransferError> {
-        let reader = Box::new(Reader::beside(backend, ctx)?);
-        Ok(Self { range, place: Mutex::new(Place::Device { reader, _block: block, from: 0 }) })
+    pub(super) fn of(ctx: &Arc<Context>, block: Block, range: Range) -> Self {
+        let place = Place::Device { reader: None, ctx: Arc::clone(ctx), block, from: 0 };
+        Self { range, place: Mutex::new(place) }
     }
 
     /// Fills `room`, a chunk at most, with the bytes from `offset` on. What lies before is not read again.
@@ -73,9 +78,9 @@ impl DeviceCopies {
     pub(super) fn read(&self, offset: u64, room: &mut [u8]) -> Result<(), TransferError> {
         let range = Range { base: self.range.base + offset, bytes: room.len() as u64 };
         match &mut *lock(&self.place) {
-            Place::Device { reader, from, .. } => {
+            Place::Device { reader, ctx, block, from } => {
                 *from = offset;
-                reader.begin(Source::Memory(range)).next(room)
+                block.reader(reader, ctx)?.begin(Source::Memory(range)).next(room)
             }
             Place::Host { bytes, from } => {
                 let first = offset.checked_sub(*from).and_then(|first| usize::try_from(first).ok());
@@ -90,9 +95,9 @@ impl DeviceCopies {
     /// Moves what is not written yet to the host's memory, if it is on the device. False when there was nothing to move.
     pub(crate) fn give_up(&self) -> bool {
         let mut place = lock(&self.place);
-        let Place::Device { reader, from, .. } = &mut *place else { return false };
+        let Place::Device { reader, ctx, block, from } = &mut *place else { return false };
         let rest = Range { base: self.range.base + *from, bytes: self.range.bytes - *from };
-        let now = match to_host(reader, rest) {
+        let now = match block.reader(reader, ctx).and_then(|reader| to_host(reader, rest)) {
             Ok(bytes) => Place::Host { bytes, from: *from },
             Err(error) => Place::Lost(error),
         };
@@ -102,7 +107,7 @@ impl DeviceCopies {
 
     /// Whether they are on the device, and need this context.
     pub(crate) fn need(&self, ctx: ContextId) -> bool {
-        matches!(&*lock(&self.place), Place::Device { reader, .. } if reader.context() == ctx)
+        matches!(&*lock(&self.place), Place::Device { ctx: own, .. } if own.id() == ctx)
     }
 
     /// Bytes of the device that they take.

@@ -28,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{ChunkWriter, WriteError};
 use thiserror::Error;
+use wire::CuError;
 
 /// Why a session was not captured; it goes on as before.
 #[derive(Debug, Error)]
@@ -51,6 +52,17 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
+    /// With what the device has failed for good, if that is why: a kernel of the program has.
+    #[must_use]
+    pub fn device_failure(&self) -> Option<CuError> {
+        let transfer = match self {
+            Self::Transfer(error) => Some(error),
+            Self::Store(WriteError::Source { error, .. }) => error.get_ref()?.downcast_ref::<TransferError>(),
+            _ => None,
+        };
+        transfer?.code().filter(|code| code.is_sticky())
+    }
+
     /// Whether the store is at fault.
     #[must_use]
     pub fn is_of_the_store(&self) -> bool {
@@ -227,7 +239,7 @@ impl Session {
         let mut budgets = self.budgets(room, &items);
         let (planned, on_devices) = loop {
             let planned = places(&planned, &budgets, room.host_bytes());
-            match self.make_copies(&planned, &items)? {
+            match self.make_copies(&planned, &items) {
                 Ok(copies) => break (planned, copies),
                 // The device has less than it said.
                 Err(full) => drop(budgets.remove(&full)),

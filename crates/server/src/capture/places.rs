@@ -1,6 +1,6 @@
 //! Where device memory is copied to, so that the application can go on.
 
-use super::{Block, CaptureError, DeviceCopies, Item};
+use super::{Block, DeviceCopies, Item};
 use crate::lock;
 use crate::memory::ARENA_BYTES;
 use crate::session::Session;
@@ -113,9 +113,12 @@ impl Session {
         CopyRoom { wanted: true, host: host.and_then(Result::ok) }
     }
 
-    /// How much more memory of a device is live than copies of it would find room for there.
+    /// How much more memory of a device is live than copies of it would find room for there; with addresses for those.
     fn short_on(&self, device: usize) -> u64 {
         let Some(ctx) = self.context_on(device) else { return 0 };
+        // Whoever makes copies finds out whether there are any.
+        let _ =
+            self.devices.get(device).map(|memory| memory.reserve_copies(self.config.layout.copies(device)));
         let arena = self.devices.get(device).map_or(0, |memory| memory.live_bytes());
         let pieces: u64 = lock(&self.virtual_memory)
             .pieces()
@@ -143,7 +146,7 @@ impl Session {
         &self,
         planned: &[Place],
         items: &[Item<'_>],
-    ) -> Result<Result<BTreeMap<usize, Arc<DeviceCopies>>, usize>, CaptureError> {
+    ) -> Result<BTreeMap<usize, Arc<DeviceCopies>>, usize> {
         let mut ends: BTreeMap<usize, (u64, &Item<'_>)> = BTreeMap::new();
         for (place, item) in planned.iter().zip(items) {
             if let Place::Device(offset) = place {
@@ -152,7 +155,7 @@ impl Session {
         }
         let mut made = BTreeMap::new();
         for (device, (end, item)) in ends {
-            let Some(memory) = self.devices.get(device) else { return Ok(Err(device)) };
+            let Some(memory) = self.devices.get(device) else { return Err(device) };
             let window = self.config.layout.copies(device);
             let range = Range { bytes: end.next_multiple_of(BLOCK_GRANULARITY), ..window };
             let block =
@@ -163,15 +166,14 @@ impl Session {
                     if error != CuError::OUT_OF_MEMORY {
                         tracing::info!(%error, "no copies on device {device}");
                     }
-                    return Ok(Err(device));
+                    return Err(device);
                 }
             };
-            let copies = DeviceCopies::of(&self.placer.backend, &item.ctx, (block, range))?;
-            let copies = Arc::new(copies);
+            let copies = Arc::new(DeviceCopies::of(&item.ctx, block, range));
             memory.keep_copies(&copies);
             made.insert(device, copies);
         }
-        Ok(Ok(made))
+        Ok(made)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Copies of device memory: the application goes on while they are written, and is not in their way, nor they in its.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, CTX, Images, LONG, SESSION, Thread};
+use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread};
 use image::ImageId;
 use server::capture::{CopyRoom, Kept};
 use wire::*;
@@ -136,6 +136,28 @@ fn copies_outlive_their_context() {
     let (id, _) = begun.publish(&mut |_| Ok(()));
     let (_app, mut thread) = restored(app, thread, &images, &id);
     check(&mut thread, address, 8 * MIB, 0);
+}
+
+/// A device that has failed reads nothing for its process any more.
+#[test]
+fn copies_are_lost_with_their_device() {
+    let (mut app, mut thread) = App::with_memory(64 * MIB);
+    let images = Images::new();
+    let address = thread.alloc(8 * MIB);
+    fill(&mut thread, address, 8 * MIB, 0);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wild = thread.function(module, 3, "wild");
+    thread.synchronize().unwrap();
+    let room = app.session.room_for_copies();
+    app.session.close_gate(LONG).unwrap();
+    let begun = images.begin(&app.session, room);
+    app.session.open_gate();
+    thread.launch(wild, Stream::Legacy, 1, &[], &[]);
+    assert_eq!(thread.synchronize(), Err(CuError::ILLEGAL_ADDRESS));
+    let error = begun.write(&mut |_| Ok(())).unwrap_err();
+    assert_eq!(error.device_failure(), Some(CuError::ILLEGAL_ADDRESS), "{error}");
+    assert!(!error.is_of_the_store());
+    let _ = app.kill();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::backend;
 use image::{ImageId, Manifest};
-use server::capture::{CopyRoom, Taken};
+use server::capture::{CaptureError, CopyRoom, Taken};
 use server::restore::RestoreError;
 use server::session::Session;
 use std::sync::Arc;
@@ -54,6 +54,14 @@ pub struct Begun {
 }
 
 impl Begun {
+    /// Writes the rest, and no more.
+    pub fn write(
+        self,
+        progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
+    ) -> Result<Vec<u8>, CaptureError> {
+        self.taken.write(&self.writer, progress)
+    }
+
     /// Writes the rest and publishes it.
     pub fn publish(self, progress: &mut dyn FnMut(u64) -> std::io::Result<()>) -> (ImageId, Vec<u8>) {
         let Self { taken, writer, draft } = self;
