@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transport::hello::{HelloListener, Pending, Wish};
@@ -32,6 +32,8 @@ const GREETING: Duration = Duration::from_secs(5);
 const STILL_MAX: Duration = Duration::from_secs(120);
 /// A process that was told of the GPUs and takes longer to close its connection does not run.
 const HANGING_UP: Duration = Duration::from_millis(20);
+/// Between two looks at a server that somebody else has.
+const RETRY: Duration = Duration::from_millis(2);
 /// How long a listener rests that could not accept: descriptors may have run out.
 pub const RECOVERY: Duration = Duration::from_millis(200);
 
@@ -53,6 +55,10 @@ pub struct Session {
     pub record: SessionRecord,
     dir: PathBuf,
     server: Mutex<ServerProcess>,
+    /// Its process.
+    server_fd: OwnedFd,
+    /// Whether the server only writes what it has captured, which is not worth waiting for when its process has ended.
+    expendable: AtomicBool,
     /// The process's faults, if its managed memory has shadow pages. Without a holder its pages would read as zeros: with this, who
     /// touches one when the server is gone waits.
     userfault: OnceLock<OwnedFd>,
@@ -63,6 +69,28 @@ impl Session {
     #[must_use]
     pub fn has_shadows(&self) -> bool {
         self.userfault.get().is_some()
+    }
+
+    /// Says whether the server may be ended while somebody waits for it.
+    pub fn expend(&self, expendable: bool) {
+        self.expendable.store(expendable, Ordering::Release);
+    }
+
+    /// The server, which is to end.
+    fn server_at_its_end(&self) -> MutexGuard<'_, ServerProcess> {
+        loop {
+            match self.server.try_lock() {
+                Ok(server) => return server,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if self.expendable.load(Ordering::Acquire)
+                && let Err(error) = pidfd_send_signal(&self.server_fd, Signal::KILL)
+            {
+                tracing::debug!("the server is gone: {error}");
+            }
+            std::thread::sleep(RETRY);
+        }
     }
 
     /// The server, for the caller alone.
@@ -309,7 +337,17 @@ impl Sessions {
         if let Some(trace) = self.trace() {
             trace.span(&format!("GPU server of process {} starts", record.inner_pid), began);
         }
-        Ok(Session { record, dir, server: Mutex::new(server), userfault: OnceLock::new() })
+        let server_fd = open_pid(server.pid() as i32).map_err(|error| {
+            Failure::of(format_args!("the server of session {} is gone", record.number), &error)
+        })?;
+        Ok(Session {
+            record,
+            dir,
+            server_fd,
+            server: Mutex::new(server),
+            expendable: AtomicBool::new(false),
+            userfault: OnceLock::new(),
+        })
     }
 
     /// Rebuilds the sessions of an image, side by side; their processes do not exist yet.
@@ -355,15 +393,11 @@ impl Sessions {
     /// # Errors
     /// When the process is gone already.
     pub fn watch(self: &Arc<Self>, pid: i32, session: Session) -> Result<(), Failure> {
-        let open = |pid: i32| -> io::Result<_> {
-            let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-            Ok(pidfd_open(pid, PidfdFlags::empty())?)
-        };
         let number = session.record.number;
         let fail =
             |error: io::Error| Failure::of(format_args!("the process of session {number} is gone"), &error);
-        let process = open(pid).map_err(fail)?;
-        let server = open(session.server().pid() as i32).map_err(fail)?;
+        let process = open_pid(pid).map_err(fail)?;
+        let server = session.server_fd.try_clone().map_err(fail)?;
         let session = Arc::new(session);
         if let Some(trace) = self.trace() {
             trace.follow(number, session.record.inner_pid, &session.dir);
@@ -434,7 +468,7 @@ impl Sessions {
         if self.live().remove(&session.record.number).is_none() {
             return;
         }
-        let mut server = session.server();
+        let mut server = session.server_at_its_end();
         if server.is_running()
             && let Err(failure) = server.ask(&Ask::End, &mut |_, _| {})
         {
@@ -497,13 +531,18 @@ impl Sessions {
     }
 }
 
-/// How a child of this process has ended; whoever owns it reaps it.
+fn open_pid(pid: i32) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
 /// Whether it is what it is said to be: it comes from a program.
 fn is_userfaultfd(descriptor: &OwnedFd) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[userfaultfd]")
 }
 
+/// How a child of this process has ended; whoever owns it reaps it.
 fn how_it_ended(child: &OwnedFd) -> String {
     let status = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
     let Ok(Some(status)) = status else { return "died".to_owned() };

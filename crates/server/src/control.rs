@@ -9,7 +9,7 @@
 mod lines;
 mod sentences;
 
-pub use crate::capture::Kept;
+pub use crate::capture::{CopyBudget, Kept};
 pub use lines::{LINE_MAX, Lines, say};
 pub use sentences::{few, short};
 
@@ -69,8 +69,8 @@ pub enum Ask {
         compress: Compress,
         /// Whether chunks that the store has are read before they are used again.
         reread: bool,
-        /// Whether device memory is to be copied, so that the application can go on before it is written.
-        copies: bool,
+        /// Where device memory may be copied to, so that the application can go on before it is written; nowhere without.
+        copies: Option<CopyBudget>,
     },
     /// Stop taking messages, and wait until the device is idle and every callback is acknowledged. Answers
     /// [`Answer::Idle`], or [`Answer::Busy`] after the deadline, with the gate open again.

@@ -308,7 +308,8 @@ impl Server {
                     let options = WriteOptions { compress, reread, ..WriteOptions::default() };
                     match join(store.as_path(), &draft, &options) {
                         Ok(writer) => {
-                            let room = if copies { self.session.room_for_copies() } else { CopyRoom::none() };
+                            let room = copies.map(|budget| self.session.room_for_copies(budget));
+                            let room = room.unwrap_or_else(CopyRoom::none);
                             self.ready = Some(Ready { writer, room });
                             Answer::Done
                         }
@@ -442,7 +443,7 @@ impl Server {
 
     fn not_captured(&self, error: &CaptureError) -> Answer {
         if let Some(code) = error.device_failure() {
-            let when = "before the copies of its memory were written: they are lost with it, and nothing was published";
+            let when = "before its memory was written: that is lost with it, and nothing was published";
             return failed(
                 format!("the device of session {} failed with {code} {when}", self.number),
                 Cause::Differs,

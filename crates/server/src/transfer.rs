@@ -48,7 +48,7 @@ pub enum TransferError {
          can be tried again"
     )]
     GivenUp(Range),
-    /// The same of an array.
+    /// An array could not be copied.
     #[error("array {handle:#x} cannot be copied: {code}")]
     Array {
         /// Its handle.

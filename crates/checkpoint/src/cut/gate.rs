@@ -47,10 +47,11 @@ impl Drop for Opened<'_> {
     }
 }
 
-/// Everyone is told before anyone is waited for. One that is gone has no part of an image to give, which whoever needs it finds.
+/// Everyone is told before anyone is waited for. One that is gone has been told of, and has no part of an image to give.
 fn ungate(servers: &mut Servers<'_>, keep: bool) {
-    let asked: Vec<_> = servers.iter_mut().map(|server| server.say(&Ask::Ungate { keep })).collect();
-    for (server, asked) in servers.iter_mut().zip(asked) {
+    let running = servers.iter_mut().filter_map(|server| server.is_running().then_some(&mut **server));
+    let asked: Vec<_> = running.map(|server| (server.say(&Ask::Ungate { keep }), server)).collect();
+    for (asked, server) in asked {
         if let Err(failure) = asked.and_then(|()| server.done()) {
             tracing::error!("session {} does not go on: {failure}", server.session());
         }
@@ -192,7 +193,7 @@ mod tests {
         let both = [Mutex::new(first), Mutex::new(second)];
         let store = std::path::Path::new("/store").into();
         let compress = image::Compress::None;
-        let ask = Ask::Prepare { store, draft: String::new(), compress, reread: false, copies: true };
+        let ask = Ask::Prepare { store, draft: String::new(), compress, reread: false, copies: None };
         let mut servers: Servers<'_> = both.iter().map(|server| server.lock().unwrap()).collect();
         assert_eq!(prepare(&mut servers, &ask).unwrap_err().kind, Kind::Store);
         // That is all that either is asked.

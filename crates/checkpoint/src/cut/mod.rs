@@ -23,7 +23,7 @@ use crate::stores::open_or_create_store;
 use crate::supervisor::{Supervisor, criu, ended_before};
 use crate::work::WorkFolder;
 use image::{CutTimes, ImageId, Manifest, ObjectKind, RawPath};
-use server::control::{Ask, few};
+use server::control::{Ask, CopyBudget, few};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -65,10 +65,11 @@ pub fn take(
     loop {
         let memory = job.job.memory(&host::DumpOptions::default());
         let work = WorkFolder::new(memory)?;
-        let room = if options.stop { None } else { shared::room(job.job.tmpfs().used(), memory) };
+        let used = job.job.tmpfs().used();
+        let room = if options.stop { None } else { shared::room(used, memory) };
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
-        gate::prepare(&mut servers, &cut.preparation())?;
+        gate::prepare(&mut servers, &cut.preparation(sessions.len(), memory.saturating_add(used)))?;
         cut.step("closing the gate");
         let closed = Instant::now();
         let successions = job.sessions.broker().successions();
@@ -205,11 +206,14 @@ impl<'a> Cut<'a> {
         broker.successions() != successions || broker.is_owned_outside(&numbers)
     }
 
-    /// What servers are to do before the gate closes.
-    fn preparation(&self) -> Ask {
+    /// What servers, of so many sessions, are to do before the gate closes; `others` is what copies of the host half take.
+    fn preparation(&self, sessions: usize, others: u64) -> Ask {
         let (store, draft) = (RawPath::from(&self.store.dir()), self.draft.id().to_string());
         let CheckpointOptions { compress, stop, .. } = *self.options;
-        Ask::Prepare { store, draft, compress, reread: stop, copies: !stop }
+        let left = (host::memory::available() / 10 * 9).saturating_sub(others);
+        // Copies on a device give way to what their own session allocates, and not to other sessions'.
+        let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
+        Ask::Prepare { store, draft, compress, reread: stop, copies: (!stop).then_some(budget) }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -224,7 +228,7 @@ impl<'a> Cut<'a> {
         let Captured { frozen, host_time, device, device_time } = captured;
         let table_changed = gated.table_changed;
         let shared_at = Instant::now();
-        let shared = Shared::take(&job.job.tmpfs().path(), room, &self.writer)?;
+        let mut shared = Shared::take(&job.job.tmpfs().path(), room, &self.writer)?;
         let shared_time = shared_at.elapsed();
         let host = frozen.record().clone();
         let mut warnings = frozen.warnings().to_vec();
@@ -244,6 +248,7 @@ impl<'a> Cut<'a> {
         let device_done = AtomicU64::new(0);
         let device_total = device.kept.on_device + device.kept.on_host;
         let total = folder::bytes(&images, &image_entries) + shared.bytes() + device_total;
+        let expendable = Expendable::of(sessions, !options.stop);
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
             std::thread::scope(|scope| {
@@ -255,7 +260,14 @@ impl<'a> Cut<'a> {
                 saving.join().unwrap_or_else(|_| Err(panicked()))?;
                 written
             })
-        })?;
+        });
+        let written = match written {
+            Err(_) if sessions.iter().any(|session| !job.sessions.has(session.record.number)) => {
+                Err(ended_while_written())
+            }
+            written => written,
+        }?;
+        drop(expendable);
         let stopped = match rest {
             Rest::Stopped(frozen, gated, held) => Some((frozen, gated, held)),
             Rest::Running(_) => None,
@@ -324,6 +336,28 @@ impl<'a> Cut<'a> {
             warnings: few(warnings),
         })
     }
+}
+
+/// While it lives, servers whose processes end are ended at once, whatever they are writing: nobody waits for the memory that they hold.
+struct Expendable<'a>(&'a [Arc<Session>]);
+
+impl<'a> Expendable<'a> {
+    fn of(sessions: &'a [Arc<Session>], any: bool) -> Self {
+        let sessions = if any { sessions } else { &[] };
+        sessions.iter().for_each(|session| session.expend(true));
+        Self(sessions)
+    }
+}
+
+impl Drop for Expendable<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|session| session.expend(false));
+    }
+}
+
+fn ended_while_written() -> Failure {
+    let message = "a process of the job ended before its device memory was written, which goes with it; nothing was published";
+    Failure::new(Kind::Ended, message)
 }
 
 /// The sessions whose processes are in the image: others ended on the way.

@@ -18,6 +18,8 @@ use store::ChunkWriter;
 const PIECE: u64 = 4 << 20;
 /// Bytes under way in a thread.
 const BUFFER: usize = 256 << 10;
+/// Files that are open at a time, twice.
+const OPEN_MAX: usize = 256;
 /// More threads than this are in each other's way.
 const THREADS_MAX: usize = 8;
 
@@ -66,8 +68,8 @@ impl Shared {
     ///
     /// # Errors
     /// When the store cannot take it.
-    pub fn write(&self, writer: &ChunkWriter) -> Result<(), Failure> {
-        self.copies.as_ref().map_or(Ok(()), |copies| self.save(&copies.path(), writer))
+    pub fn write(&mut self, writer: &ChunkWriter) -> Result<(), Failure> {
+        self.copies.take().map_or(Ok(()), |copies| self.save(&copies.path(), writer))
     }
 
     /// Bytes that are not written yet, holes included.
@@ -90,17 +92,19 @@ struct Run<'a> {
 
 /// Copies files with these entries from one folder to another; holes stay holes.
 fn copy(dir: &Path, entries: &[Entry], to: &Path) -> io::Result<()> {
-    let mut files = Vec::new();
-    for entry in entries {
-        match entry.kind {
-            EntryKind::Folder => fs::create_dir(to.join(&entry.path))?,
-            EntryKind::File => {
-                let from = File::open(dir.join(&entry.path))?;
-                files.push((from, File::create_new(to.join(&entry.path))?));
-            }
-            EntryKind::Link(_) | EntryKind::Pipe => {}
-        }
+    for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Folder) {
+        fs::create_dir(to.join(&entry.path))?;
     }
+    let files: Vec<_> = entries.iter().filter(|entry| entry.kind == EntryKind::File).collect();
+    files.chunks(OPEN_MAX).try_for_each(|files| copy_files(dir, files, to))
+}
+
+fn copy_files(dir: &Path, entries: &[&Entry], to: &Path) -> io::Result<()> {
+    let open = |entry: &&Entry| {
+        let from = File::open(dir.join(&entry.path))?;
+        Ok((from, File::create_new(to.join(&entry.path))?))
+    };
+    let files: Vec<_> = entries.iter().map(open).collect::<io::Result<_>>()?;
     let mut runs = VecDeque::new();
     for (from, to) in &files {
         let end = from.metadata()?.len();
@@ -184,7 +188,7 @@ mod tests {
             let draft = store.begin().unwrap();
             let writer = draft.writer(&WriteOptions::default()).unwrap();
             let copied = room.is_some();
-            let shared = Shared::take(&dir, room, &writer).unwrap();
+            let mut shared = Shared::take(&dir, room, &writer).unwrap();
             assert_eq!(shared.bytes(), if copied { 40 << 20 } else { 0 });
             if copied {
                 let copy = shared.copies.as_ref().unwrap().path().join("s1/pinned-1");
@@ -208,7 +212,7 @@ mod tests {
     fn save_small(dir: &Path, store: &Store) -> Vec<u8> {
         let draft = store.begin().unwrap();
         let writer = draft.writer(&WriteOptions::default()).unwrap();
-        let shared = Shared::take(dir, Some(host::Scratch::create(1 << 20).unwrap()), &writer).unwrap();
+        let mut shared = Shared::take(dir, Some(host::Scratch::create(1 << 20).unwrap()), &writer).unwrap();
         assert_eq!(shared.bytes(), 0);
         shared.write(&writer).unwrap();
         let id = draft.publish(image::Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap().id;

@@ -26,6 +26,8 @@ enum Place {
     Host { bytes: Vec<u8>, from: u64 },
     /// Nowhere.
     Lost(TransferError),
+    /// In the store, or given up.
+    Gone,
 }
 
 /// A mapped block.
@@ -89,7 +91,22 @@ impl DeviceCopies {
                 Ok(())
             }
             Place::Lost(error) => Err(*error),
+            Place::Gone => Err(TransferError::GivenUp(range)),
         }
+    }
+
+    /// Makes ready to read them, as long as the device has room for that.
+    pub(super) fn make_ready(&self) {
+        if let Place::Device { reader, ctx, block, .. } = &mut *lock(&self.place)
+            && let Err(error) = block.reader(reader, ctx)
+        {
+            tracing::debug!(%error, "copies cannot be read yet");
+        }
+    }
+
+    /// Ends them. Who asks for their room meanwhile, or ends their context, waits until both have been let go.
+    pub(super) fn end(&self) {
+        *lock(&self.place) = Place::Gone;
     }
 
     /// Moves what is not written yet to the host's memory, if it is on the device. False when there was nothing to move.
@@ -114,7 +131,7 @@ impl DeviceCopies {
     pub(crate) fn bytes(&self) -> u64 {
         match &*lock(&self.place) {
             Place::Device { .. } => self.range.bytes,
-            Place::Host { .. } | Place::Lost(_) => 0,
+            Place::Host { .. } | Place::Lost(_) | Place::Gone => 0,
         }
     }
 }

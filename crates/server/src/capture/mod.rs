@@ -7,28 +7,28 @@ mod pieces;
 mod places;
 
 pub(crate) use copies::DeviceCopies;
-pub use places::CopyRoom;
+pub use places::{CopyBudget, CopyRoom};
 
 use self::copies::Block;
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Place, Planned, places};
 use crate::failure::Failure;
 use crate::memory::PhysicalRecord;
-use crate::objects::{Context, Marker};
+use crate::objects::Context;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
 use crate::stand_in::StandIns;
 use crate::state::{Images, SessionState, StateError};
 use crate::transfer::{Readers, Source, TransferError, await_marker};
 use crate::{lock, read};
-use backend::{Range, StreamArg};
+use backend::{Backend, Range, StreamArg};
 use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{ChunkWriter, WriteError};
 use thiserror::Error;
-use wire::CuError;
+use wire::{ContextId, CuError};
 
 /// Why a session was not captured; it goes on as before.
 #[derive(Debug, Error)]
@@ -106,15 +106,15 @@ impl Kept {
     /// All of it.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.on_device + self.on_host + self.written
+        self.on_device.saturating_add(self.on_host).saturating_add(self.written)
     }
 }
 
 impl std::ops::AddAssign for Kept {
     fn add_assign(&mut self, other: Self) {
-        self.on_device += other.on_device;
-        self.on_host += other.on_host;
-        self.written += other.written;
+        self.on_device = self.on_device.saturating_add(other.on_device);
+        self.on_host = self.on_host.saturating_add(other.on_host);
+        self.written = self.written.saturating_add(other.written);
     }
 }
 
@@ -128,8 +128,18 @@ pub struct Taken {
     /// Where its device memory is.
     pub kept: Kept,
     copied: Vec<Copied>,
-    on_devices: BTreeMap<usize, Arc<DeviceCopies>>,
+    on_devices: OnDevices,
     room: CopyRoom,
+}
+
+/// The copies on devices, which end with this.
+#[derive(Default)]
+struct OnDevices(BTreeMap<usize, Arc<DeviceCopies>>);
+
+impl Drop for OnDevices {
+    fn drop(&mut self) {
+        self.0.values().for_each(|copies| copies.end());
+    }
 }
 
 /// An object of which the bytes are in a copy.
@@ -147,10 +157,46 @@ enum CopiedTo {
     Host(u64),
 }
 
+/// Contexts in whose legacy streams copies are under way: nothing that they read or write may go before they are complete.
+struct UnderWay<'a> {
+    backend: &'a dyn Backend,
+    contexts: BTreeMap<ContextId, Arc<Context>>,
+}
+
+impl<'a> UnderWay<'a> {
+    fn on(backend: &'a dyn Backend) -> Self {
+        Self { backend, contexts: BTreeMap::new() }
+    }
+
+    fn in_context(&mut self, ctx: &Arc<Context>) {
+        self.contexts.entry(ctx.id()).or_insert_with(|| Arc::clone(ctx));
+    }
+
+    /// Waits for all of them.
+    fn finish(&mut self) -> backend::Result<()> {
+        for ctx in self.contexts.values() {
+            await_marker(&ctx.mark(StreamArg::Legacy)?)?;
+        }
+        self.contexts.clear();
+        Ok(())
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        // Where some failed, those before them may still run.
+        for ctx in self.contexts.values() {
+            if let Err(error) = self.backend.context_synchronize(ctx.raw) {
+                tracing::debug!(%error, "copies ended with their context");
+            }
+        }
+    }
+}
+
 /// What has been copied, and what has not.
 struct Copies<'a> {
     copied: Vec<Copied>,
-    on_devices: BTreeMap<usize, Arc<DeviceCopies>>,
+    on_devices: OnDevices,
     kept: Kept,
     at_once: Vec<Item<'a>>,
 }
@@ -247,7 +293,7 @@ impl Session {
         };
         let mut copies =
             Copies { copied: Vec::new(), on_devices, kept: Kept::default(), at_once: Vec::new() };
-        let mut touched: BTreeMap<_, Arc<Context>> = BTreeMap::new();
+        let mut under_way = UnderWay::on(&**backend);
         for (item, place) in items.into_iter().zip(planned) {
             let (device, bytes) = (item.ctx.device(), item.source.bytes());
             let (to, at) = match place {
@@ -264,16 +310,13 @@ impl Session {
                     (room.host_base() + offset, CopiedTo::Host(offset))
                 }
             };
+            under_way.in_context(&item.ctx);
             let copied = item.source.read(&**backend, (&item.ctx, StreamArg::Legacy), 0, bytes, to);
             copied.map_err(|code| item.source.failed(code))?;
             let range = item.range();
-            touched.insert(item.ctx.id(), item.ctx);
             copies.copied.push(Copied { kind: item.kind, range, live: item.live, at });
         }
-        let failed = |code| CaptureError::Transfer(TransferError::Copies(code));
-        let markers: Result<Vec<Marker>, _> =
-            touched.values().map(|ctx| ctx.mark(StreamArg::Legacy)).collect();
-        markers.map_err(failed)?.iter().try_for_each(|marker| await_marker(marker).map_err(failed))?;
+        under_way.finish().map_err(|code| CaptureError::Transfer(TransferError::Copies(code)))?;
         Ok(copies)
     }
 
@@ -330,10 +373,11 @@ impl Taken {
         writer: &ChunkWriter,
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
     ) -> Result<Vec<u8>, CaptureError> {
+        self.on_devices.0.values().for_each(|copies| copies.make_ready());
         for Copied { kind, range, live, at } in &self.copied {
             write(writer, kind, (*range, live.as_deref()), &mut |offset, room| {
                 match at {
-                    CopiedTo::Device(device, from) => match self.on_devices.get(device) {
+                    CopiedTo::Device(device, from) => match self.on_devices.0.get(device) {
                         Some(copies) => copies.read(from + offset, room)?,
                         None => return Err(std::io::ErrorKind::NotFound.into()),
                     },

@@ -1,12 +1,13 @@
 //! Where device memory is copied to, so that the application can go on.
 
-use super::{Block, DeviceCopies, Item};
+use super::{Block, DeviceCopies, Item, OnDevices};
 use crate::lock;
 use crate::memory::ARENA_BYTES;
 use crate::session::Session;
 use crate::transfer::Buffers;
 use backend::{BLOCK_GRANULARITY, Range};
 use image::CHUNK_SIZE;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -14,12 +15,22 @@ use wire::CuError;
 
 /// Copies begin at multiples of this, as allocations do.
 const ALIGNMENT: u64 = 512;
-/// Of the host's available memory copies take no more than one part in so many.
-const HOST_SHARE: u64 = 2;
+/// The most of the host's memory that a session's copies take: to register it takes the device library a second for each few GiB, in which
+/// other registrations wait.
+const HOST_MOST: u64 = 4 << 30;
+
+/// Where copies may lie, beside other sessions'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyBudget {
+    /// Whether on devices: copies give way to their own session only.
+    pub on_devices: bool,
+    /// Bytes of the host's memory.
+    pub on_host: u64,
+}
 
 /// Room for copies.
 pub struct CopyRoom {
-    wanted: bool,
+    on_devices: bool,
     host: Option<Buffers>,
 }
 
@@ -27,7 +38,7 @@ impl CopyRoom {
     /// None: everything is written while the application stands still.
     #[must_use]
     pub fn none() -> Self {
-        Self { wanted: false, host: None }
+        Self { on_devices: false, host: None }
     }
 
     /// Bytes of the host's memory.
@@ -75,6 +86,9 @@ pub(super) fn places(planned: &[Planned], budgets: &BTreeMap<usize, u64>, host: 
         Some(begin)
     };
     let place = |each: &Planned| {
+        if each.bytes == 0 {
+            return Place::Now;
+        }
         let end = ends.entry(each.device).or_default();
         let before = *end;
         if let Some(begin) = take(end, each.bytes, budgets.get(&each.device).copied().unwrap_or(0)) {
@@ -101,20 +115,21 @@ fn share_of(free: u64) -> u64 {
 impl Session {
     /// Makes room for copies ready, before the gate closes: in the host's memory for what the devices will probably have none for.
     #[must_use]
-    pub fn room_for_copies(&self) -> CopyRoom {
-        let short: u64 = (0..self.devices.len()).map(|device| self.short_on(device)).sum();
+    pub fn room_for_copies(&self, budget: CopyBudget) -> CopyRoom {
+        let CopyBudget { on_devices, on_host } = budget;
+        let live: u64 = (0..self.devices.len()).map(|device| self.wanted_on_host(device, on_devices)).sum();
         // Some more: the application goes on meanwhile.
-        let wanted = if short == 0 { 0 } else { short.saturating_add(short / 16) };
-        let count = wanted.min(host::memory::available() / HOST_SHARE).div_ceil(CHUNK_SIZE as u64);
+        let wanted = live.saturating_add(live / 16);
+        let count = wanted.min(on_host).min(HOST_MOST).div_ceil(CHUNK_SIZE as u64);
         let host = usize::try_from(count).ok().filter(|count| *count > 0).map(|count| {
             Buffers::new(&self.placer.backend, count)
                 .inspect_err(|error| tracing::info!("no room in the host's memory for copies: {error}"))
         });
-        CopyRoom { wanted: true, host: host.and_then(Result::ok) }
+        CopyRoom { on_devices, host: host.and_then(Result::ok) }
     }
 
-    /// How much more memory of a device is live than copies of it would find room for there; with addresses for those.
-    fn short_on(&self, device: usize) -> u64 {
+    /// How much memory of a device is live, unless `copies` find room for it there; they get addresses.
+    fn wanted_on_host(&self, device: usize, copies: bool) -> u64 {
         let Some(ctx) = self.context_on(device) else { return 0 };
         // Whoever makes copies finds out whether there are any.
         let _ =
@@ -125,14 +140,16 @@ impl Session {
             .filter(|record| record.device as usize == device)
             .map(|record| record.bytes)
             .sum();
+        let live = arena.saturating_add(pieces);
         let free = self.backend().memory_info(ctx.raw).map_or(0, |(free, _)| free);
-        arena.saturating_add(pieces).saturating_sub(share_of(free))
+        // Nothing is divided, so what does not fit may be any part of it.
+        if copies && live <= share_of(free) { 0 } else { live }
     }
 
     /// What copies may take of each device on which there is something.
     pub(super) fn budgets(&self, room: &CopyRoom, items: &[Item<'_>]) -> BTreeMap<usize, u64> {
         let mut budgets = BTreeMap::new();
-        for item in items.iter().filter(|_| room.wanted) {
+        for item in items.iter().filter(|_| room.on_devices) {
             budgets.entry(item.ctx.device()).or_insert_with(|| {
                 let free = self.backend().memory_info(item.ctx.raw).map_or(0, |(free, _)| free);
                 share_of(free).min(ARENA_BYTES)
@@ -142,18 +159,14 @@ impl Session {
     }
 
     /// Makes the blocks for what is placed on devices; `Err` with a device that has no room for its.
-    pub(super) fn make_copies(
-        &self,
-        planned: &[Place],
-        items: &[Item<'_>],
-    ) -> Result<BTreeMap<usize, Arc<DeviceCopies>>, usize> {
+    pub(super) fn make_copies(&self, planned: &[Place], items: &[Item<'_>]) -> Result<OnDevices, usize> {
         let mut ends: BTreeMap<usize, (u64, &Item<'_>)> = BTreeMap::new();
         for (place, item) in planned.iter().zip(items) {
             if let Place::Device(offset) = place {
                 ends.insert(item.ctx.device(), (offset + item.source.bytes(), item));
             }
         }
-        let mut made = BTreeMap::new();
+        let mut made = OnDevices::default();
         for (device, (end, item)) in ends {
             let Some(memory) = self.devices.get(device) else { return Err(device) };
             let window = self.config.layout.copies(device);
@@ -171,7 +184,7 @@ impl Session {
             };
             let copies = Arc::new(DeviceCopies::of(&item.ctx, block, range));
             memory.keep_copies(&copies);
-            made.insert(device, copies);
+            made.0.insert(device, copies);
         }
         Ok(made)
     }

@@ -33,8 +33,19 @@ impl Execute for wire::PhysicalCreate {
         let make = || lock(&session.virtual_memory).create(record.clone());
         match session.context_on(device as usize) {
             Some(ctx) => session.with_room(&ctx, bytes, make),
-            // Nothing is allocated there.
-            None => make(),
+            // Nothing is allocated there but, perhaps, copies of such pieces.
+            None => match make() {
+                Err(failure)
+                    if failure.code == CuError::OUT_OF_MEMORY
+                        && session
+                            .devices
+                            .get(device as usize)
+                            .is_some_and(|memory| memory.give_up_copies()) =>
+                {
+                    make()
+                }
+                made => made,
+            },
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Copies of device memory: the application goes on while they are written, and is not in their way, nor they in its.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread};
+use crate::common::{ANYWHERE, App, BASIC, CTX, Images, LONG, SESSION, Thread};
 use image::ImageId;
-use server::capture::{CopyRoom, Kept};
+use server::capture::{CopyBudget, CopyRoom, Kept};
 use wire::*;
 
 const MIB: u64 = 1 << 20;
@@ -43,16 +43,20 @@ fn free(thread: &mut Thread) -> u64 {
 fn what_happens_behind_the_cut_is_in_no_image() {
     let (roomy, tight) = (1 << 30, 16 * MIB);
     let bytes = 12 * MIB;
-    for (memory, wanted, expected) in [
-        (roomy, true, Kept { on_device: bytes, ..Kept::default() }),
-        (tight, true, Kept { on_host: bytes, ..Kept::default() }),
-        (roomy, false, Kept { written: bytes, ..Kept::default() }),
+    let on_host = Kept { on_host: bytes, ..Kept::default() };
+    let written = Kept { written: bytes, ..Kept::default() };
+    for (memory, budget, expected) in [
+        (roomy, Some(ANYWHERE), Kept { on_device: bytes, ..Kept::default() }),
+        (tight, Some(ANYWHERE), on_host),
+        (roomy, Some(CopyBudget { on_devices: false, ..ANYWHERE }), on_host),
+        (tight, Some(CopyBudget { on_host: 4 * MIB, ..ANYWHERE }), written),
+        (roomy, None, written),
     ] {
         let (app, mut thread) = App::with_memory(memory);
         let images = Images::new();
         let address = thread.alloc(bytes);
         fill(&mut thread, address, bytes, 0);
-        let room = if wanted { app.session.room_for_copies() } else { CopyRoom::none() };
+        let room = budget.map_or_else(CopyRoom::none, |budget| app.session.room_for_copies(budget));
         app.session.close_gate(LONG).unwrap();
         let begun = images.begin(&app.session, room);
         assert_eq!(begun.taken.kept, expected);
@@ -75,7 +79,7 @@ fn copies_give_way_to_what_is_allocated() {
     let address = thread.alloc(bytes);
     fill(&mut thread, address, bytes, 0);
     let before = free(&mut thread);
-    let room = app.session.room_for_copies();
+    let room = app.session.room_for_copies(ANYWHERE);
     app.session.close_gate(LONG).unwrap();
     let begun = images.begin(&app.session, room);
     assert_eq!(begun.taken.kept.on_device, bytes);
@@ -102,7 +106,7 @@ fn a_piece_of_the_programs_own_is_given_room_too() {
     let images = Images::new();
     let address = thread.alloc(16 * MIB);
     fill(&mut thread, address, 16 * MIB, 0);
-    let room = app.session.room_for_copies();
+    let room = app.session.room_for_copies(ANYWHERE);
     app.session.close_gate(LONG).unwrap();
     let begun = images.begin(&app.session, room);
     app.session.open_gate();
@@ -126,7 +130,7 @@ fn copies_outlive_their_context() {
     let images = Images::new();
     let address = thread.alloc(8 * MIB);
     fill(&mut thread, address, 8 * MIB, 0);
-    let room = app.session.room_for_copies();
+    let room = app.session.room_for_copies(ANYWHERE);
     app.session.close_gate(LONG).unwrap();
     let begun = images.begin(&app.session, room);
     app.session.open_gate();
@@ -148,7 +152,7 @@ fn copies_are_lost_with_their_device() {
     let module = app.load(&mut thread, 2, BASIC);
     let wild = thread.function(module, 3, "wild");
     thread.synchronize().unwrap();
-    let room = app.session.room_for_copies();
+    let room = app.session.room_for_copies(ANYWHERE);
     app.session.close_gate(LONG).unwrap();
     let begun = images.begin(&app.session, room);
     app.session.open_gate();
@@ -167,7 +171,7 @@ fn copies_that_nobody_writes_are_gone() {
     let address = thread.alloc(8 * MIB);
     fill(&mut thread, address, 8 * MIB, 0);
     for _ in 0..3 {
-        let room = app.session.room_for_copies();
+        let room = app.session.room_for_copies(ANYWHERE);
         app.session.close_gate(LONG).unwrap();
         let begun = images.begin(&app.session, room);
         assert_eq!(begun.taken.kept.on_device, 8 * MIB);
