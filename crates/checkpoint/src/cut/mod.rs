@@ -31,6 +31,8 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use store::{ChunkWriter, Draft, Store, WriteOptions};
 
+/// The value of `--device` for a GPU.
+const GPU: &str = "gpu";
 /// First pause before the gate is tried again; it doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(100);
 /// No pause is longer.
@@ -213,7 +215,9 @@ impl<'a> Cut<'a> {
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
-        Ask::Prepare { store, draft, compress, reread: stop, copies: (!stop).then_some(budget) }
+        // On a GPU copies have not been tried yet.
+        let copies = !stop && self.job.sessions.target().device != GPU;
+        Ask::Prepare { store, draft, compress, reread: stop, copies: copies.then_some(budget) }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -261,8 +265,9 @@ impl<'a> Cut<'a> {
                 written
             })
         });
+        let has_ended = |session: &Arc<Session>| !job.sessions.has(session.record.number);
         let written = match written {
-            Err(_) if sessions.iter().any(|session| !job.sessions.has(session.record.number)) => {
+            Err(failure) if failure.kind == Kind::Failed && sessions.iter().any(has_ended) => {
                 Err(ended_while_written())
             }
             written => written,
