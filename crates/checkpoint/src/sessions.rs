@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transport::hello::{HelloListener, Pending, Wish};
@@ -32,8 +32,6 @@ const GREETING: Duration = Duration::from_secs(5);
 const STILL_MAX: Duration = Duration::from_secs(120);
 /// A process that was told of the GPUs and takes longer to close its connection does not run.
 const HANGING_UP: Duration = Duration::from_millis(20);
-/// Between two looks at a server that somebody else has.
-const RETRY: Duration = Duration::from_millis(2);
 /// How long a listener rests that could not accept: descriptors may have run out.
 pub const RECOVERY: Duration = Duration::from_millis(200);
 
@@ -57,8 +55,6 @@ pub struct Session {
     server: Mutex<ServerProcess>,
     /// Its process.
     server_fd: OwnedFd,
-    /// Whether the server only writes what it has captured, which is not worth waiting for when its process has ended.
-    expendable: AtomicBool,
     /// The process's faults, if its managed memory has shadow pages. Without a holder its pages would read as zeros: with this, who
     /// touches one when the server is gone waits.
     userfault: OnceLock<OwnedFd>,
@@ -69,28 +65,6 @@ impl Session {
     #[must_use]
     pub fn has_shadows(&self) -> bool {
         self.userfault.get().is_some()
-    }
-
-    /// Says whether the server may be ended while somebody waits for it.
-    pub fn expend(&self, expendable: bool) {
-        self.expendable.store(expendable, Ordering::Release);
-    }
-
-    /// The server, which is to end.
-    fn server_at_its_end(&self) -> MutexGuard<'_, ServerProcess> {
-        loop {
-            match self.server.try_lock() {
-                Ok(server) => return server,
-                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {}
-            }
-            if self.expendable.load(Ordering::Acquire)
-                && let Err(error) = pidfd_send_signal(&self.server_fd, Signal::KILL)
-            {
-                tracing::debug!("the server is gone: {error}");
-            }
-            std::thread::sleep(RETRY);
-        }
     }
 
     /// The server, for the caller alone.
@@ -340,14 +314,7 @@ impl Sessions {
         let server_fd = open_pid(server.pid() as i32).map_err(|error| {
             Failure::of(format_args!("the server of session {} is gone", record.number), &error)
         })?;
-        Ok(Session {
-            record,
-            dir,
-            server_fd,
-            server: Mutex::new(server),
-            expendable: AtomicBool::new(false),
-            userfault: OnceLock::new(),
-        })
+        Ok(Session { record, dir, server_fd, server: Mutex::new(server), userfault: OnceLock::new() })
     }
 
     /// Rebuilds the sessions of an image, side by side; their processes do not exist yet.
@@ -468,7 +435,7 @@ impl Sessions {
         if self.live().remove(&session.record.number).is_none() {
             return;
         }
-        let mut server = session.server_at_its_end();
+        let mut server = session.server();
         if server.is_running()
             && let Err(failure) = server.ask(&Ask::End, &mut |_, _| {})
         {

@@ -252,7 +252,6 @@ impl<'a> Cut<'a> {
         let device_done = AtomicU64::new(0);
         let device_total = device.kept.on_device + device.kept.on_host;
         let total = folder::bytes(&images, &image_entries) + shared.bytes() + device_total;
-        let expendable = Expendable::of(sessions, !options.stop);
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
             std::thread::scope(|scope| {
@@ -264,15 +263,7 @@ impl<'a> Cut<'a> {
                 saving.join().unwrap_or_else(|_| Err(panicked()))?;
                 written
             })
-        });
-        let has_ended = |session: &Arc<Session>| !job.sessions.has(session.record.number);
-        let written = match written {
-            Err(failure) if failure.kind == Kind::Failed && sessions.iter().any(has_ended) => {
-                Err(ended_while_written())
-            }
-            written => written,
-        }?;
-        drop(expendable);
+        })?;
         let stopped = match rest {
             Rest::Stopped(frozen, gated, held) => Some((frozen, gated, held)),
             Rest::Running(_) => None,
@@ -341,28 +332,6 @@ impl<'a> Cut<'a> {
             warnings: few(warnings),
         })
     }
-}
-
-/// While it lives, servers whose processes end are ended at once, whatever they are writing: nobody waits for the memory that they hold.
-struct Expendable<'a>(&'a [Arc<Session>]);
-
-impl<'a> Expendable<'a> {
-    fn of(sessions: &'a [Arc<Session>], any: bool) -> Self {
-        let sessions = if any { sessions } else { &[] };
-        sessions.iter().for_each(|session| session.expend(true));
-        Self(sessions)
-    }
-}
-
-impl Drop for Expendable<'_> {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|session| session.expend(false));
-    }
-}
-
-fn ended_while_written() -> Failure {
-    let message = "a process of the job ended before its device memory was written, which goes with it; nothing was published";
-    Failure::new(Kind::Ended, message)
 }
 
 /// The sessions whose processes are in the image: others ended on the way.
