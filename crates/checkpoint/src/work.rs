@@ -142,7 +142,7 @@ impl WorkFolder {
 }
 
 /// The most that may be written to memory, if `bytes` fit well into the `available`, beside `others`.
-fn room_in_memory(bytes: u64, others: u64, available: u64) -> Option<u64> {
+pub fn room_in_memory(bytes: u64, others: u64, available: u64) -> Option<u64> {
     let room = (available - available / 10).checked_sub(others)?;
     (bytes.saturating_add(bytes / 8).saturating_add(MARGIN) <= room).then_some(room)
 }

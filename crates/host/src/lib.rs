@@ -85,4 +85,4 @@ pub use net::Connection;
 pub use stdio::Stdio;
 pub use still::Still;
 pub use tasks::{InnerPid, OuterPid, Task, inner_pid};
-pub use tmpfs::{JOB_DIR, Scratch, Tmpfs, TmpfsError, copy_tree};
+pub use tmpfs::{JOB_DIR, Scratch, Tmpfs, TmpfsError, copy_tree, next_data};

@@ -208,18 +208,25 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     let (mut from, mut to) = (File::open(from)?, File::create(to)?);
     to.set_len(from.metadata()?.len())?;
     let mut position = 0;
-    loop {
-        let start = match rustix::fs::seek(&from, SeekFrom::Data(position)) {
-            Ok(start) => start,
-            // Nothing but a hole up to the end.
-            Err(rustix::io::Errno::NXIO) => return Ok(()),
-            Err(e) => return Err(e.into()),
-        };
-        let end = rustix::fs::seek(&from, SeekFrom::Hole(start))?;
+    while let Some((start, end)) = next_data(&from, position)? {
         from.seek(io::SeekFrom::Start(start))?;
         to.seek(io::SeekFrom::Start(start))?;
         io::copy(&mut Read::by_ref(&mut from).take(end - start), &mut to)?;
         position = end;
+    }
+    Ok(())
+}
+
+/// The next run of bytes of a file, from `position` on, that are no hole: where it begins, and one past its last.
+///
+/// # Errors
+/// As the file system's.
+pub fn next_data(file: &File, position: u64) -> io::Result<Option<(u64, u64)>> {
+    match rustix::fs::seek(file, SeekFrom::Data(position)) {
+        Ok(start) => Ok(Some((start, rustix::fs::seek(file, SeekFrom::Hole(start))?))),
+        // Nothing but a hole up to the end.
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

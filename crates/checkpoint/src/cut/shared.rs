@@ -3,9 +3,8 @@
 
 use crate::error::Failure;
 use crate::folder::{self, Entry, EntryKind};
+use crate::work::room_in_memory;
 use image::ObjectKind;
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
@@ -25,13 +24,11 @@ const THREADS_MAX: usize = 8;
 
 /// Memory for copies of `used` bytes of files, beside `others` that are needed too; `None` where it would be short.
 pub fn room(used: u64, others: u64) -> Option<host::Scratch> {
-    let bytes = used.saturating_add(used / 8).saturating_add(64 << 20);
-    let available = host::memory::available();
-    if bytes.saturating_add(others) > available - available / 10 {
+    let Some(room) = room_in_memory(used, others, host::memory::available()) else {
         tracing::info!("memory is too short for a copy of the job's shared files, {used} bytes");
         return None;
-    }
-    host::Scratch::create(bytes).inspect_err(|error| tracing::info!("{error}")).ok()
+    };
+    host::Scratch::create(room).inspect_err(|error| tracing::info!("{error}")).ok()
 }
 
 /// Shared files as they were at the cut.
@@ -107,10 +104,9 @@ fn copy_files(dir: &Path, entries: &[&Entry], to: &Path) -> io::Result<()> {
     let files: Vec<_> = entries.iter().map(open).collect::<io::Result<_>>()?;
     let mut runs = VecDeque::new();
     for (from, to) in &files {
-        let end = from.metadata()?.len();
-        to.set_len(end)?;
+        to.set_len(from.metadata()?.len())?;
         let mut at = 0;
-        while let Some((first, stop)) = data(from, at, end)? {
+        while let Some((first, stop)) = host::next_data(from, at)? {
             at = stop;
             for first in (first..stop).step_by(PIECE as usize) {
                 runs.push_back(Run { from, to, first, bytes: (stop - first).min(PIECE) });
@@ -141,20 +137,6 @@ fn copy_files(dir: &Path, entries: &[&Entry], to: &Path) -> io::Result<()> {
             others.into_iter().try_for_each(|each| each.join().unwrap_or_else(|_| Err(panicked())));
         own.and(others)
     })
-}
-
-/// The next run of bytes, from `at` on, that are no hole: first, and one past the last.
-fn data(file: &File, at: u64, end: u64) -> io::Result<Option<(u64, u64)>> {
-    if at >= end {
-        return Ok(None);
-    }
-    let first = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-        Ok(first) if first < end => first,
-        Ok(_) | Err(Errno::NXIO) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let stop = rustix::fs::seek(file, SeekFrom::Hole(first))?;
-    Ok(Some((first, stop.min(end))))
 }
 
 #[cfg(test)]

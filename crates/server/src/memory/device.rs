@@ -255,7 +255,7 @@ impl DeviceMemory {
     }
 
     /// Moves copies to the host's memory; false when there are none here.
-    pub(crate) fn give_up_copies(&self) -> bool {
+    fn give_up_copies(&self) -> bool {
         self.copies().is_some_and(|copies| copies.give_up())
     }
 

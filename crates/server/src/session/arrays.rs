@@ -69,7 +69,7 @@ impl Execute for wire::ArrayCreate {
         let record =
             ArrayRecord { id: self.array, ctx: self.ctx, desc: self.desc, placement: Default::default() };
         let make = || Array::make(&session.placer, &ctx, record.clone(), Making::New);
-        let array = session.with_room(&ctx, bytes_of(&self.desc, 1), make)?;
+        let array = session.with_room(ctx.device(), bytes_of(&self.desc, 1), make)?;
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.arrays, self.array, array)
@@ -107,7 +107,7 @@ impl Execute for wire::MipmapCreate {
             placement: Default::default(),
         };
         let make = || Mipmap::make(&session.placer, &ctx, record.clone(), Making::New);
-        let mipmap = session.with_room(&ctx, bytes_of(&self.desc, self.levels), make)?;
+        let mipmap = session.with_room(ctx.device(), bytes_of(&self.desc, self.levels), make)?;
         let mut table = write(&session.table);
         table.changes += 1;
         insert(&mut table.mipmaps, self.mipmap, mipmap)

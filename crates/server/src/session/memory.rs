@@ -6,7 +6,7 @@ use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::memory::arena::ALIGNMENT;
 use crate::memory::{DeviceMemory, PAGE, Room, ShadowRecord};
-use crate::objects::{Context, Marker, Stream, StreamKey};
+use crate::objects::{Marker, Stream, StreamKey};
 use crate::{lock, read};
 use backend::Range;
 use wire::{ContextId, CuError, PinnedPlace};
@@ -16,22 +16,26 @@ impl Session {
         self.devices.get(device).ok_or_else(|| CuError::INVALID_DEVICE.into())
     }
 
-    /// Makes something of `bytes` bytes for which the device library needs memory of the context's device itself. What the
+    /// Makes something of `bytes` bytes for which the device library needs memory of the device itself. What the
     /// application has freed is there for it: a driver's `cuMemFree` would have waited for it, and so do we, now that it is needed.
     pub(super) fn with_room<T>(
         &self,
-        ctx: &Context,
+        device: usize,
         bytes: u64,
         mut make: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        let memory = self.device_memory(ctx.device())?;
+        let memory = self.device_memory(device)?;
         let mut backoff = Backoff::new();
         loop {
             match make() {
                 Err(failure) if failure.code == CuError::OUT_OF_MEMORY => {}
                 made => return made,
             }
-            let (free, _) = self.backend().memory_info(ctx.raw)?;
+            // Without a context nothing waits for work, whatever is free.
+            let free = match self.context_on(device) {
+                Some(ctx) => self.backend().memory_info(ctx.raw)?.0,
+                None => 0,
+            };
             match memory.make_room(bytes, free)? {
                 Room::Same => return Err(CuError::OUT_OF_MEMORY.into()),
                 Room::More => {}

@@ -31,22 +31,7 @@ impl Execute for wire::PhysicalCreate {
         let (device, handles, share) = (device.0, 1, None);
         let record = PhysicalRecord { id, device, bytes, handle_types, compressible, handles, share };
         let make = || lock(&session.virtual_memory).create(record.clone());
-        match session.context_on(device as usize) {
-            Some(ctx) => session.with_room(&ctx, bytes, make),
-            // Nothing is allocated there but, perhaps, copies of such pieces.
-            None => match make() {
-                Err(failure)
-                    if failure.code == CuError::OUT_OF_MEMORY
-                        && session
-                            .devices
-                            .get(device as usize)
-                            .is_some_and(|memory| memory.give_up_copies()) =>
-                {
-                    make()
-                }
-                made => made,
-            },
-        }
+        session.with_room(device as usize, bytes, make)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Copies of device memory: the application goes on while they are written, and is not in their way, nor they in its.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{ANYWHERE, App, BASIC, CTX, Images, LONG, SESSION, Thread};
+use crate::common::{ANYWHERE, App, BASIC, Begun, CTX, Images, LONG, SESSION, Thread};
 use image::ImageId;
 use server::capture::{CopyBudget, CopyRoom, Kept};
 use wire::*;
@@ -33,6 +33,13 @@ fn restored(app: App, thread: Thread, images: &Images, id: &ImageId) -> (App, Th
     let app = App::restore(dir, held, SESSION, &images.store.open_image(id).unwrap());
     let thread = app.thread();
     (app, thread)
+}
+
+/// A capture with copies; the gate is closed.
+fn begin(app: &App, images: &Images) -> Begun {
+    let room = app.session.room_for_copies(ANYWHERE);
+    app.session.close_gate(LONG).unwrap();
+    images.begin(&app.session, room)
 }
 
 fn free(thread: &mut Thread) -> u64 {
@@ -79,9 +86,7 @@ fn copies_give_way_to_what_is_allocated() {
     let address = thread.alloc(bytes);
     fill(&mut thread, address, bytes, 0);
     let before = free(&mut thread);
-    let room = app.session.room_for_copies(ANYWHERE);
-    app.session.close_gate(LONG).unwrap();
-    let begun = images.begin(&app.session, room);
+    let begun = begin(&app, &images);
     assert_eq!(begun.taken.kept.on_device, bytes);
     app.session.open_gate();
     assert_eq!(free(&mut thread), before);
@@ -106,9 +111,7 @@ fn a_piece_of_the_programs_own_is_given_room_too() {
     let images = Images::new();
     let address = thread.alloc(16 * MIB);
     fill(&mut thread, address, 16 * MIB, 0);
-    let room = app.session.room_for_copies(ANYWHERE);
-    app.session.close_gate(LONG).unwrap();
-    let begun = images.begin(&app.session, room);
+    let begun = begin(&app, &images);
     app.session.open_gate();
     let piece = PhysicalCreate {
         physical: PhysicalId(1),
@@ -130,9 +133,7 @@ fn copies_outlive_their_context() {
     let images = Images::new();
     let address = thread.alloc(8 * MIB);
     fill(&mut thread, address, 8 * MIB, 0);
-    let room = app.session.room_for_copies(ANYWHERE);
-    app.session.close_gate(LONG).unwrap();
-    let begun = images.begin(&app.session, room);
+    let begun = begin(&app, &images);
     app.session.open_gate();
     thread.call(ContextDestroy { ctx: CTX }).unwrap();
     let again = ContextId(9);
@@ -152,9 +153,7 @@ fn copies_are_lost_with_their_device() {
     let module = app.load(&mut thread, 2, BASIC);
     let wild = thread.function(module, 3, "wild");
     thread.synchronize().unwrap();
-    let room = app.session.room_for_copies(ANYWHERE);
-    app.session.close_gate(LONG).unwrap();
-    let begun = images.begin(&app.session, room);
+    let begun = begin(&app, &images);
     app.session.open_gate();
     thread.launch(wild, Stream::Legacy, 1, &[], &[]);
     assert_eq!(thread.synchronize(), Err(CuError::ILLEGAL_ADDRESS));
@@ -171,9 +170,7 @@ fn copies_that_nobody_writes_are_gone() {
     let address = thread.alloc(8 * MIB);
     fill(&mut thread, address, 8 * MIB, 0);
     for _ in 0..3 {
-        let room = app.session.room_for_copies(ANYWHERE);
-        app.session.close_gate(LONG).unwrap();
-        let begun = images.begin(&app.session, room);
+        let begun = begin(&app, &images);
         assert_eq!(begun.taken.kept.on_device, 8 * MIB);
         app.session.open_gate();
     }

@@ -4,7 +4,7 @@
 mod images;
 pub mod neighbour;
 
-pub use images::{ANYWHERE, Images, LONG, SESSION, manifest, rehearse, rehearse_on};
+pub use images::{ANYWHERE, Begun, Images, LONG, SESSION, manifest, rehearse, rehearse_on};
 
 use backend::Backend;
 use backend_soft::{Options, SoftBackend};
