@@ -177,6 +177,7 @@ impl From<TransferError> for std::io::Error {
 pub(crate) struct Buffers {
     address: *mut c_void,
     count: usize,
+    registered: bool,
     backend: Arc<dyn Backend>,
 }
 
@@ -189,6 +190,16 @@ impl Buffers {
     /// # Errors
     /// [`TransferError`] when they cannot be had.
     pub(crate) fn new(backend: &Arc<dyn Backend>, count: usize) -> Result<Self, TransferError> {
+        let mut buffers = Self::mapped(backend, count)?;
+        buffers.register()?;
+        Ok(buffers)
+    }
+
+    /// `count` buffers of memory that is there, and that is yet to be registered.
+    ///
+    /// # Errors
+    /// [`TransferError`] when they cannot be had.
+    pub(crate) fn mapped(backend: &Arc<dyn Backend>, count: usize) -> Result<Self, TransferError> {
         // SAFETY: a new mapping, wherever there is room.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
@@ -199,10 +210,25 @@ impl Buffers {
             )
         }
         .map_err(TransferError::Buffer)?;
-        let buffers = Self { address, count, backend: Arc::clone(backend) };
-        let range = buffers.range();
-        backend.register_host(range).map_err(|code| TransferError::Device { range, code })?;
+        let buffers = Self { address, count, registered: false, backend: Arc::clone(backend) };
+        // In huge pages, and before the device library's locks are taken.
+        // SAFETY: a mapping of our own; neither changes what is in it. Whoever registers it makes what is missing.
+        unsafe {
+            let _ = rustix::mm::madvise(address, count * CHUNK_SIZE, rustix::mm::Advice::LinuxHugepage);
+            let _ = rustix::mm::madvise(address, count * CHUNK_SIZE, rustix::mm::Advice::LinuxPopulateWrite);
+        }
         Ok(buffers)
+    }
+
+    /// Lets the devices copy from and to them.
+    ///
+    /// # Errors
+    /// The device library's.
+    pub(crate) fn register(&mut self) -> Result<(), TransferError> {
+        let range = self.range();
+        self.backend.register_host(range).map_err(|code| TransferError::Device { range, code })?;
+        self.registered = true;
+        Ok(())
     }
 
     /// Where they lie, side by side.
@@ -223,6 +249,19 @@ impl Buffers {
         fits
     }
 
+    /// Puts `bytes` at `offset`, where no copy reads; false when there is no room for them.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.count * CHUNK_SIZE);
+        if fits {
+            // SAFETY: as in `read`, the other way.
+            unsafe {
+                let to = self.address.cast::<u8>().add(offset);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+        }
+        fits
+    }
+
     fn buffer(&self, number: usize) -> *mut u8 {
         // SAFETY: the mapping has `count` chunks, and the number is taken modulo that.
         unsafe { self.address.cast::<u8>().add(number % self.count * CHUNK_SIZE) }
@@ -231,7 +270,9 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        let _ = self.backend.unregister_host(self.range());
+        if self.registered {
+            let _ = self.backend.unregister_host(self.range());
+        }
         // SAFETY: the mapping is ours, and no copy uses it: whoever made one has waited for it.
         let _ = unsafe { rustix::mm::munmap(self.address, self.count * CHUNK_SIZE) };
     }

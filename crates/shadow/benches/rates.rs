@@ -47,6 +47,11 @@ impl Device for Memory {
         false
     }
 
+    fn begun(&self) -> bool {
+        // As a server's threads for a GPU.
+        rustix::process::setpriority_process(None, -20).is_ok()
+    }
+
     fn failed(&self, error: Error) {
         eprintln!("{error}: {:?}", std::error::Error::source(&error));
         std::process::abort();

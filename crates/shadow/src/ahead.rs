@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
-/// The most pages that one fault moves: 2 MiB.
-pub(crate) const MOST: usize = 512;
+/// The most pages that one fault moves: 8 MiB.
+pub(crate) const MOST: usize = 2048;
+
+/// A walk for which so many are moved is fast, and gone ahead of: those of a huge page, 2 MiB.
+pub(crate) const FAST: usize = 512;
 
 /// How many walks are followed at a time: threads that each have a part, arrays that are read side by side.
 const ROWS: usize = 8;
@@ -13,6 +16,21 @@ const ROWS: usize = 8;
 struct Row {
     window: usize,
     last: Range<usize>,
+}
+
+impl Row {
+    /// Where what is moved from a page on ends, of so many pages; of a fast walk where a huge one does.
+    fn end(&self, page: usize, count: usize) -> usize {
+        let end = page.saturating_add(self.window);
+        let end = if self.window >= FAST { end.next_multiple_of(FAST) } else { end };
+        end.min(count)
+    }
+
+    /// The same backwards, for what ends before `end`.
+    fn begin(&self, end: usize) -> usize {
+        let begin = end.saturating_sub(self.window);
+        if self.window >= FAST { begin / FAST * FAST } else { begin }
+    }
 }
 
 /// The walks through a region, those that went on last in front.
@@ -40,8 +58,8 @@ impl Ahead {
         let row = &mut self.rows[0];
         row.window = (row.window * 2).min(MOST);
         match page == row.last.end {
-            true => page..page.saturating_add(row.window).min(count),
-            false => (page + 1).saturating_sub(row.window)..page + 1,
+            true => page..row.end(page, count),
+            false => row.begin(page + 1)..page + 1,
         }
     }
 
@@ -54,14 +72,15 @@ impl Ahead {
 
     /// Whether a walk got to the beginning of what was moved last.
     pub(crate) fn goes_on(&mut self, page: usize) -> bool {
-        let found = self.rows.iter().position(|row| row.window == MOST && row.last.start == page);
+        let found = self.rows.iter().position(|row| row.window >= FAST && row.last.start == page);
         found.map(|index| self.rows[..=index].rotate_right(1)).is_some()
     }
 
     /// Of which pages the next fault of the walk that went on last will be the first, if that goes forwards and as fast as it can.
-    pub(crate) fn next(&self, count: usize) -> Option<Range<usize>> {
-        let row = self.rows.first().filter(|row| row.window == MOST)?;
-        let next = row.last.end..row.last.end.saturating_add(MOST).min(count);
+    pub(crate) fn next(&mut self, count: usize) -> Option<Range<usize>> {
+        let row = self.rows.first_mut().filter(|row| row.window >= FAST)?;
+        row.window = (row.window * 2).min(MOST);
+        let next = row.last.end..row.end(row.last.end, count);
         (!next.is_empty()).then_some(next)
     }
 }

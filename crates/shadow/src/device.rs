@@ -32,8 +32,11 @@ pub trait Device: Send + Sync {
     /// called once.
     fn awaited(&self, _address: u64) {}
 
-    /// A thread begins that serves faults.
-    fn begun(&self) {}
+    /// A thread begins that serves faults, or helps one that does. Whether it goes before the application's own: one that does not would be waited for
+    /// behind them, and is not asked for help.
+    fn begun(&self) -> bool {
+        false
+    }
 
     /// Is called between any two steps; where a test makes a thread wait.
     fn between(&self, _: Step) {}

@@ -1,5 +1,6 @@
 //! Keeps the shadows of a session's regions in step with the device.
 
+use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::region::{Means, Occasion, Region};
 use crate::userfault::{Event, Userfault};
@@ -32,6 +33,7 @@ pub struct Keeper {
 pub(crate) struct Shared {
     pub(crate) userfault: Userfault,
     pub(crate) device: Arc<dyn Device>,
+    crew: Crew,
     work: Work,
     pub(crate) vigil: Vigil,
     /// By the first address behind each.
@@ -60,9 +62,11 @@ impl Keeper {
     /// When no thread or descriptor can be had.
     pub fn new(userfault: Userfault, device: Arc<dyn Device>, threads: usize) -> io::Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC;
+        let begun = Arc::clone(&device);
         let shared = Shared {
             userfault,
             device,
+            crew: Crew::new(move || begun.begun())?,
             work: Work::default(),
             vigil: Vigil::default(),
             regions: Mutex::default(),
@@ -179,7 +183,7 @@ impl Drop for Keeper {
 
 impl Shared {
     fn means(&self) -> Means<'_> {
-        Means { userfault: &self.userfault, device: &*self.device }
+        Means { userfault: &self.userfault, device: &*self.device, crew: &self.crew }
     }
 
     /// Serves a fault. Where there is no room, all others' pages make it.

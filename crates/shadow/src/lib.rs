@@ -9,6 +9,7 @@
 
 mod ahead;
 mod changes;
+mod crew;
 mod device;
 mod habit;
 mod keeper;

@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(serve(&mut pages, 121, Fault::Write), Service::Unprotect(121..123));
         assert_eq!(serve(&mut pages, 2995, Fault::Write), Service::Fetch(2995..2996));
         assert_eq!(serve(&mut pages, 2990, Fault::Read), Service::Fetch(2990..2995), "up to what is there");
-        assert_eq!(serve(&mut pages, 548, Fault::Read), Service::Fetch(548..1060), "several walks at a time");
+        assert_eq!(serve(&mut pages, 548, Fault::Read), Service::Fetch(548..1536), "several walks at a time");
         assert_eq!(serve(&mut pages, 2996, Fault::Write), Service::Fetch(2996..2998));
         assert_eq!(
             serve(&mut pages, 2998, Fault::Write),
@@ -286,15 +286,13 @@ mod tests {
             assert_eq!(pages.next(Fault::Read), None, "not fast yet");
         }
         serve(&mut pages, 448, Fault::Read);
-        assert_eq!(pages.next(Fault::Read), Some(960..1472));
-        pages.fetched(960..1472);
-        assert_eq!(pages.goes_on(961), None);
-        assert_eq!(pages.goes_on(960), Some(Fault::Read), "it has got there");
-        pages.written(2000..2001, None::<fn(usize) -> Box<[u8]>>);
-        assert_eq!(pages.next(Fault::Read), Some(1472..1984));
-        pages.fetched(1472..1984);
-        assert_eq!(pages.next(Fault::Read), Some(1984..2000), "up to what is there");
-        pages.fetched(1984..2000);
+        assert_eq!(pages.next(Fault::Read), Some(1024..2048), "where huge pages begin and end");
+        pages.fetched(1024..2048);
+        assert_eq!(pages.goes_on(1025), None);
+        assert_eq!(pages.goes_on(1024), Some(Fault::Read), "it has got there");
+        pages.written(2900..2901, None::<fn(usize) -> Box<[u8]>>);
+        assert_eq!(pages.next(Fault::Read), Some(2048..2900), "up to what is there");
+        pages.fetched(2048..2900);
         assert_eq!(pages.next(Fault::Read), None);
     }
 

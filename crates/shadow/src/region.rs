@@ -1,5 +1,6 @@
 //! One region: its pages, and the file that they lie in.
 
+use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::habit::Habit;
 use crate::pages::{Pages, Service};
@@ -13,8 +14,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-/// The most pages that are transferred at once: 2 MiB.
-const BATCH: usize = 512;
+/// The most pages that are transferred at once: those of a huge one, 2 MiB.
+const BATCH: usize = HUGE / PAGE;
 
 /// Bytes in a part of a region. Threads that touch different parts don't wait for each other.
 const PART: usize = 64 << 20;
@@ -43,6 +44,7 @@ struct Kept {
 pub(crate) struct Means<'a> {
     pub(crate) userfault: &'a Userfault,
     pub(crate) device: &'a dyn Device,
+    pub(crate) crew: &'a Crew,
 }
 
 /// Why pages are written back.
@@ -123,12 +125,8 @@ impl Region {
                     }
                     fetched => fetched.map(|()| run)?,
                 };
-                let (done, mapped) = means.userfault.map(self.of(&run), fault == Fault::Read);
-                // The program may have split the mapping; the others are mapped when they are touched.
-                if mapped.is_err() && page >= run.start + done / PAGE {
-                    self.map(means, page, fault == Fault::Read)?;
-                }
-                if run.len() == ahead::MOST {
+                self.map_all(means, &run, (Some(page), fault == Fault::Read))?;
+                if run.len() >= ahead::FAST {
                     self.go_ahead(means, pages, fault, loose);
                 }
                 Ok(())
@@ -158,7 +156,7 @@ impl Region {
         }
         let Some(run) = pages.next(fault) else { return };
         if self.fetch(means, pages, run.clone(), (fault, loose)).is_ok() {
-            let _ = means.userfault.map(self.of(&(run.start + 1..run.end)), fault == Fault::Read);
+            let _ = self.map_all(means, &(run.start + 1..run.end), (None, fault == Fault::Read));
         }
     }
 
@@ -170,19 +168,12 @@ impl Region {
         run: std::ops::Range<usize>,
         (fault, loose): (Fault, bool),
     ) -> Result<()> {
-        let there = self.pages_of_file(&run);
-        let made = if self.window.is_huge(there.start) {
-            let made = self.window.make(there);
-            made.is_ok().then(|| self.read(means, &run)).transpose()?;
-            made
-        } else {
-            let mut bytes = vec![0; run.len() * PAGE];
-            self.read_into(means, &run, &mut bytes)?;
-            self.window.write(there.start, &bytes)
-        };
-        if made.is_err() {
-            self.punch_exactly(run.clone())?;
-            return Err(Error::NoRoom(self.of(&run)));
+        match means.crew.each(&pieces(&run), |piece| self.make(means, piece)) {
+            Err(Error::NoRoom(_)) => {
+                self.punch_exactly(run.clone())?;
+                return Err(Error::NoRoom(self.of(&run)));
+            }
+            made => made?,
         }
         means.device.between(Step::Fetched);
         match fault {
@@ -190,6 +181,19 @@ impl Region {
             Fault::Write => self.give(pages, run, loose),
         }
         Ok(())
+    }
+
+    /// Makes pages in the file that are as on the device, not more than a huge one has.
+    fn make(&self, means: &Means<'_>, run: &std::ops::Range<usize>) -> Result<()> {
+        let there = self.pages_of_file(run);
+        let no_room = |_| Error::NoRoom(self.of(run));
+        if self.window.is_huge(there.start) {
+            self.window.make(there).map_err(no_room)?;
+            return self.read(means, run);
+        }
+        let mut bytes = vec![0; run.len() * PAGE];
+        self.read_into(means, run, &mut bytes)?;
+        self.window.write(there.start, &bytes).map_err(no_room)
     }
 
     /// Reads pages of the device into those of the file.
@@ -224,18 +228,19 @@ impl Region {
             return Ok(());
         }
         let changed = pages.changed(BATCH);
-        for run in &changed {
+        let known = &*pages;
+        means.crew.each(&changed, |run| {
             self.protect(means, run.clone(), true)?;
             means.device.between(Step::Protected);
-            self.write_back(means, pages, run.clone())?;
-            pages.clean(run.clone());
-            means.device.between(Step::Written);
-        }
+            self.write_back(means, known, run.clone())
+        })?;
+        changed.iter().for_each(|run| pages.clean(run.clone()));
+        means.device.between(Step::Written);
         let stay = match occasion {
             Occasion::Begin(work) => habit.begins(pages.seen(), changed, work),
             Occasion::End(work) => {
                 let keep = habit.ends(pages.seen(), work);
-                keep && pages.there(BATCH).iter().all(|run| self.read(means, run).is_ok())
+                keep && means.crew.each(&pages.there(BATCH), |run| self.read(means, run)).is_ok()
             }
             Occasion::Drop => false,
         };
@@ -321,6 +326,24 @@ impl Region {
         }
     }
 
+    /// Maps pages that the file has. Where the kernel refuses some, since the program has split the mapping, they are mapped when they are touched;
+    /// but one that somebody waits for at once.
+    fn map_all(
+        &self,
+        means: &Means<'_>,
+        run: &std::ops::Range<usize>,
+        (waited, protect): (Option<usize>, bool),
+    ) -> Result<()> {
+        means.crew.each(&pieces(run), |piece| {
+            let (done, mapped) = means.userfault.map(self.of(piece), protect);
+            let refused = piece.start + done / PAGE..piece.end;
+            match waited.filter(|page| mapped.is_err() && refused.contains(page)) {
+                Some(page) => self.map(means, page, protect),
+                None => Ok(()),
+            }
+        })
+    }
+
     /// Maps a page that the file has, for whom waits for it.
     fn map(&self, means: &Means<'_>, page: usize, protect: bool) -> Result<()> {
         self.kernel("UFFDIO_CONTINUE", page..page + 1, |range| match means.userfault.map(range, protect).1 {
@@ -369,6 +392,12 @@ impl Region {
         let at = (self.pages_of_file(&(page..page + 1)).start * PAGE) as u64;
         rustix::fs::seek(self.window.file(), rustix::fs::SeekFrom::Data(at)) == Ok(at)
     }
+}
+
+/// What of a run lies in one huge page each.
+fn pieces(run: &std::ops::Range<usize>) -> Vec<std::ops::Range<usize>> {
+    let first = run.start / BATCH * BATCH;
+    (first..run.end).step_by(BATCH).map(|at| at.max(run.start)..(at + BATCH).min(run.end)).collect()
 }
 
 fn is(error: &io::Error, codes: &[Errno]) -> bool {

@@ -16,7 +16,7 @@ const REFRESH: Duration = Duration::from_millis(100);
 
 /// Serves faults until there is something in `stop`. Should that end otherwise, who touches a page would wait for ever.
 pub(crate) fn run(shared: &Shared, stop: &OwnedFd) {
-    shared.device.begun();
+    let _ = shared.device.begun();
     let served = catch_unwind(AssertUnwindSafe(|| faults(shared, stop)));
     match served.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))) {
         Ok(()) => {}

@@ -31,8 +31,6 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use store::{ChunkWriter, Draft, Store, WriteOptions};
 
-/// The value of `--device` for a GPU.
-const GPU: &str = "gpu";
 /// First pause before the gate is tried again; it doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(100);
 /// No pause is longer.
@@ -215,9 +213,7 @@ impl<'a> Cut<'a> {
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
-        // On a GPU copies have not been tried yet.
-        let copies = !stop && self.job.sessions.target().device != GPU;
-        Ask::Prepare { store, draft, compress, reread: stop, copies: copies.then_some(budget) }
+        Ask::Prepare { store, draft, compress, reread: stop, copies: (!stop).then_some(budget) }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.

@@ -11,7 +11,7 @@ pub use places::{CopyBudget, CopyRoom};
 
 use self::copies::Block;
 use self::pieces::{Piece, clear_dead, pieces};
-use self::places::{Place, Planned, places};
+use self::places::{Part, Place, Planned, places};
 use crate::failure::Failure;
 use crate::memory::PhysicalRecord;
 use crate::objects::Context;
@@ -148,13 +148,9 @@ struct Copied {
     range: Range,
     /// What of it is not written as zeros, if not all.
     live: Option<Vec<Range>>,
-    at: CopiedTo,
-}
-
-/// Where a copy begins.
-enum CopiedTo {
-    Device(usize, u64),
-    Host(u64),
+    device: usize,
+    /// Where it lies, from front to back.
+    parts: Vec<Part>,
 }
 
 /// Contexts in whose legacy streams copies are under way: nothing that they read or write may go before they are complete.
@@ -284,7 +280,7 @@ impl Session {
         let planned: Vec<Planned> = items.iter().map(Item::planned).collect();
         let mut budgets = self.budgets(room, &items);
         let (planned, on_devices) = loop {
-            let planned = places(&planned, &budgets, room.host_bytes());
+            let planned = places(&planned, &budgets, &room.slices());
             match self.make_copies(&planned, &items) {
                 Ok(copies) => break (planned, copies),
                 // The device has less than it said.
@@ -294,27 +290,30 @@ impl Session {
         let mut copies =
             Copies { copied: Vec::new(), on_devices, kept: Kept::default(), at_once: Vec::new() };
         let mut under_way = UnderWay::on(&**backend);
-        for (item, place) in items.into_iter().zip(planned) {
-            let (device, bytes) = (item.ctx.device(), item.source.bytes());
-            let (to, at) = match place {
-                Place::Now => {
-                    copies.at_once.push(item);
-                    continue;
-                }
-                Place::Device(offset) => {
-                    copies.kept.on_device += bytes;
-                    (self.config.layout.copies(device).base + offset, CopiedTo::Device(device, offset))
-                }
-                Place::Host(offset) => {
-                    copies.kept.on_host += bytes;
-                    (room.host_base() + offset, CopiedTo::Host(offset))
-                }
+        for (item, parts) in items.into_iter().zip(planned) {
+            let Some(parts) = parts else {
+                copies.at_once.push(item);
+                continue;
             };
+            let (device, mut first) = (item.ctx.device(), 0);
             under_way.in_context(&item.ctx);
-            let copied = item.source.read(&**backend, (&item.ctx, StreamArg::Legacy), 0, bytes, to);
-            copied.map_err(|code| item.source.failed(code))?;
+            for (bytes, place) in &parts {
+                let to = match place {
+                    Place::Device(offset) => {
+                        copies.kept.on_device += bytes;
+                        self.config.layout.copies(device).base + offset
+                    }
+                    Place::Host(slice, offset) => {
+                        copies.kept.on_host += bytes;
+                        room.base(*slice) + offset
+                    }
+                };
+                let copied = item.source.read(&**backend, (&item.ctx, StreamArg::Legacy), first, *bytes, to);
+                copied.map_err(|code| item.source.failed(code))?;
+                first += bytes;
+            }
             let range = item.range();
-            copies.copied.push(Copied { kind: item.kind, range, live: item.live, at });
+            copies.copied.push(Copied { kind: item.kind, range, live: item.live, device, parts });
         }
         under_way.finish().map_err(|code| CaptureError::Transfer(TransferError::Copies(code)))?;
         Ok(copies)
@@ -374,15 +373,9 @@ impl Taken {
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
     ) -> Result<Vec<u8>, CaptureError> {
         self.on_devices.0.values().for_each(|copies| copies.make_ready());
-        for Copied { kind, range, live, at } in &self.copied {
-            write(writer, kind, (*range, live.as_deref()), &mut |offset, room| {
-                match at {
-                    CopiedTo::Device(device, from) => match self.on_devices.0.get(device) {
-                        Some(copies) => copies.read(from + offset, room)?,
-                        None => return Err(std::io::ErrorKind::NotFound.into()),
-                    },
-                    CopiedTo::Host(from) => self.room.read(from + offset, room)?,
-                }
+        for copied in &self.copied {
+            write(writer, &copied.kind, (copied.range, copied.live.as_deref()), &mut |offset, room| {
+                self.read(copied, offset, room)?;
                 progress(room.len() as u64)
             })?;
         }
@@ -390,9 +383,29 @@ impl Taken {
         writer.put(ObjectKind::SessionState { session: self.session }, &bytes)?;
         Ok(bytes)
     }
+
+    /// Fills `room`, a chunk at most, with what is copied from `offset` on, where a chunk begins.
+    fn read(&self, copied: &Copied, offset: u64, room: &mut [u8]) -> std::io::Result<()> {
+        let mut within = offset;
+        let found = copied.parts.iter().find(|(bytes, _)| match within.checked_sub(*bytes) {
+            Some(behind) => {
+                within = behind;
+                false
+            }
+            None => true,
+        });
+        match found {
+            Some((_, Place::Device(from))) => match self.on_devices.0.get(&copied.device) {
+                Some(copies) => Ok(copies.read(from + within, room)?),
+                None => Err(std::io::ErrorKind::NotFound.into()),
+            },
+            Some((_, Place::Host(slice, from))) => self.room.read(*slice, from + within, room),
+            None => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
 }
 
-/// Writes an object, piece by piece as `fill` gives the bytes; what is not live as zeros.
+/// Writes an object, a chunk at a time as `fill` gives the bytes; what is not live as zeros.
 fn write(
     writer: &ChunkWriter,
     kind: &ObjectKind,

@@ -4,20 +4,23 @@ use super::{Block, DeviceCopies, Item, OnDevices};
 use crate::lock;
 use crate::memory::ARENA_BYTES;
 use crate::session::Session;
-use crate::transfer::Buffers;
-use backend::{BLOCK_GRANULARITY, Range};
+use crate::transfer::{Buffers, TransferError};
+use backend::{BLOCK_GRANULARITY, Backend, Range};
 use image::CHUNK_SIZE;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use wire::CuError;
 
 /// Copies begin at multiples of this, as allocations do.
 const ALIGNMENT: u64 = 512;
-/// The most of the host's memory that a session's copies take: to register it takes the device library a second for each few GiB, in which
-/// other registrations wait.
-const HOST_MOST: u64 = 4 << 30;
+/// The host's memory is had in slices: while the device library registers one, whatever else the application asks of it waits.
+const SLICE: u64 = 32 << 20;
+/// Threads that make slices: of all but one the memory is made while another one's is registered.
+const THREADS: usize = 3;
 
 /// Where copies may lie, beside other sessions'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,29 +34,29 @@ pub struct CopyBudget {
 /// Room for copies.
 pub struct CopyRoom {
     on_devices: bool,
-    host: Option<Buffers>,
+    slices: Vec<Buffers>,
 }
 
 impl CopyRoom {
     /// None: everything is written while the application stands still.
     #[must_use]
     pub fn none() -> Self {
-        Self { on_devices: false, host: None }
+        Self { on_devices: false, slices: Vec::new() }
     }
 
-    /// Bytes of the host's memory.
-    pub(super) fn host_bytes(&self) -> u64 {
-        self.host.as_ref().map_or(0, |host| host.range().bytes)
+    /// Bytes of each slice of the host's memory.
+    pub(super) fn slices(&self) -> Vec<u64> {
+        self.slices.iter().map(|slice| slice.range().bytes).collect()
     }
 
-    /// Where that begins.
-    pub(super) fn host_base(&self) -> u64 {
-        self.host.as_ref().map_or(0, |host| host.range().base)
+    /// Where a slice begins.
+    pub(super) fn base(&self, slice: usize) -> u64 {
+        self.slices.get(slice).map_or(0, |slice| slice.range().base)
     }
 
-    /// Fills `room` from the host's memory, from `offset` on.
-    pub(super) fn read(&self, offset: u64, room: &mut [u8]) -> io::Result<()> {
-        let read = self.host.as_ref().is_some_and(|host| host.read(offset as usize, room));
+    /// Fills `room` from a slice, from `offset` on.
+    pub(super) fn read(&self, slice: usize, offset: u64, room: &mut [u8]) -> io::Result<()> {
+        let read = self.slices.get(slice).is_some_and(|slice| slice.read(offset as usize, room));
         if read { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 }
@@ -65,44 +68,69 @@ pub(super) struct Planned {
     pub(super) bytes: u64,
 }
 
-/// Where it goes.
+/// Where bytes of a copy lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Into the copies on its device, at this offset.
+    /// In the copies on its device, from this offset on.
     Device(u64),
-    /// Into the host's memory, at this offset.
-    Host(u64),
-    /// Into the store, at once.
-    Now,
+    /// In a slice of the host's memory, from this offset on.
+    Host(usize, u64),
 }
 
-/// Places all, each on its device if what is before it leaves room in that device's budget, else in the host's memory, else nowhere.
-pub(super) fn places(planned: &[Planned], budgets: &BTreeMap<usize, u64>, host: u64) -> Vec<Place> {
-    let mut ends: BTreeMap<usize, u64> = BTreeMap::new();
-    let mut host_end = 0;
-    let take = |end: &mut u64, bytes: u64, budget: u64| {
-        let begin = end.checked_next_multiple_of(ALIGNMENT)?;
-        *end = begin.checked_add(bytes).filter(|end| *end <= budget)?;
-        Some(begin)
-    };
+/// So many bytes of a copy, which begin there. All parts but the last are whole chunks.
+pub(super) type Part = (u64, Place);
+
+/// Room that is taken from front to back.
+struct Room {
+    end: u64,
+    budget: u64,
+}
+
+impl Room {
+    fn new(budget: u64) -> Self {
+        Self { end: 0, budget }
+    }
+
+    /// All of so many bytes, or the whole chunks of it that there is room for: where they begin, and how many.
+    fn take(&mut self, bytes: u64) -> Option<(u64, u64)> {
+        let begin = self.end.checked_next_multiple_of(ALIGNMENT)?;
+        let left = self.budget.checked_sub(begin)?;
+        let taken = if bytes <= left { bytes } else { left / CHUNK_SIZE as u64 * CHUNK_SIZE as u64 };
+        self.end = if taken > 0 { begin + taken } else { self.end };
+        (taken > 0).then_some((begin, taken))
+    }
+}
+
+/// Places all, each on its device as far as what is before it leaves room in that device's budget, the rest in the host's memory. `None` for what
+/// does not find room for all of it: it goes into the store, at once.
+pub(super) fn places(
+    planned: &[Planned],
+    budgets: &BTreeMap<usize, u64>,
+    slices: &[u64],
+) -> Vec<Option<Vec<Part>>> {
+    let mut devices: BTreeMap<usize, Room> =
+        budgets.iter().map(|(device, bytes)| (*device, Room::new(*bytes))).collect();
+    let mut slices: Vec<Room> = slices.iter().map(|bytes| Room::new(*bytes)).collect();
     let place = |each: &Planned| {
-        if each.bytes == 0 {
-            return Place::Now;
-        }
-        let end = ends.entry(each.device).or_default();
-        let before = *end;
-        if let Some(begin) = take(end, each.bytes, budgets.get(&each.device).copied().unwrap_or(0)) {
-            return Place::Device(begin);
-        }
-        *end = before;
-        let before = host_end;
-        match take(&mut host_end, each.bytes, host) {
-            Some(begin) => Place::Host(begin),
-            None => {
-                host_end = before;
-                Place::Now
+        let (mut parts, mut left) = (Vec::new(), each.bytes);
+        let on_device = devices.get_mut(&each.device).into_iter().map(|room| (None, room));
+        let on_host = slices.iter_mut().enumerate().map(|(slice, room)| (Some(slice), room));
+        let mut rooms: Vec<_> = on_device.chain(on_host).collect();
+        let before: Vec<u64> = rooms.iter().map(|(_, room)| room.end).collect();
+        for (slice, room) in &mut rooms {
+            if let Some((begin, bytes)) = room.take(left) {
+                parts.push((bytes, slice.map_or(Place::Device(begin), |slice| Place::Host(slice, begin))));
+                left -= bytes;
+            }
+            if left == 0 {
+                break;
             }
         }
+        if left > 0 || parts.is_empty() {
+            rooms.iter_mut().zip(before).for_each(|((_, room), end)| room.end = end);
+            return None;
+        }
+        Some(parts)
     };
     planned.iter().map(place).collect()
 }
@@ -119,16 +147,11 @@ impl Session {
         let CopyBudget { on_devices, on_host } = budget;
         let live: u64 = (0..self.devices.len()).map(|device| self.wanted_on_host(device, on_devices)).sum();
         // Some more: the application goes on meanwhile.
-        let wanted = live.saturating_add(live / 16);
-        let count = wanted.min(on_host).min(HOST_MOST).div_ceil(CHUNK_SIZE as u64);
-        let host = usize::try_from(count).ok().filter(|count| *count > 0).map(|count| {
-            Buffers::new(&self.placer.backend, count)
-                .inspect_err(|error| tracing::info!("no room in the host's memory for copies: {error}"))
-        });
-        CopyRoom { on_devices, host: host.and_then(Result::ok) }
+        let wanted = live.saturating_add(live / 16).min(on_host);
+        CopyRoom { on_devices, slices: slices(&self.placer.backend, wanted) }
     }
 
-    /// How much memory of a device is live, unless `copies` find room for it there; they get addresses.
+    /// How much memory of a device is live that `copies` find no room for there; they get addresses.
     fn wanted_on_host(&self, device: usize, copies: bool) -> u64 {
         let Some(ctx) = self.context_on(device) else { return 0 };
         // Whoever makes copies finds out whether there are any.
@@ -140,10 +163,9 @@ impl Session {
             .filter(|record| record.device as usize == device)
             .map(|record| record.bytes)
             .sum();
-        let live = arena.saturating_add(pieces);
         let free = self.backend().memory_info(ctx.raw).map_or(0, |(free, _)| free);
-        // Nothing is divided, so what does not fit may be any part of it.
-        if copies && live <= share_of(free) { 0 } else { live }
+        let there = if copies { share_of(free) } else { 0 };
+        arena.saturating_add(pieces).saturating_sub(there)
     }
 
     /// What copies may take of each device on which there is something.
@@ -159,11 +181,17 @@ impl Session {
     }
 
     /// Makes the blocks for what is placed on devices; `Err` with a device that has no room for its.
-    pub(super) fn make_copies(&self, planned: &[Place], items: &[Item<'_>]) -> Result<OnDevices, usize> {
+    pub(super) fn make_copies(
+        &self,
+        planned: &[Option<Vec<Part>>],
+        items: &[Item<'_>],
+    ) -> Result<OnDevices, usize> {
         let mut ends: BTreeMap<usize, (u64, &Item<'_>)> = BTreeMap::new();
-        for (place, item) in planned.iter().zip(items) {
-            if let Place::Device(offset) = place {
-                ends.insert(item.ctx.device(), (offset + item.source.bytes(), item));
+        for (parts, item) in planned.iter().zip(items) {
+            for (bytes, place) in parts.iter().flatten() {
+                if let Place::Device(offset) = place {
+                    ends.insert(item.ctx.device(), (offset + bytes, item));
+                }
             }
         }
         let mut made = OnDevices::default();
@@ -190,20 +218,80 @@ impl Session {
     }
 }
 
+/// Slices of the host's memory of so many bytes together, or of as many as can be had. The application uses the device meanwhile, for half of the time.
+fn slices(backend: &Arc<dyn Backend>, wanted: u64) -> Vec<Buffers> {
+    let firsts: Vec<u64> = (0..wanted).step_by(SLICE as usize).collect();
+    let (next, turn) = (AtomicUsize::new(0), Mutex::new(()));
+    let make = |first: &u64| {
+        let count = (wanted - first).min(SLICE).div_ceil(CHUNK_SIZE as u64);
+        let mut slice = Buffers::mapped(backend, count as usize)?;
+        let _turn = lock(&turn);
+        let begun = Instant::now();
+        slice.register()?;
+        if firsts.len() > 1 {
+            std::thread::sleep(begun.elapsed());
+        }
+        Ok::<_, TransferError>(slice)
+    };
+    let work = || {
+        let mut made = Vec::new();
+        while let Some(first) = firsts.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match make(first) {
+                Ok(slice) => made.push(slice),
+                Err(error) => {
+                    tracing::info!("the host has no more room for copies: {error}");
+                    next.store(firsts.len(), Ordering::Relaxed);
+                }
+            }
+        }
+        made
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..THREADS.min(firsts.len())).map(|_| scope.spawn(work)).collect();
+        let mut all = work();
+        all.extend(others.into_iter().flat_map(|other| other.join().unwrap_or_default()));
+        all
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CHUNK: u64 = CHUNK_SIZE as u64;
 
     #[test]
     fn what_has_no_room_goes_further() {
         let planned = [(0, 1000), (0, 600), (1, 300), (0, 480), (0, 2000)];
         let planned = planned.map(|(device, bytes)| Planned { device, bytes });
         let budgets = BTreeMap::from([(0, 2048), (1, 100)]);
-        let found = places(&planned, &budgets, 1000);
+        let found = places(&planned, &budgets, &[700, 600]);
+        let whole = |bytes, place| Some(vec![(bytes, place)]);
         assert_eq!(
             found,
-            [Place::Device(0), Place::Device(1024), Place::Host(0), Place::Host(512), Place::Now]
+            [
+                whole(1000, Place::Device(0)),
+                whole(600, Place::Device(1024)),
+                whole(300, Place::Host(0, 0)),
+                whole(480, Place::Host(1, 0)),
+                None
+            ]
         );
-        assert_eq!(places(&planned[..1], &BTreeMap::new(), 0), [Place::Now]);
+        assert_eq!(places(&planned[..1], &BTreeMap::new(), &[]), [None]);
+    }
+
+    #[test]
+    fn what_has_room_in_several_places_is_divided_into_chunks() {
+        let planned = [5 * CHUNK + 7, 3 * CHUNK, 5 * CHUNK, CHUNK].map(|bytes| Planned { device: 0, bytes });
+        let budgets = BTreeMap::from([(0, 2 * CHUNK + 100)]);
+        let found = places(&planned, &budgets, &[2 * CHUNK, 3 * CHUNK + 600, CHUNK]);
+        let first = vec![
+            (2 * CHUNK, Place::Device(0)),
+            (2 * CHUNK, Place::Host(0, 0)),
+            (CHUNK + 7, Place::Host(1, 0)),
+        ];
+        let second = vec![(2 * CHUNK, Place::Host(1, CHUNK + 512)), (CHUNK, Place::Host(2, 0))];
+        assert_eq!(found[..3], [Some(first), Some(second), None]);
+        assert_eq!(found[3], None, "a chunk that has not even found room for itself");
     }
 }

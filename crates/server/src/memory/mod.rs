@@ -13,6 +13,7 @@ mod pinned;
 pub mod pool;
 mod shadows;
 mod slabs;
+mod staging;
 mod virtual_memory;
 
 pub use claims::Claims;

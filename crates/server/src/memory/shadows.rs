@@ -1,6 +1,7 @@
 //! Managed memory by shadow pages (`docs/shadow-pages.md`): device memory here, and in the application, at the same address, a file
 //! whose pages are kept in step with it.
 
+use super::staging::Staging;
 use crate::failure::{Failure, Result};
 use crate::lock;
 use crate::objects::{Stream, in_use};
@@ -66,7 +67,7 @@ impl Shadows {
         Self {
             wanted,
             dir,
-            side: Arc::new(Side { backend, session: OnceLock::new() }),
+            side: Arc::new(Side { staging: Staging::new(&backend), backend, session: OnceLock::new() }),
             live: Mutex::default(),
             keeper: OnceLock::new(),
             arriving: Mutex::default(),
@@ -311,6 +312,7 @@ fn chain(error: &shadow::Error) -> String {
 /// The device's side of it.
 struct Side {
     backend: Arc<dyn Backend>,
+    staging: Staging,
     session: OnceLock<Weak<Session>>,
 }
 
@@ -346,8 +348,14 @@ impl Side {
 
 impl Device for Side {
     fn read(&self, address: u64, bytes: &mut [u8]) -> std::result::Result<(), DeviceError> {
-        let copy = (bytes.as_mut_ptr() as u64, address, bytes.len());
-        self.copy((address, bytes.len()), std::iter::once(copy))
+        let from = (address, bytes.len());
+        let Some(buffer) = self.staging.take(bytes.len()) else {
+            return self.copy(from, std::iter::once((bytes.as_mut_ptr() as u64, address, bytes.len())));
+        };
+        self.copy(from, std::iter::once((buffer.range().base, address, bytes.len())))?;
+        buffer.read(0, bytes);
+        self.staging.put(buffer);
+        Ok(())
     }
 
     fn write(
@@ -356,10 +364,17 @@ impl Device for Side {
         bytes: &[u8],
         parts: &[std::ops::Range<usize>],
     ) -> std::result::Result<(), DeviceError> {
-        let copy = |part: &std::ops::Range<usize>| {
-            (address + part.start as u64, bytes[part.clone()].as_ptr() as u64, part.len())
-        };
-        self.copy((address, bytes.len()), parts.iter().map(copy))
+        let to = (address, bytes.len());
+        let copy = |from: u64, part: &std::ops::Range<usize>| (address + part.start as u64, from, part.len());
+        if let [part] = parts
+            && let Some(buffer) = self.staging.take(part.len())
+        {
+            buffer.write(0, &bytes[part.clone()]);
+            self.copy(to, std::iter::once(copy(buffer.range().base, part)))?;
+            self.staging.put(buffer);
+            return Ok(());
+        }
+        self.copy(to, parts.iter().map(|part| copy(bytes[part.clone()].as_ptr() as u64, part)))
     }
 
     fn is_busy(&self) -> bool {
@@ -374,10 +389,8 @@ impl Device for Side {
         );
     }
 
-    fn begun(&self) {
-        if !self.backend.runs_on_cores() {
-            take_precedence();
-        }
+    fn begun(&self) -> bool {
+        !self.backend.runs_on_cores() && take_precedence()
     }
 
     fn failed(&self, error: shadow::Error) {

@@ -34,14 +34,16 @@ const SLACK_NS: u64 = 1000;
 
 /// Lets this thread, which the application waits for, run before the application's own. Natively it would be one of those: a program with a
 /// thread for every core that waits, or computes, in each of them leaves no core to this one, and whoever has to share one loses several
-/// milliseconds at a time. It sleeps when it has nothing to do.
-pub(crate) fn take_precedence() {
+/// milliseconds at a time. It sleeps when it has nothing to do. False where that is not permitted.
+pub(crate) fn take_precedence() -> bool {
     let raised = getpriority_process(None).and_then(|nice| setpriority_process(None, nice - PRECEDENCE));
     // Its sleeps while it waits for the device are short, and no longer than they have to be.
     let woken = set_current_timer_slack(NonZeroU64::new(SLACK_NS));
+    let is_raised = raised.is_ok();
     for error in [raised.err(), woken.err()].into_iter().flatten() {
         tracing::debug!(%error, "a thread has no precedence");
     }
+    is_raised
 }
 
 /// The threads of a session.
@@ -89,7 +91,7 @@ impl Rings {
         let serve = move || {
             let _end = EndOnPanic(&rings.session);
             if !rings.session.backend().runs_on_cores() {
-                take_precedence();
+                let _ = take_precedence();
             }
             if let Err(error) = rings.session.serve_ring(index) {
                 tracing::error!(%error, "the session ends");

@@ -54,7 +54,7 @@ fn what_happens_behind_the_cut_is_in_no_image() {
     let written = Kept { written: bytes, ..Kept::default() };
     for (memory, budget, expected) in [
         (roomy, Some(ANYWHERE), Kept { on_device: bytes, ..Kept::default() }),
-        (tight, Some(ANYWHERE), on_host),
+        (tight, Some(ANYWHERE), Kept { on_device: 2 * MIB, on_host: bytes - 2 * MIB, ..Kept::default() }),
         (roomy, Some(CopyBudget { on_devices: false, ..ANYWHERE }), on_host),
         (tight, Some(CopyBudget { on_host: 4 * MIB, ..ANYWHERE }), written),
         (roomy, None, written),

@@ -235,11 +235,11 @@ fn few_transfers_move_many_pages() {
     let large = range(&shadows[0], 4096).bytes as usize;
     // A copy may begin at either end, and touch the other first.
     let read = moved(&mut || drop(shadows[0].read(0, large)));
-    assert!((11..14).contains(&read), "64, 128, … 512 pages at a time: {read}");
+    assert!((11..14).contains(&read), "64, 128, … pages at a time, 512 in one: {read}");
     drop(keeper.reach(Scope::All).unwrap());
     keeper.settle().unwrap();
     let written = moved(&mut || shadows[0].write(0, &vec![7; large]));
-    assert!((17..20).contains(&written), "1, 2, 4, … 512 at a time: {written}");
+    assert!((17..20).contains(&written), "1, 2, 4, … at a time: {written}");
     assert_eq!(moved(&mut || keeper.write_back().unwrap()), 8, "2 MiB at a time");
     assert_eq!(moved(&mut || shadows[1].write(9 * PAGE, b"x")), 1, "a small region moves whole");
     assert_eq!(moved(&mut || drop(shadows[1].read(0, 16 * PAGE))), 0);
@@ -328,6 +328,45 @@ fn a_program_may_split_a_mapping() {
         shadow.write(3 * PAGE, &[6; PAGE]);
         keeper.write_back().unwrap();
         assert_eq!(model.load(shadow.address() + 2 * PAGE as u64, 3 * PAGE), [6; 3 * PAGE]);
+    }
+}
+
+/// As much as is moved side by side, both ways, in mappings that the program has split too.
+#[test]
+fn who_walks_through_much_sees_all_of_it() {
+    use rustix::mm::{MprotectFlags, mprotect};
+    const PAGES: usize = 9000;
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
+    let (shadow, stream) = (&shadows[0], Stream::new(&model));
+    let contents = |turn: usize| -> Vec<u8> {
+        let word = |index: usize| (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ turn as u64);
+        (0..PAGES * PAGE / 8).flat_map(|index| word(index).to_le_bytes()).collect()
+    };
+    for turn in 0..4 {
+        if turn == 2 {
+            let part = (shadow.address() + 3000 * PAGE as u64) as *mut std::ffi::c_void;
+            // SAFETY: it may be read and written as before.
+            unsafe { mprotect(part, PAGE, MprotectFlags::READ | MprotectFlags::WRITE | MprotectFlags::EXEC) }
+                .unwrap();
+        }
+        let (address, kernel) = (shadow.address(), contents(turn));
+        let reach = keeper.reach(Scope::All).unwrap();
+        stream.submit(move |device| device.store(address, &kernel));
+        drop(reach);
+        stream.wait();
+        keeper.settle().unwrap();
+        let expected = contents(turn);
+        for at in (0..PAGES).step_by(100) {
+            let bytes = at * PAGE..(at + 100) * PAGE;
+            assert!(shadow.read(bytes.start, bytes.len()) == expected[bytes], "turn {turn}, page {at}");
+        }
+        let written = contents(turn + 100);
+        for at in (0..PAGES).step_by(100) {
+            shadow.write(at * PAGE, &written[at * PAGE..(at + 100) * PAGE]);
+        }
+        keeper.write_back().unwrap();
+        assert!(model.load(address, PAGES * PAGE) == written, "turn {turn}, the device");
     }
 }
 

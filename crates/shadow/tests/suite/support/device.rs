@@ -68,6 +68,10 @@ impl Model {
 }
 
 impl Device for Model {
+    fn begun(&self) -> bool {
+        true
+    }
+
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.transfers.fetch_add(1, Ordering::Relaxed);
         self.at(address, bytes.len(), |(index, byte)| bytes[index] = byte.load(Ordering::Relaxed));

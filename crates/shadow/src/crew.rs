@@ -1,0 +1,55 @@
+//! Threads that move parts of memory side by side: one core copies, and has pages made and mapped, more slowly than a program reads.
+
+use crate::Result;
+use rayon::prelude::*;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
+
+/// More threads than this gain nothing: the device's copies take turns.
+const MOST: usize = 4;
+
+/// As many threads as there are cores for, up to [`MOST`].
+pub(crate) struct Crew {
+    pool: rayon::ThreadPool,
+    /// Whether they help.
+    ready: Arc<AtomicBool>,
+}
+
+impl Crew {
+    /// `begun` is called in each thread, first, and says whether it is one that helps.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    pub(crate) fn new(begun: impl Fn() -> bool + Send + Sync + 'static) -> io::Result<Self> {
+        let ready = Arc::new(AtomicBool::new(false));
+        let helps = Arc::clone(&ready);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(available_parallelism().map_or(1, usize::from).min(MOST))
+            .thread_name(|number| format!("shadow-{number}"))
+            .start_handler(move |_| {
+                if begun() {
+                    helps.store(true, Ordering::Relaxed);
+                }
+            });
+        Ok(Self { pool: pool.build().map_err(io::Error::other)?, ready })
+    }
+
+    /// Does something with each of them, side by side if there are several. What is done must not wait for whoever may wait in here.
+    ///
+    /// # Errors
+    /// One of those that there were; the others may have been done or not.
+    pub(crate) fn each<T: Sync>(
+        &self,
+        parts: &[T],
+        work: impl Fn(&T) -> Result<()> + Sync + Send,
+    ) -> Result<()> {
+        match parts {
+            [_, _, ..] if self.ready.load(Ordering::Relaxed) => {
+                self.pool.install(|| parts.par_iter().try_for_each(work))
+            }
+            parts => parts.iter().try_for_each(work),
+        }
+    }
+}
