@@ -4,14 +4,13 @@ use super::{Block, DeviceCopies, Item, OnDevices};
 use crate::lock;
 use crate::memory::ARENA_BYTES;
 use crate::session::Session;
-use crate::transfer::{Buffers, TransferError};
+use crate::transfer::Buffers;
 use backend::{BLOCK_GRANULARITY, Backend, Range};
 use image::CHUNK_SIZE;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 use wire::CuError;
 
@@ -19,8 +18,8 @@ use wire::CuError;
 const ALIGNMENT: u64 = 512;
 /// The host's memory is had in slices: while the device library registers one, whatever else the application asks of it waits.
 const SLICE: u64 = 32 << 20;
-/// Threads that make slices: of all but one the memory is made while another one's is registered.
-const THREADS: usize = 3;
+/// For how many times as long the application's calls then have no such neighbour.
+const PAUSE: u32 = 3;
 
 /// Where copies may lie, beside other sessions'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -218,40 +217,29 @@ impl Session {
     }
 }
 
-/// Slices of the host's memory of so many bytes together, or of as many as can be had. The application uses the device meanwhile, for half of the time.
+/// Slices of the host's memory of so many bytes together, or of as many as can be had. One after the other: making memory in one thread slows down its
+/// registration in another, and so the application, ten times.
 fn slices(backend: &Arc<dyn Backend>, wanted: u64) -> Vec<Buffers> {
-    let firsts: Vec<u64> = (0..wanted).step_by(SLICE as usize).collect();
-    let (next, turn) = (AtomicUsize::new(0), Mutex::new(()));
-    let make = |first: &u64| {
+    let mut slices = Vec::new();
+    for first in (0..wanted).step_by(SLICE as usize) {
         let count = (wanted - first).min(SLICE).div_ceil(CHUNK_SIZE as u64);
-        let mut slice = Buffers::mapped(backend, count as usize)?;
-        let _turn = lock(&turn);
-        let begun = Instant::now();
-        slice.register()?;
-        if firsts.len() > 1 {
-            std::thread::sleep(begun.elapsed());
-        }
-        Ok::<_, TransferError>(slice)
-    };
-    let work = || {
-        let mut made = Vec::new();
-        while let Some(first) = firsts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            match make(first) {
-                Ok(slice) => made.push(slice),
-                Err(error) => {
-                    tracing::info!("the host has no more room for copies: {error}");
-                    next.store(firsts.len(), Ordering::Relaxed);
-                }
+        let made = Buffers::mapped(backend, count as usize).and_then(|mut slice| {
+            let begun = Instant::now();
+            slice.register()?;
+            Ok((slice, begun.elapsed()))
+        });
+        match made {
+            Ok((slice, registering)) => {
+                slices.push(slice);
+                std::thread::sleep(registering * PAUSE);
+            }
+            Err(error) => {
+                tracing::info!("the host has no more room for copies: {error}");
+                break;
             }
         }
-        made
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..THREADS.min(firsts.len())).map(|_| scope.spawn(work)).collect();
-        let mut all = work();
-        all.extend(others.into_iter().flat_map(|other| other.join().unwrap_or_default()));
-        all
-    })
+    }
+    slices
 }
 
 #[cfg(test)]
