@@ -3,6 +3,7 @@
 
 use dormouse_tests::{Failure, Stage};
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::time::Duration;
 use testkit::job::Job;
 use testkit::outcome::Exit;
@@ -66,6 +67,22 @@ fn two_checkpoints_at_once() {
         assert!(verify.arg("--store").arg(stage.place().store()).arg(image).status().unwrap().success());
     }
     assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+}
+
+/// Who stops a job waits for a checkpoint that is under way.
+#[test]
+fn a_stop_waits_for_its_turn() {
+    let stage = Stage::new("turn").unwrap();
+    let job = stage.started("vector_loop", &["3000", "40"]).unwrap();
+    let mut first = stage.place().checkpoint_command(After::LeaveRunning);
+    let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // It is under way then, or nearly.
+    std::thread::sleep(Duration::from_millis(100));
+    let stopped = stage.checkpoint(After::Stop).unwrap();
+    let published = if first.wait().unwrap().success() { 2 } else { 1 };
+    let images = stage.images().unwrap();
+    assert_eq!((images.len(), images.contains(&stopped)), (published, true));
+    assert_eq!(job.finish().unwrap().exit, Exit::Signal(9));
 }
 
 #[test]

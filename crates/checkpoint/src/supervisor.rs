@@ -34,6 +34,8 @@ const LIBRARY_LINKS: [&str; 3] = ["libcuda.so", "libnvidia-ml.so.1", "libnvidia-
 const HELLO: &str = "hello.sock";
 /// How long whoever asks may take to say what, and to hear the answer.
 const ASKING: Duration = Duration::from_secs(10);
+/// Between two looks whether a checkpoint that is under way is done.
+const TURN: Duration = Duration::from_millis(50);
 
 /// The most jobs of one name that are numbered.
 const NUMBERS: u32 = 9999;
@@ -281,20 +283,34 @@ impl Supervisor {
         options: &crate::admin::CheckpointOptions,
         events: &mpsc::Sender<Event>,
     ) -> Result<crate::admin::Report, Failure> {
-        let _cutting = match self.cutting.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        let _cutting = self.turn(options.stop, events)?;
+        cut::take(self, options, events)
+    }
+
+    /// What whoever takes a checkpoint holds. Who wants to stop the job waits for one that is under way, as long as he looks on: the job had
+    /// better not be killed without its image because another one was being written.
+    fn turn(&self, waits: bool, events: &mpsc::Sender<Event>) -> Result<MutexGuard<'_, ()>, Failure> {
+        loop {
+            match self.cutting.try_lock() {
+                Ok(guard) => return Ok(guard),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            let step = || Event::Step { step: "waiting for the checkpoint that is under way".to_owned() };
+            if waits && events.send(step()).is_ok() {
+                if self.ends_within(TURN) {
+                    return Err(ended_before());
+                }
+                continue;
+            }
             // The supervisor itself takes the lock when the job has ended.
-            Err(TryLockError::WouldBlock) if *self.ended() => {
+            if *self.ended() {
                 return Err(ended_before());
             }
-            Err(TryLockError::WouldBlock) => {
-                let message =
-                    format!("a checkpoint of job {:?} is under way already; wait for it", self.facts.job);
-                return Err(Failure::new(Kind::Busy, message));
-            }
-        };
-        cut::take(self, options, events)
+            let message =
+                format!("a checkpoint of job {:?} is under way already; wait for it", self.facts.job);
+            return Err(Failure::new(Kind::Busy, message));
+        }
     }
 
     fn ended(&self) -> MutexGuard<'_, bool> {
