@@ -1,7 +1,7 @@
 //! A server process: its session, and the supervisor's questions.
 
 use crate::again;
-use crate::capture::{CaptureError, CopyRoom, Cut, Taken};
+use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Taken};
 use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::restore::{Prepared, RestoreError};
@@ -308,7 +308,7 @@ impl Server {
                     let options = WriteOptions { compress, reread, ..WriteOptions::default() };
                     match join(store.as_path(), &draft, &options) {
                         Ok(writer) => {
-                            let room = copies.map(|budget| self.session.room_for_copies(budget));
+                            let room = copies.map(|budget| self.room(budget, supervisor));
                             let room = room.unwrap_or_else(CopyRoom::none);
                             self.ready = Some(Ready { writer, room });
                             Answer::Done
@@ -370,6 +370,15 @@ impl Server {
         }
         self.session.end();
         Ok(())
+    }
+
+    /// Room for copies. The supervisor hears meanwhile that it takes long.
+    fn room(&self, budget: CopyBudget, supervisor: &Supervisor) -> CopyRoom {
+        let mut told = Told::of(supervisor, 0);
+        self.session.room_for_copies(budget, &mut |bytes| {
+            // A supervisor that is gone is noticed at the next question.
+            let _ = told.add(bytes);
+        })
     }
 
     fn gate(&self, deadline: Duration, captured_changes: Option<u64>) -> (Answer, Gate) {

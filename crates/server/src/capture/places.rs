@@ -140,14 +140,15 @@ fn share_of(free: u64) -> u64 {
 }
 
 impl Session {
-    /// Makes room for copies ready, before the gate closes: in the host's memory for what the devices will probably have none for.
+    /// Makes room for copies ready, before the gate closes: in the host's memory for what the devices will probably have none for. `progress` is
+    /// told of each slice how many bytes it has.
     #[must_use]
-    pub fn room_for_copies(&self, budget: CopyBudget) -> CopyRoom {
+    pub fn room_for_copies(&self, budget: CopyBudget, progress: &mut dyn FnMut(u64)) -> CopyRoom {
         let CopyBudget { on_devices, on_host } = budget;
         let live: u64 = (0..self.devices.len()).map(|device| self.wanted_on_host(device, on_devices)).sum();
         // Some more: the application goes on meanwhile.
         let wanted = live.saturating_add(live / 16).min(on_host);
-        CopyRoom { on_devices, slices: slices(&self.placer.backend, wanted) }
+        CopyRoom { on_devices, slices: slices(&self.placer.backend, wanted, progress) }
     }
 
     /// How much memory of a device is live that `copies` find no room for there; they get addresses.
@@ -219,7 +220,7 @@ impl Session {
 
 /// Slices of the host's memory of so many bytes together, or of as many as can be had. One after the other: making memory in one thread slows down its
 /// registration in another, and so the application, ten times.
-fn slices(backend: &Arc<dyn Backend>, wanted: u64) -> Vec<Buffers> {
+fn slices(backend: &Arc<dyn Backend>, wanted: u64, progress: &mut dyn FnMut(u64)) -> Vec<Buffers> {
     let mut slices = Vec::new();
     for first in (0..wanted).step_by(SLICE as usize) {
         let count = (wanted - first).min(SLICE).div_ceil(CHUNK_SIZE as u64);
@@ -230,6 +231,7 @@ fn slices(backend: &Arc<dyn Backend>, wanted: u64) -> Vec<Buffers> {
         });
         match made {
             Ok((slice, registering)) => {
+                progress(slice.range().bytes);
                 slices.push(slice);
                 std::thread::sleep(registering * PAUSE);
             }

@@ -37,7 +37,7 @@ fn restored(app: App, thread: Thread, images: &Images, id: &ImageId) -> (App, Th
 
 /// A capture with copies; the gate is closed.
 fn begin(app: &App, images: &Images) -> Begun {
-    let room = app.session.room_for_copies(ANYWHERE);
+    let room = app.session.room_for_copies(ANYWHERE, &mut |_| ());
     app.session.close_gate(LONG).unwrap();
     images.begin(&app.session, room)
 }
@@ -63,7 +63,8 @@ fn what_happens_behind_the_cut_is_in_no_image() {
         let images = Images::new();
         let address = thread.alloc(bytes);
         fill(&mut thread, address, bytes, 0);
-        let room = budget.map_or_else(CopyRoom::none, |budget| app.session.room_for_copies(budget));
+        let room =
+            budget.map_or_else(CopyRoom::none, |budget| app.session.room_for_copies(budget, &mut |_| ()));
         app.session.close_gate(LONG).unwrap();
         let begun = images.begin(&app.session, room);
         assert_eq!(begun.taken.kept, expected);
