@@ -35,7 +35,7 @@ const HELLO: &str = "hello.sock";
 /// How long whoever asks may take to say what, and to hear the answer.
 const ASKING: Duration = Duration::from_secs(10);
 /// Between two looks whether a checkpoint that is under way is done.
-const TURN: Duration = Duration::from_millis(50);
+const TURN: Duration = Duration::from_millis(200);
 
 /// The most jobs of one name that are numbered.
 const NUMBERS: u32 = 9999;

@@ -305,6 +305,8 @@ impl Server {
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
                 Ask::Prepare { store, draft, compress, reread, copies } if matches!(gate, Gate::Open) => {
+                    // What is left of a checkpoint that came to nothing goes before more is had.
+                    self.ready = None;
                     let options = WriteOptions { compress, reread, ..WriteOptions::default() };
                     match join(store.as_path(), &draft, &options) {
                         Ok(writer) => {
@@ -375,10 +377,8 @@ impl Server {
     /// Room for copies. The supervisor hears meanwhile that it takes long.
     fn room(&self, budget: CopyBudget, supervisor: &Supervisor) -> CopyRoom {
         let mut told = Told::of(supervisor, 0);
-        self.session.room_for_copies(budget, &mut |bytes| {
-            // A supervisor that is gone is noticed at the next question.
-            let _ = told.add(bytes);
-        })
+        // For a supervisor that is gone nobody makes room.
+        self.session.room_for_copies(budget, &mut |bytes| told.add(bytes))
     }
 
     fn gate(&self, deadline: Duration, captured_changes: Option<u64>) -> (Answer, Gate) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The most pages that one fault moves: 8 MiB.
+/// The most pages that one fault moves: 8 MiB, and up to where a huge page begins or ends.
 pub(crate) const MOST: usize = 2048;
 
 /// A walk for which so many are moved is fast, and gone ahead of: those of a huge page, 2 MiB.

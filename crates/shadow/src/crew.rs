@@ -1,8 +1,11 @@
 //! Threads that move parts of memory side by side: one core copies, and has pages made and mapped, more slowly than a program reads.
 
+use crate::PAGE;
 use crate::Result;
+use crate::window::HUGE;
 use rayon::prelude::*;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
@@ -36,20 +39,21 @@ impl Crew {
         Ok(Self { pool: pool.build().map_err(io::Error::other)?, ready })
     }
 
-    /// Does something with each of them, side by side if there are several. What is done must not wait for whoever may wait in here.
+    /// Does something with each of these runs of pages, side by side if they are more than a huge one: less is done before help has come. What is done
+    /// must not wait for whoever may wait in here.
     ///
     /// # Errors
     /// One of those that there were; the others may have been done or not.
-    pub(crate) fn each<T: Sync>(
+    pub(crate) fn each(
         &self,
-        parts: &[T],
-        work: impl Fn(&T) -> Result<()> + Sync + Send,
+        runs: &[Range<usize>],
+        work: impl Fn(&Range<usize>) -> Result<()> + Sync + Send,
     ) -> Result<()> {
-        match parts {
-            [_, _, ..] if self.ready.load(Ordering::Relaxed) => {
-                self.pool.install(|| parts.par_iter().try_for_each(work))
-            }
-            parts => parts.iter().try_for_each(work),
+        let is_much = runs.iter().map(Range::len).sum::<usize>() > HUGE / PAGE;
+        if is_much && self.pool.current_num_threads() > 1 && self.ready.load(Ordering::Relaxed) {
+            self.pool.install(|| runs.par_iter().try_for_each(work))
+        } else {
+            runs.iter().try_for_each(work)
         }
     }
 }

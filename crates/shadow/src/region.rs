@@ -198,8 +198,8 @@ impl Region {
 
     /// Reads pages of the device into those of the file.
     fn read(&self, means: &Means<'_>, run: &std::ops::Range<usize>) -> Result<()> {
-        // SAFETY: pages that the file has, and only who has locked the region writes: the application has them not mapped, or may not write
-        // them. What a system call still writes that was under way before that lands as anywhere else that two write at once.
+        // SAFETY: pages that the file has, and only who has locked the region writes, or the crew for him while he waits, to whom each of these runs,
+        // none of which meets another, is given once: the application has them not mapped, or may not write them. What a system call still writes that was under way before that lands as anywhere else that two write at once.
         let bytes = unsafe { &mut *self.bytes(run) };
         self.read_into(means, run, bytes)
     }

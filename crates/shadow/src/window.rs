@@ -20,7 +20,8 @@ pub(crate) struct Window {
     mapped: usize,
 }
 
-// SAFETY: plain memory; who uses a part of it has the lock of the region that this part belongs to.
+// SAFETY: plain memory; who uses a part of it has the lock of the region that this part belongs to, or works for who has it and waits, each on a
+// part of his own.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}

@@ -72,8 +72,15 @@ pub fn servers<'a>(job: &Supervisor, sessions: &'a [Arc<Session>]) -> Servers<'a
 /// # Errors
 /// When one cannot, or does not answer.
 pub fn prepare(servers: &mut Servers<'_>, ask: &Ask) -> Result<(), Failure> {
-    servers.iter_mut().try_for_each(|server| server.say(ask))?;
-    servers.iter_mut().try_for_each(|server| server.done())
+    let asked: Vec<_> = servers.iter_mut().map(|server| server.say(ask)).collect();
+    let answers = servers.iter_mut().zip(asked).map(|(server, asked)| asked.and_then(|()| server.done()));
+    // All are heard out.
+    let prepared: Result<(), _> = answers.collect::<Vec<_>>().into_iter().collect();
+    if prepared.is_err() {
+        // What the others have made room for is given back.
+        ungate(servers, false);
+    }
+    prepared
 }
 
 /// Closes the gate of every session and waits until all are idle.
@@ -139,7 +146,7 @@ pub fn refused(what: Vec<String>) -> Failure {
 mod tests {
     use super::*;
     use crate::server_process::fake;
-    use server::control::{Cause, Question};
+    use server::control::Cause;
     use std::sync::Mutex;
 
     fn idle(refusals: &[&str]) -> Answer {
@@ -182,9 +189,11 @@ mod tests {
     fn a_server_that_cannot_prepare_fails_the_checkpoint_with_every_gate_open() {
         let play = |answer: Answer| {
             move |mut script: fake::Script| {
-                let Question { number, ask } = script.question();
-                script.reply(number, answer);
-                ask
+                let prepare = script.question();
+                script.reply(prepare.number, answer);
+                let ungate = script.question();
+                script.reply(ungate.number, Answer::Done);
+                [prepare.ask, ungate.ask]
             }
         };
         let full = Answer::Failed { message: "no such store".into(), cause: Cause::Store };
@@ -196,8 +205,9 @@ mod tests {
         let ask = Ask::Prepare { store, draft: String::new(), compress, reread: false, copies: None };
         let mut servers: Servers<'_> = both.iter().map(|server| server.lock().unwrap()).collect();
         assert_eq!(prepare(&mut servers, &ask).unwrap_err().kind, Kind::Store);
-        // That is all that either is asked.
-        assert_eq!([one.join().unwrap(), other.join().unwrap()], [ask.clone(), ask]);
+        // Both give back what they have made ready.
+        let asked = [ask, Ask::Ungate { keep: false }];
+        assert_eq!([one.join().unwrap(), other.join().unwrap()], [asked.clone(), asked]);
     }
 
     #[test]

@@ -30,6 +30,9 @@ use store::{ChunkWriter, WriteError};
 use thiserror::Error;
 use wire::{ContextId, CuError};
 
+/// A device that has not even so much room gets no copies, bytes.
+const LEAST: u64 = 64 << 20;
+
 /// Why a session was not captured; it goes on as before.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -284,7 +287,10 @@ impl Session {
             match self.make_copies(&planned, &items) {
                 Ok(copies) => break (planned, copies),
                 // The device has less than it said.
-                Err(full) => drop(budgets.remove(&full)),
+                Err(full) => match budgets.get_mut(&full).filter(|budget| **budget > LEAST) {
+                    Some(budget) => *budget /= 2,
+                    None => drop(budgets.remove(&full)),
+                },
             }
         };
         let mut copies =

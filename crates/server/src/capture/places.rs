@@ -18,6 +18,8 @@ use wire::CuError;
 const ALIGNMENT: u64 = 512;
 /// The host's memory is had in slices: while the device library registers one, whatever else the application asks of it waits.
 const SLICE: u64 = 32 << 20;
+/// The most of the host's memory that a session's copies take. It is had in some ten seconds, in which processes that begin or end wait.
+const HOST_MOST: u64 = 36 << 30;
 /// For how many times as long the application's calls then have no such neighbour.
 const PAUSE: u32 = 3;
 
@@ -141,22 +143,27 @@ fn share_of(free: u64) -> u64 {
 
 impl Session {
     /// Makes room for copies ready, before the gate closes: in the host's memory for what the devices will probably have none for. `progress` is
-    /// told of each slice how many bytes it has.
+    /// told of each slice how many bytes it has, and may stop it.
     #[must_use]
-    pub fn room_for_copies(&self, budget: CopyBudget, progress: &mut dyn FnMut(u64)) -> CopyRoom {
+    pub fn room_for_copies(
+        &self,
+        budget: CopyBudget,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> CopyRoom {
         let CopyBudget { on_devices, on_host } = budget;
-        let live: u64 = (0..self.devices.len()).map(|device| self.wanted_on_host(device, on_devices)).sum();
-        // Some more: the application goes on meanwhile.
-        let wanted = live.saturating_add(live / 16).min(on_host);
+        let wanted: u64 = (0..self.devices.len()).map(|device| self.wanted_on_host(device, on_devices)).sum();
+        let wanted = wanted.min(on_host).min(HOST_MOST);
         CopyRoom { on_devices, slices: slices(&self.placer.backend, wanted, progress) }
     }
 
-    /// How much memory of a device is live that `copies` find no room for there; they get addresses.
+    /// For how much live memory of a device `copies` find no room there, and some more: the application goes on meanwhile, and parts of pieces are whole
+    /// chunks. They get addresses.
     fn wanted_on_host(&self, device: usize, copies: bool) -> u64 {
         let Some(ctx) = self.context_on(device) else { return 0 };
-        // Whoever makes copies finds out whether there are any.
-        let _ =
-            self.devices.get(device).map(|memory| memory.reserve_copies(self.config.layout.copies(device)));
+        let reserved = self
+            .devices
+            .get(device)
+            .is_some_and(|memory| memory.reserve_copies(self.config.layout.copies(device)).is_ok());
         let arena = self.devices.get(device).map_or(0, |memory| memory.live_bytes());
         let pieces: u64 = lock(&self.virtual_memory)
             .pieces()
@@ -164,8 +171,12 @@ impl Session {
             .map(|record| record.bytes)
             .sum();
         let free = self.backend().memory_info(ctx.raw).map_or(0, |(free, _)| free);
-        let there = if copies { share_of(free) } else { 0 };
-        arena.saturating_add(pieces).saturating_sub(there)
+        let there = if copies && reserved { share_of(free) } else { 0 };
+        let live = arena.saturating_add(pieces);
+        match live {
+            0 => 0,
+            live => live.saturating_add(live / 16 + 2 * CHUNK_SIZE as u64).saturating_sub(there),
+        }
     }
 
     /// What copies may take of each device on which there is something.
@@ -220,7 +231,11 @@ impl Session {
 
 /// Slices of the host's memory of so many bytes together, or of as many as can be had. One after the other: making memory in one thread slows down its
 /// registration in another, and so the application, ten times.
-fn slices(backend: &Arc<dyn Backend>, wanted: u64, progress: &mut dyn FnMut(u64)) -> Vec<Buffers> {
+fn slices(
+    backend: &Arc<dyn Backend>,
+    wanted: u64,
+    progress: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> Vec<Buffers> {
     let mut slices = Vec::new();
     for first in (0..wanted).step_by(SLICE as usize) {
         let count = (wanted - first).min(SLICE).div_ceil(CHUNK_SIZE as u64);
@@ -231,8 +246,11 @@ fn slices(backend: &Arc<dyn Backend>, wanted: u64, progress: &mut dyn FnMut(u64)
         });
         match made {
             Ok((slice, registering)) => {
-                progress(slice.range().bytes);
+                let told = progress(slice.range().bytes);
                 slices.push(slice);
+                if told.is_err() {
+                    break;
+                }
                 std::thread::sleep(registering * PAUSE);
             }
             Err(error) => {

@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const REGIONS: usize = 32 << 10;
 /// Descriptors that their files leave to all else.
 const SPARE: u64 = 256;
+/// Said of what never is.
+const TOO_SHORT: &str = "the buffer is too short";
 /// Regions are whole pages.
 pub const PAGE: u64 = shadow::PAGE as u64;
 
@@ -195,6 +197,7 @@ impl Shadows {
 
     /// Takes the application's userfaultfd.
     pub fn take(&self, userfault: OwnedFd) {
+        self.side.staging.fill();
         let device = Arc::clone(&self.side) as Arc<dyn Device>;
         let made = Userfault::open(userfault).and_then(|opened| Keeper::new(opened, device, THREADS));
         match made {
@@ -353,9 +356,9 @@ impl Device for Side {
             return self.copy(from, std::iter::once((bytes.as_mut_ptr() as u64, address, bytes.len())));
         };
         self.copy(from, std::iter::once((buffer.range().base, address, bytes.len())))?;
-        buffer.read(0, bytes);
+        let read = buffer.read(0, bytes);
         self.staging.put(buffer);
-        Ok(())
+        if read { Ok(()) } else { Err(TOO_SHORT.into()) }
     }
 
     fn write(
@@ -369,7 +372,9 @@ impl Device for Side {
         if let [part] = parts
             && let Some(buffer) = self.staging.take(part.len())
         {
-            buffer.write(0, &bytes[part.clone()]);
+            if !buffer.write(0, &bytes[part.clone()]) {
+                return Err(TOO_SHORT.into());
+            }
             self.copy(to, std::iter::once(copy(buffer.range().base, part)))?;
             self.staging.put(buffer);
             return Ok(());

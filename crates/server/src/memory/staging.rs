@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 /// Shorter copies are not worth a second one.
 const FROM: usize = 64 << 10;
-/// Buffers that are kept: the threads that use one at a time.
-const KEPT: usize = 8;
+/// As many as threads use one at a time, mostly.
+const COUNT: usize = 8;
 
 /// Buffers of a chunk each, which nobody uses.
 pub(super) struct Staging {
@@ -19,27 +19,30 @@ pub(super) struct Staging {
 }
 
 impl Staging {
+    /// With no buffer yet.
     pub(super) fn new(backend: &Arc<dyn Backend>) -> Self {
         Self { backend: Arc::clone(backend), idle: Mutex::default() }
     }
 
-    /// A buffer for a copy of so many bytes; `None` where one is of no use, or cannot be had.
-    pub(super) fn take(&self, bytes: usize) -> Option<Buffers> {
-        if self.backend.runs_on_cores() || !(FROM..=CHUNK_SIZE).contains(&bytes) {
-            return None;
+    /// Makes the buffers, where they are of use. Not when they are needed: to register one may have to wait for work that waits for whoever needs it.
+    pub(super) fn fill(&self) {
+        if self.backend.runs_on_cores() {
+            return;
         }
-        let idle = lock(&self.idle).pop();
-        idle.or_else(|| {
-            let made = Buffers::new(&self.backend, 1);
-            made.inspect_err(|error| tracing::debug!(%error, "no buffer for shadow pages")).ok()
-        })
+        let made: Result<Vec<_>, _> = (0..COUNT).map(|_| Buffers::new(&self.backend, 1)).collect();
+        match made {
+            Ok(made) => *lock(&self.idle) = made,
+            Err(error) => tracing::info!("no buffers for managed memory: {error}"),
+        }
+    }
+
+    /// A buffer for a copy of so many bytes; `None` where one is of no use, or there is none.
+    pub(super) fn take(&self, bytes: usize) -> Option<Buffers> {
+        if (FROM..=CHUNK_SIZE).contains(&bytes) { lock(&self.idle).pop() } else { None }
     }
 
     /// Takes back one that no copy uses any more.
     pub(super) fn put(&self, buffer: Buffers) {
-        let mut idle = lock(&self.idle);
-        if idle.len() < KEPT {
-            idle.push(buffer);
-        }
+        lock(&self.idle).push(buffer);
     }
 }

@@ -37,7 +37,7 @@ fn restored(app: App, thread: Thread, images: &Images, id: &ImageId) -> (App, Th
 
 /// A capture with copies; the gate is closed.
 fn begin(app: &App, images: &Images) -> Begun {
-    let room = app.session.room_for_copies(ANYWHERE, &mut |_| ());
+    let room = app.session.room_for_copies(ANYWHERE, &mut |_| Ok(()));
     app.session.close_gate(LONG).unwrap();
     images.begin(&app.session, room)
 }
@@ -64,7 +64,7 @@ fn what_happens_behind_the_cut_is_in_no_image() {
         let address = thread.alloc(bytes);
         fill(&mut thread, address, bytes, 0);
         let room =
-            budget.map_or_else(CopyRoom::none, |budget| app.session.room_for_copies(budget, &mut |_| ()));
+            budget.map_or_else(CopyRoom::none, |budget| app.session.room_for_copies(budget, &mut |_| Ok(())));
         app.session.close_gate(LONG).unwrap();
         let begun = images.begin(&app.session, room);
         assert_eq!(begun.taken.kept, expected);

@@ -331,6 +331,67 @@ fn a_program_may_split_a_mapping() {
     }
 }
 
+/// What so many pages hold, different each turn.
+fn contents(pages: usize, turn: usize) -> Vec<u8> {
+    let word = |index: usize| (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ turn as u64);
+    (0..pages * PAGE / 8).flat_map(|index| word(index).to_le_bytes()).collect()
+}
+
+fn bytes_of(pages: std::ops::Range<usize>) -> std::ops::Range<usize> {
+    pages.start * PAGE..pages.end * PAGE
+}
+
+/// A walk of which a part finds no room is gone on with in smaller steps; backwards too.
+#[test]
+fn what_is_moved_side_by_side_may_find_no_room() {
+    const PAGES: usize = 6000;
+    for room in [700, 3000] {
+        let small = tmpfs(room * PAGE);
+        let model = Model::new();
+        let (keeper, shadows) = keep(&model, &[PAGES], 2, |bytes| file_on(&small, "a", bytes));
+        let shadow = &shadows[0];
+        let (read, written) = (contents(PAGES, 1), contents(PAGES, 2));
+        model.store(shadow.address(), &read);
+        for at in (0..PAGES).step_by(50) {
+            let bytes = bytes_of(at..at + 50);
+            assert!(shadow.read(bytes.start, bytes.len()) == read[bytes], "room {room}, page {at}");
+        }
+        (0..PAGES).step_by(50).for_each(|at| shadow.write(at * PAGE, &written[bytes_of(at..at + 50)]));
+        for at in (0..PAGES).rev() {
+            let bytes = bytes_of(at..at + 1);
+            assert!(shadow.read(bytes.start, PAGE) == written[bytes], "room {room}, page {at}, backwards");
+        }
+        keeper.write_back().unwrap();
+        assert!(model.load(shadow.address(), PAGES * PAGE) == written, "room {room}");
+    }
+}
+
+/// What could not be written back, since the device failed in the middle of it, is not lost, and is written later.
+#[test]
+fn one_of_several_transfers_may_fail() {
+    const PAGES: usize = 4096;
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[PAGES], 2, memory);
+    let shadow = &shadows[0];
+    for turn in 0..3 {
+        let mut written = contents(PAGES, turn);
+        shadow.write(0, &written);
+        model.failing.store(model.transfers.load(Ordering::Relaxed) + 2, Ordering::Relaxed);
+        assert!(keeper.write_back().is_err());
+        assert!(keeper.reach(Scope::All).is_err());
+        model.failing.store(0, Ordering::Relaxed);
+        for at in (5..PAGES * PAGE).step_by(3 * PAGE) {
+            written[at] ^= 0xff;
+            shadow.write(at, &written[at..=at]);
+        }
+        assert!(shadow.read(0, PAGES * PAGE) == written);
+        drop(keeper.reach(Scope::All).unwrap());
+        assert!(model.load(shadow.address(), PAGES * PAGE) == written, "turn {turn}");
+        keeper.settle().unwrap();
+        assert!(shadow.read(0, PAGES * PAGE) == written);
+    }
+}
+
 /// As much as is moved side by side, both ways, in mappings that the program has split too.
 #[test]
 fn who_walks_through_much_sees_all_of_it() {
@@ -339,10 +400,7 @@ fn who_walks_through_much_sees_all_of_it() {
     let model = Model::new();
     let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
     let (shadow, stream) = (&shadows[0], Stream::new(&model));
-    let contents = |turn: usize| -> Vec<u8> {
-        let word = |index: usize| (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ turn as u64);
-        (0..PAGES * PAGE / 8).flat_map(|index| word(index).to_le_bytes()).collect()
-    };
+    let contents = |turn: usize| contents(PAGES, turn);
     for turn in 0..4 {
         if turn == 2 {
             let part = (shadow.address() + 3000 * PAGE as u64) as *mut std::ffi::c_void;

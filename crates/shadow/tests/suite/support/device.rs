@@ -18,6 +18,8 @@ pub struct Model {
     busy: AtomicUsize,
     /// How often it was read and written.
     pub transfers: AtomicUsize,
+    /// From so many transfers on each third one to the device fails, if not 0.
+    pub failing: AtomicUsize,
     /// Where a thread waited in vain.
     pub awaited: Mutex<Vec<u64>>,
     hook: OnceLock<Hook>,
@@ -79,7 +81,11 @@ impl Device for Model {
     }
 
     fn write(&self, address: u64, bytes: &[u8], parts: &[Range<usize>]) -> Result<(), DeviceError> {
-        self.transfers.fetch_add(parts.len(), Ordering::Relaxed);
+        let number = self.transfers.fetch_add(parts.len(), Ordering::Relaxed);
+        let failing = self.failing.load(Ordering::Relaxed);
+        if failing > 0 && number >= failing && number.is_multiple_of(3) {
+            return Err("the device fails".into());
+        }
         parts.iter().for_each(|part| self.store(address + part.start as u64, &bytes[part.clone()]));
         Ok(())
     }
