@@ -2,6 +2,7 @@
 
 pub mod faults;
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -64,6 +65,18 @@ impl Stage {
     pub fn command(&self, guest: &str, args: &[&str]) -> Command {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         self.place().run_command(&self.guest(guest), &args)
+    }
+
+    /// The command that runs a guest with more flags.
+    pub fn command_with<F: AsRef<OsStr>>(&self, flags: &[F], guest: &str, args: &[&str]) -> Command {
+        let place = self.place();
+        let mut command = place.dormouse("run");
+        command
+            .args(["--name", place.name, "--device", place.device.flag()])
+            .arg("--store")
+            .arg(place.store());
+        command.args(flags).arg("--").arg(self.guest(guest)).args(args);
+        command
     }
 
     /// The command that runs a script of the shell.

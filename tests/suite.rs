@@ -5,5 +5,6 @@ mod endings;
 mod gate;
 mod leftovers;
 mod refusals;
+mod regular;
 mod restarts;
 mod trace;

@@ -10,18 +10,8 @@ use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::place::After;
 
-fn traced(mut command: Command, trace: &Path, rest: &[&str]) -> Command {
-    command.arg("--trace").arg(trace).args(rest);
-    command
-}
-
 fn run(stage: &Stage, trace: &Path, args: &[&str]) -> Command {
-    let place = stage.place();
-    let mut command = place.dormouse("run");
-    command.args(["--name", place.name, "--device", place.device.flag()]).arg("--store").arg(place.store());
-    let mut command = traced(command, trace, &["--"]);
-    command.arg(stage.guest("vector_loop")).args(args);
-    command
+    stage.command_with(&["--trace".as_ref(), trace.as_os_str()], "vector_loop", args)
 }
 
 fn names(trace: &Path) -> Vec<String> {
@@ -51,7 +41,8 @@ fn a_run_its_checkpoint_and_its_restart() {
         assert_eq!(names_of_first.iter().filter(|name| *name == step).count(), 1, "{step}");
     }
 
-    let restart = traced(stage.place().restart_command(&image), &second, &[]);
+    let mut restart = stage.place().restart_command(&image);
+    restart.arg("--trace").arg(&second);
     let ended = Job::start(restart).unwrap().finish().unwrap();
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
     assert_eq!([&begun.stdout[..], &ended.stdout[..]].concat(), plain.stdout);

@@ -12,6 +12,7 @@ mod lineage;
 mod lock;
 mod machine;
 mod record;
+mod regular;
 pub mod restart;
 pub mod runtime;
 mod server_process;
@@ -24,5 +25,6 @@ mod work;
 
 pub use error::{Chain, Failure, Kind};
 pub use interrupt::Preparing;
-pub use stores::{check_store, find_image, open_store, remove_images};
+pub use regular::Regularly;
+pub use stores::{check_store, find_image, open_store, prune_images, remove_images};
 pub use way_back::quoted;

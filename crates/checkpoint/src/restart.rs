@@ -182,8 +182,12 @@ impl Restart {
         drop(work);
         let ending = job.and_then(|job| {
             let told = (way_back, settings.store_is_default);
-            Supervisor::new(facts, command, job, Arc::clone(&sessions), told)
-                .supervise(&folder, callers, signals)
+            Supervisor::new(facts, command, job, Arc::clone(&sessions), told).supervise(
+                &folder,
+                callers,
+                signals,
+                settings.regularly,
+            )
         });
         serving.end();
         trace.inspect(|trace| trace.end());

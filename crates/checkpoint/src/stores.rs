@@ -7,7 +7,7 @@ use rustix::fs::{Access, access};
 use std::fs;
 use std::io;
 use std::path::Path;
-use store::{DamagedImage, FindError, OpenError, Removal, Store, WriteError};
+use store::{DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Store, WriteError};
 
 /// Opens a store that must be there.
 ///
@@ -72,10 +72,28 @@ pub fn remove_images(store: &Store, references: &[String], dry: bool) -> Result<
     images.sort_unstable();
     images.dedup();
     let removed = if dry { store.would_remove(&images) } else { store.remove(&images) };
-    removed.map_err(|error| match error {
+    removed.map_err(removal_failure)
+}
+
+/// Removes the images that are not to be kept, of one job or of all, and frees what no image needs; with `dry`, only says what that would be.
+///
+/// # Errors
+/// [`Kind::NotFound`] when there is no image of that job, [`Kind::Store`] when the store cannot be changed.
+pub fn prune_images(store: &Store, job: Option<&str>, keep: &Keep, dry: bool) -> Result<Pruned, Failure> {
+    let pruned = store.prune(job, keep, dry).map_err(removal_failure)?;
+    match job {
+        Some(job) if pruned.kept_images.is_empty() && pruned.removal.images.is_empty() => {
+            Err(find_failure(&FindError::NotFound { reference: job.to_owned(), dir: store.dir() }))
+        }
+        _ => Ok(pruned),
+    }
+}
+
+fn removal_failure(error: WriteError) -> Failure {
+    match error {
         WriteError::Read(error) => read_failure(error),
         error => write_failure(error),
-    })
+    }
 }
 
 /// Whether a checkpoint could be written to the store in `dir`, or one be made there. Changes nothing.

@@ -5,6 +5,7 @@ use crate::cut;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::lineage;
+use crate::regular::Regularly;
 use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{Destination, RECOVERY, Sessions, stop_listening, wait_for_caller};
 use crate::stores::check_store;
@@ -67,6 +68,8 @@ pub struct Settings {
     pub device_memory: Option<u64>,
     /// Where to write what its calls and checkpoints take.
     pub trace: Option<PathBuf>,
+    /// Checkpoints that nobody asks for.
+    pub regularly: Option<Regularly>,
 }
 
 impl Settings {
@@ -160,7 +163,8 @@ pub fn run(
         host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error, settings.shared_memory));
     let ending = spawned.and_then(|job| {
         let told = (way_back, settings.store_is_default);
-        Supervisor::new(facts, command, job, Arc::clone(&sessions), told).supervise(&folder, callers, signals)
+        let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
+        supervisor.supervise(&folder, callers, signals, settings.regularly)
     });
     serving.end();
     trace.inspect(|trace| trace.end());
@@ -196,6 +200,7 @@ impl Supervisor {
         folder: &JobFolder,
         callers: UnixListener,
         signals: host::signals::Forwarder,
+        regularly: Option<Regularly>,
     ) -> Result<Ended, Failure> {
         if let Some(init) = self.job.outer(host::InnerPid::INIT) {
             folder.note_init(&self.facts.job, init.0)?;
@@ -206,6 +211,10 @@ impl Supervisor {
             let (this, listener) = (Arc::clone(&self), Arc::clone(&listener));
             std::thread::spawn(move || this.listen(&listener))
         };
+        let regular = regularly.map(|regularly| {
+            let this = Arc::clone(&self);
+            std::thread::spawn(move || this.checkpoint_regularly(&regularly))
+        });
         let ending = self.job.wait().map_err(|error| Failure::of("cannot wait for the job", &error));
         *self.ended() = true;
         self.ending.notify_all();
@@ -214,6 +223,8 @@ impl Supervisor {
         // A checkpoint that has its cut is still published when the job ends meanwhile, and whoever asked is told. Who has not
         // asked yet is not waited for.
         drop(self.cutting.lock());
+        // One that panicked has said so.
+        drop(regular.map(JoinHandle::join));
         for Answering { thread, stream } in answering {
             let _ = stream.shutdown(Shutdown::Read);
             // One that panicked has said so.
@@ -278,7 +289,7 @@ impl Supervisor {
         }
     }
 
-    fn checkpoint(
+    pub(crate) fn checkpoint(
         &self,
         options: &crate::admin::CheckpointOptions,
         events: &mpsc::Sender<Event>,
@@ -484,6 +495,7 @@ mod tests {
             shared_memory: 0,
             device_memory: None,
             trace: None,
+            regularly: None,
         };
         claim(root, &settings, &Command::default(), lineage::fresh()?, None)
     }

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Put a running CUDA program to sleep; wake it later, elsewhere, on another GPU.
 #[derive(Parser, Debug)]
@@ -39,6 +40,8 @@ pub enum Command {
     Verify(Image),
     /// Remove images, and free what no other needs
     Rm(Rm),
+    /// Remove old images, and free what no other needs
+    Prune(Prune),
     /// Say what works on this machine, and what to do where something does not
     Doctor(Doctor),
     /// List the machine's devices
@@ -73,6 +76,8 @@ pub struct Run {
     pub store: Store,
     #[command(flatten)]
     pub trace: Trace,
+    #[command(flatten)]
+    pub regularly: Regularly,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -136,6 +141,25 @@ pub struct Trace {
     /// Write what each CUDA call, each wait, the GPU server's work and each checkpoint took, for <https://ui.perfetto.dev>
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+}
+
+/// Checkpoints that nobody asks for.
+#[derive(Args, Debug, Default)]
+pub struct Regularly {
+    /// Take a checkpoint each time so long has passed, such as `10m` or `1h30m`, and let the job run on; one that fails is
+    /// warned of
+    #[arg(long, value_name = "TIME", value_parser = period)]
+    pub every: Option<Duration>,
+    /// With --every: after each checkpoint remove the job's images but the N newest
+    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep_last: Option<u32>,
+}
+
+impl Regularly {
+    /// What the supervisor is to do.
+    pub fn wanted(&self) -> Option<checkpoint::Regularly> {
+        self.every.map(|every| checkpoint::Regularly { every, keep_last: self.keep_last })
+    }
 }
 
 /// `--json`
@@ -230,6 +254,8 @@ pub struct Restart {
     pub store: Store,
     #[command(flatten)]
     pub trace: Trace,
+    #[command(flatten)]
+    pub regularly: Regularly,
 }
 
 /// `dormouse ls`
@@ -266,6 +292,39 @@ pub struct Rm {
     /// The images
     #[arg(value_name = "IMAGE")]
     pub images: Vec<String>,
+    /// Only say what would be removed and freed
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse prune`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Of each job the images are kept that any of the --keep options wants; all others are removed. An hour, day, week or month without images does not count. Times are UTC, weeks begin on Monday. Images that cannot be read are left alone: `dormouse rm` removes them."
+)]
+#[group(id = "keep", required = true, multiple = true, args = ["keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"])]
+pub struct Prune {
+    /// Only this job's images
+    pub job: Option<String>,
+    /// Keep the N newest
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_last: u32,
+    /// Keep the newest of each of the last N hours
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_hourly: u32,
+    /// Keep the newest of each of the last N days
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_daily: u32,
+    /// Keep the newest of each of the last N weeks
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_weekly: u32,
+    /// Keep the newest of each of the last N months
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_monthly: u32,
     /// Only say what would be removed and freed
     #[arg(long)]
     pub dry_run: bool,
@@ -325,6 +384,13 @@ fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| "expected a size such as 64G".to_owned())?;
     number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(|| "out of range".to_owned())
+}
+
+/// A time such as `10m`, a second at least.
+fn period(text: &str) -> Result<Duration, String> {
+    let period =
+        humantime::parse_duration(text).map_err(|error| format!("{error}; give a time such as 10m"))?;
+    if period < Duration::from_secs(1) { Err("a second is the least".to_owned()) } else { Ok(period) }
 }
 
 /// A time in seconds, shorter than the silence after which a GPU server is given up.

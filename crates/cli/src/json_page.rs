@@ -1,7 +1,7 @@
 //! `docs/json.md` against what the commands print.
 #![allow(clippy::unwrap_used)]
 
-use crate::commands::{devices, doctor, images, ps, restart, rm};
+use crate::commands::{devices, doctor, images, prune, ps, restart, rm};
 use crate::flags;
 use checkpoint::admin::Report;
 use checkpoint::runtime::JobFacts;
@@ -134,6 +134,21 @@ fn images_are_as_documented() {
     let of = |image: &str| flags::Image { image: image.to_owned(), store: place(), json: json() };
     let [details, later] = [&first, &second].map(|image| images::inspect(&of(image)).unwrap());
     let whole = images::verify(&of(&first)).unwrap();
+    let pruned = |keep_last: u32| {
+        let keep = flags::Prune {
+            job: None,
+            keep_last,
+            keep_hourly: 0,
+            keep_daily: 0,
+            keep_weekly: 0,
+            keep_monthly: 0,
+            dry_run: true,
+            store: place(),
+            json: json(),
+        };
+        prune::run(&keep).unwrap()
+    };
+    let of_sound_store = pruned(1);
     for entry in fs::read_dir(folder.path().join("packs")).unwrap() {
         let path = entry.unwrap().path();
         let mut bytes = fs::read(&path).unwrap();
@@ -159,6 +174,8 @@ fn images_are_as_documented() {
         ],
         Fields::new(),
     );
+    let of_rm = documented("`dormouse rm`").into_iter().collect();
+    check("`dormouse prune`", &[&of_sound_store, &pruned(1)], of_rm);
     let listed = images::ls(&flags::Ls { job: None, store: place(), json: json() }).unwrap();
     check("`dormouse ls`", &[&listed], Fields::new());
     let of_ls = documented("`dormouse ls`");

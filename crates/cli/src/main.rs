@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Command::Inspect(flags) => output::finish(flags.json.json, commands::images::inspect(&flags)),
         Command::Verify(flags) => output::finish(flags.json.json, commands::images::verify(&flags)),
         Command::Rm(flags) => output::finish(flags.json.json, commands::rm::run(&flags)),
+        Command::Prune(flags) => output::finish(flags.json.json, commands::prune::run(&flags)),
         Command::Doctor(flags) => output::finish(flags.json.json, commands::doctor::run(&flags)),
         Command::Devices(flags) if flags.greeting => commands::devices::greet(flags.device),
         Command::Devices(flags) => output::finish(flags.json.json, commands::devices::run(&flags)),

@@ -41,6 +41,7 @@
 
 mod chunk_map;
 mod error;
+mod keep;
 mod layout;
 mod list;
 pub mod media;
@@ -52,6 +53,7 @@ mod verify;
 mod write;
 
 pub use error::{FindError, MediaError, OpenError, ReadError, WriteError};
+pub use keep::{Keep, Pruned};
 pub use list::{DamagedImage, Found, Listing};
 pub use read::{Image, Piece};
 pub use remove::Removal;

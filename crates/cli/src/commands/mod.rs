@@ -5,6 +5,7 @@ pub mod devices;
 pub mod doctor;
 pub mod images;
 pub mod manual;
+pub mod prune;
 pub mod ps;
 pub mod restart;
 pub mod rm;

@@ -70,6 +70,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
         shared_memory: shared_memory_for(&flags, &restart),
         device_memory: device_memory_for(&flags, &restart),
         trace: flags.trace.trace.clone(),
+        regularly: flags.regularly.wanted(),
     };
     restart.run(settings, stdio, signals, preparing, progress())
 }

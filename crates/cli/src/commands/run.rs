@@ -38,6 +38,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         shadows: flags.machine.managed == Managed::Shadow,
         store: store_dir(&flags.store),
         trace: flags.trace.trace,
+        regularly: flags.regularly.wanted(),
         store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
         device_memory: flags.machine.device_memory,

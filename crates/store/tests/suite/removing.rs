@@ -10,7 +10,7 @@ use crate::support::sample::{assert_sample, checkpoint, manifest, objects, optio
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId};
 use store::media::Media;
-use store::{FindError, ReadError, Removal, Store, WriteError, WriteOptions};
+use store::{FindError, Keep, Pruned, ReadError, Removal, Store, WriteError, WriteOptions};
 
 fn open(medium: &Sim) -> Store {
     Store::open_media(Arc::new(medium.clone())).unwrap()
@@ -195,4 +195,30 @@ fn any_failing_operation_of_a_removal_leaves_what_is_listed_whole() {
             }
         }
     }
+}
+
+#[test]
+fn pruning_keeps_the_newest_of_each_job() {
+    let (medium, store, images) = three();
+    let other = {
+        let draft = store.begin().unwrap();
+        let writer = draft.writer(&options(Compress::Lz4)).unwrap();
+        write_objects(&writer, &objects(3)).unwrap();
+        draft.publish(manifest("other", 3), vec![writer.finish().unwrap()]).unwrap().id
+    };
+    let newest_first: Vec<_> = store.list().unwrap().images.iter().rev().map(|image| image.id).collect();
+    let keep = Keep { last: 1, ..Keep::default() };
+    let nothing = Keep { last: 9, ..Keep::default() };
+    assert_eq!(store.prune(None, &nothing, false).unwrap().removal.images, []);
+    let would = store.prune(Some("job"), &keep, true).unwrap();
+    assert_eq!(would.kept_images, [newest_first.iter().copied().find(|id| images.contains(id)).unwrap()]);
+    assert_eq!(assert_sound(&store).len(), 4, "nothing has gone");
+    let Pruned { kept_images, removal } = store.prune(Some("job"), &keep, false).unwrap();
+    assert_eq!((&kept_images, &removal), (&would.kept_images, &would.removal));
+    assert_eq!((removal.images.len(), removal.kept), (2, None));
+    let all = store.prune(None, &keep, false).unwrap();
+    assert_eq!((all.removal.images.len(), all.kept_images.len()), (0, 2));
+    assert!(all.kept_images.contains(&other));
+    assert_eq!(assert_sound(&store).len(), 2);
+    assert_tidy(&medium, &store);
 }

@@ -1,0 +1,43 @@
+//! `dormouse prune`
+
+use super::rm::Removed;
+use super::store_dir;
+use crate::flags::Prune;
+use crate::output::Show;
+use checkpoint::{Failure, Kind, open_store, prune_images};
+use image::ImageId;
+use serde::Serialize;
+use std::io::{self, Write};
+use store::{Keep, Pruned};
+
+#[derive(Serialize)]
+pub struct Answer {
+    pub kept_images: Vec<ImageId>,
+    #[serde(flatten)]
+    pub removed: Removed,
+}
+
+/// Removes what is not to be kept.
+pub fn run(flags: &Prune) -> Result<Answer, Failure> {
+    let keep = Keep {
+        last: flags.keep_last,
+        hourly: flags.keep_hourly,
+        daily: flags.keep_daily,
+        weekly: flags.keep_weekly,
+        monthly: flags.keep_monthly,
+    };
+    if keep.is_nothing() {
+        let what = "nothing would be kept: give one of the --keep options a number, or remove images by `dormouse rm`";
+        return Err(Failure::new(Kind::Failed, what));
+    }
+    let store = open_store(&store_dir(&flags.store))?;
+    let Pruned { kept_images, removal } = prune_images(&store, flags.job.as_deref(), &keep, flags.dry_run)?;
+    Ok(Answer { kept_images, removed: Removed { removal, dry_run: flags.dry_run } })
+}
+
+impl Show for Answer {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.removed.show(out)?;
+        writeln!(out, "{} kept", self.kept_images.len())
+    }
+}

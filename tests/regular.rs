@@ -1,0 +1,64 @@
+//! `--every`: checkpoints that nobody asks for, of which the newest are kept, and each of which continues the job.
+#![allow(clippy::unwrap_used)]
+
+use dormouse_tests::Stage;
+use std::process::Command;
+use testkit::job::Job;
+use testkit::outcome::Exit;
+
+/// A job of a few seconds.
+const ARGS: [&str; 2] = ["900", "40"];
+
+/// A checkpoint each second.
+fn every(keep: &str) -> [&str; 4] {
+    ["--every", "1s", "--keep-last", keep]
+}
+
+fn run(stage: &Stage) -> Command {
+    stage.command_with(&every("2"), "vector_loop", &ARGS)
+}
+
+#[test]
+fn checkpoints_that_nobody_asks_for() {
+    let stage = Stage::new("regular").unwrap();
+    let plain = Job::start(stage.command("vector_loop", &ARGS)).unwrap().finish().unwrap();
+    let ended = Job::start(run(&stage)).unwrap().finish().unwrap();
+    assert_eq!((ended.exit, &ended.stdout), (Exit::Code(0), &plain.stdout), "{}", ended.stderr);
+    let images = stage.images().unwrap();
+    assert_eq!(images.len(), 2, "{}", ended.stderr);
+    let oldest = &images[0];
+    let verify =
+        stage.place().dormouse("verify").arg(oldest).arg("--store").arg(stage.place().store()).output();
+    assert!(verify.unwrap().status.success());
+    let mut restart = stage.place().restart_command(oldest);
+    restart.args(every("1"));
+    let restarted = Job::start(restart).unwrap().finish().unwrap();
+    assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
+    assert!(plain.stdout.ends_with(&restarted.stdout));
+}
+
+#[test]
+fn a_store_that_cannot_be_written_is_warned_of_and_the_job_runs_on() {
+    let stage = Stage::new("unwritten").unwrap();
+    std::fs::write(stage.place().store(), "no folder").unwrap();
+    let ended = Job::start(run(&stage)).unwrap().finish().unwrap();
+    assert_eq!(ended.exit, Exit::Code(0));
+    assert!(ended.stderr.contains("no checkpoint was taken"), "{}", ended.stderr);
+}
+
+#[test]
+fn times_and_numbers_that_make_no_sense() {
+    let stage = Stage::new("senseless").unwrap();
+    for (flags, said) in [
+        (&["--every", "0s"][..], "a second is the least"),
+        (&["--every", "soon"], "such as 10m"),
+        (&["--keep-last", "2"], "--every"),
+        (&["--every", "1m", "--keep-last", "0"], "0 is not in 1.."),
+    ] {
+        let output = stage.place().dormouse("run").args(flags).args(["--", "true"]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(said), "{flags:?}: {stderr}");
+    }
+    let nothing = stage.place().dormouse("prune").arg("--store").arg(stage.place().store()).output().unwrap();
+    assert_eq!(nothing.status.code(), Some(2), "what to keep has to be said");
+}
