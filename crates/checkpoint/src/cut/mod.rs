@@ -35,6 +35,9 @@ use store::{ChunkWriter, Draft, Store, WriteOptions};
 const BACK_OFF: Duration = Duration::from_millis(100);
 /// No pause is longer.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long the gate stays open for a process that has asked for something, and how long in all before that counts as an attempt.
+const ASKING_PAUSE: Duration = Duration::from_millis(30);
+const ASKING_MOST: Duration = Duration::from_secs(10);
 
 /// Takes a checkpoint of the supervisor's job and publishes it.
 ///
@@ -71,12 +74,16 @@ pub fn take(
         let mut servers = gate::servers(job, &sessions);
         gate::prepare(&mut servers, &cut.preparation(sessions.len(), memory.saturating_add(used)))?;
         cut.step("closing the gate");
+        let mut asked = false;
         let closed = Instant::now();
         let successions = job.sessions.broker().successions();
         let Busy(holders) = match gate::close(servers, options)? {
             Err(busy) => busy,
             // Its connection leads out of the job, so it gets its session first.
-            Ok(_) if job.sessions.keeps_asking() => asking(),
+            Ok(_) if job.sessions.keeps_asking() => {
+                asked = true;
+                asking()
+            }
             Ok(mut gated) => {
                 let drain = closed.elapsed();
                 cut.step("capturing");
@@ -86,7 +93,10 @@ pub fn take(
                         let still = Still { captured, gated, held, closed, drain, retries };
                         return cut.publish(still, &sessions, (&work, room));
                     }
-                    Err(_) if job.sessions.is_asked() => asking(),
+                    Err(_) if job.sessions.is_asked() => {
+                        asked = true;
+                        asking()
+                    }
                     Err(failure) => {
                         // The job runs on while the reason is looked for.
                         drop((gated, held));
@@ -96,6 +106,13 @@ pub fn take(
             }
         };
         drop(held);
+        // It is answered in a moment, and no sign of a job that does not get idle; but one that asks all the time shall not hold this up for ever.
+        if asked && began.elapsed() < ASKING_MOST {
+            if job.ends_within(ASKING_PAUSE) {
+                return Err(ended_before());
+            }
+            continue;
+        }
         if retries >= options.retries {
             return Err(not_idle(options, retries, &holders));
         }
