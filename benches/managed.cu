@@ -104,7 +104,47 @@ int main(int argc, char **argv) {
         }
         return (now() - begin) * 1e3 / 20;
     });
+    // To and fro, and said beforehand: 256 MiB.
+    size_t bytes = std::min<size_t>(large, 256 << 20);
+    count = bytes / sizeof *words;
+    cudaMemLocation device = {cudaMemLocationTypeDevice, 0}, host = {cudaMemLocationTypeHost, 0};
+    turn = 0;
+    CHECK(cudaMemset(words, 0, bytes));
+    measure("to_and_fro_with_prefetches", "ms", 5, [&] {
+        double begin = now();
+        CHECK(cudaMemPrefetchAsync(words, bytes, device, 0, 0));
+        add<<<1024, 256>>>(words, count, 1);
+        CHECK(cudaMemPrefetchAsync(words, bytes, host, 0, 0));
+        CHECK(cudaDeviceSynchronize());
+        unsigned long long sum = 0;
+        for (size_t i = 0; i < count; i++) sum += words[i];
+        if (sum != count * (unsigned long long)(turn + 1)) wrong("to_and_fro_with_prefetches");
+        turn += 2;
+        for (size_t i = 0; i < count; i++) words[i] = turn;
+        return (now() - begin) * 1e3;
+    });
     CHECK(cudaFree(words));
+
+    // Six regions of half that size, one after the other used by 32 kernels: with `--device-memory`, more than fits.
+    bytes = large / 2;
+    count = bytes / sizeof *words;
+    std::vector<unsigned *> regions(6);
+    for (unsigned *&region : regions) CHECK(cudaMallocManaged(&region, bytes));
+    std::vector<unsigned> turns(regions.size());
+    size_t phase = 0;
+    measure("kernels_in_phases", "ms", 10, [&] {
+        size_t at = phase++ % regions.size();
+        double begin = now();
+        for (int i = 0; i < 32; i++) {
+            add<<<1024, 256>>>(regions[at], count, 1);
+            CHECK(cudaDeviceSynchronize());
+        }
+        double each = (now() - begin) * 1e3 / 32;
+        turns[at] += 32;
+        if (regions[at][count - 1] != turns[at]) wrong("kernels_in_phases");
+        return each;
+    });
+    for (unsigned *region : regions) CHECK(cudaFree(region));
 
     std::vector<void *> small(2000);
     measure("allocate_4KiB", "us", 3, [&] {

@@ -32,6 +32,7 @@ const EXCEPT: &[(&str, &str)] = &[
     ("managed_copies", SHARED),
     ("managed_fork", SHARED),
     ("managed_large", SHARED),
+    ("managed_moves", SHARED),
     ("managed_globals", LINKED),
     ("managed_globals_shadow", LINKED),
     ("code::managed_variables_lie_where_they_are_put", LINKED),

@@ -292,6 +292,10 @@ impl Backend for Driver {
         Ok(made)
     }
 
+    fn physical_create_on_host(&self, ordinal: usize, bytes: u64) -> Result<RawPhysical> {
+        physical::create_on_host(&self.api, self.facts.get(ordinal).ok_or(CuError::INVALID_DEVICE)?, bytes)
+    }
+
     fn physical_release(&self, physical: RawPhysical) -> Result<()> {
         // Before another piece can have this handle.
         let piece = lock(&self.pieces).remove(&physical);

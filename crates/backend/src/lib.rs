@@ -57,6 +57,9 @@ pub trait Backend:
     /// Takes `bytes` bytes of device memory, a multiple of [`BLOCK_GRANULARITY`], without mapping them; compressible if that
     /// is wanted and the device has it. Answers whether it is.
     fn physical_create(&self, device: usize, bytes: u64, compressible: bool) -> Result<(RawPhysical, bool)>;
+    /// Takes `bytes` bytes of the host's memory, a multiple of [`BLOCK_GRANULARITY`], as near to a device as there is any, to be mapped where
+    /// that device's may be: work reaches it over the bus. None of the device's own memory is taken.
+    fn physical_create_on_host(&self, device: usize, bytes: u64) -> Result<RawPhysical>;
     /// Lets go of it; the memory is given back when its last mapping is gone too.
     fn physical_release(&self, physical: RawPhysical) -> Result<()>;
     /// Puts the beginning of it behind a part of a reserved range; it may be mapped several times. No device reaches it there

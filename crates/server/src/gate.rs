@@ -6,17 +6,31 @@
 
 use crate::lock;
 use rustix::thread::{MembarrierCommand, membarrier};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 use transport::{MAX_RINGS, RingIndex};
 
 /// No message is executed in a ring.
 const IDLE: u32 = 0;
+/// Beside an opcode: the message waits, and does nothing to the device before it has been [`Gate::alone`].
+const WAITING: u32 = 1 << 31;
+
+thread_local! {
+    /// The ring whose messages this thread executes.
+    static RING: Cell<Option<RingIndex>> = const { Cell::new(None) };
+}
+
+/// Who has closed the gate: whoever makes a cut.
+const CUT: u32 = 1;
+/// A message that wants no other beside it.
+const MESSAGE: u32 = 2;
 
 /// One for the session.
 pub struct Gate {
-    closed: AtomicBool,
+    /// By whom it is closed.
+    closed: AtomicU32,
     /// Whether the kernel runs barriers for us.
     remote: bool,
     /// What each ring executes, and behind them whoever tidies up: opcode + 1, or [`IDLE`].
@@ -28,7 +42,7 @@ pub struct Gate {
 impl Default for Gate {
     fn default() -> Self {
         Self {
-            closed: AtomicBool::new(false),
+            closed: AtomicU32::new(0),
             remote: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok(),
             executing: (0..=MAX_RINGS).map(|_| AtomicU32::new(IDLE)).collect(),
             parked: Mutex::new(()),
@@ -46,6 +60,34 @@ impl Drop for Pass<'_> {
     }
 }
 
+/// The message in hand waits for others.
+pub struct Waiting<'a>(Option<(&'a Gate, &'a AtomicU32)>);
+
+impl Drop for Waiting<'_> {
+    /// Goes on when nobody is alone: whoever is has not counted this message.
+    fn drop(&mut self) {
+        let Some((gate, word)) = self.0 else { return };
+        loop {
+            // As in `enter`: one of the two sees the other.
+            word.fetch_and(!WAITING, Ordering::SeqCst);
+            if gate.closed.load(Ordering::SeqCst) & MESSAGE == 0 {
+                return;
+            }
+            word.fetch_or(WAITING, Ordering::SeqCst);
+            gate.park(MESSAGE);
+        }
+    }
+}
+
+/// No message begins before this is dropped.
+pub struct Alone<'a>(&'a Gate);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.open_for(MESSAGE);
+    }
+}
+
 impl Gate {
     /// Waits until the gate is open and goes through with message `opcode` of a ring.
     #[inline]
@@ -58,14 +100,19 @@ impl Gate {
             } else {
                 fence(Ordering::SeqCst);
             }
-            if !self.closed.load(Ordering::Acquire) {
+            if self.closed.load(Ordering::Acquire) == 0 {
                 return Pass(word);
             }
             word.store(IDLE, Ordering::Release);
-            let mut parked = lock(&self.parked);
-            while self.closed.load(Ordering::SeqCst) {
-                parked = self.opened.wait(parked).unwrap_or_else(std::sync::PoisonError::into_inner);
-            }
+            self.park(CUT | MESSAGE);
+        }
+    }
+
+    /// Waits until none of these has the gate closed.
+    fn park(&self, who: u32) {
+        let mut parked = lock(&self.parked);
+        while self.closed.load(Ordering::SeqCst) & who != 0 {
+            parked = self.opened.wait(parked).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
 
@@ -76,7 +123,7 @@ impl Gate {
         // As in `enter`, with a barrier of its own: this is seldom.
         word.store(u32::from(number) + 1, Ordering::SeqCst);
         let pass = Pass(word);
-        (!self.closed.load(Ordering::SeqCst)).then_some(pass)
+        (self.closed.load(Ordering::SeqCst) == 0).then_some(pass)
     }
 
     /// Closes the gate and waits until no message is executed any more; otherwise tells, at the deadline, one that is:
@@ -85,7 +132,63 @@ impl Gate {
     /// # Errors
     /// The ring and opcode of a message that is still executed.
     pub fn close(&self, deadline: Instant) -> Result<(), (usize, u16)> {
-        self.closed.store(true, Ordering::SeqCst);
+        self.closed.fetch_or(CUT, Ordering::SeqCst);
+        self.have_all_see();
+        loop {
+            let Some((ring, word)) = self.executed().next() else { return Ok(()) };
+            if Instant::now() >= deadline {
+                return Err((ring, ((word & !WAITING) - 1) as u16));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Opens the gate after [`Gate::close`].
+    pub fn open(&self) {
+        self.open_for(CUT);
+    }
+
+    /// This thread executes the messages of a ring from now on.
+    pub fn serve(ring: RingIndex) {
+        RING.set(Some(ring));
+    }
+
+    /// To be held by a message that waits to be alone: others that do, too, are not in its way, and it not in theirs. It does nothing to the device meanwhile, and lets go of
+    /// what it had alone before it lets go of this.
+    pub fn wait(&self) -> Waiting<'_> {
+        Waiting(RING.get().map(|ring| {
+            let word = &self.executing[ring.get()];
+            word.fetch_or(WAITING, Ordering::SeqCst);
+            (self, word)
+        }))
+    }
+
+    /// Closes the gate behind the message in hand, if no other is executed, as long as what is given lives; a cut waits for that. One that is about to be made does not
+    /// keep a message from it that waits.
+    pub fn alone(&self) -> Option<Alone<'_>> {
+        let own = RING.get().map_or(IDLE, |ring| self.executing[ring.get()].load(Ordering::SeqCst));
+        let waits = own & WAITING != 0;
+        let closed = self.closed.fetch_or(MESSAGE, Ordering::SeqCst);
+        if closed & MESSAGE != 0 {
+            return None;
+        }
+        let alone = Alone(self);
+        if closed & CUT != 0 && !waits {
+            return None;
+        }
+        self.have_all_see();
+        let others = self.executed().filter(|(_, word)| word & WAITING == 0).count();
+        (others <= usize::from(!waits)).then_some(alone)
+    }
+
+    fn open_for(&self, who: u32) {
+        let _parked = lock(&self.parked);
+        self.closed.fetch_and(!who, Ordering::SeqCst);
+        self.opened.notify_all();
+    }
+
+    /// Whoever begins from now on sees that the gate is closed; who began before is seen.
+    fn have_all_see(&self) {
         fence(Ordering::SeqCst);
         if self.remote
             && let Err(error) = membarrier(MembarrierCommand::PrivateExpedited)
@@ -94,21 +197,12 @@ impl Gate {
             tracing::warn!(%error, "no barrier on other threads");
             std::thread::sleep(Duration::from_millis(10));
         }
-        loop {
-            let busy = self.executing.iter().map(|word| word.load(Ordering::SeqCst)).enumerate();
-            let Some((ring, word)) = busy.into_iter().find(|(_, word)| *word != IDLE) else { return Ok(()) };
-            if Instant::now() >= deadline {
-                return Err((ring, (word - 1) as u16));
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
     }
 
-    /// Opens the gate.
-    pub fn open(&self) {
-        let _parked = lock(&self.parked);
-        self.closed.store(false, Ordering::SeqCst);
-        self.opened.notify_all();
+    /// What is executed: in which ring, and its word.
+    fn executed(&self) -> impl Iterator<Item = (usize, u32)> {
+        let words = self.executing.iter().map(|word| word.load(Ordering::SeqCst)).enumerate();
+        words.filter(|(_, word)| *word != IDLE)
     }
 }
 
@@ -117,6 +211,92 @@ impl Gate {
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn a_message_may_be_alone_and_a_cut_waits_for_it() {
+        let gate = Gate::default();
+        Gate::serve(RingIndex::new(3).unwrap());
+        let [first, second] = [3, 4].map(|ring| gate.enter(RingIndex::new(ring).unwrap(), 90));
+        assert!(gate.alone().is_none());
+        drop(second);
+        let alone = gate.alone().unwrap();
+        assert!(gate.enter_if_open(7).is_none());
+        assert!(gate.alone().is_none());
+        assert_eq!(gate.close(Instant::now()), Err((3, 90)));
+        drop(alone);
+        assert!(gate.enter_if_open(7).is_none(), "it is still closed for the cut");
+        assert!(gate.alone().is_none());
+        gate.open();
+        assert!(gate.alone().is_some());
+        drop(first);
+        assert!(gate.enter_if_open(7).is_some());
+    }
+
+    #[test]
+    fn who_wait_are_not_in_each_others_way_nor_in_a_cuts() {
+        let gate = Gate::default();
+        let [ours, other] = [3, 4].map(|ring| RingIndex::new(ring).unwrap());
+        let pass = gate.enter(ours, 90);
+        std::thread::scope(|scope| {
+            let (waits, ends) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+            let gate = &gate;
+            scope.spawn(move || {
+                Gate::serve(other);
+                let _pass = gate.enter(other, 91);
+                let waiting = gate.wait();
+                waits.0.send(()).unwrap();
+                ends.1.recv().unwrap();
+                drop(waiting);
+                waits.0.send(()).unwrap();
+                ends.1.recv().unwrap();
+            });
+            Gate::serve(ours);
+            waits.1.recv().unwrap();
+            drop(gate.alone().unwrap());
+            let waiting = gate.wait();
+            assert_eq!(gate.close(Instant::now()), Err((3, 90)), "a cut waits for both");
+            drop(gate.alone().unwrap());
+            drop(waiting);
+            assert!(gate.alone().is_none(), "a cut is about to be made");
+            gate.open();
+            ends.0.send(()).unwrap();
+            waits.1.recv().unwrap();
+            assert!(gate.alone().is_none(), "the other goes on");
+            ends.0.send(()).unwrap();
+        });
+        drop(pass);
+        assert_eq!(gate.close(Instant::now()), Ok(()));
+    }
+
+    #[test]
+    fn who_has_waited_goes_on_when_nobody_is_alone() {
+        let gate = Gate::default();
+        let [ours, other] = [3, 4].map(|ring| RingIndex::new(ring).unwrap());
+        let goes_on = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (waits, ends) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+            let (gate, goes_on) = (&gate, &goes_on);
+            scope.spawn(move || {
+                Gate::serve(other);
+                let _pass = gate.enter(other, 91);
+                let waiting = gate.wait();
+                waits.0.send(()).unwrap();
+                ends.1.recv().unwrap();
+                drop(waiting);
+                goes_on.store(true, Ordering::SeqCst);
+            });
+            Gate::serve(ours);
+            let _pass = gate.enter(ours, 90);
+            waits.1.recv().unwrap();
+            let alone = gate.alone().unwrap();
+            ends.0.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!goes_on.load(Ordering::SeqCst), "beside one that is alone");
+            drop(alone);
+        });
+        assert!(goes_on.load(Ordering::SeqCst));
+    }
 
     #[test]
     fn closing_waits_for_the_message_in_hand_and_names_it() {

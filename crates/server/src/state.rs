@@ -22,8 +22,10 @@ use std::sync::Arc;
 use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
-/// Version of the table's encoding; any other is refused.
-pub const VERSION: u32 = 6;
+/// Version of the table's encoding. Since 7 there are blocks of managed regions; what 6 knows is encoded the same.
+pub const VERSION: u32 = 7;
+/// The oldest that is read.
+const OLDEST: u32 = 6;
 /// The last bytes of every state.
 pub const MAGIC: [u8; 4] = *b"DMss";
 const FOOTER: usize = 16;
@@ -138,7 +140,7 @@ pub enum StateError {
     Magic(Vec<u8>),
     /// Written by another version.
     #[error(
-        "the session state has version {found}, this Dormouse reads version {VERSION}; use the one that wrote it"
+        "the session state has version {found}, this Dormouse reads versions {OLDEST} to {VERSION}; use the one that wrote it"
     )]
     Version {
         /// Its version.
@@ -203,7 +205,7 @@ impl SessionState {
             return Err(StateError::Magic(magic.to_vec()));
         }
         let found = u32::from_le_bytes([v0, v1, v2, v3]);
-        if found != VERSION {
+        if !(OLDEST..=VERSION).contains(&found) {
             return Err(StateError::Version { found });
         }
         let len = u64::from_le_bytes([l0, l1, l2, l3, l4, l5, l6, l7]);
@@ -288,8 +290,11 @@ mod tests {
             bytes[at] ^= 1;
             SessionState::from_bytes(&bytes).unwrap_err()
         };
+        let mut older = good.clone();
+        older[good.len() - 8] = 6;
+        assert!(SessionState::from_bytes(&older).is_ok());
         assert!(matches!(damaged(good.len() - 1), StateError::Magic(_)));
-        assert!(matches!(damaged(good.len() - 8), StateError::Version { .. }));
+        assert!(matches!(damaged(good.len() - 7), StateError::Version { .. }));
         assert!(matches!(damaged(good.len() - 9), StateError::Bounds { .. }));
         assert!(matches!(damaged(0), StateError::Image(_)));
     }

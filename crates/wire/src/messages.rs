@@ -149,6 +149,8 @@ messages! {
     27 round_trip ManagedLeave { address: u64 } -> ();
     /// The client has unmapped the slab that it was told to (0: none, a context has gone); answers the next, as [`PinnedFree`] does.
     28 round_trip SlabFree { slab: u64 } -> u64;
+    /// The managed memory around an address is wanted on a device, or on the host: `cuMemPrefetchAsync`, `cuMemAdvise`.
+    29 pipelined ManagedHint { address: u64, device: Option<Device> } -> ();
 
     // --- copies; addresses are device memory or pinned memory, the same in both processes
     /// A copy from bytes in the message (at most [`INLINE_MAX`]).

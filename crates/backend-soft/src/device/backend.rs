@@ -250,8 +250,13 @@ impl Backend for SoftBackend {
             return Err(CuError::INVALID_DEVICE);
         }
         blocks_only(Range { base: 0, bytes })?;
-        let physical = self.memory.create_physical(device, bytes).map_err(memory_error)?;
+        let physical = self.memory.create_physical(Some(device), bytes).map_err(memory_error)?;
         Ok((RawPhysical(physical), false))
+    }
+
+    fn physical_create_on_host(&self, _device: usize, bytes: u64) -> Result<RawPhysical> {
+        blocks_only(Range { base: 0, bytes })?;
+        self.memory.create_physical(None, bytes).map(RawPhysical).map_err(memory_error)
     }
 
     fn physical_release(&self, physical: RawPhysical) -> Result<()> {

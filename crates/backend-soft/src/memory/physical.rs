@@ -13,7 +13,7 @@ const NAME: &CStr = c"soft-memory";
 
 /// A piece of memory; without handles nobody can map it any more.
 pub(super) struct Physical {
-    /// Whose memory it is taken from; another process's counts there.
+    /// Whose memory it is taken from, if any device's; another process's counts there.
     device: Option<usize>,
     bytes: u64,
     file: OwnedFd,
@@ -22,17 +22,16 @@ pub(super) struct Physical {
 }
 
 impl Memory {
-    /// Takes memory of a device, which is zero.
+    /// Takes memory of a device, or of none, which is zero.
     ///
     /// # Errors
     /// When the device is full.
-    pub fn create_physical(&self, device: usize, bytes: u64) -> Result<u64, MemoryError> {
+    pub fn create_physical(&self, device: Option<usize>, bytes: u64) -> Result<u64, MemoryError> {
         pages::whole(0, bytes)?;
+        let file = file(bytes).map_err(|source| MemoryError::Taken { base: 0, bytes, source })?;
         let mut state = self.lock();
-        self.take(&mut state, device, bytes)?;
-        let file = file(bytes).map_err(|source| MemoryError::Taken { base: 0, bytes, source });
-        let file = file.inspect_err(|_| state.used[device] -= bytes)?;
-        Ok(state.add(Physical { device: Some(device), bytes, file, mappings: 0, handles: 1 }))
+        device.map_or(Ok(()), |device| self.take(&mut state, device, bytes))?;
+        Ok(state.add(Physical { device, bytes, file, mappings: 0, handles: 1 }))
     }
 
     /// Lets go of a handle: with the last, it is gone when nothing maps it any more.
@@ -93,7 +92,7 @@ impl Memory {
     /// # Errors
     /// When the range is not free, or the device full.
     pub fn map_block(&self, device: usize, base: u64, bytes: u64) -> Result<(), MemoryError> {
-        let id = self.create_physical(device, bytes)?;
+        let id = self.create_physical(Some(device), bytes)?;
         let mapped = self.map_physical(id, base, bytes).and_then(|()| self.set_access(base, bytes, true));
         // It lives as long as it is mapped.
         self.release_physical(id)?;

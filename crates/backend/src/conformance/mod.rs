@@ -63,7 +63,8 @@ behaviours! {
     memory: blocks_hold_what_is_written blocks_lie_side_by_side a_range_is_reserved_once memory_is_counted
         host_memory_is_shared;
     virtual_memory: one_piece_is_mapped_twice pieces_keep_what_is_in_them
-        compressible_pieces_hold_what_is_written a_mapped_piece_outlives_every_context;
+        compressible_pieces_hold_what_is_written a_mapped_piece_outlives_every_context
+        a_piece_of_the_host_takes_none_of_the_device;
     sharing: a_block_is_exported_and_imported a_piece_is_exported_and_imported an_event_for_others_is_an_event;
     copies: copies_go_every_way host_memory_is_read_at_once pitched_copies_move_boxes fills_have_elements
         fills_have_rows;

@@ -1,5 +1,6 @@
 use super::rig::{BASIC, Rig, params};
 use crate::{Access, BLOCK_GRANULARITY, Backend, Range, StreamArg};
+use wire::CuError;
 
 /// `CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED`.
 const COMPRESSES: i32 = 107;
@@ -63,6 +64,48 @@ pub(super) fn pieces_keep_what_is_in_them(backend: &dyn Backend) {
         backend.unmap_physical(place).unwrap();
     }
     backend.physical_release(piece).unwrap();
+}
+
+pub(super) fn a_piece_of_the_host_takes_none_of_the_device(backend: &dyn Backend) {
+    const BYTES: u64 = 64 * BLOCK_GRANULARITY;
+    let rig = Rig::new(backend);
+    let place = Range { bytes: BYTES, ..behind(&rig, 0) };
+    let (free, _) = backend.memory_info(rig.ctx).unwrap();
+    let piece = match backend.physical_create_on_host(0, BYTES) {
+        // A driver may have none, and says so: Dormouse's own, inside of a job.
+        Err(CuError::NOT_SUPPORTED) => {
+            assert_eq!(backend.memory_info(rig.ctx).unwrap().0, free);
+            return;
+        }
+        made => made.unwrap(),
+    };
+    backend.map_physical(piece, place).unwrap();
+    backend.set_access(0, place, Access::ReadWrite).unwrap();
+    let (left, _) = backend.memory_info(rig.ctx).unwrap();
+    assert!(free.saturating_sub(left) < BYTES, "the device has {left} of {free} bytes left");
+    // A kernel writes over the border of the device's memory and the host's; copies read both.
+    rig.put(place.base - 8, &[1, 2]);
+    rig.put(place.base, &[3, 4]);
+    let add = rig.kernel(BASIC, "add_one");
+    rig.launch(add, 32, StreamArg::Legacy, &params(&[place.base - 8], &[4]));
+    assert_eq!(rig.get(place.base - 8, 4), [2, 3, 4, 5]);
+    // It changes places with a piece of the device, and is what it was.
+    let other = backend.physical_create(0, BYTES, false).unwrap().0;
+    let beside = Range { bytes: BYTES, ..behind(&rig, 100) };
+    backend.map_physical(other, beside).unwrap();
+    backend.set_access(0, beside, Access::ReadWrite).unwrap();
+    backend.copy(rig.ctx, StreamArg::Legacy, beside.base, place.base, BYTES).unwrap();
+    backend.context_synchronize(rig.ctx).unwrap();
+    for range in [place, beside] {
+        backend.unmap_physical(range).unwrap();
+    }
+    backend.map_physical(other, place).unwrap();
+    backend.set_access(0, place, Access::ReadWrite).unwrap();
+    assert_eq!(rig.get(place.base, 2), [4, 5]);
+    backend.unmap_physical(place).unwrap();
+    for piece in [piece, other] {
+        backend.physical_release(piece).unwrap();
+    }
 }
 
 pub(super) fn a_mapped_piece_outlives_every_context(backend: &dyn Backend) {

@@ -9,8 +9,8 @@ use image::CHUNK_SIZE;
 use std::sync::{Arc, Mutex};
 use wire::ContextId;
 
-/// Host memory that is left to others when copies move there, bytes.
-const LEFT_TO_OTHERS: u64 = 256 << 20;
+/// Host memory that is left to others when copies or managed regions move there, bytes.
+pub(crate) const LEFT_TO_OTHERS: u64 = 256 << 20;
 
 /// The copies on one device, back to back in one block.
 pub(crate) struct DeviceCopies {

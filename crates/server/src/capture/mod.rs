@@ -6,7 +6,7 @@ mod copies;
 mod pieces;
 mod places;
 
-pub(crate) use copies::DeviceCopies;
+pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
 pub use places::{CopyBudget, CopyRoom};
 
 use self::copies::Block;

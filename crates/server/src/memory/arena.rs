@@ -5,11 +5,12 @@
 //! caller does that when no work submitted before the free can still touch it. Blocks with nothing in them stay mapped for a moment,
 //! and up to [`RETAIN`] bytes of them for longer, so that a program which allocates and frees in a loop maps nothing.
 //!
-//! Blocks belong to a *holder*: `cuMemAlloc`, or one memory pool. A pool takes over empty blocks that `cuMemAlloc` has no use
+//! Blocks belong to a *holder*: `cuMemAlloc`, one memory pool, or a managed region. A pool takes over empty blocks that `cuMemAlloc` has no use
 //! for before it has new ones mapped, and what it gives up goes back there.
 //!
 //! The same calls in the same order give the same addresses.
 
+use super::placement::Home;
 use super::pool::PoolKey;
 use backend::{BLOCK_GRANULARITY, Range};
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,8 @@ pub enum Holder {
     Plain,
     /// A memory pool.
     Pool(PoolKey),
+    /// Managed memory that may move: each region has a block of its own, which is nobody else's before or after.
+    Region(Home),
 }
 
 #[derive(Clone, Debug)]
@@ -233,6 +236,9 @@ impl Arena {
 
     /// The best empty block that `holder` may use: its own, or one that `cuMemAlloc` does not need.
     fn adoptable(&self, holder: Holder, kind: Use, least: u64, most: u64) -> Option<Range> {
+        if matches!(holder, Holder::Region(_)) {
+            return None;
+        }
         if self.held(holder).empty + self.held(Holder::Plain).empty == 0 {
             return None;
         }
@@ -475,6 +481,28 @@ impl Arena {
     #[must_use]
     pub fn clock(&self) -> u64 {
         self.clock
+    }
+
+    /// Has a live region's block, which begins at `base`, lie elsewhere from now on.
+    pub fn rehome(&mut self, base: u64, home: Home) {
+        let Some(block) = self.blocks.get_mut(&base) else { return };
+        let (bytes, now) = (block.bytes, Holder::Region(home));
+        let before = std::mem::replace(&mut block.holder, now);
+        self.held.entry(before).or_default().mapped -= bytes;
+        self.held.entry(now).or_default().mapped += bytes;
+        if let Some(live) = self.live.get_mut(&base) {
+            live.holder = now;
+        }
+    }
+
+    /// Takes the empty blocks of regions out; the caller unmaps them.
+    pub fn trim_regions(&mut self) -> Vec<Range> {
+        let homes = [Home::Device, Home::Host].map(Holder::Region);
+        let out: Vec<_> = homes.into_iter().flat_map(|holder| self.longest_empty(holder)).collect();
+        for range in &out {
+            self.remove_block(range.base);
+        }
+        out
     }
 
     /// Takes blocks of `cuMemAlloc` out that have been empty since the clock was `since`, those longest empty first, until no more than `keep`

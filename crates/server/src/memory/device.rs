@@ -1,15 +1,19 @@
 //! One device's memory: its arena, the blocks behind it, and freed allocations that work may still touch.
 
-use super::arena::{Allocation, Arena, ArenaState, Freed, Holder, RETAIN, StateError};
+use super::Layout;
+use super::arena::{Allocation, Arena, ArenaState, BlockState, Freed, Holder, RETAIN, StateError};
 use super::exports::Exports;
 use super::ordered::StreamFrees;
+use super::placement::Home;
 use super::pool::{Pool, PoolKey};
+use super::regions::Regions;
 use crate::capture::DeviceCopies;
 use crate::lock;
 use crate::objects::Marker;
 use crate::sharing::Sharing;
 use backend::{Backend, Range, RawBlock};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 use wire::{ContextId, CuError};
 
@@ -23,6 +27,8 @@ pub(super) struct Inner {
     pub(super) arena: Arena,
     reserved: bool,
     pub(super) blocks: BTreeMap<u64, RawBlock>,
+    /// Behind blocks of managed regions.
+    pub(super) regions: Regions,
     /// What other sessions may have.
     pub(super) exports: Exports,
     /// What was freed, oldest first.
@@ -40,6 +46,10 @@ pub(super) struct Inner {
 pub struct DeviceMemory {
     pub(super) device: usize,
     range: Range,
+    /// Where managed regions are mapped a second time while they move.
+    pub(super) passage: Range,
+    /// Whether there are managed regions that are not on the device.
+    pub(super) short: AtomicBool,
     pub(super) sharing: Arc<Sharing>,
     pub(super) backend: Arc<dyn Backend>,
     /// What a checkpoint has copied and not written yet; they give way to the application.
@@ -55,13 +65,15 @@ struct Copies {
 }
 
 impl DeviceMemory {
-    /// Device number `device` with nothing allocated; `range` is claimed at the first [`DeviceMemory::reserve`].
+    /// Device number `device` with nothing allocated; its arena in `layout` is claimed at the first [`DeviceMemory::reserve`].
     #[must_use]
-    pub fn new(backend: Arc<dyn Backend>, device: usize, range: Range, sharing: Arc<Sharing>) -> Self {
+    pub fn new(backend: Arc<dyn Backend>, device: usize, layout: Layout, sharing: Arc<Sharing>) -> Self {
+        let (range, passage) = (layout.arena(device), layout.passage(device));
         let inner = Inner {
             arena: Arena::new(range),
             reserved: false,
             blocks: BTreeMap::new(),
+            regions: Regions::default(),
             exports: Exports::default(),
             tickets: VecDeque::new(),
             streams: Vec::new(),
@@ -69,7 +81,13 @@ impl DeviceMemory {
             unsynchronized: false,
             tidied: 0,
         };
-        Self { device, range, sharing, backend, copies: Mutex::default(), inner: Mutex::new(inner) }
+        let (short, copies) = (AtomicBool::new(false), Mutex::default());
+        Self { device, range, passage, short, sharing, backend, copies, inner: Mutex::new(inner) }
+    }
+
+    /// The number of the device.
+    pub(crate) fn device(&self) -> usize {
+        self.device
     }
 
     /// Claims the arena's addresses, once.
@@ -114,8 +132,8 @@ impl DeviceMemory {
         loop {
             let plan = inner.arena.plan(holder, bytes).ok_or(CuError::OUT_OF_MEMORY)?;
             if let Some(block) = plan.block_to_map() {
-                match self.backend.map_block(self.device, block) {
-                    Ok(raw) => drop(inner.blocks.insert(block.base, raw)),
+                match self.map(inner, holder, block) {
+                    Ok(()) => {}
                     Err(CuError::OUT_OF_MEMORY) if !gave_up && self.give_up_empty(inner)? => {
                         gave_up = true;
                         continue;
@@ -129,6 +147,15 @@ impl DeviceMemory {
             inner.count(&allocation);
             return Ok(Some(allocation));
         }
+    }
+
+    /// Puts memory behind a block.
+    fn map(&self, inner: &mut Inner, holder: Holder, block: Range) -> backend::Result<()> {
+        if let Holder::Region(home) = holder {
+            return self.put_behind(inner, block, home);
+        }
+        inner.blocks.insert(block.base, self.backend.map_block(self.device, block)?);
+        Ok(())
     }
 
     /// Unmaps everything with nothing in it, for whoever needs `bytes` bytes of the device otherwise, of which `free` bytes are
@@ -147,22 +174,29 @@ impl DeviceMemory {
     }
 
     /// Unmaps everything with nothing in it, that of pools too; false when there was nothing.
-    fn give_up_empty(&self, inner: &mut Inner) -> backend::Result<bool> {
+    pub(super) fn give_up_empty(&self, inner: &mut Inner) -> backend::Result<bool> {
         let Inner { arena, pools, .. } = &mut *inner;
         pools.values().for_each(|pool| arena.release(pool.holder(), 0));
         let any = arena.empty_bytes() > 0;
         self.trim(inner, 0, u64::MAX)?;
-        Ok(any)
+        Ok(self.drop_empty_regions(inner)? || any)
     }
 
     /// Frees the allocation at exactly `address`; its place is used again when all of `markers` are complete. False when
     /// there is no such allocation.
     pub fn free(&self, address: u64, markers: Vec<Marker>) -> bool {
         let mut inner = lock(&self.inner);
-        let Some(freed) = inner.free(address) else { return false };
+        let Some(freed) = self.end(&mut inner, address) else { return false };
         inner.tickets.push_back(Ticket { freed, markers });
         inner.settle();
         true
+    }
+
+    /// Ends the allocation at exactly `address`, a region's too; `None` when there is none.
+    pub(super) fn end(&self, inner: &mut Inner, address: u64) -> Option<Freed> {
+        let freed = inner.free(address)?;
+        self.forget_region(inner, address);
+        Some(freed)
     }
 
     /// Frees everything of a context that is ending: nothing can touch it any more.
@@ -177,12 +211,13 @@ impl DeviceMemory {
         let gone: Vec<u64> =
             inner.arena.allocations().filter(|each| each.ctx == ctx).map(|each| each.range.base).collect();
         for address in gone {
-            if let Some(freed) = inner.free(address) {
+            if let Some(freed) = self.end(&mut inner, address) {
                 inner.arena.reclaim(freed);
             }
         }
         inner.forget_frees(Some(ctx));
         inner.settle();
+        self.drop_empty_regions(&mut inner)?;
         self.trim(&mut inner, 0, u64::MAX)
     }
 
@@ -196,6 +231,7 @@ impl DeviceMemory {
         inner.settle();
         let now = inner.arena.clock();
         let since = std::mem::replace(&mut inner.tidied, now);
+        self.drop_empty_regions(&mut inner)?;
         self.trim(&mut inner, RETAIN, since)
     }
 
@@ -212,12 +248,15 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Bytes that are mapped and free.
-    #[must_use]
-    pub fn empty_bytes(&self) -> u64 {
+    /// Bytes that are mapped and free; the rest that is free is the device's again.
+    ///
+    /// # Errors
+    /// The backend's, from unmapping.
+    pub fn empty_bytes(&self) -> backend::Result<u64> {
         let mut inner = lock(&self.inner);
         inner.settle();
-        inner.arena.empty_bytes()
+        self.drop_empty_regions(&mut inner)?;
+        Ok(inner.arena.empty_bytes())
     }
 
     /// Bytes of live allocations.
@@ -295,12 +334,18 @@ impl DeviceMemory {
         self.reserve().map_err(|code| RestoreError::Reserve { range: self.range, code })?;
         let mut inner = lock(&self.inner);
         inner.arena = Arena::from_state(self.range, state)?;
-        for range in state.blocks.iter().map(|block| block.range) {
-            let raw = self
-                .backend
-                .map_block(self.device, range)
-                .map_err(|code| RestoreError::Map { range, code })?;
-            inner.blocks.insert(range.base, raw);
+        // What can lie elsewhere comes last.
+        let (regions, others): (Vec<_>, Vec<_>) =
+            state.blocks.iter().partition(|block| matches!(block.holder, Holder::Region(_)));
+        for &BlockState { range, holder, .. } in others.into_iter().chain(regions) {
+            let mapped = match self.map(&mut inner, holder, range) {
+                Err(CuError::OUT_OF_MEMORY) if holder == Holder::Region(Home::Device) => {
+                    inner.arena.rehome(range.base, Home::Host);
+                    self.map(&mut inner, Holder::Region(Home::Host), range)
+                }
+                mapped => mapped,
+            };
+            mapped.map_err(|code| RestoreError::Map { range, code })?;
         }
         Ok(())
     }

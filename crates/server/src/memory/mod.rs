@@ -10,7 +10,9 @@ mod ordered;
 mod packed;
 mod pending;
 mod pinned;
+mod placement;
 pub mod pool;
+mod regions;
 mod shadows;
 mod slabs;
 mod staging;
@@ -22,6 +24,7 @@ pub use exports::Exports;
 pub use imports::{ImportRecord, Imports};
 pub(crate) use packed::Packed;
 pub use pinned::{PinnedMemory, PinnedRecord};
+pub use placement::Home;
 pub use shadows::{PAGE, ShadowRecord, Shadows};
 pub use slabs::SlabRecord;
 pub use virtual_memory::{PhysicalRecord, View, Views, VirtualMemory, VirtualState};
@@ -80,6 +83,12 @@ impl Layout {
     #[must_use]
     pub fn reservations(&self) -> Range {
         Range { base: self.reserved, bytes: RESERVED.end - self.reserved }
+    }
+
+    /// Where managed regions of a device are mapped a second time while they move.
+    #[must_use]
+    pub fn passage(&self, device: usize) -> Range {
+        Range { base: self.arena(device).base + ARENA_BYTES, bytes: ARENA_BYTES }
     }
 
     /// Where memory of other sessions is mapped that lies on a device.

@@ -49,14 +49,14 @@ impl DeviceMemory {
     ) -> Result<Option<Allocation>> {
         let mut inner = lock(&self.inner);
         let pool = inner.pool(self.device, key)?;
-        let (used, max) = (pool.used, pool.record.max_bytes);
+        let has_room = pool.has_room(bytes);
         if pool.record.destroyed {
             return Err(pool::unknown(key));
         }
         if bytes == 0 {
             return Err(CuError::INVALID_VALUE.into());
         }
-        if max != 0 && bytes > max.saturating_sub(used) {
+        if !has_room {
             return Err(CuError::OUT_OF_MEMORY.into());
         }
         inner.unsynchronized = true;
@@ -102,7 +102,7 @@ impl DeviceMemory {
     /// nothing is still to come. False when there is no such allocation.
     pub fn free_ordered(&self, address: u64, stream: &Arc<Stream>, marker: Option<Marker>) -> bool {
         let mut inner = lock(&self.inner);
-        let Some(freed) = inner.free(address) else { return false };
+        let Some(freed) = self.end(&mut inner, address) else { return false };
         inner.unsynchronized = true;
         let (Some(marker), Some(place)) = (marker.map(Arc::new), inner.arena.place(&freed)) else {
             inner.arena.reclaim(freed);
@@ -113,6 +113,11 @@ impl DeviceMemory {
             None => inner.streams.push(StreamFrees::new(Arc::downgrade(stream), marker, freed, place)),
         }
         true
+    }
+
+    /// Whether a pool, if there is one, may hold so many bytes more.
+    pub fn pool_has_room(&self, key: PoolKey, bytes: u64) -> bool {
+        lock(&self.inner).pools.get(&key).is_none_or(|pool| pool.has_room(bytes))
     }
 
     /// Somebody has waited for the device: pools give up what they hold above their thresholds.

@@ -75,6 +75,12 @@ impl Pool {
         Holder::Pool(self.record.key)
     }
 
+    /// Whether it may hold so many bytes more.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        let max = self.record.max_bytes;
+        max == 0 || bytes <= max.saturating_sub(self.used)
+    }
+
     /// Notes that `bytes` bytes more are allocated from it.
     pub(super) fn count(&mut self, bytes: u64, arena: &Arena) {
         self.used += bytes;

@@ -3,9 +3,9 @@
 
 use super::staging::Staging;
 use crate::failure::{Failure, Result};
-use crate::lock;
 use crate::objects::{Stream, in_use};
 use crate::session::{Reached, Session, take_precedence};
+use crate::{lock, read, write};
 use backend::{Backend, Fill, Range};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use std::time::Duration;
 use wire::{ContextId, CuError, MemoryOperation, PinnedId};
 
@@ -69,7 +69,12 @@ impl Shadows {
         Self {
             wanted,
             dir,
-            side: Arc::new(Side { staging: Staging::new(&backend), backend, session: OnceLock::new() }),
+            side: Arc::new(Side {
+                staging: Staging::new(&backend),
+                backend,
+                session: OnceLock::new(),
+                still: RwLock::default(),
+            }),
             live: Mutex::default(),
             keeper: OnceLock::new(),
             arriving: Mutex::default(),
@@ -250,6 +255,16 @@ impl Shadows {
         self.keeper.get().map_or(Ok(()), Keeper::settle).map_err(failed)
     }
 
+    /// Has nothing copied from or to any region as long as what is given lives.
+    pub(crate) fn hold_still(&self) -> RwLockWriteGuard<'_, ()> {
+        write(&self.side.still)
+    }
+
+    /// A context in which regions of a device may be copied.
+    pub(crate) fn any_context(&self, of_device: impl Fn(ContextId) -> bool) -> Option<ContextId> {
+        lock(&self.live).values().map(|record| record.ctx).find(|ctx| of_device(*ctx))
+    }
+
     /// Whether there may be something to settle.
     #[must_use]
     pub fn are_kept(&self) -> bool {
@@ -317,6 +332,8 @@ struct Side {
     backend: Arc<dyn Backend>,
     staging: Staging,
     session: OnceLock<Weak<Session>>,
+    /// Held, by several, while something is copied; by one while regions move.
+    still: RwLock<()>,
 }
 
 impl Side {
@@ -342,6 +359,7 @@ impl Side {
         let record = record.ok_or("no managed memory is there")?;
         let stream = session.shadow_stream(record.ctx).ok_or("its context has ended")?;
         let (ctx, stream) = (stream.ctx.raw, stream.arg());
+        let _copying = read(&self.still);
         for (dst, src, bytes) in copies {
             self.backend.copy(ctx, stream, dst, src, bytes as u64)?;
         }

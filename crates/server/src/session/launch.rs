@@ -48,6 +48,9 @@ impl Session {
             Callee::Kernel(id) => id.handle(),
         };
         function.note_launch();
+        if let Some(memory) = self.devices.get(stream.ctx.device()) {
+            memory.note_use(&launch.params.0);
+        }
         let _work = stream.begin_launch(handle)?;
         let launch = Launch {
             function: function.raw,

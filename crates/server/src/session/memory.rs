@@ -4,7 +4,7 @@ use super::dispatch::Execute;
 use super::wait::Backoff;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::memory::arena::ALIGNMENT;
+use crate::memory::arena::{ALIGNMENT, Allocation, SMALL_MAX};
 use crate::memory::{DeviceMemory, PAGE, Room, ShadowRecord};
 use crate::objects::{Marker, Stream, StreamKey};
 use crate::{lock, read};
@@ -31,18 +31,20 @@ impl Session {
                 Err(failure) if failure.code == CuError::OUT_OF_MEMORY => {}
                 made => return made,
             }
-            // Without a context nothing waits for work, whatever is free.
-            let free = match self.context_on(device) {
-                Some(ctx) => self.backend().memory_info(ctx.raw)?.0,
-                None => 0,
-            };
-            match memory.make_room(bytes, free)? {
+            match memory.make_room(bytes, self.free_on(device)?)? {
+                Room::Same if self.make_way(memory, bytes)? => {}
                 Room::Same => return Err(CuError::OUT_OF_MEMORY.into()),
                 Room::More => {}
                 Room::Later if self.is_ending() => return Err(CuError::DEVICE_UNAVAILABLE.into()),
                 Room::Later => backoff.pause(),
             }
         }
+    }
+
+    /// Bytes of a device that are free. Without a context nothing waits for work, whatever is free: none.
+    pub(super) fn free_on(&self, device: usize) -> Result<u64> {
+        let info = self.context_on(device).map(|ctx| self.backend().memory_info(ctx.raw)).transpose()?;
+        Ok(info.map_or(0, |(free, _)| free))
     }
 
     /// A marker behind all that a stream has been given so far; `None` when that is over.
@@ -72,15 +74,16 @@ impl Session {
         marks.filter_map(Result::transpose).collect()
     }
 
-    /// Allocates device memory, and answers its address.
-    fn allocate(&self, ctx: ContextId, bytes: u64) -> Result<u64> {
+    /// Allocates memory of a context's device with `from`, and answers its address.
+    pub(super) fn allocate(
+        &self,
+        ctx: ContextId,
+        from: impl Fn(&DeviceMemory) -> Result<Option<Allocation>>,
+    ) -> Result<u64> {
         let memory = self.device_memory(self.context(ctx)?.device())?;
-        if bytes == 0 {
-            return Err(CuError::INVALID_VALUE.into());
-        }
         let mut backoff = Backoff::new();
         loop {
-            if let Some(allocation) = memory.allocate(ctx, bytes)? {
+            if let Some(allocation) = from(memory)? {
                 return Ok(allocation.range.base);
             }
             // `cuMemFree` would have waited; now that its memory is needed, so do we.
@@ -100,7 +103,12 @@ impl Session {
 
 impl Execute for wire::MemAlloc {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        session.allocate(self.ctx, self.bytes)
+        if self.bytes == 0 {
+            return Err(CuError::INVALID_VALUE.into());
+        }
+        session.allocate(self.ctx, |memory| {
+            session.or_make_way(memory, self.bytes, || Ok(memory.allocate(self.ctx, self.bytes)?))
+        })
     }
 }
 
@@ -112,10 +120,10 @@ impl Execute for wire::ManagedAlloc {
         if self.bytes == 0 {
             return Err(CuError::INVALID_VALUE.into());
         }
-        // Whole pages, wherever the allocation begins.
+        // Whole pages, wherever a small allocation begins.
         let pages = self.bytes.checked_next_multiple_of(PAGE).ok_or(CuError::OUT_OF_MEMORY)?;
-        let bytes = pages.checked_add(PAGE - ALIGNMENT).ok_or(CuError::OUT_OF_MEMORY)?;
-        let allocation = session.allocate(self.ctx, bytes)?;
+        let bytes = if pages > SMALL_MAX { pages } else { pages + PAGE - ALIGNMENT };
+        let allocation = session.allocate(self.ctx, |memory| Ok(memory.allocate_region(self.ctx, bytes)?))?;
         let range = Range { base: allocation.next_multiple_of(PAGE), bytes: pages };
         let record = ShadowRecord { id: self.managed, ctx: self.ctx, allocation, range, kept: false };
         let stream =
@@ -160,8 +168,8 @@ impl Execute for wire::MemInfo {
         let ctx = session.context(self.ctx)?;
         // Mapped blocks with nothing in them, and a checkpoint's copies, are ours to give: the application counts them as free.
         let memory = session.device_memory(ctx.device())?;
+        let ours = memory.empty_bytes()?.saturating_add(memory.copied_bytes());
         let (free, total) = session.backend().memory_info(ctx.raw)?;
-        let ours = memory.empty_bytes().saturating_add(memory.copied_bytes());
         Ok((free.saturating_add(ours).min(total), total))
     }
 }

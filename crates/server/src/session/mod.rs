@@ -24,6 +24,7 @@ mod notice;
 mod operations;
 mod order;
 mod output;
+mod placement;
 mod pools;
 mod reached;
 mod ring;
@@ -139,8 +140,7 @@ impl Session {
     pub fn new(backend: Arc<dyn Backend>, link: Arc<ServerSession>, config: Config, turn: u64) -> Arc<Self> {
         let devices = (0..backend.devices().len())
             .map(|device| {
-                let (arena, sharing) = (config.layout.arena(device), Arc::clone(&config.sharing));
-                DeviceMemory::new(Arc::clone(&backend), device, arena, sharing)
+                DeviceMemory::new(Arc::clone(&backend), device, config.layout, Arc::clone(&config.sharing))
             })
             .collect();
         let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };

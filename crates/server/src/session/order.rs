@@ -74,6 +74,7 @@ impl Footprint {
             | Request::PoolSetAttribute(_)
             | Request::LibraryLoad(_)
             | Request::LibraryManaged(_)
+            | Request::ManagedHint(_)
             | Request::LibraryBind(_)
             | Request::LinearTextureWidth(_)
             | Request::SmResource(_)

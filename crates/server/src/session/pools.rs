@@ -1,7 +1,6 @@
 //! Memory pools and stream-ordered allocation.
 
 use super::dispatch::Execute;
-use super::wait::Backoff;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::memory::DeviceMemory;
@@ -75,17 +74,14 @@ impl Execute for wire::MemAllocAsync {
             let detail = format!("a pool of device {device} in a stream of device {}", stream.ctx.device());
             return Err(Failure::new(CuError::NOT_SUPPORTED, detail));
         }
-        let memory = session.devices.get(device).ok_or(CuError::INVALID_DEVICE)?;
-        let mut backoff = Backoff::new();
-        loop {
-            if let Some(allocation) = memory.allocate_ordered(&stream, key, self.bytes)? {
-                return Ok(allocation.range.base);
+        session.allocate(self.ctx, |memory| {
+            let allocate = || memory.allocate_ordered(&stream, key, self.bytes);
+            // No region makes way for what is beyond the pool's own limit.
+            match memory.pool_has_room(key, self.bytes) {
+                true => session.or_make_way(memory, self.bytes, allocate),
+                false => allocate(),
             }
-            if session.is_ending() {
-                return Err(CuError::DEVICE_UNAVAILABLE.into());
-            }
-            backoff.pause();
-        }
+        })
     }
 }
 

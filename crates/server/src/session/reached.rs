@@ -72,6 +72,7 @@ impl Reached {
             | Request::ManagedAlloc(_)
             | Request::ManagedKeep(_)
             | Request::ManagedLeave(_)
+            | Request::ManagedHint(_)
             | Request::SlotWait(_)
             | Request::CopyToSlotWait(_)
             | Request::StreamCreate(_)

@@ -5,6 +5,7 @@ use super::dispatch::{Answer, malformed, reply_bytes};
 use super::reached::Reached;
 use super::{Caller, Session};
 use crate::failure::Failure;
+use crate::gate::Gate;
 use crate::objects::StreamKey;
 use crate::{lock, read};
 use rustix::process::{getpriority_process, setpriority_process};
@@ -134,6 +135,7 @@ struct Taken {
 impl Session {
     /// Executes a ring's messages until its thread or the session ends.
     fn serve_ring(&self, index: RingIndex) -> Result<(), TransportError> {
+        Gate::serve(index);
         let mut reader = self.link.reader(index);
         let mut caller = Caller::new(index);
         let mut burst = Burst::default();
@@ -236,9 +238,15 @@ impl Session {
         };
         let answer = self.dispatch(request, caller);
         drop(reach);
+        if pipelined {
+            return answer;
+        }
         // Any answer may tell that some work is complete.
-        match if pipelined { Ok(()) } else { self.shadows.settle() } {
-            Ok(()) => answer,
+        match self.shadows.settle() {
+            Ok(()) => {
+                self.exchange_regions();
+                answer
+            }
             Err(failure) => Answer::Failed(failure),
         }
     }

@@ -273,11 +273,8 @@ fn a_session_comes_back_as_it_was() {
     );
 
     // And once more.
-    app.session.close_gate(LONG).unwrap();
-    let (id, _) = images.capture(&app.session);
-    let (dir, addresses) = app.kill();
-    drop(thread);
-    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let (image, _, (dir, addresses)) = app.captured(thread, &images);
+    let app = App::restore(dir, addresses, SESSION, &image);
     let mut thread = app.thread();
     assert_eq!(thread.get(small, 1), [29]);
     let third = thread.call(EventElapsed { start, end: after }).unwrap();

@@ -126,12 +126,9 @@ fn a_graph_outlives_what_it_names_and_works_again_with_something_else() {
     thread.send(MemFree { address: gone });
     thread.synchronize().unwrap();
 
-    app.session.close_gate(LONG).unwrap();
-    let (id, state) = images.capture(&app.session);
-    let (dir, addresses) = app.kill();
-    drop(thread);
+    let (image, state, (dir, addresses)) = app.captured(thread, &images);
     rehearse(&state).unwrap();
-    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let app = App::restore(dir, addresses, SESSION, &image);
     let mut thread = app.thread();
     launch(&mut thread);
     thread.synchronize().unwrap();
@@ -214,12 +211,9 @@ fn what_is_disabled_may_be_gone_at_a_restart() {
     thread.send(MemFree { address: gone });
     thread.synchronize().unwrap();
 
-    app.session.close_gate(LONG).unwrap();
-    let (id, state) = images.capture(&app.session);
-    let (dir, addresses) = app.kill();
-    drop(thread);
+    let (image, state, (dir, addresses)) = app.captured(thread, &images);
     rehearse(&state).unwrap();
-    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let app = App::restore(dir, addresses, SESSION, &image);
     let mut thread = app.thread();
     launch(&mut thread);
     assert_eq!(thread.get(memory, 2), [5, 0]);
@@ -260,12 +254,8 @@ fn graphs_share_an_event_that_only_they_have() {
     thread.call(GraphInstantiate { ctx: CTX, exec: second, template: None, flags: 0, plan }).unwrap();
     thread.send(EventDestroy { event });
     thread.synchronize().unwrap();
-    app.session.close_gate(LONG).unwrap();
-    let (id, _) = images.capture(&app.session);
-    let (dir, addresses) = app.kill();
-    drop(thread);
-
-    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let (image, _, (dir, addresses)) = app.captured(thread, &images);
+    let app = App::restore(dir, addresses, SESSION, &image);
     let mut thread = app.thread();
     let (ours, flags) = app.pinned(&mut thread, PinnedId(900), 4096);
     let [one, two] = thread.streams([5, 6]).map(Stream::Created);
@@ -387,12 +377,9 @@ fn a_graph_of_arrays_and_words_comes_back() {
     let change = vec![GraphChange { node: 2, work: operations(vec![wait, write(8)]) }];
     thread.call(GraphUpdate { exec: GRAPH, changes: inline(&change) }).unwrap();
 
-    app.session.close_gate(LONG).unwrap();
-    let (id, state) = images.capture(&app.session);
-    let (dir, addresses) = app.kill();
-    drop(thread);
+    let (image, state, (dir, addresses)) = app.captured(thread, &images);
     rehearse(&state).unwrap();
-    let app = App::restore(dir, addresses, SESSION, &images.store.open_image(&id).unwrap());
+    let app = App::restore(dir, addresses, SESSION, &image);
     let mut thread = app.thread();
     thread.put(memory + 128, &[0; 8]);
     // A launch that waits is named as what holds a cut.

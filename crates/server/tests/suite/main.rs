@@ -11,6 +11,7 @@ mod hostile;
 mod linking;
 mod operations;
 mod orphan;
+mod placement;
 mod pools;
 mod registered;
 mod session;

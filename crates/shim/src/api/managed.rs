@@ -1,5 +1,4 @@
-//! Managed memory: allocation, and hints about where it should be. Application and device have it in common, so that hints have
-//! nothing to do but to be told again.
+//! Managed memory: allocation, and hints about where it should be. They are told again; the server makes of them what it can.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
@@ -101,7 +100,10 @@ fn advise(address: u64, bytes: usize, advice: c_uint, home: impl FnOnce() -> CuR
         call.context()?;
         call.managed(address, bytes as u64)?
             .with_advice(|advised, bytes| advised.change(bytes, |advice| said.note(advice)));
-        Ok(())
+        match said {
+            Said::Preferred(home) => call.hint(address, home),
+            Said::ReadMostly(_) | Said::AccessedBy(..) => Ok(()),
+        }
     })
 }
 
@@ -144,7 +146,7 @@ fn prefetch(ranges: &[(u64, usize, Home)], stream: sys::CUstream, batch: bool) -
         for (managed, (_, _, home)) in found?.iter().zip(ranges) {
             managed.with_advice(|advised, bytes| advised.change(bytes, |advice| advice.prefetched = *home));
         }
-        Ok(())
+        ranges.iter().try_for_each(|(address, _, home)| call.hint(*address, *home))
     })
 }
 

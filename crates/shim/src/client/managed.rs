@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
 use transport::hello;
-use wire::{ContextId, ManagedAlloc, ManagedKeep, ManagedLeave, MemFree, Notice, PinnedId};
+use wire::{ContextId, ManagedAlloc, ManagedHint, ManagedKeep, ManagedLeave, MemFree, Notice, PinnedId};
 
-use super::advice::Advised;
+use super::advice::{Advised, Home};
 use super::context::{Context, Owner};
 use super::memory::{ARENAS, DEVICE, File, Holder, Kind, PINNED};
 use super::thread::Call;
@@ -187,6 +187,20 @@ impl Call<'_> {
         // SAFETY: whoever has it gives it up.
         unsafe { unmap(address, allocation.bytes) };
         self.submit(&MemFree { address })
+    }
+
+    /// Tells the server where managed memory is wanted, if it can lie in several places.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn hint(&mut self, address: u64, home: Home) -> CuResult {
+        let device = match home {
+            Home::Nowhere => return Ok(()),
+            Home::Device(ordinal) => Some(wire::Device(ordinal)),
+            Home::Host | Home::Numa(_) => None,
+        };
+        // What lies elsewhere is coherent, and stays.
+        if ARENAS.contains(&address) { self.submit(&ManagedHint { address, device }) } else { Ok(()) }
     }
 
     /// Managed memory.

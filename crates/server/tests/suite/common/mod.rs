@@ -33,6 +33,10 @@ pub fn backend() -> Arc<dyn Backend> {
     Arc::new(SoftBackend::default())
 }
 
+fn backend_of(memory: u64) -> Arc<dyn Backend> {
+    Arc::new(SoftBackend::new(Options { memory, ..Options::default() }))
+}
+
 /// What a server has to do with its supervisor, and with nobody else.
 pub fn ends(control: UnixStream) -> server::Ends {
     server::Ends { control: control.into(), broker: None, shadows: false, start: None, again: |_| {} }
@@ -64,41 +68,45 @@ pub const CTX: ContextId = ContextId(1);
 impl App {
     /// A fresh session.
     pub fn start() -> Self {
-        Self::start_on(backend(), Sharing::alone())
+        Self::start_on(backend(), Sharing::alone(), false)
     }
 
-    fn start_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>) -> Self {
+    fn start_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, shadows: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
         let link = ServerSession::create(dir.path()).unwrap();
-        let config = Config { dir: dir.path().to_owned(), layout: layout(), sharing, shadows: false };
+        let config = Config { dir: dir.path().to_owned(), layout: layout(), sharing, shadows };
         let session = Session::new(backend, link, config, 0);
         Self::run(session, dir, addresses)
     }
 
     /// With a primary context, and a thread that has used it.
     pub fn with_context() -> (Self, Thread) {
-        Self::with_context_on(backend(), Sharing::alone())
+        Self::with_context_on(backend(), Sharing::alone(), false)
     }
 
     /// The same on a device of so many bytes.
     pub fn with_memory(memory: u64) -> (Self, Thread) {
-        let backend = SoftBackend::new(Options { memory, ..Options::default() });
-        Self::with_context_on(Arc::new(backend), Sharing::alone())
+        Self::with_context_on(backend_of(memory), Sharing::alone(), false)
+    }
+
+    /// The same whose managed memory has shadow pages, which nobody keeps.
+    pub fn with_shadows(memory: u64) -> (Self, Thread) {
+        Self::with_context_on(backend_of(memory), Sharing::alone(), true)
     }
 
     /// The same with a way to other sessions.
     pub fn with_others(sharing: Arc<Sharing>) -> (Self, Thread) {
-        Self::with_context_on(backend(), sharing)
+        Self::with_context_on(backend(), sharing, false)
     }
 
     /// A fresh session with a way to others.
     pub fn start_with(sharing: Arc<Sharing>) -> Self {
-        Self::start_on(backend(), sharing)
+        Self::start_on(backend(), sharing, false)
     }
 
-    fn with_context_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>) -> (Self, Thread) {
-        let app = Self::start_on(backend, sharing);
+    fn with_context_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, shadows: bool) -> (Self, Thread) {
+        let app = Self::start_on(backend, sharing, shadows);
         let mut thread = app.thread();
         thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
         (app, thread)
@@ -148,6 +156,19 @@ impl App {
         (dir, _addresses)
     }
 
+    /// Closes its gate, captures it, and ends it and its last thread as a killed server would: the image, the state's bytes, and its files.
+    pub fn captured(
+        self,
+        thread: Thread,
+        images: &Images,
+    ) -> (store::Image, Vec<u8>, (TempDir, MutexGuard<'static, ()>)) {
+        self.session.close_gate(LONG).unwrap();
+        let (id, state) = images.capture(&self.session);
+        let files = self.kill();
+        drop(thread);
+        (images.store.open_image(&id).unwrap(), state, files)
+    }
+
     /// Goes on from an image, on files of the session before.
     pub fn restore(
         dir: TempDir,
@@ -158,6 +179,17 @@ impl App {
         Self::restore_with(dir, addresses, session, image, Sharing::alone())
     }
 
+    /// The same on a device of so many bytes.
+    pub fn restore_on(
+        dir: TempDir,
+        addresses: MutexGuard<'static, ()>,
+        session: u32,
+        image: &store::Image,
+        memory: u64,
+    ) -> Self {
+        Self::restore_into((dir, addresses), session, image, Sharing::alone(), backend_of(memory))
+    }
+
     /// The same with a way to others.
     pub fn restore_with(
         dir: TempDir,
@@ -166,11 +198,21 @@ impl App {
         image: &store::Image,
         sharing: Arc<Sharing>,
     ) -> Self {
+        Self::restore_into((dir, addresses), session, image, sharing, backend())
+    }
+
+    fn restore_into(
+        (dir, addresses): (TempDir, MutexGuard<'static, ()>),
+        session: u32,
+        image: &store::Image,
+        sharing: Arc<Sharing>,
+        backend: Arc<dyn Backend>,
+    ) -> Self {
         let link = ServerSession::attach(dir.path()).unwrap();
         let path = dir.path().to_owned();
         let prepared = server::restore::Prepared::of(image, session).unwrap();
         let session =
-            Session::restore(backend(), link, (path, sharing, false), prepared, image, &|_| {}).unwrap();
+            Session::restore(backend, link, (path, sharing, false), prepared, image, &|_| {}).unwrap();
         Self::run(session, dir, addresses)
     }
 }

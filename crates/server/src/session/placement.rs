@@ -1,0 +1,112 @@
+//! Has managed regions change places: those come to a device that its work uses, others go to the host, also for the program's own allocations.
+
+use super::Session;
+use super::dispatch::Execute;
+use super::{Caller, wait::Backoff};
+use crate::failure::Result;
+use crate::gate::Alone;
+use crate::memory::{DeviceMemory, Home};
+use std::sync::RwLockWriteGuard;
+use std::time::{Duration, Instant};
+use wire::CuError;
+
+/// How long an allocation waits for the end of work that may use the regions which could make room for it.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// With so much more than is asked for, room is not what is missing.
+const SLACK: u64 = 64 << 20;
+
+/// No work is under way, none begins, and no region is read or written.
+struct Standstill<'a> {
+    _alone: Alone<'a>,
+    _still: RwLockWriteGuard<'a, ()>,
+}
+
+impl Session {
+    fn stand_still(&self) -> Option<Standstill<'_>> {
+        // Without holding anybody up, first.
+        if !self.is_idle() {
+            return None;
+        }
+        let standstill = Standstill { _alone: self.gate.alone()?, _still: self.shadows.hold_still() };
+        self.is_idle().then_some(standstill)
+    }
+
+    /// To be called by a message that may have waited for work: has regions change places, if it is time for that and nothing else happens.
+    pub(super) fn exchange_regions(&self) {
+        for (device, memory) in self.devices.iter().enumerate().filter(|(_, each)| each.is_exchange_due()) {
+            let Some(_still) = self.stand_still() else { return };
+            let Some(ctx) = self.context_on(device) else { continue };
+            let moved = memory.empty_bytes().and_then(|empty| {
+                let (free, _) = self.backend().memory_info(ctx.raw)?;
+                let carry = |dst, src, bytes| self.carry(device, dst, src, bytes);
+                memory.exchange(free.saturating_add(empty), &carry)
+            });
+            if let Err(error) = moved {
+                tracing::debug!(%error, "managed memory stays where it is");
+            }
+        }
+    }
+
+    /// Allocates so many bytes of a device, and makes way for that if there is no room.
+    pub(super) fn or_make_way<T>(
+        &self,
+        memory: &DeviceMemory,
+        bytes: u64,
+        allocate: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            match allocate() {
+                Err(failure) if failure.code == CuError::OUT_OF_MEMORY && self.make_way(memory, bytes)? => {}
+                made => return made,
+            }
+        }
+    }
+
+    /// Makes room for an allocation that found none: has a region go to the host. False when that is of no use.
+    pub(super) fn make_way(&self, memory: &DeviceMemory, bytes: u64) -> Result<bool> {
+        let device = memory.device();
+        let free = self.free_on(device)?;
+        if free >= bytes.saturating_add(SLACK) {
+            return Ok(false);
+        }
+        // At least something, since what is free is not of use as it is.
+        let missing = bytes.saturating_sub(free).max(1);
+        let (begun, mut backoff) = (Instant::now(), Backoff::new());
+        let _waiting = self.gate.wait();
+        while memory.could_give_way(missing) && begun.elapsed() < PATIENCE && !self.is_ending() {
+            if let Some(_still) = self.stand_still() {
+                let carry = |dst, src, bytes| self.carry(device, dst, src, bytes);
+                // Whatever keeps a region from moving, there is no room.
+                let moved = memory.give_way(missing, &carry);
+                return Ok(moved
+                    .inspect_err(|error| tracing::debug!(%error, "no region makes way"))
+                    .unwrap_or(false));
+            }
+            backoff.pause();
+        }
+        Ok(false)
+    }
+
+    /// Copies a region's bytes on their way.
+    fn carry(&self, device: usize, dst: u64, src: u64, bytes: u64) -> backend::Result<()> {
+        let is_there = |ctx| self.context(ctx).is_ok_and(|ctx| ctx.device() == device);
+        let stream = self.shadows.any_context(is_there).and_then(|ctx| self.shadow_stream(ctx));
+        let stream = stream.ok_or(CuError::INVALID_CONTEXT)?;
+        let (ctx, arg) = (stream.ctx.raw, stream.arg());
+        self.backend().copy(ctx, arg, dst, src, bytes)?;
+        self.backend().stream_synchronize(ctx, arg)
+    }
+}
+
+impl Execute for wire::ManagedHint {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        for (device, memory) in session.devices.iter().enumerate() {
+            let home =
+                if self.device == Some(wire::Device(device as u32)) { Home::Device } else { Home::Host };
+            memory.want(self.address, home);
+        }
+        // Before the kernel that it is for.
+        session.exchange_regions();
+        Ok(())
+    }
+}
