@@ -1,7 +1,7 @@
 //! The kit: binaries, shim and guests in the bundle's layout, built for this machine, for the tests and the demonstration.
 //!
 //! ```text
-//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/criu -> .prefix/criu
+//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/lib/criu/dormouse.so   kit/criu -> .prefix/criu
 //! kit/guests/…   kit/bench/…   kit/checks/…
 //! ```
 
@@ -16,7 +16,11 @@ use crate::process::{cargo, quiet, step};
 use crate::workspace::Workspace;
 
 /// The packages whose programs and libraries make up a kit.
-pub const PACKAGES: [&str; 5] = ["cli", "dormouse-tests", "host", "shim", "testkit"];
+pub const PACKAGES: [&str; 6] = ["cli", "criu-plugin", "dormouse-tests", "host", "shim", "testkit"];
+
+/// Where they lie in it that are no programs, and what they are built of. CRIU loads all that is in a folder.
+const LIBRARIES: [(&str, &str); 2] =
+    [("lib/libcuda.so.1", "crates/shim/src/lib.rs"), ("lib/criu/dormouse.so", "crates/criu-plugin/src/lib.rs")];
 
 /// Builds everything and stages it; returns the kit's folder.
 pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
@@ -39,7 +43,8 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 pub struct Artifacts {
     programs: Vec<PathBuf>,
     checks: Vec<PathBuf>,
-    shim: PathBuf,
+    /// In the order of [`LIBRARIES`].
+    libraries: Vec<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -72,19 +77,20 @@ impl Artifacts {
             bail!("the build failed ({})", output.status);
         }
         let (mut programs, mut checks) = (Vec::new(), Vec::new());
-        let mut shim = None;
+        let mut libraries = LIBRARIES.map(|_| None);
         for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let message = serde_json::from_slice(line).context("cargo said something unexpected")?;
             let Message::CompilerArtifact { target, filenames, executable } = message else { continue };
             let is_check = target.src_path.parent().is_some_and(|folder| folder.ends_with("tests"));
             if is_check { &mut checks } else { &mut programs }.extend(executable);
-            if target.kind.iter().any(|kind| kind == "cdylib")
-                && target.src_path.ends_with("crates/shim/src/lib.rs")
-            {
-                shim = filenames.into_iter().find(|file| file.extension().is_some_and(|e| e == "so"));
+            let number = LIBRARIES.iter().position(|(_, source)| target.src_path.ends_with(source));
+            if let Some(number) = number.filter(|_| target.kind.iter().any(|kind| kind == "cdylib")) {
+                libraries[number] = filenames.into_iter().find(|file| file.extension().is_some_and(|e| e == "so"));
             }
         }
-        Ok(Self { programs, checks, shim: shim.context("the build made no libcuda.so.1")? })
+        let made = |(file, (name, _)): (Option<PathBuf>, _)| file.with_context(|| format!("the build made no {name}"));
+        let libraries = libraries.into_iter().zip(LIBRARIES).map(made).collect::<anyhow::Result<_>>()?;
+        Ok(Self { programs, checks, libraries })
     }
 
     /// Copies them to where a kit has them.
@@ -95,7 +101,8 @@ impl Artifacts {
                 install(program, &kit.join(folder).join(name))?;
             }
         }
-        install(&self.shim, &kit.join("lib/libcuda.so.1"))
+        let mut libraries = self.libraries.iter().zip(LIBRARIES);
+        libraries.try_for_each(|(library, (name, _))| install(library, &kit.join(name)))
     }
 }
 

@@ -92,6 +92,20 @@ pub fn save(
     writer: &ChunkWriter,
     name: impl Fn(RawPath) -> ObjectKind,
 ) -> Result<u64, Failure> {
+    save_with(dir, entries, writer, name, |_| Ok(None::<io::Empty>))
+}
+
+/// The same, but for the files of which `content` gives other bytes than are in them.
+///
+/// # Errors
+/// When a file cannot be read or the store cannot take it.
+pub fn save_with<C: io::Read>(
+    dir: &Path,
+    entries: &[Entry],
+    writer: &ChunkWriter,
+    name: impl Fn(RawPath) -> ObjectKind,
+    content: impl Fn(&Path) -> io::Result<Option<C>>,
+) -> Result<u64, Failure> {
     let unreadable =
         |path: &Path, error: io::Error| Failure::of(format_args!("cannot read {}", path.display()), &error);
     let mut bytes = 0;
@@ -100,9 +114,16 @@ pub fn save(
             continue;
         }
         let full = dir.join(&entry.path);
-        let file = File::open(&full).map_err(|error| unreadable(&full, error))?;
+        let content = content(&entry.path).map_err(|error| unreadable(&full, error))?;
         let mut object = writer.object(name(RawPath::from(entry.path.as_os_str())));
-        bytes += object.copy_file(&file).map_err(write_failure)?;
+        let written = match content {
+            Some(content) => object.copy_from(content),
+            None => {
+                let file = File::open(&full).map_err(|error| unreadable(&full, error))?;
+                object.copy_file(&file)
+            }
+        };
+        bytes += written.map_err(write_failure)?;
         object.finish().map_err(write_failure)?;
     }
     Ok(bytes)

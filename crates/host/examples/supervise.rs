@@ -94,7 +94,7 @@ fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outc
     let images = image.join("criu");
     fs::create_dir_all(&images)?;
     fs::create_dir(image.join("tmpfs"))?;
-    let frozen = job.dump(&criu()?, &images, &DumpOptions::default())?;
+    let frozen = job.dump(&criu()?, &images, &DumpOptions::default(), host::MemoryWay::Written)?;
     let moving: Vec<_> = job.tasks().into_iter().filter(|t| !t.is_stopped()).collect();
     if !moving.is_empty() {
         return Err(format!("not stopped: {moving:?}").into());
@@ -112,7 +112,7 @@ fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outc
             }
         }
         "stop" => frozen.kill()?.0,
-        _ => frozen.resume()?,
+        _ => frozen.resume()?.0,
     };
     Ok(format!("ok {delivered} {} {} {warnings}", report.stopped.as_micros(), report.bytes))
 }

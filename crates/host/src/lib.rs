@@ -37,7 +37,7 @@
 //! # Checkpoint
 //! ```no_run
 //! # fn f(job: host::Job, criu: host::Criu, images: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
-//! let frozen = job.dump(&criu, images, &host::DumpOptions::default())?; // every task is stopped, and cannot see it
+//! let frozen = job.dump(&criu, images, &host::DumpOptions::default(), host::MemoryWay::Written)?; // every task is stopped, and cannot see it
 //! let record: &host::HostRecord = frozen.record();          // to be stored, with every file of `images` and of the tmpfs
 //! // ... capture device memory and the tmpfs: nothing of the job runs here ...
 //! let report = frozen.resume()?;                            // or kill(); dropping it resumes
@@ -77,7 +77,7 @@ mod userfault;
 
 pub use criu::{Criu, CriuError};
 pub use cut::{
-    DumpError, DumpOptions, DumpReport, Frozen, HostRecord, RestoreError, RestoreSpec, Restored, may_be_link,
+    CopyRoom, DumpError, DumpOptions, DumpReport, Frozen, HostRecord, MemoryWay, PrivateMemory, RestoreError, RestoreSpec, Restored, may_be_link,
 };
 pub use job::{Ending, Job, JobSpec, SpawnError, Target, check_privilege};
 pub use mounts::Mount;

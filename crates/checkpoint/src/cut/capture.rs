@@ -62,16 +62,18 @@ pub fn capture<'a>(
     job: &'a Supervisor,
     criu: &host::Criu,
     (gated, first): (&mut Gated<'_>, First),
-    images: &Path,
+    (images, memory): (&Path, host::MemoryWay),
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
     let (done, total) = (AtomicU64::new(0), gated.bytes);
     let began = Instant::now();
-    let dump = || {
-        let dumped = job.job.dump(criu, images, &host::DumpOptions::default());
+    let mut memory = Some(memory);
+    let mut dump = || {
+        let memory = memory.take().unwrap_or(host::MemoryWay::Written);
+        let dumped = job.job.dump(criu, images, &host::DumpOptions::default(), memory);
         (dumped, began.elapsed())
     };
-    let before = (first == First::Host).then(dump);
+    let before = (first == First::Host).then(&mut dump);
     if let Some((Err(error), _)) = &before {
         return Err(dump_failure(job, error));
     }

@@ -70,6 +70,13 @@ pub fn take(
         let work = WorkFolder::new(memory)?;
         let used = job.job.tmpfs().used();
         let room = if options.stop { None } else { shared::room(used, memory) };
+        let memory_way = match work.on_disk() {
+            // Where memory is short there is none for copies.
+            Some(_) => host::MemoryWay::Written,
+            None => {
+                job.job.way_of_memory(!options.stop).map_err(|error| Failure::of("the job's memory", &error))?
+            }
+        };
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
         gate::prepare(&mut servers, &cut.preparation(sessions.len(), memory.saturating_add(used)))?;
@@ -87,7 +94,7 @@ pub fn take(
             Ok(mut gated) => {
                 let drain = closed.elapsed();
                 cut.step("capturing");
-                match cut.capture(&mut gated, &sessions, &work.images()) {
+                match cut.capture(&mut gated, &sessions, (&work.images(), memory_way)) {
                     Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
                     Ok(captured) => {
                         let still = Still { captured, gated, held, closed, drain, retries };
@@ -197,7 +204,7 @@ impl<'a> Cut<'a> {
         &self,
         gated: &mut Gated<'_>,
         sessions: &[Arc<Session>],
-        images: &Path,
+        (images, memory): (&Path, host::MemoryWay),
     ) -> Result<Captured<'a>, Failure> {
         if gated.table_changed {
             // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
@@ -206,7 +213,7 @@ impl<'a> Cut<'a> {
         // What the processor writes into shadows has to be on the device before that is captured.
         let first =
             if sessions.iter().any(|session| session.has_shadows()) { First::Host } else { First::Both };
-        capture(self.job, &self.criu, (gated, first), images, self.events)
+        capture(self.job, &self.criu, (gated, first), (images, memory), self.events)
     }
 
     /// Whether what the captured sessions share has, or had since the gates began to close, an owner that is not captured: its
@@ -242,15 +249,16 @@ impl<'a> Cut<'a> {
     ) -> Result<Report, Failure> {
         let Self { job, options, .. } = self;
         let Still { captured, gated, held, closed, drain, retries } = still;
-        let Captured { frozen, host_time, device, device_time } = captured;
+        let Captured { mut frozen, host_time, device, device_time } = captured;
         let table_changed = gated.table_changed;
         let shared_at = Instant::now();
         let mut shared = Shared::take(&job.job.tmpfs().path(), room, &self.writer)?;
         let shared_time = shared_at.elapsed();
         let host = frozen.record().clone();
         let mut warnings = frozen.warnings().to_vec();
-        let mut rest = if options.stop {
-            Rest::Stopped(Box::new(frozen), gated, held)
+        let (mut rest, private) = if options.stop {
+            let private = frozen.take_private();
+            (Rest::Stopped(Box::new(frozen), gated, held), private)
         } else {
             resume(frozen, gated, held)?
         };
@@ -264,13 +272,18 @@ impl<'a> Cut<'a> {
         let image_entries = entries(&images)?;
         let device_done = AtomicU64::new(0);
         let device_total = device.kept.on_device + device.kept.on_host;
-        let total = folder::bytes(&images, &image_entries) + shared.bytes() + device_total;
+        let copied = private.as_ref().map_or(0, host::PrivateMemory::bytes);
+        let total = folder::bytes(&images, &image_entries) + copied + shared.bytes() + device_total;
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
             std::thread::scope(|scope| {
                 let saving = scope.spawn(|| {
                     shared.write(&self.writer)?;
-                    folder::save(&images, &image_entries, &self.writer, name)
+                    let content = |path: &Path| match &private {
+                        Some(private) => private.content(&images, path),
+                        None => Ok(None),
+                    };
+                    folder::save_with(&images, &image_entries, &self.writer, name, content)
                 });
                 let written = write(rest.servers(), &work.states(), &device_done);
                 saving.join().unwrap_or_else(|_| Err(panicked()))?;
@@ -387,11 +400,16 @@ impl<'a> Rest<'a> {
     }
 }
 
-fn resume<'a>(frozen: host::Frozen<'_>, gated: Gated<'a>, held: Held<'_>) -> Result<Rest<'a>, Failure> {
-    frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
+fn resume<'a>(
+    frozen: host::Frozen<'_>,
+    gated: Gated<'a>,
+    held: Held<'_>,
+) -> Result<(Rest<'a>, Option<host::PrivateMemory>), Failure> {
+    let (_, private) =
+        frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
     let opened = gated.open();
     drop(held);
-    Ok(Rest::Running(opened))
+    Ok((Rest::Running(opened), private))
 }
 
 fn write_options(options: &CheckpointOptions) -> WriteOptions {

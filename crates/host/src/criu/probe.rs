@@ -200,7 +200,7 @@ fn round(criu: &Criu, resources: &[Resource], init: Option<&Path>) -> Result<(),
         std::thread::sleep(Duration::from_millis(1));
     }
     let images = Scratch::create(SIZE)?;
-    let frozen = job.dump(criu, &images.path(), &DumpOptions::default())?;
+    let frozen = job.dump(criu, &images.path(), &DumpOptions::default(), crate::MemoryWay::Written)?;
     let record = frozen.record().clone();
     let tmpfs = Tmpfs::create(SIZE)?;
     copy_tree(&job.tmpfs().path(), &tmpfs.path())?;

@@ -10,6 +10,7 @@
 //! stopped it does it stay there, so it is told to continue first.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -77,6 +78,10 @@ pub(crate) struct Options {
     pub(crate) external: Vec<String>,
     #[prost(uint32, optional, tag = "45")]
     pub(crate) timeout: Option<u32>,
+    #[prost(bool, optional, tag = "48")]
+    pub(crate) lazy_pages: Option<bool>,
+    #[prost(string, optional, tag = "51")]
+    pub(crate) config_file: Option<String>,
     #[prost(int32, optional, tag = "64")]
     pub(crate) network_lock: Option<i32>,
 }
@@ -181,11 +186,12 @@ const LOOK: Duration = Duration::from_millis(500);
 const GRACE: Duration = Duration::from_secs(5);
 
 impl Session {
-    /// Starts CRIU with `passed` left open under their own numbers; into the folders among them it writes. `before_exec` runs in
-    /// the child and may only make system calls.
+    /// Starts CRIU with `passed` left open under their own numbers, into the folders among which it writes, and with more `environment`.
+    /// `before_exec` runs in the child and may only make system calls.
     pub(crate) fn start(
         criu: &Criu,
         passed: &[BorrowedFd<'_>],
+        environment: Vec<(&str, OsString)>,
         before_exec: Option<BeforeExec>,
     ) -> io::Result<Self> {
         let (ours, theirs) =
@@ -194,6 +200,7 @@ impl Session {
         numbers.push(theirs.as_raw_fd());
         let mut command = criu.command();
         command.arg("swrk").arg(theirs.as_raw_fd().to_string());
+        command.envs(environment);
         // Not the terminal's business: ^C is for the job.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut before_exec = before_exec;

@@ -3,12 +3,17 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 
+use super::copies::{self, Plugin, Unlike};
+use super::private::{CopyRoom, PrivateMemory};
 use super::record::{self, HostRecord, TaskRecord};
 use crate::criu::rpc::{self, Event, Session};
 use crate::criu::{Criu, LogExcerpt};
@@ -75,6 +80,16 @@ pub enum DumpError {
         /// The end of its log.
         log: LogExcerpt,
     },
+    /// CRIU got nowhere and was killed.
+    #[error("{criu} cannot dump the job: {why}{log}")]
+    Hung {
+        /// Which CRIU.
+        criu: String,
+        /// For how long, and what to do.
+        why: String,
+        /// The end of its log.
+        log: LogExcerpt,
+    },
     /// A file could not be saved.
     #[error(transparent)]
     File(#[from] FileError),
@@ -86,6 +101,17 @@ pub enum DumpError {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+/// How a dump takes private memory.
+#[derive(Debug)]
+pub enum MemoryWay {
+    /// CRIU writes it to the images.
+    Written,
+    /// It is copied while the job stands still.
+    Copied(CopyRoom),
+    /// It is read from copies of the processes when the job has gone on.
+    Forked,
 }
 
 /// What a dump took.
@@ -108,6 +134,10 @@ pub struct Frozen<'a> {
     session: Option<Session>,
     work: Scratch,
     record: HostRecord,
+    /// What of its memory is not in the images.
+    private: Option<PrivateMemory>,
+    /// What makes copies of its processes when CRIU goes on, if something does.
+    plugin: Option<Plugin>,
     warnings: Vec<String>,
     /// When CRIU had written everything, which is when the caller may begin.
     held_since: Instant,
@@ -121,11 +151,63 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DumpError {
 }
 
 impl Job {
+    /// The quickest way in which a dump can take this job's private memory, which is made ready before the job is stopped. `goes_on` is
+    /// whether the job is to go on behind the dump.
+    ///
+    /// # Errors
+    /// When there are no addresses for a copy.
+    pub fn way_of_memory(&self, goes_on: bool) -> Result<MemoryWay, DumpError> {
+        let (bytes, addresses) = self.private_memory();
+        if addresses / NOTED > bytes / 2 || self.is_dumped_whole.load(Ordering::Relaxed) {
+            return Ok(MemoryWay::Written);
+        }
+        if goes_on && !self.is_never_forked.load(Ordering::Relaxed) && copies::plugins().is_some() {
+            return Ok(MemoryWay::Forked);
+        }
+        let room = CopyRoom::new(usize::try_from(bytes).unwrap_or(usize::MAX)).map_err(failed(COPYING))?;
+        room.populate();
+        Ok(MemoryWay::Copied(room))
+    }
+
     /// Stops every task, in a way that none of them can see, and writes the host half into `images`, an empty folder.
     ///
     /// # Errors
     /// When the job is over, another dump is under way, or it holds something that CRIU cannot dump. The job runs on then.
-    pub fn dump(&self, criu: &Criu, images: &Path, options: &DumpOptions) -> Result<Frozen<'_>, DumpError> {
+    pub fn dump(
+        &self,
+        criu: &Criu,
+        images: &Path,
+        options: &DumpOptions,
+        memory: MemoryWay,
+    ) -> Result<Frozen<'_>, DumpError> {
+        let other_way = match memory {
+            MemoryWay::Written => None,
+            MemoryWay::Copied(_) => Some(&self.is_dumped_whole),
+            MemoryWay::Forked => Some(&self.is_never_forked),
+        };
+        match (self.dump_into(criu, images, options, memory), other_way) {
+            // Not every CRIU and kernel can leave memory out.
+            (Err(error @ (DumpError::Refused { .. } | DumpError::Io { .. })), Some(other_way)) => {
+                let emptied = fs::read_dir(images)
+                    .and_then(|mut entries| entries.try_for_each(|entry| fs::remove_file(entry?.path())));
+                emptied.map_err(failed("emptying the images' folder"))?;
+                let frozen = self.dump_into(criu, images, options, MemoryWay::Written)?;
+                tracing::info!(%error, "the job's memory is taken in another way from now on, which takes longer");
+                other_way.store(true, Ordering::Relaxed);
+                Ok(frozen)
+            }
+            (done, _) => done,
+        }
+    }
+
+    /// The same, and nothing else if that fails.
+    fn dump_into(
+        &self,
+        criu: &Criu,
+        images: &Path,
+        options: &DumpOptions,
+        memory: MemoryWay,
+    ) -> Result<Frozen<'_>, DumpError> {
         let cutting = match self.cutting.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -137,7 +219,20 @@ impl Job {
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
 
-        let session = Session::start(criu, &[images_dir.as_fd(), work_dir.as_fd()], None);
+        // Whoever serves the pages that are left out is asked for none, and reads that this is all.
+        let nobody = UnixStream::pair().map_err(failed("making a socket"))?.0;
+        fs::write(work.path().join(SETTINGS), format!("ps-socket {}\n", nobody.as_raw_fd()))
+            .map_err(failed("writing CRIU's settings"))?;
+        let settings = format!("/proc/self/fd/{}/{SETTINGS}", work_dir.as_raw_fd());
+
+        let plugin = match memory {
+            MemoryWay::Forked => Some(Plugin::new().map_err(failed(COPYING))?),
+            _ => None,
+        };
+        let passed = [images_dir.as_fd(), work_dir.as_fd(), nobody.as_fd()];
+        let environment = plugin.as_ref().map(Plugin::environment).unwrap_or_default();
+        let passed: Vec<_> = passed.into_iter().chain(plugin.as_ref().and_then(Plugin::socket)).collect();
+        let session = Session::start(criu, &passed, environment, None);
         let session = session.map_err(failed("starting CRIU"))?;
         let keyed = mounts.iter().filter_map(|m| Some((m.key.as_ref()?, &m.mount.target)));
         let mut external: Vec<String> =
@@ -145,6 +240,7 @@ impl Job {
         let given = self.border().as_ref().ok_or(DumpError::Ended)?.file_keys();
         external.extend(given.map_err(failed(GIVEN_FILES))?.into_iter().map(FileKey::external));
         let network_lock = self.network_lock();
+        let is_left_out = !matches!(memory, MemoryWay::Written);
         let request = rpc::Options {
             images_dir_fd: images_dir.as_raw_fd(),
             work_dir_fd: Some(work_dir.as_raw_fd()),
@@ -159,6 +255,8 @@ impl Job {
             notify_scripts: Some(true),
             manage_cgroups_mode: Some(rpc::CGROUPS_IGNORE),
             network_lock: Some(network_lock),
+            lazy_pages: is_left_out.then_some(true),
+            config_file: is_left_out.then_some(settings),
             // Deleted files that are still open are carried whatever their size.
             ghost_limit: Some(u32::MAX),
             timeout: Some(options.freeze_timeout),
@@ -171,7 +269,11 @@ impl Job {
             Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, &work.path())),
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
                 let locked = if network_lock == rpc::NETWORK_NFTABLES { LOCKED } else { "" };
-                return Err(self.refused(criu, &format!("{e}; the job runs on{locked}"), &work.path()));
+                let why = format!("{e}; the job runs on{locked}");
+                return Err(match self.refused(criu, &why, &work.path()) {
+                    DumpError::Refused { criu, why, log } => DumpError::Hung { criu, why, log },
+                    other => other,
+                });
             }
             Err(e) => {
                 return Err(self.refused(criu, &format!("it ended before it was done ({e})"), &work.path()));
@@ -198,14 +300,25 @@ impl Job {
                 blank: Vec::new(),
                 tasks: Vec::new(),
             },
+            private: None,
+            plugin,
             warnings: Vec::new(),
             held_since,
             recording: Duration::ZERO,
             bytes: 0,
             _cutting: cutting,
         };
-        frozen.fill_record(images, options)?;
-        frozen.bytes = folder_size(images).map_err(failed("measuring the images"))?;
+        let tasks = self.tasks();
+        let mut plugin = frozen.plugin.take();
+        let unlike = || plugin.as_mut().map_or(Ok(Unlike::new()), Plugin::dumped);
+        frozen.private = thread::scope(|scope| {
+            let taking = scope.spawn(|| PrivateMemory::taken(images, &tasks, memory, unlike));
+            frozen.fill_record(images, options, &tasks)?;
+            taking.join().unwrap_or(Err(io::ErrorKind::Other.into())).map_err(failed(COPYING))
+        })?;
+        frozen.plugin = plugin;
+        let copied = frozen.private.as_ref().map_or(0, PrivateMemory::bytes);
+        frozen.bytes = copied + folder_size(images).map_err(failed("measuring the images"))?;
         frozen.recording = held_since.elapsed();
         Ok(frozen)
     }
@@ -237,6 +350,15 @@ impl Job {
 const LOCKED: &str =
     ", but its connections to the outside may be blocked until CRIU's table (`nft list tables`) is deleted";
 
+/// Where CRIU leaves memory out it notes 32 bytes for each page of private addresses, used or not: one byte of so many.
+const NOTED: u64 = 4096 / 32;
+
+/// What was being done.
+const COPYING: &str = "copying its memory";
+
+/// The name of a file of settings in the working folder.
+const SETTINGS: &str = "settings";
+
 /// The log's name in the working folder.
 pub(super) const LOG: &str = "criu.log";
 
@@ -259,8 +381,12 @@ fn explain(log: &LogExcerpt) -> Option<&'static str> {
 }
 
 impl Frozen<'_> {
-    fn fill_record(&mut self, images: &Path, options: &DumpOptions) -> Result<(), DumpError> {
-        let tasks: Vec<Task> = self.job.tasks();
+    fn fill_record(
+        &mut self,
+        images: &Path,
+        options: &DumpOptions,
+        tasks: &[Task],
+    ) -> Result<(), DumpError> {
         let pids: Vec<OuterPid> = tasks.iter().map(|t| t.outer).collect();
         {
             let border = self.job.border();
@@ -284,9 +410,13 @@ impl Frozen<'_> {
         self.record.programs = files::mapped_by(&pids);
         self.record.blank =
             dev::blanks(&self.job.tmpfs().host_file(DEV)).map_err(failed("reading the job's /dev"))?;
-        let record =
-            |t: Task| TaskRecord { pid: t.inner, parent: t.parent, comm: t.comm, threads: t.threads.len() };
-        self.record.tasks = tasks.into_iter().map(record).collect();
+        let record = |task: &Task| TaskRecord {
+            pid: task.inner,
+            parent: task.parent,
+            comm: task.comm.clone(),
+            threads: task.threads.len(),
+        };
+        self.record.tasks = tasks.iter().map(record).collect();
         Ok(())
     }
 
@@ -296,20 +426,26 @@ impl Frozen<'_> {
         &self.record
     }
 
+    /// The job's private memory, as far as it has been copied and is not in the images, which are not complete without it.
+    pub fn take_private(&mut self) -> Option<PrivateMemory> {
+        self.private.take()
+    }
+
     /// What a restart of this image will not bring back, for the user to read.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Lets the job run on.
+    /// Lets the job run on. Its private memory, as far as it is not in the images, is answered.
     ///
     /// # Errors
     /// When CRIU failed to let it go as it should.
-    pub fn resume(mut self) -> Result<DumpReport, DumpError> {
-        let report = self.release().map_err(failed("resuming the job"));
+    pub fn resume(mut self) -> Result<(DumpReport, Option<PrivateMemory>), DumpError> {
+        let asked = self.plugin.as_mut().map_or(Ok(()), Plugin::ask);
+        let report = asked.and_then(|()| self.release()).map_err(failed("resuming the job"));
         self.job.let_streams_go_on();
-        report
+        Ok((report?, self.private.take()))
     }
 
     /// Ends the job, which has not run since the cut. What it had not delivered is in the record and goes nowhere else.
@@ -318,6 +454,7 @@ impl Frozen<'_> {
     /// When the job's init cannot be collected.
     pub fn kill(mut self) -> Result<(DumpReport, Ending), DumpError> {
         self.job.discard_output();
+        self.plugin = None;
         // SAFETY: `init` is a child of ours that has not been waited for. It dies when CRIU lets it go.
         unsafe { libc::kill(self.job.init.0, libc::SIGKILL) };
         // Everybody else at once too: whoever CRIU lets go before init would run on for a moment and be heard.
@@ -338,8 +475,18 @@ impl Frozen<'_> {
         let Some(session) = self.session.take() else { return Err(io::ErrorKind::NotConnected.into()) };
         let held = self.held_since.elapsed();
         let acknowledged = session.acknowledge();
-        let success = session.finish()?;
+        let (job, plugin) = (self.job, self.plugin.take());
+        let (taken, success) = thread::scope(|scope| {
+            // CRIU says more before it comes to the plugin.
+            let taking = plugin.zip(self.private.as_mut());
+            let taking = taking.map(|(plugin, private)| scope.spawn(|| take_copies(job, private, plugin)));
+            let success = session.finish();
+            let taken = taking.map(|taking| taking.join().unwrap_or(Err(io::ErrorKind::Other.into())));
+            (taken.unwrap_or(Ok(())), success)
+        });
         acknowledged?;
+        let success = success?;
+        taken?;
         if !success {
             return Err(io::Error::other(format!(
                 "CRIU failed:{}",
@@ -351,8 +498,23 @@ impl Frozen<'_> {
     }
 }
 
+/// Has the plugin make copies of the processes, which stand still until it is told to go on. Where there are none their memory is copied meanwhile.
+fn take_copies(job: &Job, private: &mut PrivateMemory, mut plugin: Plugin) -> io::Result<()> {
+    match plugin.copies(&job.copies) {
+        Ok(copies) => private.is_in(copies)?,
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            tracing::info!(%error, "the job's memory is taken in another way from now on, which takes longer");
+            job.is_never_forked.store(true, Ordering::Relaxed);
+            private.copy(None)?;
+        }
+        Err(error) => return Err(error),
+    }
+    plugin.go_on()
+}
+
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
+        self.plugin = None;
         if self.session.is_some() {
             if let Err(error) = self.release() {
                 tracing::error!(%error, "the job may not run on after its checkpoint");

@@ -1,11 +1,15 @@
 //! The host half of a checkpoint and of a restart.
 
+mod copies;
 mod dump;
+mod private;
 mod record;
 mod refusals;
 mod release;
 mod restore;
 
-pub use dump::{DumpError, DumpOptions, DumpReport, Frozen};
+pub(crate) use copies::Known as KnownCopies;
+pub use dump::{DumpError, DumpOptions, DumpReport, Frozen, MemoryWay};
+pub use private::{CopyRoom, PrivateMemory};
 pub use record::{HostRecord, MountRecord, TaskRecord};
 pub use restore::{RestoreError, RestoreSpec, Restored, may_be_link};

@@ -388,7 +388,7 @@ fn attempt(
     request: &rpc::Options,
     put_back: &dyn Fn() -> Result<(), FileError>,
 ) -> Result<(Session, OuterPid), Stopped> {
-    let session = Session::start(criu, passed, Some(namespace.enter()))
+    let session = Session::start(criu, passed, Vec::new(), Some(namespace.enter()))
         .map_err(|e| Stopped::ByCriu(format!("it does not start: {e}")))?;
     namespace.keep(session.pid())?;
     session.request(rpc::RESTORE, request.clone())?;

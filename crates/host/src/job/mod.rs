@@ -22,7 +22,7 @@ pub use spawn::SpawnError;
 pub use spawn::check_privilege;
 pub use spec::JobSpec;
 
-use crate::cut::DumpOptions;
+use crate::cut::{DumpOptions, KnownCopies};
 use crate::files::{self, Tracker, Written};
 use crate::init::instructions::{STATUS, WINDOW};
 use crate::memory;
@@ -57,6 +57,12 @@ pub struct Job {
     discard_output: AtomicBool,
     /// Held by whoever has the job stopped.
     pub(crate) cutting: Mutex<()>,
+    /// Memory cannot be left out of its dumps.
+    pub(crate) is_dumped_whole: AtomicBool,
+    /// Its processes cannot be copied.
+    pub(crate) is_never_forked: AtomicBool,
+    /// Those in its namespace that are copies of others.
+    pub(crate) copies: KnownCopies,
 }
 
 impl Job {
@@ -74,6 +80,9 @@ impl Job {
             ending: Mutex::new(None),
             discard_output: AtomicBool::new(false),
             cutting: Mutex::new(()),
+            is_dumped_whole: AtomicBool::new(false),
+            is_never_forked: AtomicBool::new(false),
+            copies: KnownCopies::default(),
         })
     }
 
@@ -111,7 +120,10 @@ impl Job {
     /// Every process of the job, init first.
     #[must_use]
     pub fn tasks(&self) -> Vec<Task> {
-        tasks::in_namespace_of(self.init)
+        let mut tasks = tasks::in_namespace_of(self.init);
+        let copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.retain(|task| !copies.contains(&task.outer));
+        tasks
     }
 
     /// The pid out here of a process of the job.
@@ -128,14 +140,23 @@ impl Job {
             .map_or(0, |fs| (fs.f_blocks - fs.f_bfree).saturating_mul(fs.f_frsize));
         let of_task = |task: &Task| {
             let status = fs::read_to_string(format!("/proc/{}/status", task.outer)).unwrap_or_default();
-            let field = |name| memory::kilobytes(&status, name);
-            field("RssAnon:") + field("VmSwap:") + field("RssShmem:").saturating_sub(on_tmpfs)
+            private(&status) + memory::kilobytes(&status, "RssShmem:").saturating_sub(on_tmpfs)
         };
         let tasks = self.tasks();
         let pids: Vec<OuterPid> = tasks.iter().map(|task| task.outer).collect();
         let given = self.border().as_ref().and_then(|border| border.file_keys().ok()).unwrap_or_default();
         let files = files::carried_by(&pids, &given, &self.tmpfs.path(), options.save_limit);
         tasks.iter().map(of_task).sum::<u64>() + files + options.save_all_closed_limit
+    }
+
+    /// Bytes of private memory that its processes have, swapped out or not; and of private addresses, used or not.
+    pub(crate) fn private_memory(&self) -> (u64, u64) {
+        let of_task = |task: &Task| {
+            let file = |name| fs::read_to_string(format!("/proc/{}/{name}", task.outer)).unwrap_or_default();
+            (private(&file("status")), file("maps").lines().filter_map(private_addresses).sum())
+        };
+        let sum = |(bytes, addresses): (u64, u64), of: (u64, u64)| (bytes + of.0, addresses + of.1);
+        self.tasks().iter().map(of_task).fold((0, 0), sum)
     }
 
     /// Sends a signal to the application, unless it is over.
@@ -264,8 +285,34 @@ impl Job {
     }
 }
 
+/// Bytes of private memory of a process, as its `/proc/PID/status` tells.
+fn private(status: &str) -> u64 {
+    memory::kilobytes(status, "RssAnon:") + memory::kilobytes(status, "VmSwap:")
+}
+
+/// How many addresses a line of `/proc/PID/maps` tells of, if they are private.
+fn private_addresses(line: &str) -> Option<u64> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    if rest.as_bytes().get(3) == Some(&b'p') { number(end)?.checked_sub(number(start)?) } else { None }
+}
+
 impl Drop for Job {
     fn drop(&mut self) {
         let _ = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_addresses_are_counted() {
+        let line = "7f0000000000-7f0000003000 rw-p 00000000 00:00 0 ";
+        assert_eq!(private_addresses(line), Some(0x3000));
+        assert_eq!(private_addresses("200000000000-240000000000 ---s 00000000 00:2f 3  /s1/session"), None);
+        assert_eq!(private_addresses("nonsense"), None);
     }
 }

@@ -9,7 +9,7 @@ use wire::{GetFacts, Notice};
 
 use super::session::{SESSION, Session};
 use super::thread::{first_call, with};
-use super::{fork, session};
+use super::{fork, reserved, session};
 use crate::facts;
 use crate::log::{self, Level};
 use crate::report::{self, Unsupported};
@@ -40,7 +40,10 @@ pub fn start(job: &Path) -> CuResult {
     if facts.devices.is_empty() {
         return Err(CuError::NO_DEVICE);
     }
-    reserve(facts.devices.len());
+    if let Err(device) = reserved::keep(&folder, facts.devices.len()) {
+        // The program can run all the same, unless it maps something there.
+        log::message(Level::Warn, format_args!("the addresses of device {device} cannot be reserved"));
+    }
     fork::mark()?;
     let _ = SESSION.set(Session::new(transport, folder, facts.devices));
     facts::provide(session()?);
@@ -73,24 +76,4 @@ fn explain(job: &Path, error: &TransportError) {
     use std::io::Write;
     // A program that closed its stderr goes without.
     let _ = std::io::stderr().write_all(text.as_bytes());
-}
-
-/// Keeps the addresses of device memory free of other mappings in this process. They hold nothing and cost nothing.
-fn reserve(devices: usize) {
-    const ARENAS: usize = 0x2000_0000_0000;
-    const ARENA: usize = 4 << 40;
-    for device in 0..devices {
-        let wanted = std::ptr::without_provenance_mut(ARENAS + device * ARENA);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping, and nobody can touch the pages.
-        let got = unsafe { libc::mmap(wanted, ARENA, libc::PROT_NONE, flags, -1, 0) };
-        if got != wanted {
-            // The program can run all the same, unless it maps something there.
-            log::message(Level::Warn, format_args!("the addresses of device {device} cannot be reserved"));
-            if got != libc::MAP_FAILED {
-                // SAFETY: a kernel that does not know the flag put the mapping elsewhere; nobody else knows it.
-                unsafe { libc::munmap(got, ARENA) };
-            }
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! Managed memory: memory that application and device have in common, as pinned memory is, with what the application has said of it.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
@@ -11,7 +12,7 @@ use super::advice::{Advised, Home};
 use super::context::{Context, Owner};
 use super::memory::{ARENAS, DEVICE, File, Holder, Kind, PINNED};
 use super::thread::Call;
-use super::{forking, pinned};
+use super::{forking, pinned, reserved};
 
 /// Shadows are whole pages.
 const PAGE: u64 = 4096;
@@ -45,15 +46,13 @@ fn file(kind: &Kind) -> Option<File> {
 ///
 /// # Safety
 /// Nobody may use the memory any more.
-pub(super) unsafe fn unmap(address: u64, bytes: u64) {
+pub(super) unsafe fn unmap(folder: &Path, address: u64, bytes: u64) {
     if !ARENAS.contains(&address) {
         // SAFETY: as the caller says; nothing else lies in its pages.
         return unsafe { pinned::unmap(address, bytes.next_multiple_of(PAGE)) };
     }
-    let at = std::ptr::without_provenance_mut(address as usize);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: whole pages of a region, which nobody uses any more.
-    unsafe { libc::mmap(at, bytes.next_multiple_of(PAGE) as usize, libc::PROT_NONE, flags, -1, 0) };
+    unsafe { reserved::keep_again(folder, address, bytes.next_multiple_of(PAGE)) };
 }
 
 impl Call<'_> {
@@ -157,7 +156,7 @@ impl Call<'_> {
         let kept = self.ask(&ManagedKeep { address });
         if kept.is_err() {
             // SAFETY: nobody knows it yet.
-            unsafe { unmap(address, pages) };
+            unsafe { unmap(&self.session.folder, address, pages) };
         }
         kept.map(|()| address)
     }
@@ -185,7 +184,7 @@ impl Call<'_> {
             return Err(error);
         }
         // SAFETY: whoever has it gives it up.
-        unsafe { unmap(address, allocation.bytes) };
+        unsafe { unmap(&self.session.folder, address, allocation.bytes) };
         self.submit(&MemFree { address })
     }
 

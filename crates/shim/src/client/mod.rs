@@ -30,6 +30,7 @@ pub mod pinned;
 mod pools;
 mod registered;
 mod registry;
+mod reserved;
 mod session;
 mod slabs;
 mod tensor_maps;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult};
-use wire::{HostRegister, HostUnregister, PinnedId};
+use wire::{HostRegister, HostUnregister, PinnedId, Stream, StreamQuery};
 
 use super::context::Owner;
 use super::forking;
@@ -31,7 +31,7 @@ impl Call<'_> {
     /// to it are staged.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is no memory, `HOST_MEMORY_ALREADY_REGISTERED`, what the server says.
+    /// `INVALID_VALUE` where there is no memory, `HOST_MEMORY_ALREADY_REGISTERED`, what earlier work has failed with, what the server says.
     pub fn register_host(&mut self, base: u64, bytes: u64, flags: u32) -> CuResult {
         let context = Arc::clone(self.context()?);
         let pages = Pages::around(base, bytes).ok_or(CuError::INVALID_VALUE)?;
@@ -45,6 +45,8 @@ impl Call<'_> {
         let kind = Kind::Registered { flags, file: None };
         let registration = Allocation { base, bytes, owner: Owner::new(&context), number, kind };
         if !self.session.memory.register(registration) {
+            // A context that has failed says just that, of memory too whose registration could not be ended since.
+            self.ask(&StreamQuery { ctx: context.id, stream: Stream::Legacy })?;
             return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
         }
         if matches!(found, Found::Other) || self.session.memory.has_moved(pages) {

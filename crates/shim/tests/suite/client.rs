@@ -564,12 +564,16 @@ fn a_copy_reads_what_a_host_function_before_it_has_written() {
 
         source.write([0; 4]);
         // Where the server has something of its own, it stays where it is.
-        let _failing = fake.fail("HostRegister", CuError::MAP_FAILED);
+        let failing = fake.fail("HostRegister", CuError::MAP_FAILED);
         cuMemHostRegister_v2(source.cast(), 4, 0).unwrap();
+        drop(failing);
         assert_eq!(
             cuMemHostRegister_v2(source.cast::<u8>().add(3).cast(), 4, 0),
             Err(CuError::HOST_MEMORY_ALREADY_REGISTERED)
         );
+        let failed = fake.fail("StreamQuery", CuError::ILLEGAL_ADDRESS);
+        assert_eq!(cuMemHostRegister_v2(source.cast(), 4, 0), Err(CuError::ILLEGAL_ADDRESS));
+        drop(failed);
         cuLaunchHostFunc(LEGACY, Some(fill_source), source.cast()).unwrap();
         cuMemcpyHtoDAsync_v2(address + 4, source.cast(), 4, LEGACY).unwrap();
         cuStreamSynchronize(LEGACY).unwrap();

@@ -1,0 +1,137 @@
+//! A plugin of CRIU's that makes a copy of every process it dumps, while all of them stand still: the memory of the cut, to be read when the
+//! job has long gone on (design D10; CRUM's forked checkpoint, section III-C). CRIU is the tracer of the processes, so nobody else could.
+//!
+//! It is told what to do over a socket, whose number is in the environment ([`SOCKET`]), and says there, a line each:
+//!
+//! | it says | when |
+//! |---|---|
+//! | `frozen PID` | a process stands still, and nothing of it has been dumped |
+//! | `copy PID COPY` | a process has a copy |
+//! | `failed PID WHY` | it has none |
+//! | `done` | no more copies are made |
+//!
+//! It begins to copy when it reads [`GO`], behind the dump, and lets CRIU let the job go when it reads that again. If the other end is closed before, the
+//! copies are nobody's, and end. Pids are those of CRIU's namespace.
+
+mod copying;
+mod tracing;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io::{self, Read, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The environment variable with the socket's number.
+const SOCKET: &str = "DORMOUSE_COPIES";
+/// Asks for copies, and later says that they have been taken over.
+const GO: u8 = b'c';
+
+/// `cr_plugin_desc_t` (CRIU's `criu-plugin.h`).
+#[repr(C)]
+pub struct Description {
+    name: *const c_char,
+    init: extern "C" fn(c_int) -> c_int,
+    exit: extern "C" fn(c_int, c_int),
+    version: c_uint,
+    max_hooks: c_uint,
+    hooks: [Option<extern "C" fn(c_int) -> c_int>; HOOKS],
+}
+
+// SAFETY: nothing in it changes.
+unsafe impl Sync for Description {}
+
+/// How many hooks CRIU 4.1 knows, which is the oldest that has the one that is used.
+const HOOKS: usize = 13;
+/// `CR_PLUGIN_HOOK__CHECKPOINT_DEVICES`: called for each process when all stand still, before anything is dumped.
+const CHECKPOINT_DEVICES: usize = 11;
+/// `CR_PLUGIN_STAGE__DUMP`.
+const DUMP: c_int = 0;
+const NAME: &CStr = c"dormouse";
+
+/// What CRIU looks for.
+#[unsafe(no_mangle)]
+pub static CR_PLUGIN_DESC: Description = Description {
+    name: NAME.as_ptr(),
+    init,
+    exit,
+    // 0.2.0
+    version: 2 << 8,
+    max_hooks: HOOKS as c_uint,
+    hooks: {
+        let mut hooks = [None; HOOKS];
+        hooks[CHECKPOINT_DEVICES] = Some(frozen as extern "C" fn(c_int) -> c_int);
+        hooks
+    },
+};
+
+static FROZEN: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
+
+fn all() -> MutexGuard<'static, Vec<libc::pid_t>> {
+    FROZEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+extern "C" fn init(_stage: c_int) -> c_int {
+    0
+}
+
+extern "C" fn frozen(pid: c_int) -> c_int {
+    if let Some(mut socket) = socket() {
+        all().push(pid);
+        // Whoever does not read it will not ask for copies.
+        let _ = writeln!(socket, "frozen {pid}");
+    }
+    // It has no devices that this plugin knows.
+    -libc::ENOTSUP
+}
+
+extern "C" fn exit(stage: c_int, failed: c_int) {
+    let (DUMP, 0, Some(mut socket)) = (stage, failed, socket()) else { return };
+    if go(&mut socket).is_err() {
+        return;
+    }
+    let mut copies = Vec::new();
+    if copy(&mut socket, &mut copies).and_then(|()| go(&mut socket)).is_err() {
+        for copy in copies {
+            // SAFETY: no memory is involved; a copy that this plugin has just made.
+            unsafe { libc::kill(copy, libc::SIGKILL) };
+        }
+    }
+}
+
+/// Waits until it is told to go on.
+fn go(socket: &mut UnixStream) -> io::Result<()> {
+    let mut told = [0];
+    socket.read_exact(&mut told)?;
+    if told == [GO] { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Makes copies of all processes, or of those up to the first that can have none.
+fn copy(socket: &mut UnixStream, copies: &mut Vec<libc::pid_t>) -> io::Result<()> {
+    // CRIU's own handler would take a copy for one of its helpers.
+    let _quiet = tracing::ChildrenUnheard::new();
+    for pid in std::mem::take(&mut *all()) {
+        match copying::copy(pid) {
+            Ok(copy) => {
+                copies.push(copy);
+                writeln!(socket, "copy {pid} {copy}")?;
+            }
+            Err(error) => {
+                writeln!(socket, "failed {pid} {error}")?;
+                break;
+            }
+        }
+    }
+    writeln!(socket, "done")
+}
+
+/// The socket, which is not this plugin's to close.
+fn socket() -> Option<ManuallyDrop<UnixStream>> {
+    let number = std::env::var(SOCKET).ok()?.parse().ok()?;
+    // SAFETY: whoever starts CRIU with the variable gives it that descriptor, which stays open as long as CRIU runs.
+    Some(ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(number) }))
+}
+
+/// The type of what is passed to `ptrace`.
+type Data = *mut c_void;

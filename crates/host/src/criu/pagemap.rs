@@ -1,0 +1,173 @@
+//! Which pages of a process are in CRIU's images (`pagemap-*.img`; CRIU's `images/pagemap.proto`), and which a dump with lazy pages has
+//! left out: those are read from the process itself ([`crate::cut`]), and said to be in the images.
+
+use prost::Message;
+
+/// Two magic numbers.
+const MAGIC: usize = 8;
+/// Bytes of a page.
+pub(crate) const PAGE: u64 = 4096;
+
+/// CRIU's `PE_LAZY`: may be brought after the process goes on.
+const LAZY: u32 = 1 << 1;
+/// CRIU's `PE_PRESENT`: lies in the file of pages, behind those of the entries before.
+const PRESENT: u32 = 1 << 2;
+
+#[derive(Clone, PartialEq, Message)]
+struct Head {
+    #[prost(uint32, required, tag = "1")]
+    pages_id: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Entry {
+    #[prost(uint64, required, tag = "1")]
+    address: u64,
+    #[prost(uint32, required, tag = "2")]
+    compat_pages: u32,
+    #[prost(bool, optional, tag = "3")]
+    in_parent: Option<bool>,
+    #[prost(uint32, optional, tag = "4")]
+    flags: Option<u32>,
+    /// Where there is none, `compat_pages` tells.
+    #[prost(uint64, optional, tag = "5")]
+    pages: Option<u64>,
+}
+
+/// Pages side by side in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Where they are.
+    pub(crate) address: u64,
+    /// How many bytes.
+    pub(crate) bytes: u64,
+    /// Whether they have been left out.
+    pub(crate) left_out: bool,
+}
+
+/// An image of this kind.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Pagemap {
+    magic: Vec<u8>,
+    head: Head,
+    entries: Vec<Entry>,
+}
+
+impl Pagemap {
+    /// What the image holds; `None` when it is no image, or of something else than one process alone.
+    pub(crate) fn of(image: &[u8]) -> Option<Self> {
+        let (magic, rest) = image.split_at_checked(MAGIC)?;
+        let (head, mut rest) = message(rest)?;
+        let head = Head::decode(head).ok()?;
+        let mut entries = Vec::new();
+        while !rest.is_empty() {
+            let (entry, behind) = message(rest)?;
+            let entry = Entry::decode(entry).ok()?;
+            entry.count().checked_mul(PAGE)?.checked_add(entry.address)?;
+            entries.push(entry);
+            rest = behind;
+        }
+        Some(Self { magic: magic.to_vec(), head, entries })
+    }
+
+    /// The name of the file that the pages lie in.
+    pub(crate) fn pages_file(&self) -> String {
+        format!("pages-{}.img", self.head.pages_id)
+    }
+
+    /// What lies in the file of pages, or is to lie there, in that order.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        let there = self.entries.iter().filter(|entry| entry.flags() & (LAZY | PRESENT) != 0);
+        there.map(|entry| Run {
+            address: entry.address,
+            bytes: entry.count() * PAGE,
+            left_out: entry.is_left_out(),
+        })
+    }
+
+    /// The image that says that all of it is in the file of pages.
+    pub(crate) fn completed(mut self) -> Vec<u8> {
+        for entry in self.entries.iter_mut().filter(|entry| entry.is_left_out()) {
+            entry.flags = Some(PRESENT);
+        }
+        let mut image = self.magic;
+        append(&mut image, &self.head);
+        self.entries.iter().for_each(|entry| append(&mut image, entry));
+        image
+    }
+}
+
+impl Entry {
+    fn count(&self) -> u64 {
+        self.pages.unwrap_or(u64::from(self.compat_pages))
+    }
+
+    fn is_left_out(&self) -> bool {
+        self.flags() & (LAZY | PRESENT) == LAZY
+    }
+}
+
+/// The first message, and what is behind it.
+fn message(image: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, behind) = image.split_first_chunk::<4>()?;
+    behind.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+fn append(image: &mut Vec<u8>, message: &impl Message) {
+    let length = u32::try_from(message.encoded_len()).unwrap_or(u32::MAX);
+    image.extend(length.to_le_bytes());
+    image.extend(message.encode_to_vec());
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn entry(address: u64, pages: u32, flags: Option<u32>) -> Entry {
+        Entry { address, compat_pages: pages, in_parent: None, flags, pages: None }
+    }
+
+    fn image(entries: &[Entry]) -> Vec<u8> {
+        let mut image = vec![7; MAGIC];
+        append(&mut image, &Head { pages_id: 5 });
+        entries.iter().for_each(|entry| append(&mut image, entry));
+        image
+    }
+
+    #[test]
+    fn what_was_left_out_is_completed() {
+        let many = Entry { pages: Some(1 << 33), ..entry(0x40_0000, 0, Some(LAZY)) };
+        let before = [entry(0x1000, 2, Some(PRESENT)), entry(0x8000, 3, Some(LAZY)), many.clone()];
+        let pagemap = Pagemap::of(&image(&before)).unwrap();
+        assert_eq!(pagemap.pages_file(), "pages-5.img");
+        let runs: Vec<_> =
+            pagemap.runs().map(|run| (run.address, run.bytes / PAGE, run.left_out)).collect();
+        assert_eq!(runs, [(0x1000, 2, false), (0x8000, 3, true), (0x40_0000, 1 << 33, true)]);
+        let after = [
+            entry(0x1000, 2, Some(PRESENT)),
+            entry(0x8000, 3, Some(PRESENT)),
+            Entry { flags: Some(PRESENT), ..many },
+        ];
+        assert_eq!(pagemap.completed(), image(&after));
+    }
+
+    #[test]
+    fn what_is_in_the_images_stays_as_it_is() {
+        let all = image(&[entry(0x1000, 2, Some(PRESENT | LAZY)), entry(0x8000, 1, None)]);
+        let pagemap = Pagemap::of(&all).unwrap();
+        assert_eq!(pagemap.runs().filter(|run| run.left_out).count(), 0);
+        assert_eq!(pagemap.completed(), all);
+    }
+
+    #[test]
+    fn a_damaged_image_is_none() {
+        let whole = image(&[entry(0x1000, 1, Some(LAZY))]);
+        let head = MAGIC + 4 + Head { pages_id: 5 }.encoded_len();
+        for length in (0..whole.len()).filter(|length| *length != head) {
+            assert_eq!(Pagemap::of(&whole[..length]), None, "{length}");
+        }
+        let beyond = Entry { pages: Some(u64::MAX / PAGE), ..entry(PAGE * 2, 0, Some(LAZY)) };
+        assert_eq!(Pagemap::of(&image(&[beyond])), None);
+    }
+}

@@ -1,0 +1,267 @@
+//! Copies of a job's processes, made by the plugin that CRIU is given (`crates/criu-plugin`) while all of them stand still.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::Shutdown;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::tasks::OuterPid;
+
+/// The environment variable by which the plugin knows its socket.
+const SOCKET: &str = "DORMOUSE_COPIES";
+/// The one by which CRIU knows where its plugins are.
+const PLUGINS: &str = "CRIU_LIBS_DIR";
+/// Asks the plugin for copies, and later lets the job go on.
+const GO: &[u8] = b"c";
+/// What is said here behind all that the plugin says before CRIU has dumped everything.
+const DUMPED: &str = "dumped";
+/// How long all copies together may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a copy may take to be gone.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The processes that are copies.
+pub(crate) type Known = Arc<Mutex<BTreeSet<OuterPid>>>;
+
+/// The folder with the plugin: in a kit and a bundle, beside this program's.
+pub(super) fn plugins() -> Option<PathBuf> {
+    let program = env::current_exe().and_then(fs::canonicalize).ok()?;
+    Some(program.parent()?.parent()?.join("lib/criu")).filter(|folder| folder.is_dir())
+}
+
+/// The ranges of each process that a copy of it does not have as they are.
+pub(super) type Unlike = BTreeMap<OuterPid, Vec<Range<u64>>>;
+
+type Listening = JoinHandle<io::Result<(Unlike, BufReader<UnixStream>)>>;
+
+/// The plugin, as long as CRIU has not let the job go.
+#[derive(Debug)]
+pub(super) struct Plugin {
+    ours: UnixStream,
+    /// None once CRIU has it alone.
+    theirs: Option<UnixStream>,
+    listening: Option<Listening>,
+    heard: Option<BufReader<UnixStream>>,
+}
+
+impl Plugin {
+    pub(super) fn new() -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let reader = BufReader::new(ours.try_clone()?);
+        let listening = thread::Builder::new().name("copies".into()).spawn(|| before_the_dump(reader))?;
+        Ok(Self { ours, theirs: Some(theirs), listening: Some(listening), heard: None })
+    }
+
+    /// What CRIU has to know of it.
+    pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let socket = self.theirs.as_ref().map(|theirs| (SOCKET, theirs.as_raw_fd().to_string().into()));
+        socket.into_iter().chain(plugins().map(|folder| (PLUGINS, folder.into()))).collect()
+    }
+
+    /// What CRIU gets.
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.theirs.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What was seen of the processes while CRIU dumped them, which it has now.
+    pub(super) fn dumped(&mut self) -> io::Result<Unlike> {
+        if let Some(mut theirs) = self.theirs.take() {
+            writeln!(theirs, "{DUMPED}")?;
+        }
+        let listening = self.listening.take().ok_or(io::ErrorKind::NotConnected)?;
+        let (unlike, heard) = listening.join().unwrap_or(Err(io::ErrorKind::Other.into()))?;
+        if unlike.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "CRIU has not loaded the plugin"));
+        }
+        heard.get_ref().set_read_timeout(Some(PATIENCE))?;
+        self.heard = Some(heard);
+        Ok(unlike)
+    }
+
+    /// Has copies made when CRIU goes on.
+    pub(super) fn ask(&mut self) -> io::Result<()> {
+        self.ours.write_all(GO)
+    }
+
+    /// The copies, with the processes that they are of. The job stands still until [`Self::go_on`].
+    ///
+    /// # Errors
+    /// `Unsupported` when a process can have none; it stands still all the same.
+    pub(super) fn copies(&mut self, known: &Known) -> io::Result<BTreeMap<OuterPid, Copy>> {
+        let heard = self.heard.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let mut copies = BTreeMap::new();
+        let mut failed = None;
+        for line in heard.lines() {
+            let line = line?;
+            match line.split(' ').collect::<Vec<_>>()[..] {
+                ["copy", process, copy] => {
+                    copies.insert(pid(process)?, Copy::new(pid(copy)?, known)?);
+                }
+                ["failed", process, ..] => {
+                    let why = line.splitn(3, ' ').last().unwrap_or_default();
+                    let why = format!("process {process} cannot be copied: {why}");
+                    failed = Some(io::Error::new(io::ErrorKind::Unsupported, why));
+                }
+                ["done"] => return failed.map_or(Ok(copies), Err),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Lets CRIU let the job go; if nobody says so, it does when this is dropped, and there are no copies.
+    pub(super) fn go_on(mut self) -> io::Result<()> {
+        self.ours.write_all(GO)
+    }
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        // The listener, too, and the plugin: nobody waits for anybody.
+        let _ = self.ours.shutdown(Shutdown::Both);
+    }
+}
+
+/// Looks at the processes as they are told of, until they have all been dumped: it costs no time of its own.
+fn before_the_dump(mut heard: BufReader<UnixStream>) -> io::Result<(Unlike, BufReader<UnixStream>)> {
+    let mut unlike = Unlike::new();
+    loop {
+        let mut line = String::new();
+        heard.read_line(&mut line)?;
+        match line.trim_end().split_once(' ') {
+            Some(("frozen", process)) => {
+                let process = pid(process)?;
+                let smaps = fs::read_to_string(format!("/proc/{process}/smaps"))?;
+                unlike.insert(process, unlike_in(&smaps));
+            }
+            None if line.trim_end() == DUMPED => return Ok((unlike, heard)),
+            _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+fn pid(text: &str) -> io::Result<OuterPid> {
+    text.parse().map(OuterPid).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// What a process has kept from its children, or has them find empty (`MADV_DONTFORK`, `MADV_WIPEONFORK`).
+fn unlike_in(smaps: &str) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let mut here = None;
+    for line in smaps.lines() {
+        match line.strip_prefix("VmFlags:") {
+            Some(flags) => {
+                let is_unlike = flags.split_ascii_whitespace().any(|flag| flag == "dc" || flag == "wf");
+                found.extend(here.take().filter(|_| is_unlike));
+            }
+            None => here = range_of(line).or(here),
+        }
+    }
+    found
+}
+
+/// The range that a mapping's first line begins with.
+fn range_of(line: &str) -> Option<Range<u64>> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some(number(start)?..number(end)?)
+}
+
+/// A copy of a process, which does nothing, and ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pid: OuterPid,
+    process: OwnedFd,
+    memory: File,
+    known: Known,
+}
+
+impl Copy {
+    fn new(pid: OuterPid, known: &Known) -> io::Result<Self> {
+        let raw = Pid::from_raw(pid.0).ok_or(io::ErrorKind::InvalidData)?;
+        known.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+        // Where memory runs short it goes before the job does.
+        let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
+        Ok(Self {
+            pid,
+            process: pidfd_open(raw, PidfdFlags::empty())?,
+            memory: File::open(format!("/proc/{pid}/mem"))?,
+            known: Arc::clone(known),
+        })
+    }
+
+    /// Its memory.
+    pub(super) fn memory(&self) -> &File {
+        &self.memory
+    }
+}
+
+impl Drop for Copy {
+    /// Ends it, and waits until the job's init has collected it: CRIU would dump what is left of it.
+    fn drop(&mut self) {
+        let until = Instant::now() + GRACE;
+        while pidfd_send_signal(&self.process, Signal::KILL).is_ok() {
+            if Instant::now() > until {
+                tracing::warn!(pid = %self.pid, "a copy of one of the job's processes does not end");
+                break;
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_children_do_not_have_is_found() {
+        let smaps = "\
+7f0000000000-7f0000003000 rw-p 00000000 00:00 0 \nSize: 12 kB\nVmFlags: rd wr mr mw me ac \n\
+7f0000003000-7f0000004000 rw-p 00000000 00:00 0 \nVmFlags: rd wr mr mw me wf ac \n\
+7f0000005000-7f0000006000 rw-s 00000000 00:2f 3 /a-b c\nVmFlags: rd wr sh mr mw me ms dc \n";
+        assert_eq!(
+            unlike_in(smaps),
+            [0x7f00_0000_3000..0x7f00_0000_4000, 0x7f00_0000_5000..0x7f00_0000_6000]
+        );
+    }
+
+    #[test]
+    fn the_plugin_is_heard() {
+        let mut plugin = Plugin::new().unwrap();
+        let mut theirs = plugin.theirs.as_ref().unwrap().try_clone().unwrap();
+        let here = std::process::id();
+        writeln!(theirs, "frozen {here}").unwrap();
+        let unlike = plugin.dumped().unwrap();
+        assert_eq!(unlike.keys().collect::<Vec<_>>(), [&OuterPid(here as i32)]);
+        plugin.ask().unwrap();
+        writeln!(theirs, "failed {here} it may not\ndone").unwrap();
+        let known = Known::default();
+        let error = plugin.copies(&known).unwrap_err();
+        assert_eq!(error.to_string(), format!("process {here} cannot be copied: it may not"));
+        drop(plugin);
+        // Nobody waits for the other.
+        let mut all = Vec::new();
+        io::Read::read_to_end(&mut theirs, &mut all).unwrap();
+        assert_eq!(all, GO);
+    }
+
+    #[test]
+    fn a_plugin_that_was_not_loaded_is_missed() {
+        let mut plugin = Plugin::new().unwrap();
+        assert_eq!(plugin.dumped().unwrap_err().kind(), io::ErrorKind::Unsupported);
+    }
+}
