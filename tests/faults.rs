@@ -250,7 +250,8 @@ fn while_others_keep_the_gate(device: Device) -> anyhow::Result<()> {
     let mut command = stage.place().checkpoint_command(After::LeaveRunning);
     command.args(["--gate-deadline", "6", "--retries", "0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let checkpoint = command.spawn().context("cannot run dormouse checkpoint")?;
-    std::thread::sleep(Duration::from_millis(700));
+    // Time to close the gates, on a busy machine too, and not as much as is waited for the kernel.
+    std::thread::sleep(Duration::from_millis(2500));
     let (killed, _) = kill(&stage, &job, 1)?;
     wait_for_text(&job, "left 3")?;
     // The guest's end and a poll of its output included.

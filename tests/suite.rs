@@ -4,6 +4,7 @@ mod advice;
 mod endings;
 mod gate;
 mod leftovers;
+mod private_memory;
 mod refusals;
 mod regular;
 mod restarts;

@@ -86,7 +86,7 @@ fn zig(workspace: &Workspace) -> PathBuf {
 
 /// Drops what only a debugger reads, and of guests and benchmarks what only a linker does.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    let ours: &[&str] = &["bin", "checks", "lib"];
+    let ours: &[&str] = &["bin", "checks", "lib", "lib/criu"];
     for (how, folders) in [("--strip-debug", ours), ("--strip-all", &["guests", "bench"])] {
         for file in symbols::binaries(bundle, folders)? {
             quiet(Command::new("strip").arg(how).arg(file))?;

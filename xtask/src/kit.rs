@@ -19,8 +19,10 @@ use crate::workspace::Workspace;
 pub const PACKAGES: [&str; 6] = ["cli", "criu-plugin", "dormouse-tests", "host", "shim", "testkit"];
 
 /// Where they lie in it that are no programs, and what they are built of. CRIU loads all that is in a folder.
-const LIBRARIES: [(&str, &str); 2] =
-    [("lib/libcuda.so.1", "crates/shim/src/lib.rs"), ("lib/criu/dormouse.so", "crates/criu-plugin/src/lib.rs")];
+const LIBRARIES: [(&str, &str); 2] = [
+    ("lib/libcuda.so.1", "crates/shim/src/lib.rs"),
+    ("lib/criu/dormouse.so", "crates/criu-plugin/src/lib.rs"),
+];
 
 /// Builds everything and stages it; returns the kit's folder.
 pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
@@ -85,10 +87,13 @@ impl Artifacts {
             if is_check { &mut checks } else { &mut programs }.extend(executable);
             let number = LIBRARIES.iter().position(|(_, source)| target.src_path.ends_with(source));
             if let Some(number) = number.filter(|_| target.kind.iter().any(|kind| kind == "cdylib")) {
-                libraries[number] = filenames.into_iter().find(|file| file.extension().is_some_and(|e| e == "so"));
+                libraries[number] =
+                    filenames.into_iter().find(|file| file.extension().is_some_and(|e| e == "so"));
             }
         }
-        let made = |(file, (name, _)): (Option<PathBuf>, _)| file.with_context(|| format!("the build made no {name}"));
+        let made = |(file, (name, _)): (Option<PathBuf>, _)| {
+            file.with_context(|| format!("the build made no {name}"))
+        };
         let libraries = libraries.into_iter().zip(LIBRARIES).map(made).collect::<anyhow::Result<_>>()?;
         Ok(Self { programs, checks, libraries })
     }

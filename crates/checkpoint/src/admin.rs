@@ -118,6 +118,12 @@ pub struct Report {
     /// still.
     #[serde(default)]
     pub copied_on_host: u64,
+    /// Private memory of the job's processes that was read from copies of them when the job had gone on.
+    #[serde(default)]
+    pub private_forked: u64,
+    /// Private memory that was copied while the job stood still. What is in neither CRIU wrote then.
+    #[serde(default)]
+    pub private_copied: u64,
     /// Bytes written to the store, compressed.
     pub written: u64,
     /// What a restart of this image will not bring back.

@@ -215,6 +215,8 @@ fn jobs_are_as_documented() {
         device_bytes: 1,
         copied_on_device: 1,
         copied_on_host: 1,
+        private_forked: 1,
+        private_copied: 1,
         written: 1,
         warnings: vec![String::new()],
     };

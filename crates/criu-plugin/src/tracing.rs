@@ -32,7 +32,11 @@ pub struct Called {
 
 fn trace(request: libc::c_uint, pid: pid_t, address: usize, data: Data) -> io::Result<()> {
     // SAFETY: `data` is memory of ours for the requests that read or write it, as large as they take, and a number for all others.
-    if unsafe { libc::ptrace(request, pid, address, data) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if unsafe { libc::ptrace(request, pid, address, data) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn number(value: usize) -> Data {
@@ -105,8 +109,16 @@ impl Stopped {
         let [rdi, rsi, rdx, r10] = arguments;
         // In no system call that the kernel could restart.
         let orig_rax = u64::MAX;
-        let registers =
-            user_regs_struct { rip: self.syscall, rax: call as u64, orig_rax, rdi, rsi, rdx, r10, ..self.before };
+        let registers = user_regs_struct {
+            rip: self.syscall,
+            rax: call as u64,
+            orig_rax,
+            rdi,
+            rsi,
+            rdx,
+            r10,
+            ..self.before
+        };
         trace(libc::PTRACE_SETREGS, self.pid, 0, (&raw const registers).cast_mut().cast())
     }
 

@@ -73,9 +73,10 @@ pub fn take(
         let memory_way = match work.on_disk() {
             // Where memory is short there is none for copies.
             Some(_) => host::MemoryWay::Written,
-            None => {
-                job.job.way_of_memory(!options.stop).map_err(|error| Failure::of("the job's memory", &error))?
-            }
+            None => job
+                .job
+                .way_of_memory(!options.stop)
+                .map_err(|error| Failure::of("the job's memory", &error))?,
         };
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
@@ -273,6 +274,7 @@ impl<'a> Cut<'a> {
         let device_done = AtomicU64::new(0);
         let device_total = device.kept.on_device + device.kept.on_host;
         let copied = private.as_ref().map_or(0, host::PrivateMemory::bytes);
+        let forked = private.as_ref().map_or(0, host::PrivateMemory::forked);
         let total = folder::bytes(&images, &image_entries) + copied + shared.bytes() + device_total;
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
@@ -290,6 +292,8 @@ impl<'a> Cut<'a> {
                 written
             })
         })?;
+        // The copies of the processes, too.
+        drop(private);
         let stopped = match rest {
             Rest::Stopped(frozen, gated, held) => Some((frozen, gated, held)),
             Rest::Running(_) => None,
@@ -354,6 +358,8 @@ impl<'a> Cut<'a> {
             device_bytes: device.kept.total(),
             copied_on_device: device.kept.on_device,
             copied_on_host: device.kept.on_host,
+            private_forked: forked,
+            private_copied: copied - forked,
             written: published.stored.written,
             warnings: few(warnings),
         })
@@ -405,8 +411,7 @@ fn resume<'a>(
     gated: Gated<'a>,
     held: Held<'_>,
 ) -> Result<(Rest<'a>, Option<host::PrivateMemory>), Failure> {
-    let (_, private) =
-        frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
+    let (_, private) = frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
     let opened = gated.open();
     drop(held);
     Ok((Rest::Running(opened), private))

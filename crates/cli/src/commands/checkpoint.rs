@@ -101,6 +101,15 @@ impl Show for Published {
                 HumanBytes(report.device_bytes.saturating_sub(copied))
             )?;
         }
+        let private = report.private_forked + report.private_copied;
+        if private > 0 {
+            writeln!(
+                out,
+                "the processes' own memory: {} read from forked copies, {} copied while the job stood still",
+                HumanBytes(report.private_forked),
+                HumanBytes(report.private_copied)
+            )?;
+        }
         report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
     }
 }

@@ -141,8 +141,7 @@ mod tests {
         let before = [entry(0x1000, 2, Some(PRESENT)), entry(0x8000, 3, Some(LAZY)), many.clone()];
         let pagemap = Pagemap::of(&image(&before)).unwrap();
         assert_eq!(pagemap.pages_file(), "pages-5.img");
-        let runs: Vec<_> =
-            pagemap.runs().map(|run| (run.address, run.bytes / PAGE, run.left_out)).collect();
+        let runs: Vec<_> = pagemap.runs().map(|run| (run.address, run.bytes / PAGE, run.left_out)).collect();
         assert_eq!(runs, [(0x1000, 2, false), (0x8000, 3, true), (0x40_0000, 1 << 33, true)]);
         let after = [
             entry(0x1000, 2, Some(PRESENT)),

@@ -381,12 +381,7 @@ fn explain(log: &LogExcerpt) -> Option<&'static str> {
 }
 
 impl Frozen<'_> {
-    fn fill_record(
-        &mut self,
-        images: &Path,
-        options: &DumpOptions,
-        tasks: &[Task],
-    ) -> Result<(), DumpError> {
+    fn fill_record(&mut self, images: &Path, options: &DumpOptions, tasks: &[Task]) -> Result<(), DumpError> {
         let pids: Vec<OuterPid> = tasks.iter().map(|t| t.outer).collect();
         {
             let border = self.job.border();

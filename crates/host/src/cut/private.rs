@@ -166,6 +166,16 @@ impl PrivateMemory {
         self.bytes
     }
 
+    /// How many of them are in copies of the processes; the others were copied while these stood still.
+    #[must_use]
+    pub fn forked(&self) -> u64 {
+        let left = self.files.values().flatten().map(|piece| match piece {
+            Piece::Left(_, range) => range.end - range.start,
+            _ => 0,
+        });
+        left.sum()
+    }
+
     /// The content of a file of CRIU's `images`; `None` of one in which all is written.
     ///
     /// # Errors
@@ -281,9 +291,8 @@ impl CopyRoom {
         each(&pieces, |at| {
             let bytes = POPULATED.min(self.bytes - at);
             // SAFETY: within the mapping, which is ours; what is in it does not change. What is not made now is made when it is filled.
-            let _ = unsafe {
-                madvise(self.base.cast::<u8>().add(*at).cast(), bytes, Advice::LinuxPopulateWrite)
-            };
+            let _ =
+                unsafe { madvise(self.base.cast::<u8>().add(*at).cast(), bytes, Advice::LinuxPopulateWrite) };
             Ok(())
         })
         .unwrap_or_default();
@@ -301,8 +310,9 @@ impl CopyRoom {
                 let to = libc::iovec { iov_base: to.cast(), iov_len: part.to.len() - done };
                 let count = from.len() as libc::c_ulong;
                 // SAFETY: what is written is at most `iov_len` bytes of the room; the other addresses are the other process's.
-                let read =
-                    unsafe { libc::process_vm_readv(part.process.0, &raw const to, 1, from.as_ptr(), count, 0) };
+                let read = unsafe {
+                    libc::process_vm_readv(part.process.0, &raw const to, 1, from.as_ptr(), count, 0)
+                };
                 match usize::try_from(read) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                     Ok(read) => {
@@ -390,9 +400,11 @@ impl Read for Content<'_> {
                 }
                 Piece::Copied(number, range) => {
                     let bytes = room.len().min(range.len());
-                    let here = self.memory.rooms.get(*number).map_or(&[][..], |from| {
-                        from.slice(range.start..range.start + bytes)
-                    });
+                    let here = self
+                        .memory
+                        .rooms
+                        .get(*number)
+                        .map_or(&[][..], |from| from.slice(range.start..range.start + bytes));
                     room[..bytes].copy_from_slice(here);
                     range.start += bytes;
                     bytes

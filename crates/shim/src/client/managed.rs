@@ -1,7 +1,6 @@
 //! Managed memory: memory that application and device have in common, as pinned memory is, with what the application has said of it.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
@@ -46,13 +45,13 @@ fn file(kind: &Kind) -> Option<File> {
 ///
 /// # Safety
 /// Nobody may use the memory any more.
-pub(super) unsafe fn unmap(folder: &Path, address: u64, bytes: u64) {
+pub(super) unsafe fn unmap(address: u64, bytes: u64) {
     if !ARENAS.contains(&address) {
         // SAFETY: as the caller says; nothing else lies in its pages.
         return unsafe { pinned::unmap(address, bytes.next_multiple_of(PAGE)) };
     }
     // SAFETY: whole pages of a region, which nobody uses any more.
-    unsafe { reserved::keep_again(folder, address, bytes.next_multiple_of(PAGE)) };
+    unsafe { reserved::keep_again(address, bytes.next_multiple_of(PAGE)) };
 }
 
 impl Call<'_> {
@@ -149,6 +148,9 @@ impl Call<'_> {
         {
             let _alone = forking::moving(self.session);
             let ours = ARENAS.contains(&address);
+            if ours {
+                reserved::keep_for_shadows();
+            }
             let fixed = if ours { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
             // SAFETY: what is replaced is this library's own reservation, in which the server has just allocated these addresses.
             unsafe { pinned::map_within(&DEVICE, &file, (address, pages), fixed) }?;
@@ -156,7 +158,7 @@ impl Call<'_> {
         let kept = self.ask(&ManagedKeep { address });
         if kept.is_err() {
             // SAFETY: nobody knows it yet.
-            unsafe { unmap(&self.session.folder, address, pages) };
+            unsafe { unmap(address, pages) };
         }
         kept.map(|()| address)
     }
@@ -184,7 +186,7 @@ impl Call<'_> {
             return Err(error);
         }
         // SAFETY: whoever has it gives it up.
-        unsafe { unmap(&self.session.folder, address, allocation.bytes) };
+        unsafe { unmap(address, allocation.bytes) };
         self.submit(&MemFree { address })
     }
 

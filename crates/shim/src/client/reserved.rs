@@ -1,58 +1,84 @@
 //! The addresses of device memory, kept free of other mappings in this process. They hold nothing and cost nothing.
 //!
 //! What keeps them is a shared mapping of the session's file, which nobody can touch, and not a private one of nothing: of each page of private
-//! addresses, used or not, CRIU makes a note of 32 bytes where it leaves memory out of a dump.
+//! addresses, used or not, CRIU makes a note of 32 bytes where it leaves memory out of a dump. Shadow pages would cut it into thousands of
+//! mappings of one file, between which CRIU restores the shadows' own files wrongly; so where there are any a private one takes its place.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::ARENAS;
 
 /// Each device's, bytes.
 const ARENA: u64 = 4 << 40;
 
+/// How many bytes are kept, from the first on.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
 /// Keeps those of so many devices.
 ///
 /// # Errors
 /// The number of the first whose addresses it could not have.
 pub fn keep(folder: &Path, devices: usize) -> Result<(), usize> {
-    (0..devices).try_for_each(|device| {
+    let file = open(&folder.join("session"));
+    let flags = match file {
+        // Who may not open it reserves them the dear way.
+        -1 => PRIVATE,
+        _ => libc::MAP_SHARED,
+    };
+    let kept = (0..devices).try_for_each(|device| {
         let address = ARENAS.start + device as u64 * ARENA;
         // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
-        if unsafe { map(folder, address, ARENA, libc::MAP_FIXED_NOREPLACE) } { Ok(()) } else { Err(device) }
-    })
+        let is_kept = unsafe { map(address, ARENA, flags | libc::MAP_FIXED_NOREPLACE, file) };
+        KEPT.fetch_add(if is_kept { ARENA } else { 0 }, Ordering::Relaxed);
+        if is_kept { Ok(()) } else { Err(device) }
+    });
+    if file >= 0 {
+        // SAFETY: the descriptor opened above.
+        unsafe { libc::close(file) };
+    }
+    kept
+}
+
+/// Prepares them for shadow pages. To be called before the first of these is mapped.
+pub fn keep_for_shadows() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let kept = KEPT.load(Ordering::Relaxed);
+        if kept > 0 {
+            // SAFETY: what is replaced is this module's own, in which nothing has been mapped yet.
+            unsafe { map(ARENAS.start, kept, PRIVATE | libc::MAP_FIXED, -1) };
+        }
+    });
 }
 
 /// Takes whole pages out of use; their addresses stay reserved.
 ///
 /// # Safety
-/// The pages are of the arenas, and nobody may use them any more.
-pub unsafe fn keep_again(folder: &Path, address: u64, bytes: u64) {
+/// The pages are shadows in the arenas, and nobody may use them any more.
+pub unsafe fn keep_again(address: u64, bytes: u64) {
     // SAFETY: as the caller says.
-    unsafe { map(folder, address, bytes, libc::MAP_FIXED) };
+    unsafe { map(address, bytes, PRIVATE | libc::MAP_FIXED, -1) };
+}
+
+const PRIVATE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+fn open(path: &Path) -> libc::c_int {
+    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return -1 };
+    // SAFETY: a NUL-terminated name.
+    unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW) }
 }
 
 /// # Safety
 /// With `MAP_FIXED` what was there is gone.
-unsafe fn map(folder: &Path, address: u64, bytes: u64, fixed: libc::c_int) -> bool {
-    let Ok(name) = CString::new(folder.join("session").as_os_str().as_bytes()) else { return false };
-    // SAFETY: a NUL-terminated name.
-    let file = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW) };
-    let flags = match file {
-        // Who may not open it any more reserves them the dear way.
-        -1 => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-        _ => libc::MAP_SHARED | libc::MAP_NORESERVE,
-    };
+unsafe fn map(address: u64, bytes: u64, flags: libc::c_int, file: libc::c_int) -> bool {
     let wanted = std::ptr::without_provenance_mut(address as usize);
-    // So that neighbours are one mapping.
-    let offset = (address - ARENAS.start) as libc::off_t;
+    let flags = flags | libc::MAP_NORESERVE;
     // SAFETY: replaces what the caller gives up, or nothing; nobody can touch the pages.
-    let got = unsafe { libc::mmap(wanted, bytes as usize, libc::PROT_NONE, flags | fixed, file, offset) };
-    if file >= 0 {
-        // SAFETY: the descriptor opened above.
-        unsafe { libc::close(file) };
-    }
+    let got = unsafe { libc::mmap(wanted, bytes as usize, libc::PROT_NONE, flags, file, 0) };
     if got != wanted {
         if got != libc::MAP_FAILED {
             // SAFETY: a kernel that does not know MAP_FIXED_NOREPLACE put the mapping elsewhere; nobody else knows it.
@@ -62,5 +88,5 @@ unsafe fn map(folder: &Path, address: u64, bytes: u64, fixed: libc::c_int) -> bo
     }
     // A child has no session, and would keep the file of this one.
     // SAFETY: the mapping just made.
-    unsafe { libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) == 0 }
+    file < 0 || unsafe { libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) == 0 }
 }

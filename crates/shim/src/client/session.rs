@@ -330,7 +330,7 @@ impl Session {
                 // SAFETY: the application destroyed the context that owns it, and with that gave it up.
                 Kind::Pinned { .. } => unsafe { pinned::unmap(gone.base, gone.bytes) },
                 // SAFETY: the same.
-                Kind::Managed { .. } => unsafe { managed::unmap(&self.folder, gone.base, gone.bytes) },
+                Kind::Managed { .. } => unsafe { managed::unmap(gone.base, gone.bytes) },
                 Kind::Registered { .. } => {
                     let _moving = forking::moving(self);
                     // What cannot be moved back now stays the file's; the log says why.
