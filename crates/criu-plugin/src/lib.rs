@@ -1,7 +1,7 @@
 //! A plugin of CRIU's that makes a copy of every process it dumps, while all of them stand still: the memory of the cut, to be read when the
 //! job has long gone on (design D10; CRUM's forked checkpoint, section III-C). CRIU is the tracer of the processes, so nobody else could.
 //!
-//! It is told what to do over a socket, whose number is in the environment ([`SOCKET`]), and says there, a line each:
+//! It is told what to do over a socket, whose number is in the environment (`DORMOUSE_COPIES`), and says there, a line each:
 //!
 //! | it says | when |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `failed PID WHY` | it has none |
 //! | `done` | no more copies are made |
 //!
-//! It begins to copy when it reads [`GO`], behind the dump, and lets CRIU let the job go when it reads that again. If the other end is closed before, the
+//! It begins to copy when it reads a `c`, behind the dump, and lets CRIU let the job go when it reads that again. If the other end is closed before, the
 //! copies are nobody's, and end. Pids are those of CRIU's namespace.
 
 mod copying;
