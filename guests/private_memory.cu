@@ -1,5 +1,5 @@
 // Memory of the processes' own, all of which changes in every step: of a thread, of a child, and such as a forked copy would not have (wiped or left
-// out on fork, locked). Each step finds what the one before has left, or says so; and the parent has no child that it has not made.
+// out on fork, locked); and some that nobody may read meanwhile. Each step finds what the one before has left, or says so; and the parent has no child that it has not made.
 #include <atomic>
 #include <csignal>
 #include <fcntl.h>
@@ -71,6 +71,9 @@ int main(int argc, char **argv) {
     Area plain(size_t(work) << 20), wiped(64 * PAGE, MADV_WIPEONFORK), kept(64 * PAGE, MADV_DONTFORK), locked(8 * PAGE);
     Area wiped_whole(4 << 20, MADV_WIPEONFORK);
     guest::require(mlock(locked.words, 8 * PAGE) == 0, "memory is not locked", 0);
+    Area hidden(64 * PAGE), hidden_wiped(64 * PAGE, MADV_WIPEONFORK);
+    for (Area *area : {&hidden, &hidden_wiped})
+        guest::require(area->advance() && mprotect(area->words, 64 * PAGE, PROT_NONE) == 0, "memory is not hidden", 0);
     std::atomic<bool> over{false}, right{true};
     std::thread other([&] {
         Area own(8 << 20);
@@ -92,6 +95,10 @@ int main(int argc, char **argv) {
     over = true;
     other.join();
     guest::require(right, "the thread's memory is not what it was", steps);
+    for (Area *area : {&hidden, &hidden_wiped}) {
+        guest::require(mprotect(area->words, 64 * PAGE, PROT_READ | PROT_WRITE) == 0, "memory stays hidden", steps);
+        guest::require(area->advance(), "hidden memory is not what it was", steps);
+    }
     guest::require(children_heard == 0, "a signal of a child that is none of it", steps);
     close(ends[1]);
     int status;

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -305,22 +306,13 @@ impl CopyRoom {
             let mut from = part.from.clone();
             let mut done = 0;
             while done < part.to.len() {
-                // SAFETY: `copy` has seen that the room is as large as all parts, each of which has a place of its own there.
+                // SAFETY: `copy_of` has seen that the room is as large as all parts, each of which has a place of its own there.
                 let to = unsafe { room.base.cast::<u8>().add(part.to.start + done) };
                 let to = libc::iovec { iov_base: to.cast(), iov_len: part.to.len() - done };
-                let count = from.len() as libc::c_ulong;
-                // SAFETY: what is written is at most `iov_len` bytes of the room; the other addresses are the other process's.
-                let read = unsafe {
-                    libc::process_vm_readv(part.process.0, &raw const to, 1, from.as_ptr(), count, 0)
-                };
-                match usize::try_from(read) {
-                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok(read) => {
-                        done += read;
-                        skip(&mut from, read);
-                    }
-                    Err(_) => return Err(io::Error::last_os_error()),
-                }
+                // SAFETY: as many bytes of the room are left for this part, and nobody else's.
+                let read = unsafe { read_into(to, part.process, &from) }?;
+                done += read;
+                skip(&mut from, read);
             }
             Ok(())
         })
@@ -342,6 +334,31 @@ impl Drop for CopyRoom {
             // SAFETY: the mapping is ours, and nobody has borrowed it.
             let _ = unsafe { munmap(self.base, self.bytes) };
         }
+    }
+}
+
+/// Reads memory of a process, as much as goes at once: at least a byte.
+///
+/// # Safety
+/// `to` may be written.
+unsafe fn read_into(to: libc::iovec, process: OuterPid, from: &[libc::iovec]) -> io::Result<usize> {
+    let count = from.len() as libc::c_ulong;
+    // SAFETY: what is written is `to`; the other addresses are the other process's.
+    let mut read = unsafe { libc::process_vm_readv(process.0, &raw const to, 1, from.as_ptr(), count, 0) };
+    if read < 0
+        && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
+        && let Some(first) = from.first()
+    {
+        // What the process itself may not read.
+        let memory = File::open(format!("/proc/{process}/mem"))?;
+        let bytes = first.iov_len.min(to.iov_len);
+        // SAFETY: no more than `to` has.
+        read = unsafe { libc::pread(memory.as_raw_fd(), to.iov_base, bytes, first.iov_base as libc::off_t) };
+    }
+    match usize::try_from(read) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(read) => Ok(read),
+        Err(_) => Err(io::Error::last_os_error()),
     }
 }
 
@@ -430,6 +447,7 @@ impl Read for Content<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::criu::pagemap::PAGE;
 
     #[test]
     fn ranges_are_skipped_whole_and_in_part() {
@@ -444,6 +462,37 @@ mod tests {
         assert_eq!(skipped(10), [(0x2000, 20), (0x3000, 30)]);
         assert_eq!(skipped(35), [(0x3005, 25)]);
         assert_eq!(skipped(60), []);
+    }
+
+    #[test]
+    fn memory_that_its_process_may_not_read_is_read_all_the_same() {
+        let page = PAGE as usize;
+        let theirs = CopyRoom::new(3 * page).unwrap();
+        for number in 0..3 {
+            // SAFETY: within the mapping, of which nobody else knows.
+            unsafe { theirs.base.cast::<u8>().add(number * page).write_bytes(number as u8 + 1, page) };
+        }
+        let forbidden = theirs.base.wrapping_byte_add(page);
+        // SAFETY: a page of the same.
+        unsafe { rustix::mm::mprotect(forbidden, page, rustix::mm::MprotectFlags::empty()) }.unwrap();
+        let mut parts = Parts::default();
+        let base = theirs.base as u64;
+        parts.add(OuterPid(std::process::id() as i32), base..base + 3 * PAGE);
+        let mut room = CopyRoom::new(parts.end).unwrap();
+        room.fill(&parts.all).unwrap();
+        for number in 0..3 {
+            let read = room.slice(number * page..(number + 1) * page);
+            assert!(read.iter().all(|byte| *byte == number as u8 + 1), "{number}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_range_are_told_apart() {
+        let unlike = [10..20, 30..40];
+        assert_eq!(split(0..10, &unlike), [(0..10, false)]);
+        assert_eq!(split(12..18, &unlike), [(12..18, true)]);
+        let parts = [(5..10, false), (10..20, true), (20..30, false), (30..35, true)];
+        assert_eq!(split(5..35, &unlike), parts);
     }
 
     #[test]
