@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::ops::Range;
 
 use procfs::process::Process;
 use serde::{Deserialize, Serialize};
@@ -103,4 +104,28 @@ fn task(pid: i32) -> Option<Task> {
         threads,
         state: status.state.chars().next()?,
     })
+}
+
+/// The addresses of a private mapping, of which this is the first line in `/proc/PID/maps` or `smaps`.
+pub(crate) fn private_range(line: &str) -> Option<Range<u64>> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let range = number(start)?..number(end)?;
+    (rest.as_bytes().get(3) == Some(&b'p')).then_some(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_mappings_are_told_from_shared_ones() {
+        assert_eq!(
+            private_range("7f0000000000-7f0000003000 rw-p 00000000 00:00 0 "),
+            Some(0x7f00_0000_0000..0x7f00_0000_3000)
+        );
+        assert_eq!(private_range("200000000000-240000000000 ---s 00000000 00:2f 3  /s1/session"), None);
+        assert_eq!(private_range("Size: 12 kB"), None);
+    }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::tasks::OuterPid;
+use crate::tasks::{OuterPid, private_range};
 
 /// The environment variable by which the plugin knows its socket.
 const SOCKET: &str = "DORMOUSE_COPIES";
@@ -155,7 +155,7 @@ fn pid(text: &str) -> io::Result<OuterPid> {
     text.parse().map(OuterPid).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// What a process has kept from its children, or has them find empty (`MADV_DONTFORK`, `MADV_WIPEONFORK`).
+/// What of its private memory a process has kept from its children, or has them find empty (`MADV_DONTFORK`, `MADV_WIPEONFORK`), in order.
 fn unlike_in(smaps: &str) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut here = None;
@@ -165,17 +165,10 @@ fn unlike_in(smaps: &str) -> Vec<Range<u64>> {
                 let is_unlike = flags.split_ascii_whitespace().any(|flag| flag == "dc" || flag == "wf");
                 found.extend(here.take().filter(|_| is_unlike));
             }
-            None => here = range_of(line).or(here),
+            None => here = private_range(line).or(here),
         }
     }
     found
-}
-
-/// The range that a mapping's first line begins with.
-fn range_of(line: &str) -> Option<Range<u64>> {
-    let (start, end) = line.split(' ').next()?.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    Some(number(start)?..number(end)?)
 }
 
 /// A copy of a process, which does nothing, and ends when this is dropped.
@@ -232,10 +225,11 @@ mod tests {
         let smaps = "\
 7f0000000000-7f0000003000 rw-p 00000000 00:00 0 \nSize: 12 kB\nVmFlags: rd wr mr mw me ac \n\
 7f0000003000-7f0000004000 rw-p 00000000 00:00 0 \nVmFlags: rd wr mr mw me wf ac \n\
-7f0000005000-7f0000006000 rw-s 00000000 00:2f 3 /a-b c\nVmFlags: rd wr sh mr mw me ms dc \n";
+7f0000005000-7f0000006000 rw-s 00000000 00:2f 3 /a-b c\nVmFlags: rd wr sh mr mw me ms dc \n\
+7f0000007000-7f0000009000 rw-p 00000000 00:2f 3 /a-b c\nVmFlags: rd wr mr mw me dc \n";
         assert_eq!(
             unlike_in(smaps),
-            [0x7f00_0000_3000..0x7f00_0000_4000, 0x7f00_0000_5000..0x7f00_0000_6000]
+            [0x7f00_0000_3000..0x7f00_0000_4000, 0x7f00_0000_7000..0x7f00_0000_9000]
         );
     }
 

@@ -215,7 +215,8 @@ fn pieces(pagemap: &Pagemap, process: OuterPid) -> Vec<Piece> {
 fn split(range: Range<u64>, unlike: &[Range<u64>]) -> Vec<(Range<u64>, bool)> {
     let mut parts = Vec::new();
     let mut at = range.start;
-    for other in unlike.iter().filter(|other| other.start < range.end && range.start < other.end) {
+    let first = unlike.partition_point(|other| other.end <= range.start);
+    for other in unlike[first..].iter().take_while(|other| other.start < range.end) {
         if at < other.start {
             parts.push((at..other.start, false));
         }

@@ -151,9 +151,12 @@ impl Job {
 
     /// Bytes of private memory that its processes have, swapped out or not; and of private addresses, used or not.
     pub(crate) fn private_memory(&self) -> (u64, u64) {
+        let addresses = |maps: &str| -> u64 {
+            maps.lines().filter_map(tasks::private_range).map(|range| range.end - range.start).sum()
+        };
         let of_task = |task: &Task| {
             let file = |name| fs::read_to_string(format!("/proc/{}/{name}", task.outer)).unwrap_or_default();
-            (private(&file("status")), file("maps").lines().filter_map(private_addresses).sum())
+            (private(&file("status")), addresses(&file("maps")))
         };
         let sum = |(bytes, addresses): (u64, u64), of: (u64, u64)| (bytes + of.0, addresses + of.1);
         self.tasks().iter().map(of_task).fold((0, 0), sum)
@@ -290,29 +293,8 @@ fn private(status: &str) -> u64 {
     memory::kilobytes(status, "RssAnon:") + memory::kilobytes(status, "VmSwap:")
 }
 
-/// How many addresses a line of `/proc/PID/maps` tells of, if they are private.
-fn private_addresses(line: &str) -> Option<u64> {
-    let (range, rest) = line.split_once(' ')?;
-    let (start, end) = range.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    if rest.as_bytes().get(3) == Some(&b'p') { number(end)?.checked_sub(number(start)?) } else { None }
-}
-
 impl Drop for Job {
     fn drop(&mut self) {
         let _ = self.end();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn private_addresses_are_counted() {
-        let line = "7f0000000000-7f0000003000 rw-p 00000000 00:00 0 ";
-        assert_eq!(private_addresses(line), Some(0x3000));
-        assert_eq!(private_addresses("200000000000-240000000000 ---s 00000000 00:2f 3  /s1/session"), None);
-        assert_eq!(private_addresses("nonsense"), None);
     }
 }
