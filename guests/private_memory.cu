@@ -47,7 +47,7 @@ std::atomic<int> children_heard{0};
 
 // Goes on until nobody holds the other end of the pipe; answers whether all was right.
 int be_child(int pipe) {
-    Area own(16 << 20);
+    Area own(4 << 20);
     for (;;) {
         if (!own.advance()) return 1;
         usleep(300);
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
         guest::require(area->advance() && mprotect(area->words, 64 * PAGE, PROT_NONE) == 0, "memory is not hidden", 0);
     std::atomic<bool> over{false}, right{true};
     std::thread other([&] {
-        Area own(8 << 20);
+        Area own(4 << 20);
         while (!over) right = own.advance() && right;
     });
     uint32_t *word, sum = 0;
