@@ -78,7 +78,8 @@ pub trait Backend:
     /// Makes host memory of this process usable by kernels at its own address and for copies at full speed, in every
     /// context, also in ones created later, until [`Backend::unregister_host`]: it outlives any context.
     fn register_host(&self, range: Range) -> Result<()>;
-    /// Ends that. The caller has made sure that no work uses it.
+    /// Ends that. The caller has made sure that no work uses it. Waits for all work of the devices, and what else is asked of them may have to wait
+    /// behind it.
     fn unregister_host(&self, range: Range) -> Result<()>;
 
     // --- contexts

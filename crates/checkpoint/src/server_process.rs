@@ -217,14 +217,14 @@ impl ServerProcess {
         match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.died(),
             // It may answer yet. Whoever asks next drops that answer.
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::new(
-                Kind::Failed,
-                format!(
-                    "the GPU server of session {} has not answered for {} s",
-                    self.session,
-                    self.silence.as_secs()
-                ),
-            ),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                let waited = self.to.read_timeout().ok().flatten().unwrap_or(self.silence).as_secs();
+                let session = self.session;
+                Failure::new(
+                    Kind::Failed,
+                    format!("the GPU server of session {session} has not answered for {waited} s"),
+                )
+            }
             // Nothing was sent.
             io::ErrorKind::InvalidInput => {
                 Failure::of(format_args!("the GPU server of session {} cannot be asked", self.session), error)

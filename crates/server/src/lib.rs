@@ -6,6 +6,7 @@
 //! same addresses again ([`restore`]). The supervisor asks for all that over [`control`].
 
 mod again;
+mod buffers;
 pub mod capture;
 pub mod conditions;
 pub mod control;

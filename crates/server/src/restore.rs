@@ -1,5 +1,6 @@
 //! Making a session again from its state: the same objects, at the same addresses, in the same order.
 
+use crate::buffers::BufferPool;
 use crate::capture::STATE_MAX;
 use crate::failure::Failure;
 use crate::heaps::HeapRecord;
@@ -492,7 +493,6 @@ impl Session {
         image: &store::Image,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<()> {
-        let backend = &self.placer.backend;
         let mut contexts = StandIns::of(self);
         let mut writers = BTreeMap::new();
         for module in &state.modules {
@@ -500,7 +500,7 @@ impl Session {
             for variable in &module.variables {
                 if let Some(contents) = &variable.contents {
                     let target = Target::Memory(variable.range.base);
-                    let writers = Writers::of(&mut writers, backend, &ctx);
+                    let writers = Writers::of(&mut writers, &self.buffers, &ctx);
                     writers.write(target, Piece::Bytes(contents), &|_| {})?;
                 }
             }
@@ -524,7 +524,7 @@ impl Session {
                 else {
                     return Err(RestoreError::Dangling(format!("the contents of array {base:#x}")));
                 };
-                let writers = &*Writers::of(&mut writers, backend, &ctx);
+                let writers = &*Writers::of(&mut writers, &self.buffers, &ctx);
                 image.for_each_piece(&stored.kind, |offset, piece| {
                     Ok(writers.write(Target::Array(&packed, offset), piece, progress)?)
                 })?;
@@ -539,7 +539,7 @@ impl Session {
             }
             let ctx = contexts.on(device as usize);
             let ctx = ctx.map_err(object(format!("a context to fill memory of device {device} in")))?;
-            let writers = &*Writers::of(&mut writers, backend, &ctx);
+            let writers = &*Writers::of(&mut writers, &self.buffers, &ctx);
             image.for_each_piece(&stored.kind, |offset, piece| {
                 Ok(writers.write(Target::Memory(range.base + offset), piece, progress)?)
             })?;
@@ -576,7 +576,7 @@ impl Session {
 /// Writers of one context, as many as there are threads at work at a time.
 struct Writers<'a> {
     ctx: Arc<Context>,
-    backend: &'a Arc<dyn Backend>,
+    buffers: &'a Arc<BufferPool>,
     idle: Mutex<Vec<Writer>>,
 }
 
@@ -584,10 +584,10 @@ impl<'a> Writers<'a> {
     /// Those of a context, among all that are made: registering their buffers takes time.
     fn of<'m>(
         made: &'m mut BTreeMap<ContextId, Self>,
-        backend: &'a Arc<dyn Backend>,
+        buffers: &'a Arc<BufferPool>,
         ctx: &Arc<Context>,
     ) -> &'m mut Self {
-        let new = || Self { ctx: Arc::clone(ctx), backend, idle: Mutex::default() };
+        let new = || Self { ctx: Arc::clone(ctx), buffers, idle: Mutex::default() };
         made.entry(ctx.id()).or_insert_with(new)
     }
 
@@ -600,7 +600,7 @@ impl<'a> Writers<'a> {
         let spare = lock(&self.idle).pop();
         let mut writer = match spare {
             Some(writer) => writer,
-            None => Writer::new(self.backend, &self.ctx)?,
+            None => Writer::new(self.buffers, &self.ctx)?,
         };
         match piece {
             Piece::Bytes(bytes) => {

@@ -1,14 +1,13 @@
 //! Device memory to host memory and back, in pieces through registered buffers: the device copies one piece while the
 //! host deals with another.
 
+use crate::buffers::{BufferPool, Buffers};
 use crate::memory::Packed;
 use crate::objects::{Context, Marker, NON_BLOCKING};
 use backend::{Backend, Fill, Range, RawStream, StreamArg};
 use image::CHUNK_SIZE;
-use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -173,111 +172,6 @@ impl From<TransferError> for std::io::Error {
     }
 }
 
-/// Registered host memory of one chunk for each buffer.
-pub(crate) struct Buffers {
-    address: *mut c_void,
-    count: usize,
-    registered: bool,
-    backend: Arc<dyn Backend>,
-}
-
-// SAFETY: the memory belongs to the value alone and has no ties to a thread.
-unsafe impl Send for Buffers {}
-
-impl Buffers {
-    /// `count` buffers.
-    ///
-    /// # Errors
-    /// [`TransferError`] when they cannot be had.
-    pub(crate) fn new(backend: &Arc<dyn Backend>, count: usize) -> Result<Self, TransferError> {
-        let mut buffers = Self::mapped(backend, count)?;
-        buffers.register()?;
-        Ok(buffers)
-    }
-
-    /// `count` buffers of memory that is there, and that is yet to be registered.
-    ///
-    /// # Errors
-    /// [`TransferError`] when they cannot be had.
-    pub(crate) fn mapped(backend: &Arc<dyn Backend>, count: usize) -> Result<Self, TransferError> {
-        // SAFETY: a new mapping, wherever there is room.
-        let address = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                count * CHUNK_SIZE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        }
-        .map_err(TransferError::Buffer)?;
-        let buffers = Self { address, count, registered: false, backend: Arc::clone(backend) };
-        // In huge pages, and before the device library's locks are taken.
-        // SAFETY: a mapping of our own; neither changes what is in it. Whoever registers it makes what is missing.
-        unsafe {
-            let _ = rustix::mm::madvise(address, count * CHUNK_SIZE, rustix::mm::Advice::LinuxHugepage);
-            let _ = rustix::mm::madvise(address, count * CHUNK_SIZE, rustix::mm::Advice::LinuxPopulateWrite);
-        }
-        Ok(buffers)
-    }
-
-    /// Lets the devices copy from and to them.
-    ///
-    /// # Errors
-    /// The device library's.
-    pub(crate) fn register(&mut self) -> Result<(), TransferError> {
-        let range = self.range();
-        self.backend.register_host(range).map_err(|code| TransferError::Device { range, code })?;
-        self.registered = true;
-        Ok(())
-    }
-
-    /// Where they lie, side by side.
-    pub(crate) fn range(&self) -> Range {
-        Range { base: self.address as u64, bytes: (self.count * CHUNK_SIZE) as u64 }
-    }
-
-    /// Fills `room` with the bytes from `offset` on, which no copy is writing; false when there are not as many.
-    pub(crate) fn read(&self, offset: usize, room: &mut [u8]) -> bool {
-        let fits = offset.checked_add(room.len()).is_some_and(|end| end <= self.count * CHUNK_SIZE);
-        if fits {
-            // SAFETY: the bytes are within the mapping, which is not `room`, and by agreement nobody writes them.
-            unsafe {
-                let from = self.address.cast::<u8>().add(offset);
-                std::ptr::copy_nonoverlapping(from, room.as_mut_ptr(), room.len());
-            }
-        }
-        fits
-    }
-
-    /// Puts `bytes` at `offset`, where no copy reads; false when there is no room for them.
-    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
-        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.count * CHUNK_SIZE);
-        if fits {
-            // SAFETY: as in `read`, the other way.
-            unsafe {
-                let to = self.address.cast::<u8>().add(offset);
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-            }
-        }
-        fits
-    }
-
-    fn buffer(&self, number: usize) -> *mut u8 {
-        // SAFETY: the mapping has `count` chunks, and the number is taken modulo that.
-        unsafe { self.address.cast::<u8>().add(number % self.count * CHUNK_SIZE) }
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        if self.registered {
-            let _ = self.backend.unregister_host(self.range());
-        }
-        // SAFETY: the mapping is ours, and no copy uses it: whoever made one has waited for it.
-        let _ = unsafe { rustix::mm::munmap(self.address, self.count * CHUNK_SIZE) };
-    }
-}
-
 /// Reads device memory front to back, several pieces ahead.
 pub(crate) struct Reader {
     buffers: Buffers,
@@ -289,17 +183,18 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// A reader for the device of `ctx`.
-    fn new(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
-        let buffers = Buffers::new(backend, BUFFERS)?;
-        Ok(Self { buffers, own_stream: None, ctx: Arc::clone(ctx), backend: Arc::clone(backend) })
+    fn new(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
+        let (buffers, backend) = (pool.take(BUFFERS)?, Arc::clone(pool.backend()));
+        Ok(Self { buffers, own_stream: None, ctx: Arc::clone(ctx), backend })
     }
 
     /// A reader that waits for nothing that the application does, nor the application for it.
     ///
     /// # Errors
     /// [`TransferError`].
-    pub(crate) fn beside(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
-        let mut reader = Self::new(backend, ctx)?;
+    pub(crate) fn beside(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
+        let mut reader = Self::new(pool, ctx)?;
+        let backend = pool.backend();
         let least = backend.devices().get(ctx.device()).map_or(0, |facts| facts.stream_priorities.0);
         let stream = backend.stream_create(ctx.raw, NON_BLOCKING, least).map_err(TransferError::Stream)?;
         reader.own_stream = Some(stream);
@@ -338,21 +233,21 @@ impl Drop for Reader {
 
 /// Readers, one for each context: registering buffers takes time in which the job stands still.
 pub(crate) struct Readers<'a> {
-    backend: &'a Arc<dyn Backend>,
+    pool: &'a Arc<BufferPool>,
     made: BTreeMap<ContextId, Reader>,
 }
 
 impl<'a> Readers<'a> {
     /// None yet.
-    pub(crate) fn new(backend: &'a Arc<dyn Backend>) -> Self {
-        Self { backend, made: BTreeMap::new() }
+    pub(crate) fn new(pool: &'a Arc<BufferPool>) -> Self {
+        Self { pool, made: BTreeMap::new() }
     }
 
     /// The reader of a context.
     pub(crate) fn of(&mut self, ctx: &Arc<Context>) -> Result<&mut Reader, TransferError> {
         match self.made.entry(ctx.id()) {
             Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(new) => Ok(new.insert(Reader::new(self.backend, ctx)?)),
+            Entry::Vacant(new) => Ok(new.insert(Reader::new(self.pool, ctx)?)),
         }
     }
 }
@@ -444,9 +339,9 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// A writer for the device of `ctx`.
-    pub(crate) fn new(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
-        let buffers = Buffers::new(backend, 2)?;
-        let (ctx, backend) = (Arc::clone(ctx), Arc::clone(backend));
+    pub(crate) fn new(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
+        let buffers = pool.take(2)?;
+        let (ctx, backend) = (Arc::clone(ctx), Arc::clone(pool.backend()));
         Ok(Self { ctx, buffers, under_way: VecDeque::new(), buffered: 0, next: 0, backend })
     }
 
@@ -455,7 +350,7 @@ impl Writer {
         for (number, piece) in bytes.chunks(CHUNK_SIZE).enumerate() {
             let (target, len) = (target.offset((number * CHUNK_SIZE) as u64), piece.len() as u64);
             let place = target.place(len);
-            while self.buffered >= self.buffers.count && self.await_first()? {}
+            while self.buffered >= self.buffers.count() && self.await_first()? {}
             let buffer = self.buffers.buffer(self.next);
             self.next += 1;
             // SAFETY: the buffer has a chunk, a piece has no more, and the copy that used it last is complete.
@@ -533,6 +428,7 @@ mod tests {
         const PIECES: u64 = 512;
         let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
         let placer = Placer::new(Arc::clone(&backend), 0);
+        let pool = BufferPool::new(&backend);
         let placement = Placement::default();
         let record = ContextRecord { id: ContextId(1), device: 0, flags: 0, primary: false, placement };
         let ctx = Context::make(&placer, record, Making::New).unwrap();
@@ -541,7 +437,7 @@ mod tests {
         backend.map_block(0, range).unwrap();
         let contents = |piece: u64| vec![piece as u8 | 1; PIECE as usize];
         let is_zero = |piece: u64| piece.is_multiple_of(3);
-        let mut writer = Writer::new(&backend, &ctx).unwrap();
+        let mut writer = Writer::new(&pool, &ctx).unwrap();
         for piece in 0..PIECES {
             let target = Target::Memory(range.base + piece * PIECE);
             if is_zero(piece) {
@@ -551,7 +447,7 @@ mod tests {
             }
         }
         writer.finish().unwrap();
-        let read = Readers::new(&backend).of(&ctx).unwrap().read(range).unwrap();
+        let read = Readers::new(&pool).of(&ctx).unwrap().read(range).unwrap();
         for (piece, found) in (0..).zip(read.chunks(PIECE as usize)) {
             let wanted = if is_zero(piece) { vec![0; PIECE as usize] } else { contents(piece) };
             assert!(found == wanted, "piece {piece}");
@@ -561,13 +457,13 @@ mod tests {
     #[test]
     fn a_context_has_one_reader() {
         let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
-        let placer = Placer::new(Arc::clone(&backend), 0);
-        let mut readers = Readers::new(&backend);
+        let (placer, pool) = (Placer::new(Arc::clone(&backend), 0), BufferPool::new(&backend));
+        let mut readers = Readers::new(&pool);
         let mut addresses = [1, 2].map(|id| {
             let placement = Placement::default();
             let record = ContextRecord { id: ContextId(id), device: 0, flags: 0, primary: false, placement };
             let ctx = Context::make(&placer, record, Making::New).unwrap();
-            let mut address = || readers.of(&ctx).unwrap().buffers.address as u64;
+            let mut address = || readers.of(&ctx).unwrap().buffers.range().base;
             let first = address();
             assert_eq!(address(), first);
             first

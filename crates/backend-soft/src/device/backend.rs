@@ -306,6 +306,10 @@ impl Backend for SoftBackend {
     }
 
     fn unregister_host(&self, range: Range) -> Result<()> {
+        // As the driver: when all work is complete; whether it failed is told elsewhere.
+        for entry in self.contexts.all() {
+            let _ = entry.context.synchronize_all();
+        }
         self.memory.unregister(range.base).map_err(|_| CuError::HOST_MEMORY_NOT_REGISTERED)
     }
 

@@ -43,6 +43,11 @@ impl<T> Table<T> {
         table.remove(&handle).ok_or(CuError::INVALID_HANDLE)
     }
 
+    /// All objects.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     /// Forgets all objects of which `belongs` holds, and gives them.
     pub fn drain(&self, belongs: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);

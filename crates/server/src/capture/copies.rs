@@ -1,10 +1,11 @@
 //! Copies of a device's memory on the device itself: made in the time that the device takes for it, and written to the store while the
 //! application goes on. They are in nobody's way: who needs their room gets it, and what is not written yet moves to the host's memory.
 
+use crate::buffers::BufferPool;
 use crate::lock;
 use crate::objects::Context;
 use crate::transfer::{Reader, Source, TransferError};
-use backend::{Backend, Range, RawBlock};
+use backend::{Range, RawBlock};
 use image::CHUNK_SIZE;
 use std::sync::{Arc, Mutex};
 use wire::ContextId;
@@ -33,7 +34,7 @@ enum Place {
 /// A mapped block.
 pub(crate) struct Block {
     raw: RawBlock,
-    backend: Arc<dyn Backend>,
+    buffers: Arc<BufferPool>,
 }
 
 impl Block {
@@ -41,8 +42,8 @@ impl Block {
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`, or the backend's.
-    pub(super) fn map(backend: &Arc<dyn Backend>, device: usize, range: Range) -> backend::Result<Self> {
-        Ok(Self { raw: backend.map_block(device, range)?, backend: Arc::clone(backend) })
+    pub(super) fn map(buffers: &Arc<BufferPool>, device: usize, range: Range) -> backend::Result<Self> {
+        Ok(Self { raw: buffers.backend().map_block(device, range)?, buffers: Arc::clone(buffers) })
     }
 
     /// The reader of it, made now if it is not.
@@ -53,14 +54,14 @@ impl Block {
     ) -> Result<&'r mut Reader, TransferError> {
         match reader {
             Some(reader) => Ok(reader),
-            none => Ok(none.insert(Box::new(Reader::beside(&self.backend, ctx)?))),
+            none => Ok(none.insert(Box::new(Reader::beside(&self.buffers, ctx)?))),
         }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Err(error) = self.backend.unmap_block(self.raw) {
+        if let Err(error) = self.buffers.backend().unmap_block(self.raw) {
             tracing::warn!(%error, "copies of device memory stay on the device");
         }
     }

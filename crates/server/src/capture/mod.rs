@@ -262,7 +262,7 @@ impl Session {
             items.push(Item { ctx: Arc::clone(ctx), kind, source: Source::Array(packed), live: None });
         }
         let Copies { copied, on_devices, mut kept, at_once } = self.copy(&room, items)?;
-        let mut readers = Readers::new(&self.placer.backend);
+        let mut readers = Readers::new(&self.buffers);
         for item in &at_once {
             let mut read = readers.of(&item.ctx)?.begin(item.source);
             write(writer, &item.kind, (item.range(), item.live.as_deref()), &mut |_, room| {

@@ -1,17 +1,17 @@
 //! Where device memory is copied to, so that the application can go on.
 
 use super::{Block, DeviceCopies, Item, OnDevices};
+use crate::buffers::{BufferPool, Buffers};
 use crate::lock;
 use crate::memory::ARENA_BYTES;
 use crate::session::Session;
-use crate::transfer::Buffers;
-use backend::{BLOCK_GRANULARITY, Backend, Range};
+use backend::{BLOCK_GRANULARITY, Range};
 use image::CHUNK_SIZE;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::CuError;
 
 /// Copies begin at multiples of this, as allocations do.
@@ -152,8 +152,9 @@ impl Session {
     ) -> CopyRoom {
         let CopyBudget { on_devices, on_host } = budget;
         let wanted: u64 = (0..self.devices.len()).map(|device| self.wanted_on_host(device, on_devices)).sum();
+        let on_host = on_host.saturating_add(self.buffers.spare_bytes());
         let wanted = wanted.min(on_host).min(HOST_MOST);
-        CopyRoom { on_devices, slices: slices(&self.placer.backend, wanted, progress) }
+        CopyRoom { on_devices, slices: slices(&self.buffers, wanted, progress) }
     }
 
     /// For how much live memory of a device `copies` find no room there, and some more: the application goes on meanwhile, and parts of pieces are whole
@@ -210,8 +211,7 @@ impl Session {
             let Some(memory) = self.devices.get(device) else { return Err(device) };
             let window = self.config.layout.copies(device);
             let range = Range { bytes: end.next_multiple_of(BLOCK_GRANULARITY), ..window };
-            let block =
-                memory.reserve_copies(window).and_then(|()| Block::map(&self.placer.backend, device, range));
+            let block = memory.reserve_copies(window).and_then(|()| Block::map(&self.buffers, device, range));
             let block = match block {
                 Ok(block) => block,
                 Err(error) => {
@@ -232,18 +232,21 @@ impl Session {
 /// Slices of the host's memory of so many bytes together, or of as many as can be had. One after the other: making memory in one thread slows down its
 /// registration in another, and so the application, ten times.
 fn slices(
-    backend: &Arc<dyn Backend>,
+    buffers: &Arc<BufferPool>,
     wanted: u64,
     progress: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> Vec<Buffers> {
     let mut slices = Vec::new();
     for first in (0..wanted).step_by(SLICE as usize) {
         let count = (wanted - first).min(SLICE).div_ceil(CHUNK_SIZE as u64);
-        let made = Buffers::mapped(backend, count as usize).and_then(|mut slice| {
-            let begun = Instant::now();
-            slice.register()?;
-            Ok((slice, begun.elapsed()))
-        });
+        let made = match buffers.take_spare(count as usize) {
+            Some(slice) => Ok((slice, Duration::ZERO)),
+            None => buffers.map(count as usize).and_then(|memory| {
+                let begun = Instant::now();
+                let slice = buffers.register(memory)?;
+                Ok((slice, begun.elapsed()))
+            }),
+        };
         match made {
             Ok((slice, registering)) => {
                 let told = progress(slice.range().bytes);

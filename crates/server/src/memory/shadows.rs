@@ -2,6 +2,7 @@
 //! whose pages are kept in step with it.
 
 use super::staging::Staging;
+use crate::buffers::BufferPool;
 use crate::failure::{Failure, Result};
 use crate::objects::{Stream, in_use};
 use crate::session::{Reached, Session, take_precedence};
@@ -65,13 +66,13 @@ pub struct Shadows {
 impl Shadows {
     /// None yet; files will be in `dir`.
     #[must_use]
-    pub fn new(backend: Arc<dyn Backend>, dir: PathBuf, wanted: bool) -> Self {
+    pub(crate) fn new(pool: &Arc<BufferPool>, dir: PathBuf, wanted: bool) -> Self {
         Self {
             wanted,
             dir,
             side: Arc::new(Side {
-                staging: Staging::new(&backend),
-                backend,
+                staging: Staging::new(pool),
+                backend: Arc::clone(pool.backend()),
                 session: OnceLock::new(),
                 still: RwLock::default(),
             }),

@@ -1,9 +1,8 @@
 //! Buffers through which shadow pages cross the bus. From and to memory that is not registered the device library copies a third as fast, and one
 //! copy at a time.
 
+use crate::buffers::{BufferPool, Buffers};
 use crate::lock;
-use crate::transfer::Buffers;
-use backend::Backend;
 use image::CHUNK_SIZE;
 use std::sync::{Arc, Mutex};
 
@@ -14,22 +13,22 @@ const COUNT: usize = 8;
 
 /// Buffers of a chunk each, which nobody uses.
 pub(super) struct Staging {
-    backend: Arc<dyn Backend>,
+    pool: Arc<BufferPool>,
     idle: Mutex<Vec<Buffers>>,
 }
 
 impl Staging {
     /// With no buffer yet.
-    pub(super) fn new(backend: &Arc<dyn Backend>) -> Self {
-        Self { backend: Arc::clone(backend), idle: Mutex::default() }
+    pub(super) fn new(pool: &Arc<BufferPool>) -> Self {
+        Self { pool: Arc::clone(pool), idle: Mutex::default() }
     }
 
     /// Makes the buffers, where they are of use. Not when they are needed: to register one may have to wait for work that waits for whoever needs it.
     pub(super) fn fill(&self) {
-        if self.backend.runs_on_cores() {
+        if self.pool.backend().runs_on_cores() {
             return;
         }
-        let made: Result<Vec<_>, _> = (0..COUNT).map(|_| Buffers::new(&self.backend, 1)).collect();
+        let made: Result<Vec<_>, _> = (0..COUNT).map(|_| self.pool.take(1)).collect();
         match made {
             Ok(made) => *lock(&self.idle) = made,
             Err(error) => tracing::info!("no buffers for managed memory: {error}"),

@@ -95,7 +95,11 @@ impl Session {
     /// The library's module in a context, loaded at first use.
     pub(super) fn library_module(&self, library: &Library, ctx: ContextId) -> Result<Arc<Module>> {
         let context = self.context(ctx)?;
-        let mut modules = lock(&library.modules);
+        let mut modules = {
+            // Whoever has it loads code, and may want to be alone to make way for that.
+            let _waiting = self.gate.wait();
+            lock(&library.modules)
+        };
         if let Some(found) = modules.get(&ctx) {
             return Ok(Arc::clone(found));
         }

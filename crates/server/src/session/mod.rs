@@ -41,6 +41,7 @@ pub(crate) use reached::Reached;
 pub use ring::Rings;
 pub(crate) use ring::{THREAD_END, TIDYING, take_precedence};
 
+use crate::buffers::BufferPool;
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;
 use crate::memory::{DeviceMemory, Imports, Layout, PINNED_BYTES, PinnedMemory, Shadows, VirtualMemory};
@@ -72,6 +73,7 @@ pub struct Config {
 /// A session. All its methods may be called from any thread.
 pub struct Session {
     pub(crate) placer: Placer,
+    pub(crate) buffers: Arc<BufferPool>,
     pub(crate) link: Arc<ServerSession>,
     pub(crate) config: Config,
     pub(crate) table: RwLock<Table>,
@@ -145,7 +147,8 @@ impl Session {
             .collect();
         let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };
         let ending = Arc::new(AtomicBool::new(false));
-        let shadows = Shadows::new(Arc::clone(&backend), config.dir.clone(), config.shadows);
+        let buffers = BufferPool::new(&backend);
+        let shadows = Shadows::new(&buffers, config.dir.clone(), config.shadows);
         let shadows = Arc::new(shadows);
         let windows = (0..backend.devices().len()).map(|device| config.layout.imports(device));
         let imports = Imports::new(Arc::clone(&backend), Arc::clone(&config.sharing), windows);
@@ -161,6 +164,7 @@ impl Session {
             callbacks: Arc::new(Callbacks::new(link.callbacks(), Arc::clone(&ending), Arc::clone(&shadows))),
             shadows,
             placer: Placer::new(backend, turn),
+            buffers,
             link,
             config,
             table: RwLock::default(),

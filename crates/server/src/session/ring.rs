@@ -20,6 +20,8 @@ use wire::Request;
 
 /// How often a thread that waits looks around without being woken.
 const LOOK: Duration = Duration::from_millis(500);
+/// For how long what copies have left is given back at a time; calls wait meanwhile.
+const GIVING: Duration = Duration::from_millis(10);
 /// Shorter waits for a message's turn are not in a trace.
 const WORTH_TELLING_NS: u64 = 1000;
 /// In place of an opcode, while what a thread leaves behind is put away.
@@ -271,6 +273,14 @@ impl Session {
                 tracing::debug!(%error, "freed memory is not given back");
             }
         }
+        self.give_back_buffers();
+    }
+
+    /// Gives back what copies have left, some at a time, when no device has work nor gets any meanwhile: to unregister memory the driver waits for it, and all else waits behind that.
+    fn give_back_buffers(&self) {
+        let begun = Instant::now();
+        let Some(_alone) = self.gate.alone() else { return };
+        while begun.elapsed() < GIVING && self.is_idle() && self.buffers.give_back() {}
     }
 
     /// Puts away what belongs to an application thread that has ended.
