@@ -32,6 +32,9 @@ pub struct CheckpointOptions {
     pub retries: u32,
     /// How to compress chunks.
     pub compress: Compress,
+    /// Read all device memory, also what its hash says has not changed since the last checkpoint.
+    #[serde(default)]
+    pub paranoid: bool,
     /// The folder of the store, absolute; without one, the job's own.
     #[serde(default)]
     pub store: Option<RawPath>,
@@ -39,7 +42,14 @@ pub struct CheckpointOptions {
 
 impl Default for CheckpointOptions {
     fn default() -> Self {
-        Self { stop: false, gate_deadline_ms: 2000, retries: 3, compress: Compress::default(), store: None }
+        Self {
+            stop: false,
+            gate_deadline_ms: 2000,
+            retries: 3,
+            compress: Compress::default(),
+            paranoid: false,
+            store: None,
+        }
     }
 }
 
@@ -111,6 +121,9 @@ pub struct Report {
     pub data_bytes: u64,
     /// Device memory in the image, zeros included.
     pub device_bytes: u64,
+    /// Of that, what was zero, or as it was at the last checkpoint, by the device's hash: it was neither copied nor read.
+    #[serde(default)]
+    pub unchanged: u64,
     /// Of that, what was copied on the device, and written when the job had gone on.
     #[serde(default)]
     pub copied_on_device: u64,

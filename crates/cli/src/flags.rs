@@ -212,6 +212,9 @@ pub struct Checkpoint {
     /// How to compress
     #[arg(long, value_enum, default_value_t)]
     pub compress: Compress,
+    /// Read all device memory, also what its hash says is as it was at the last checkpoint
+    #[arg(long)]
+    pub paranoid: bool,
     /// Folder of the store, for this image [default: the one that the job was started with]
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,

@@ -213,6 +213,7 @@ fn jobs_are_as_documented() {
         bytes: 1,
         data_bytes: 1,
         device_bytes: 1,
+        unchanged: 1,
         copied_on_device: 1,
         copied_on_host: 1,
         private_forked: 1,

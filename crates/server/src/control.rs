@@ -69,6 +69,8 @@ pub enum Ask {
         compress: Compress,
         /// Whether chunks that the store has are read before they are used again.
         reread: bool,
+        /// Whether device memory that is as it was at the last checkpoint, by its hash, is left alone.
+        compare: bool,
         /// Where device memory may be copied to, so that the application can go on before it is written; nowhere without.
         copies: Option<CopyBudget>,
     },

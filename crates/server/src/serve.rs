@@ -287,6 +287,8 @@ struct Server {
 struct Ready {
     writer: ChunkWriter,
     room: CopyRoom,
+    /// Whether what has not changed is left alone.
+    compare: bool,
 }
 
 /// Where the gate is, as the supervisor has it.
@@ -304,7 +306,9 @@ impl Server {
         supervisor.answer(Answer::Ready { device: self.session.backend().describe() })?;
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
-                Ask::Prepare { store, draft, compress, reread, copies } if matches!(gate, Gate::Open) => {
+                Ask::Prepare { store, draft, compress, reread, compare, copies }
+                    if matches!(gate, Gate::Open) =>
+                {
                     // What is left of a checkpoint that came to nothing goes before more is had.
                     self.ready = None;
                     let options = WriteOptions { compress, reread, ..WriteOptions::default() };
@@ -312,7 +316,10 @@ impl Server {
                         Ok(writer) => {
                             let room = copies.map(|budget| self.room(budget, supervisor));
                             let room = room.unwrap_or_else(CopyRoom::none);
-                            self.ready = Some(Ready { writer, room });
+                            if compare {
+                                self.session.prepare_comparison();
+                            }
+                            self.ready = Some(Ready { writer, room, compare });
                             Answer::Done
                         }
                         Err(failed) => failed,
@@ -412,11 +419,11 @@ impl Server {
 
     /// `Err` with the answer when it failed.
     fn capture(&mut self, cut: &Cut, supervisor: &Supervisor, ready: Ready) -> Result<Answer, Answer> {
-        let Ready { writer, room } = ready;
+        let Ready { writer, room, compare } = ready;
         let written = self.session.shadows.write_back();
         written.map_err(|failure| failed(failure.detail, Cause::Other))?;
         let mut told = Told::of(supervisor, cut.bytes());
-        let taken = self.session.capture(cut, self.number, &writer, room, &mut |bytes| {
+        let taken = self.session.capture(cut, self.number, &writer, room, compare, &mut |bytes| {
             // A supervisor that is gone is noticed at the next question.
             let _ = told.add(bytes);
         });
@@ -436,8 +443,9 @@ impl Server {
         let mut told = Told::of(supervisor, taken.kept.on_device + taken.kept.on_host);
         // Nobody needs an image whose supervisor is gone, and the device is not to be held for it.
         let written = taken.write(&writer, &mut |bytes| told.add(bytes));
-        let state = written.map_err(|error| self.not_captured(&error))?;
+        let (state, seen) = written.map_err(|error| self.not_captured(&error))?;
         let receipt: Receipt = writer.finish().map_err(of_store)?;
+        self.session.remember(seen, &receipt);
         let receipt = receipt.to_bytes().map_err(of_store)?;
         let files = [
             (control::state_file(states, self.number), &state),

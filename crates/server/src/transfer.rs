@@ -105,6 +105,14 @@ pub(crate) enum Target<'a> {
 }
 
 impl Source<'_> {
+    /// So many bytes of it, from this one on; an array is read whole.
+    pub(crate) fn part(self, offset: u64, bytes: u64) -> Self {
+        match self {
+            Self::Memory(range) => Self::Memory(Range { base: range.base + offset, bytes }),
+            Self::Array(_) => self,
+        }
+    }
+
     /// How many bytes they are.
     pub(crate) fn bytes(&self) -> u64 {
         match self {

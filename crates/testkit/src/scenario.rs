@@ -18,7 +18,7 @@ use crate::seed::Seed;
 pub enum Scenario {
     /// A checkpoint, and the guest runs on to its end.
     Checkpoint,
-    /// A checkpoint, then everything is killed and the image restarted.
+    /// A checkpoint, or two of which the second reads only what has changed, then everything is killed and the last image restarted.
     KillAndRestart,
     /// The same three times in a row, each image taken from the job restarted from the one before.
     Chain,
@@ -128,13 +128,14 @@ impl Case<'_> {
             let stop = scenario == Scenario::Chain && seed.coin();
             exact &= stop;
             let printed = job.stdout.so_far().len();
-            let report = match place.checkpoint(if stop { After::Stop } else { After::LeaveRunning })? {
-                Checkpoint::Published(report) => report,
-                Checkpoint::Ended => return self.too_late(job, place),
-                // Its last kernel has faulted: the end is near.
-                Checkpoint::Refused(_) if self.guest.faults => return self.too_late(job, place),
-                Checkpoint::Refused(why) => bail!("the checkpoint was refused: {why}"),
-            };
+            if scenario == Scenario::KillAndRestart && seed.coin() {
+                match self.checkpoint(place, After::LeaveRunning)? {
+                    Some(report) => reports.push(report),
+                    None => return self.too_late(job, place),
+                }
+            }
+            let after = if stop { After::Stop } else { After::LeaveRunning };
+            let Some(report) = self.checkpoint(place, after)? else { return self.too_late(job, place) };
             if scenario == Scenario::Checkpoint {
                 if printed >= self.reference.outcome.stdout.len() {
                     return self.too_late(job, place);
@@ -163,6 +164,17 @@ impl Case<'_> {
         pieces.push(std::mem::take(&mut outcome.stdout));
         self.compare(outcome, &pieces, exact).with_context(|| format!("stderr: {}", finished.stderr))?;
         Ok(Attempt::Done(reports))
+    }
+
+    /// A checkpoint; `None` where it came too late.
+    fn checkpoint(&self, place: &Place<'_>, after: After) -> anyhow::Result<Option<Report>> {
+        match place.checkpoint(after)? {
+            Checkpoint::Published(report) => Ok(Some(report)),
+            Checkpoint::Ended => Ok(None),
+            // Its last kernel has faulted: the end is near.
+            Checkpoint::Refused(_) if self.guest.faults => Ok(None),
+            Checkpoint::Refused(why) => bail!("the checkpoint was refused: {why}"),
+        }
     }
 
     /// A checkpoint is refused with `word`, and the guest goes on as if nothing had been.

@@ -202,7 +202,14 @@ mod tests {
         let both = [Mutex::new(first), Mutex::new(second)];
         let store = std::path::Path::new("/store").into();
         let compress = image::Compress::None;
-        let ask = Ask::Prepare { store, draft: String::new(), compress, reread: false, copies: None };
+        let ask = Ask::Prepare {
+            store,
+            draft: String::new(),
+            compress,
+            reread: false,
+            compare: true,
+            copies: None,
+        };
         let mut servers: Servers<'_> = both.iter().map(|server| server.lock().unwrap()).collect();
         assert_eq!(prepare(&mut servers, &ask).unwrap_err().kind, Kind::Store);
         // Both give back what they have made ready.

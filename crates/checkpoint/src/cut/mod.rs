@@ -234,11 +234,12 @@ impl<'a> Cut<'a> {
     /// What servers, of so many sessions, are to do before the gate closes; `others` is what copies of the host half take.
     fn preparation(&self, sessions: usize, others: u64) -> Ask {
         let (store, draft) = (RawPath::from(&self.store.dir()), self.draft.id().to_string());
-        let CheckpointOptions { compress, stop, .. } = *self.options;
+        let CheckpointOptions { compress, stop, paranoid, .. } = *self.options;
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
-        Ask::Prepare { store, draft, compress, reread: stop, copies: (!stop).then_some(budget) }
+        let compare = !stop && !paranoid;
+        Ask::Prepare { store, draft, compress, reread: stop, compare, copies: (!stop).then_some(budget) }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -356,6 +357,7 @@ impl<'a> Cut<'a> {
             bytes: published.stored.total,
             data_bytes: published.stored.total.saturating_sub(published.stored.zero),
             device_bytes: device.kept.total(),
+            unchanged: device.kept.unchanged,
             copied_on_device: device.kept.on_device,
             copied_on_host: device.kept.on_host,
             private_forked: forked,

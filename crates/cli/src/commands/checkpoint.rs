@@ -26,6 +26,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         gate_deadline_ms: (flags.gate_deadline * 1000.0) as u64,
         retries: flags.retries,
         compress: flags.compress.into(),
+        paranoid: flags.paranoid,
         store: flags.store.as_deref().map(|dir| RawPath::from(&super::absolute(dir))),
     };
     let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
@@ -92,13 +93,14 @@ impl Show for Published {
             HumanBytes(report.written)
         )?;
         let copied = report.copied_on_device + report.copied_on_host;
-        if copied > 0 {
+        if copied + report.unchanged > 0 {
             writeln!(
                 out,
-                "device memory: {} copied on the device and {} to the host, {} written while the job stood still",
+                "device memory: {} unchanged or zero, {} copied on the device and {} to the host, {} written while the job stood still",
+                HumanBytes(report.unchanged),
                 HumanBytes(report.copied_on_device),
                 HumanBytes(report.copied_on_host),
-                HumanBytes(report.device_bytes.saturating_sub(copied))
+                HumanBytes(report.device_bytes.saturating_sub(copied + report.unchanged))
             )?;
         }
         let private = report.private_forked + report.private_copied;

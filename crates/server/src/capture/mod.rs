@@ -2,13 +2,16 @@
 //! memory, which is copied to where there is room for it. [`Taken::write`], later and beside the application's work: what was copied,
 //! and the state, into the store. What finds no room is written at once. (`docs/capture.md`)
 
+mod changes;
 mod copies;
 mod pieces;
 mod places;
 
+pub(crate) use changes::Changes;
 pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
 pub use places::{CopyBudget, CopyRoom};
 
+use self::changes::{Hashes, Span};
 use self::copies::Block;
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Part, Place, Planned, places};
@@ -26,7 +29,7 @@ use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{ChunkWriter, WriteError};
+use store::{ChunkWriter, ObjectWriter, Receipt, WriteError};
 use thiserror::Error;
 use wire::{ContextId, CuError};
 
@@ -103,13 +106,15 @@ pub struct Kept {
     pub on_host: u64,
     /// In the store already, or in the session's state.
     pub written: u64,
+    /// Nowhere: zero, or as it was at the last checkpoint.
+    pub unchanged: u64,
 }
 
 impl Kept {
     /// All of it.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.on_device.saturating_add(self.on_host).saturating_add(self.written)
+        [self.on_host, self.written, self.unchanged].into_iter().fold(self.on_device, u64::saturating_add)
     }
 }
 
@@ -118,6 +123,7 @@ impl std::ops::AddAssign for Kept {
         self.on_device = self.on_device.saturating_add(other.on_device);
         self.on_host = self.on_host.saturating_add(other.on_host);
         self.written = self.written.saturating_add(other.written);
+        self.unchanged = self.unchanged.saturating_add(other.unchanged);
     }
 }
 
@@ -133,7 +139,11 @@ pub struct Taken {
     copied: Vec<Copied>,
     on_devices: OnDevices,
     room: CopyRoom,
+    hashes: Hashes,
 }
+
+/// What a capture has seen, to be compared with at the next.
+pub struct Remembered(Hashes);
 
 /// The copies on devices, which end with this.
 #[derive(Default)]
@@ -152,7 +162,8 @@ struct Copied {
     /// What of it is not written as zeros, if not all.
     live: Option<Vec<Range>>,
     device: usize,
-    /// Where it lies, from front to back.
+    spans: Vec<Span>,
+    /// Where what is read lies, from front to back.
     parts: Vec<Part>,
 }
 
@@ -206,11 +217,24 @@ struct Item<'a> {
     kind: ObjectKind,
     source: Source<'a>,
     live: Option<Vec<Range>>,
+    spans: Vec<Span>,
 }
 
-impl Item<'_> {
+impl<'a> Item<'a> {
+    fn new(ctx: Arc<Context>, kind: ObjectKind, source: Source<'a>, live: Option<Vec<Range>>) -> Self {
+        Self { ctx, kind, source, live, spans: Span::all(source.bytes()) }
+    }
+
     fn planned(&self) -> Planned {
-        Planned { device: self.ctx.device(), bytes: self.source.bytes() }
+        Planned { device: self.ctx.device(), bytes: self.reads().map(|(_, bytes)| bytes).sum() }
+    }
+
+    /// What is to be read: from which byte on, and how many.
+    fn reads(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.spans.iter().filter_map(|span| match span {
+            Span::Read { offset, bytes } => Some((*offset, *bytes)),
+            Span::Known(_) => None,
+        })
     }
 
     /// Its range; an array's bytes count from 0.
@@ -224,7 +248,7 @@ impl Item<'_> {
 
 impl Session {
     /// Takes the session, which has not changed since `cut`, as number `session` of an image. What finds no place in `room` is written to
-    /// `writer` at once; the rest is [`Taken::write`]'s.
+    /// `writer` at once; the rest is [`Taken::write`]'s. With `compare`, what the store has already or is zero is not read.
     ///
     /// # Errors
     /// [`CaptureError`].
@@ -234,6 +258,7 @@ impl Session {
         session: u32,
         writer: &ChunkWriter,
         room: CopyRoom,
+        compare: bool,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Taken, CaptureError> {
         let (mut state, session) = (cut.state.clone(), SessionId(session.into()));
@@ -253,28 +278,47 @@ impl Session {
             let Piece { device, kind: memory, name, range, live } = piece;
             let ctx = contexts.on(device).map_err(|failure| CaptureError::NoContext(device, failure))?;
             let (kind, source) = (kind(device, memory, name), Source::Memory(range));
-            items.push(Item { ctx, kind, source, live: Some(live) });
+            items.push(Item::new(ctx, kind, source, Some(live)));
         }
         let arrays = self.packed_arrays();
         for (ctx, packed) in &arrays {
             let kind = kind(ctx.device(), MemoryKind::Array, packed.handle);
             // In the array's own context: no other's stream is in order with its copies.
-            items.push(Item { ctx: Arc::clone(ctx), kind, source: Source::Array(packed), live: None });
+            items.push(Item::new(Arc::clone(ctx), kind, Source::Array(packed), None));
         }
+        let hashes = if compare { self.compare(&mut items, writer) } else { Hashes::default() };
+        let all: u64 = items.iter().map(|item| item.source.bytes()).sum();
+        let changed: u64 = items.iter().map(|item| item.planned().bytes).sum();
         let Copies { copied, on_devices, mut kept, at_once } = self.copy(&room, items)?;
         let mut readers = Readers::new(&self.buffers);
         for item in &at_once {
-            let mut read = readers.of(&item.ctx)?.begin(item.source);
-            write(writer, &item.kind, (item.range(), item.live.as_deref()), &mut |_, room| {
-                read.next(room)?;
-                progress(room.len() as u64);
-                Ok(())
-            })?;
-            kept.written += item.source.bytes();
+            let reader = readers.of(&item.ctx)?;
+            write(
+                writer,
+                &item.kind,
+                (item.range(), item.live.as_deref()),
+                &item.spans,
+                &mut |object, offset, bytes, clear| {
+                    let mut read = reader.begin(item.source.part(offset, bytes));
+                    object.fill(bytes, |within, room| {
+                        read.next(room)?;
+                        clear(offset + within, room);
+                        progress(room.len() as u64);
+                        Ok(())
+                    })
+                },
+            )?;
+            kept.written += item.planned().bytes;
         }
+        kept.unchanged = all - changed;
         kept.written += self.read_variables(&mut state, &mut readers)?;
         let (images, devices) = (cut.images.clone(), self.image_facts(&state));
-        Ok(Taken { session, state, images, devices, kept, copied, on_devices, room })
+        Ok(Taken { session, state, images, devices, kept, copied, on_devices, room, hashes })
+    }
+
+    /// To be called when a capture's objects are in the store.
+    pub fn remember(&self, seen: Remembered, receipt: &Receipt) {
+        self.changes.remember(seen.0, &receipt.objects);
     }
 
     /// Copies what finds room, and waits for the copies.
@@ -301,9 +345,9 @@ impl Session {
                 copies.at_once.push(item);
                 continue;
             };
-            let (device, mut first) = (item.ctx.device(), 0);
+            let device = item.ctx.device();
             under_way.in_context(&item.ctx);
-            for (bytes, place) in &parts {
+            for (first, bytes, place) in pair(item.reads(), &parts) {
                 let to = match place {
                     Place::Device(offset) => {
                         copies.kept.on_device += bytes;
@@ -311,15 +355,15 @@ impl Session {
                     }
                     Place::Host(slice, offset) => {
                         copies.kept.on_host += bytes;
-                        room.base(*slice) + offset
+                        room.base(slice) + offset
                     }
                 };
-                let copied = item.source.read(&**backend, (&item.ctx, StreamArg::Legacy), first, *bytes, to);
+                let copied = item.source.read(&**backend, (&item.ctx, StreamArg::Legacy), first, bytes, to);
                 copied.map_err(|code| item.source.failed(code))?;
-                first += bytes;
             }
             let range = item.range();
-            copies.copied.push(Copied { kind: item.kind, range, live: item.live, device, parts });
+            let Item { kind, live, spans, .. } = item;
+            copies.copied.push(Copied { kind, range, live, device, spans, parts });
         }
         under_way.finish().map_err(|code| CaptureError::Transfer(TransferError::Copies(code)))?;
         Ok(copies)
@@ -368,7 +412,7 @@ impl Session {
 }
 
 impl Taken {
-    /// Writes what is not in the store yet. Gives the state's bytes, as a rehearsal needs them. `progress` is told of each piece how many
+    /// Writes what is not in the store yet. Gives the state's bytes, as a rehearsal needs them, and what [`Session::remember`] needs. `progress` is told of each piece how many
     /// bytes it has, and may stop it.
     ///
     /// # Errors
@@ -377,20 +421,32 @@ impl Taken {
         self,
         writer: &ChunkWriter,
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
-    ) -> Result<Vec<u8>, CaptureError> {
+    ) -> Result<(Vec<u8>, Remembered), CaptureError> {
         self.on_devices.0.values().for_each(|copies| copies.make_ready());
         for copied in &self.copied {
-            write(writer, &copied.kind, (copied.range, copied.live.as_deref()), &mut |offset, room| {
-                self.read(copied, offset, room)?;
-                progress(room.len() as u64)
-            })?;
+            let mut before = 0;
+            write(
+                writer,
+                &copied.kind,
+                (copied.range, copied.live.as_deref()),
+                &copied.spans,
+                &mut |object, offset, bytes, clear| {
+                    object.fill(bytes, |within, room| {
+                        self.read(copied, before + within, room)?;
+                        clear(offset + within, room);
+                        progress(room.len() as u64)
+                    })?;
+                    before += bytes;
+                    Ok(())
+                },
+            )?;
         }
         let bytes = self.state.to_bytes(&self.images)?;
         writer.put(ObjectKind::SessionState { session: self.session }, &bytes)?;
-        Ok(bytes)
+        Ok((bytes, Remembered(self.hashes)))
     }
 
-    /// Fills `room`, a chunk at most, with what is copied from `offset` on, where a chunk begins.
+    /// Fills `room`, a chunk at most, with what is copied from `offset` of it on, where a chunk begins.
     fn read(&self, copied: &Copied, offset: u64, room: &mut [u8]) -> std::io::Result<()> {
         let mut within = offset;
         let found = copied.parts.iter().find(|(bytes, _)| match within.checked_sub(*bytes) {
@@ -411,23 +467,48 @@ impl Taken {
     }
 }
 
-/// Writes an object, a chunk at a time as `fill` gives the bytes; what is not live as zeros.
+/// Adds so many bytes, from this one of the object on, after clearing what is not live.
+type Fill<'a> =
+    dyn FnMut(&mut ObjectWriter<'_>, u64, u64, &dyn Fn(u64, &mut [u8])) -> Result<(), WriteError> + 'a;
+
+/// Writes an object: what of it is to be read as `fill` does; what is not live as zeros.
 fn write(
     writer: &ChunkWriter,
     kind: &ObjectKind,
     (range, live): (Range, Option<&[Range]>),
-    fill: &mut dyn FnMut(u64, &mut [u8]) -> std::io::Result<()>,
+    spans: &[Span],
+    fill: &mut Fill<'_>,
 ) -> Result<(), WriteError> {
-    let mut object = writer.object(kind.clone());
-    object.fill(range.bytes, |offset, room| {
-        fill(offset, room)?;
+    let clear = |offset: u64, room: &mut [u8]| {
         if let Some(live) = live {
             let bytes = room.len() as u64;
             clear_dead(Range { base: range.base + offset, bytes }, live, room);
         }
-        Ok(())
-    })?;
+    };
+    let mut object = writer.object(kind.clone());
+    for span in spans {
+        match *span {
+            Span::Known(extent) => object.known(extent)?,
+            Span::Read { offset, bytes } => fill(&mut object, offset, bytes, &clear)?,
+        }
+    }
     object.finish()
+}
+
+/// What is read, from which byte on and how many each, put into parts: from which byte on, how many, and where to.
+fn pair(reads: impl Iterator<Item = (u64, u64)>, parts: &[Part]) -> Vec<(u64, u64, Place)> {
+    let mut paired = Vec::new();
+    let mut parts = parts.iter().copied();
+    let mut part = parts.next();
+    for (mut offset, mut left) in reads {
+        while let Some((room, place)) = part.filter(|_| left > 0) {
+            let bytes = room.min(left);
+            paired.push((offset, bytes, place));
+            (offset, left) = (offset + bytes, left - bytes);
+            part = if room > bytes { Some((room - bytes, place.further(bytes))) } else { parts.next() };
+        }
+    }
+    paired
 }
 
 fn inline_variables(state: &SessionState) -> impl Iterator<Item = Range> + '_ {

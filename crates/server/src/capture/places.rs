@@ -78,6 +78,16 @@ pub(super) enum Place {
     Host(usize, u64),
 }
 
+impl Place {
+    /// The place so many bytes behind this one.
+    pub(super) fn further(self, bytes: u64) -> Self {
+        match self {
+            Self::Device(offset) => Self::Device(offset + bytes),
+            Self::Host(slice, offset) => Self::Host(slice, offset + bytes),
+        }
+    }
+}
+
 /// So many bytes of a copy, which begin there. All parts but the last are whole chunks.
 pub(super) type Part = (u64, Place);
 
@@ -127,7 +137,7 @@ pub(super) fn places(
                 break;
             }
         }
-        if left > 0 || parts.is_empty() {
+        if left > 0 {
             rooms.iter_mut().zip(before).for_each(|((_, room), end)| room.end = end);
             return None;
         }

@@ -42,6 +42,7 @@ pub use ring::Rings;
 pub(crate) use ring::{THREAD_END, TIDYING, take_precedence};
 
 use crate::buffers::BufferPool;
+use crate::capture::Changes;
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;
 use crate::memory::{DeviceMemory, Imports, Layout, PINNED_BYTES, PinnedMemory, Shadows, VirtualMemory};
@@ -74,6 +75,7 @@ pub struct Config {
 pub struct Session {
     pub(crate) placer: Placer,
     pub(crate) buffers: Arc<BufferPool>,
+    pub(crate) changes: Changes,
     pub(crate) link: Arc<ServerSession>,
     pub(crate) config: Config,
     pub(crate) table: RwLock<Table>,
@@ -165,6 +167,7 @@ impl Session {
             shadows,
             placer: Placer::new(backend, turn),
             buffers,
+            changes: Changes::default(),
             link,
             config,
             table: RwLock::default(),

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{ANYWHERE, App, BASIC, Begun, CTX, Images, LONG, SESSION, Thread};
-use image::ImageId;
+use image::{DeviceOrdinal, ImageId, MemoryKind, ObjectKind, SessionId};
 use server::capture::{CopyBudget, CopyRoom, Kept};
 use wire::*;
 
@@ -76,6 +76,57 @@ fn what_happens_behind_the_cut_is_in_no_image() {
         check(&mut thread, address, bytes, 0);
         let _ = app.kill();
     }
+}
+
+/// Of the second checkpoint on, what is as it was stays where it is, and every image has all of it.
+#[test]
+fn what_has_not_changed_is_not_read_again() {
+    let (app, mut thread) = App::with_memory(1 << 30);
+    let images = Images::new();
+    let bytes = 12 * MIB + 4096;
+    let all = bytes.next_multiple_of(512);
+    let [address, other] = [(); 2].map(|()| thread.alloc(bytes));
+    for (number, base) in [(1, address), (2, other)] {
+        for chunk in 0..6 {
+            thread.put(base + chunk * 2 * MIB, &[number, chunk as u32 + 1]);
+        }
+        thread.synchronize().unwrap();
+    }
+    let take = |images: &Images| {
+        app.session.close_gate(LONG).unwrap();
+        let ((id, _), kept) = images.capture_again(&app.session);
+        app.session.open_gate();
+        (id, kept)
+    };
+    let (first, kept) = take(&images);
+    let tails = 2 * (all - 12 * MIB);
+    assert_eq!(kept, Kept { on_device: 24 * MIB, unchanged: tails, ..Kept::default() }, "all but zeros");
+    let (_, kept) = take(&images);
+    assert_eq!(kept, Kept { unchanged: 2 * all, ..Kept::default() });
+    // The last byte of a chunk, and one behind all chunks so far.
+    thread.put(address + 4 * MIB - 4, &[77]);
+    thread.put(other + 12 * MIB, &[78]);
+    thread.synchronize().unwrap();
+    let (second, kept) = take(&images);
+    assert_eq!((kept.on_device, kept.total()), (2 * MIB + tails / 2, 2 * all));
+    let (_, kept) = take(&Images::new());
+    assert_eq!(kept.on_device, 24 * MIB + tails / 2, "another store has nothing of it");
+    // Another store's chunks are not this one's; it has them itself.
+    let (third, kept) = take(&images);
+    assert_eq!(kept.unchanged, 2 * all);
+    for (id, [changed, behind]) in [(first, [0, 0]), (second, [77, 78]), (third, [77, 78])] {
+        assert!(images.store.verify(&id, &mut |_| {}).unwrap().ok);
+        let image = images.store.open_image(&id).unwrap();
+        let word = |base: u64, at: u64| {
+            let (session, device) = (SessionId(SESSION.into()), DeviceOrdinal(0));
+            let kind = ObjectKind::DeviceMemory { session, device, memory: MemoryKind::Allocation, base };
+            let bytes = image.read_to_vec(&kind, all as usize).unwrap();
+            u32::from_le_bytes(bytes[at as usize..][..4].try_into().unwrap())
+        };
+        assert_eq!([word(address, 4 * MIB - 4), word(other, 12 * MIB)], [changed, behind]);
+        assert_eq!([word(address, 6 * MIB + 4), word(other, 10 * MIB + 4)], [4, 6]);
+    }
+    let _ = app.kill();
 }
 
 /// The program sees nothing of them, and has all that it would have without.

@@ -65,6 +65,21 @@ impl<'a> ObjectWriter<'a> {
         Ok(())
     }
 
+    /// Adds a part whose bytes are not at hand: a chunk that the store has ([`ChunkWriter::has`]), or zeros.
+    ///
+    /// # Errors
+    /// [`WriteError::Source`] in the middle of a chunk, and whatever went wrong with the writer.
+    pub fn known(&mut self, extent: Extent) -> Result<(), WriteError> {
+        if let Extent::Zero { len } = extent {
+            return self.zeros(len);
+        }
+        if self.buffer.is_some() {
+            return Err(self.source(io::ErrorKind::InvalidInput.into()));
+        }
+        self.position += extent.len();
+        self.writer.add_extent(self.number, extent)
+    }
+
     /// Adds `len` bytes that `source` puts where it is told: it gets the offset from where this call began, and the room to fill. The
     /// shortest way from a device, one piece of at most a chunk after the other.
     ///

@@ -170,6 +170,13 @@ impl ChunkWriter {
         chunks.finish()
     }
 
+    /// Whether an object may have this chunk without its bytes: the store has it, or this writer has seen it.
+    #[must_use]
+    pub fn has(&self, id: &ChunkId) -> bool {
+        let known = lock(&self.shared.known);
+        known.all.contains(id) && !known.ahead.contains(id) && !known.unread.contains(id)
+    }
+
     /// How many bytes have come this far, for a progress bar.
     #[must_use]
     pub fn progress(&self) -> StoredBytes {
@@ -198,14 +205,17 @@ impl ChunkWriter {
         objects.len() - 1
     }
 
-    /// Adds zeros to an object.
+    /// Adds what need not be written to an object.
     pub(super) fn add_extent(&self, object: usize, extent: Extent) -> Result<(), WriteError> {
         self.shared.check()?;
         self.shared.with_object(object, |object| object.extents.push(Some(extent)));
         if !self.shared.is_ahead(object) {
             self.shared.count(|stored| {
                 stored.total += extent.len();
-                stored.zero += extent.len();
+                *match extent {
+                    Extent::Zero { .. } => &mut stored.zero,
+                    Extent::Chunk { .. } => &mut stored.reused,
+                } += extent.len();
             });
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::backend;
 use image::{ImageId, Manifest};
-use server::capture::{CaptureError, CopyBudget, CopyRoom, Taken};
+use server::capture::{CaptureError, CopyBudget, CopyRoom, Kept, Taken};
 use server::restore::RestoreError;
 use server::session::Session;
 use std::sync::Arc;
@@ -34,9 +34,16 @@ impl Images {
 
     /// Captures a gated session and publishes it; tells the state's bytes too.
     pub fn capture(&self, session: &Session) -> (ImageId, Vec<u8>) {
+        self.capture_again(session).0
+    }
+
+    /// The same, and where its memory was. A second one has less to read.
+    pub fn capture_again(&self, session: &Session) -> ((ImageId, Vec<u8>), Kept) {
+        session.prepare_comparison();
         let begun = self.begin(session, session.room_for_copies(ANYWHERE, &mut |_| Ok(())));
         assert_eq!(begun.taken.devices.len(), 1);
-        begun.publish(&mut |_| Ok(()))
+        let kept = begun.taken.kept;
+        (begun.publish_of(Some(session), &mut |_| Ok(())), kept)
     }
 
     /// Captures a gated session, which may go on then.
@@ -44,7 +51,7 @@ impl Images {
         let draft = self.store.begin().unwrap();
         let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
         let cut = session.cut().unwrap();
-        let taken = session.capture(&cut, SESSION, &writer, room, &mut |_| {}).unwrap();
+        let taken = session.capture(&cut, SESSION, &writer, room, true, &mut |_| {}).unwrap();
         Begun { taken, writer, draft }
     }
 }
@@ -62,14 +69,25 @@ impl Begun {
         self,
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
     ) -> Result<Vec<u8>, CaptureError> {
-        self.taken.write(&self.writer, progress)
+        self.taken.write(&self.writer, progress).map(|(state, _)| state)
     }
 
     /// Writes the rest and publishes it.
     pub fn publish(self, progress: &mut dyn FnMut(u64) -> std::io::Result<()>) -> (ImageId, Vec<u8>) {
+        self.publish_of(None, progress)
+    }
+
+    fn publish_of(
+        self,
+        session: Option<&Session>,
+        progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
+    ) -> (ImageId, Vec<u8>) {
         let Self { taken, writer, draft } = self;
-        let state = taken.write(&writer, progress).unwrap();
+        let (state, seen) = taken.write(&writer, progress).unwrap();
         let receipt = writer.finish().unwrap();
+        if let Some(session) = session {
+            session.remember(seen, &receipt);
+        }
         let described = manifest(draft.id());
         (draft.publish(described, vec![receipt]).unwrap().id, state)
     }

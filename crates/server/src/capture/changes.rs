@@ -1,0 +1,426 @@
+//! What of device memory is as it was at the last checkpoint, or zero: that is neither copied nor read. The device hashes its memory itself, in chunks (`hash.ptx`,
+//! `docs/capture.md`); what a chunk is called in the store comes from its bytes, when they have been read once.
+
+use super::Item;
+use crate::buffers::Buffers;
+use crate::lock;
+use crate::objects::Context;
+use crate::session::Session;
+use crate::transfer::{Source, await_marker};
+use backend::{Backend, Launch, LinkInput, Range, RawFunction, StreamArg};
+use image::{CHUNK_SIZE, ChunkId, DeviceOrdinal, Extent, MemoryKind, Object, ObjectKind};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use store::ChunkWriter;
+use wire::ContextId;
+
+const CODE: &str = include_str!("hash.ptx");
+const THREADS: u32 = 1024;
+/// `CU_JIT_INPUT_PTX`.
+const PTX: u32 = 1;
+const CHUNK: u64 = CHUNK_SIZE as u64;
+/// What is smaller is copied without asking, bytes.
+const WORTH: u64 = 256 << 10;
+
+/// The hash of a chunk; 0 if that is all zeros.
+type Hash = [u64; 2];
+const HASH_BYTES: usize = size_of::<Hash>();
+
+/// What an object is called, whatever number its session has.
+type Name = (DeviceOrdinal, MemoryKind, u64);
+
+fn name_of(kind: &ObjectKind) -> Option<Name> {
+    match kind {
+        ObjectKind::DeviceMemory { device, memory, base, .. } => Some((*device, *memory, *base)),
+        _ => None,
+    }
+}
+
+/// A part of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Span {
+    /// In the store, or zeros.
+    Known(Extent),
+    /// To be read: so many bytes, from this one of the object on. Chunks end where it does.
+    Read { offset: u64, bytes: u64 },
+}
+
+impl Span {
+    /// One that is read whole.
+    pub(super) fn all(bytes: u64) -> Vec<Self> {
+        vec![Self::Read { offset: 0, bytes }]
+    }
+}
+
+/// An object of device memory, chunk by chunk.
+#[derive(Clone, Default)]
+struct Chunks {
+    /// What is live of it, from its base on.
+    live: Vec<Range>,
+    chunks: Vec<(Hash, Extent)>,
+}
+
+/// The hashes of a capture, until it is known what became of it.
+#[derive(Default)]
+pub(super) struct Hashes(BTreeMap<Name, (Vec<Range>, Vec<Hash>)>);
+
+/// A session's memory at its last checkpoint.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// Of the hash, drawn for each session; none without random bytes, and then nothing is hashed.
+    key: OnceLock<Option<Hash>>,
+    /// The kernel's machine code for each device, if it can be compiled.
+    code: Mutex<BTreeMap<usize, Option<Arc<[u8]>>>>,
+    kernels: Mutex<BTreeMap<ContextId, RawFunction>>,
+    last: Mutex<BTreeMap<Name, Chunks>>,
+}
+
+impl Changes {
+    fn key(&self) -> Option<Hash> {
+        *self.key.get_or_init(|| {
+            let mut bytes = [0; HASH_BYTES];
+            let drawn = getrandom(&mut bytes, GetRandomFlags::empty()).is_ok_and(|count| count == HASH_BYTES);
+            drawn.then(|| of_bytes(&bytes))
+        })
+    }
+
+    /// The kernel, in a context that has no work.
+    fn kernel(&self, backend: &dyn Backend, ctx: &Context) -> backend::Result<Option<RawFunction>> {
+        let mut kernels = lock(&self.kernels);
+        if let Some(kernel) = kernels.get(&ctx.id()) {
+            return Ok(Some(*kernel));
+        }
+        let Some(code) = lock(&self.code).get(&ctx.device()).cloned().flatten() else { return Ok(None) };
+        let module = backend.module_load(ctx.raw, &code, &[], &[]).map_err(|error| error.code)?.code;
+        let kernel = backend.function(ctx.raw, module, "hash")?;
+        kernels.insert(ctx.id(), kernel);
+        Ok(Some(kernel))
+    }
+
+    /// Remembers a capture whose objects are in the store.
+    pub(super) fn remember(&self, hashes: Hashes, objects: &[Object]) {
+        let mut hashes = hashes.0;
+        let known = objects.iter().filter_map(|object| {
+            let name = name_of(&object.kind)?;
+            let (live, hashes) = hashes.remove(&name)?;
+            let chunks = hashes.into_iter().zip(by_chunk(&object.extents)?).collect();
+            Some((name, Chunks { live, chunks }))
+        });
+        *lock(&self.last) = known.collect();
+    }
+}
+
+impl Session {
+    /// Compiles what hashes memory, for devices with work. Not in the cut: it takes time, and waits for nothing.
+    pub fn prepare_comparison(&self) {
+        for device in 0..self.devices.len() {
+            let Some(ctx) = self.context_on(device) else { continue };
+            let mut code = lock(&self.changes.code);
+            code.entry(device).or_insert_with(|| {
+                let input = LinkInput { kind: PTX, name: "hash.ptx", data: CODE.as_bytes() };
+                let linked = self.backend().link(ctx.raw, &[input], &[]);
+                linked
+                    .inspect_err(|error| tracing::info!(?error, "device memory is not compared"))
+                    .ok()
+                    .map(|linked| linked.code.into())
+            });
+        }
+    }
+
+    /// Divides items into what is to be read and what the store has.
+    pub(super) fn compare(&self, items: &mut [Item<'_>], writer: &ChunkWriter) -> Hashes {
+        let hashed = self.hash(items).unwrap_or_else(|error| {
+            // Whoever reads it next is told again, and tells.
+            tracing::debug!(%error, "device memory is not compared");
+            BTreeMap::new()
+        });
+        let last = lock(&self.changes.last);
+        let mut hashes = Hashes::default();
+        for (index, found) in hashed {
+            let Some(item) = items.get_mut(index) else { continue };
+            let Some(name) = name_of(&item.kind) else { continue };
+            let range = item.range();
+            let live: Vec<Range> = item.live.iter().flatten().map(|live| relative(*live, range)).collect();
+            item.spans = spans(range.bytes, &live, &found, last.get(&name), |id| writer.has(id));
+            hashes.0.insert(name, (live, found));
+        }
+        hashes
+    }
+
+    /// The hashes of those items that have any, by their number.
+    fn hash(&self, items: &[Item<'_>]) -> backend::Result<BTreeMap<usize, Vec<Hash>>> {
+        let backend = self.backend();
+        let none = BTreeMap::new;
+        let Some(key) = self.changes.key() else { return Ok(none()) };
+        let Ok(room) = self.buffers.take(1) else { return Ok(none()) };
+        let (mut hashed, mut contexts, mut used) = (Vec::new(), BTreeMap::new(), 0);
+        let launched = items.iter().enumerate().try_for_each(|(index, item)| {
+            let Source::Memory(range) = item.source else { return Ok(()) };
+            let count = range.bytes.div_ceil(CHUNK) as usize;
+            let fits = used + count * HASH_BYTES <= room.range().bytes as usize;
+            if !fits || range.bytes < WORTH || (range.base | range.bytes) % HASH_BYTES as u64 != 0 {
+                return Ok(());
+            }
+            let Some(kernel) = self.changes.kernel(backend, &item.ctx)? else { return Ok(()) };
+            let out = room.range().base + used as u64;
+            let params = [range.base, range.bytes, out, key[0], key[1]].map(u64::to_ne_bytes).concat();
+            backend.launch(item.ctx.raw, &launch(kernel, count as u32, &params))?;
+            contexts.entry(item.ctx.id()).or_insert(&item.ctx);
+            hashed.push((index, used, count));
+            used += count * HASH_BYTES;
+            Ok(())
+        });
+        // What has been launched writes into the room.
+        for ctx in contexts.values() {
+            await_marker(&ctx.mark(StreamArg::Legacy)?)?;
+        }
+        launched?;
+        Ok(hashed.into_iter().map(|(index, at, count)| (index, read(&room, at, count))).collect())
+    }
+}
+
+fn launch<'a>(function: RawFunction, blocks: u32, params: &'a [u8]) -> Launch<'a> {
+    let (grid, block) = ([blocks, 1, 1], [THREADS, 1, 1]);
+    Launch { function, grid, block, shared: 0, stream: StreamArg::Legacy, attributes: &[], params }
+}
+
+fn read(room: &Buffers, at: usize, count: usize) -> Vec<Hash> {
+    let mut bytes = vec![0; count * HASH_BYTES];
+    room.read(at, &mut bytes);
+    let (hashes, _) = bytes.as_chunks();
+    hashes.iter().map(of_bytes).collect()
+}
+
+fn of_bytes(bytes: &[u8; HASH_BYTES]) -> Hash {
+    let whole = u128::from_le_bytes(*bytes);
+    [whole as u64, (whole >> 64) as u64]
+}
+
+/// `part` of an object at `range`, counted from the object's first byte.
+fn relative(part: Range, range: Range) -> Range {
+    Range { base: part.base.wrapping_sub(range.base), bytes: part.bytes }
+}
+
+/// What of an object of so many bytes is to be read, where `has` says which chunks the store has.
+fn spans(
+    bytes: u64,
+    live: &[Range],
+    hashes: &[Hash],
+    last: Option<&Chunks>,
+    has: impl Fn(&ChunkId) -> bool,
+) -> Vec<Span> {
+    let same_live = last.is_some_and(|last| last.live == live);
+    let mut spans = Vec::new();
+    for (number, hash) in hashes.iter().enumerate() {
+        let offset = number as u64 * CHUNK;
+        let chunk = Range { base: offset, bytes: CHUNK.min(bytes - offset) };
+        let stored = || {
+            let last = last?;
+            let (before, extent) = last.chunks.get(number)?;
+            // What is not live is stored as zeros.
+            let as_live = same_live || inside(&last.live, chunk).eq(inside(live, chunk));
+            let there = matches!(extent, Extent::Chunk { id, .. } if has(id));
+            (before == hash && extent.len() == chunk.bytes && as_live && there).then_some(*extent)
+        };
+        let known = if *hash == Hash::default() { Some(Extent::Zero { len: chunk.bytes }) } else { stored() };
+        match (known, spans.last_mut()) {
+            (Some(Extent::Zero { len }), Some(Span::Known(Extent::Zero { len: run }))) => *run += len,
+            (Some(extent), _) => spans.push(Span::Known(extent)),
+            (None, Some(Span::Read { bytes, .. })) => *bytes += chunk.bytes,
+            (None, _) => spans.push(Span::Read { offset, bytes: chunk.bytes }),
+        }
+    }
+    spans
+}
+
+/// What of `ranges` lies in `chunk`.
+fn inside(ranges: &[Range], chunk: Range) -> impl Iterator<Item = (u64, u64)> + '_ {
+    // They are in order, and apart.
+    let first = ranges.partition_point(|range| range.end() <= chunk.base);
+    let within =
+        ranges.get(first..).unwrap_or_default().iter().take_while(move |range| range.base < chunk.end());
+    within.map(move |range| (range.base.max(chunk.base), range.end().min(chunk.end())))
+}
+
+/// An object's extents, one for each chunk; `None` where they do not end where chunks do.
+fn by_chunk(extents: &[Extent]) -> Option<Vec<Extent>> {
+    let mut chunks = Vec::new();
+    let mut end = 0_u64;
+    for extent in extents {
+        let mut left = extent.len();
+        while left > 0 {
+            let len = left.min(CHUNK);
+            // Only the last one is shorter.
+            if !end.is_multiple_of(CHUNK) {
+                return None;
+            }
+            chunks.push(match extent {
+                Extent::Zero { .. } => Extent::Zero { len },
+                chunk => *chunk,
+            });
+            end += len;
+            left -= len;
+        }
+    }
+    Some(chunks)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn id(number: u8) -> ChunkId {
+        ChunkId::of(&[number])
+    }
+
+    fn range(base: u64, bytes: u64) -> Range {
+        Range { base, bytes }
+    }
+
+    /// Four chunks and a half: stored, zeros, stored with something dead in it, stored, stored.
+    fn before() -> (u64, Vec<Hash>, Chunks) {
+        let bytes = 4 * CHUNK + 4096;
+        let hashes: Vec<Hash> = vec![[1, 1], [0, 0], [3, 3], [4, 4], [5, 5]];
+        let extent = |(number, hash): (usize, &Hash)| {
+            let len = CHUNK.min(bytes - number as u64 * CHUNK);
+            match hash {
+                [0, 0] => (*hash, Extent::Zero { len }),
+                _ => (*hash, Extent::Chunk { id: id(number as u8), len: len as u32 }),
+            }
+        };
+        let live = vec![range(0, 2 * CHUNK + 512), range(2 * CHUNK + 1024, bytes - 2 * CHUNK - 1024)];
+        let chunks = hashes.iter().enumerate().map(extent).collect();
+        (bytes, hashes, Chunks { live, chunks })
+    }
+
+    #[test]
+    fn what_is_as_it_was_is_not_read() {
+        let (bytes, hashes, last) = before();
+        let known = |live: &[Range], hashes: &[Hash], has: fn(&ChunkId) -> bool| {
+            let spans = spans(bytes, live, hashes, Some(&last), has);
+            spans.iter().filter(|span| matches!(span, Span::Known(Extent::Chunk { .. }))).count()
+        };
+        assert_eq!(known(&last.live, &hashes, |_| true), 4);
+        assert_eq!(known(&last.live, &hashes, |_| false), 0, "the store has them no more");
+        assert_eq!(known(&[range(0, bytes)], &hashes, |_| true), 3, "something has come alive in the third");
+        let mut changed = hashes.clone();
+        changed[3] = [4, 5];
+        changed[4] = [6, 5];
+        let found = spans(bytes, &last.live, &changed, Some(&last), |_| true);
+        assert_eq!(found.last(), Some(&Span::Read { offset: 3 * CHUNK, bytes: CHUNK + 4096 }));
+        assert_eq!(found.len(), 4);
+    }
+
+    #[test]
+    fn zeros_are_never_read_and_all_else_is_the_first_time() {
+        let (bytes, hashes, last) = before();
+        let found = spans(bytes, &last.live, &hashes, None, |_| true);
+        let wanted = [
+            Span::Read { offset: 0, bytes: CHUNK },
+            Span::Known(Extent::Zero { len: CHUNK }),
+            Span::Read { offset: 2 * CHUNK, bytes: 2 * CHUNK + 4096 },
+        ];
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn extents_are_told_chunk_by_chunk() {
+        let stored = |number| Extent::Chunk { id: id(number), len: CHUNK as u32 };
+        let zero = |len| Extent::Zero { len };
+        let found = by_chunk(&[stored(1), zero(2 * CHUNK + 512)]).unwrap();
+        assert_eq!(found, [stored(1), zero(CHUNK), zero(CHUNK), zero(512)]);
+        assert_eq!(by_chunk(&[zero(512), stored(1)]), None);
+    }
+
+    /// What `hash.ptx` says it does.
+    fn hash(bytes: &[u8], key: Hash) -> Hash {
+        let scramble = |mut value: u64| {
+            for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+                value = (value ^ value >> 33).wrapping_mul(factor);
+            }
+            value ^ value >> 33
+        };
+        let (words, _) = bytes.as_chunks();
+        let words: Vec<Hash> = words.iter().map(of_bytes).collect();
+        let mut sums = Hash::default();
+        for thread in 0..THREADS as usize {
+            let number = thread as u64 + 1;
+            let mut a = key[0].wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut b = key[1] ^ number.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+            for [x, y] in words.iter().skip(thread).step_by(THREADS as usize) {
+                a = (a ^ x).wrapping_mul(0x9fb2_1c65_1e98_df25);
+                a ^= a >> 32;
+                b = (b ^ y).wrapping_mul(0xd6e8_feb8_6659_fd93);
+                b ^= b >> 29;
+                a = a.wrapping_add(b);
+                b ^= a.rotate_left(23);
+            }
+            a = scramble(a);
+            b = scramble(b.wrapping_add(a));
+            sums = [sums[0].wrapping_add(a), sums[1].wrapping_add(b)];
+        }
+        if words.iter().all(|word| *word == Hash::default()) {
+            Hash::default()
+        } else {
+            [sums[0] | 1, sums[1]]
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn the_device_hashes_as_the_processor_does(
+            words in 1_usize..=5000, second in 0_usize..300, zeros in any::<bool>(), key in any::<Hash>(), seed in any::<u64>(),
+        ) {
+            let rig = Rig::new();
+            let mut bytes = vec![0_u8; words * 16];
+            if !zeros {
+                let mut next = seed;
+                for byte in &mut bytes {
+                    next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    *byte = (next >> 56) as u8;
+                }
+            }
+            // A second chunk behind the first.
+            let all = if second > 0 { CHUNK_SIZE + second * 16 } else { bytes.len() };
+            bytes.resize(all, 0);
+            let found = rig.hash(&bytes, key);
+            let wanted: Vec<Hash> = bytes.chunks(CHUNK_SIZE).map(|chunk| hash(chunk, key)).collect();
+            prop_assert_eq!(found, wanted);
+        }
+    }
+
+    /// The kernel on the software device.
+    struct Rig {
+        backend: Arc<dyn Backend>,
+        ctx: backend::RawContext,
+        kernel: RawFunction,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let backend: Arc<dyn Backend> = Arc::new(backend_soft::SoftBackend::default());
+            let ctx = backend.context_create(0, 0, true).unwrap();
+            let input = LinkInput { kind: PTX, name: "hash.ptx", data: CODE.as_bytes() };
+            let code = backend.link(ctx, &[input], &[]).unwrap().code;
+            let module = backend.module_load(ctx, &code, &[], &[]).unwrap().code;
+            let kernel = backend.function(ctx, module, "hash").unwrap();
+            Self { backend, ctx, kernel }
+        }
+
+        fn hash(&self, bytes: &[u8], key: Hash) -> Vec<Hash> {
+            let pool = crate::buffers::BufferPool::new(&self.backend);
+            let count = bytes.len().div_ceil(CHUNK_SIZE);
+            let (memory, out) = (pool.take(count).unwrap(), pool.take(1).unwrap());
+            assert!(memory.write(0, bytes));
+            let params = [memory.range().base, bytes.len() as u64, out.range().base, key[0], key[1]];
+            let params = params.map(u64::to_ne_bytes).concat();
+            self.backend.launch(self.ctx, &launch(self.kernel, count as u32, &params)).unwrap();
+            self.backend.context_synchronize(self.ctx).unwrap();
+            read(&out, 0, count)
+        }
+    }
+}
