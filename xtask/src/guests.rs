@@ -50,7 +50,8 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
     let program = |name: &str| {
         compiler.program(&benches.join(format!("{name}.cu")), &bench.join(name), &Build::default())
     };
-    let mut jobs: Vec<Job> = ["calls", "changes", "dot_product", "managed", "many_kernels"].map(program).into();
+    let mut jobs: Vec<Job> =
+        ["calls", "changes", "dot_product", "managed", "many_kernels"].map(program).into();
     for guest in &manifest.guests {
         let build = Build { flags: &guest.flags, libraries: &guest.libraries, code: guest.code };
         jobs.push(compiler.program(&sources.join(guest.source()), &guests.join(guest.program()), &build));

@@ -316,9 +316,7 @@ impl Server {
                         Ok(writer) => {
                             let room = copies.map(|budget| self.room(budget, supervisor));
                             let room = room.unwrap_or_else(CopyRoom::none);
-                            if compare {
-                                self.session.prepare_comparison();
-                            }
+                            self.session.prepare_comparison();
                             self.ready = Some(Ready { writer, room, compare });
                             Answer::Done
                         }

@@ -128,7 +128,8 @@ impl Case<'_> {
             let stop = scenario == Scenario::Chain && seed.coin();
             exact &= stop;
             let printed = job.stdout.so_far().len();
-            if scenario == Scenario::KillAndRestart && seed.coin() {
+            // Where the guest is long enough for two.
+            if scenario == Scenario::KillAndRestart && hurry == 1.0 && seed.coin() {
                 match self.checkpoint(place, After::LeaveRunning)? {
                     Some(report) => reports.push(report),
                     None => return self.too_late(job, place),

@@ -286,7 +286,7 @@ impl Session {
             // In the array's own context: no other's stream is in order with its copies.
             items.push(Item::new(Arc::clone(ctx), kind, Source::Array(packed), None));
         }
-        let hashes = if compare { self.compare(&mut items, writer) } else { Hashes::default() };
+        let hashes = self.compare(&mut items, compare.then_some(writer));
         let all: u64 = items.iter().map(|item| item.source.bytes()).sum();
         let changed: u64 = items.iter().map(|item| item.planned().bytes).sum();
         let Copies { copied, on_devices, mut kept, at_once } = self.copy(&room, items)?;
