@@ -1,6 +1,7 @@
 //! Whole jobs: run, checkpointed, broken and continued, through the `dormouse` command.
 
 mod advice;
+mod crashes;
 mod endings;
 mod gate;
 mod leftovers;

@@ -35,7 +35,7 @@ enum Task {
     Test,
     /// What CI runs: the demonstration, then every check and test
     Ci,
-    /// Run every guest through every disturbance for long: 20 rounds each, four guests side by side
+    /// Run for long: every guest through every disturbance, 20 rounds each, four guests side by side; a process killed at 200 moments of checkpoints
     Soak,
     /// Check licences and sources of everything that is linked
     Deny,

@@ -70,10 +70,14 @@ fn nextest(workspace: &Workspace) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// The long runs of the guests, on this machine's GPU or else on the software device.
+/// The long runs, on this machine's GPU or else on the software device.
 pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     setup::run(workspace)?;
     let kit = kit::build(workspace)?;
+    step("200 processes killed at some moment of a checkpoint");
+    let mut crashes = nextest(workspace)?;
+    crashes.args(["run", "--locked", "--package", "dormouse-tests", "--filterset", "test(crashes::)"]);
+    run(crashes.env("DORMOUSE_KIT", &kit).env("DORMOUSE_CRASHES", "200"))?;
     step("20 rounds of every scenario");
     run(Command::new(kit.join("bin/gpu-check")).args(["--soak", "--jobs", "4"]).env("DORMOUSE_KIT", &kit))
 }

@@ -1,0 +1,133 @@
+//! A process is killed at some moment of a checkpoint: whatever is listed then is whole, and nobody is disturbed who was not killed, or lost his server or supervisor.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use dormouse_tests::Stage;
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::outcome::{Exit, fits};
+use testkit::place::After;
+use testkit::seed::Seed;
+use testkit::tree::wait_until_gone;
+
+/// Moments, unless `DORMOUSE_CRASHES` says how many; `cargo xtask soak` has 200.
+const MOMENTS: u32 = 10;
+/// Longer than a checkpoint of the guest takes here.
+const CHECKPOINT: Duration = Duration::from_millis(700);
+const GUEST: &str = "stencil";
+const ARGS: [&str; 2] = ["300", "5"];
+
+/// Who is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Victim {
+    Supervisor,
+    Server,
+    Application,
+    Criu,
+    /// `dormouse checkpoint`.
+    Client,
+}
+
+impl Victim {
+    const ALL: [Self; 5] = [Self::Supervisor, Self::Server, Self::Application, Self::Criu, Self::Client];
+
+    /// Whether this is its command line.
+    fn is(self, words: &[&str]) -> bool {
+        let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default();
+        match self {
+            Self::Server => words.get(1) == Some(&"server"),
+            Self::Application => program == GUEST,
+            Self::Criu => program == "criu",
+            Self::Supervisor | Self::Client => false,
+        }
+    }
+}
+
+#[test]
+fn an_image_that_is_listed_is_whole_whoever_is_killed_when() {
+    let moments = std::env::var("DORMOUSE_CRASHES").map_or(MOMENTS, |text| text.parse().unwrap());
+    let native = undisturbed().unwrap();
+    let mut failures = Vec::new();
+    for moment in 0..moments {
+        let victim = Victim::ALL[moment as usize % Victim::ALL.len()];
+        let mut seed = Seed::of_round(1, GUEST, "crash", moment);
+        let delay = CHECKPOINT.mul_f64(seed.fraction());
+        if let Err(error) = crash(victim, delay, &native) {
+            failures.push(format!("moment {moment}, {victim:?} killed after {delay:?}: {error:#}"));
+        }
+    }
+    assert!(failures.is_empty(), "{} of {moments}:\n{}", failures.len(), failures.join("\n"));
+}
+
+fn undisturbed() -> anyhow::Result<Vec<u8>> {
+    Ok(Stage::new("undisturbed")?.started(GUEST, &ARGS)?.finish()?.stdout)
+}
+
+fn crash(victim: Victim, delay: Duration, native: &[u8]) -> anyhow::Result<()> {
+    let stage = Stage::new("crash")?;
+    let place = stage.place();
+    let job = stage.started(GUEST, &ARGS)?;
+    let first = stage.checkpoint(After::LeaveRunning)?;
+    let mut command = place.checkpoint_command(After::LeaveRunning);
+    let checkpoint = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    std::thread::sleep(delay);
+    let all = place.processes(&job)?;
+    let killed = match victim {
+        Victim::Supervisor => kill(job.pid())?,
+        Victim::Client => kill(checkpoint.id() as i32)?,
+        other => match find(other, &all) {
+            Some(pid) => kill(pid)?,
+            None => false,
+        },
+    };
+    let output = checkpoint.wait_with_output().context("cannot wait for dormouse checkpoint")?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    ensure!(!said.contains("panicked"), "{said}");
+    let finished = job.finish()?;
+    match victim {
+        Victim::Supervisor => {}
+        Victim::Server | Victim::Application if killed => {
+            let cut_short = native.starts_with(&finished.stdout);
+            ensure!(cut_short && finished.exit != Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+        }
+        _ => {
+            let undisturbed = finished.exit == Exit::Code(0) && finished.stdout == native;
+            ensure!(undisturbed, "the job was disturbed: {}: {}", finished.exit, finished.stderr);
+        }
+    }
+    wait_until_gone(&all, Duration::from_secs(10))?;
+    let images = stage.images()?;
+    ensure!(images.first() == Some(&first), "the image from before is lost: {images:?}");
+    ensure!(!output.status.success() || images.len() == 2, "an image that was told of is lost: {said}");
+    for image in &images {
+        let mut verify = place.dormouse("verify");
+        let verified = verify.arg("--store").arg(place.store()).arg(image).output()?;
+        ensure!(verified.status.success(), "{image}: {}", String::from_utf8_lossy(&verified.stderr));
+    }
+    let newest = images.last().context("there is an image")?;
+    let again = place.restart(newest)?.finish()?;
+    ensure!(again.exit == Exit::Code(0), "the restart: {}: {}", again.exit, again.stderr);
+    // What was printed by then is a beginning of all, and what came after the restart an end.
+    fits(native, &[&finished.stdout, &again.stdout], false)
+        .map_err(|_| anyhow::anyhow!("the outputs do not fit: {}", again.stderr))
+}
+
+/// The process of the job, if there is one at this moment.
+fn find(victim: Victim, all: &[i32]) -> Option<i32> {
+    all.iter().copied().find(|pid| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        victim.is(&line.split('\0').collect::<Vec<_>>())
+    })
+}
+
+/// False when it is gone.
+fn kill(pid: i32) -> anyhow::Result<bool> {
+    let pid = Pid::from_raw(pid).context("a process has a pid")?;
+    match kill_process(pid, Signal::KILL) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::SRCH) => Ok(false),
+        Err(error) => bail!("cannot kill: {error}"),
+    }
+}
