@@ -16,7 +16,8 @@
 mod copying;
 mod tracing;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use self::copying::Copy;
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::io::{self, Read, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
@@ -42,8 +43,8 @@ pub struct Description {
 // SAFETY: nothing in it changes.
 unsafe impl Sync for Description {}
 
-/// How many hooks CRIU 4.1 knows, which is the oldest that has the one that is used.
-const HOOKS: usize = 13;
+/// How many hooks this plugin knows: those of CRIU 4.0 and 4.1. A newer CRIU knows more, and takes fewer.
+const HOOKS: usize = 12;
 /// `CR_PLUGIN_HOOK__CHECKPOINT_DEVICES`: called for each process when all stand still, before anything is dumped.
 const CHECKPOINT_DEVICES: usize = 11;
 /// `CR_PLUGIN_STAGE__DUMP`.
@@ -93,11 +94,9 @@ extern "C" fn exit(stage: c_int, failed: c_int) {
     }
     let mut copies = Vec::new();
     if copy(&mut socket, &mut copies).and_then(|()| go(&mut socket)).is_err() {
-        for copy in copies {
-            // SAFETY: no memory is involved; a copy that this plugin has just made.
-            unsafe { libc::kill(copy, libc::SIGKILL) };
-        }
+        return;
     }
+    copies.into_iter().for_each(Copy::leave);
 }
 
 /// Waits until it is told to go on.
@@ -108,16 +107,19 @@ fn go(socket: &mut UnixStream) -> io::Result<()> {
 }
 
 /// Makes copies of all processes, or of those up to the first that can have none.
-fn copy(socket: &mut UnixStream, copies: &mut Vec<libc::pid_t>) -> io::Result<()> {
+fn copy(socket: &mut UnixStream, copies: &mut Vec<Copy>) -> io::Result<()> {
     // CRIU's own handler would take a copy for one of its helpers.
     let _quiet = tracing::ChildrenUnheard::new();
-    for pid in std::mem::take(&mut *all()) {
+    let frozen = std::mem::take(&mut *all());
+    for pid in frozen.iter().copied() {
         match copying::copy(pid) {
             Ok(copy) => {
+                let number = copy.pid();
                 copies.push(copy);
-                writeln!(socket, "copy {pid} {copy}")?;
+                writeln!(socket, "copy {pid} {number}")?;
             }
             Err(error) => {
+                tracing::kill_strays(&frozen)?;
                 writeln!(socket, "failed {pid} {error}")?;
                 break;
             }
@@ -128,10 +130,7 @@ fn copy(socket: &mut UnixStream, copies: &mut Vec<libc::pid_t>) -> io::Result<()
 
 /// The socket, which is not this plugin's to close.
 fn socket() -> Option<ManuallyDrop<UnixStream>> {
-    let number = std::env::var(SOCKET).ok()?.parse().ok()?;
+    let number = std::env::var(SOCKET).ok()?.parse().ok().filter(|number| *number >= 0)?;
     // SAFETY: whoever starts CRIU with the variable gives it that descriptor, which stays open as long as CRIU runs.
     Some(ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(number) }))
 }
-
-/// The type of what is passed to `ptrace`.
-type Data = *mut c_void;

@@ -115,9 +115,28 @@ pub(crate) fn private_range(line: &str) -> Option<Range<u64>> {
     (rest.as_bytes().get(3) == Some(&b'p')).then_some(range)
 }
 
+/// Whether system calls of a process are filtered, by its `/proc/PID/status`.
+pub(crate) fn is_filtered(status: &str) -> bool {
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
+}
+
+/// Whether a process has private huge pages (`MAP_HUGETLB`), by its `/proc/PID/maps`.
+pub(crate) fn has_private_huge_pages(maps: &str) -> bool {
+    maps.lines().any(|line| line.contains("/anon_hugepage") && private_range(line).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_must_not_fork_is_known() {
+        assert!(is_filtered("Name:\tsh\nSeccomp:\t2\nSeccomp_filters:\t1\n"));
+        assert!(!is_filtered("Name:\tsh\nSeccomp:\t0\nSeccomp_filters:\t0\n"));
+        let huge = "7f0000000000-7f0000200000 rw-p 00000000 00:0f 77                         /anon_hugepage (deleted)\n";
+        assert!(has_private_huge_pages(huge));
+        assert!(!has_private_huge_pages(&huge.replace("rw-p", "rw-s")));
+    }
 
     #[test]
     fn private_mappings_are_told_from_shared_ones() {

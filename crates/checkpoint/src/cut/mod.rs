@@ -73,10 +73,7 @@ pub fn take(
         let memory_way = match work.on_disk() {
             // Where memory is short there is none for copies.
             Some(_) => host::MemoryWay::Written,
-            None => job
-                .job
-                .way_of_memory(!options.stop)
-                .map_err(|error| Failure::of("the job's memory", &error))?,
+            None => job.job.way_of_memory(!options.stop),
         };
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
@@ -413,7 +410,7 @@ fn resume<'a>(
     gated: Gated<'a>,
     held: Held<'_>,
 ) -> Result<(Rest<'a>, Option<host::PrivateMemory>), Failure> {
-    let (_, private) = frozen.resume().map_err(|error| Failure::of("the job does not go on", &error))?;
+    let (_, private) = frozen.resume().map_err(|error| Failure::of("there is no image", &error))?;
     let opened = gated.open();
     drop(held);
     Ok((Rest::Running(opened), private))

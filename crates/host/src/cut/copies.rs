@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,10 +26,12 @@ const PLUGINS: &str = "CRIU_LIBS_DIR";
 const GO: &[u8] = b"c";
 /// What is said here behind all that the plugin says before CRIU has dumped everything.
 const DUMPED: &str = "dumped";
-/// How long all copies together may take.
+/// How long the plugin may say nothing: a copy takes as long as its process's page tables.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a copy may take to be gone.
 const GRACE: Duration = Duration::from_secs(2);
+/// No line of the plugin's is longer, bytes.
+const LINE: u64 = 4096;
 
 /// The processes that are copies.
 pub(crate) type Known = Arc<Mutex<BTreeSet<OuterPid>>>;
@@ -53,6 +55,8 @@ pub(super) struct Plugin {
     theirs: Option<UnixStream>,
     listening: Option<Listening>,
     heard: Option<BufReader<UnixStream>>,
+    /// Copies that are of no use. The job's init collects them when it goes on.
+    lost: Vec<Copy>,
 }
 
 impl Plugin {
@@ -60,7 +64,7 @@ impl Plugin {
         let (ours, theirs) = UnixStream::pair()?;
         let reader = BufReader::new(ours.try_clone()?);
         let listening = thread::Builder::new().name("copies".into()).spawn(|| before_the_dump(reader))?;
-        Ok(Self { ours, theirs: Some(theirs), listening: Some(listening), heard: None })
+        Ok(Self { ours, theirs: Some(theirs), listening: Some(listening), heard: None, lost: Vec::new() })
     }
 
     /// What CRIU has to know of it.
@@ -101,23 +105,13 @@ impl Plugin {
     pub(super) fn copies(&mut self, known: &Known) -> io::Result<BTreeMap<OuterPid, Copy>> {
         let heard = self.heard.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let mut copies = BTreeMap::new();
-        let mut failed = None;
-        for line in heard.lines() {
-            let line = line?;
-            match line.split(' ').collect::<Vec<_>>()[..] {
-                ["copy", process, copy] => {
-                    copies.insert(pid(process)?, Copy::new(pid(copy)?, known)?);
-                }
-                ["failed", process, ..] => {
-                    let why = line.splitn(3, ' ').last().unwrap_or_default();
-                    let why = format!("process {process} cannot be copied: {why}");
-                    failed = Some(io::Error::new(io::ErrorKind::Unsupported, why));
-                }
-                ["done"] => return failed.map_or(Ok(copies), Err),
-                _ => return Err(io::ErrorKind::InvalidData.into()),
-            }
+        let told = told(heard, known, &mut copies);
+        if told.is_err() {
+            copies.values().for_each(Copy::kill);
+            self.lost = copies.into_values().collect();
+            return told.map(|()| BTreeMap::new());
         }
-        Err(io::ErrorKind::UnexpectedEof.into())
+        Ok(copies)
     }
 
     /// Lets CRIU let the job go; if nobody says so, it does when this is dropped, and there are no copies.
@@ -133,26 +127,60 @@ impl Drop for Plugin {
     }
 }
 
+/// The copies that the plugin tells of.
+fn told(
+    heard: &mut BufReader<UnixStream>,
+    known: &Known,
+    copies: &mut BTreeMap<OuterPid, Copy>,
+) -> io::Result<()> {
+    let mut failed = None;
+    loop {
+        let line = line(heard)?;
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["copy", process, copy] => {
+                let process = pid(process)?;
+                copies.insert(process, Copy::of(process, pid(copy)?, known)?);
+            }
+            ["failed", process, ..] => {
+                let why = line.splitn(3, ' ').last().unwrap_or_default();
+                let why = format!("process {process} cannot be copied: {why}");
+                failed = Some(io::Error::new(io::ErrorKind::Unsupported, why));
+            }
+            ["done"] => return failed.map_or(Ok(()), Err),
+            [""] => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// The plugin's next line; an empty one at the end.
+fn line(heard: &mut BufReader<UnixStream>) -> io::Result<String> {
+    let mut line = String::new();
+    heard.take(LINE).read_line(&mut line)?;
+    line.truncate(line.trim_end().len());
+    Ok(line)
+}
+
 /// Looks at the processes as they are told of, until they have all been dumped: it costs no time of its own.
 fn before_the_dump(mut heard: BufReader<UnixStream>) -> io::Result<(Unlike, BufReader<UnixStream>)> {
     let mut unlike = Unlike::new();
     loop {
-        let mut line = String::new();
-        heard.read_line(&mut line)?;
-        match line.trim_end().split_once(' ') {
+        let line = line(&mut heard)?;
+        match line.split_once(' ') {
             Some(("frozen", process)) => {
                 let process = pid(process)?;
                 let smaps = fs::read_to_string(format!("/proc/{process}/smaps"))?;
                 unlike.insert(process, unlike_in(&smaps));
             }
-            None if line.trim_end() == DUMPED => return Ok((unlike, heard)),
+            None if line == DUMPED => return Ok((unlike, heard)),
             _ => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 }
 
 fn pid(text: &str) -> io::Result<OuterPid> {
-    text.parse().map(OuterPid).map_err(|_| io::ErrorKind::InvalidData.into())
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.map(OuterPid).ok_or(io::ErrorKind::InvalidData.into())
 }
 
 /// What of its private memory a process has kept from its children, or has them find empty (`MADV_DONTFORK`, `MADV_WIPEONFORK`), in order.
@@ -181,17 +209,24 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    fn new(pid: OuterPid, known: &Known) -> io::Result<Self> {
+    /// Process `pid` as the copy of `original`.
+    fn of(original: OuterPid, pid: OuterPid, known: &Known) -> io::Result<Self> {
         let raw = Pid::from_raw(pid.0).ok_or(io::ErrorKind::InvalidData)?;
-        known.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+        let process = pidfd_open(raw, PidfdFlags::empty())?;
+        let memory = File::open(format!("/proc/{pid}/mem"))?;
+        let namespace = |pid| fs::read_link(format!("/proc/{pid}/ns/pid"));
+        if namespace(pid)? != namespace(original)? {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "that is no process of the job's"));
+        }
         // Where memory runs short it goes before the job does.
         let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
-        Ok(Self {
-            pid,
-            process: pidfd_open(raw, PidfdFlags::empty())?,
-            memory: File::open(format!("/proc/{pid}/mem"))?,
-            known: Arc::clone(known),
-        })
+        known.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+        Ok(Self { pid, process, memory, known: Arc::clone(known) })
+    }
+
+    /// Ends it. Something is left of it until it has been collected.
+    fn kill(&self) {
+        let _ = pidfd_send_signal(&self.process, Signal::KILL);
     }
 
     /// Its memory.

@@ -153,20 +153,26 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DumpError {
 impl Job {
     /// The quickest way in which a dump can take this job's private memory, which is made ready before the job is stopped. `goes_on` is
     /// whether the job is to go on behind the dump.
-    ///
-    /// # Errors
-    /// When there are no addresses for a copy.
-    pub fn way_of_memory(&self, goes_on: bool) -> Result<MemoryWay, DumpError> {
+    #[must_use]
+    pub fn way_of_memory(&self, goes_on: bool) -> MemoryWay {
         let (bytes, addresses) = self.private_memory();
         if addresses / NOTED > bytes / 2 || self.is_dumped_whole.load(Ordering::Relaxed) {
-            return Ok(MemoryWay::Written);
+            return MemoryWay::Written;
         }
-        if goes_on && !self.is_never_forked.load(Ordering::Relaxed) && copies::plugins().is_some() {
-            return Ok(MemoryWay::Forked);
+        let is_asked = goes_on && !self.is_never_forked.load(Ordering::Relaxed);
+        if is_asked && copies::plugins().is_some() && self.may_fork() {
+            return MemoryWay::Forked;
         }
-        let room = CopyRoom::new(usize::try_from(bytes).unwrap_or(usize::MAX)).map_err(failed(COPYING))?;
-        room.populate();
-        Ok(MemoryWay::Copied(room))
+        match CopyRoom::new(usize::try_from(bytes).unwrap_or(usize::MAX)) {
+            Ok(room) => {
+                room.populate();
+                MemoryWay::Copied(room)
+            }
+            Err(error) => {
+                tracing::info!(%error, "there are no addresses for a copy of the job's memory");
+                MemoryWay::Written
+            }
+        }
     }
 
     /// Stops every task, in a way that none of them can see, and writes the host half into `images`, an empty folder.
@@ -183,7 +189,7 @@ impl Job {
         let other_way = match memory {
             MemoryWay::Written => None,
             MemoryWay::Copied(_) => Some(&self.is_dumped_whole),
-            MemoryWay::Forked => Some(&self.is_never_forked),
+            MemoryWay::Forked => Some(&*self.is_never_forked),
         };
         match (self.dump_into(criu, images, options, memory), other_way) {
             // Not every CRIU and kernel can leave memory out.
@@ -354,6 +360,7 @@ const LOCKED: &str =
 const NOTED: u64 = 4096 / 32;
 
 /// What was being done.
+const RESUMING: &str = "resuming the job";
 const COPYING: &str = "copying its memory";
 
 /// The name of a file of settings in the working folder.
@@ -438,7 +445,7 @@ impl Frozen<'_> {
     /// When CRIU failed to let it go as it should.
     pub fn resume(mut self) -> Result<(DumpReport, Option<PrivateMemory>), DumpError> {
         let asked = self.plugin.as_mut().map_or(Ok(()), Plugin::ask);
-        let report = asked.and_then(|()| self.release()).map_err(failed("resuming the job"));
+        let report = asked.map_err(failed(RESUMING)).and_then(|()| self.release());
         self.job.let_streams_go_on();
         Ok((report?, self.private.take()))
     }
@@ -466,8 +473,10 @@ impl Frozen<'_> {
         Ok((report, ending))
     }
 
-    fn release(&mut self) -> io::Result<DumpReport> {
-        let Some(session) = self.session.take() else { return Err(io::ErrorKind::NotConnected.into()) };
+    fn release(&mut self) -> Result<DumpReport, DumpError> {
+        let Some(session) = self.session.take() else {
+            return Err(failed(RESUMING)(io::ErrorKind::NotConnected.into()));
+        };
         let held = self.held_since.elapsed();
         let acknowledged = session.acknowledge();
         let (job, plugin) = (self.job, self.plugin.take());
@@ -479,15 +488,12 @@ impl Frozen<'_> {
             let taken = taking.map(|taking| taking.join().unwrap_or(Err(io::ErrorKind::Other.into())));
             (taken.unwrap_or(Ok(())), success)
         });
-        acknowledged?;
-        let success = success?;
-        taken?;
-        if !success {
-            return Err(io::Error::other(format!(
-                "CRIU failed:{}",
-                LogExcerpt::of(&self.work.path().join(LOG))
-            )));
+        acknowledged.map_err(failed(RESUMING))?;
+        if !success.map_err(failed(RESUMING))? {
+            let log = LogExcerpt::of(&self.work.path().join(LOG));
+            return Err(failed(RESUMING)(io::Error::other(format!("CRIU failed:{log}"))));
         }
+        taken.map_err(failed("copying the memory of the job, which goes on"))?;
         let stopped = frozen_time(&self.work.path()).unwrap_or(held);
         Ok(DumpReport { stopped, host: stopped.saturating_sub(held) + self.recording, bytes: self.bytes })
     }
@@ -495,14 +501,14 @@ impl Frozen<'_> {
 
 /// Has the plugin make copies of the processes, which stand still until it is told to go on. Where there are none their memory is copied meanwhile.
 fn take_copies(job: &Job, private: &mut PrivateMemory, mut plugin: Plugin) -> io::Result<()> {
-    match plugin.copies(&job.copies) {
-        Ok(copies) => private.is_in(copies)?,
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-            tracing::info!(%error, "the job's memory is taken in another way from now on, which takes longer");
-            job.is_never_forked.store(true, Ordering::Relaxed);
-            private.copy(None)?;
+    let copied = plugin.copies(&job.copies).and_then(|copies| private.is_in(copies, &job.is_never_forked));
+    if let Err(error) = copied {
+        tracing::info!(%error, "the job's memory is taken in another way from now on, which takes longer");
+        job.is_never_forked.store(true, Ordering::Relaxed);
+        match error.kind() {
+            io::ErrorKind::Unsupported => private.copy(None)?,
+            _ => return Err(error),
         }
-        Err(error) => return Err(error),
     }
     plugin.go_on()
 }

@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -38,6 +39,8 @@ pub struct PrivateMemory {
     copies: BTreeMap<OuterPid, Copy>,
     rooms: Vec<CopyRoom>,
     bytes: u64,
+    /// To be set when a copy has not what it should have.
+    copies_fail: Arc<AtomicBool>,
 }
 
 /// A part of a file of pages.
@@ -100,7 +103,7 @@ impl PrivateMemory {
             files.insert(pagemap.pages_file(), pieces(&pagemap, task.outer));
             fs::write(entry.path(), pagemap.completed())?;
         }
-        Ok(Self { files, copies: BTreeMap::new(), rooms: Vec::new(), bytes })
+        Ok(Self { files, copies: BTreeMap::new(), rooms: Vec::new(), bytes, copies_fail: Arc::default() })
     }
 
     /// Copies all that is left in the processes, which stand still, to `room`, or another one where that is too small.
@@ -149,7 +152,11 @@ impl PrivateMemory {
     }
 
     /// Where the rest is when the processes go on.
-    pub(super) fn is_in(&mut self, copies: BTreeMap<OuterPid, Copy>) -> io::Result<()> {
+    pub(super) fn is_in(
+        &mut self,
+        copies: BTreeMap<OuterPid, Copy>,
+        fail: &Arc<AtomicBool>,
+    ) -> io::Result<()> {
         let left = self.files.values().flatten().filter_map(|piece| match piece {
             Piece::Left(process, _) => Some(process),
             _ => None,
@@ -158,6 +165,7 @@ impl PrivateMemory {
             return Err(io::Error::new(io::ErrorKind::NotFound, "a process has no copy"));
         }
         self.copies = copies;
+        self.copies_fail = Arc::clone(fail);
         Ok(())
     }
 
@@ -430,7 +438,11 @@ impl Read for Content<'_> {
                 Piece::Left(process, range) => {
                     let bytes = room.len().min((range.end - range.start) as usize);
                     let copy = self.memory.copies.get(process).ok_or(io::ErrorKind::NotFound)?;
-                    copy.memory().read_exact_at(&mut room[..bytes], range.start)?;
+                    copy.memory().read_exact_at(&mut room[..bytes], range.start).map_err(|error| {
+                        self.memory.copies_fail.store(true, Ordering::Relaxed);
+                        let why = format!("the copy of process {process} cannot be read ({error}): was memory short, and it was killed?");
+                        io::Error::new(error.kind(), why)
+                    })?;
                     range.start += bytes as u64;
                     bytes
                 }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
@@ -60,7 +60,7 @@ pub struct Job {
     /// Memory cannot be left out of its dumps.
     pub(crate) is_dumped_whole: AtomicBool,
     /// Its processes cannot be copied.
-    pub(crate) is_never_forked: AtomicBool,
+    pub(crate) is_never_forked: Arc<AtomicBool>,
     /// Those in its namespace that are copies of others.
     pub(crate) copies: KnownCopies,
 }
@@ -81,7 +81,7 @@ impl Job {
             discard_output: AtomicBool::new(false),
             cutting: Mutex::new(()),
             is_dumped_whole: AtomicBool::new(false),
-            is_never_forked: AtomicBool::new(false),
+            is_never_forked: Arc::default(),
             copies: KnownCopies::default(),
         })
     }
@@ -160,6 +160,17 @@ impl Job {
         };
         let sum = |(bytes, addresses): (u64, u64), of: (u64, u64)| (bytes + of.0, addresses + of.1);
         self.tasks().iter().map(of_task).fold((0, 0), sum)
+    }
+
+    /// Whether none of its processes would be harmed by a fork: a filter of system calls (seccomp) may kill it for one, and of private huge pages the program could write none
+    /// afterwards without another one, which the machine may not have.
+    pub(crate) fn may_fork(&self) -> bool {
+        let file = |task: &Task, name| {
+            fs::read_to_string(format!("/proc/{}/{name}", task.outer)).unwrap_or_default()
+        };
+        let tasks = self.tasks();
+        let mut files = tasks.iter().map(|task| (file(task, "status"), file(task, "maps")));
+        files.all(|(status, maps)| !tasks::is_filtered(&status) && !tasks::has_private_huge_pages(&maps))
     }
 
     /// Sends a signal to the application, unless it is over.

@@ -15,8 +15,12 @@ use super::memory::ARENAS;
 /// Each device's, bytes.
 const ARENA: u64 = 4 << 40;
 
-/// How many bytes are kept, from the first on.
+/// The devices whose addresses are kept, a bit each.
 static KEPT: AtomicU64 = AtomicU64::new(0);
+
+fn arena(device: usize) -> u64 {
+    ARENAS.start + device as u64 * ARENA
+}
 
 /// Keeps those of so many devices.
 ///
@@ -29,13 +33,15 @@ pub fn keep(folder: &Path, devices: usize) -> Result<(), usize> {
         -1 => PRIVATE,
         _ => libc::MAP_SHARED,
     };
-    let kept = (0..devices).try_for_each(|device| {
-        let address = ARENAS.start + device as u64 * ARENA;
+    let mut kept = Ok(());
+    for device in 0..devices {
         // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
-        let is_kept = unsafe { map(address, ARENA, flags | libc::MAP_FIXED_NOREPLACE, file) };
-        KEPT.fetch_add(if is_kept { ARENA } else { 0 }, Ordering::Relaxed);
-        if is_kept { Ok(()) } else { Err(device) }
-    });
+        if unsafe { map(arena(device), ARENA, flags | libc::MAP_FIXED_NOREPLACE, file) } {
+            KEPT.fetch_or(1 << device, Ordering::Relaxed);
+        } else {
+            kept = kept.and(Err(device));
+        }
+    }
     if file >= 0 {
         // SAFETY: the descriptor opened above.
         unsafe { libc::close(file) };
@@ -48,9 +54,9 @@ pub fn keep_for_shadows() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let kept = KEPT.load(Ordering::Relaxed);
-        if kept > 0 {
+        for device in (0..u64::BITS as usize).filter(|device| kept & 1 << device != 0) {
             // SAFETY: what is replaced is this module's own, in which nothing has been mapped yet.
-            unsafe { map(ARENAS.start, kept, PRIVATE | libc::MAP_FIXED, -1) };
+            unsafe { map(arena(device), ARENA, PRIVATE | libc::MAP_FIXED, -1) };
         }
     });
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::sample::noise;
 use crate::support::sim::Sim;
-use image::{CHUNK_SIZE, Compress, Manifest, ObjectKind, RawPath, StoredBytes};
+use image::{CHUNK_SIZE, ChunkId, Compress, Extent, Manifest, ObjectKind, RawPath, StoredBytes};
 use store::media::{Media, MediaFile, MediaLock, MediaRead};
 use store::{Store, WriteOptions};
 
@@ -46,6 +46,39 @@ fn threads_write_objects_side_by_side() {
     for n in 0..40 {
         assert!(image.read_to_vec(&file(n), 30_000).unwrap() == noise(n, 30_000));
     }
+}
+
+#[test]
+fn what_the_store_has_is_taken_without_its_bytes() {
+    let store = Store::open_or_create_media(Arc::new(Sim::default())).unwrap();
+    let (old, new) = (noise(1, CHUNK_SIZE), noise(2, 5000));
+    let begin = |reread| {
+        let draft = store.begin().unwrap();
+        let writer = draft.writer(&WriteOptions { reread, ..WriteOptions::default() }).unwrap();
+        (draft, writer)
+    };
+    let known = Extent::Chunk { id: ChunkId::of(&old), len: CHUNK_SIZE as u32 };
+    let (draft, writer) = begin(false);
+    assert!(!writer.has(&ChunkId::of(&old)), "it is not there yet");
+    writer.put(file("first"), &old).unwrap();
+    draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap();
+    assert!(!begin(true).1.has(&ChunkId::of(&old)), "it is to be read first");
+    let (draft, writer) = begin(false);
+    assert!(writer.has(&ChunkId::of(&old)) && !writer.has(&ChunkId::of(&new)));
+    let mut object = writer.object(file("second"));
+    object.known(known).unwrap();
+    object.known(Extent::Zero { len: 3 * CHUNK_SIZE as u64 }).unwrap();
+    object.fill(new.len() as u64, |_, room| Ok(room.copy_from_slice(&new))).unwrap();
+    assert!(object.known(known).is_err(), "in the middle of a chunk");
+    object.finish().unwrap();
+    let image = draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap();
+    let stored = image.stored;
+    assert_eq!((stored.total, stored.zero), (4 * CHUNK_SIZE as u64 + 5000, 3 * CHUNK_SIZE as u64));
+    assert_eq!((stored.new, stored.reused), (5000, CHUNK_SIZE as u64));
+    assert!(store.verify(&image.id, &mut |_| {}).unwrap().ok);
+    let image = store.open_image(&image.id).unwrap();
+    let bytes = [old, vec![0; 3 * CHUNK_SIZE], new].concat();
+    assert!(image.read_to_vec(&file("second"), bytes.len()).unwrap() == bytes);
 }
 
 #[test]
