@@ -13,7 +13,7 @@ use testkit::seed::Seed;
 use testkit::tree::wait_until_gone;
 
 /// Moments, unless `DORMOUSE_CRASHES` says how many; `cargo xtask soak` has 200.
-const MOMENTS: u32 = 10;
+const MOMENTS: u32 = 12;
 /// Longer than a checkpoint of the guest takes here.
 const CHECKPOINT: Duration = Duration::from_millis(700);
 const GUEST: &str = "stencil";
@@ -25,20 +25,23 @@ enum Victim {
     Supervisor,
     Server,
     Application,
+    /// What the application's memory is read from.
+    Copy,
     Criu,
     /// `dormouse checkpoint`.
     Client,
 }
 
 impl Victim {
-    const ALL: [Self; 5] = [Self::Supervisor, Self::Server, Self::Application, Self::Criu, Self::Client];
+    const ALL: [Self; 6] =
+        [Self::Supervisor, Self::Server, Self::Application, Self::Copy, Self::Criu, Self::Client];
 
     /// Whether this is its command line.
     fn is(self, words: &[&str]) -> bool {
         let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default();
         match self {
             Self::Server => words.get(1) == Some(&"server"),
-            Self::Application => program == GUEST,
+            Self::Application | Self::Copy => program == GUEST,
             Self::Criu => program == "criu",
             Self::Supervisor | Self::Client => false,
         }
@@ -70,14 +73,18 @@ fn crash(victim: Victim, delay: Duration, native: &[u8]) -> anyhow::Result<()> {
     let place = stage.place();
     let job = stage.started(GUEST, &ARGS)?;
     let first = stage.checkpoint(After::LeaveRunning)?;
+    let application =
+        find(Victim::Application, &place.processes(&job)?).context("there is an application")?;
     let mut command = place.checkpoint_command(After::LeaveRunning);
     let checkpoint = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     std::thread::sleep(delay);
     let all = place.processes(&job)?;
+    let others: Vec<i32> = all.iter().copied().filter(|pid| *pid != application).collect();
     let killed = match victim {
         Victim::Supervisor => kill(job.pid())?,
         Victim::Client => kill(checkpoint.id() as i32)?,
-        other => match find(other, &all) {
+        Victim::Application => kill(application)?,
+        other => match find(other, &others) {
             Some(pid) => kill(pid)?,
             None => false,
         },
