@@ -158,10 +158,10 @@ impl Session {
         let Ok(room) = self.buffers.take(1) else { return Ok(none()) };
         let (mut hashed, mut contexts, mut used) = (Vec::new(), BTreeMap::new(), 0);
         let launched = items.iter().enumerate().try_for_each(|(index, item)| {
-            let Source::Memory(range) = item.source else { return Ok(()) };
+            let Some(range) = comparable(item) else { return Ok(()) };
             let count = range.bytes.div_ceil(CHUNK) as usize;
             let fits = used + count * HASH_BYTES <= room.range().bytes as usize;
-            if !fits || range.bytes < WORTH || (range.base | range.bytes) % HASH_BYTES as u64 != 0 {
+            if !fits {
                 return Ok(());
             }
             let Some(kernel) = self.changes.kernel(backend, &item.ctx)? else { return Ok(()) };
@@ -180,6 +180,17 @@ impl Session {
         launched?;
         Ok(hashed.into_iter().map(|(index, at, count)| (index, read(&room, at, count))).collect())
     }
+}
+
+/// The memory of an item, if a kernel in any context of its device reaches it: what the session has mapped itself. Variables and heaps are their context's.
+fn comparable(item: &Item<'_>) -> Option<Range> {
+    let ObjectKind::DeviceMemory { memory: MemoryKind::Allocation | MemoryKind::Physical, .. } = item.kind
+    else {
+        return None;
+    };
+    let Source::Memory(range) = item.source else { return None };
+    let is_aligned = (range.base | range.bytes) % HASH_BYTES as u64 == 0;
+    (is_aligned && range.bytes >= WORTH).then_some(range)
 }
 
 fn launch<'a>(function: RawFunction, blocks: u32, params: &'a [u8]) -> Launch<'a> {
