@@ -97,13 +97,25 @@ impl Broker {
         Ok(theirs)
     }
 
+    /// Tells a session's server which process it serves.
+    ///
+    /// # Errors
+    /// As [`Self::give_userfault`]'s.
+    pub fn introduce(&self, session: u32, pid: i32, pidfd: BorrowedFd<'_>) -> io::Result<()> {
+        self.give(session, &ToServer::Application { pid }, pidfd)
+    }
+
     /// Gives a session's server the userfaultfd of its application.
     ///
     /// # Errors
     /// `NotConnected` when it takes no part any more; the socket's.
     pub fn give_userfault(&self, session: u32, userfault: BorrowedFd<'_>) -> io::Result<()> {
+        self.give(session, &ToServer::Userfault, userfault)
+    }
+
+    fn give(&self, session: u32, message: &ToServer, file: BorrowedFd<'_>) -> io::Result<()> {
         let socket = self.state().members.get(&session).map(|member| Arc::clone(&member.socket));
-        send(&*socket.ok_or(io::ErrorKind::NotConnected)?, &ToServer::Userfault, Some(userfault))
+        send(&*socket.ok_or(io::ErrorKind::NotConnected)?, message, Some(file))
     }
 
     /// How often something has come to be owned by another session.

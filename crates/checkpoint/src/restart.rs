@@ -325,21 +325,22 @@ fn wake(
                 format!("the image has a GPU session for process {}, but no such process", inner.0),
             )
         })?;
+        let process = sessions.introduce(outer.0, &session)?;
         if session.record.shadows {
-            shadowed.insert(outer, session);
+            shadowed.insert(outer, (session, process));
         } else {
             session.server().tell(&Ask::Ungate { keep: false })?;
-            sessions.watch(outer.0, session)?;
+            sessions.watch(process, session)?;
         }
     }
     let held: Vec<host::OuterPid> = shadowed.keys().copied().collect();
     // Its managed memory is kept from its first instruction on.
     let mut keep = |process: host::OuterPid, userfault: OwnedFd| {
-        let Some(session) = shadowed.remove(&process) else { return Ok(()) };
+        let Some((session, process)) = shadowed.remove(&process) else { return Ok(()) };
         sessions.give_userfault(&session, userfault)?;
         session.server().tell(&Ask::Keep)?;
         session.server().tell(&Ask::Ungate { keep: false })?;
-        sessions.watch(process.0, session)
+        sessions.watch(process, session)
     };
     stopped
         .resume_behind(&held, |process, userfault| {

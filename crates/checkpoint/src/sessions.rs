@@ -201,7 +201,9 @@ impl Sessions {
             .map(|inner_pid| SessionRecord { number, inner_pid, shadows: false })
             .and_then(|record| Ok((self.join(number, false)?, record)))
             .and_then(|(broker, record)| self.start(record, &Start::Fresh, broker))
-            .and_then(|session| self.watch(pid, session));
+            .and_then(|session| {
+                self.introduce(pid, &session).and_then(|process| self.watch(process, session))
+            });
         match begun {
             Ok(()) => {
                 if let Err(error) = pending.welcome(number) {
@@ -355,16 +357,29 @@ impl Sessions {
         &self.broker
     }
 
-    /// Lets a session live as long as its process, which is `pid` outside the job, and its server.
+    /// Tells a session's server which process it serves: `pid` outside the job.
     ///
     /// # Errors
-    /// When the process is gone already.
-    pub fn watch(self: &Arc<Self>, pid: i32, session: Session) -> Result<(), Failure> {
+    /// When the process or the server is gone already.
+    pub fn introduce(&self, pid: i32, session: &Session) -> Result<OwnedFd, Failure> {
         let number = session.record.number;
-        let fail =
-            |error: io::Error| Failure::of(format_args!("the process of session {number} is gone"), &error);
-        let process = open_pid(pid).map_err(fail)?;
-        let server = session.server_fd.try_clone().map_err(fail)?;
+        let process = open_pid(pid)
+            .map_err(|error| Failure::of(format_args!("the process of session {number} is gone"), &error))?;
+        let told = self.broker.introduce(number, pid, process.as_fd());
+        told.map_err(|error| Failure::of(format_args!("the server of session {number} is gone"), &error))?;
+        Ok(process)
+    }
+
+    /// Lets a session live as long as its process and its server.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn watch(self: &Arc<Self>, process: OwnedFd, session: Session) -> Result<(), Failure> {
+        let number = session.record.number;
+        let server = session
+            .server_fd
+            .try_clone()
+            .map_err(|error| Failure::of(format_args!("session {number} cannot be watched"), &error))?;
         let session = Arc::new(session);
         if let Some(trace) = self.trace() {
             trace.follow(number, session.record.inner_pid, &session.dir);

@@ -6,6 +6,7 @@
 //! same addresses again ([`restore`]). The supervisor asks for all that over [`control`].
 
 mod again;
+mod application;
 mod buffers;
 pub mod capture;
 pub mod conditions;
@@ -30,6 +31,7 @@ mod transfer;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+pub use application::Application;
 pub use failure::Failure;
 pub use serve::{Ends, ServeError, serve, serve_on};
 

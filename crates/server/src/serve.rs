@@ -291,6 +291,14 @@ struct Ready {
     compare: bool,
 }
 
+/// Why there are no more questions.
+enum Last {
+    /// The session was told to end.
+    End,
+    /// The supervisor is gone.
+    Unasked,
+}
+
 /// Where the gate is, as the supervisor has it.
 enum Gate {
     /// Messages are taken.
@@ -300,7 +308,27 @@ enum Gate {
 }
 
 impl Server {
+    /// Serves the session until it is told to end, or nobody is left to tell it anything.
     fn run(mut self, supervisor: &mut Supervisor) -> Result<(), ServeError> {
+        let session = Arc::clone(&self.session);
+        let served = self.answer_questions(supervisor);
+        let is_orphaned = match &served {
+            Ok(last) => matches!(last, Last::Unasked),
+            Err(error) => error.is_orphaned(),
+        };
+        if is_orphaned {
+            // The job is ended, and nothing of it may go on without its device: it would read zeros, or see CUDA fail.
+            session.end_application();
+        }
+        session.end();
+        if let (Ok(Last::End), Some(rings)) = (&served, self.rings.take()) {
+            // One that panicked has said so.
+            let _ = rings.join();
+        }
+        served.map(drop)
+    }
+
+    fn answer_questions(&mut self, supervisor: &mut Supervisor) -> Result<Last, ServeError> {
         let mut captured_changes = None;
         let mut gate = if self.rings.is_none() { Gate::Closed(None) } else { Gate::Open };
         supervisor.answer(Answer::Ready { device: self.session.backend().describe() })?;
@@ -347,7 +375,7 @@ impl Server {
                     }
                     None => failed("nothing has been captured".to_owned(), Cause::Other),
                 },
-                Ask::Keep => match self.session.shadows.keep_again() {
+                Ask::Keep => match self.session.keep_shadows_again() {
                     Ok(()) => Answer::Done,
                     Err(failure) => failed(failure.detail, Cause::Other),
                 },
@@ -365,18 +393,13 @@ impl Server {
                 Ask::End => {
                     self.session.end();
                     supervisor.answer(Answer::Ended)?;
-                    if let Some(rings) = self.rings.take() {
-                        // One that panicked has said so.
-                        let _ = rings.join();
-                    }
-                    return Ok(());
+                    return Ok(Last::End);
                 }
                 other => not_now(&other),
             };
             supervisor.answer(answer)?;
         }
-        self.session.end();
-        Ok(())
+        Ok(Last::Unasked)
     }
 
     /// Room for copies. The supervisor hears meanwhile that it takes long.

@@ -3,7 +3,7 @@
 use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::region::{Means, Occasion, Region};
-use crate::userfault::{Event, Userfault};
+use crate::userfault::{Touch, Userfault};
 use crate::vigil::Vigil;
 use crate::work::{Flight, Work};
 use crate::{Error, Fault, PAGE, Range, Result, lock, serve};
@@ -87,6 +87,14 @@ impl Keeper {
     /// # Errors
     /// `NoRegion` for what cannot be one, `Kernel` when the application has no such mapping there.
     pub fn add(&self, range: Range, file: OwnedFd) -> Result<()> {
+        self.add_parts(range, &[range], file)
+    }
+
+    /// [`Self::add`] of a region of which the application has only `mapped` left, which lie in it.
+    ///
+    /// # Errors
+    /// As [`Self::add`]'s.
+    pub fn add_parts(&self, range: Range, mapped: &[Range], file: OwnedFd) -> Result<()> {
         let mut regions = lock(&self.shared.regions);
         let is_whole = (range.base | range.bytes).is_multiple_of(PAGE as u64);
         let is_free =
@@ -94,11 +102,10 @@ impl Keeper {
         if !is_whole || !is_free || range.bytes == 0 || range.base.checked_add(range.bytes).is_none() {
             return Err(Error::NoRegion(range));
         }
-        self.shared.userfault.register(range).map_err(|source| Error::Kernel {
-            range,
-            what: "UFFDIO_REGISTER",
-            source,
-        })?;
+        for &range in mapped {
+            let registered = self.shared.userfault.register(range);
+            registered.map_err(|source| Error::Kernel { range, what: "UFFDIO_REGISTER", source })?;
+        }
         for part in Region::parts(range, file)? {
             part.empty()?;
             regions.insert(part.range.end(), Arc::new(part));
@@ -187,23 +194,23 @@ impl Shared {
     }
 
     /// Serves a fault. Where there is no room, all others' pages make it.
-    pub(crate) fn serve(&self, event: Event) -> Result<()> {
+    pub(crate) fn serve(&self, touch: Touch) -> Result<()> {
         /// Other threads may have taken the room that was made.
         const TRIES: usize = 16;
-        let found = lock(&self.regions).range(event.address + 1..).next().map(|(_, region)| region.clone());
-        let Some(region) = found.filter(|region| region.range.base <= event.address) else {
+        let found = lock(&self.regions).range(touch.address + 1..).next().map(|(_, region)| region.clone());
+        let Some(region) = found.filter(|region| region.range.base <= touch.address) else {
             // It was one when somebody touched it.
-            let range = Range { base: event.address / PAGE as u64 * PAGE as u64, bytes: PAGE as u64 };
+            let range = Range { base: touch.address / PAGE as u64 * PAGE as u64, bytes: PAGE as u64 };
             let woken = self.userfault.wake(range);
             return woken.map_err(|source| Error::Kernel { range, what: "UFFDIO_WAKE", source });
         };
-        let page = event.address / PAGE as u64 * PAGE as u64;
-        if self.flight(&region).loose && self.vigil.touched(page, event.fault == Fault::Read) {
+        let page = touch.address / PAGE as u64 * PAGE as u64;
+        if self.flight(&region).loose && self.vigil.touched(page, touch.fault == Fault::Read) {
             self.device.awaited(page);
         }
         let enter = || self.enter(&region);
         for _ in 0..TRIES {
-            match region.serve(&self.means(), event, false, enter) {
+            match region.serve(&self.means(), touch, false, enter) {
                 Err(Error::NoRoom(_)) => self.retire(&self.active(|_| true), Occasion::Drop)?,
                 Ok(()) if region.has_many_twins() => {
                     return self.retire(&[Arc::clone(&region)], Occasion::Drop);
@@ -211,7 +218,7 @@ impl Shared {
                 served => return served,
             }
         }
-        region.serve(&self.means(), event, true, enter)
+        region.serve(&self.means(), touch, true, enter)
     }
 
     pub(crate) fn settle(&self) -> Result<()> {

@@ -59,6 +59,17 @@ pub enum Error {
     /// No page is left for shadows, although all others have been given up.
     #[error("no memory is left for the shadow of {0}; is the job's tmpfs full?")]
     NoRoom(Range),
+    /// The application has moved or doubled a mapping of a region, where it cannot be kept.
+    #[error(
+        "the program has moved or doubled managed memory with mremap, from {from:#x} to {to:#x}, where nobody may touch it natively either; \
+         --managed=coherent lets it"
+    )]
+    Moved {
+        /// Where it was.
+        from: u64,
+        /// Where it is.
+        to: u64,
+    },
     /// A region cannot be where another one is, or what is no region was named.
     #[error("{0} is not a region of managed memory, or overlaps with one")]
     NoRegion(Range),

@@ -4,7 +4,7 @@ use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::habit::Habit;
 use crate::pages::{Pages, Service};
-use crate::userfault::{Event, Lack, Userfault};
+use crate::userfault::{Lack, Touch, Userfault};
 use crate::window::{HUGE, Window};
 use crate::work::{Announced, Flight};
 use crate::{Error, Fault, PAGE, Range, Result, ahead, lock};
@@ -88,7 +88,7 @@ impl Region {
     pub(crate) fn serve(
         &self,
         means: &Means<'_>,
-        Event { address, fault, lack }: Event,
+        Touch { address, fault, lack }: Touch,
         alone: bool,
         enter: impl FnOnce() -> Flight,
     ) -> Result<()> {

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::device::Step;
 use crate::keeper::Shared;
+use crate::userfault::Event;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -49,7 +50,11 @@ fn faults(shared: &Shared, stop: &OwnedFd) -> io::Result<()> {
         }
         if let Some(event) = shared.userfault.next()? {
             shared.device.between(Step::Heard);
-            if let Err(error) = shared.serve(event) {
+            let served = match event {
+                Event::Fault(touch) => shared.serve(touch),
+                Event::Moved { from, to } => Err(Error::Moved { from, to }),
+            };
+            if let Err(error) = served {
                 shared.device.failed(error);
             }
         }

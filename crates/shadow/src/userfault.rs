@@ -15,17 +15,32 @@ const MAP_PROTECTED: u64 = 1 << 1;
 const PROTECT: u64 = 1 << 0;
 
 /// What must be had: faults of pages of tmpfs that are missing, or there and not mapped, and of protected ones that are written
-/// (Linux 5.19).
+/// (Linux 5.19). A mapping that is moved would be registered no more, and its holes zeros, if that were not to be told.
 const FEATURES: u32 = sys::UFFD_FEATURE_MISSING_SHMEM
     | sys::UFFD_FEATURE_MINOR_SHMEM
     | sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP
-    | sys::UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+    | sys::UFFD_FEATURE_WP_HUGETLBFS_SHMEM
+    | sys::UFFD_FEATURE_EVENT_REMAP;
 /// A kernel that has this (Linux 6.4) can map pages protected, too.
 const FEATURE_MAP_PROTECTED: u32 = sys::UFFD_FEATURE_WP_UNPOPULATED;
 
+/// What the kernel tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// Somebody waits for a page.
+    Fault(Touch),
+    /// The application has moved or doubled a mapping (`mremap`), and waits until this is heard.
+    Moved {
+        /// Where it was.
+        from: u64,
+        /// Where it is.
+        to: u64,
+    },
+}
+
 /// A fault that somebody waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Event {
+pub(crate) struct Touch {
     /// Where.
     pub(crate) address: u64,
     /// What was tried.
@@ -125,7 +140,7 @@ impl Userfault {
         (done as usize, Ok(()))
     }
 
-    /// The next fault; `None` when there is none now, or somebody else has it.
+    /// The next that is told; `None` when there is nothing now, or somebody else has it.
     pub(crate) fn next(&self) -> io::Result<Option<Event>> {
         let mut message = MaybeUninit::<sys::uffd_msg>::uninit();
         // SAFETY: its bytes, which need not be initialised to be written.
@@ -142,8 +157,14 @@ impl Userfault {
         }
         // SAFETY: every byte of it was read, and all are valid.
         let message = unsafe { message.assume_init() };
-        if u32::from(message.event) != sys::UFFD_EVENT_PAGEFAULT {
-            return Ok(None);
+        match u32::from(message.event) {
+            sys::UFFD_EVENT_PAGEFAULT => {}
+            sys::UFFD_EVENT_REMAP => {
+                // SAFETY: what this event carries.
+                let moved = unsafe { message.arg.remap };
+                return Ok(Some(Event::Moved { from: moved.from, to: moved.to }));
+            }
+            _ => return Ok(None),
         }
         // SAFETY: what this event carries.
         let (address, flags) = unsafe { (message.arg.pagefault.address, message.arg.pagefault.flags) };
@@ -155,7 +176,7 @@ impl Userfault {
             () if has(sys::UFFD_PAGEFAULT_FLAG_MINOR) => Lack::Mapping,
             () => Lack::Page,
         };
-        Ok(Some(Event { address, fault, lack }))
+        Ok(Some(Event::Fault(Touch { address, fault, lack })))
     }
 
     fn ask<const OPCODE: Opcode, T>(&self, mut argument: T) -> io::Result<T> {

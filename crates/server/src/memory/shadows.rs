@@ -2,6 +2,7 @@
 //! whose pages are kept in step with it.
 
 use super::staging::Staging;
+use crate::application::Mappings;
 use crate::buffers::BufferPool;
 use crate::failure::{Failure, Result};
 use crate::objects::{Stream, in_use};
@@ -141,6 +142,10 @@ impl Shadows {
     /// # Errors
     /// `INVALID_VALUE` where none does, `UNKNOWN` when it cannot be kept.
     pub fn keep(&self, base: u64) -> Result<()> {
+        self.keep_what_is_mapped(base, None)
+    }
+
+    fn keep_what_is_mapped(&self, base: u64, mappings: Option<&Mappings>) -> Result<()> {
         let Some(record) = lock(&self.live).get(&base).copied() else {
             return Err(Failure::new(CuError::INVALID_VALUE, format!("{base:#x} is no managed memory")));
         };
@@ -149,7 +154,17 @@ impl Shadows {
         let path = self.path(record.id);
         let file = rustix::fs::open(&path, oflags, Mode::empty())
             .map_err(|error| Failure::new(CuError::UNKNOWN, format!("{}: {error}", path.display())))?;
-        keeper.add(convert(record.range), file).map_err(failed)?;
+        match mappings {
+            Some(mappings) => {
+                let mapped =
+                    mappings.of_file(record.range.base, record.range.bytes, &file).map_err(|error| {
+                        Failure::new(CuError::UNKNOWN, format!("{}: {error}", path.display()))
+                    })?;
+                keeper.add_parts(convert(record.range), &mapped, file)
+            }
+            None => keeper.add(convert(record.range), file),
+        }
+        .map_err(failed)?;
         self.note_kept(base, true);
         Ok(())
     }
@@ -168,13 +183,14 @@ impl Shadows {
         lock(&self.live).get_mut(&base).map(|record| record.kept = kept).is_some()
     }
 
-    /// Keeps the pages that were kept before, in a session that was restored.
+    /// Keeps the pages that were kept before, in a session that was restored. The program may have unmapped some of them, or mapped
+    /// something else over them, if `mappings` says so.
     ///
     /// # Errors
     /// As [`Self::keep`].
-    pub fn keep_again(&self) -> Result<()> {
+    pub(crate) fn keep_again(&self, mappings: Option<&Mappings>) -> Result<()> {
         let kept = self.records().into_iter().filter(|record| record.kept);
-        kept.into_iter().try_for_each(|record| self.keep(record.range.base))
+        kept.into_iter().try_for_each(|record| self.keep_what_is_mapped(record.range.base, mappings))
     }
 
     /// Forgets a region that the application has mapped no more. `None` where none begins.

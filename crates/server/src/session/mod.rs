@@ -41,6 +41,7 @@ pub(crate) use reached::Reached;
 pub use ring::Rings;
 pub(crate) use ring::{THREAD_END, TIDYING, take_precedence};
 
+use crate::application::Application;
 use crate::buffers::BufferPool;
 use crate::capture::Changes;
 use crate::failure::{Failure, Result};
@@ -91,6 +92,8 @@ pub struct Session {
     pub(crate) callbacks: Arc<Callbacks>,
     /// Whether the device library knows the rings' fences, once that has been tried.
     fences: OnceLock<bool>,
+    /// Which process it serves, once it has been told.
+    pub(crate) application: OnceLock<Application>,
     ending: Arc<AtomicBool>,
 }
 
@@ -175,6 +178,7 @@ impl Session {
             gate: Gate::default(),
             output: Output::default(),
             fences: OnceLock::new(),
+            application: OnceLock::new(),
             ending,
         });
         let giver: Weak<dyn Giver> = Arc::downgrade(&(Arc::clone(&session) as Arc<dyn Giver>));
@@ -198,6 +202,25 @@ impl Session {
             self.link.wake(index);
         }
         self.link.control().ring_doorbell();
+    }
+
+    /// Ends the application, since nobody is left who looks after its job; its calls and its memory are served until then.
+    pub fn end_application(&self) {
+        if let Some(Err(error)) = self.application.get().map(Application::end) {
+            tracing::error!("the program cannot be ended: {error}");
+        }
+    }
+
+    /// Keeps the shadows of managed memory that were kept before, in a session that was restored.
+    ///
+    /// # Errors
+    /// When the kernel does not tell of its faults, or what the application has mapped cannot be read.
+    pub fn keep_shadows_again(&self) -> Result<()> {
+        let mappings = self.application.get().map(Application::mappings).transpose().map_err(|error| {
+            let detail = format!("what the application has mapped cannot be read: {error}");
+            Failure::new(CuError::UNKNOWN, detail)
+        })?;
+        self.shadows.keep_again(mappings.as_ref())
     }
 
     /// Tells the application that messages are taken.

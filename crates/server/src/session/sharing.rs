@@ -2,6 +2,7 @@
 
 use super::dispatch::Execute;
 use super::{Caller, Session};
+use crate::Application;
 use crate::failure::{Failure, Result};
 use crate::objects::{DISABLE_TIMING, Event, EventRecord, INTERPROCESS, in_use, insert};
 use crate::sharing::{Gift, Given, Giver, fresh};
@@ -60,6 +61,11 @@ impl Session {
 }
 
 impl Giver for Session {
+    fn take_application(&self, application: Application) {
+        // It has one.
+        let _ = self.application.set(application);
+    }
+
     fn take_userfault(&self, userfault: OwnedFd) {
         self.shadows.take(userfault);
     }

@@ -7,6 +7,7 @@ mod packet;
 
 pub use packet::{Gift, NAMES_MAX, Refusal, ToBroker, ToServer, receive, send};
 
+use crate::Application;
 use crate::failure::{Failure, Result};
 use crate::lock;
 use std::collections::BTreeMap;
@@ -30,6 +31,9 @@ pub trait Giver: Send + Sync {
     /// # Errors
     /// `INVALID_HANDLE` when it is not there, or the claim is none.
     fn give(&self, share: ShareId, claim: Option<Claim>) -> Result<Given>;
+
+    /// Learns which process its application is.
+    fn take_application(&self, application: Application);
 
     /// Takes the userfaultfd of its application.
     fn take_userfault(&self, userfault: OwnedFd);
@@ -256,6 +260,11 @@ impl Broker {
                         Failure::new(CuError::from_code(code).unwrap_or(CuError::UNKNOWN), reason)
                     });
                     self.answered(request, Answer::Opened(gift));
+                }
+                Ok(Some((ToServer::Application { pid }, file))) => {
+                    if let Some((giver, file)) = giver.get().and_then(Weak::upgrade).zip(file) {
+                        giver.take_application(Application::new(pid, file));
+                    }
                 }
                 Ok(Some((ToServer::Userfault, file))) => {
                     if let Some((giver, file)) = giver.get().and_then(Weak::upgrade).zip(file) {

@@ -73,6 +73,11 @@ pub enum ToServer {
         /// What, or why not.
         gift: Result<Gift, Refusal>,
     },
+    /// The application, whose pidfd comes with it.
+    Application {
+        /// Its pid outside the job.
+        pid: i32,
+    },
     /// The application's userfaultfd, which comes with it.
     Userfault,
     /// The answer to [`ToBroker::Owned`].
