@@ -108,7 +108,7 @@ fn sigterm_ends_a_program_without_a_handler() {
 #[test]
 fn a_killed_supervisor_takes_the_job_with_it_and_its_image_restarts() {
     let stage = Stage::new("orphan").unwrap();
-    let job = stage.started("endings", &["exit", "400", "64"]).unwrap();
+    let job = stage.started("endings", &["exit", "1500", "64"]).unwrap();
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     let others: Vec<i32> =
         stage.place().processes(&job).unwrap().into_iter().filter(|pid| *pid != job.pid()).collect();

@@ -21,6 +21,8 @@ pub const ALL: &[(&str, Body)] = &[
     ("a_killed_server_fails_every_thread", a_killed_server_fails_every_thread),
     ("a_killed_server_fails_no_other_process", a_killed_server_fails_no_other_process),
     ("a_killed_server_takes_its_managed_memory_with_it", a_killed_server_takes_managed_memory),
+    ("a_killed_supervisor_takes_the_program_with_it", a_killed_supervisor_takes_the_program),
+    ("managed_memory_that_is_moved_ends_the_program_by_name", moved_managed_memory),
     ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
     ("a_process_gets_no_more_of_a_device_than_it_may", device_memory_is_limited),
@@ -108,6 +110,52 @@ fn a_killed_server_takes_managed_memory(device: Device) -> anyhow::Result<()> {
         let restarted = place.restart(&image)?.finish()?;
         ensure!(restarted.exit == Exit::Code(0), "{}: {}", restarted.exit, restarted.stderr);
         ensure!(whole.stdout.ends_with(&restarted.stdout), "round {round}: another end");
+    }
+    Ok(())
+}
+
+/// The last holder of a program's faults must not be gone before the program, nor its device.
+fn a_killed_supervisor_takes_the_program(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "orphaned")?;
+    let guest = stage.guest("managed_pages");
+    for shadow in [true, false] {
+        let place = Place { shadow, ..stage.place() };
+        let args = if shadow { ["80", "8"] } else { ["300", "8"] }.map(str::to_owned);
+        let whole = place.run(&guest, &args)?.finish()?;
+        ensure!(whole.exit == Exit::Code(0), "{}: {}", whole.exit, whole.stderr);
+        for round in 0..4 {
+            let job = first_line(place.run(&guest, &args)?)?;
+            std::thread::sleep(Duration::from_millis(37 * round));
+            let supervisor = Pid::from_raw(job.pid()).context("a process has a pid")?;
+            kill_process(supervisor, Signal::KILL).context("cannot kill the supervisor")?;
+            let finished = job.finish()?;
+            let said = String::from_utf8_lossy(&finished.stdout).into_owned();
+            ensure!(
+                finished.exit == Exit::Signal(9),
+                "round {round}: {}: {}",
+                finished.exit,
+                finished.stderr
+            );
+            // Neither a wrong value nor an error of CUDA's.
+            ensure!(whole.stdout.starts_with(&finished.stdout), "round {round}: {said}");
+            ensure!(finished.stderr.is_empty(), "round {round}: {}", finished.stderr);
+        }
+    }
+    Ok(())
+}
+
+/// Where it is moved to its pages could not be kept, and would read as zeros.
+fn moved_managed_memory(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "moved")?;
+    let place = Place { shadow: true, ..stage.place() };
+    let job = first_line(place.run(&stage.guest("managed_unmapped"), &["2000", "2"].map(str::to_owned))?)?;
+    std::fs::write(stage.place().cwd().join("move"), "")?;
+    let finished = job.finish()?;
+    let said = String::from_utf8_lossy(&finished.stdout).into_owned();
+    ensure!(finished.exit == Exit::Signal(9), "{}: {}", finished.exit, finished.stderr);
+    ensure!(!said.contains("WRONG"), "{said}");
+    for word in ["mremap", "--managed=coherent", "managed memory of process 2"] {
+        ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
     }
     Ok(())
 }

@@ -24,6 +24,9 @@ pub struct JobRecord {
     /// The most memory of each device that a process may take, bytes, if there is a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<u64>,
+    /// Whether managed memory of processes that have none yet is to have shadow pages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shadows: bool,
     /// The job's tmpfs, beside the bytes of its files.
     pub shared: Vec<Entry>,
     /// CRIU's folder, likewise.
@@ -155,6 +158,13 @@ mod tests {
         let record = read(&sixth).unwrap();
         assert_eq!(record.device_memory, Some(64 << 20));
         assert_eq!(serde_json::to_value(record).unwrap(), sixth);
+
+        // Since it says what is to be had of processes to come, too. Who does not know that gives them coherent memory.
+        let mut seventh = sixth;
+        seventh["shadows"] = json!(true);
+        let record = read(&seventh).unwrap();
+        assert!(record.shadows);
+        assert_eq!(serde_json::to_value(record).unwrap(), seventh);
     }
 
     #[test]

@@ -86,6 +86,12 @@ impl Restart {
         self.record.device_memory
     }
 
+    /// Whether managed memory was to have shadow pages.
+    #[must_use]
+    pub fn shadows(&self) -> bool {
+        self.record.shadows
+    }
+
     /// Finds out whether [`Self::run`] would succeed, changing nothing: the job does not run, this machine has what it needs,
     /// CRIU works, and the device can hold the job's objects and memory at their addresses, which is tried.
     ///

@@ -27,6 +27,9 @@ pub struct JobFacts {
     pub command: Vec<String>,
     /// Which device was asked for.
     pub device: String,
+    /// Whether its managed memory has shadow pages.
+    #[serde(default)]
+    pub shadows: bool,
     /// The folder of its store.
     #[serde(with = "host::raw")]
     pub store: PathBuf,
@@ -217,6 +220,7 @@ mod tests {
             started_ns: 0,
             command: vec!["true".into()],
             device: "soft".into(),
+            shadows: false,
             store: "/store".into(),
             restarted_from: None,
         }

@@ -399,6 +399,7 @@ pub(crate) fn claim(
         started_ns: facts::now_ns(),
         command: command.args.iter().map(ToString::to_string).collect(),
         device: settings.device.clone(),
+        shadows: settings.shadows,
         store: settings.store.clone(),
         restarted_from: restarted_from.clone(),
     };

@@ -1,6 +1,7 @@
 //! Every flag, once: help, man pages and completions are made from these types.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,9 +91,9 @@ pub struct Machine {
     #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Device,
     /// Managed memory: one memory that processor and device have in common (`coherent`), or memory of the device with
-    /// copies for the processor (`shadow`)
-    #[arg(long, value_enum, default_value_t, env = "DORMOUSE_MANAGED")]
-    pub managed: Managed,
+    /// copies for the processor (`shadow`) [default: coherent, or at a restart what the job had]
+    #[arg(long, value_enum, env = "DORMOUSE_MANAGED")]
+    pub managed: Option<Managed>,
     /// Most memory that rings, pinned and managed memory may take [default: 64G, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shared_memory: Option<u64>,
@@ -118,13 +119,25 @@ pub enum Device {
 }
 
 /// How managed memory is had.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
 pub enum Managed {
     /// On the host, where both sides reach it at any moment
-    #[default]
     Coherent,
     /// On the device, with shadow pages that are kept in step
     Shadow,
+}
+
+impl Managed {
+    /// Whether it has shadow pages.
+    pub fn has_shadows(self) -> bool {
+        self == Self::Shadow
+    }
+
+    /// The one that has shadow pages, or the other.
+    pub fn of(shadows: bool) -> Self {
+        if shadows { Self::Shadow } else { Self::Coherent }
+    }
 }
 
 /// Which store.

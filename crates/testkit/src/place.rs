@@ -104,7 +104,6 @@ impl Place<'_> {
     /// The command that continues an image.
     pub fn restart_command(&self, image: &str) -> Command {
         let mut command = self.dormouse("restart");
-        command.args(["--managed", self.managed()]);
         command.args(["--device", self.device.flag()]).arg("--store").arg(self.store()).arg(image);
         command
     }

@@ -303,6 +303,7 @@ impl<'a> Cut<'a> {
             lineage: job.facts.lineage,
             device: job.sessions.target().device.clone(),
             device_memory: job.sessions.target().memory,
+            shadows: job.sessions.target().shadows,
             shared_memory: job.job.tmpfs().size(),
             shared: shared.entries,
             criu: image_entries,

@@ -1,6 +1,6 @@
 //! `dormouse ps`
 
-use crate::flags::Ps;
+use crate::flags::{Managed, Ps};
 use crate::output::{Show, command_line, table, time};
 use checkpoint::Failure;
 use checkpoint::runtime::{self, JobFacts};
@@ -23,6 +23,7 @@ struct Job {
     #[serde(skip)]
     started_ns: u64,
     device: String,
+    managed: Managed,
     store: String,
     command: Vec<String>,
     restarted_from: Option<String>,
@@ -48,6 +49,7 @@ impl From<JobFacts> for Job {
             started: rfc3339(facts.started_ns),
             started_ns: facts.started_ns,
             device: facts.device,
+            managed: Managed::of(facts.shadows),
             store: facts.store.display().to_string(),
             command: facts.command,
             restarted_from: facts.restarted_from,

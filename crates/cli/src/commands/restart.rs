@@ -62,7 +62,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
     let store = store_dir(&flags.store);
     let restart = restart::Restart::open(&store, &flags.image)?;
     let settings = Settings {
-        shadows: flags.machine.managed == Managed::Shadow,
+        shadows: flags.machine.managed.map_or_else(|| restart.shadows(), Managed::has_shadows),
         device: device_for(&flags, &restart)?,
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,

@@ -35,7 +35,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     let settings = Settings {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).map_err(own)?.to_owned(),
-        shadows: flags.machine.managed == Managed::Shadow,
+        shadows: flags.machine.managed.is_some_and(Managed::has_shadows),
         store: store_dir(&flags.store),
         trace: flags.trace.trace,
         regularly: flags.regularly.wanted(),
