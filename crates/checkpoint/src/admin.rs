@@ -183,7 +183,11 @@ pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Re
         _ => Failure::of("the job's supervisor does not answer", &error),
     };
     let stream = UnixStream::connect(socket).map_err(|error| {
-        Failure::new(Kind::NotFound, format!("the job's supervisor does not listen: {error}"))
+        let message = format!(
+            "the job has just ended, or has only begun: nobody answers at {}: {error}",
+            socket.display()
+        );
+        Failure::new(Kind::NotFound, message)
     })?;
     send(&stream, request).map_err(fail)?;
     let listener = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero().get());

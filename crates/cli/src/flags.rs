@@ -99,7 +99,7 @@ pub struct Machine {
     pub shared_memory: Option<u64>,
     /// Most memory of each device that a process of the job may take, and that CUDA tells it of; as much as there is, if
     /// that is less [default: all there is, or at a restart what the job had]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = device_size)]
     pub device_memory: Option<u64>,
 }
 
@@ -389,7 +389,8 @@ fn job_name(text: &str) -> Result<String, String> {
 
 /// A size such as `64G` or `512M`, in bytes.
 fn size(text: &str) -> Result<u64, String> {
-    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let (digits, unit) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
     let shift = match unit.trim_end_matches("iB").trim_end_matches('B').to_ascii_uppercase().as_str() {
         "" => 0,
         "K" => 10,
@@ -398,8 +399,23 @@ fn size(text: &str) -> Result<u64, String> {
         "T" => 40,
         _ => return Err(format!("unknown unit {unit:?}; use K, M, G or T")),
     };
-    let number: u64 = digits.parse().map_err(|_| "expected a size such as 64G".to_owned())?;
-    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(|| "out of range".to_owned())
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
+    let expected = || "expected a size such as 64G or 1.5T".to_owned();
+    let whole: u64 = whole.parse().map_err(|_| expected())?;
+    let part: f64 = format!("0.{part}").parse().map_err(|_| expected())?;
+    let unit = 1_u64 << shift;
+    let bytes = whole.checked_mul(unit).and_then(|bytes| bytes.checked_add((part * unit as f64) as u64));
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "out of range".to_owned())
+}
+
+/// A size of a device, of which less is no use.
+fn device_size(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if bytes < 16 << 20 {
+        Err("16M is the least: code and allocations take whole pages of 2 MiB".to_owned())
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// A time such as `10m`, a second at least.
@@ -433,7 +449,9 @@ mod tests {
         assert_eq!(size("64G"), Ok(64 << 30));
         assert_eq!(size("1MiB"), Ok(1 << 20));
         assert_eq!(size("12"), Ok(12));
-        for bad in ["", "G", "0", "1X", "99999999T"] {
+        assert_eq!(size("1.5G"), Ok(3 << 29));
+        assert!(device_size("4K").is_err() && device_size("16M").is_ok());
+        for bad in ["", "G", "0", "1X", "99999999T", ".", "1..5G", "1.G2", "0.0"] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

@@ -8,6 +8,7 @@ use host::criu::{Capabilities, Resource, Verdict};
 use host::privilege::{self, Capability};
 use indicatif::HumanBytes;
 use serde::Serialize;
+use shadow::Userfault;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -49,6 +50,7 @@ pub fn run(flags: &Doctor) -> Result<Findings, Failure> {
     }
     checks.push(store(&super::store_dir(&flags.store)));
     checks.push(gpu());
+    checks.push(shadow_pages());
     checks.push(found("software-device", "PTX on the CPU: --device soft".to_owned()));
     Ok(Findings { checks })
 }
@@ -85,6 +87,22 @@ fn store(dir: &Path) -> Check {
     let free = dir.ancestors().find_map(|place| rustix::fs::statvfs(place).ok());
     let free = free.map_or(0, |place| place.f_bavail.saturating_mul(place.f_frsize));
     found("store", format!("{}: {there}, {} free", dir.display(), HumanBytes(free)))
+}
+
+/// What `--managed shadow` needs of the kernel.
+fn shadow_pages() -> Check {
+    let opened = Userfault::create().and_then(Userfault::open);
+    let (ok, detail) = match opened {
+        Ok(_) => (true, "a userfaultfd: --managed shadow".to_owned()),
+        Err(error) => {
+            let detail = format!(
+                "no userfaultfd ({error}): managed memory is coherent; --managed shadow needs Linux 5.19, and CAP_SYS_PTRACE or \
+                 vm.unprivileged_userfaultfd = 1"
+            );
+            (false, detail)
+        }
+    };
+    Check { name: "shadow-pages".to_owned(), ok, tested: true, optional: true, detail }
 }
 
 /// The driver itself is not asked: initialising it takes a server's place on the GPU.

@@ -17,12 +17,9 @@ pub fn run(flags: &Server) -> ExitCode {
         open(flags.device, flags.device_memory)
     }) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is_orphaned() => {
-            tracing::debug!("GPU server of session {}: its supervisor is gone", flags.session);
-            ExitCode::FAILURE
-        }
+        // The supervisor has been told and says it, or is gone.
         Err(error) => {
-            tracing::error!("GPU server of session {}: {}", flags.session, checkpoint::Chain(&error));
+            tracing::debug!("GPU server of session {}: {}", flags.session, checkpoint::Chain(&error));
             ExitCode::FAILURE
         }
     }

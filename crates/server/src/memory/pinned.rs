@@ -116,6 +116,8 @@ pub struct PinnedMemory {
     freed: VecDeque<(PinnedRecord, Vec<Marker>)>,
     /// Addresses of registered memory, taken before it is restored.
     claims: Claims,
+    /// Whether it has been said that an allocation found no room.
+    told_full: bool,
 }
 
 impl PinnedMemory {
@@ -133,6 +135,7 @@ impl PinnedMemory {
             slabs: Slabs::default(),
             full_to: window.base,
             freed: VecDeque::new(),
+            told_full: false,
             claims: Claims::default(),
         }
     }
@@ -249,10 +252,17 @@ impl PinnedMemory {
                 if room.has_reserve() { Ok(file) } else { Err(Errno::NOSPC) }
             })
             .map_err(|error| {
-                let code = if error == Errno::NOSPC { CuError::OUT_OF_MEMORY } else { CuError::UNKNOWN };
-                let detail =
-                    format!("{bytes} bytes for {}: {error}; is the job's tmpfs full?", path.display());
-                Failure::new(code, detail)
+                if error != Errno::NOSPC {
+                    return Failure::new(CuError::UNKNOWN, format!("{}: {error}", path.display()));
+                }
+                let detail = format!("{bytes} bytes of pinned or managed memory find no room in the job's shared memory");
+                // Where there is none for a slab there may be for a piece.
+                if matches!(made, File::Whole(_)) && !std::mem::replace(&mut self.told_full, true) {
+                    tracing::warn!(
+                        "{detail}: the program is told that memory is out; `dormouse run --shared-memory SIZE` gives it more"
+                    );
+                }
+                Failure::new(CuError::OUT_OF_MEMORY, detail)
             })
             .and_then(|file| self.map(&file, &made));
         if let Err(failure) = mapped {
