@@ -411,11 +411,7 @@ fn size(text: &str) -> Result<u64, String> {
 /// A size of a device, of which less is no use.
 fn device_size(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
-    if bytes < 16 << 20 {
-        Err("16M is the least: code and allocations take whole pages of 2 MiB".to_owned())
-    } else {
-        Ok(bytes)
-    }
+    if bytes < 1 << 20 { Err("1M is the least".to_owned()) } else { Ok(bytes) }
 }
 
 /// A time such as `10m`, a second at least.
@@ -450,7 +446,7 @@ mod tests {
         assert_eq!(size("1MiB"), Ok(1 << 20));
         assert_eq!(size("12"), Ok(12));
         assert_eq!(size("1.5G"), Ok(3 << 29));
-        assert!(device_size("4K").is_err() && device_size("16M").is_ok());
+        assert!(device_size("4K").is_err() && device_size("1M").is_ok());
         for bad in ["", "G", "0", "1X", "99999999T", ".", "1..5G", "1.G2", "0.0"] {
             assert!(size(bad).is_err(), "{bad}");
         }
