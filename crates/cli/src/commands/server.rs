@@ -3,6 +3,7 @@
 use crate::flags::{Device, Server};
 use backend::Backend;
 use backend_driver::{Driver, DriverUnavailable};
+use rustix::process::{Signal, getpid, kill_process};
 use server::memory::Layout;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,13 +17,20 @@ pub fn run(flags: &Server) -> ExitCode {
     match server::serve(&flags.dir, flags.session, layout, (flags.shares, flags.shadows), || {
         open(flags.device, flags.device_memory)
     }) {
-        Ok(()) => ExitCode::SUCCESS,
-        // The supervisor has been told and says it, or is gone.
+        Ok(()) => end(),
+        Err(error) if error.is_orphaned() => end(),
+        // The supervisor has been told, and says it.
         Err(error) => {
             tracing::debug!("GPU server of session {}: {}", flags.session, checkpoint::Chain(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Ends this process at once. The device library's own way out waits for kernels, and nobody may be left to end a server that waits.
+fn end() -> ExitCode {
+    let _ = kill_process(getpid(), Signal::KILL);
+    ExitCode::SUCCESS
 }
 
 /// The backend for a device, of which no more than so much memory is given; why not, as a sentence.
