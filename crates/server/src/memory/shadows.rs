@@ -184,13 +184,18 @@ impl Shadows {
     }
 
     /// Keeps the pages that were kept before, in a session that was restored. The program may have unmapped some of them, or mapped
-    /// something else over them, if `mappings` says so.
+    /// something else over them; `mappings` is asked when its userfaultfd is there.
     ///
     /// # Errors
     /// As [`Self::keep`].
-    pub(crate) fn keep_again(&self, mappings: Option<&Mappings>) -> Result<()> {
-        let kept = self.records().into_iter().filter(|record| record.kept);
-        kept.into_iter().try_for_each(|record| self.keep_what_is_mapped(record.range.base, mappings))
+    pub(crate) fn keep_again(&self, mappings: impl FnOnce() -> Result<Option<Mappings>>) -> Result<()> {
+        let kept: Vec<_> = self.records().into_iter().filter(|record| record.kept).collect();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        self.await_keeper()?;
+        let mappings = mappings()?;
+        kept.into_iter().try_for_each(|record| self.keep_what_is_mapped(record.range.base, mappings.as_ref()))
     }
 
     /// Forgets a region that the application has mapped no more. `None` where none begins.

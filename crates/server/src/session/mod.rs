@@ -216,11 +216,14 @@ impl Session {
     /// # Errors
     /// When the kernel does not tell of its faults, or what the application has mapped cannot be read.
     pub fn keep_shadows_again(&self) -> Result<()> {
-        let mappings = self.application.get().map(Application::mappings).transpose().map_err(|error| {
-            let detail = format!("what the application has mapped cannot be read: {error}");
-            Failure::new(CuError::UNKNOWN, detail)
-        })?;
-        self.shadows.keep_again(mappings.as_ref())
+        // It has been told of before its userfaultfd was given.
+        let mappings = || {
+            self.application.get().map(Application::mappings).transpose().map_err(|error| {
+                let detail = format!("what the application has mapped cannot be read: {error}");
+                Failure::new(CuError::UNKNOWN, detail)
+            })
+        };
+        self.shadows.keep_again(mappings)
     }
 
     /// Tells the application that messages are taken.
