@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::job::{Job, LIMIT};
+use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place};
 
@@ -90,7 +91,7 @@ fn offered(stderr: &str) -> anyhow::Result<&str> {
 /// A program that reads and writes managed memory with shadow pages most of the time: it must never find zeros there.
 fn a_killed_server_takes_managed_memory(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "managed-lost")?;
-    let place = Place { shadow: true, ..stage.place() };
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
     let args = ["80", "8"].map(str::to_owned);
     let guest = stage.guest("managed_pages");
     let whole = place.run(&guest, &args)?.finish()?;
@@ -118,9 +119,9 @@ fn a_killed_server_takes_managed_memory(device: Device) -> anyhow::Result<()> {
 fn a_killed_supervisor_takes_the_program(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "orphaned")?;
     let guest = stage.guest("managed_pages");
-    for shadow in [true, false] {
-        let place = Place { shadow, ..stage.place() };
-        let args = if shadow { ["80", "8"] } else { ["300", "8"] }.map(str::to_owned);
+    for managed in [Managed::Shadow, Managed::Coherent] {
+        let place = Place { managed: Some(managed), ..stage.place() };
+        let args = if managed == Managed::Shadow { ["80", "8"] } else { ["300", "8"] }.map(str::to_owned);
         let whole = place.run(&guest, &args)?.finish()?;
         ensure!(whole.exit == Exit::Code(0), "{}: {}", whole.exit, whole.stderr);
         for round in 0..4 {
@@ -147,7 +148,7 @@ fn a_killed_supervisor_takes_the_program(device: Device) -> anyhow::Result<()> {
 /// Where it is moved to its pages could not be kept, and would read as zeros.
 fn moved_managed_memory(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "moved")?;
-    let place = Place { shadow: true, ..stage.place() };
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
     let job = first_line(place.run(&stage.guest("managed_unmapped"), &["2000", "2"].map(str::to_owned))?)?;
     std::fs::write(stage.place().cwd().join("move"), "")?;
     let finished = job.finish()?;
@@ -166,7 +167,7 @@ fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {
         return Ok(());
     }
     let stage = Stage::on(device, "unpermitted")?;
-    let place = Place { shadow: true, ..stage.place() };
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
     let script = "exec setpriv --bounding-set=-sys_ptrace --inh-caps=-sys_ptrace \"$0\" 10 4";
     let guest = stage.guest("managed").display().to_string();
     let args = ["-c".to_owned(), script.to_owned(), guest];
@@ -181,7 +182,7 @@ fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {
 /// More regions than the server can have files open for those with shadow pages.
 fn few_descriptors(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "descriptors")?;
-    let place = Place { shadow: true, ..stage.place() };
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
     let (guest, args) = (stage.guest("managed_small"), ["4", "500"].map(str::to_owned));
     let whole = place.run(&guest, &args)?.finish()?;
     let command = place.run_command(&guest, &args);

@@ -45,7 +45,7 @@ impl Stage {
             kit: &self.kit,
             device: self.device,
             name: &self.name,
-            shadow: false,
+            managed: None,
             device_memory: None,
             folder: self.folder.path(),
         }

@@ -5,6 +5,7 @@ use crate::folder::Entry;
 use crate::sessions::SessionRecord;
 use image::{Lineage, Manifest};
 use serde::{Deserialize, Serialize};
+use server::memory::Managed;
 
 /// What the supervisor records in an image, as [`image::ObjectKind::HostRecord`], in JSON. A reader skips fields it does not know.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,13 +25,25 @@ pub struct JobRecord {
     /// The most memory of each device that a process may take, bytes, if there is a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<u64>,
-    /// Whether managed memory of processes that have none yet is to have shadow pages.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// How managed memory of processes that have none yet is had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<Managed>,
+    /// In place of that, once: whether it is to have shadow pages.
+    #[serde(default, skip_serializing)]
     pub shadows: bool,
     /// The job's tmpfs, beside the bytes of its files.
     pub shared: Vec<Entry>,
     /// CRIU's folder, likewise.
     pub criu: Vec<Entry>,
+}
+
+impl JobRecord {
+    /// How managed memory of processes that have none yet is had.
+    #[must_use]
+    pub fn managed(&self) -> Managed {
+        let once = if self.shadows { Managed::Shadow } else { Managed::Coherent };
+        self.managed.unwrap_or(once)
+    }
 }
 
 /// All that is looked at before the versions are known to fit.
@@ -161,10 +174,15 @@ mod tests {
 
         // Since it says what is to be had of processes to come, too. Who does not know that gives them coherent memory.
         let mut seventh = sixth;
+        assert_eq!(read(&seventh).unwrap().managed(), Managed::Coherent);
         seventh["shadows"] = json!(true);
-        let record = read(&seventh).unwrap();
-        assert!(record.shadows);
-        assert_eq!(serde_json::to_value(record).unwrap(), seventh);
+        assert_eq!(read(&seventh).unwrap().managed(), Managed::Shadow);
+        let mut eighth = seventh;
+        eighth.as_object_mut().unwrap().remove("shadows");
+        eighth["managed"] = json!("auto");
+        let record = read(&eighth).unwrap();
+        assert_eq!(record.managed(), Managed::Auto);
+        assert_eq!(serde_json::to_value(record).unwrap(), eighth);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::way_back::{Newest, WayBack};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
 use server::control::Ask;
+use server::memory::Managed;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -86,10 +87,10 @@ impl Restart {
         self.record.device_memory
     }
 
-    /// Whether managed memory was to have shadow pages.
+    /// How managed memory was had.
     #[must_use]
-    pub fn shadows(&self) -> bool {
-        self.record.shadows
+    pub fn managed(&self) -> Managed {
+        self.record.managed()
     }
 
     /// Finds out whether [`Self::run`] would succeed, changing nothing: the job does not run, this machine has what it needs,
@@ -111,7 +112,8 @@ impl Restart {
         let tmpfs = tmpfs(shared_memory)?;
         self.load_shared(&tmpfs, &Meter::silent())?;
         let way_back = Arc::new(WayBack::new(self.job().to_owned(), None));
-        let target = Destination { device: device.to_owned(), shadows: false, memory: device_memory };
+        let target =
+            Destination { device: device.to_owned(), managed: Managed::Coherent, memory: device_memory };
         let sessions = Sessions::new(tmpfs.path(), target, way_back, None);
         match self.restore_sessions(&sessions) {
             // The servers end here.

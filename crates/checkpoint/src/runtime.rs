@@ -6,6 +6,7 @@ use crate::lineage::Life;
 use crate::lock;
 use image::Lineage;
 use serde::{Deserialize, Serialize};
+use server::memory::Managed;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,9 +28,9 @@ pub struct JobFacts {
     pub command: Vec<String>,
     /// Which device was asked for.
     pub device: String,
-    /// Whether its managed memory has shadow pages.
+    /// How its managed memory is had.
     #[serde(default)]
-    pub shadows: bool,
+    pub managed: Managed,
     /// The folder of its store.
     #[serde(with = "host::raw")]
     pub store: PathBuf,
@@ -220,7 +221,7 @@ mod tests {
             started_ns: 0,
             command: vec!["true".into()],
             device: "soft".into(),
-            shadows: false,
+            managed: Managed::default(),
             store: "/store".into(),
             restarted_from: None,
         }

@@ -62,7 +62,7 @@ impl ServerProcess {
             .arg(dir)
             .args(["--session", &session.to_string(), "--device", &target.device])
             .args(broker.is_some().then_some("--shares"))
-            .args(target.shadows.then_some("--shadows"))
+            .args(["--managed", target.managed.name()])
             .args(target.memory.map(|bytes| format!("--device-memory={bytes}")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

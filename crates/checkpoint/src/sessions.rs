@@ -15,6 +15,7 @@ use rustix::process::{
 };
 use serde::{Deserialize, Serialize};
 use server::control::{Answer, Ask, Start};
+use server::memory::Managed;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -78,8 +79,8 @@ impl Session {
 pub struct Destination {
     /// The value of `--device`.
     pub device: String,
-    /// Whether managed memory is to have shadow pages.
-    pub shadows: bool,
+    /// How managed memory is had.
+    pub managed: Managed,
     /// The most memory of each device that a process may take, bytes.
     pub memory: Option<u64>,
 }
@@ -274,7 +275,8 @@ impl Sessions {
             .ok_or_else(|| Failure::new(Kind::Failed, "the process has no GPU session"))
             .and_then(|session| {
                 let userfault = userfault.ok_or_else(|| Failure::new(Kind::Failed, "it has none"))?;
-                if !(self.target.shadows || session.record.shadows) || !is_userfaultfd(&userfault) {
+                let asked = self.target.managed != Managed::Coherent || session.record.shadows;
+                if !asked || !is_userfaultfd(&userfault) {
                     return Err(Failure::new(Kind::Failed, "nobody has asked for it"));
                 }
                 self.give_userfault(&session, userfault).map(|()| session.record.number)

@@ -12,6 +12,7 @@ use crate::stores::check_store;
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use image::{Command, ImageId, Lineage, RawPath};
+use server::memory::Managed;
 use std::fs;
 use std::io::{self, BufReader};
 use std::net::Shutdown;
@@ -56,8 +57,8 @@ pub struct Settings {
     pub name: Name,
     /// Where calls go: `gpu` or `soft`.
     pub device: String,
-    /// Whether managed memory is to have shadow pages.
-    pub shadows: bool,
+    /// How managed memory is had.
+    pub managed: Managed,
     /// The folder of its store.
     pub store: PathBuf,
     /// Whether it is the one that every command looks in anyway.
@@ -74,7 +75,7 @@ pub struct Settings {
 
 impl Settings {
     pub(crate) fn target(&self) -> Destination {
-        Destination { device: self.device.clone(), shadows: self.shadows, memory: self.device_memory }
+        Destination { device: self.device.clone(), managed: self.managed, memory: self.device_memory }
     }
 }
 
@@ -399,7 +400,7 @@ pub(crate) fn claim(
         started_ns: facts::now_ns(),
         command: command.args.iter().map(ToString::to_string).collect(),
         device: settings.device.clone(),
-        shadows: settings.shadows,
+        managed: settings.managed,
         store: settings.store.clone(),
         restarted_from: restarted_from.clone(),
     };
@@ -490,7 +491,7 @@ mod tests {
         let settings = Settings {
             name,
             device: "soft".into(),
-            shadows: false,
+            managed: Managed::default(),
             store: "/store".into(),
             store_is_default: false,
             shared_memory: 0,

@@ -1,7 +1,8 @@
 //! Every flag, once: help, man pages and completions are made from these types.
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
+use server::memory::Managed;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,9 +91,10 @@ pub struct Machine {
     /// The GPU to use: `gpu`, the software device (`soft`), or whichever there is
     #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Device,
-    /// Managed memory: one memory that processor and device have in common (`coherent`), or memory of the device with
-    /// copies for the processor (`shadow`) [default: coherent, or at a restart what the job had]
-    #[arg(long, value_enum, env = "DORMOUSE_MANAGED")]
+    /// Managed memory: one memory that processor and device have in common (`coherent`), memory of the device with copies
+    /// for the processor (`shadow`), or the one for regions of up to 1 MiB and the other for larger ones (`auto`)
+    /// [default: auto, or at a restart what the job had]
+    #[arg(long, value_parser = managed(), env = "DORMOUSE_MANAGED")]
     pub managed: Option<Managed>,
     /// Most memory that rings, pinned and managed memory may take [default: 64G, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -116,28 +118,6 @@ pub enum Device {
     /// Dormouse's own driver, of the job that this job is in: what needs a driver runs where there is none
     #[value(hide = true)]
     Nested,
-}
-
-/// How managed memory is had.
-#[derive(ValueEnum, Serialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
-pub enum Managed {
-    /// On the host, where both sides reach it at any moment
-    Coherent,
-    /// On the device, with shadow pages that are kept in step
-    Shadow,
-}
-
-impl Managed {
-    /// Whether it has shadow pages.
-    pub fn has_shadows(self) -> bool {
-        self == Self::Shadow
-    }
-
-    /// The one that has shadow pages, or the other.
-    pub fn of(shadows: bool) -> Self {
-        if shadows { Self::Shadow } else { Self::Coherent }
-    }
 }
 
 /// Which store.
@@ -374,12 +354,22 @@ pub struct Server {
     /// Whether there are other sessions to share with
     #[arg(long)]
     pub shares: bool,
-    /// Whether managed memory has shadow pages
-    #[arg(long)]
-    pub shadows: bool,
+    /// Which managed memory has shadow pages
+    #[arg(long, value_parser = managed())]
+    pub managed: Managed,
     /// The most memory of each device, bytes
     #[arg(long)]
     pub device_memory: Option<u64>,
+}
+
+/// How managed memory is had.
+fn managed() -> impl TypedValueParser<Value = Managed> {
+    let values = Managed::ALL.map(|(_, name, help)| PossibleValue::new(name).help(help));
+    // None but these get so far.
+    let parse = |chosen: String| {
+        Managed::ALL.iter().find(|(_, name, _)| *name == chosen).map(|(managed, ..)| *managed)
+    };
+    PossibleValuesParser::new(values).try_map(move |chosen| parse(chosen).ok_or("no such kind"))
 }
 
 /// What can name a job.

@@ -194,7 +194,7 @@ fn jobs_are_as_documented() {
         started_ns: 1,
         command: vec!["train".into()],
         device: "soft".into(),
-        shadows: false,
+        managed: server::memory::Managed::default(),
         store: "/store".into(),
         restarted_from,
     };

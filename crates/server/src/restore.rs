@@ -4,6 +4,7 @@ use crate::buffers::BufferPool;
 use crate::capture::STATE_MAX;
 use crate::failure::Failure;
 use crate::heaps::HeapRecord;
+use crate::memory::Managed;
 use crate::memory::{Claims, PinnedRecord, RestoreError as MemoryError};
 use crate::objects::{
     Context, ContextRecord, ContextSettings, EventRecord, Function, Green, GreenRecord, Image, Kernel,
@@ -168,13 +169,13 @@ impl Session {
     pub fn restore(
         backend: Arc<dyn Backend>,
         link: Arc<ServerSession>,
-        (dir, sharing, shadows): (PathBuf, Arc<Sharing>, bool),
+        (dir, sharing, managed): (PathBuf, Arc<Sharing>, Managed),
         prepared: Prepared,
         image: &store::Image,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Arc<Self>> {
         let Prepared { session: session_id, state, images, claims } = prepared;
-        let config = Config { dir, layout: state.layout, sharing, shadows };
+        let config = Config { dir, layout: state.layout, sharing, managed };
         let made = Self::new(backend, link, config, state.turn);
         for (memory, arena) in made.devices.iter().zip(&state.arenas) {
             if let Some(arena) = arena {
@@ -222,7 +223,8 @@ impl Session {
         state: &[u8],
     ) -> Result<()> {
         let (state, images) = SessionState::from_bytes(state)?;
-        let config = Config { dir, layout: state.layout, sharing: Sharing::rehearsal(), shadows: false };
+        let sharing = Sharing::rehearsal();
+        let config = Config { dir, layout: state.layout, sharing, managed: Managed::Coherent };
         let made = Self::new(backend, link, config, state.turn);
         for (memory, arena) in made.devices.iter().zip(&state.arenas) {
             if let Some(arena) = arena {

@@ -4,6 +4,7 @@ use crate::again;
 use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Taken};
 use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use crate::memory::Layout;
+use crate::memory::Managed;
 use crate::restore::{Prepared, RestoreError};
 use crate::session::{Config, Rings, Session};
 use crate::sharing::Sharing;
@@ -102,7 +103,7 @@ impl Supervisor {
 
 /// Serves one application process until its supervisor ends it: session number `session`, whose files lie in `dir`, on
 /// the device that `open` gives; a new session's memory is laid out by `layout`. The supervisor is on file descriptor 3, and if
-/// the session `shares` with others, its broker on 4. Managed memory has `shadows` if that is wanted.
+/// the session `shares` with others, its broker on 4. Managed memory is had as `managed` says.
 ///
 /// # Errors
 /// [`ServeError`]; the supervisor has been told, if it is still there.
@@ -110,7 +111,7 @@ pub fn serve(
     dir: &Path,
     session: u32,
     layout: Layout,
-    (shares, shadows): (bool, bool),
+    (shares, managed): (bool, Managed),
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
     raise_descriptors();
@@ -119,7 +120,7 @@ pub fn serve(
     // SAFETY: the same.
     let broker = shares.then(|| unsafe { OwnedFd::from_raw_fd(BROKER_FD) });
     let start = again::start();
-    serve_on(Ends { control, broker, shadows, start, again: again::begin }, dir, session, layout, open)
+    serve_on(Ends { control, broker, managed, start, again: again::begin }, dir, session, layout, open)
 }
 
 /// Lets this process have as many descriptors as it may: each region of managed memory with shadow pages has a file that is open.
@@ -136,8 +137,8 @@ pub struct Ends {
     pub control: OwnedFd,
     /// That of its broker.
     pub broker: Option<OwnedFd>,
-    /// Whether managed memory is to have shadow pages.
-    pub shadows: bool,
+    /// Which managed memory is to have shadow pages.
+    pub managed: Managed,
     /// What the supervisor has said already.
     pub start: Option<Start>,
     /// Begins the process again, if it can: addresses that it needs are taken, and it gets others then.
@@ -155,7 +156,7 @@ pub fn serve_on(
     layout: Layout,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
-    let Ends { control, broker, shadows, start, again } = ends;
+    let Ends { control, broker, managed, start, again } = ends;
     let mut supervisor = Supervisor::on(control)?;
     let Some(start) = start.map_or_else(|| supervisor.from.receive(), |start| Ok(Some(start)))? else {
         return Ok(());
@@ -176,7 +177,7 @@ pub fn serve_on(
         Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
         Start::Fresh => {
             let link = ServerSession::create(dir)?;
-            let config = Config { dir: dir.to_owned(), layout, sharing, shadows };
+            let config = Config { dir: dir.to_owned(), layout, sharing, managed };
             let made = Session::new(backend, link, config, 0);
             let mut server = Server { session: made, number: session, rings: None, ready: None, taken: None };
             server.start()?;
@@ -184,7 +185,7 @@ pub fn serve_on(
         }
         Start::Restore { .. } => {
             let Some((opened, prepared)) = prepared else { return Ok(()) };
-            let made = restore(&supervisor, (dir, sharing, shadows), session, backend, (&opened, prepared))?;
+            let made = restore(&supervisor, (dir, sharing, managed), session, backend, (&opened, prepared))?;
             // The session goes on without its image, which may be removed.
             drop(opened);
             Server { session: made, number: session, rings: None, ready: None, taken: None }
@@ -212,7 +213,7 @@ fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared
 
 fn restore(
     supervisor: &Supervisor,
-    (dir, sharing, shadows): (&Path, Arc<Sharing>, bool),
+    (dir, sharing, managed): (&Path, Arc<Sharing>, Managed),
     session: u32,
     backend: Arc<dyn Backend>,
     (opened, prepared): (&store::Image, Prepared),
@@ -220,7 +221,7 @@ fn restore(
     let total = opened.manifest().stored.total;
     let told = Mutex::new((0, 0));
     let link = ServerSession::attach(dir)?;
-    Session::restore(backend, link, (dir.to_owned(), sharing, shadows), prepared, opened, &|bytes| {
+    Session::restore(backend, link, (dir.to_owned(), sharing, managed), prepared, opened, &|bytes| {
         let mut told = crate::lock(&told);
         told.0 += bytes;
         if told.0 - told.1 >= PROGRESS {

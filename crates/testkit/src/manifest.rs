@@ -54,9 +54,8 @@ pub struct Guest {
     /// It holds what a real GPU's driver keeps to itself: there each of its checkpoints is refused with this word, and nothing else
     /// happens.
     pub refused_on_gpu: Option<String>,
-    /// Whether its managed memory has shadow pages (`--managed=shadow`).
-    #[serde(default)]
-    pub shadow: bool,
+    /// How its managed memory is had (`--managed`), if that is chosen.
+    pub managed: Option<Managed>,
     /// How many MiB of a device it may take, if not all (`--device-memory`).
     device_memory: Option<u32>,
     /// The same where the device is no GPU.
@@ -69,6 +68,27 @@ pub struct Guest {
     /// What device code is embedded.
     #[serde(default)]
     pub code: Code,
+}
+
+/// How managed memory is had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Managed {
+    /// In the host's memory.
+    Coherent,
+    /// On the device, with shadow pages.
+    Shadow,
+}
+
+impl Managed {
+    /// The value of `--managed`.
+    #[must_use]
+    pub fn flag(self) -> &'static str {
+        match self {
+            Self::Coherent => "coherent",
+            Self::Shadow => "shadow",
+        }
+    }
 }
 
 /// Which tests run a guest.

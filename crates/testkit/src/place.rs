@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::job::Job;
 use crate::kit::Kit;
+use crate::manifest::Managed;
 use crate::tree;
 
 /// Where calls go.
@@ -47,8 +48,8 @@ pub struct Place<'a> {
     pub device: Device,
     /// The job's name.
     pub name: &'a str,
-    /// Whether its managed memory has shadow pages.
-    pub shadow: bool,
+    /// The value of `--managed`, if it is given.
+    pub managed: Option<Managed>,
     /// How many MiB of a device its processes may take, if not all.
     pub device_memory: Option<u32>,
     /// The folder that holds its store and, in `cwd`, its working directory.
@@ -73,17 +74,12 @@ impl Place<'_> {
         command
     }
 
-    /// The value of `--managed`.
-    fn managed(&self) -> &'static str {
-        if self.shadow { "shadow" } else { "coherent" }
-    }
-
     /// The command that runs a program under Dormouse.
     pub fn run_command(&self, program: &Path, args: &[String]) -> Command {
         let mut command = self.dormouse("run");
-        command.args(["--managed", self.managed()]);
         command.args(["--name", self.name, "--device", self.device.flag()]).arg("--store").arg(self.store());
-        // A restart is not told: it gets as much as the job had.
+        // A restart is told neither: it has what the job had.
+        command.args(self.managed.map(|managed| format!("--managed={}", managed.flag())));
         command.args(self.device_memory.map(|memory| format!("--device-memory={memory}M")));
         command.arg("--").arg(program).args(args);
         command

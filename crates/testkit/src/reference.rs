@@ -49,7 +49,7 @@ impl Reference {
                 kit,
                 device,
                 name: job,
-                shadow: guest.shadow,
+                managed: guest.managed,
                 device_memory: guest.device_memory(device == Device::Gpu),
                 folder: &folder,
             };

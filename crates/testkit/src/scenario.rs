@@ -86,7 +86,7 @@ impl Case<'_> {
                 kit: self.kit,
                 device: self.device,
                 name: self.job,
-                shadow: self.guest.shadow,
+                managed: self.guest.managed,
                 device_memory: self.guest.device_memory(self.device == Device::Gpu),
                 folder: &folder,
             };

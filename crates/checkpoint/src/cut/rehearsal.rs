@@ -6,6 +6,7 @@ use crate::sessions::Destination;
 use crate::supervisor::Supervisor;
 use crate::work::WorkFolder;
 use server::control::{Answer, Ask, Start};
+use server::memory::Managed;
 use std::path::{Path, PathBuf};
 
 /// Replays every object table in a fresh server and compares the addresses. `Some` with a sentence when that could not be tried,
@@ -41,7 +42,7 @@ fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Option<
 
 fn replay(job: &Supervisor, state: &Path) -> Result<(), Failure> {
     let work = WorkFolder::new(0)?;
-    let target = Destination { shadows: false, ..job.sessions.target().clone() };
+    let target = Destination { managed: Managed::Coherent, ..job.sessions.target().clone() };
     let mut server = ServerProcess::start(0, &work.session(), &target, &Start::Rehearsal, None)?;
     match server.answer(&mut |_, _| {})? {
         Answer::Ready { .. } => {}

@@ -1,10 +1,11 @@
 //! `dormouse ps`
 
-use crate::flags::{Managed, Ps};
+use crate::flags::Ps;
 use crate::output::{Show, command_line, table, time};
 use checkpoint::Failure;
 use checkpoint::runtime::{self, JobFacts};
 use serde::Serialize;
+use server::memory::Managed;
 use std::io::{self, Write};
 use store::report::rfc3339;
 
@@ -49,7 +50,7 @@ impl From<JobFacts> for Job {
             started: rfc3339(facts.started_ns),
             started_ns: facts.started_ns,
             device: facts.device,
-            managed: Managed::of(facts.shadows),
+            managed: facts.managed,
             store: facts.store.display().to_string(),
             command: facts.command,
             restarted_from: facts.restarted_from,

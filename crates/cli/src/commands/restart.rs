@@ -2,7 +2,7 @@
 
 use super::{device, store_dir};
 use crate::exit::OWN_FAILURE;
-use crate::flags::{self, Managed, Restart};
+use crate::flags::{self, Restart};
 use crate::output::{Show, complain, finish, tell_end};
 use checkpoint::admin::Event;
 use checkpoint::restart::{self, Progress};
@@ -62,7 +62,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
     let store = store_dir(&flags.store);
     let restart = restart::Restart::open(&store, &flags.image)?;
     let settings = Settings {
-        shadows: flags.machine.managed.map_or_else(|| restart.shadows(), Managed::has_shadows),
+        managed: flags.machine.managed.unwrap_or_else(|| restart.managed()),
         device: device_for(&flags, &restart)?,
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,

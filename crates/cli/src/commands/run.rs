@@ -2,7 +2,7 @@
 
 use super::{device, shim, store_dir};
 use crate::exit::OWN_FAILURE;
-use crate::flags::{Managed, Run};
+use crate::flags::Run;
 use crate::output::{complain, tell_end};
 use checkpoint::supervisor::{self, Ended, Name, Settings};
 use checkpoint::{Failure, Kind};
@@ -35,7 +35,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     let settings = Settings {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).map_err(own)?.to_owned(),
-        shadows: flags.machine.managed.is_some_and(Managed::has_shadows),
+        managed: flags.machine.managed.unwrap_or_default(),
         store: store_dir(&flags.store),
         trace: flags.trace.trace,
         regularly: flags.regularly.wanted(),

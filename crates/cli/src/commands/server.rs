@@ -14,7 +14,7 @@ pub fn run(flags: &Server) -> ExitCode {
         Device::Nested => Layout::nested(flags.session),
         _ => Layout::of_session(flags.session),
     };
-    match server::serve(&flags.dir, flags.session, layout, (flags.shares, flags.shadows), || {
+    match server::serve(&flags.dir, flags.session, layout, (flags.shares, flags.managed), || {
         open(flags.device, flags.device_memory)
     }) {
         Ok(()) => end(),

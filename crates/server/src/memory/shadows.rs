@@ -1,6 +1,7 @@
 //! Managed memory by shadow pages (`docs/shadow-pages.md`): device memory here, and in the application, at the same address, a file
 //! whose pages are kept in step with it.
 
+use super::managed::Managed;
 use super::staging::Staging;
 use crate::application::Mappings;
 use crate::buffers::BufferPool;
@@ -51,8 +52,8 @@ pub struct ShadowRecord {
 
 /// The managed memory of a session.
 pub struct Shadows {
-    /// Whether there is to be any.
-    wanted: bool,
+    /// Which of it is to have shadow pages.
+    managed: Managed,
     dir: PathBuf,
     side: Arc<Side>,
     live: Mutex<BTreeMap<u64, ShadowRecord>>,
@@ -67,9 +68,9 @@ pub struct Shadows {
 impl Shadows {
     /// None yet; files will be in `dir`.
     #[must_use]
-    pub(crate) fn new(pool: &Arc<BufferPool>, dir: PathBuf, wanted: bool) -> Self {
+    pub(crate) fn new(pool: &Arc<BufferPool>, dir: PathBuf, managed: Managed) -> Self {
         Self {
-            wanted,
+            managed,
             dir,
             side: Arc::new(Side {
                 staging: Staging::new(pool),
@@ -91,10 +92,15 @@ impl Shadows {
         let _ = self.side.session.set(session);
     }
 
-    /// Whether managed memory is to be kept this way.
+    /// Whether a new region of so many bytes is to be kept this way.
     #[must_use]
-    pub fn are_wanted(&self) -> bool {
-        self.wanted || !lock(&self.live).is_empty()
+    pub fn are_wanted(&self, bytes: u64) -> bool {
+        // A program that has some already, from before a restart with another choice, goes on as if nothing had been chosen.
+        let managed = match self.managed {
+            Managed::Coherent if !lock(&self.live).is_empty() => Managed::default(),
+            chosen => chosen,
+        };
+        managed.has_shadows(bytes)
     }
 
     /// Makes a region of zeros, as fresh managed memory is everywhere.

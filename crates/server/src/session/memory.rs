@@ -114,11 +114,11 @@ impl Execute for wire::MemAlloc {
 
 impl Execute for wire::ManagedAlloc {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        if !session.shadows.are_wanted() {
-            return Ok(0);
-        }
         if self.bytes == 0 {
             return Err(CuError::INVALID_VALUE.into());
+        }
+        if !session.shadows.are_wanted(self.bytes) {
+            return Ok(0);
         }
         // Whole pages, wherever a small allocation begins.
         let pages = self.bytes.checked_next_multiple_of(PAGE).ok_or(CuError::OUT_OF_MEMORY)?;

@@ -46,7 +46,9 @@ use crate::buffers::BufferPool;
 use crate::capture::Changes;
 use crate::failure::{Failure, Result};
 use crate::gate::Gate;
-use crate::memory::{DeviceMemory, Imports, Layout, PINNED_BYTES, PinnedMemory, Shadows, VirtualMemory};
+use crate::memory::{
+    DeviceMemory, Imports, Layout, Managed, PINNED_BYTES, PinnedMemory, Shadows, VirtualMemory,
+};
 use crate::objects::{Context, Function, Placer, Stream, StreamKey, StreamRecord, Table};
 use crate::sharing::{Giver, Sharing};
 use crate::{lock, read, write};
@@ -68,8 +70,8 @@ pub struct Config {
     pub layout: Layout,
     /// The way to the job's other sessions.
     pub sharing: Arc<Sharing>,
-    /// Whether managed memory is to have shadow pages.
-    pub shadows: bool,
+    /// Which managed memory is to have shadow pages.
+    pub managed: Managed,
 }
 
 /// A session. All its methods may be called from any thread.
@@ -153,7 +155,7 @@ impl Session {
         let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };
         let ending = Arc::new(AtomicBool::new(false));
         let buffers = BufferPool::new(&backend);
-        let shadows = Shadows::new(&buffers, config.dir.clone(), config.shadows);
+        let shadows = Shadows::new(&buffers, config.dir.clone(), config.managed);
         let shadows = Arc::new(shadows);
         let windows = (0..backend.devices().len()).map(|device| config.layout.imports(device));
         let imports = Imports::new(Arc::clone(&backend), Arc::clone(&config.sharing), windows);

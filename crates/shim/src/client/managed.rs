@@ -16,6 +16,15 @@ use super::{forking, pinned, reserved};
 /// Shadows are whole pages.
 const PAGE: u64 = 4096;
 
+/// What is known of managed memory with shadow pages.
+#[derive(Default)]
+pub struct Shadowed {
+    /// Whether the server has the userfaultfd.
+    given: bool,
+    /// Allocations of up to so many bytes are coherent.
+    coherent: u64,
+}
+
 /// Bytes of one managed allocation.
 pub struct Managed {
     advice: Arc<Mutex<Advised>>,
@@ -63,14 +72,11 @@ impl Call<'_> {
         let context = Arc::clone(self.context()?);
         let session = self.session;
         // Held, so that one thread finds out.
-        let mut known = session.has_shadows.lock().unwrap_or_else(PoisonError::into_inner);
-        if *known != Some(false) {
-            match self.allocate_shadowed(&context, bytes, holder, known.is_some()) {
-                Ok(Some(address)) => {
-                    *known = Some(true);
-                    return Ok(address);
-                }
-                Ok(None) => *known = Some(false),
+        let mut known = session.shadowed.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes > known.coherent {
+            match self.allocate_shadowed(&context, bytes, holder, &mut known) {
+                Ok(Some(address)) => return Ok(address),
+                Ok(None) => {}
                 // What finds no room on the device is in the host's memory.
                 Err(CuError::OUT_OF_MEMORY) => {}
                 Err(error) => return Err(error),
@@ -98,21 +104,22 @@ impl Call<'_> {
         })
     }
 
-    /// Allocates managed memory with shadow pages; `None` where it is to be coherent. `given`: the server has the userfaultfd.
+    /// Allocates managed memory with shadow pages; `None` where it is to be coherent.
     fn allocate_shadowed(
         &mut self,
         context: &Arc<Context>,
         bytes: u64,
         holder: Holder,
-        given: bool,
+        known: &mut Shadowed,
     ) -> CuResult<Option<u64>> {
         let id = PinnedId(self.session.next_id());
         let address = self.ask(&ManagedAlloc { ctx: context.id, managed: id, bytes })?;
         if address == 0 {
+            known.coherent = bytes;
             return Ok(None);
         }
         // A child would have it, if it came before it is given away.
-        let given = match given {
+        let given = match known.given {
             true => Ok(()),
             false => {
                 let _alone = forking::moving(self.session);
@@ -120,8 +127,12 @@ impl Call<'_> {
             }
         };
         let kept = match given {
-            Ok(()) => self.keep_shadow(id, address, bytes).map(Some),
+            Ok(()) => {
+                known.given = true;
+                self.keep_shadow(id, address, bytes).map(Some)
+            }
             Err(error) => {
+                known.coherent = u64::MAX;
                 let text = format!(
                     "managed memory is coherent, on the host's side of the bus, as with --managed=coherent: {error}. On the device \
                      it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1"

@@ -147,8 +147,8 @@ pub struct Session {
     pub memory: Memory,
     /// Files that small allocations share.
     pub slabs: Slabs,
-    /// Whether managed memory has shadow pages, once that is known.
-    pub has_shadows: Mutex<Option<bool>>,
+    /// Which managed memory has shadow pages, as far as that is known.
+    pub shadowed: Mutex<managed::Shadowed>,
     /// Graphs, captures, executable graphs.
     pub graphs: graph::Registry,
     /// Host callbacks under way.
@@ -216,7 +216,7 @@ impl Session {
             moving: Mutex::default(),
             memory: Memory::default(),
             slabs: Slabs::default(),
-            has_shadows: Mutex::default(),
+            shadowed: Mutex::default(),
             graphs: graph::Registry::default(),
             identities,
             highest_id: AtomicU32::new(0),

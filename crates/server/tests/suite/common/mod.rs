@@ -9,6 +9,7 @@ pub use images::{ANYWHERE, Begun, Images, LONG, SESSION, manifest, rehearse, reh
 use backend::Backend;
 use backend_soft::{Options, SoftBackend};
 use server::memory::Layout;
+use server::memory::Managed;
 use server::session::{Config, Rings, Session};
 use server::sharing::Sharing;
 use std::os::unix::net::UnixStream;
@@ -39,7 +40,13 @@ fn backend_of(memory: u64) -> Arc<dyn Backend> {
 
 /// What a server has to do with its supervisor, and with nobody else.
 pub fn ends(control: UnixStream) -> server::Ends {
-    server::Ends { control: control.into(), broker: None, shadows: false, start: None, again: |_| {} }
+    server::Ends {
+        control: control.into(),
+        broker: None,
+        managed: Managed::Coherent,
+        start: None,
+        again: |_| {},
+    }
 }
 
 /// A layout that no other test of the process uses.
@@ -68,45 +75,45 @@ pub const CTX: ContextId = ContextId(1);
 impl App {
     /// A fresh session.
     pub fn start() -> Self {
-        Self::start_on(backend(), Sharing::alone(), false)
+        Self::start_on(backend(), Sharing::alone(), Managed::Coherent)
     }
 
-    fn start_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, shadows: bool) -> Self {
+    fn start_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, managed: Managed) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
         let link = ServerSession::create(dir.path()).unwrap();
-        let config = Config { dir: dir.path().to_owned(), layout: layout(), sharing, shadows };
+        let config = Config { dir: dir.path().to_owned(), layout: layout(), sharing, managed };
         let session = Session::new(backend, link, config, 0);
         Self::run(session, dir, addresses)
     }
 
     /// With a primary context, and a thread that has used it.
     pub fn with_context() -> (Self, Thread) {
-        Self::with_context_on(backend(), Sharing::alone(), false)
+        Self::with_context_on(backend(), Sharing::alone(), Managed::Coherent)
     }
 
     /// The same on a device of so many bytes.
     pub fn with_memory(memory: u64) -> (Self, Thread) {
-        Self::with_context_on(backend_of(memory), Sharing::alone(), false)
+        Self::with_context_on(backend_of(memory), Sharing::alone(), Managed::Coherent)
     }
 
     /// The same whose managed memory has shadow pages, which nobody keeps.
     pub fn with_shadows(memory: u64) -> (Self, Thread) {
-        Self::with_context_on(backend_of(memory), Sharing::alone(), true)
+        Self::with_context_on(backend_of(memory), Sharing::alone(), Managed::Shadow)
     }
 
     /// The same with a way to other sessions.
     pub fn with_others(sharing: Arc<Sharing>) -> (Self, Thread) {
-        Self::with_context_on(backend(), sharing, false)
+        Self::with_context_on(backend(), sharing, Managed::Coherent)
     }
 
     /// A fresh session with a way to others.
     pub fn start_with(sharing: Arc<Sharing>) -> Self {
-        Self::start_on(backend(), sharing, false)
+        Self::start_on(backend(), sharing, Managed::Coherent)
     }
 
-    fn with_context_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, shadows: bool) -> (Self, Thread) {
-        let app = Self::start_on(backend, sharing, shadows);
+    fn with_context_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, managed: Managed) -> (Self, Thread) {
+        let app = Self::start_on(backend, sharing, managed);
         let mut thread = app.thread();
         thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
         (app, thread)
@@ -212,7 +219,8 @@ impl App {
         let path = dir.path().to_owned();
         let prepared = server::restore::Prepared::of(image, session).unwrap();
         let session =
-            Session::restore(backend, link, (path, sharing, false), prepared, image, &|_| {}).unwrap();
+            Session::restore(backend, link, (path, sharing, Managed::Coherent), prepared, image, &|_| {})
+                .unwrap();
         Self::run(session, dir, addresses)
     }
 }
