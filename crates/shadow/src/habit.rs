@@ -1,5 +1,6 @@
 //! Whether a program goes on touching the same pages between any two pieces of work, so that they had better stay.
 
+use crate::guess::Guess;
 use std::ops::Range;
 
 /// Pages are dropped after work, and cost faults to come back. Those that came back in the same way several times in a row are kept instead, and
@@ -10,10 +11,10 @@ pub(crate) struct Habit {
     last: Option<(Seen, u64)>,
     /// For the first page that came after that, if all work was complete: what was settled when the last of it was announced.
     came: Option<u64>,
-    /// How often the same was there again, each time between the same two pieces of work.
-    again: u32,
-    /// How often they will be kept yet.
-    left: u32,
+    /// The same will be there again, between the same two pieces of work.
+    same: Guess,
+    /// What is read will be written, most of it.
+    writes: Guess,
     /// Which are given back to be written, with those that are kept.
     written: Vec<Range<usize>>,
 }
@@ -30,10 +31,6 @@ pub(crate) struct Seen {
 impl Habit {
     /// More are not kept: 16 MiB.
     const MOST: usize = 4096;
-    /// How often the same has to be seen before it is expected.
-    const SURE: u32 = 2;
-    /// The most times that pages are kept without a look, as a power of two.
-    const LONGEST: u32 = 6;
 
     /// The first page comes, when all work is complete of which the last was announced when that up to `since` was settled; or work is in flight.
     pub(crate) fn came(&mut self, since: Option<u64>) {
@@ -42,7 +39,21 @@ impl Habit {
 
     /// Whether the pages are to be kept.
     pub(crate) fn keeps(&self) -> bool {
-        self.left > 0
+        self.same.is_sure()
+    }
+
+    /// Whether pages that are read had better be given to be written at once: to let a page be written that is mapped costs two faults, one of which nobody
+    /// but the kernel hears of.
+    pub(crate) fn is_to_write(&self) -> bool {
+        self.writes.is_sure()
+    }
+
+    /// So many pages are dropped that were there, of which so many had been written.
+    pub(crate) fn drops(&mut self, there: usize, written: usize) {
+        let _ = match self.writes.is_sure() {
+            true => self.writes.used(),
+            false => self.writes.looked(written > there / 2),
+        };
     }
 
     /// Which pages to give back, to be written.
@@ -52,35 +63,33 @@ impl Habit {
 
     /// Work of this number is about to begin, before which these have been written; answers whether the pages are kept.
     pub(crate) fn begins(&mut self, seen: Seen, written: Vec<Range<usize>>, work: u64) -> bool {
-        if self.left == 0 {
+        if !self.keeps() {
             let last = self.last.replace((seen.clone(), work));
             // A page that came later than at the first chance, when more work had begun after that was settled for which it was dropped, would have
             // been brought up to date for nothing.
             let is_same = last.is_some_and(|(last, dropped)| {
                 last == seen && self.came.is_some_and(|since| since < dropped)
             });
-            self.again =
-                if is_same && seen.count <= Self::MOST { (self.again + 1).min(Self::LONGEST) } else { 0 };
-            self.left = if self.again >= Self::SURE { 1 << self.again } else { 0 };
+            self.same.looked(is_same && seen.count <= Self::MOST);
             self.written.clear();
         }
-        if self.left > 0 && !written.is_empty() {
+        if self.keeps() && !written.is_empty() {
             self.written = written;
         }
-        self.left > 0
+        self.keeps()
     }
 
     /// All work up to this number is complete; answers whether the pages are kept.
     pub(crate) fn ends(&mut self, seen: Seen, work: u64) -> bool {
-        if self.left == 0 || seen.count > Self::MOST {
-            self.left = 0;
+        if !self.keeps() || seen.count > Self::MOST {
+            self.same.was_wrong();
             return false;
         }
-        self.left -= 1;
-        if self.left == 0 {
+        let keeps = self.same.used();
+        if !keeps {
             self.last = Some((seen, work));
         }
-        self.left > 0
+        keeps
     }
 }
 

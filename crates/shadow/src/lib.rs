@@ -11,6 +11,7 @@ mod ahead;
 mod changes;
 mod crew;
 mod device;
+mod guess;
 mod habit;
 mod keeper;
 mod pages;

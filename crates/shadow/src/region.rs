@@ -102,7 +102,7 @@ impl Region {
             habit.came((!loose).then_some(flight.since));
         }
         if lack == Lack::Mapping && pages.is_there(page) {
-            return self.remap(means, pages, page, loose);
+            return self.remap(means, (pages, habit), page, loose);
         }
         if lack == Lack::Page && pages.is_there(page) && !self.has(page) {
             pages.lost(page);
@@ -115,19 +115,18 @@ impl Region {
                 self.protect(means, run, false)
             }
             Service::Fetch(run) => {
-                // A kernel that cannot map them protected never tells of a write.
-                let fault = if means.userfault.maps_protected() { fault } else { Fault::Write };
+                let given = given_for(means, habit, fault, loose);
                 let own = page..page + 1;
-                let run = match self.fetch(means, pages, run.clone(), (fault, loose)) {
+                let run = match self.fetch(means, pages, run.clone(), (given, loose)) {
                     // There may be room for one.
                     Err(Error::NoRoom(_)) if run != own => {
-                        self.fetch(means, pages, own.clone(), (fault, loose)).map(|()| own)?
+                        self.fetch(means, pages, own.clone(), (given, loose)).map(|()| own)?
                     }
                     fetched => fetched.map(|()| run)?,
                 };
-                self.map_all(means, &run, (Some(page), fault == Fault::Read))?;
+                self.map_all(means, &run, (Some(page), given == Fault::Read))?;
                 if run.len() >= ahead::FAST {
-                    self.go_ahead(means, pages, fault, loose);
+                    self.go_ahead(means, (pages, habit), fault, loose);
                 }
                 Ok(())
             }
@@ -135,28 +134,34 @@ impl Region {
     }
 
     /// Maps a page that is there: the first of what was moved ahead, or one that the program has had unmapped.
-    fn remap(&self, means: &Means<'_>, pages: &mut Pages, page: usize, loose: bool) -> Result<()> {
+    fn remap(
+        &self,
+        means: &Means<'_>,
+        (pages, habit): (&mut Pages, &Habit),
+        page: usize,
+        loose: bool,
+    ) -> Result<()> {
         if !pages.is_written(page) && !means.userfault.maps_protected() {
             self.give(pages, page..page + 1, loose);
         }
         self.map(means, page, !pages.is_written(page))?;
         if let Some(fault) = pages.goes_on(page) {
-            self.go_ahead(means, pages, fault, loose);
+            self.go_ahead(means, (pages, habit), fault, loose);
         }
         Ok(())
     }
 
     /// Moves what a program is going to touch that walks fast, while it is still behind it. All is mapped but the first page, so that it is heard of
     /// when it gets there. What fails is tried again then.
-    fn go_ahead(&self, means: &Means<'_>, pages: &mut Pages, fault: Fault, loose: bool) {
-        let fault = if means.userfault.maps_protected() { fault } else { Fault::Write };
+    fn go_ahead(&self, means: &Means<'_>, (pages, habit): (&mut Pages, &Habit), fault: Fault, loose: bool) {
+        let given = given_for(means, habit, fault, loose);
         // Twins cost more than they help.
-        if loose && fault == Fault::Write {
+        if loose && given == Fault::Write {
             return;
         }
         let Some(run) = pages.next(fault) else { return };
-        if self.fetch(means, pages, run.clone(), (fault, loose)).is_ok() {
-            let _ = self.map_all(means, &(run.start + 1..run.end), (None, fault == Fault::Read));
+        if self.fetch(means, pages, run.clone(), (given, loose)).is_ok() {
+            let _ = self.map_all(means, &(run.start + 1..run.end), (None, given == Fault::Read));
         }
     }
 
@@ -234,6 +239,7 @@ impl Region {
             means.device.between(Step::Protected);
             self.write_back(means, known, run.clone())
         })?;
+        let written = changed.iter().map(std::ops::Range::len).sum();
         changed.iter().for_each(|run| pages.clean(run.clone()));
         means.device.between(Step::Written);
         let stay = match occasion {
@@ -245,6 +251,7 @@ impl Region {
             Occasion::Drop => false,
         };
         if !stay {
+            habit.drops(pages.seen().count, written);
             self.punch(touched)?;
             pages.dropped();
             means.device.between(Step::Dropped);
@@ -392,6 +399,13 @@ impl Region {
         let at = (self.pages_of_file(&(page..page + 1)).start * PAGE) as u64;
         rustix::fs::seek(self.window.file(), rustix::fs::SeekFrom::Data(at)) == Ok(at)
     }
+}
+
+/// For what pages are given that a fault has fetched.
+fn given_for(means: &Means<'_>, habit: &Habit, fault: Fault, loose: bool) -> Fault {
+    // A kernel that cannot map them protected never tells of a write.
+    let is_to_write = !means.userfault.maps_protected() || habit.is_to_write() && !loose;
+    if is_to_write { Fault::Write } else { fault }
 }
 
 /// What of a run lies in one huge page each.
