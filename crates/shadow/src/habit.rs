@@ -1,6 +1,8 @@
 //! Whether a program goes on touching the same pages between any two pieces of work, so that they had better stay.
 
+use crate::PAGE;
 use crate::guess::Guess;
+use crate::window::HUGE;
 use std::ops::Range;
 
 /// Pages are dropped after work, and cost faults to come back. Those that came back in the same way several times in a row are kept instead, and
@@ -17,6 +19,8 @@ pub(crate) struct Habit {
     writes: Guess,
     /// Which are given back to be written, with those that are kept.
     written: Vec<Range<usize>>,
+    /// Which have been dropped, to come back at once.
+    comes_back: Vec<Range<usize>>,
 }
 
 /// Which pages are there, as far as is looked at.
@@ -54,6 +58,22 @@ impl Habit {
             true => self.writes.used(),
             false => self.writes.looked(written > there / 2),
         };
+    }
+
+    /// Of those that are kept, whether these had better be dropped and come back, as new: if they are all written, and many. A page that has been protected
+    /// costs a fault of the kernel's own when it may be written again, and is written first; a large one costs little to make.
+    pub(crate) fn renews(&mut self, there: Vec<Range<usize>>) -> bool {
+        let count = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
+        let renews = count(&self.written) == count(&there) && count(&there) >= HUGE / PAGE;
+        if renews {
+            self.comes_back = there;
+        }
+        renews
+    }
+
+    /// Which pages to make, to be written.
+    pub(crate) fn comes_back(&mut self) -> Vec<Range<usize>> {
+        std::mem::take(&mut self.comes_back)
     }
 
     /// Which pages to give back, to be written.

@@ -242,16 +242,19 @@ impl Region {
         let written = changed.iter().map(std::ops::Range::len).sum();
         changed.iter().for_each(|run| pages.clean(run.clone()));
         means.device.between(Step::Written);
+        let mut renews = false;
         let stay = match occasion {
             Occasion::Begin(work) => habit.begins(pages.seen(), changed, work),
-            Occasion::End(work) => {
-                let keep = habit.ends(pages.seen(), work);
-                keep && means.crew.each(&pages.there(BATCH), |run| self.read(means, run)).is_ok()
+            Occasion::End(work) if habit.ends(pages.seen(), work) => {
+                renews = habit.renews(pages.there(usize::MAX));
+                !renews && means.crew.each(&pages.there(BATCH), |run| self.read(means, run)).is_ok()
             }
-            Occasion::Drop => false,
+            Occasion::End(_) | Occasion::Drop => false,
         };
         if !stay {
-            habit.drops(pages.seen().count, written);
+            if !renews {
+                habit.drops(pages.seen().count, written);
+            }
             self.punch(touched)?;
             pages.dropped();
             means.device.between(Step::Dropped);
@@ -260,12 +263,22 @@ impl Region {
         Ok(())
     }
 
-    /// Lets pages be written that are kept and that the application has written each time: it would only fault. `enter` as in [`Self::serve`].
+    /// Lets pages be written that are kept, or come back, and that the application has written each time: it would only fault. `enter` as in [`Self::serve`].
     pub(crate) fn give_back(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<()> {
         let mut kept = lock(&self.kept);
         let Some(Kept { pages, habit }) = kept.as_mut() else { return Ok(()) };
-        if !habit.keeps() || pages.touched().is_empty() || enter().loose {
+        let (comes_back, is_empty) = (habit.comes_back(), pages.touched().is_empty());
+        // Who has touched one meanwhile is served as any other.
+        if !habit.keeps() || is_empty == comes_back.is_empty() || enter().loose {
             return Ok(());
+        }
+        for run in comes_back {
+            match self.fetch(means, pages, run.clone(), (Fault::Write, false)) {
+                // They come when they are touched.
+                Err(Error::NoRoom(_)) => return Ok(()),
+                fetched => fetched?,
+            }
+            self.map_all(means, &run, (None, false))?;
         }
         for run in habit.written() {
             if run.clone().all(|page| pages.is_there(page) && !pages.is_written(page)) {
