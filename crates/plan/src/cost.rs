@@ -88,6 +88,12 @@ impl Rates {
         cost.ok_or(Error::Overflow { what: "costs" })
     }
 
+    /// What bytes of the device cost alone, in a sum that may stand beside as many others as there are boundaries.
+    pub(crate) fn device_bytes(&self, bytes: u128) -> Result<u128, Error> {
+        let cost = bytes.checked_mul(self.gpu).filter(|cost| *cost < 1 << 120);
+        cost.ok_or(Error::Overflow { what: "costs" })
+    }
+
     /// What of a cost does not fit into a time in which nobody waits.
     #[must_use]
     pub fn beyond(&self, cost: u128, idle: Nanos) -> u128 {

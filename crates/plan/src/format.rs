@@ -47,12 +47,11 @@ pub fn seal(body: &[u8]) -> Vec<u8> {
 /// # Errors
 /// [`Error::Damaged`] with what is wrong, [`Error::Version`] for another version.
 pub fn decode(file: &[u8]) -> Result<Profile, Error> {
-    let damaged = Error::damaged;
     if !file.starts_with(&MAGIC) {
-        return Err(damaged("this is no profile: it does not begin as one"));
+        return Err(Error::damaged("this is no profile: it does not begin as one"));
     }
     let Some((header, body)) = file.split_at_checked(HEADER_LEN) else {
-        return Err(damaged(format!("the profile is truncated: {} bytes are less than its header", file.len())));
+        return Err(Error::damaged(format!("the profile is truncated: {} bytes are less than its header", file.len())));
     };
     let mut fields = Reader { bytes: &header[MAGIC.len()..HASHED] };
     let version = fields.fixed::<2>().map(u16::from_le_bytes)?;
@@ -65,11 +64,11 @@ pub fn decode(file: &[u8]) -> Result<Profile, Error> {
     }
     if length != body.len() as u64 {
         let how = if length > body.len() as u64 { "truncated" } else { "followed by something else" };
-        return Err(damaged(format!("the profile is {how}: its body has {} bytes of {length}", body.len())));
+        return Err(Error::damaged(format!("the profile is {how}: its body has {} bytes of {length}", body.len())));
     }
     let hash = blake3::Hasher::new().update(&header[..HASHED]).update(body).finalize();
     if hash.as_bytes()[..] != header[HASHED..] || flags != [0; 6] {
-        return Err(damaged("the profile is damaged: its checksum is another"));
+        return Err(Error::damaged("the profile is damaged: its checksum is another"));
     }
     let mut reader = Reader { bytes: body };
     let end = Nanos(reader.number()?);
@@ -78,13 +77,13 @@ pub fn decode(file: &[u8]) -> Result<Profile, Error> {
     for _ in 0..count {
         let len = reader.count(MAX_NAME)?;
         let name = reader.take(len)?;
-        let name = std::str::from_utf8(name).map_err(|_| damaged("a kernel's name is not UTF-8"))?;
+        let name = std::str::from_utf8(name).map_err(|_| Error::damaged("a kernel's name is not UTF-8"))?;
         kernels.push(name.to_owned());
     }
     let device = runs(reader.nodes(0)?)?;
     let cpu = runs(reader.nodes(0)?)?;
     if !reader.bytes.is_empty() {
-        return Err(damaged("the profile has bytes behind its end"));
+        return Err(Error::damaged("the profile has bytes behind its end"));
     }
     Profile::new(kernels, device, cpu, end)
 }

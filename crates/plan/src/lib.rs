@@ -9,13 +9,20 @@
 //!
 //! `docs/planning.md` says when which model is right.
 
+pub mod chart;
 pub mod cost;
 mod error;
+pub mod expected;
 pub mod format;
+mod incremental;
+pub mod model;
 pub mod offset;
+pub mod online;
 pub mod path;
+pub mod planfile;
 pub mod profile;
 pub mod runs;
+pub mod simulate;
 pub mod synthetic;
 pub mod units;
 mod window;

@@ -6,8 +6,8 @@ use crate::units::Nanos;
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// More boundaries than this no profile has: they are counted in 32 bits.
-pub const MAX_STEPS: u64 = 1 << 31;
+/// More boundaries than this no profile has: a plan takes some 40 bytes of memory for each.
+pub const MAX_STEPS: u64 = 1 << 27;
 /// Kernels of different names.
 pub const MAX_KERNELS: usize = 1 << 16;
 /// Bytes of a kernel's name.
@@ -92,13 +92,12 @@ impl Profile {
         });
         match bad {
             Some(Error::MoreLiveThanAllocated { live, allocated, .. }) => {
-                let mut number = 0;
-                let mut at = 0;
+                let (mut count, mut first) = (0, None);
                 device.each(|_, step| {
-                    number = if step.live > step.allocated && number == 0 { at + 1 } else { number };
-                    at += 1;
+                    first = first.or((step.live > step.allocated).then_some(count));
+                    count += 1;
                 });
-                Err(Error::MoreLiveThanAllocated { number: number - 1, live, allocated })
+                Err(Error::MoreLiveThanAllocated { number: first.unwrap_or(count), live, allocated })
             }
             Some(bad) => Err(bad),
             None => Ok(Self { kernels, device, cpu, end }),

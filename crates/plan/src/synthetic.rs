@@ -19,6 +19,7 @@ impl Script {
         Self { recorder: Recorder::default(), now: 0, kernels: 0 }
     }
 
+    /// The next kernel, before which so much is live.
     fn kernel(&mut self, name: &str, lasts: u64, allocated: u64, live: u64) -> Result<(), Error> {
         let kernel = self.recorder.kernel(name)?;
         // Every sixteenth boundary is sampled; a kernel changes an eighth of what is live.
@@ -30,6 +31,7 @@ impl Script {
         Ok(())
     }
 
+    /// A moment at which the processor waits so long for what it has launched.
     fn cpu(&mut self, bytes: u64, idle: u64) -> Result<(), Error> {
         self.recorder.interval(Nanos(self.now), CpuInterval { bytes, idle: Nanos(idle), ..CpuInterval::default() })
     }
@@ -50,7 +52,7 @@ pub fn multigrid(cycles: u32, levels: u32) -> Result<Profile, Error> {
     let finest = 8192 * MIB;
     let solution = finest / 8;
     for _ in 0..cycles {
-        script.cpu(512 * MIB, 40 * MS)?;
+        script.cpu(512 * MIB, 3000 * MS)?;
         let mut live = solution;
         let scratch = |level: u32| finest >> (2 * level).min(63);
         for level in 0..levels {
@@ -81,7 +83,7 @@ pub fn spectral(steps: u32) -> Result<Profile, Error> {
     let mut script = Script::new();
     let field = 4096 * MIB;
     for _ in 0..steps {
-        script.cpu(256 * MIB, 10 * MS)?;
+        script.cpu(256 * MIB, 200 * MS)?;
         script.kernel("advance", 30 * MS, 3 * field, field)?;
         for (name, live) in [("fft_forward", field), ("fft_forward", 3 * field), ("multiply", 2 * field), ("fft_inverse", 2 * field), ("fft_inverse", 3 * field)] {
             script.kernel(name, 60 * MS, 3 * field, live)?;
@@ -90,14 +92,14 @@ pub fn spectral(steps: u32) -> Result<Profile, Error> {
     script.finish()
 }
 
-/// A million kernels alike: as plain as a program can be.
+/// Kernels alike, with a moment of the processor before each: as plain as a program can be.
 ///
 /// # Errors
 /// As [`multigrid`].
 pub fn uniform(kernels: u32, lasts: Nanos, live: u64) -> Result<Profile, Error> {
     let mut script = Script::new();
-    script.cpu(0, 0)?;
     for _ in 0..kernels {
+        script.cpu(live / 8, 0)?;
         let kernel = script.recorder.kernel("step")?;
         let boundary = Boundary { kernel, allocated: live, live, ..Boundary::default() };
         script.recorder.boundary(Nanos(script.now), boundary)?;

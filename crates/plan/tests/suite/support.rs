@@ -90,3 +90,24 @@ pub fn cost_of_each_count(points: &Points, interval: u64) -> Vec<Option<u128>> {
     }
     costs
 }
+
+/// The paper's two bandwidths, of a machine of today.
+pub fn bandwidth_rates() -> plan::cost::Rates {
+    let bandwidth = |bytes| plan::units::Bandwidth::per_second(bytes).unwrap();
+    plan::cost::Rates::of_bandwidths(bandwidth(2_000_000_000), bandwidth(25_000_000_000)).unwrap()
+}
+
+/// Both models with failures every so many seconds, half the MTBF as interval, nothing else asked for.
+pub fn wishes(gpu: f64, cpu: f64) -> plan::model::Wishes {
+    let mtbf = |seconds| plan::units::Mtbf::of_seconds(seconds).unwrap();
+    plan::model::Wishes {
+        model: plan::model::Model::Sync,
+        mtbf: plan::model::Mtbfs { gpu: mtbf(gpu), cpu: mtbf(cpu) },
+        interval: None,
+        count: None,
+        cpu_count: None,
+        offset: None,
+        rates: bandwidth_rates(),
+        objective: plan::model::Wanted::Cost,
+    }
+}
