@@ -7,7 +7,7 @@ use crate::units::{Bytes, Nanos};
 use std::fmt::Write;
 
 const WIDTH: f64 = 1200.0;
-const LEFT: f64 = 96.0;
+const LEFT: f64 = 124.0;
 const PLOT: f64 = WIDTH - LEFT - 32.0;
 const TOP: f64 = 84.0;
 const HEIGHT: f64 = 300.0;
@@ -23,7 +23,7 @@ const ROWS: usize = 1000;
 const STYLE: &str = "text{font:13px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#334155}\
 .t{font-size:18px;font-weight:600;fill:#0f172a}.s{fill:#64748b}.e{text-anchor:end}.m{text-anchor:middle}\
 .g{stroke:#e2e8f0;stroke-width:1}.a{stroke:#94a3b8;stroke-width:1}\
-.l{fill:#93c5fd}.b{fill:none;stroke:#1d4ed8;stroke-width:1.5}.c{stroke:#dc2626;stroke-width:1.2;stroke-opacity:.75}.d{fill:#dc2626;stroke:#fff;stroke-width:1.2}\
+.l{fill:#bfdbfe}.b{fill:#60a5fa}.c{stroke:#dc2626;stroke-width:1.2;stroke-opacity:.75}.d{fill:#dc2626;stroke:#fff;stroke-width:1.2}\
 .i0{fill:#fecaca}.i1{fill:#fca5a5}.w{font-size:11px;fill:#7f1d1d}.x{stroke:#0f172a;stroke-width:1.5}";
 
 /// One part of a picture beneath another.
@@ -112,7 +112,7 @@ fn x_of(at: u64, end: Nanos) -> f64 {
     LEFT + PLOT * at as f64 / end.0.max(1) as f64
 }
 
-/// Area, axes, and a mark at each checkpoint of the job or the device.
+/// Areas, axes, and a mark at each checkpoint of the job or the device.
 fn live_bytes(picture: &mut Picture, profile: &Profile, plan: &Plan) {
     let columns = columns(profile);
     let most = columns.iter().map(|(_, most)| *most).max().unwrap_or(0).max(1);
@@ -128,18 +128,20 @@ fn live_bytes(picture: &mut Picture, profile: &Profile, plan: &Plan) {
     for at in (0..).map(|tick| tick * step).take_while(|at| *at <= plan.end_ns.0) {
         let x = x_of(at, plan.end_ns);
         picture.line((x, TOP + HEIGHT), (x, TOP + HEIGHT + 5.0), "a");
-        picture.text(x, TOP + HEIGHT + 20.0, "m s", &Nanos(at).to_string());
+        let label = if at == 0 { "0".to_owned() } else { Nanos(at).to_string() };
+        picture.text(x, TOP + HEIGHT + 20.0, "m s", &label);
     }
     let x_of_column = |column: usize| LEFT + PLOT * column as f64 / COLUMNS as f64;
-    let mut area = format!("M{LEFT:.1} {:.1}", TOP + HEIGHT);
-    let mut line = String::new();
-    for (column, (least, most)) in columns.iter().enumerate() {
-        let (from, to) = (x_of_column(column), x_of_column(column + 1));
-        let _ = write!(area, "L{from:.1} {0:.1}L{to:.1} {0:.1}", y_of(*most));
-        let _ = write!(line, "{}{from:.1} {1:.1}L{to:.1} {1:.1}", if column == 0 { "M" } else { "L" }, y_of(*least));
-    }
-    let _ = write!(area, "L{:.1} {:.1}Z", LEFT + PLOT, TOP + HEIGHT);
-    let _ = write!(picture.body, r#"<path d="{area}" class="l"/><path d="{line}" class="b"/>"#);
+    let area = |of: fn(&(u64, u64)) -> u64| {
+        let mut path = format!("M{LEFT:.1} {:.1}", TOP + HEIGHT);
+        for (column, both) in columns.iter().enumerate() {
+            let (from, to, y) = (x_of_column(column), x_of_column(column + 1), y_of(of(both)));
+            let _ = write!(path, "L{from:.1} {y:.1}L{to:.1} {y:.1}");
+        }
+        path + &format!("L{:.1} {:.1}Z", LEFT + PLOT, TOP + HEIGHT)
+    };
+    let (most, least) = (area(|both| both.1), area(|both| both.0));
+    let _ = write!(picture.body, r#"<path d="{most}" class="l"/><path d="{least}" class="b"/>"#);
     picture.line((LEFT, TOP + HEIGHT), (LEFT + PLOT, TOP + HEIGHT), "a");
     let marked = plan.parts.iter().filter(|part| part.part != Part::Cpu);
     for each in marked.flat_map(|part| every_so_many(part)) {
@@ -155,7 +157,7 @@ fn live_bytes(picture: &mut Picture, profile: &Profile, plan: &Plan) {
         );
     }
     let x = LEFT + PLOT;
-    picture.text(x, 74.0, "e s", "device memory live at kernel boundaries: most (filled) and least (line) · checkpoints (red)");
+    picture.text(x, 74.0, "e s", "device memory live at kernel boundaries: most (pale) and least (blue) · checkpoints (red)");
     picture.bottom += 40.0;
 }
 

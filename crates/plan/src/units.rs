@@ -31,7 +31,7 @@ impl fmt::Display for Nanos {
             0..1_000 => write!(f, "{ns} ns"),
             1_000..1_000_000 => write!(f, "{} µs", three_digits(ns / 1e3)),
             1_000_000..1_000_000_000 => write!(f, "{} ms", three_digits(ns / 1e6)),
-            1_000_000_000..1_000_000_000_000 => write!(f, "{} s", three_digits(ns / 1e9)),
+            1_000_000_000..10_000_000_000_000 => write!(f, "{} s", three_digits(ns / 1e9)),
             _ => write!(f, "{} h", three_digits(ns / 3.6e12)),
         }
     }
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn people_read_them() {
-        let texts = [0, 999, 1500, 2_000_000, 75_000_000_000, 7_200_000_000_000].map(|ns| Nanos(ns).to_string());
-        assert_eq!(texts, ["0 ns", "999 ns", "1.5 µs", "2 ms", "75 s", "2 h"]);
+        let texts = [0, 999, 1500, 2_000_000, 75_000_000_000, 1_000_000_000_000, 36_000_000_000_000].map(|ns| Nanos(ns).to_string());
+        assert_eq!(texts, ["0 ns", "999 ns", "1.5 µs", "2 ms", "75 s", "1000 s", "10 h"]);
         assert_eq!([0, 1023, 3 << 29, u64::MAX].map(|b| Bytes(b).to_string()), ["0 B", "1023 B", "1.5 GiB", "16 EiB"]);
     }
 }
