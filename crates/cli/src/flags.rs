@@ -557,8 +557,11 @@ fn period(text: &str) -> Result<Duration, String> {
 
 /// A time such as `90s`.
 fn nanos(text: &str) -> Result<plan::units::Nanos, String> {
-    let time = humantime::parse_duration(text).map_err(|error| format!("{error}; give a time such as 90s"))?;
-    u64::try_from(time.as_nanos()).map(plan::units::Nanos).map_err(|_| "longer than five centuries".to_owned())
+    let time =
+        humantime::parse_duration(text).map_err(|error| format!("{error}; give a time such as 90s"))?;
+    u64::try_from(time.as_nanos())
+        .map(plan::units::Nanos)
+        .map_err(|_| "longer than five centuries".to_owned())
 }
 
 fn mtbf(text: &str) -> Result<plan::units::Mtbf, String> {

@@ -72,15 +72,23 @@ fn others(criterion: &mut Criterion) {
     let points = points(1_000_000);
     let costs: Vec<f64> = points.cost.iter().map(|cost| *cost as f64 / 5e10).collect();
     let law = |shape| {
-        expected::Failures::weibull(shape, Nanos(60_000_000_000)).unwrap().law(Mtbf::of_seconds(86_400.0).unwrap())
+        expected::Failures::weibull(shape, Nanos(60_000_000_000))
+            .unwrap()
+            .law(Mtbf::of_seconds(86_400.0).unwrap())
     };
     let mut group = criterion.benchmark_group("others-1e6");
     group.sample_size(10);
-    group.bench_function("run-time-exponential", |b| b.iter(|| expected::cheapest(&points.at, &costs, points.end, &law(1.0))));
-    group.bench_function("run-time-weibull-0.7", |b| b.iter(|| expected::cheapest(&points.at, &costs, points.end, &law(0.7))));
+    group.bench_function("run-time-exponential", |b| {
+        b.iter(|| expected::cheapest(&points.at, &costs, points.end, &law(1.0)))
+    });
+    group.bench_function("run-time-weibull-0.7", |b| {
+        b.iter(|| expected::cheapest(&points.at, &costs, points.end, &law(0.7)))
+    });
     let profile = synthetic::multigrid(14_500, 6).unwrap();
     let file = format::encode(&profile);
-    group.bench_function("decode", |b| b.iter_batched(|| file.clone(), |file| format::decode(&file), BatchSize::LargeInput));
+    group.bench_function("decode", |b| {
+        b.iter_batched(|| file.clone(), |file| format::decode(&file), BatchSize::LargeInput)
+    });
     group.finish();
 }
 

@@ -38,7 +38,10 @@ impl Picture {
     }
 
     fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
-        let _ = write!(self.body, r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" class="{class}"/>"#);
+        let _ = write!(
+            self.body,
+            r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" class="{class}"/>"#
+        );
     }
 
     fn rectangle(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), class: &str, title: &str) {
@@ -80,7 +83,9 @@ pub fn svg(profile: &Profile, plan: &Plan, outcomes: &[Outcome]) -> String {
 #[must_use]
 pub fn html(profile: &Profile, plan: &Plan, outcomes: &[Outcome]) -> String {
     let mut rows = String::new();
-    for (part, each) in plan.parts.iter().flat_map(|part| part.checkpoints.iter().map(move |each| (part, each))).take(ROWS) {
+    for (part, each) in
+        plan.parts.iter().flat_map(|part| part.checkpoints.iter().map(move |each| (part, each))).take(ROWS)
+    {
         let kernel = escaped(each.kernel.as_deref().unwrap_or(""));
         let _ = writeln!(
             rows,
@@ -105,7 +110,12 @@ table{{border-collapse:collapse;width:100%}}th,td{{text-align:left;padding:4px 1
 fn in_words(part: &PartPlan) -> String {
     let limit = part.interval_ns.map_or(String::new(), |interval| format!(" of {interval}"));
     let count = part.checkpoints.len();
-    format!("{}: {count} × {}, longest gap {}{limit}", part.part.name(), Bytes(part.bytes / (count as u64).max(1)), part.longest_gap_ns)
+    format!(
+        "{}: {count} × {}, longest gap {}{limit}",
+        part.part.name(),
+        Bytes(part.bytes / (count as u64).max(1)),
+        part.longest_gap_ns
+    )
 }
 
 fn x_of(at: u64, end: Nanos) -> f64 {
@@ -144,7 +154,7 @@ fn live_bytes(picture: &mut Picture, profile: &Profile, plan: &Plan) {
     let _ = write!(picture.body, r#"<path d="{most}" class="l"/><path d="{least}" class="b"/>"#);
     picture.line((LEFT, TOP + HEIGHT), (LEFT + PLOT, TOP + HEIGHT), "a");
     let marked = plan.parts.iter().filter(|part| part.part != Part::Cpu);
-    for each in marked.flat_map(|part| every_so_many(part)) {
+    for each in marked.flat_map(every_so_many) {
         let (x, y) = (x_of(each.at_ns.0, plan.end_ns), y_of(each.gpu_bytes));
         picture.line((x, TOP), (x, TOP + HEIGHT), "c");
         let kernel = escaped(each.kernel.as_deref().unwrap_or(""));
@@ -157,7 +167,12 @@ fn live_bytes(picture: &mut Picture, profile: &Profile, plan: &Plan) {
         );
     }
     let x = LEFT + PLOT;
-    picture.text(x, 74.0, "e s", "device memory live at kernel boundaries: most (pale) and least (blue) · checkpoints (red)");
+    picture.text(
+        x,
+        74.0,
+        "e s",
+        "device memory live at kernel boundaries: most (pale) and least (blue) · checkpoints (red)",
+    );
     picture.bottom += 40.0;
 }
 
@@ -174,7 +189,12 @@ fn lane(picture: &mut Picture, part: &PartPlan, end: Nanos) {
     for (index, at) in marks.enumerate() {
         let (from, to) = (x_of(last, end), x_of(at, end));
         let length = Nanos(at - last);
-        picture.rectangle((from, y), (to - from, 24.0), if index % 2 == 0 { "i0" } else { "i1" }, &length.to_string());
+        picture.rectangle(
+            (from, y),
+            (to - from, 24.0),
+            if index % 2 == 0 { "i0" } else { "i1" },
+            &length.to_string(),
+        );
         if to - from > 56.0 {
             picture.text((from + to) / 2.0, y + 16.0, "m w", &length.to_string());
         }
@@ -199,7 +219,9 @@ fn bars(picture: &mut Picture, end: Nanos, outcomes: &[Outcome]) {
         let y = picture.bottom;
         picture.text(LEFT - 10.0, y + 15.0, "e", each.way);
         let told = match each.mean_s {
-            _ if each.given_up > 0 => format!("{} runs not done in 100 times the program's time", each.given_up),
+            _ if each.given_up > 0 => {
+                format!("{} runs not done in 100 times the program's time", each.given_up)
+            }
             Some(mean) => {
                 let cut = if mean > longest { " →" } else { "" };
                 let error = each.error_s.unwrap_or(0.0);
@@ -253,7 +275,11 @@ fn nice_bytes(most: u64) -> u64 {
 fn nice_time(end: Nanos) -> u64 {
     let least = (end.0 / 10).max(1);
     let ten = 10_u64.pow(least.ilog10());
-    [1, 2, 5].into_iter().map(|factor| factor * ten).find(|step| *step >= least).unwrap_or(ten.saturating_mul(10))
+    [1, 2, 5]
+        .into_iter()
+        .map(|factor| factor * ten)
+        .find(|step| *step >= least)
+        .unwrap_or(ten.saturating_mul(10))
 }
 
 fn escaped(text: &str) -> String {

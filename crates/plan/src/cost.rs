@@ -98,7 +98,8 @@ impl Rates {
     #[must_use]
     pub fn beyond(&self, cost: u128, idle: Nanos) -> u128 {
         // Rounded down: what is counted as hidden is.
-        let hidden = u128::from(idle.0).checked_mul(self.per_second).map_or(u128::MAX, |units| units / 1_000_000_000);
+        let hidden =
+            u128::from(idle.0).checked_mul(self.per_second).map_or(u128::MAX, |units| units / 1_000_000_000);
         cost.saturating_sub(hidden)
     }
 
@@ -166,17 +167,28 @@ mod tests {
         let rates = Rates::of_measured(measured).unwrap();
         let cost = rates.cost(Sizes { cpu: 0, gpu: 40_000_000_000 }).unwrap();
         assert!((rates.seconds(cost) - (0.02 + 0.04 + 1.0)).abs() < 1e-12, "{rates:?}");
-        assert!(matches!(Rates::of_measured(Measured { traffic: 1001, ..measured }), Err(Error::Parameter { .. })));
+        assert!(matches!(
+            Rates::of_measured(Measured { traffic: 1001, ..measured }),
+            Err(Error::Parameter { .. })
+        ));
     }
 
     #[test]
     fn sizes_that_overflow_are_told() {
         let rates = Rates::of_bandwidths(bandwidth(u64::MAX), bandwidth(u64::MAX - 1)).unwrap();
-        assert_eq!(rates.cost(Sizes { cpu: u64::MAX, gpu: u64::MAX }), Err(Error::Overflow { what: "costs" }));
+        assert_eq!(
+            rates.cost(Sizes { cpu: u64::MAX, gpu: u64::MAX }),
+            Err(Error::Overflow { what: "costs" })
+        );
         assert_eq!(check_sum(&[u128::MAX, 1]), Err(Error::Overflow { what: "costs" }));
         assert_eq!(check_sum(&[1 << 125; 8]), Err(Error::Overflow { what: "costs" }));
         assert_eq!(check_sum(&[1 << 90; 8]), Ok(()));
-        let huge = Measured { stall: Nanos(u64::MAX), copy: bandwidth(u64::MAX), write: bandwidth(u64::MAX - 1), traffic: 1 };
+        let huge = Measured {
+            stall: Nanos(u64::MAX),
+            copy: bandwidth(u64::MAX),
+            write: bandwidth(u64::MAX - 1),
+            traffic: 1,
+        };
         assert_eq!(Rates::of_measured(huge), Err(Error::Overflow { what: "bandwidths" }));
     }
 

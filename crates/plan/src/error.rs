@@ -13,7 +13,9 @@ pub enum Error {
     #[error("the bandwidth is zero: nothing would ever be written")]
     Bandwidth,
     /// An interval that fails more often than not, or is none.
-    #[error("an interval of {interval} is no use with a mean time between failures of {mtbf}: it must be above zero and shorter")]
+    #[error(
+        "an interval of {interval} is no use with a mean time between failures of {mtbf}: it must be above zero and shorter"
+    )]
     Interval {
         /// The interval.
         interval: Nanos,
@@ -59,7 +61,9 @@ pub enum Error {
         allocated: u64,
     },
     /// A stretch without a boundary, longer than the interval.
-    #[error("no plan keeps an interval of {interval}: {what} from {from} to {to}, and nothing can be checkpointed in between; it needs an interval of {lasts} or more, or a shorter kernel")]
+    #[error(
+        "no plan keeps an interval of {interval}: {what} from {from} to {to}, and nothing can be checkpointed in between; it needs an interval of {lasts} or more, or a shorter kernel"
+    )]
     TooLong {
         /// `kernel 7 ("sgemm") runs`, or what else takes so long.
         what: String,
@@ -73,7 +77,9 @@ pub enum Error {
         lasts: Nanos,
     },
     /// A count that cannot be.
-    #[error("{asked} checkpoints cannot be: an interval of {interval} takes at least {least}, and there are {most} boundaries")]
+    #[error(
+        "{asked} checkpoints cannot be: an interval of {interval} takes at least {least}, and there are {most} boundaries"
+    )]
     Count {
         /// As asked.
         asked: u32,
@@ -85,7 +91,9 @@ pub enum Error {
         interval: Nanos,
     },
     /// An offset for which there is no ideal time to move from.
-    #[error("an offset of {offset} does not go with a checkpoint every {spacing}: it may be half of that at most; without --offset the plan chooses freely and is never worse")]
+    #[error(
+        "an offset of {offset} does not go with a checkpoint every {spacing}: it may be half of that at most; without --offset the plan chooses freely and is never worse"
+    )]
     Offset {
         /// As asked.
         offset: Nanos,
@@ -93,7 +101,9 @@ pub enum Error {
         spacing: Nanos,
     },
     /// No boundary near an ideal time that keeps the interval.
-    #[error("no boundary within {offset} of {ideal}, where checkpoint {number} belongs, keeps an interval of {interval}; a longer offset would, or none: then the plan chooses freely")]
+    #[error(
+        "no boundary within {offset} of {ideal}, where checkpoint {number} belongs, keeps an interval of {interval}; a longer offset would, or none: then the plan chooses freely"
+    )]
     NothingNear {
         /// Which checkpoint, counted from one.
         number: u32,

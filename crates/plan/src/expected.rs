@@ -162,7 +162,9 @@ fn worthwhile(at: &[u64], cost: &[f64], end: f64) -> Vec<Node> {
 fn one_of_each_stretch(nodes: &[Node], end: f64) -> Vec<Node> {
     let stretch = |node: &Node| (node.at / end * BUCKETS as f64) as usize;
     let groups = nodes.chunk_by(|a, b| stretch(a) == stretch(b));
-    groups.filter_map(|group| group.iter().min_by(|a, b| (a.done - a.at).total_cmp(&(b.done - b.at))).copied()).collect()
+    groups
+        .filter_map(|group| group.iter().min_by(|a, b| (a.done - a.at).total_cmp(&(b.done - b.at))).copied())
+        .collect()
 }
 
 /// The node before each.
@@ -223,7 +225,8 @@ fn gamma(x: f64) -> f64 {
         1.505_632_735_149_311_6e-7,
     ];
     let x = x - 1.0;
-    let series = (1..).zip(COEFFICIENTS).fold(0.999_999_999_999_809_9, |sum, (i, c)| sum + c / (x + f64::from(i)));
+    let series =
+        (1..).zip(COEFFICIENTS).fold(0.999_999_999_999_809_9, |sum, (i, c)| sum + c / (x + f64::from(i)));
     let base = x + 7.5;
     (2.0 * std::f64::consts::PI).sqrt() * base.powf(x + 0.5) * (-base).exp() * series
 }

@@ -51,7 +51,10 @@ pub fn decode(file: &[u8]) -> Result<Profile, Error> {
         return Err(Error::damaged("this is no profile: it does not begin as one"));
     }
     let Some((header, body)) = file.split_at_checked(HEADER_LEN) else {
-        return Err(Error::damaged(format!("the profile is truncated: {} bytes are less than its header", file.len())));
+        return Err(Error::damaged(format!(
+            "the profile is truncated: {} bytes are less than its header",
+            file.len()
+        )));
     };
     let mut fields = Reader { bytes: &header[MAGIC.len()..HASHED] };
     let version = fields.fixed::<2>().map(u16::from_le_bytes)?;
@@ -64,7 +67,10 @@ pub fn decode(file: &[u8]) -> Result<Profile, Error> {
     }
     if length != body.len() as u64 {
         let how = if length > body.len() as u64 { "truncated" } else { "followed by something else" };
-        return Err(Error::damaged(format!("the profile is {how}: its body has {} bytes of {length}", body.len())));
+        return Err(Error::damaged(format!(
+            "the profile is {how}: its body has {} bytes of {length}",
+            body.len()
+        )));
     }
     let hash = blake3::Hasher::new().update(&header[..HASHED]).update(body).finalize();
     if hash.as_bytes()[..] != header[HASHED..] || flags != [0; 6] {
@@ -111,7 +117,8 @@ impl Fields for Boundary {
 
     fn read(reader: &mut Reader) -> Result<Self, Error> {
         let first = reader.number()?;
-        let kernel = u32::try_from(first >> 1).map_err(|_| Error::damaged("a kernel's number is too large"))?;
+        let kernel =
+            u32::try_from(first >> 1).map_err(|_| Error::damaged("a kernel's number is too large"))?;
         let after = Nanos(reader.number()?);
         let (allocated, live) = (reader.number()?, reader.number()?);
         let idle = Nanos(reader.number()?);
@@ -196,7 +203,9 @@ impl<'a> Reader<'a> {
     fn count(&mut self, most: usize) -> Result<usize, Error> {
         let count = usize::try_from(self.number()?).unwrap_or(usize::MAX);
         if count > most.min(self.bytes.len()) {
-            return Err(Error::damaged(format!("the profile tells of {count} things that it has no room for")));
+            return Err(Error::damaged(format!(
+                "the profile tells of {count} things that it has no room for"
+            )));
         }
         Ok(count)
     }

@@ -79,7 +79,8 @@ fn places(profile: &Profile, part: Part, rates: &Rates) -> Result<Vec<Place>, Er
             }
         });
         let Some((over, changed)) = changes.last().copied() else {
-            let message = "the profile has no samples of what changed, which incremental checkpoints are planned by";
+            let message =
+                "the profile has no samples of what changed, which incremental checkpoints are planned by";
             return Err(Error::Together(message));
         };
         // What came after the last sample is taken to have changed as fast as before it.

@@ -104,7 +104,8 @@ impl Part {
     /// [`Error::Overflow`].
     pub fn points(self, profile: &Profile, rates: &Rates) -> Result<Points, Error> {
         let len = self.len(profile);
-        let mut points = Points { at: Vec::with_capacity(len), cost: Vec::with_capacity(len), end: profile.end().0 };
+        let mut points =
+            Points { at: Vec::with_capacity(len), cost: Vec::with_capacity(len), end: profile.end().0 };
         let mut failed = None;
         self.each(profile, |at, sizes, idle| {
             points.at.push(at);
@@ -169,7 +170,12 @@ pub fn plan(profile: &Profile, wishes: &Wishes) -> Result<Plan, Error> {
         Wanted::IncrementalCost => Objective::IncrementalCost,
         Wanted::RunTime(_) => Objective::RunTime,
     };
-    Ok(Plan { model: wishes.model, objective, end_ns: profile.end(), parts: parts.collect::<Result<_, _>>()? })
+    Ok(Plan {
+        model: wishes.model,
+        objective,
+        end_ns: profile.end(),
+        parts: parts.collect::<Result<_, _>>()?,
+    })
 }
 
 fn plan_part(profile: &Profile, wishes: &Wishes, part: Part) -> Result<PartPlan, Error> {
@@ -222,7 +228,12 @@ fn explain(profile: &Profile, part: Part, failed: Failed, interval: Nanos) -> Er
     }
 }
 
-fn choose(points: &Points, interval: Nanos, count: Option<u32>, offset: Option<Nanos>) -> Result<Vec<u32>, Failed> {
+fn choose(
+    points: &Points,
+    interval: Nanos,
+    count: Option<u32>,
+    offset: Option<Nanos>,
+) -> Result<Vec<u32>, Failed> {
     if let Some(Nanos(offset)) = offset {
         let gap = points.longest_gap();
         if gap.to - gap.from > interval.0 {
@@ -248,7 +259,8 @@ impl NamesHash {
     /// One name (FNV-1a).
     #[must_use]
     pub fn of_name(name: &str) -> u64 {
-        name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+        name.bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }
 
     /// With one more kernel.
@@ -271,7 +283,8 @@ fn describe(
     let (mut number, mut last) = (0_u32, 0);
     part.each(profile, |at, sizes, _| {
         if chosen.get(checkpoints.len()) == Some(&number) {
-            let latest = interval.map_or(profile.end().0, |interval| (last + interval.0).min(profile.end().0));
+            let latest =
+                interval.map_or(profile.end().0, |interval| (last + interval.0).min(profile.end().0));
             checkpoints.push(Checkpoint {
                 boundary: number,
                 kernel: None,
@@ -304,7 +317,10 @@ fn describe(
         part,
         interval_ns: interval,
         longest_gap_ns: Nanos(gaps.max().unwrap_or(0)),
-        bytes: checkpoints.iter().map(|each| each.cpu_bytes.saturating_add(each.gpu_bytes)).fold(0, u64::saturating_add),
+        bytes: checkpoints
+            .iter()
+            .map(|each| each.cpu_bytes.saturating_add(each.gpu_bytes))
+            .fold(0, u64::saturating_add),
         cost_s: rates.seconds(costs.iter().sum()),
         checkpoints,
     }

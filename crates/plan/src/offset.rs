@@ -5,17 +5,18 @@
 //! the gap allows too, and [`cheapest`](crate::path::cheapest) without an offset is never worse; it is better wherever a boundary with little data
 //! lies further from an ideal time than Δt.
 
+use crate::Error;
 use crate::path::Points;
 use crate::units::Nanos;
 use crate::window::SlidingMin;
-use crate::Error;
 
 /// The fewest checkpoints that are far enough from each other's ideal times: their count.
 ///
 /// # Errors
 /// [`Error::Offset`] when twice the offset is not below the interval.
 pub fn count(points: &Points, interval: u64, offset: u64) -> Result<u32, Error> {
-    let spacing = offset.checked_mul(2).and_then(|both| interval.checked_sub(both)).filter(|spacing| *spacing > 0);
+    let spacing =
+        offset.checked_mul(2).and_then(|both| interval.checked_sub(both)).filter(|spacing| *spacing > 0);
     let spacing = spacing.ok_or(Error::Offset { offset: Nanos(offset), spacing: Nanos(interval) })?;
     let count = points.end.div_ceil(spacing).saturating_sub(1);
     // More than there are boundaries cannot be placed, whichever they are.

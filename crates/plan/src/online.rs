@@ -45,7 +45,11 @@ impl Scheduler {
         let until = Nanos(self.due.0.saturating_add(self.offset.0));
         let least = self.recent.least(now.0.saturating_sub(self.every.0)).map_or(live, |(least, ())| least);
         // A sixteenth more is as good.
-        if now >= until || live <= least.saturating_add(least / 16) { Decision::Take } else { Decision::Wait { until } }
+        if now >= until || live <= least.saturating_add(least / 16) {
+            Decision::Take
+        } else {
+            Decision::Wait { until }
+        }
     }
 
     /// When a checkpoint has been taken.

@@ -119,7 +119,8 @@ impl Sweep {
             self.before.push(from);
             window.push(at, (way + cost as i128 + price, steps + step), index);
         }
-        let ((way, steps), from) = window.least(points.end.saturating_sub(interval)).unwrap_or(((0, 0), START));
+        let ((way, steps), from) =
+            window.least(points.end.saturating_sub(interval)).unwrap_or(((0, 0), START));
         self.before.push(from);
         (self.cost, self.count) = (way, steps.unsigned_abs() as u32);
     }
@@ -239,9 +240,8 @@ fn change_over(short: &[u32], long: &[u32], count: usize) -> Vec<u32> {
         Some(index) => path.get(index).map_or(u64::MAX, |point| u64::from(*point) + 1),
     };
     let skip = long.len() - count;
-    let last = (0..=short.len())
-        .find(|r| node(short, r + 1) > node(long, r + 1 + skip))
-        .unwrap_or(short.len());
+    let last =
+        (0..=short.len()).find(|r| node(short, r + 1) > node(long, r + 1 + skip)).unwrap_or(short.len());
     [&short[..last], &long[last + skip..]].concat()
 }
 
@@ -278,7 +278,9 @@ impl Certificate {
     #[must_use]
     pub fn proves(&self, points: &Points, interval: u64, path: &[u32]) -> bool {
         let ends = points.at.len();
-        let (Some(&bound), true) = (self.potentials.last(), self.potentials.len() == ends + 1) else { return false };
+        let (Some(&bound), true) = (self.potentials.last(), self.potentials.len() == ends + 1) else {
+            return false;
+        };
         let cost = |end: usize| if end == ends { 0 } else { points.cost[end] as i128 + self.price };
         let at = |end: usize| if end == ends { points.end } else { points.at[end] };
         // No edge is a short cut: so the end's potential is at most what any path costs.

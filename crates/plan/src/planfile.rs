@@ -120,7 +120,8 @@ impl Plan {
     pub fn to_json(&self) -> Result<String, Error> {
         let written = Written { format: FORMAT, version: VERSION, plan: self };
         let text = serde_json::to_string_pretty(&written);
-        text.map(|text| text + "\n").map_err(|error| Error::damaged(format!("the plan cannot be written: {error}")))
+        text.map(|text| text + "\n")
+            .map_err(|error| Error::damaged(format!("the plan cannot be written: {error}")))
     }
 
     /// Reads a plan, and checks that its checkpoints are in order and within the program.
@@ -140,8 +141,13 @@ impl Plan {
         let plan: Self = serde_json::from_slice(text).map_err(broken)?;
         for part in &plan.parts {
             let ascend = part.checkpoints.is_sorted_by(|a, b| a.boundary < b.boundary && a.at_ns <= b.at_ns);
-            if !ascend || part.checkpoints.iter().any(|each| each.at_ns > plan.end_ns || each.latest_ns < each.at_ns) {
-                return Err(Error::damaged(format!("the plan's checkpoints of the {} are not in order", part.part.name())));
+            if !ascend
+                || part.checkpoints.iter().any(|each| each.at_ns > plan.end_ns || each.latest_ns < each.at_ns)
+            {
+                return Err(Error::damaged(format!(
+                    "the plan's checkpoints of the {} are not in order",
+                    part.part.name()
+                )));
             }
         }
         Ok(plan)

@@ -87,7 +87,11 @@ impl Profile {
             if step.kernel as usize >= kernels.len() {
                 bad = Some(Error::damaged(format!("the profile names no kernel {}", step.kernel)));
             } else if step.live > step.allocated {
-                bad = Some(Error::MoreLiveThanAllocated { number: 0, live: step.live, allocated: step.allocated });
+                bad = Some(Error::MoreLiveThanAllocated {
+                    number: 0,
+                    live: step.live,
+                    allocated: step.allocated,
+                });
             }
         });
         match bad {
@@ -144,8 +148,11 @@ impl Profile {
     /// What there is to know at a glance.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let mut kernels: Vec<KernelSummary> =
-            self.kernels.iter().map(|name| KernelSummary { name: name.clone(), launches: 0, ms: 0.0 }).collect();
+        let mut kernels: Vec<KernelSummary> = self
+            .kernels
+            .iter()
+            .map(|name| KernelSummary { name: name.clone(), launches: 0, ms: 0.0 })
+            .collect();
         let mut nanos = vec![0_u64; kernels.len()];
         let mut running: Option<(usize, u64)> = None;
         let mut end_of = |running: Option<(usize, u64)>, at: u64| {

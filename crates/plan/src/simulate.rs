@@ -63,10 +63,12 @@ pub fn compare(profile: &Profile, wishes: &Wishes, setting: &Setting) -> Result<
         offset: None,
         ..wishes.clone()
     };
-    let planned = |wishes: &Wishes, model| plan(profile, &Wishes { model, ..wishes.clone() }).map(|plan| lines(&plan));
+    let planned =
+        |wishes: &Wishes, model| plan(profile, &Wishes { model, ..wishes.clone() }).map(|plan| lines(&plan));
     let together = planned(wishes, Model::Sync)?;
     let count = together.iter().map(Vec::len).sum::<usize>();
-    let mean_cost = points.cost.iter().map(|cost| wishes.rates.seconds(*cost)).sum::<f64>() / points.cost.len().max(1) as f64;
+    let mean_cost = points.cost.iter().map(|cost| wishes.rates.seconds(*cost)).sum::<f64>()
+        / points.cost.len().max(1) as f64;
     let mtbf = Part::Job.mtbf(wishes.mtbf).nanos().seconds();
     let every = daly(mean_cost, mtbf).max(1e-9);
     let ways = [
@@ -83,7 +85,8 @@ pub fn compare(profile: &Profile, wishes: &Wishes, setting: &Setting) -> Result<
 
 /// What each part of a plan does, and when.
 fn lines(plan: &Plan) -> Vec<Line> {
-    let line = |part: &PartPlan| part.checkpoints.iter().map(|each| (each.at_ns.seconds(), each.cost_s)).collect();
+    let line =
+        |part: &PartPlan| part.checkpoints.iter().map(|each| (each.at_ns.seconds(), each.cost_s)).collect();
     plan.parts.iter().map(line).collect()
 }
 
@@ -101,12 +104,21 @@ fn equidistant(points: &Points, rates: &Rates, count: usize) -> Line {
 fn outcome(way: &'static str, lines: &[Line], end: f64, setting: &Setting) -> Outcome {
     let laws = [setting.mtbf.gpu, setting.mtbf.cpu].map(|mtbf| setting.failures.law(mtbf));
     let times: Vec<Option<f64>> = (0..u64::from(setting.runs))
-        .map(|run| run_once(lines, end, &laws, setting.failures.restart().seconds(), setting.seed.wrapping_add(run << 32)))
+        .map(|run| {
+            run_once(
+                lines,
+                end,
+                &laws,
+                setting.failures.restart().seconds(),
+                setting.seed.wrapping_add(run << 32),
+            )
+        })
         .collect();
     let done: Vec<f64> = times.iter().flatten().copied().collect();
     let n = done.len() as f64;
     let mean = (!done.is_empty()).then(|| done.iter().sum::<f64>() / n);
-    let spread = mean.map(|mean| done.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0));
+    let spread =
+        mean.map(|mean| done.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0));
     Outcome {
         way,
         checkpoints: lines.iter().map(Vec::len).sum(),

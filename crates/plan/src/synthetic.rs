@@ -33,7 +33,8 @@ impl Script {
 
     /// A moment at which the processor waits so long for what it has launched.
     fn cpu(&mut self, bytes: u64, idle: u64) -> Result<(), Error> {
-        self.recorder.interval(Nanos(self.now), CpuInterval { bytes, idle: Nanos(idle), ..CpuInterval::default() })
+        self.recorder
+            .interval(Nanos(self.now), CpuInterval { bytes, idle: Nanos(idle), ..CpuInterval::default() })
     }
 
     fn finish(self) -> Result<Profile, Error> {
@@ -51,23 +52,26 @@ pub fn multigrid(cycles: u32, levels: u32) -> Result<Profile, Error> {
     let mut script = Script::new();
     let finest = 8192 * MIB;
     let solution = finest / 8;
+    let allocated = finest * 3 / 2 + solution;
+    // A level down is a quarter of the grid.
+    let of_level = |level: u32, whole: u64| whole >> (2 * level).min(63);
+    let lasts = |level: u32, ms: u64| of_level(level, ms * MS) + MS;
     for _ in 0..cycles {
         script.cpu(512 * MIB, 3000 * MS)?;
         let mut live = solution;
-        let scratch = |level: u32| finest >> (2 * level).min(63);
         for level in 0..levels {
-            live += scratch(level);
+            live += of_level(level, finest);
             for _ in 0..4 {
-                script.kernel("smooth", (400 * MS >> (2 * level).min(63)) + MS, finest * 3 / 2 + solution, live)?;
+                script.kernel("smooth", lasts(level, 400), allocated, live)?;
             }
-            script.kernel("restrict", (100 * MS >> (2 * level).min(63)) + MS, finest * 3 / 2 + solution, live)?;
+            script.kernel("restrict", lasts(level, 100), allocated, live)?;
         }
         for level in (0..levels).rev() {
-            script.kernel("prolong", (100 * MS >> (2 * level).min(63)) + MS, finest * 3 / 2 + solution, live)?;
+            script.kernel("prolong", lasts(level, 100), allocated, live)?;
             for _ in 0..4 {
-                script.kernel("smooth", (400 * MS >> (2 * level).min(63)) + MS, finest * 3 / 2 + solution, live)?;
+                script.kernel("smooth", lasts(level, 400), allocated, live)?;
             }
-            live -= scratch(level);
+            live -= of_level(level, finest);
         }
         script.kernel("norm", 20 * MS, solution, solution)?;
         script.kernel("update", 20 * MS, solution, solution)?;
@@ -85,7 +89,13 @@ pub fn spectral(steps: u32) -> Result<Profile, Error> {
     for _ in 0..steps {
         script.cpu(256 * MIB, 200 * MS)?;
         script.kernel("advance", 30 * MS, 3 * field, field)?;
-        for (name, live) in [("fft_forward", field), ("fft_forward", 3 * field), ("multiply", 2 * field), ("fft_inverse", 2 * field), ("fft_inverse", 3 * field)] {
+        for (name, live) in [
+            ("fft_forward", field),
+            ("fft_forward", 3 * field),
+            ("multiply", 2 * field),
+            ("fft_inverse", 2 * field),
+            ("fft_inverse", 3 * field),
+        ] {
             script.kernel(name, 60 * MS, 3 * field, live)?;
         }
     }

@@ -161,8 +161,12 @@ mod tests {
 
     #[test]
     fn people_read_them() {
-        let texts = [0, 999, 1500, 2_000_000, 75_000_000_000, 1_000_000_000_000, 36_000_000_000_000].map(|ns| Nanos(ns).to_string());
+        let texts = [0, 999, 1500, 2_000_000, 75_000_000_000, 1_000_000_000_000, 36_000_000_000_000]
+            .map(|ns| Nanos(ns).to_string());
         assert_eq!(texts, ["0 ns", "999 ns", "1.5 µs", "2 ms", "75 s", "1000 s", "10 h"]);
-        assert_eq!([0, 1023, 3 << 29, u64::MAX].map(|b| Bytes(b).to_string()), ["0 B", "1023 B", "1.5 GiB", "16 EiB"]);
+        assert_eq!(
+            [0, 1023, 3 << 29, u64::MAX].map(|b| Bytes(b).to_string()),
+            ["0 B", "1023 B", "1.5 GiB", "16 EiB"]
+        );
     }
 }

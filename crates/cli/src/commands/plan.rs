@@ -124,7 +124,8 @@ fn show_part(out: &mut dyn Write, part: &PartPlan) -> io::Result<()> {
         HumanBytes(part.bytes),
         seconds(part.cost_s)
     )?;
-    let mut rows = vec![["AT", "BOUNDARY", "DEVICE", "PROCESSOR", "COST", "KERNEL"].map(String::from).to_vec()];
+    let mut rows =
+        vec![["AT", "BOUNDARY", "DEVICE", "PROCESSOR", "COST", "KERNEL"].map(String::from).to_vec()];
     rows.extend(part.checkpoints.iter().take(ROWS).map(|each| {
         vec![
             each.at_ns.to_string(),
@@ -144,7 +145,8 @@ fn show_part(out: &mut dyn Write, part: &PartPlan) -> io::Result<()> {
 }
 
 fn show_simulated(out: &mut dyn Write, outcomes: &[Outcome]) -> io::Result<()> {
-    let mut rows = vec![["SIMULATED", "CHECKPOINTS", "UNDISTURBED", "WITH FAILURES"].map(String::from).to_vec()];
+    let mut rows =
+        vec![["SIMULATED", "CHECKPOINTS", "UNDISTURBED", "WITH FAILURES"].map(String::from).to_vec()];
     rows.extend(outcomes.iter().map(|each| {
         let error = seconds(each.error_s.unwrap_or(0.0));
         let mean = each.mean_s.map_or("never done".to_owned(), |mean| format!("{} ± {error}", seconds(mean)));
@@ -152,12 +154,7 @@ fn show_simulated(out: &mut dyn Write, outcomes: &[Outcome]) -> io::Result<()> {
             0 => String::new(),
             runs => format!(" ({runs} runs were not done in 100 times the program's time)"),
         };
-        vec![
-            each.way.to_owned(),
-            each.checkpoints.to_string(),
-            seconds(each.undisturbed_s),
-            mean + &given_up,
-        ]
+        vec![each.way.to_owned(), each.checkpoints.to_string(), seconds(each.undisturbed_s), mean + &given_up]
     }));
     table(out, &rows)
 }

@@ -56,9 +56,9 @@ fn of(file: &Path, bytes: &[u8]) -> Result<Profile, Failure> {
 /// What is wrong with a profile, or with what is asked of it.
 pub fn failure(file: Option<&Path>, error: &plan::Error) -> Failure {
     let kind = match error {
-        plan::Error::Damaged(_) | plan::Error::MoreLiveThanAllocated { .. } | plan::Error::Overflow { .. } => {
-            Kind::Damaged
-        }
+        plan::Error::Damaged(_)
+        | plan::Error::MoreLiveThanAllocated { .. }
+        | plan::Error::Overflow { .. } => Kind::Damaged,
         plan::Error::Version { .. } => Kind::Mismatch,
         _ => Kind::Refused,
     };

@@ -33,7 +33,11 @@ fn a_weibull_segment_takes_what_a_sum_says() {
     for (shape, length) in [(0.6, 200.0), (0.6, 2000.0), (2.0, 500.0), (3.5, 900.0)] {
         let (mtbf, restart) = (1000.0, 40.0);
         // Γ(1 + 1/k), from tables.
-        let gamma = match shape { 0.6 => 1.504_575_488, 2.0 => 0.886_226_925, _ => 0.899_747_213 };
+        let gamma = match shape {
+            0.6 => 1.504_575_488,
+            2.0 => 0.886_226_925,
+            _ => 0.899_747_213,
+        };
         let scale = mtbf / gamma;
         let survives = |time: f64| (-(time / scale).powf(shape)).exp();
         let steps = 2_000_000;
@@ -113,7 +117,8 @@ fn incremental_plans_are_the_cheapest_there_are() {
         let len = 1 + random.below(8) as usize;
         let boundaries: Vec<(u64, u64)> = (0..len).map(|_| (random.below(9), random.below(5))).collect();
         let interval = 1 + random.below(5);
-        let profile = sampled(&boundaries.iter().map(|(live, changed)| (*live, Some(*changed))).collect::<Vec<_>>());
+        let profile =
+            sampled(&boundaries.iter().map(|(live, changed)| (*live, Some(*changed))).collect::<Vec<_>>());
         let wishes = Wishes {
             interval: Some(Nanos(interval * S)),
             objective: Wanted::IncrementalCost,
@@ -122,12 +127,16 @@ fn incremental_plans_are_the_cheapest_there_are() {
         let made = plan(&profile, &wishes).unwrap();
         let cost = |path: &[usize]| {
             let mut last: Option<usize> = None;
-            path.iter().map(|&point| {
-                let live = boundaries[point].0;
-                let changed = last.map(|last| boundaries[last + 1..=point].iter().map(|(_, changed)| changed).sum::<u64>());
-                last = Some(point);
-                changed.map_or(live, |changed| changed.min(live))
-            }).sum::<u64>()
+            path.iter()
+                .map(|&point| {
+                    let live = boundaries[point].0;
+                    let changed = last.map(|last| {
+                        boundaries[last + 1..=point].iter().map(|(_, changed)| changed).sum::<u64>()
+                    });
+                    last = Some(point);
+                    changed.map_or(live, |changed| changed.min(live))
+                })
+                .sum::<u64>()
         };
         let allowed = |path: &[usize]| {
             let times = path.iter().map(|point| *point as u64).chain([len as u64]);
@@ -141,7 +150,8 @@ fn incremental_plans_are_the_cheapest_there_are() {
             .unwrap();
         let told = made.parts[0].cost_s / (10e6 / 2e9 + 10e6 / 25e9);
         assert!((told - best as f64).abs() < 1e-6, "{seed}: {told} {best} {boundaries:?} {interval}");
-        let chosen: Vec<usize> = made.parts[0].checkpoints.iter().map(|each| each.boundary as usize).collect();
+        let chosen: Vec<usize> =
+            made.parts[0].checkpoints.iter().map(|each| each.boundary as usize).collect();
         assert!(allowed(&chosen) && cost(&chosen) == best, "{seed}: {chosen:?}");
     }
 }
@@ -174,7 +184,10 @@ fn while_the_program_runs_checkpoints_wait_for_little_data() {
     };
     let (plain, plain_times) = run(Nanos(0));
     let (waited, waited_times) = run(Nanos(4 * S));
-    assert!(plain_times.len().abs_diff(waited_times.len()) <= plain_times.len() / 5 + 1, "{plain_times:?} {waited_times:?}");
+    assert!(
+        plain_times.len().abs_diff(waited_times.len()) <= plain_times.len() / 5 + 1,
+        "{plain_times:?} {waited_times:?}"
+    );
     let each = |bytes: u64, times: &[u64]| bytes / times.len() as u64;
     assert!(each(plain, &plain_times) >= 3 * each(waited, &waited_times), "{plain} {waited}");
     let longest = waited_times.windows(2).map(|two| two[1] - two[0]).max().unwrap();

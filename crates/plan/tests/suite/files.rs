@@ -38,7 +38,13 @@ fn whatever_repeats_is_told_as_it_was() {
         let mut pushed = Vec::new();
         let mut one = |random: &mut Random, recorder: &mut Recorder| {
             let kernel = kernels[random.below(3) as usize];
-            let boundary = Boundary { after: Nanos(1), kernel, allocated: 9, live: random.below(2), ..Boundary::default() };
+            let boundary = Boundary {
+                after: Nanos(1),
+                kernel,
+                allocated: 9,
+                live: random.below(2),
+                ..Boundary::default()
+            };
             now += 1;
             recorder.boundary(Nanos(now), boundary).unwrap();
             pushed.push((now, boundary));
@@ -112,7 +118,14 @@ fn few_bytes_cannot_ask_for_much() {
         assert!(matches!(error, Error::Damaged(_) | Error::Overflow { .. }), "{body:?}: {error}");
     }
     // Longer than 64 bits of nanoseconds, and a kernel that has no name.
-    let step = |kernel: u8| [&[0_u8, 1, 1, b'k', 1, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 0, kernel << 1][..], &[0xff; 9], &[1, 0, 0, 0, 0]].concat();
+    let step = |kernel: u8| {
+        [
+            &[0_u8, 1, 1, b'k', 1, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 0, kernel << 1][..],
+            &[0xff; 9],
+            &[1, 0, 0, 0, 0],
+        ]
+        .concat()
+    };
     assert_eq!(decode(&seal(&step(0))), Err(Error::Overflow { what: "times" }));
     let unnamed = [0, 0, 1, 0, 2, 0, 0, 0, 0, 0];
     assert!(decode(&seal(&unnamed)).unwrap_err().to_string().contains("names no kernel 1"));
@@ -121,25 +134,36 @@ fn few_bytes_cannot_ask_for_much() {
 fn any_profile() -> impl Strategy<Value = Profile> {
     let boundary = (0..3_u64, 0..3_u32, any::<u32>(), any::<u32>(), proptest::option::of(any::<u64>()));
     let interval = (0..3_u64, any::<u64>(), any::<u64>());
-    (proptest::collection::vec(boundary, 0..40), proptest::collection::vec(interval, 0..40)).prop_map(|(device, cpu)| {
-        let mut recorder = Recorder::default();
-        let kernels = ["", "a", "µ"].map(|name| recorder.kernel(name).unwrap());
-        let (mut now, mut end) = (0, 0);
-        for (after, kernel, a, b, changed) in device {
-            now += after;
-            end = end.max(now);
-            let (live, allocated) = (u64::from(a.min(b)), u64::from(a.max(b)));
-            let boundary = Boundary { kernel: kernels[kernel as usize], live, allocated, changed, idle: Nanos(after), ..Boundary::default() };
-            recorder.boundary(Nanos(now), boundary).unwrap();
-        }
-        now = 0;
-        for (after, bytes, idle) in cpu {
-            now += after;
-            end = end.max(now);
-            recorder.interval(Nanos(now), CpuInterval { bytes, idle: Nanos(idle), ..CpuInterval::default() }).unwrap();
-        }
-        recorder.finish(Nanos(end)).unwrap()
-    })
+    (proptest::collection::vec(boundary, 0..40), proptest::collection::vec(interval, 0..40)).prop_map(
+        |(device, cpu)| {
+            let mut recorder = Recorder::default();
+            let kernels = ["", "a", "µ"].map(|name| recorder.kernel(name).unwrap());
+            let (mut now, mut end) = (0, 0);
+            for (after, kernel, a, b, changed) in device {
+                now += after;
+                end = end.max(now);
+                let (live, allocated) = (u64::from(a.min(b)), u64::from(a.max(b)));
+                let boundary = Boundary {
+                    kernel: kernels[kernel as usize],
+                    live,
+                    allocated,
+                    changed,
+                    idle: Nanos(after),
+                    ..Boundary::default()
+                };
+                recorder.boundary(Nanos(now), boundary).unwrap();
+            }
+            now = 0;
+            for (after, bytes, idle) in cpu {
+                now += after;
+                end = end.max(now);
+                recorder
+                    .interval(Nanos(now), CpuInterval { bytes, idle: Nanos(idle), ..CpuInterval::default() })
+                    .unwrap();
+            }
+            recorder.finish(Nanos(end)).unwrap()
+        },
+    )
 }
 
 proptest! {

@@ -47,7 +47,8 @@ fn any_count() {
 fn every_count() {
     each(|points, interval, random| {
         let costs = cost_of_each_count(points, interval);
-        let possible: Vec<u32> = (0..).zip(&costs).filter(|(_, cost)| cost.is_some()).map(|(m, _)| m).collect();
+        let possible: Vec<u32> =
+            (0..).zip(&costs).filter(|(_, cost)| cost.is_some()).map(|(m, _)| m).collect();
         // The counts have no gap, and the costs are convex: what the search rests on.
         assert!(possible.windows(2).all(|two| two[1] == two[0] + 1), "{points:?} {interval}");
         let values: Vec<i128> = costs.iter().flatten().map(|cost| *cost as i128).collect();
@@ -56,7 +57,11 @@ fn every_count() {
             match (exactly(points, interval, count), costs.get(count as usize).copied().flatten()) {
                 (Ok(path), Some(least)) => {
                     assert!(allowed(points, interval, &path), "{points:?} {interval} {path:?}");
-                    assert_eq!((path.len(), cost(points, &path)), (count as usize, least), "{points:?} {interval}");
+                    assert_eq!(
+                        (path.len(), cost(points, &path)),
+                        (count as usize, least),
+                        "{points:?} {interval}"
+                    );
                     let certificate = Certificate::of(points, interval, Some(count)).unwrap();
                     assert!(certificate.proves(points, interval, &path), "{points:?} {interval} {count}");
                 }
@@ -78,7 +83,9 @@ fn every_count() {
 /// Number `k` of `count` within the offset of `k / (count + 1)` of the program.
 fn near(points: &Points, path: &[u32], offset: u64) -> bool {
     let parts = path.len() as u64 + 1;
-    (1..).zip(path).all(|(k, point)| (points.at[*point as usize] * parts).abs_diff(k * points.end) <= offset * parts)
+    (1..)
+        .zip(path)
+        .all(|(k, point)| (points.at[*point as usize] * parts).abs_diff(k * points.end) <= offset * parts)
 }
 
 #[test]
@@ -94,8 +101,15 @@ fn within_an_offset() {
         let fits = count == 0 || 2 * reach * (u64::from(count) + 1) <= points.end;
         match (offset::cheapest(points, interval, reach, count), best) {
             (Ok(path), Some(least)) => {
-                assert!(allowed(points, interval, &path) && near(points, &path, reach), "{points:?} {path:?}");
-                assert_eq!((path.len(), cost(points, &path)), (count as usize, least), "{points:?} {interval}");
+                assert!(
+                    allowed(points, interval, &path) && near(points, &path, reach),
+                    "{points:?} {path:?}"
+                );
+                assert_eq!(
+                    (path.len(), cost(points, &path)),
+                    (count as usize, least),
+                    "{points:?} {interval}"
+                );
                 // Bounding the gap does this and more.
                 assert!(cost(points, &exactly(points, interval, count).unwrap()) <= least);
                 assert!(cost(points, &cheapest(points, interval).unwrap()) <= least);

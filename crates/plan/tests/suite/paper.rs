@@ -76,11 +76,11 @@ fn what_table_2_says_itself() {
             [together[0], apart[1], apart[2]]
         })
         .collect();
-    let expected =
-        [[16, 5, 9], [63, 21, 36], [11, 4, 7], [69, 25, 42], [29, 10, 17], [52, 19, 32]];
+    let expected = [[16, 5, 9], [63, 21, 36], [11, 4, 7], [69, 25, 42], [29, 10, 17], [52, 19, 32]];
     assert_eq!(by_itself, expected);
     // None of these programs could do with its published count if it computed all that time: the gaps would be too long.
     let too_long = |program: &Program| program.with[0] > (program.counts[0] as u64 + 1) * INTERVALS[0];
-    let names: Vec<&str> = PROGRAMS.iter().filter(|program| too_long(program)).map(|program| program.name).collect();
+    let names: Vec<&str> =
+        PROGRAMS.iter().filter(|program| too_long(program)).map(|program| program.name).collect();
     assert_eq!(names, ["Swim", "Mgrid", "BackProp", "BFS"]);
 }

@@ -23,7 +23,8 @@ fn the_paper_s_order() {
         let of = |way| mean(&outcomes, way);
         assert!(of("daly") < of("none"), "{outcomes:?}");
         // What the paper claims, and measures: without failures, at half the MTBF, checkpoints apart cost less.
-        let undisturbed = |way: &str| outcomes.iter().find(|outcome| outcome.way == way).unwrap().undisturbed_s;
+        let undisturbed =
+            |way: &str| outcomes.iter().find(|outcome| outcome.way == way).unwrap().undisturbed_s;
         assert!(undisturbed("async") < undisturbed("sync") && undisturbed("none") < undisturbed("async"));
         assert!(undisturbed("sync") <= undisturbed("equidistant"));
         // With failures it is so when intervals are chosen for them.
@@ -50,7 +51,10 @@ fn the_mean_is_what_the_formula_says() {
 #[test]
 fn a_seed_is_a_run() {
     let profile = synthetic::multigrid(20, 4).unwrap();
-    let run = |seed| compare(&profile, &wishes(60.0, 90.0), &Setting { seed, runs: 20, ..setting(60.0, 90.0, 0.7) }).unwrap();
+    let run = |seed| {
+        compare(&profile, &wishes(60.0, 90.0), &Setting { seed, runs: 20, ..setting(60.0, 90.0, 0.7) })
+            .unwrap()
+    };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }

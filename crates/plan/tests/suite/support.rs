@@ -53,7 +53,8 @@ pub fn implicit_enumeration(points: &Points, interval: u64, count: Option<u32>) 
     let mut filter: Option<u128> = None;
     let mut choice = vec![false; points.at.len()];
     loop {
-        let path: Vec<u32> = (0..).zip(&choice).filter(|(_, chosen)| **chosen).map(|(point, _)| point).collect();
+        let path: Vec<u32> =
+            (0..).zip(&choice).filter(|(_, chosen)| **chosen).map(|(point, _)| point).collect();
         let value = cost(points, &path);
         if filter.is_none_or(|best| value <= best) {
             let count_fits = count.is_none_or(|count| path.len() == count as usize);

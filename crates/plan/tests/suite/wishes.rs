@@ -70,7 +70,9 @@ fn the_processor_s_half_is_free_where_it_is_idle() {
     let kernel = recorder.kernel("k").unwrap();
     for second in 0..100 {
         let at = Nanos(second * S);
-        recorder.boundary(at, Boundary { kernel, allocated: 1 << 30, live: 1 << 30, ..Boundary::default() }).unwrap();
+        recorder
+            .boundary(at, Boundary { kernel, allocated: 1 << 30, live: 1 << 30, ..Boundary::default() })
+            .unwrap();
         // 2 GB take a second; every tenth interval has as long.
         let idle = Nanos(if second % 10 == 3 { S } else { S / 2 });
         recorder.interval(at, CpuInterval { bytes: 2_000_000_000, idle, ..CpuInterval::default() }).unwrap();
@@ -119,7 +121,10 @@ fn wishes_that_cannot_be_are_refused() {
         wishes.objective = plan::model::Wanted::IncrementalCost;
     });
     assert!(matches!(both, Error::Together(_)));
-    assert!(matches!(ask(&|wishes| wishes.objective = plan::model::Wanted::IncrementalCost), Error::Together(_)));
+    assert!(matches!(
+        ask(&|wishes| wishes.objective = plan::model::Wanted::IncrementalCost),
+        Error::Together(_)
+    ));
 }
 
 #[test]
@@ -127,7 +132,10 @@ fn sizes_that_overflow_are_refused() {
     let huge = profile(&[("k", 10, u64::MAX); 20]);
     let bandwidth = |bytes| Bandwidth::per_second(bytes).unwrap();
     let rates = Rates::of_bandwidths(bandwidth(u64::MAX), bandwidth(u64::MAX - 1)).unwrap();
-    assert_eq!(plan(&huge, &Wishes { rates, ..wishes(240.0, 400.0) }), Err(Error::Overflow { what: "costs" }));
+    assert_eq!(
+        plan(&huge, &Wishes { rates, ..wishes(240.0, 400.0) }),
+        Err(Error::Overflow { what: "costs" })
+    );
     // The paper's bandwidths have room for them.
     assert_eq!(plan(&huge, &wishes(240.0, 400.0)).unwrap().parts[0].checkpoints.len(), 2);
 }
@@ -138,7 +146,10 @@ fn time_does_not_go_backwards() {
     let boundary = Boundary { kernel: recorder.kernel("k").unwrap(), ..Boundary::default() };
     recorder.boundary(Nanos(5), boundary).unwrap();
     let error = recorder.boundary(Nanos(3), boundary).unwrap_err();
-    assert_eq!(error.to_string(), "time goes backwards: boundary 1 is at 3 ns, 2 ns before what came before it");
+    assert_eq!(
+        error.to_string(),
+        "time goes backwards: boundary 1 is at 3 ns, 2 ns before what came before it"
+    );
     recorder.interval(Nanos(9), CpuInterval::default()).unwrap();
     assert!(matches!(recorder.interval(Nanos(8), CpuInterval::default()), Err(Error::TimeGoesBack { .. })));
     let more = Boundary { live: 2, allocated: 1, ..boundary };
