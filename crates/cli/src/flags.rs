@@ -620,7 +620,7 @@ mod tests {
             ("--mtbf-gpu", "NaN", "such as 90s"),
             ("--bandwidth", "0", "nothing would ever be written"),
             ("--link-bandwidth", "0", "nothing would ever be written"),
-            ("--interval", "999999999999y", "five centuries"),
+            ("--interval", "999y", "five centuries"),
             ("--chart", "plan.png", ".svg or .html"),
             ("--simulate", "0", "1..=1000000"),
         ] {

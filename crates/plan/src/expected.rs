@@ -68,6 +68,10 @@ impl Law {
     /// What a segment of this length is expected to take, failures included.
     #[must_use]
     pub fn segment(&self, length: f64) -> f64 {
+        if length <= 0.0 {
+            // Even where a restart never succeeds.
+            return 0.0;
+        }
         if self.shape == 1.0 {
             return (self.scale + self.restart) * (length / self.scale).exp_m1();
         }

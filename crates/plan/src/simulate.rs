@@ -154,14 +154,15 @@ fn run_once(lines: &[Line], end: f64, laws: &[Law; 2], restart: f64, seed: u64) 
             fails[failed] = now + laws[failed].draw(random.uniform());
             done = now + restart;
             failed = usize::from(fails[1] < fails[0]);
+            // Restarts may never succeed.
+            if done > PATIENCE * end {
+                return None;
+            }
             if fails[failed] >= done {
                 break;
             }
         }
         now = done;
-        if now > PATIENCE * end {
-            return None;
-        }
     }
     Some(now)
 }

@@ -65,4 +65,8 @@ fn who_never_gets_there_is_given_up() {
     let setting = Setting { runs: 3, ..setting(60.0, 90.0, 1.0) };
     let outcomes = compare(&profile, &wishes(60.0, 90.0), &setting).unwrap();
     assert_eq!((outcomes[0].given_up, outcomes[0].mean_s), (3, None));
+    // A restart that takes a hundred times as long as things last.
+    let failures = Failures::weibull(1.0, Nanos(3_600_000_000_000)).unwrap();
+    let outcomes = compare(&profile, &wishes(60.0, 90.0), &Setting { failures, ..setting }).unwrap();
+    assert!(outcomes.iter().all(|outcome| outcome.given_up == 3), "{outcomes:?}");
 }
