@@ -192,8 +192,9 @@ fn priced(points: &Points, interval: u64, count: u32) -> Result<(Vec<u32>, i128)
     Ok((change_over(&fewest, &most, count as usize), price))
 }
 
-/// The lowest price at which the shortest of the cheapest paths has at most `count` checkpoints; the longest then has at least as many.
+/// A price at which the shortest of the cheapest paths has at most `count` checkpoints and the longest at least as many.
 fn price_of(points: &Points, interval: u64, count: u32, sweep: &mut Sweep) -> i128 {
+    #[derive(Clone, Copy)]
     struct Side {
         price: i128,
         count: u32,
@@ -211,19 +212,36 @@ fn price_of(points: &Points, interval: u64, count: u32, sweep: &mut Sweep) -> i1
         Side { price, count: sweep.count, cost: sweep.cost - price * i128::from(sweep.count) }
     };
     let free = at(0);
-    let (mut low, mut high) = if free.count <= count {
-        (Side { price: welcome, count: most, cost: total }, free)
-    } else {
-        (free, at(dear))
-    };
+    let (mut low, mut high) = (Side { price: welcome, count: most, cost: total }, free);
+    // A price is most often about as high as a cost: farther and farther from 0, until it is on the other side.
+    let mut step = points.cost.iter().max().map_or(1, |cost| *cost as i128 / 64 + 1);
+    while high.count > count {
+        low = high;
+        high = at(step.min(dear));
+        step = step.saturating_mul(8);
+    }
+    while high.count < count && low.price == welcome && -step > welcome {
+        let side = at(-step);
+        if side.count > count {
+            low = side;
+        } else {
+            high = side;
+        }
+        step = step.saturating_mul(8);
+    }
     let mut turn = 0;
-    while high.price - low.price > 1 {
+    while high.count != count && high.price - low.price > 1 {
+        // In turn: as if counts changed evenly with prices; the price at which both sides cost the same, which leads to the next corner between
+        // them; and the middle, whatever the costs.
+        let width = high.price - low.price;
+        let between = i128::from(low.count - high.count);
+        let price = match turn % 3 {
+            0 => low.price + (width / between).saturating_mul(i128::from(low.count - count)),
+            1 => (high.cost - low.cost).div_euclid(between),
+            _ => low.price + width / 2,
+        };
         turn += 1;
-        // The price at which the two cost the same leads to the next corner between them; every fourth turn halves, whatever the costs.
-        let level = (high.cost - low.cost).div_euclid(i128::from(low.count - high.count));
-        let middle = low.price + (high.price - low.price) / 2;
-        let price = if turn % 4 == 0 { middle } else { level.clamp(low.price + 1, high.price - 1) };
-        let side = at(price);
+        let side = at(price.clamp(low.price + 1, high.price - 1));
         if side.count <= count { high = side } else { low = side }
     }
     high.price
