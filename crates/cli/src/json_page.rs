@@ -1,7 +1,7 @@
 //! `docs/json.md` against what the commands print.
 #![allow(clippy::unwrap_used)]
 
-use crate::commands::{devices, doctor, images, prune, ps, restart, rm};
+use crate::commands::{devices, doctor, images, plan, profile, prune, ps, restart, rm};
 use crate::flags;
 use checkpoint::admin::Report;
 use checkpoint::runtime::JobFacts;
@@ -226,6 +226,59 @@ fn jobs_are_as_documented() {
     let restartable =
         restart::Restartable { image: String::new(), job: String::new(), device: String::new() };
     check("`dormouse restart --check`", &[&restartable], Fields::new());
+}
+
+#[test]
+fn plans_are_as_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let made = ::plan::synthetic::multigrid(20, 3).unwrap();
+    fs::write(file("x.profile"), ::plan::format::encode(&made)).unwrap();
+    let parse = |args: &[&str]| {
+        let all = [&["dormouse"][..], args].concat();
+        <flags::Cli as clap::Parser>::try_parse_from(all).unwrap().command
+    };
+    let shown = |name: &str| {
+        let flags::Command::Profile(flags::Profile { command: flags::ProfileCommand::Show(flags) }) =
+            parse(&["profile", "show", &file(name)])
+        else {
+            panic!()
+        };
+        profile::show(&flags)
+    };
+    fs::write(file("none.profile"), ::plan::format::encode(&::plan::profile::Profile::default())).unwrap();
+    let [full, empty] = ["x.profile", "none.profile"].map(|name| shown(name).unwrap());
+    check("`dormouse profile show`", &[&full, &empty], Fields::new());
+
+    let planned = |more: &[&str]| {
+        let profile = file("x.profile");
+        let args = [&["plan", &profile, "--mtbf-gpu", "60s", "--mtbf-cpu", "90s"][..], more].concat();
+        let flags::Command::Plan(flags) = parse(&args) else { panic!() };
+        plan::run(&flags)
+    };
+    let (plan_file, chart) = (file("x.plan"), file("x.html"));
+    let apart = planned(&["--model", "async", "-o", &plan_file, "--chart", &chart]).unwrap();
+    let soonest = planned(&["--least", "run-time", "--simulate", "2"]).unwrap();
+    // None of these was done in time.
+    let hopeless = ["--restart-time", "1h", "--simulate", "1", "--least", "run-time"];
+    let hopeless = planned(&hopeless).unwrap();
+    check("`dormouse plan`", &[&apart, &soonest, &hopeless], Fields::new());
+    // What was written is what was printed.
+    let read = ::plan::planfile::Plan::from_json(&fs::read(plan_file).unwrap()).unwrap();
+    assert_eq!(serde_json::to_value(&apart).unwrap()["parts"], serde_json::to_value(&read.parts).unwrap());
+    assert!(fs::read_to_string(chart).unwrap().contains("<svg"));
+
+    let kind = |result: Result<(), Failure>| result.unwrap_err().kind;
+    assert_eq!(kind(planned(&["--count", "1"]).map(drop)), Kind::Refused);
+    assert_eq!(kind(planned(&["--chart", &file("no/x.svg")]).map(drop)), Kind::Failed);
+    assert_eq!(kind(shown("nowhere").map(drop)), Kind::NotFound);
+    let whole = fs::read(file("x.profile")).unwrap();
+    fs::write(file("short.profile"), &whole[..whole.len() - 1]).unwrap();
+    assert_eq!(kind(shown("short.profile").map(drop)), Kind::Damaged);
+    let mut newer = whole;
+    newer[8] = 2;
+    fs::write(file("newer.profile"), newer).unwrap();
+    assert_eq!(kind(shown("newer.profile").map(drop)), Kind::Mismatch);
 }
 
 #[test]

@@ -32,6 +32,10 @@ fn main() -> ExitCode {
         Command::Doctor(flags) => output::finish(flags.json.json, commands::doctor::run(&flags)),
         Command::Devices(flags) if flags.greeting => commands::devices::greet(flags.device),
         Command::Devices(flags) => output::finish(flags.json.json, commands::devices::run(&flags)),
+        Command::Plan(flags) => output::finish(flags.json.json, commands::plan::run(&flags)),
+        Command::Profile(flags::Profile { command: flags::ProfileCommand::Show(flags) }) => {
+            output::finish(flags.json.json, commands::profile::show(&flags))
+        }
         Command::Completions { shell } => commands::manual::completions(shell),
         Command::Man { folder } => output::finish(false, commands::manual::man(&folder)),
         Command::Server(flags) => commands::server::run(&flags),

@@ -5,6 +5,8 @@ pub mod devices;
 pub mod doctor;
 pub mod images;
 pub mod manual;
+pub mod plan;
+pub mod profile;
 pub mod prune;
 pub mod ps;
 pub mod restart;

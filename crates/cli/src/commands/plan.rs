@@ -1,0 +1,164 @@
+//! `dormouse plan`
+
+use super::profile::{failure, read};
+use crate::flags::{self, Least, PlanModel};
+use crate::output::{Show, table};
+use checkpoint::Failure;
+use indicatif::HumanBytes;
+use plan::cost::{Measured, Rates};
+use plan::expected::Failures;
+use plan::model::{Model, Mtbfs, Wanted, Wishes};
+use plan::planfile::{PartPlan, Plan};
+use plan::simulate::{Outcome, Setting, compare};
+use plan::units::Nanos;
+use serde::Serialize;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// So many checkpoints of a part are shown to a person.
+const ROWS: usize = 40;
+
+#[derive(Serialize)]
+pub struct Planned {
+    #[serde(flatten)]
+    plan: Plan,
+    simulated: Vec<Outcome>,
+}
+
+/// Makes a plan, and writes what is asked for.
+pub fn run(flags: &flags::Plan) -> Result<Planned, Failure> {
+    let profile = read(&flags.profile)?;
+    let told = |error| failure(None, &error);
+    let wishes = wishes(flags).map_err(told)?;
+    let plan = plan::model::plan(&profile, &wishes).map_err(told)?;
+    let simulated = match flags.failures.simulate {
+        Some(runs) => {
+            let failures = failures(flags).map_err(told)?;
+            let setting = Setting { mtbf: wishes.mtbf, failures, runs, seed: flags.failures.seed };
+            compare(&profile, &wishes, &setting).map_err(told)?
+        }
+        None => Vec::new(),
+    };
+    if let Some(file) = &flags.output {
+        write("plan", file, &plan.to_json().map_err(told)?)?;
+    }
+    if let Some(file) = &flags.chart {
+        let page = file.extension().is_some_and(|end| end == "html");
+        let draw = if page { plan::chart::html } else { plan::chart::svg };
+        write("chart", file, &draw(&profile, &plan, &simulated))?;
+    }
+    Ok(Planned { plan, simulated })
+}
+
+fn wishes(flags: &flags::Plan) -> Result<Wishes, plan::Error> {
+    let costs = &flags.costs;
+    let rates = match costs.stall {
+        None => Rates::of_bandwidths(costs.bandwidth, costs.link_bandwidth)?,
+        Some(stall) => Rates::of_measured(Measured {
+            stall,
+            copy: costs.link_bandwidth,
+            write: costs.bandwidth,
+            traffic: costs.traffic * 10,
+        })?,
+    };
+    let objective = match flags.least {
+        Least::RunTime if flags.incremental => {
+            return Err(plan::Error::Together("--incremental goes with --least cost only"));
+        }
+        Least::RunTime => Wanted::RunTime(failures(flags)?),
+        Least::Cost if flags.incremental => Wanted::IncrementalCost,
+        Least::Cost => Wanted::Cost,
+    };
+    Ok(Wishes {
+        model: match flags.model {
+            PlanModel::Sync => Model::Sync,
+            PlanModel::Async => Model::Async,
+        },
+        mtbf: Mtbfs { gpu: flags.mtbf_gpu, cpu: flags.mtbf_cpu },
+        interval: flags.interval,
+        count: flags.count,
+        cpu_count: flags.count_cpu,
+        offset: flags.offset,
+        rates,
+        objective,
+    })
+}
+
+fn failures(flags: &flags::Plan) -> Result<Failures, plan::Error> {
+    Failures::weibull(flags.failures.weibull_shape, flags.failures.restart_time)
+}
+
+/// Whole or not at all: what is there already stays until the new file is.
+fn write(what: &str, file: &Path, text: &str) -> Result<(), Failure> {
+    let mut draft = file.as_os_str().to_owned();
+    draft.push(".tmp");
+    let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
+    written.map_err(|error| {
+        // Nobody would look for it.
+        let _ = fs::remove_file(&draft);
+        Failure::of(format_args!("cannot write the {what} {}", file.display()), &error)
+    })
+}
+
+impl Show for Planned {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        for part in &self.plan.parts {
+            show_part(out, part)?;
+        }
+        if !self.simulated.is_empty() {
+            show_simulated(out, &self.simulated)?;
+        }
+        Ok(())
+    }
+}
+
+fn show_part(out: &mut dyn Write, part: &PartPlan) -> io::Result<()> {
+    let interval = part.interval_ns.map_or(String::new(), |interval| format!(" (at most {interval})"));
+    writeln!(
+        out,
+        "{}: {} checkpoints, longest gap {}{interval}, {} in all, cost {}",
+        part.part.name(),
+        part.checkpoints.len(),
+        part.longest_gap_ns,
+        HumanBytes(part.bytes),
+        seconds(part.cost_s)
+    )?;
+    let mut rows =
+        vec![["AT", "BOUNDARY", "DEVICE", "PROCESSOR", "COST", "KERNEL"].map(String::from).to_vec()];
+    rows.extend(part.checkpoints.iter().take(ROWS).map(|each| {
+        vec![
+            each.at_ns.to_string(),
+            each.boundary.to_string(),
+            HumanBytes(each.gpu_bytes).to_string(),
+            HumanBytes(each.cpu_bytes).to_string(),
+            seconds(each.cost_s),
+            each.kernel.clone().unwrap_or_default(),
+        ]
+    }));
+    table(out, &rows)?;
+    let more = part.checkpoints.len().saturating_sub(ROWS);
+    if more > 0 {
+        writeln!(out, "and {more} more (--json has all)")?;
+    }
+    writeln!(out)
+}
+
+fn show_simulated(out: &mut dyn Write, outcomes: &[Outcome]) -> io::Result<()> {
+    let mut rows =
+        vec![["SIMULATED", "CHECKPOINTS", "UNDISTURBED", "WITH FAILURES"].map(String::from).to_vec()];
+    rows.extend(outcomes.iter().map(|each| {
+        let error = seconds(each.error_s.unwrap_or(0.0));
+        let mean = each.mean_s.map_or("never done".to_owned(), |mean| format!("{} ± {error}", seconds(mean)));
+        let given_up = match each.given_up {
+            0 => String::new(),
+            runs => format!(" ({runs} runs were not done in 100 times the program's time)"),
+        };
+        vec![each.way.to_owned(), each.checkpoints.to_string(), seconds(each.undisturbed_s), mean + &given_up]
+    }));
+    table(out, &rows)
+}
+
+fn seconds(seconds: f64) -> String {
+    Nanos((seconds * 1e9) as u64).to_string()
+}
