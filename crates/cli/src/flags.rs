@@ -244,6 +244,10 @@ pub struct Restart {
     /// With --check: answer in JSON, whose fields are a promise
     #[arg(long, requires = "check")]
     pub json: bool,
+    /// Let the program go on before all its device memory is read: the rest follows, what is asked for first. Copies wait for the memory that they name,
+    /// kernels for all of it; an image that turns out to be damaged then ends the job
+    #[arg(long, conflicts_with = "check")]
+    pub lazy: bool,
     #[command(flatten)]
     pub machine: Machine,
     #[command(flatten)]
