@@ -70,6 +70,8 @@ pub enum Ask {
         draft: String,
         /// How to compress.
         compress: Compress,
+        /// How much memory writing takes at most, bytes.
+        memory: u64,
         /// Whether chunks that the store has are read before they are used again.
         reread: bool,
         /// Whether device memory that is as it was at the last checkpoint, by its hash, is left alone.

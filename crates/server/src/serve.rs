@@ -339,12 +339,12 @@ impl Server {
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
                 Ask::Filling => self.filling(),
-                Ask::Prepare { store, draft, compress, reread, compare, copies }
+                Ask::Prepare { store, draft, compress, memory, reread, compare, copies }
                     if matches!(gate, Gate::Open) && !self.session.is_filling() =>
                 {
                     // What is left of a checkpoint that came to nothing goes before more is had.
                     self.ready = None;
-                    let options = WriteOptions { compress, reread, ..WriteOptions::default() };
+                    let options = WriteOptions { compress, memory, reread, ..WriteOptions::default() };
                     match join(store.as_path(), &draft, &options) {
                         Ok(writer) => {
                             let room = copies.map(|budget| self.room(budget, supervisor));

@@ -343,6 +343,7 @@ fn prepare(store: &Store, draft: ImageId) -> Ask {
         store: raw(&store.dir()),
         draft: draft.to_string(),
         compress: image::Compress::Lz4,
+        memory: 64 << 20,
         reread: false,
         compare: true,
         copies: Some(CopyBudget { on_devices: true, on_host: 0 }),

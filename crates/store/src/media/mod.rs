@@ -1,6 +1,7 @@
 //! What a store needs of the medium it lies on, and nothing else: so few operations that a test can stand in for all of them.
 
 mod dir;
+mod direct;
 
 use std::any::Any;
 use std::fmt::Debug;

@@ -6,8 +6,9 @@ use std::fmt;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use image::chunk::{Encoder, is_zero};
 use image::{CHUNK_SIZE, ChunkId, Codec, Entry, Extent, ImageId, Object, ObjectKind, PackIndex, StoredBytes};
@@ -46,6 +47,7 @@ struct Chunk {
     object: usize,
     extent: usize,
     plain: Buffer,
+    ticket: Ticket,
 }
 
 /// A frame on its way into a pack.
@@ -53,6 +55,9 @@ enum Frame {
     Plain(Entry, Buffer),
     Compressed(Entry, Vec<u8>),
 }
+
+/// Holds the ticket of its chunk until it is written.
+type Ticketed = (Frame, Ticket);
 
 /// An object whose chunks may still be under way.
 struct OpenObject {
@@ -96,7 +101,52 @@ struct Shared {
     /// Buffers to use again.
     spare: Mutex<Vec<Buffer>>,
     spare_frames: Mutex<Vec<Vec<u8>>>,
-    spare_limit: usize,
+    /// How many chunks more may be under way.
+    room: Mutex<usize>,
+    more_room: Condvar,
+    pace: Mutex<Pace>,
+}
+
+/// How fast the store takes bytes, of late.
+struct Pace {
+    bytes: f64,
+    ns: f64,
+}
+
+impl Pace {
+    /// So many bytes count as of late.
+    const LATE: f64 = (64 << 20) as f64;
+
+    fn add(&mut self, bytes: u64, time: Duration) {
+        self.bytes += bytes as f64;
+        self.ns += time.as_nanos() as f64;
+        if self.bytes > Self::LATE {
+            let part = Self::LATE / self.bytes;
+            (self.bytes, self.ns) = (self.bytes * part, self.ns * part);
+        }
+    }
+
+    /// For each byte.
+    fn ns(&self) -> f64 {
+        self.ns / self.bytes
+    }
+}
+
+impl Default for Pace {
+    /// A store of 1 GB/s, until something has been written.
+    fn default() -> Self {
+        Self { bytes: 1e6, ns: 1e6 }
+    }
+}
+
+/// A chunk is under way as long as this lives.
+struct Ticket(Arc<Shared>);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        *lock(&self.0.room) += 1;
+        self.0.more_room.notify_one();
+    }
 }
 
 impl ChunkWriter {
@@ -107,7 +157,7 @@ impl ChunkWriter {
     pub fn join(store: &Store, image: ImageId, options: &WriteOptions) -> Result<Self, WriteError> {
         let folder = layout::draft(image);
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
-        let threads = options.threads.max(1);
+        let (threads, most) = options.within_memory();
         let map = ChunkMap::load(store)?;
         let all = map.usable(store);
         let unread = if options.reread { all.clone() } else { HashSet::new() };
@@ -120,7 +170,9 @@ impl ChunkWriter {
             failed: AtomicBool::new(false),
             spare: Mutex::default(),
             spare_frames: Mutex::default(),
-            spare_limit: 2 * threads,
+            room: Mutex::new(most),
+            more_room: Condvar::new(),
+            pace: Mutex::default(),
         });
         let (chunks, chunk_queue) = sync_channel(threads);
         let (frames, frame_queue) = sync_channel(threads);
@@ -129,7 +181,7 @@ impl ChunkWriter {
         let compress = options.compress;
         let hashers = (0..threads).map(|_| {
             let (shared, queue, frames) = (shared.clone(), chunk_queue.clone(), frames.clone());
-            std::thread::spawn(move || hash(&shared, &queue, &frames, Encoder::new(compress)))
+            std::thread::spawn(move || hash(&shared, (&queue, threads), &frames, Encoder::new(compress)))
         });
         let hashers = hashers.collect();
         let packer = {
@@ -230,7 +282,8 @@ impl ChunkWriter {
             object.extents.push(None);
         });
         let threads = self.threads.as_ref().ok_or(WriteError::Stopped)?;
-        threads.chunks.send(Chunk { object, extent, plain }).map_err(|_| WriteError::Stopped)
+        let ticket = self.shared.ticket();
+        threads.chunks.send(Chunk { object, extent, plain, ticket }).map_err(|_| WriteError::Stopped)
     }
 
     pub(super) fn buffer(&self) -> Buffer {
@@ -374,17 +427,27 @@ impl Shared {
         lock(&self.objects).get(number).is_some_and(|object| object.kind.is_none())
     }
 
+    /// Waits until another chunk may be under way: each gives its ticket back, whatever becomes of it.
+    fn ticket(self: &Arc<Self>) -> Ticket {
+        let room = lock(&self.room);
+        let waited = self.more_room.wait_while(room, |room| *room == 0);
+        *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
+        Ticket(Arc::clone(self))
+    }
+
     fn recycle(&self, mut buffer: Buffer) {
         buffer.filled = 0;
+        let room = *lock(&self.room);
         let mut spare = lock(&self.spare);
-        if spare.len() < self.spare_limit {
+        if spare.len() <= room {
             spare.push(buffer);
         }
     }
 
     fn recycle_frame(&self, frame: Vec<u8>) {
+        let room = *lock(&self.room);
         let mut spare = lock(&self.spare_frames);
-        if spare.len() < self.spare_limit {
+        if spare.len() <= room {
             spare.push(frame);
         }
     }
@@ -407,11 +470,18 @@ impl Reading {
 }
 
 /// A thread that hashes, compares and compresses.
-fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Frame>, mut encoder: Encoder) {
+fn hash(
+    shared: &Shared,
+    (queue, threads): (&Mutex<Receiver<Chunk>>, usize),
+    frames: &SyncSender<Ticketed>,
+    mut encoder: Encoder,
+) {
     let mut reading = Reading::default();
     loop {
         let next = lock(queue).recv();
-        let Ok(Chunk { object, extent, plain }) = next else { return };
+        let Ok(Chunk { object, extent, plain, ticket }) = next else { return };
+        // All of them share the store.
+        encoder.pace(lock(&shared.pace).ns() * threads as f64);
         // After a failure the queue is still emptied, so that nobody waits for room in it.
         if shared.failed.load(Ordering::Acquire) {
             shared.recycle(plain);
@@ -426,7 +496,7 @@ fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Fra
                 });
                 // The packer ends only after all of these threads.
                 if let Some(frame) = frame {
-                    let _ = frames.send(frame);
+                    let _ = frames.send((frame, ticket));
                 }
             }
             Err(error) => shared.fail(error),
@@ -480,19 +550,24 @@ fn hash_one(
 /// The thread that writes packs.
 fn write_packs(
     shared: &Shared,
-    queue: &Receiver<Frame>,
+    queue: &Receiver<Ticketed>,
     packs: &SyncSender<OpenPack>,
     store: &Store,
     image: ImageId,
     pack_len: u64,
 ) {
     let mut open: Option<OpenPack> = None;
-    for frame in queue {
+    for (frame, _ticket) in queue {
+        let begun = Instant::now();
+        let bytes = match &frame {
+            Frame::Plain(entry, _) | Frame::Compressed(entry, _) => entry.frame_len,
+        };
         let written = match &frame {
             _ if shared.failed.load(Ordering::Acquire) => Ok(()),
             Frame::Plain(entry, plain) => append(&mut open, store, image, *entry, plain.bytes()),
             Frame::Compressed(entry, frame) => append(&mut open, store, image, *entry, frame),
         };
+        lock(&shared.pace).add(bytes.into(), begun.elapsed());
         match frame {
             Frame::Plain(_, plain) => shared.recycle(plain),
             Frame::Compressed(_, frame) => shared.recycle_frame(frame),
