@@ -9,7 +9,7 @@ use crate::restore::{Patience, Prepared, Progress, RestoreError};
 use crate::session::{Config, Rings, Session};
 use crate::sharing::Sharing;
 use backend::Backend;
-use image::ImageId;
+use image::{ImageId, ObjectKind};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt::Write as _;
 use std::io;
@@ -166,6 +166,9 @@ pub fn serve_on(
     if let Err(ServeError::Restore { source: RestoreError::Addresses(_), .. }) = &prepared {
         again(&start);
     }
+    if let Ok(Some((opened, _))) = &prepared {
+        read_ahead(opened.clone(), session);
+    }
     let served = prepared.and_then(|prepared| {
         let sharing = match broker {
             Some(broker) => Sharing::over(broker)?,
@@ -210,6 +213,15 @@ fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared
     let prepared =
         Prepared::of(&opened, session).map_err(|source| ServeError::Restore { session, source })?;
     Ok(Some((opened, prepared)))
+}
+
+/// Has a session's device memory read from the disk, while there is neither a device nor anything on it.
+fn read_ahead(opened: store::Image, session: u32) {
+    let is_of_it = move |kind: &ObjectKind| matches!(kind, ObjectKind::DeviceMemory { session: of, .. } if of.0 == u64::from(session));
+    let ahead = move || opened.read_ahead(is_of_it, host::memory::available() / 2);
+    if let Err(error) = std::thread::Builder::new().name("reading ahead".into()).spawn(ahead) {
+        tracing::debug!(%error, "nothing is read ahead");
+    }
 }
 
 fn restore(

@@ -446,24 +446,6 @@ fn memory_of_each(limit: Option<u64>, sessions: usize) -> Result<u64, Failure> {
     Ok(each)
 }
 
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_divided_among_those_who_write_and_too_little_is_named() {
-        assert_eq!(memory_of_each(Some(256 << 20), 1).unwrap(), 128 << 20);
-        let failure = memory_of_each(Some(40 << 20), 1).unwrap_err();
-        assert!(failure.message.contains("--memory-limit is 40 MiB"), "{failure}");
-        let least = WriteOptions::LEAST_MEMORY * 3;
-        assert_eq!(memory_of_each(Some(least), 2).unwrap(), WriteOptions::LEAST_MEMORY);
-        assert!(memory_of_each(Some(least - 1), 2).is_err());
-        assert_eq!(memory_of_each(None, 1).unwrap(), MEMORY / 2);
-        assert_eq!(memory_of_each(None, 1000).unwrap(), LITTLE_MEMORY, "that is no reason to fail");
-    }
-}
-
 fn manifest(
     job: &Supervisor,
     (id, parent): (ImageId, Option<ImageId>),
@@ -488,5 +470,23 @@ fn manifest(
         job_files: record.host.written.iter().map(facts::job_file).collect(),
         mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),
         objects: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_divided_among_those_who_write_and_too_little_is_named() {
+        assert_eq!(memory_of_each(Some(256 << 20), 1).unwrap(), 128 << 20);
+        let failure = memory_of_each(Some(40 << 20), 1).unwrap_err();
+        assert!(failure.message.contains("--memory-limit is 40 MiB"), "{failure}");
+        let least = WriteOptions::LEAST_MEMORY * 3;
+        assert_eq!(memory_of_each(Some(least), 2).unwrap(), WriteOptions::LEAST_MEMORY);
+        assert!(memory_of_each(Some(least - 1), 2).is_err());
+        assert_eq!(memory_of_each(None, 1).unwrap(), MEMORY / 2);
+        assert_eq!(memory_of_each(None, 1000).unwrap(), LITTLE_MEMORY, "that is no reason to fail");
     }
 }

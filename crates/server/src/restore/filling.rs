@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use store::{Piece, PieceReader, ReadError};
 use thiserror::Error;
@@ -27,8 +28,8 @@ pub enum FillError {
     /// The device does not take it.
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    /// There is no thread to be had.
-    #[error("no thread to fill device memory: {0}")]
+    /// There is no thread to be had, or it has ended.
+    #[error("a thread that fills device memory: {0}")]
     Thread(#[from] io::Error),
 }
 
@@ -74,6 +75,18 @@ pub struct Filling {
     queue: Mutex<Queue>,
     /// Told when something is filled, or nothing more will be.
     changed: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A defect of ours must not leave anybody waiting for memory.
+struct EndOnPanic(Arc<Filling>);
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(FillError::Thread(io::Error::other("it panicked")));
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -98,18 +111,22 @@ impl Filling {
         let filling = Arc::new(Self::of(parts));
         let threads = image.threads().min(lock(&filling.queue).waiting.len());
         let worker = Arc::new(Worker { image, buffers, streams });
+        let mut working = lock(&filling.threads);
         for _ in 0..threads {
-            let (filling, worker) = (Arc::clone(&filling), Arc::clone(&worker));
-            let ours = Arc::clone(&filling);
+            let (end, worker) = (EndOnPanic(Arc::clone(&filling)), Arc::clone(&worker));
             let spawned = std::thread::Builder::new().name("filling".into()).spawn(move || {
-                if let Err(error) = worker.work(&filling) {
-                    filling.fail(error);
+                if let Err(error) = worker.work(&end.0) {
+                    end.0.fail(error);
                 }
             });
-            if let Err(error) = spawned {
-                ours.fail(error.into());
+            match spawned {
+                Ok(thread) => working.push(thread),
+                // One is enough.
+                Err(error) if working.is_empty() => filling.fail(error.into()),
+                Err(error) => tracing::debug!(%error, "fewer threads fill memory"),
             }
         }
+        drop(working);
         filling
     }
 
@@ -118,7 +135,7 @@ impl Filling {
         let total = waiting.values().map(|part| part.range.bytes).sum();
         let over = AtomicBool::new(waiting.is_empty());
         let queue = Queue { waiting, total, ..Queue::default() };
-        Self { over, queue: Mutex::new(queue), changed: Condvar::new() }
+        Self { over, queue: Mutex::new(queue), changed: Condvar::new(), threads: Mutex::default() }
     }
 
     /// Whether all is filled.
@@ -171,6 +188,11 @@ impl Filling {
             }
             progress(now);
             if empty {
+                // They have let go of all they had.
+                for thread in lock(&self.threads).drain(..) {
+                    // One that panicked has said so.
+                    let _ = thread.join();
+                }
                 return Ok(());
             }
         }

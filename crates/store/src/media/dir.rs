@@ -2,10 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{Advice, FlockOperation, fadvise, flock};
 
 use super::direct::LongFile;
 use super::{Media, MediaFile, MediaLock, MediaRead};
@@ -92,6 +93,11 @@ impl Media for Dir {
 }
 
 impl MediaRead for File {
+    fn will_read(&self, offset: u64, len: u64) {
+        // It is read all the same.
+        let _ = fadvise(self, offset, NonZeroU64::new(len), Advice::WillNeed);
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }

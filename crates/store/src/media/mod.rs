@@ -111,6 +111,9 @@ pub trait MediaRead: Debug + Send + Sync {
     /// As `pread(2)`; [`io::ErrorKind::UnexpectedEof`] where the file ends before.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
+    /// Says that these bytes will be read soon. Nothing comes of it where a medium knows no use for that.
+    fn will_read(&self, _offset: u64, _len: u64) {}
+
     /// Whether it has no bytes.
     ///
     /// # Errors

@@ -147,6 +147,20 @@ impl Image {
         })
     }
 
+    /// Has the medium get what `wanted` names ready, in order, for whoever reads it later: so many bytes at most. May take as long as reading it, and
+    /// ends at once when nobody else has the image open any more.
+    pub fn read_ahead(&self, wanted: impl Fn(&ObjectKind) -> bool, mut most: u64) {
+        let objects = self.manifest.objects.iter().filter(|object| wanted(&object.kind));
+        for extent in objects.flat_map(|object| &object.extents) {
+            let Extent::Chunk { id, .. } = extent else { continue };
+            if Arc::strong_count(&self.fetcher) == 1 {
+                return;
+            }
+            let Some(left) = most.checked_sub(self.fetcher.will_fetch(id)) else { return };
+            most = left;
+        }
+    }
+
     /// A reader of single pieces. The image stays open as long as it lives.
     #[must_use]
     pub fn pieces(&self) -> PieceReader {

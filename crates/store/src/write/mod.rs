@@ -2,9 +2,11 @@
 
 mod draft;
 mod object;
+mod pace;
 mod pack;
 mod pipeline;
 mod receipt;
+mod room;
 
 use image::{CHUNK_SIZE, Compress};
 

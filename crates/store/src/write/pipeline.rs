@@ -6,14 +6,16 @@ use std::fmt;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use image::chunk::{Encoder, is_zero};
 use image::{CHUNK_SIZE, ChunkId, Codec, Entry, Extent, ImageId, Object, ObjectKind, PackIndex, StoredBytes};
 
+use super::pace::Pace;
 use super::pack::{OpenPack, abandoned};
+use super::room::{Room, Ticket};
 use super::{ObjectWriter, Receipt, WriteOptions};
 use crate::chunk_map::ChunkMap;
 use crate::read::{Fetcher, Scratch};
@@ -101,52 +103,8 @@ struct Shared {
     /// Buffers to use again.
     spare: Mutex<Vec<Buffer>>,
     spare_frames: Mutex<Vec<Vec<u8>>>,
-    /// How many chunks more may be under way.
-    room: Mutex<usize>,
-    more_room: Condvar,
+    room: Arc<Room>,
     pace: Mutex<Pace>,
-}
-
-/// How fast the store takes bytes, of late.
-struct Pace {
-    bytes: f64,
-    ns: f64,
-}
-
-impl Pace {
-    /// So many bytes count as of late.
-    const LATE: f64 = (64 << 20) as f64;
-
-    fn add(&mut self, bytes: u64, time: Duration) {
-        self.bytes += bytes as f64;
-        self.ns += time.as_nanos() as f64;
-        if self.bytes > Self::LATE {
-            let part = Self::LATE / self.bytes;
-            (self.bytes, self.ns) = (self.bytes * part, self.ns * part);
-        }
-    }
-
-    /// For each byte.
-    fn ns(&self) -> f64 {
-        self.ns / self.bytes
-    }
-}
-
-impl Default for Pace {
-    /// A store of 1 GB/s, until something has been written.
-    fn default() -> Self {
-        Self { bytes: 1e6, ns: 1e6 }
-    }
-}
-
-/// A chunk is under way as long as this lives.
-struct Ticket(Arc<Shared>);
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        *lock(&self.0.room) += 1;
-        self.0.more_room.notify_one();
-    }
 }
 
 impl ChunkWriter {
@@ -170,8 +128,7 @@ impl ChunkWriter {
             failed: AtomicBool::new(false),
             spare: Mutex::default(),
             spare_frames: Mutex::default(),
-            room: Mutex::new(most),
-            more_room: Condvar::new(),
+            room: Room::new(most),
             pace: Mutex::default(),
         });
         let (chunks, chunk_queue) = sync_channel(threads);
@@ -282,7 +239,7 @@ impl ChunkWriter {
             object.extents.push(None);
         });
         let threads = self.threads.as_ref().ok_or(WriteError::Stopped)?;
-        let ticket = self.shared.ticket();
+        let ticket = self.shared.room.ticket();
         threads.chunks.send(Chunk { object, extent, plain, ticket }).map_err(|_| WriteError::Stopped)
     }
 
@@ -427,17 +384,9 @@ impl Shared {
         lock(&self.objects).get(number).is_some_and(|object| object.kind.is_none())
     }
 
-    /// Waits until another chunk may be under way: each gives its ticket back, whatever becomes of it.
-    fn ticket(self: &Arc<Self>) -> Ticket {
-        let room = lock(&self.room);
-        let waited = self.more_room.wait_while(room, |room| *room == 0);
-        *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
-        Ticket(Arc::clone(self))
-    }
-
     fn recycle(&self, mut buffer: Buffer) {
         buffer.filled = 0;
-        let room = *lock(&self.room);
+        let room = self.room.free();
         let mut spare = lock(&self.spare);
         if spare.len() <= room {
             spare.push(buffer);
@@ -445,7 +394,7 @@ impl Shared {
     }
 
     fn recycle_frame(&self, frame: Vec<u8>) {
-        let room = *lock(&self.room);
+        let room = self.room.free();
         let mut spare = lock(&self.spare_frames);
         if spare.len() <= room {
             spare.push(frame);

@@ -225,15 +225,17 @@ impl App {
         Self::run(session, dir, addresses)
     }
 
-    /// Goes on before all memory is filled.
+    /// Goes on before all memory is filled, of which nothing is read before `ready`.
     pub fn restore_lazily(
         (dir, addresses): (TempDir, MutexGuard<'static, ()>),
         session: u32,
         image: &store::Image,
+        ready: impl FnOnce(),
     ) -> Self {
         let link = ServerSession::attach(dir.path()).unwrap();
         let config = (dir.path().to_owned(), Sharing::alone(), Managed::Coherent);
         let prepared = Prepared::of(image, session).unwrap();
+        ready();
         let session = Session::restore(backend(), link, config, prepared, image, Patience::Little).unwrap();
         Self::run(session, dir, addresses)
     }

@@ -16,15 +16,18 @@ pub struct Valve {
 
 #[derive(Debug, Default)]
 struct State {
+    /// All can be read.
+    open: bool,
     allowed: u64,
     waiting: usize,
     broken: bool,
 }
 
 impl Valve {
-    /// Opens the store of a folder behind a valve that is closed, and an image in it.
+    /// Opens the store of a folder behind a valve that is open, and an image in it.
     pub fn before(dir: &Path, image: ImageId) -> (Arc<Self>, store::Image) {
         let valve = Arc::new(Self::default());
+        valve.open();
         let slow = Slow { inner: Dir::new(dir), valve: Arc::clone(&valve) };
         let store = Store::open_media(Arc::new(slow)).unwrap();
         (valve, store.open_image(&image).unwrap())
@@ -32,14 +35,19 @@ impl Valve {
 
     /// Lets so many more be read.
     pub fn allow(&self, chunks: u64) {
-        let mut state = self.state.lock().unwrap();
-        state.allowed = state.allowed.saturating_add(chunks);
+        self.state.lock().unwrap().allowed += chunks;
         self.changed.notify_all();
     }
 
     /// Lets all be read.
     pub fn open(&self) {
-        self.allow(u64::MAX);
+        self.state.lock().unwrap().open = true;
+        self.changed.notify_all();
+    }
+
+    /// Lets none be read for now.
+    pub fn close(&self) {
+        self.state.lock().unwrap().open = false;
     }
 
     /// Lets none be read any more.
@@ -56,12 +64,13 @@ impl Valve {
     fn pass(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
         state.waiting += 1;
-        state = self.changed.wait_while(state, |state| state.allowed == 0 && !state.broken).unwrap();
+        let shut = |state: &mut State| !state.open && state.allowed == 0 && !state.broken;
+        state = self.changed.wait_while(state, shut).unwrap();
         state.waiting -= 1;
         if state.broken {
             return Err(io::Error::other("the cable was pulled"));
         }
-        state.allowed -= 1;
+        state.allowed = state.allowed.saturating_sub(1);
         Ok(())
     }
 }
