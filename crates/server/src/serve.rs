@@ -244,7 +244,7 @@ fn restore(
         }
     };
     let patience = if lazy { Patience::Little } else { Patience::All(&tell) };
-    Session::restore(backend, link, (dir.to_owned(), sharing, shadows), prepared, opened, patience)
+    Session::restore(backend, link, (dir.to_owned(), sharing, managed), prepared, opened, patience)
         .map_err(|source| ServeError::Restore { session, source })
 }
 

@@ -56,7 +56,7 @@ impl Session {
                 Request::MemFree(m) => self.needs_allocation(m.address),
                 Request::MemFreeAsync(m) => self.needs_allocation(m.address),
                 // With shadow pages it is cleared, and so is nothing else that is new.
-                Request::ManagedAlloc(_) if !self.shadows.are_wanted() => Reached::Nothing,
+                Request::ManagedAlloc(m) if !self.shadows.are_wanted(m.bytes) => Reached::Nothing,
                 Request::GetFacts(_)
                 | Request::ContextCreate(_)
                 | Request::ContextSynchronize(_)

@@ -221,7 +221,9 @@ impl App {
         let path = dir.path().to_owned();
         let prepared = Prepared::of(image, session).unwrap();
         let all = Patience::All(&|_| {});
-        let session = Session::restore(backend, link, (path, sharing, Managed::Coherent), prepared, image, all).unwrap();
+        let session =
+            Session::restore(backend, link, (path, sharing, Managed::Coherent), prepared, image, all)
+                .unwrap();
         Self::run(session, dir, addresses)
     }
 
