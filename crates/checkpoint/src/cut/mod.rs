@@ -438,7 +438,7 @@ fn memory_of_each(limit: Option<u64>, sessions: usize) -> Result<u64, Failure> {
     if each < WriteOptions::LEAST_MEMORY {
         let least = (writers * WriteOptions::LEAST_MEMORY).div_ceil(1 << 20);
         let message = format!(
-            "--memory-limit is {} MiB; with {sessions} GPU sessions {least} MiB is the least",
+            "--memory-limit is {} MiB, and {least} MiB is the least for {writers} who write: one for each GPU session, and the supervisor",
             limit >> 20
         );
         return Err(Failure::new(Kind::Failed, message));
