@@ -4,6 +4,7 @@ mod advice;
 mod crashes;
 mod endings;
 mod gate;
+mod lazy;
 mod leftovers;
 mod private_memory;
 mod refusals;

@@ -32,6 +32,9 @@ pub struct CheckpointOptions {
     pub retries: u32,
     /// How to compress chunks.
     pub compress: Compress,
+    /// How much memory writing takes at most, bytes, if that was said.
+    #[serde(default)]
+    pub memory: Option<u64>,
     /// Read all device memory, also what its hash says has not changed since the last checkpoint.
     #[serde(default)]
     pub paranoid: bool,
@@ -47,6 +50,7 @@ impl Default for CheckpointOptions {
             gate_deadline_ms: 2000,
             retries: 3,
             compress: Compress::default(),
+            memory: None,
             paranoid: false,
             store: None,
         }

@@ -6,6 +6,7 @@ mod broker;
 mod cut;
 mod error;
 mod facts;
+mod filling;
 mod folder;
 mod interrupt;
 mod lineage;

@@ -41,6 +41,7 @@ pub struct Restart {
     store: Store,
     image: store::Image,
     record: JobRecord,
+    lazy: bool,
 }
 
 impl Restart {
@@ -54,7 +55,13 @@ impl Restart {
         let image = store.open_image(&id).map_err(read_failure)?;
         let json = image.read_to_vec(&ObjectKind::HostRecord, RECORD_MAX).map_err(read_failure)?;
         let record = JobRecord::read(&json, image.manifest())?;
-        Ok(Self { store, image, record })
+        Ok(Self { store, image, record, lazy: false })
+    }
+
+    /// Has the program go on before all its device memory is filled.
+    #[must_use]
+    pub fn lazily(self, lazy: bool) -> Self {
+        Self { lazy, ..self }
     }
 
     /// The image.
@@ -166,6 +173,9 @@ impl Restart {
             (restored, unpacking.join().unwrap_or_else(|_| Err(panicked())))
         });
         let (restored, ()) = (restored?, unpacked?);
+        // As long as nothing is touched; what fails later ends the job.
+        restored.iter().try_for_each(|session| session.filled().map(drop))?;
+        let lazy = self.lazy;
         let hello = hello(&shared)?;
         let callers = admin_socket(&folder)?;
         let serving = sessions.serve(hello);
@@ -190,12 +200,18 @@ impl Restart {
         drop(work);
         let ending = job.and_then(|job| {
             let told = (way_back, settings.store_is_default);
-            Supervisor::new(facts, command, job, Arc::clone(&sessions), told).supervise(
-                &folder,
-                callers,
-                signals,
-                settings.regularly,
-            )
+            let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
+            if lazy {
+                supervisor.begin_filling();
+            }
+            let seen = Arc::clone(&supervisor);
+            std::thread::scope(|scope| {
+                let seeing = lazy.then(|| scope.spawn(|| seen.see_filled(&folder)));
+                let ended = supervisor.supervise(&folder, callers, signals, settings.regularly);
+                // One that panicked has said so.
+                drop(seeing.map(std::thread::ScopedJoinHandle::join));
+                ended
+            })
         });
         serving.end();
         trace.inspect(|trace| trace.end());
@@ -239,7 +255,7 @@ impl Restart {
     }
 
     fn restore_sessions(&self, sessions: &Sessions) -> Result<Vec<Session>, Failure> {
-        sessions.restore(&self.record.sessions, &self.store.dir(), &self.image().to_string())
+        sessions.restore(&self.record.sessions, &self.store.dir(), &self.image().to_string(), self.lazy)
     }
 
     /// How many bytes there are to be read for the objects `of` a kind: zeros are not stored.

@@ -36,6 +36,18 @@ pub struct JobFacts {
     pub store: PathBuf,
     /// The image it was restarted from.
     pub restarted_from: Option<String>,
+    /// How much of its device memory is filled, as long as that is not all.
+    #[serde(skip)]
+    pub filling: Option<Filled>,
+}
+
+/// How much of a job's device memory holds what it is to hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Filled {
+    /// Bytes that do.
+    pub done: u64,
+    /// Of how many.
+    pub total: u64,
 }
 
 /// A job's folder, claimed: nobody else can use the name until this is dropped.
@@ -51,6 +63,8 @@ pub struct JobFolder {
 const LOCK: &str = "lock";
 /// The socket in a job's folder on which its supervisor listens.
 const ADMIN_SOCKET: &str = "admin.sock";
+/// The file that says how far the filling of memory is.
+const FILLING: &str = "filling.json";
 
 /// Where the folders of all jobs lie.
 #[must_use]
@@ -120,6 +134,22 @@ impl JobFolder {
     /// When it cannot be written down.
     pub fn note_init(&self, name: &str, pid: i32) -> Result<(), Failure> {
         self.life.note_init(name, pid).map_err(|error| Failure::of("cannot note the job's init", &error))
+    }
+
+    /// Says how much of the job's memory is filled, as long as that is not all.
+    pub fn note_filling(&self, filled: Option<Filled>) {
+        let (path, fresh) = (self.path.join(FILLING), self.path.join(format!("{FILLING}.new")));
+        let noted = match filled.map(|filled| serde_json::to_vec(&filled)) {
+            Some(Ok(text)) => fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)),
+            Some(Err(error)) => Err(error.into()),
+            None => fs::remove_file(&path).or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            }),
+        };
+        if let Err(error) = noted {
+            tracing::debug!("{}: {error}", path.display());
+        }
     }
 
     /// Where the supervisor listens.
@@ -193,7 +223,9 @@ fn running(path: &Path) -> Option<JobFacts> {
         let _ = fs::remove_dir_all(path);
         return None;
     }
-    serde_json::from_slice(&fs::read(path.join("job.json")).ok()?).ok()
+    let facts: JobFacts = serde_json::from_slice(&fs::read(path.join("job.json")).ok()?).ok()?;
+    let filling = fs::read(path.join(FILLING)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    Some(JobFacts { filling, ..facts })
 }
 
 /// The lock of a job's folder, which is made if need be.
@@ -224,7 +256,22 @@ mod tests {
             managed: Managed::default(),
             store: "/store".into(),
             restarted_from: None,
+            filling: None,
         }
+    }
+
+    #[test]
+    fn how_far_memory_is_filled_is_told_until_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let held = JobFolder::claim(root.path(), &facts("a")).unwrap();
+        let filling = || find(root.path(), "a").unwrap().filling;
+        assert_eq!(filling(), None);
+        held.note_filling(None);
+        let some = Some(Filled { done: 3, total: 7 });
+        held.note_filling(some);
+        assert_eq!(filling(), some);
+        held.note_filling(None);
+        assert_eq!(filling(), None);
     }
 
     #[test]

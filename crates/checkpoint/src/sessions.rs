@@ -321,7 +321,7 @@ impl Sessions {
         Ok(Session { record, dir, server_fd, server: Mutex::new(server), userfault: OnceLock::new() })
     }
 
-    /// Rebuilds the sessions of an image, side by side; their processes do not exist yet.
+    /// Rebuilds the sessions of an image, side by side; their processes do not exist yet. If they are `lazy`, not all of their memory is filled then.
     ///
     /// # Errors
     /// The first server's failure.
@@ -330,10 +330,11 @@ impl Sessions {
         records: &[SessionRecord],
         store: &Path,
         image: &str,
+        lazy: bool,
     ) -> Result<Vec<Session>, Failure> {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
         self.next.store(next, Ordering::Relaxed);
-        let start = Start::Restore { store: store.into(), image: image.to_owned() };
+        let start = Start::Restore { store: store.into(), image: image.to_owned(), lazy };
         // All take part before one begins: they get from each other what they share.
         let brokers =
             records.iter().map(|record| self.join(record.number, true)).collect::<Result<Vec<_>, _>>()?;
@@ -470,7 +471,7 @@ impl Sessions {
     /// The sessions as they are now, in order; none begins until the guard is dropped.
     pub fn hold(&self) -> (Vec<Arc<Session>>, Held<'_>) {
         let held = self.beginning.write().unwrap_or_else(PoisonError::into_inner);
-        (self.live().values().map(Arc::clone).collect(), held)
+        (self.all(), held)
     }
 
     /// Whether a process has asked for something that it has not got.
@@ -492,6 +493,11 @@ impl Sessions {
         false
     }
 
+    /// Those that there are now.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.live().values().map(Arc::clone).collect()
+    }
+
     /// Whether the session has not ended.
     #[must_use]
     pub fn has(&self, number: u32) -> bool {
@@ -500,8 +506,7 @@ impl Sessions {
 
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        let left: Vec<_> = self.live().values().map(Arc::clone).collect();
-        left.iter().for_each(|session| self.finish(session));
+        self.all().iter().for_each(|session| self.finish(session));
     }
 
     /// A session's folder, as seen by the supervisor.

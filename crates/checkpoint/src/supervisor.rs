@@ -4,6 +4,7 @@ use crate::admin::{Event, Request, receive, send};
 use crate::cut;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
+use crate::filling::Filling;
 use crate::lineage;
 use crate::regular::Regularly;
 use crate::runtime::{self, JobFacts, JobFolder};
@@ -104,6 +105,7 @@ pub struct Supervisor {
     way_back: Arc<WayBack>,
     store_is_default: bool,
     stopped_after: OnceLock<ImageId>,
+    pub(crate) filling: Filling,
     rehearsed: AtomicBool,
     ended: Mutex<bool>,
     /// Told when `ended` is.
@@ -189,6 +191,7 @@ impl Supervisor {
             way_back,
             store_is_default,
             stopped_after: OnceLock::new(),
+            filling: Filling::default(),
             rehearsed: AtomicBool::new(false),
             ended: Mutex::default(),
             ending: Condvar::new(),
@@ -230,6 +233,9 @@ impl Supervisor {
             let _ = stream.shutdown(Shutdown::Read);
             // One that panicked has said so.
             let _ = thread.join();
+        }
+        if let Some(failure) = self.filling.failure() {
+            return Err(failure);
         }
         Ok(Ended {
             job: self.facts.job.clone(),
@@ -296,6 +302,7 @@ impl Supervisor {
         events: &mpsc::Sender<Event>,
     ) -> Result<crate::admin::Report, Failure> {
         let _cutting = self.turn(options.stop, events)?;
+        self.await_filled(events)?;
         cut::take(self, options, events)
     }
 
@@ -403,6 +410,7 @@ pub(crate) fn claim(
         managed: settings.managed,
         store: settings.store.clone(),
         restarted_from: restarted_from.clone(),
+        filling: None,
     };
     let mut number = 0;
     loop {

@@ -209,6 +209,10 @@ pub struct Checkpoint {
     /// How to compress
     #[arg(long, value_enum, default_value_t)]
     pub compress: Compress,
+    /// Most memory that writing the image takes: for what is read, hashed, compressed and being written, in all processes of Dormouse. Copies of the job's
+    /// memory are not counted [default: 256M, or 48M for each process of them if that is more]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory_limit: Option<u64>,
     /// Read all device memory, also what its hash says is as it was at the last checkpoint
     #[arg(long)]
     pub paranoid: bool,
@@ -222,10 +226,12 @@ pub struct Checkpoint {
 /// How chunks are compressed.
 #[derive(ValueEnum, Clone, Copy, Debug, Default)]
 pub enum Compress {
+    /// Each chunk in the way in which it is stored soonest: little on a fast disk, well on a slow one
+    #[default]
+    Auto,
     /// Not at all
     None,
     /// Fast
-    #[default]
     Lz4,
     /// Small
     Zstd,
@@ -248,6 +254,10 @@ pub struct Restart {
     /// With --check: answer in JSON, whose fields are a promise
     #[arg(long, requires = "check")]
     pub json: bool,
+    /// Let the program go on before all its device memory is read: the rest follows, what is asked for first. Copies wait for the memory that they name,
+    /// kernels for all of it; an image that turns out to be damaged then ends the job
+    #[arg(long, conflicts_with = "check")]
+    pub lazy: bool,
     #[command(flatten)]
     pub machine: Machine,
     #[command(flatten)]

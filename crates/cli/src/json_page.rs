@@ -4,7 +4,7 @@
 use crate::commands::{devices, doctor, images, plan, profile, prune, ps, restart, rm};
 use crate::flags;
 use checkpoint::admin::Report;
-use checkpoint::runtime::JobFacts;
+use checkpoint::runtime::{Filled, JobFacts};
 use checkpoint::{Failure, Kind};
 use image::{
     Command, DeviceFacts, DeviceOrdinal, FileAction, HostFacts, JobFile, Lineage, Manifest, MappedFile,
@@ -187,7 +187,7 @@ fn images_are_as_documented() {
 
 #[test]
 fn jobs_are_as_documented() {
-    let facts = |restarted_from: Option<String>| JobFacts {
+    let facts = |restarted_from: Option<String>, filling: Option<Filled>| JobFacts {
         job: "train".into(),
         lineage: Lineage([1; 16]),
         supervisor: 7,
@@ -197,8 +197,12 @@ fn jobs_are_as_documented() {
         managed: server::memory::Managed::default(),
         store: "/store".into(),
         restarted_from,
+        filling,
     };
-    let jobs = ps::Jobs::from(vec![facts(None), facts(Some("1".repeat(32)))]);
+    let jobs = ps::Jobs::from(vec![
+        facts(None, None),
+        facts(Some("1".repeat(32)), Some(Filled { done: 1, total: 2 })),
+    ]);
     check("`dormouse ps`", &[&jobs], Fields::new());
     let report = Report {
         image: String::new(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,13 +45,15 @@ pub enum Compress {
     /// LZ4.
     Lz4,
     /// Zstandard at its fastest ordinary level: measured on text, on sparse and on regular numbers as fast to write as LZ4 (as the `lz4_flex`
-    /// crate does it), 0.85 to 3 times as fast to read, and 1.4 to 25 times smaller. So it is the default.
-    #[default]
+    /// crate does it), 0.85 to 3 times as fast to read, and 1.4 to 25 times smaller.
     Zstd,
+    /// Whichever of these has a chunk stored soonest, as the store and the processor are ([`Encoder::pace`]).
+    #[default]
+    Auto,
 }
 
 impl Compress {
-    /// Every choice, in the order to show them in.
+    /// Every way to do it, in the order to show them in: what [`Self::Auto`] chooses from.
     pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
 
     /// The name on the command line.
@@ -60,6 +63,7 @@ impl Compress {
             Self::None => "none",
             Self::Lz4 => "lz4",
             Self::Zstd => "zstd",
+            Self::Auto => "auto",
         }
     }
 }
@@ -72,14 +76,14 @@ impl fmt::Display for Compress {
 
 /// A text that names no way to compress.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no way to compress: say none, lz4 or zstd")]
+#[error("{0:?} is no way to compress: say auto, none, lz4 or zstd")]
 pub struct ParseCompressError(String);
 
 impl FromStr for Compress {
     type Err = ParseCompressError;
     fn from_str(text: &str) -> Result<Self, ParseCompressError> {
-        Self::ALL
-            .into_iter()
+        let all = Self::ALL.into_iter().chain([Self::Auto]);
+        all.into_iter()
             .find(|choice| choice.name() == text)
             .ok_or_else(|| ParseCompressError(text.chars().take(80).collect()))
     }
@@ -171,8 +175,31 @@ fn check_of(frame: &[u8]) -> u64 {
 /// Turns chunks into frames. Keeps its working memory from one chunk to the next.
 pub struct Encoder {
     compress: Compress,
+    /// How long a byte of a frame takes from here on, ns.
+    pace: f64,
     zstd: Option<zstd::bulk::Compressor<'static>>,
     sample: Vec<u8>,
+}
+
+/// What a chunk of one length becomes if it is compressed in one way.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    codec: Codec,
+    /// Of its length.
+    part: f64,
+    /// For each byte of it, ns.
+    time: f64,
+}
+
+/// The codec with which a chunk is through soonest, where each byte of a frame takes `pace` ns from then on, while the next chunk is compressed. Of those
+/// that are as fast, the one that makes it smallest.
+fn soonest(pace: f64, trials: [Trial; 2]) -> Codec {
+    let worth = 1.0 - 1.0 / LEAST_GAIN as f64;
+    let plain = Trial { codec: Codec::Plain, part: 1.0, time: 0.0 };
+    let tried = trials.into_iter().filter(|trial| trial.part < worth);
+    let through = |trial: &Trial| (trial.part * pace).max(trial.time);
+    let faster = |a: &Trial, b: &Trial| through(a).total_cmp(&through(b)).then(a.part.total_cmp(&b.part));
+    std::iter::once(plain).chain(tried).min_by(faster).map_or(Codec::Plain, |trial| trial.codec)
 }
 
 impl fmt::Debug for Encoder {
@@ -185,7 +212,13 @@ impl Encoder {
     /// An encoder that may compress as `compress` says.
     #[must_use]
     pub fn new(compress: Compress) -> Self {
-        Self { compress, zstd: None, sample: Vec::new() }
+        Self { compress, pace: f64::MAX, zstd: None, sample: Vec::new() }
+    }
+
+    /// How long a byte of a frame takes once it has left this encoder, in ns, for [`Compress::Auto`]: as long as nobody says so, smaller is better
+    /// whatever that costs.
+    pub fn pace(&mut self, ns: f64) {
+        self.pace = ns;
     }
 
     /// Makes the frame of `plain`, whose identity is `id`: it is in `frame` afterwards, unless the entry's codec is
@@ -215,24 +248,42 @@ impl Encoder {
 
     /// Compresses into `frame` where that is worth it.
     fn compress(&mut self, plain: &[u8], frame: &mut Vec<u8>) -> Result<Codec, String> {
+        let long = plain.len() > 2 * SAMPLE * SAMPLES;
         let codec = match self.compress {
             Compress::None => return Ok(Codec::Plain),
             Compress::Lz4 => Codec::Lz4,
             Compress::Zstd => Codec::Zstd,
-        };
-        if plain.len() > 2 * SAMPLE * SAMPLES {
-            let mut sample = std::mem::take(&mut self.sample);
-            sample.clear();
-            for stretch in plain.chunks(plain.len() / SAMPLES) {
-                sample.extend_from_slice(stretch.get(..SAMPLE).unwrap_or(stretch));
+            // A trial would take as long as the thing itself.
+            Compress::Auto if !long => Codec::Zstd,
+            Compress::Auto => {
+                let trials =
+                    [self.try_codec(Codec::Lz4, plain, frame)?, self.try_codec(Codec::Zstd, plain, frame)?];
+                soonest(self.pace, trials)
             }
-            let gain = self.compress_whole(codec, &sample, frame)?;
-            self.sample = sample;
-            if !gain {
+        };
+        if long && self.compress != Compress::Auto {
+            let trial = self.try_codec(codec, plain, frame)?;
+            if trial.part >= 1.0 - 1.0 / LEAST_GAIN as f64 {
                 return Ok(Codec::Plain);
             }
         }
         Ok(if self.compress_whole(codec, plain, frame)? { codec } else { Codec::Plain })
+    }
+
+    /// Compresses a few stretches of `plain`; what is in `frame` then is of no use.
+    fn try_codec(&mut self, codec: Codec, plain: &[u8], frame: &mut Vec<u8>) -> Result<Trial, String> {
+        let mut sample = std::mem::take(&mut self.sample);
+        sample.clear();
+        for stretch in plain.chunks(plain.len() / SAMPLES) {
+            sample.extend_from_slice(stretch.get(..SAMPLE).unwrap_or(stretch));
+        }
+        let begun = Instant::now();
+        let gain = self.compress_whole(codec, &sample, frame)?;
+        let bytes = sample.len() as f64;
+        let part = if gain { frame.len() as f64 / bytes } else { 1.0 };
+        let time = begun.elapsed().as_nanos() as f64 / bytes;
+        self.sample = sample;
+        Ok(Trial { codec, part, time })
     }
 
     /// Compresses into `frame` and says whether that gained enough.
@@ -340,4 +391,31 @@ pub fn check_plain(entry: &Entry, plain: &[u8]) -> Result<(), ChunkError> {
         return Err(ChunkError::Check { id, found: check_of_plain(&found), expected: entry.check });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_store_earns_a_smaller_frame_and_a_fast_one_none() {
+        let trials = |lz4: f64, zstd: f64| {
+            [
+                Trial { codec: Codec::Lz4, part: lz4, time: 1.5 },
+                Trial { codec: Codec::Zstd, part: zstd, time: 3.0 },
+            ]
+        };
+        // ns for each byte that is written, what both make of a chunk, and what is best.
+        for (pace, lz4, zstd, best) in [
+            (0.2, 0.5, 0.3, Codec::Plain),
+            (2.0, 0.5, 0.3, Codec::Lz4),
+            (100.0, 0.5, 0.3, Codec::Zstd),
+            (f64::MAX, 0.5, 0.3, Codec::Zstd),
+            (f64::MAX, 0.3, 0.5, Codec::Lz4),
+            (100.0, 1.0, 0.95, Codec::Plain),
+            (100.0, 0.9, 1.0, Codec::Lz4),
+        ] {
+            assert_eq!(soonest(pace, trials(lz4, zstd)), best, "{pace} {lz4} {zstd}");
+        }
+    }
 }

@@ -144,7 +144,7 @@ fn the_names_of_compressions_are_those_of_the_command_line() {
         assert_eq!(compress.to_string().parse(), Ok(compress));
     }
     let error = "gzip".parse::<Compress>().unwrap_err().to_string();
-    assert_eq!(error, "\"gzip\" is no way to compress: say none, lz4 or zstd");
+    assert_eq!(error, "\"gzip\" is no way to compress: say auto, none, lz4 or zstd");
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub enum Start {
         store: RawPath,
         /// The image's id, whole.
         image: String,
+        /// Whether the session is ready before all its memory is filled.
+        #[serde(default)]
+        lazy: bool,
     },
     /// Only replay an object table and compare addresses (no session files, no memory): the answer to the next question,
     /// [`Ask::Rehearse`].
@@ -67,6 +70,8 @@ pub enum Ask {
         draft: String,
         /// How to compress.
         compress: Compress,
+        /// How much memory writing takes at most, bytes.
+        memory: u64,
         /// Whether chunks that the store has are read before they are used again.
         reread: bool,
         /// Whether device memory that is as it was at the last checkpoint, by its hash, is left alone.
@@ -92,6 +97,9 @@ pub enum Ask {
     /// After a restart, when the application's userfaultfd has been sent and its tasks do not run yet: keep the shadows of its managed
     /// memory. Answers [`Answer::Done`].
     Keep,
+    /// How far the filling of memory is, in a session that was ready before it was over. Answers [`Answer::Filling`], or [`Answer::Failed`] when
+    /// it never will be: nothing that needs it is executed any more then, and the session is of no use.
+    Filling,
     /// Take messages again; nothing changes when they are taken already. Answers [`Answer::Done`].
     Ungate {
         /// Whether what was captured is kept for [`Ask::Write`].
@@ -133,6 +141,13 @@ pub enum Answer {
     },
     /// Bytes captured or filled so far.
     Progress {
+        /// Done.
+        done: u64,
+        /// Of how many.
+        total: u64,
+    },
+    /// Bytes of memory that are filled; all of them when `done` is `total`.
+    Filling {
         /// Done.
         done: u64,
         /// Of how many.

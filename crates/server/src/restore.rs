@@ -1,9 +1,13 @@
 //! Making a session again from its state: the same objects, at the same addresses, in the same order.
 
-use crate::buffers::BufferPool;
+mod contents;
+mod filling;
+
+pub use contents::Patience;
+pub use filling::{FillError, Filling, Progress};
+
 use crate::capture::STATE_MAX;
 use crate::failure::Failure;
-use crate::heaps::HeapRecord;
 use crate::memory::Managed;
 use crate::memory::{Claims, PinnedRecord, RestoreError as MemoryError};
 use crate::objects::{
@@ -13,17 +17,16 @@ use crate::objects::{
 };
 use crate::session::{Config, Purpose, Session};
 use crate::sharing::Sharing;
-use crate::stand_in::StandIns;
 use crate::state::{Images, ModuleState, SessionState, StateError};
 use crate::textures::TextureStep;
-use crate::transfer::{Target, TransferError, Writer};
+use crate::transfer::TransferError;
 use crate::{lock, write};
 use backend::{Backend, Range, StreamArg};
-use image::{DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
+use image::{ObjectKind, SessionId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
-use store::{Piece, ReadError};
+use store::ReadError;
 use thiserror::Error;
 use transport::ServerSession;
 use wire::{ContextId, CuError, LaunchValue};
@@ -44,6 +47,9 @@ pub enum RestoreError {
     /// Device memory cannot be filled.
     #[error(transparent)]
     Transfer(#[from] TransferError),
+    /// The same, or the image cannot be read, in one of the threads that fill memory.
+    #[error(transparent)]
+    Fill(#[from] Arc<FillError>),
     /// A device is missing.
     #[error("the session uses device {device}, and here are {count}; restart on a machine with as many")]
     Device {
@@ -103,7 +109,9 @@ impl RestoreError {
             | Self::Object { .. }
             | Self::Address { .. }
             | Self::Dangling(_) => true,
-            Self::Read(_) | Self::Transfer(_) | Self::Device { .. } | Self::Addresses(_) => false,
+            Self::Read(_) | Self::Transfer(_) | Self::Fill(_) | Self::Device { .. } | Self::Addresses(_) => {
+                false
+            }
         }
     }
 }
@@ -162,7 +170,8 @@ impl Prepared {
 
 impl Session {
     /// Makes a session of an image again, on files that are back in `dir`. Nothing is taken from its rings
-    /// before [`crate::session::Rings::start`].
+    /// before [`crate::session::Rings::start`]. Where there is `patience` for it, memory is filled while it goes on, and the image is held open
+    /// until it is.
     ///
     /// # Errors
     /// [`RestoreError`].
@@ -172,7 +181,7 @@ impl Session {
         (dir, sharing, managed): (PathBuf, Arc<Sharing>, Managed),
         prepared: Prepared,
         image: &store::Image,
-        progress: &(dyn Fn(u64) + Sync),
+        patience: Patience<'_>,
     ) -> Result<Arc<Self>> {
         let Prepared { session: session_id, state, images, claims } = prepared;
         let config = Config { dir, layout: state.layout, sharing, managed };
@@ -206,9 +215,10 @@ impl Session {
             made.shadows.restore(*record).map_err(object(name))?;
         }
         made.restore_graphs(&state, Purpose::Launch)?;
-        made.fill(&state, session_id, image, progress)?;
+        let later = made.fill(&state, session_id, image, patience)?;
         made.restore_output(&state.output);
         made.start_epoch()?;
+        made.fill_later(later);
         Ok(made)
     }
 
@@ -487,76 +497,6 @@ impl Session {
         Ok(())
     }
 
-    /// Reads memory's contents from the image.
-    fn fill(
-        &self,
-        state: &SessionState,
-        session: SessionId,
-        image: &store::Image,
-        progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<()> {
-        let mut contexts = StandIns::of(self);
-        let mut writers = BTreeMap::new();
-        for module in &state.modules {
-            let ctx = self.context(module.record.ctx).map_err(object("a module's variables"))?;
-            for variable in &module.variables {
-                if let Some(contents) = &variable.contents {
-                    let target = Target::Memory(variable.range.base);
-                    let writers = Writers::of(&mut writers, &self.buffers, &ctx);
-                    writers.write(target, Piece::Bytes(contents), &|_| {})?;
-                }
-            }
-        }
-        let arrays = self.packed_arrays().into_iter();
-        let mut arrays: BTreeMap<_, _> = arrays.map(|(ctx, packed)| (packed.handle, (ctx, packed))).collect();
-        let views = lock(&self.virtual_memory).views();
-        let views = views.map_err(object("memory that the program maps itself"))?;
-        for stored in &image.manifest().objects {
-            let ObjectKind::DeviceMemory { session: of, device: DeviceOrdinal(device), memory, base } =
-                stored.kind
-            else {
-                continue;
-            };
-            if of != session {
-                continue;
-            }
-            if memory == MemoryKind::Array {
-                let Some((ctx, packed)) =
-                    arrays.remove(&base).filter(|(_, packed)| packed.bytes() == stored.len())
-                else {
-                    return Err(RestoreError::Dangling(format!("the contents of array {base:#x}")));
-                };
-                let writers = &*Writers::of(&mut writers, &self.buffers, &ctx);
-                image.for_each_piece(&stored.kind, |offset, piece| {
-                    Ok(writers.write(Target::Array(&packed, offset), piece, progress)?)
-                })?;
-                continue;
-            }
-            let mut range = Range { base, bytes: stored.len() };
-            let view = views.all.iter().find(|view| memory == MemoryKind::Physical && view.handle == base);
-            match view.filter(|view| view.range.bytes == range.bytes && view.device == device as usize) {
-                Some(view) => range = view.range,
-                None if is_described(state, device as usize, memory, range) => {}
-                None => return Err(RestoreError::Dangling(format!("device memory {range}"))),
-            }
-            let ctx = contexts.on(device as usize);
-            let ctx = ctx.map_err(object(format!("a context to fill memory of device {device} in")))?;
-            let writers = &*Writers::of(&mut writers, &self.buffers, &ctx);
-            image.for_each_piece(&stored.kind, |offset, piece| {
-                Ok(writers.write(Target::Memory(range.base + offset), piece, progress)?)
-            })?;
-        }
-        for writers in writers.values() {
-            lock(&writers.idle).iter_mut().try_for_each(Writer::finish)?;
-        }
-        match arrays.keys().next() {
-            None => Ok(()),
-            Some(handle) => {
-                Err(RestoreError::Dangling(format!("array {handle:#x}, whose contents it needs")))
-            }
-        }
-    }
-
     /// Marks, in every context, the moment from which times of events are counted.
     fn start_epoch(&self) -> Result<()> {
         let contexts: Vec<_> = crate::read(&self.table).contexts.values().cloned().collect();
@@ -572,78 +512,6 @@ impl Session {
             let _ = ctx.epoch.set(epoch);
         }
         Ok(())
-    }
-}
-
-/// Writers of one context, as many as there are threads at work at a time.
-struct Writers<'a> {
-    ctx: Arc<Context>,
-    buffers: &'a Arc<BufferPool>,
-    idle: Mutex<Vec<Writer>>,
-}
-
-impl<'a> Writers<'a> {
-    /// Those of a context, among all that are made: registering their buffers takes time.
-    fn of<'m>(
-        made: &'m mut BTreeMap<ContextId, Self>,
-        buffers: &'a Arc<BufferPool>,
-        ctx: &Arc<Context>,
-    ) -> &'m mut Self {
-        let new = || Self { ctx: Arc::clone(ctx), buffers, idle: Mutex::default() };
-        made.entry(ctx.id()).or_insert_with(new)
-    }
-
-    fn write(
-        &self,
-        target: Target<'_>,
-        piece: Piece<'_>,
-        progress: &(dyn Fn(u64) + Sync),
-    ) -> std::result::Result<(), TransferError> {
-        let spare = lock(&self.idle).pop();
-        let mut writer = match spare {
-            Some(writer) => writer,
-            None => Writer::new(self.buffers, &self.ctx)?,
-        };
-        match piece {
-            Piece::Bytes(bytes) => {
-                writer.write(target, bytes)?;
-                progress(bytes.len() as u64);
-            }
-            Piece::Zeros(bytes) => {
-                writer.zeros(target, bytes)?;
-                progress(bytes);
-            }
-        }
-        lock(&self.idle).push(writer);
-        Ok(())
-    }
-}
-
-/// Whether the state says that there is such memory.
-fn is_described(state: &SessionState, device: usize, memory: MemoryKind, range: Range) -> bool {
-    match memory {
-        MemoryKind::Allocation => {
-            let arena = state.arenas.get(device).and_then(Option::as_ref);
-            let imported = state
-                .sharing
-                .owned_imports()
-                .any(|record| record.device as usize == device && record.range == range);
-            imported
-                || arena.is_some_and(|arena| {
-                    arena.blocks.iter().any(|block| block.range.contains(range.base, range.bytes))
-                })
-        }
-        MemoryKind::Global => {
-            let mut variables = state.modules.iter().flat_map(|module| &module.variables);
-            variables.any(|variable| variable.range == range)
-        }
-        MemoryKind::Driver => {
-            let of_it = |heap: &HeapRecord| {
-                heap.device as usize == device && heap.heap.range.contains(range.base, range.bytes)
-            };
-            state.heaps.iter().any(of_it)
-        }
-        MemoryKind::Array | MemoryKind::Physical => false,
     }
 }
 

@@ -5,11 +5,11 @@ use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Taken};
 use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::memory::Managed;
-use crate::restore::{Prepared, RestoreError};
+use crate::restore::{Patience, Prepared, Progress, RestoreError};
 use crate::session::{Config, Rings, Session};
 use crate::sharing::Sharing;
 use backend::Backend;
-use image::ImageId;
+use image::{ImageId, ObjectKind};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt::Write as _;
 use std::io;
@@ -166,6 +166,9 @@ pub fn serve_on(
     if let Err(ServeError::Restore { source: RestoreError::Addresses(_), .. }) = &prepared {
         again(&start);
     }
+    if let Ok(Some((opened, _))) = &prepared {
+        read_ahead(opened.clone(), session);
+    }
     let served = prepared.and_then(|prepared| {
         let sharing = match broker {
             Some(broker) => Sharing::over(broker)?,
@@ -183,10 +186,11 @@ pub fn serve_on(
             server.start()?;
             server.run(&mut supervisor)
         }
-        Start::Restore { .. } => {
+        Start::Restore { lazy, .. } => {
             let Some((opened, prepared)) = prepared else { return Ok(()) };
-            let made = restore(&supervisor, (dir, sharing, managed), session, backend, (&opened, prepared))?;
-            // The session goes on without its image, which may be removed.
+            let from = (&opened, prepared, lazy);
+            let made = restore(&supervisor, (dir, sharing, managed), session, backend, from)?;
+            // The session goes on without its image, which may be removed; what fills its memory has it open until that is over.
             drop(opened);
             Server { session: made, number: session, rings: None, ready: None, taken: None }
                 .run(&mut supervisor)
@@ -201,7 +205,7 @@ pub fn serve_on(
 
 /// What a session is restored from, and its addresses.
 fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared)>, ServeError> {
-    let Start::Restore { store, image } = start else { return Ok(None) };
+    let Start::Restore { store, image, .. } = start else { return Ok(None) };
     let failed = |reason: String| ServeError::Image { image: image.clone(), reason };
     let id: ImageId = image.parse().map_err(|error: image::ParseIdError| failed(error.to_string()))?;
     let opened = Store::open(store.as_path()).map_err(|error| failed(chain(&error)))?;
@@ -211,17 +215,26 @@ fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared
     Ok(Some((opened, prepared)))
 }
 
+/// Has a session's device memory read from the disk, while there is neither a device nor anything on it.
+fn read_ahead(opened: store::Image, session: u32) {
+    let is_of_it = move |kind: &ObjectKind| matches!(kind, ObjectKind::DeviceMemory { session: of, .. } if of.0 == u64::from(session));
+    let ahead = move || opened.read_ahead(is_of_it, host::memory::available() / 2);
+    if let Err(error) = std::thread::Builder::new().name("reading ahead".into()).spawn(ahead) {
+        tracing::debug!(%error, "nothing is read ahead");
+    }
+}
+
 fn restore(
     supervisor: &Supervisor,
     (dir, sharing, managed): (&Path, Arc<Sharing>, Managed),
     session: u32,
     backend: Arc<dyn Backend>,
-    (opened, prepared): (&store::Image, Prepared),
+    (opened, prepared, lazy): (&store::Image, Prepared, bool),
 ) -> Result<Arc<Session>, ServeError> {
     let total = opened.manifest().stored.total;
     let told = Mutex::new((0, 0));
     let link = ServerSession::attach(dir)?;
-    Session::restore(backend, link, (dir.to_owned(), sharing, managed), prepared, opened, &|bytes| {
+    let tell = |bytes: u64| {
         let mut told = crate::lock(&told);
         told.0 += bytes;
         if told.0 - told.1 >= PROGRESS {
@@ -229,8 +242,10 @@ fn restore(
             // A supervisor that is gone is noticed at the next question.
             let _ = supervisor.answer(Answer::Progress { done: told.0, total });
         }
-    })
-    .map_err(|source| ServeError::Restore { session, source })
+    };
+    let patience = if lazy { Patience::Little } else { Patience::All(&tell) };
+    Session::restore(backend, link, (dir.to_owned(), sharing, managed), prepared, opened, patience)
+        .map_err(|source| ServeError::Restore { session, source })
 }
 
 fn rehearsal(supervisor: &mut Supervisor, dir: &Path, backend: Arc<dyn Backend>) -> Result<(), ServeError> {
@@ -335,12 +350,13 @@ impl Server {
         supervisor.answer(Answer::Ready { device: self.session.backend().describe() })?;
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
-                Ask::Prepare { store, draft, compress, reread, compare, copies }
-                    if matches!(gate, Gate::Open) =>
+                Ask::Filling => self.filling(),
+                Ask::Prepare { store, draft, compress, memory, reread, compare, copies }
+                    if matches!(gate, Gate::Open) && !self.session.is_filling() =>
                 {
                     // What is left of a checkpoint that came to nothing goes before more is had.
                     self.ready = None;
-                    let options = WriteOptions { compress, reread, ..WriteOptions::default() };
+                    let options = WriteOptions { compress, memory, reread, ..WriteOptions::default() };
                     match join(store.as_path(), &draft, &options) {
                         Ok(writer) => {
                             let room = copies.map(|budget| self.room(budget, supervisor));
@@ -401,6 +417,18 @@ impl Server {
             supervisor.answer(answer)?;
         }
         Ok(Last::Unasked)
+    }
+
+    /// How far the filling of memory is.
+    fn filling(&self) -> Answer {
+        match self.session.filling() {
+            None => Answer::Filling { done: 0, total: 0 },
+            Some(Progress { failure: Some(failure), .. }) => failed(
+                format!("the device memory of session {} cannot be filled: {}", self.number, chain(&failure)),
+                Cause::Store,
+            ),
+            Some(Progress { done, total, .. }) => Answer::Filling { done, total },
+        }
     }
 
     /// Room for copies. The supervisor hears meanwhile that it takes long.

@@ -30,6 +30,12 @@ impl SharingState {
         share.is_some_and(|share| self.foreign.contains(&share))
     }
 
+    /// Whether the session has memory in common with others.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        !self.imports.is_empty() || !self.foreign.is_empty() || self.exports.iter().any(Exports::is_any)
+    }
+
     /// The blocks of others that this session owns now.
     pub fn owned_imports(&self) -> impl Iterator<Item = &ImportRecord> {
         self.imports.iter().filter(|record| !self.foreign.contains(&record.share))

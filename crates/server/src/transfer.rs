@@ -163,13 +163,19 @@ impl Target<'_> {
         }
     }
 
-    /// Has `bytes` bytes of host memory at `from` copied there.
-    fn write(self, backend: &dyn Backend, ctx: &Context, from: u64, bytes: u64) -> backend::Result<()> {
+    /// Has `bytes` bytes of host memory at `from` copied there in a stream.
+    fn write(
+        self,
+        backend: &dyn Backend,
+        (ctx, stream): (&Context, StreamArg),
+        from: u64,
+        bytes: u64,
+    ) -> backend::Result<()> {
         match self {
-            Self::Memory(address) => backend.copy(ctx.raw, StreamArg::Legacy, address, from, bytes),
+            Self::Memory(address) => backend.copy(ctx.raw, stream, address, from, bytes),
             Self::Array(packed, first) => packed
                 .copies(first, bytes, from, true)
-                .try_for_each(|copy| backend.copy_box(ctx.raw, StreamArg::Legacy, &copy)),
+                .try_for_each(|copy| backend.copy_box(ctx.raw, stream, &copy)),
         }
     }
 }
@@ -180,11 +186,42 @@ impl From<TransferError> for std::io::Error {
     }
 }
 
+/// A stream that waits for nothing that the application does, nor the application for it.
+pub(crate) struct OwnStream {
+    raw: RawStream,
+    ctx: Arc<Context>,
+    backend: Arc<dyn Backend>,
+}
+
+impl OwnStream {
+    /// One of the least priority.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub(crate) fn of(backend: &Arc<dyn Backend>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
+        let least = backend.devices().get(ctx.device()).map_or(0, |facts| facts.stream_priorities.0);
+        let raw = backend.stream_create(ctx.raw, NON_BLOCKING, least).map_err(TransferError::Stream)?;
+        Ok(Self { raw, ctx: Arc::clone(ctx), backend: Arc::clone(backend) })
+    }
+
+    fn arg(&self) -> StreamArg {
+        StreamArg::Created(self.raw)
+    }
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        if let Err(error) = self.backend.stream_destroy(self.ctx.raw, self.raw) {
+            tracing::debug!(%error, "a stream for copies goes with its context");
+        }
+    }
+}
+
 /// Reads device memory front to back, several pieces ahead.
 pub(crate) struct Reader {
     buffers: Buffers,
     /// In which it reads, if not in the legacy one.
-    own_stream: Option<RawStream>,
+    own_stream: Option<OwnStream>,
     ctx: Arc<Context>,
     backend: Arc<dyn Backend>,
 }
@@ -202,15 +239,12 @@ impl Reader {
     /// [`TransferError`].
     pub(crate) fn beside(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
         let mut reader = Self::new(pool, ctx)?;
-        let backend = pool.backend();
-        let least = backend.devices().get(ctx.device()).map_or(0, |facts| facts.stream_priorities.0);
-        let stream = backend.stream_create(ctx.raw, NON_BLOCKING, least).map_err(TransferError::Stream)?;
-        reader.own_stream = Some(stream);
+        reader.own_stream = Some(OwnStream::of(pool.backend(), ctx)?);
         Ok(reader)
     }
 
     fn stream(&self) -> StreamArg {
-        self.own_stream.map_or(StreamArg::Legacy, StreamArg::Created)
+        self.own_stream.as_ref().map_or(StreamArg::Legacy, OwnStream::arg)
     }
 
     /// Begins to read `source`; ask for all of it, in pieces of a chunk.
@@ -226,16 +260,6 @@ impl Reader {
             pieces.next(piece)?;
         }
         Ok(bytes)
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        if let Some(stream) = self.own_stream
-            && let Err(error) = self.backend.stream_destroy(self.ctx.raw, stream)
-        {
-            tracing::debug!(%error, "a stream for copies goes with its context");
-        }
     }
 }
 
@@ -337,6 +361,8 @@ struct UnderWay {
 /// Writes device memory, a piece at a time; one for each thread that does.
 pub(crate) struct Writer {
     ctx: Arc<Context>,
+    /// In which it writes; in the legacy one without.
+    stream: Option<Arc<OwnStream>>,
     buffers: Buffers,
     under_way: VecDeque<UnderWay>,
     /// How many of them read a buffer.
@@ -350,7 +376,26 @@ impl Writer {
     pub(crate) fn new(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
         let buffers = pool.take(2)?;
         let (ctx, backend) = (Arc::clone(ctx), Arc::clone(pool.backend()));
-        Ok(Self { ctx, buffers, under_way: VecDeque::new(), buffered: 0, next: 0, backend })
+        Ok(Self { ctx, stream: None, buffers, under_way: VecDeque::new(), buffered: 0, next: 0, backend })
+    }
+
+    /// A writer in a stream that others may use, too.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub(crate) fn in_stream(pool: &Arc<BufferPool>, stream: &Arc<OwnStream>) -> Result<Self, TransferError> {
+        let mut writer = Self::new(pool, &stream.ctx)?;
+        writer.stream = Some(Arc::clone(stream));
+        Ok(writer)
+    }
+
+    fn stream(&self) -> StreamArg {
+        self.stream.as_deref().map_or(StreamArg::Legacy, OwnStream::arg)
+    }
+
+    /// How many writes may not be complete. They become so in the order in which they were begun.
+    pub(crate) fn left(&self) -> usize {
+        self.under_way.len()
     }
 
     /// Has `bytes` written to `target`; complete after [`Writer::finish`].
@@ -363,8 +408,9 @@ impl Writer {
             self.next += 1;
             // SAFETY: the buffer has a chunk, a piece has no more, and the copy that used it last is complete.
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), buffer, piece.len()) };
-            let marker = target.write(&*self.backend, &self.ctx, buffer as u64, len);
-            let marker = marker.and_then(|()| self.ctx.mark(StreamArg::Legacy));
+            let stream = self.stream();
+            let marker = target.write(&*self.backend, (&self.ctx, stream), buffer as u64, len);
+            let marker = marker.and_then(|()| self.ctx.mark(stream));
             self.under_way(place, marker, true)?;
         }
         Ok(())
@@ -405,8 +451,9 @@ impl Writer {
         };
         let fill = Fill { dst, pitch: bytes, element: 1, value: 0, width: bytes, height: 1 };
         let place = target.place(bytes);
-        let marker = self.backend.fill(self.ctx.raw, StreamArg::Legacy, &fill);
-        let marker = marker.and_then(|()| self.ctx.mark(StreamArg::Legacy));
+        let stream = self.stream();
+        let marker = self.backend.fill(self.ctx.raw, stream, &fill);
+        let marker = marker.and_then(|()| self.ctx.mark(stream));
         self.under_way(place, marker, false)
     }
 

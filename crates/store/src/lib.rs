@@ -55,7 +55,7 @@ mod write;
 pub use error::{FindError, MediaError, OpenError, ReadError, WriteError};
 pub use keep::{Keep, Pruned};
 pub use list::{DamagedImage, Found, Listing};
-pub use read::{Image, Piece};
+pub use read::{Image, Piece, PieceReader};
 pub use remove::Removal;
 pub use store::Store;
 pub use verify::{Damage, DamagedObject, VerifyProgress, VerifyReport};

@@ -206,6 +206,7 @@ mod tests {
             store,
             draft: String::new(),
             compress,
+            memory: 64 << 20,
             reread: false,
             compare: true,
             copies: None,

@@ -35,6 +35,9 @@ use store::{ChunkWriter, Draft, Store, WriteOptions};
 const BACK_OFF: Duration = Duration::from_millis(100);
 /// No pause is longer.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// What writing takes, where nobody says how much it may, and for each writer no less than the second; bytes.
+const MEMORY: u64 = 256 << 20;
+const LITTLE_MEMORY: u64 = 48 << 20;
 /// How long the gate stays open for a process that has asked for something, and how long in all before that counts as an attempt.
 const ASKING_PAUSE: Duration = Duration::from_millis(30);
 const ASKING_MOST: Duration = Duration::from_secs(10);
@@ -58,9 +61,10 @@ pub fn take(
     let store = open_or_create_store(dir)?;
     let draft = store.begin().map_err(write_failure)?;
     // Made before the gate closes: it reads the store's indexes.
-    let writer = draft.writer(&write_options(options)).map_err(write_failure)?;
+    let memory = memory_of_each(options.memory, job.sessions.all().len())?;
+    let writer = draft.writer(&write_options(options, memory)).map_err(write_failure)?;
     write_ahead(job.job.tmpfs(), &writer)?;
-    let cut = Cut { job, options, events, criu, store, draft, writer, began };
+    let cut = Cut { job, options, memory, events, criu, store, draft, writer, began };
 
     let _last_step = LastStep(job);
     let mut pause = BACK_OFF;
@@ -169,6 +173,8 @@ fn not_idle(options: &CheckpointOptions, retries: u32, holders: &[String]) -> Fa
 struct Cut<'a> {
     job: &'a Supervisor,
     options: &'a CheckpointOptions,
+    /// What each writer takes, bytes.
+    memory: u64,
     events: &'a Sender<Event>,
     criu: host::Criu,
     store: Store,
@@ -236,7 +242,8 @@ impl<'a> Cut<'a> {
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
         let compare = !stop && !paranoid;
-        Ask::Prepare { store, draft, compress, reread: stop, compare, copies: (!stop).then_some(budget) }
+        let (memory, copies) = (self.memory, (!stop).then_some(budget));
+        Ask::Prepare { store, draft, compress, memory, reread: stop, compare, copies }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -420,9 +427,25 @@ fn resume<'a>(
     Ok((Rest::Running(opened), private))
 }
 
-fn write_options(options: &CheckpointOptions) -> WriteOptions {
+fn write_options(options: &CheckpointOptions, memory: u64) -> WriteOptions {
     // After the end of the job there is nothing else to take another image of.
-    WriteOptions { compress: options.compress, reread: options.stop, ..WriteOptions::default() }
+    WriteOptions { compress: options.compress, memory, reread: options.stop, ..WriteOptions::default() }
+}
+
+/// What of so much memory each writer takes: those of the sessions, and the supervisor's.
+fn memory_of_each(limit: Option<u64>, sessions: usize) -> Result<u64, Failure> {
+    let writers = sessions as u64 + 1;
+    let Some(limit) = limit else { return Ok((MEMORY / writers).max(LITTLE_MEMORY)) };
+    let each = limit / writers;
+    if each < WriteOptions::LEAST_MEMORY {
+        let least = (writers * WriteOptions::LEAST_MEMORY).div_ceil(1 << 20);
+        let message = format!(
+            "--memory-limit is {} MiB, and {least} MiB is the least for {writers} who write: one for each GPU session, and the supervisor",
+            limit >> 20
+        );
+        return Err(Failure::new(Kind::Failed, message));
+    }
+    Ok(each)
 }
 
 fn manifest(
@@ -449,5 +472,23 @@ fn manifest(
         job_files: record.host.written.iter().map(facts::job_file).collect(),
         mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),
         objects: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_divided_among_those_who_write_and_too_little_is_named() {
+        assert_eq!(memory_of_each(Some(256 << 20), 1).unwrap(), 128 << 20);
+        let failure = memory_of_each(Some(40 << 20), 1).unwrap_err();
+        assert!(failure.message.contains("--memory-limit is 40 MiB"), "{failure}");
+        let least = WriteOptions::LEAST_MEMORY * 3;
+        assert_eq!(memory_of_each(Some(least), 2).unwrap(), WriteOptions::LEAST_MEMORY);
+        assert!(memory_of_each(Some(least - 1), 2).is_err());
+        assert_eq!(memory_of_each(None, 1).unwrap(), MEMORY / 2);
+        assert_eq!(memory_of_each(None, 1000).unwrap(), LITTLE_MEMORY, "that is no reason to fail");
     }
 }

@@ -26,6 +26,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         gate_deadline_ms: (flags.gate_deadline * 1000.0) as u64,
         retries: flags.retries,
         compress: flags.compress.into(),
+        memory: flags.memory_limit,
         paranoid: flags.paranoid,
         store: flags.store.as_deref().map(|dir| RawPath::from(&super::absolute(dir))),
     };
@@ -63,6 +64,7 @@ fn bar() -> ProgressBar {
 impl From<flags::Compress> for image::Compress {
     fn from(flags: flags::Compress) -> Self {
         match flags {
+            flags::Compress::Auto => Self::Auto,
             flags::Compress::None => Self::None,
             flags::Compress::Lz4 => Self::Lz4,
             flags::Compress::Zstd => Self::Zstd,

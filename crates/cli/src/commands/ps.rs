@@ -4,6 +4,7 @@ use crate::flags::Ps;
 use crate::output::{Show, command_line, table, time};
 use checkpoint::Failure;
 use checkpoint::runtime::{self, JobFacts};
+use indicatif::HumanBytes;
 use serde::Serialize;
 use server::memory::Managed;
 use std::io::{self, Write};
@@ -28,6 +29,8 @@ struct Job {
     store: String,
     command: Vec<String>,
     restarted_from: Option<String>,
+    filled: Option<u64>,
+    to_fill: Option<u64>,
 }
 
 /// Lists running jobs.
@@ -54,6 +57,8 @@ impl From<JobFacts> for Job {
             store: facts.store.display().to_string(),
             command: facts.command,
             restarted_from: facts.restarted_from,
+            filled: facts.filling.map(|filling| filling.done),
+            to_fill: facts.filling.map(|filling| filling.total),
         }
     }
 }
@@ -71,6 +76,12 @@ impl Show for Jobs {
                 command_line(&job.command),
             ]
         }));
-        table(out, &rows)
+        table(out, &rows)?;
+        self.jobs.iter().filter_map(|job| Some((&job.job, job.filled?, job.to_fill?))).try_for_each(
+            |(job, filled, all)| {
+                let (filled, all) = (HumanBytes(filled), HumanBytes(all));
+                writeln!(out, "{job}: {filled} of {all} of its device memory are filled")
+            },
+        )
     }
 }

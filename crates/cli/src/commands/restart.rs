@@ -60,7 +60,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
     let preparing = Preparing::begin(&signals).map_err(io)?;
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_dir(&flags.store);
-    let restart = restart::Restart::open(&store, &flags.image)?;
+    let restart = restart::Restart::open(&store, &flags.image)?.lazily(flags.lazy);
     let settings = Settings {
         managed: flags.machine.managed.unwrap_or_else(|| restart.managed()),
         device: device_for(&flags, &restart)?,

@@ -22,7 +22,7 @@ pub(super) struct Piece {
 impl Piece {
     /// Memory that the application maps itself, whole.
     pub(super) fn of_view(view: &View) -> Self {
-        let View { handle, device, range } = *view;
+        let View { handle, device, range, .. } = *view;
         Self { device, kind: MemoryKind::Physical, name: handle, range, live: vec![range] }
     }
 }

@@ -22,6 +22,11 @@ pub struct Exports {
 }
 
 impl Exports {
+    /// Whether there is any.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
     /// An allocation is freed: nobody can open it any more.
     pub(super) fn forget(&mut self, address: u64) {
         self.numbers.remove(&address);

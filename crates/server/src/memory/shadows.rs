@@ -385,6 +385,9 @@ impl Side {
         };
         let record = record.filter(|record| record.range.contains(address, bytes as u64));
         let record = record.ok_or("no managed memory is there")?;
+        if !session.await_range_filled(Range { base: address, bytes: bytes as u64 }) {
+            return Err("the session has ended".into());
+        }
         let stream = session.shadow_stream(record.ctx).ok_or("its context has ended")?;
         let (ctx, stream) = (stream.ctx.raw, stream.arg());
         let _copying = read(&self.still);

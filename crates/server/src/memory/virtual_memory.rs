@@ -68,6 +68,8 @@ pub struct View {
     pub device: usize,
     /// The addresses.
     pub range: Range,
+    /// Whether the program has it mapped there and nowhere else, and no other session can have it.
+    pub only: bool,
 }
 
 /// A view of every piece; those that were mapped for it are unmapped with it.
@@ -419,7 +421,9 @@ impl VirtualMemory {
     pub fn views(&mut self) -> Result<Views> {
         let mut views = Views { all: Vec::new(), borrowed: Vec::new(), backend: Arc::clone(&self.backend) };
         let mut mapped: BTreeMap<PhysicalId, Range> = BTreeMap::new();
+        let mut times: BTreeMap<PhysicalId, usize> = BTreeMap::new();
         for mapping in self.mappings.values() {
+            *times.entry(mapping.physical).or_default() += 1;
             let device =
                 self.physical.get(&mapping.physical).map(|(record, _)| (record.device, record.bytes));
             let whole = device.is_some_and(|(device, bytes)| {
@@ -430,6 +434,7 @@ impl VirtualMemory {
             }
         }
         for (id, (record, raw)) in &self.physical {
+            let only = mapped.contains_key(id) && times.get(id) == Some(&1) && record.share.is_none();
             let range = match mapped.get(id) {
                 Some(range) => *range,
                 None => {
@@ -440,7 +445,7 @@ impl VirtualMemory {
                     range
                 }
             };
-            views.all.push(View { handle: id.handle(), device: record.device as usize, range });
+            views.all.push(View { handle: id.handle(), device: record.device as usize, range, only });
         }
         Ok(views)
     }

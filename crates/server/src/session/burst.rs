@@ -55,7 +55,7 @@ impl Session {
         let launches = &mut burst.0;
         while let Some(first) = launches.front() {
             let key = StreamKey::new(first.ctx, first.stream, caller.number());
-            if !self.await_room_in(key, caller) {
+            if !self.await_room_in(key, caller) || !self.await_all_filled() {
                 return Ok(false);
             }
             let _pass = self.gate.enter(caller.ring, Launch::OPCODE);

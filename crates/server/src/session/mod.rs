@@ -15,6 +15,7 @@ mod copies;
 mod dispatch;
 mod events;
 mod fences;
+mod filled;
 mod graphs;
 mod greens;
 mod launch;
@@ -50,6 +51,7 @@ use crate::memory::{
     DeviceMemory, Imports, Layout, Managed, PINNED_BYTES, PinnedMemory, Shadows, VirtualMemory,
 };
 use crate::objects::{Context, Function, Placer, Stream, StreamKey, StreamRecord, Table};
+use crate::restore::Filling;
 use crate::sharing::{Giver, Sharing};
 use crate::{lock, read, write};
 use backend::{Backend, Range};
@@ -96,6 +98,8 @@ pub struct Session {
     fences: OnceLock<bool>,
     /// Which process it serves, once it has been told.
     pub(crate) application: OnceLock<Application>,
+    /// Memory that the program may not reach yet, in a session that was restored.
+    pub(crate) filling: OnceLock<Arc<Filling>>,
     ending: Arc<AtomicBool>,
 }
 
@@ -181,6 +185,7 @@ impl Session {
             output: Output::default(),
             fences: OnceLock::new(),
             application: OnceLock::new(),
+            filling: OnceLock::new(),
             ending,
         });
         let giver: Weak<dyn Giver> = Arc::downgrade(&(Arc::clone(&session) as Arc<dyn Giver>));
@@ -199,6 +204,9 @@ impl Session {
     pub fn end(&self) {
         self.ending.store(true, Ordering::SeqCst);
         self.link.control().set_state(State::Dead);
+        if let Some(filling) = self.filling.get() {
+            filling.stop();
+        }
         self.gate.open();
         for (index, _) in self.link.control().rings() {
             self.link.wake(index);
@@ -337,6 +345,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if let Some(filling) = self.filling.get() {
+            filling.stop();
+        }
         self.forget_fences();
     }
 }

@@ -24,7 +24,7 @@ struct Standstill<'a> {
 impl Session {
     fn stand_still(&self) -> Option<Standstill<'_>> {
         // Without holding anybody up, first.
-        if !self.is_idle() {
+        if !self.is_idle() || self.is_filling() {
             return None;
         }
         let standstill = Standstill { _alone: self.gate.alone()?, _still: self.shadows.hold_still() };
@@ -71,6 +71,9 @@ impl Session {
         }
         // At least something, since what is free is not of use as it is.
         let missing = bytes.saturating_sub(free).max(1);
+        if memory.could_give_way(missing) && !self.await_all_filled() {
+            return Ok(false);
+        }
         let (begun, mut backoff) = (Instant::now(), Backoff::new());
         let _waiting = self.gate.wait();
         while memory.could_give_way(missing) && begun.elapsed() < PATIENCE && !self.is_ending() {

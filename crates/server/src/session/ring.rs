@@ -189,7 +189,7 @@ impl Session {
         let arrived = self.link.control().is_traced().then(trace_clock);
         if let Ok(request) = &taken.request {
             let turn = self.await_turn(request, caller.number(), &taken.dependencies)?;
-            if !turn || !self.await_room(request, caller) {
+            if !turn || !self.await_room(request, caller) || !self.await_filled(request) {
                 return Ok(false);
             }
         }

@@ -343,6 +343,7 @@ fn prepare(store: &Store, draft: ImageId) -> Ask {
         store: raw(&store.dir()),
         draft: draft.to_string(),
         compress: image::Compress::Lz4,
+        memory: 64 << 20,
         reread: false,
         compare: true,
         copies: Some(CopyBudget { on_devices: true, on_host: 0 }),
@@ -418,7 +419,7 @@ fn a_server_answers_its_supervisor() {
 
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
     // The image is of session 60; another has nothing in it.
-    let start = Start::Restore { store: raw(&images.store.dir()), image: id.to_string() };
+    let start = Start::Restore { store: raw(&images.store.dir()), image: id.to_string(), lazy: false };
     let mut restored = Supervisor::start(dir.path(), 60, &start);
     let ready = restored.answer();
     assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");

@@ -8,6 +8,7 @@ mod fences;
 mod graphs;
 mod greens;
 mod hostile;
+mod lazy;
 mod linking;
 mod operations;
 mod orphan;

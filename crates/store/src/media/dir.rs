@@ -1,12 +1,14 @@
 //! A folder of the local file system.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{Advice, FlockOperation, fadvise, flock};
 
+use super::direct::LongFile;
 use super::{Media, MediaFile, MediaLock, MediaRead};
 
 /// A folder of the local file system. Descriptors are closed on exec, so a lock ends with the process that took it.
@@ -25,7 +27,9 @@ impl Dir {
 
 impl Media for Dir {
     fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
-        Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(self.full_path(path))?))
+        let path = self.full_path(path);
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok(Box::new(LongFile::new(path, file)))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
@@ -88,17 +92,12 @@ impl Media for Dir {
     }
 }
 
-impl MediaFile for File {
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        Write::write_all(self, bytes)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.sync_all()
-    }
-}
-
 impl MediaRead for File {
+    fn will_read(&self, offset: u64, len: u64) {
+        // It is read all the same.
+        let _ = fadvise(self, offset, NonZeroU64::new(len), Advice::WillNeed);
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }

@@ -1,6 +1,7 @@
 //! What a store needs of the medium it lies on, and nothing else: so few operations that a test can stand in for all of them.
 
 mod dir;
+mod direct;
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -109,6 +110,9 @@ pub trait MediaRead: Debug + Send + Sync {
     /// # Errors
     /// As `pread(2)`; [`io::ErrorKind::UnexpectedEof`] where the file ends before.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Says that these bytes will be read soon. Nothing comes of it where a medium knows no use for that.
+    fn will_read(&self, _offset: u64, _len: u64) {}
 
     /// Whether it has no bytes.
     ///

@@ -91,6 +91,17 @@ impl Fetcher {
         checked.map_err(|error| bad(Some(place.offset), error.to_string()))
     }
 
+    /// Says that a chunk will be fetched soon; how long it is there.
+    pub(crate) fn will_fetch(&self, chunk: &ChunkId) -> u64 {
+        let Some(place) = self.map.places(chunk).next() else { return 0 };
+        let len = u64::from(place.entry.frame_len);
+        // Whoever fetches it says what is wrong.
+        if let Ok(file) = self.pack(place.pack) {
+            file.will_read(place.offset, len);
+        }
+        len
+    }
+
     /// A copy's fault in words.
     pub(crate) fn describe(&self, bad: &BadCopy) -> String {
         let path = self.store.media().full_path(&bad.path);

@@ -24,6 +24,25 @@ pub struct Image {
     _share: Option<Arc<MediaLock>>,
 }
 
+/// Reads an image's pieces one at a time, in whatever order they are asked for; for one thread.
+#[derive(Debug)]
+pub struct PieceReader {
+    image: Image,
+    scratch: Scratch,
+    plain: Vec<u8>,
+}
+
+impl PieceReader {
+    /// The piece of `object` at `offset`, which is one of its extents.
+    ///
+    /// # Errors
+    /// [`ReadError::Chunk`].
+    pub fn piece(&mut self, object: &Object, offset: u64, extent: &Extent) -> Result<Piece<'_>, ReadError> {
+        let Self { image, scratch, plain } = self;
+        image.piece(object, (offset, extent), plain, scratch)
+    }
+}
+
 /// A part of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
@@ -123,14 +142,35 @@ impl Image {
         let object = self.object(kind)?;
         let parts = object.placed_extents().map(|(offset, extent)| (offset, *extent));
         self.in_parallel(object, parts, |scratch, plain, (offset, extent)| {
-            let piece = match extent {
-                Extent::Zero { len } => Piece::Zeros(len),
-                Extent::Chunk { id, len } => {
-                    Piece::Bytes(self.chunk(object, offset, &id, len, plain, scratch)?)
-                }
-            };
+            let piece = self.piece(object, (offset, &extent), plain, scratch)?;
             sink(offset, piece).map_err(|error| sink_error(object, offset, error))
         })
+    }
+
+    /// Has the medium get what `wanted` names ready, in order, for whoever reads it later: so many bytes at most. May take as long as reading it, and
+    /// ends at once when nobody else has the image open any more.
+    pub fn read_ahead(&self, wanted: impl Fn(&ObjectKind) -> bool, mut most: u64) {
+        let objects = self.manifest.objects.iter().filter(|object| wanted(&object.kind));
+        for extent in objects.flat_map(|object| &object.extents) {
+            let Extent::Chunk { id, .. } = extent else { continue };
+            if Arc::strong_count(&self.fetcher) == 1 {
+                return;
+            }
+            let Some(left) = most.checked_sub(self.fetcher.will_fetch(id)) else { return };
+            most = left;
+        }
+    }
+
+    /// A reader of single pieces. The image stays open as long as it lives.
+    #[must_use]
+    pub fn pieces(&self) -> PieceReader {
+        PieceReader { image: self.clone(), scratch: Scratch::default(), plain: Vec::new() }
+    }
+
+    /// How many threads are good for reading on this machine.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Makes `file`'s content the object's, with holes where that is zero, several threads at a time. `advance` is told of each
@@ -214,6 +254,20 @@ impl Image {
     /// No more threads than there are parts.
     fn threads_for(&self, object: &Object) -> usize {
         self.threads.min(object.extents.len()).max(1)
+    }
+
+    /// Fetches a piece, into `plain` if it has bytes.
+    fn piece<'a>(
+        &self,
+        object: &Object,
+        (offset, extent): (u64, &Extent),
+        plain: &'a mut Vec<u8>,
+        scratch: &mut Scratch,
+    ) -> Result<Piece<'a>, ReadError> {
+        Ok(match extent {
+            Extent::Zero { len } => Piece::Zeros(*len),
+            Extent::Chunk { id, len } => Piece::Bytes(self.chunk(object, offset, id, *len, plain, scratch)?),
+        })
     }
 
     /// Fetches a chunk into `plain`.

@@ -4,4 +4,4 @@ mod fetch;
 mod image;
 
 pub(crate) use fetch::{BadCopy, Fetcher, Scratch};
-pub use image::{Image, Piece};
+pub use image::{Image, Piece, PieceReader};

@@ -2,11 +2,13 @@
 
 mod draft;
 mod object;
+mod pace;
 mod pack;
 mod pipeline;
 mod receipt;
+mod room;
 
-use image::Compress;
+use image::{CHUNK_SIZE, Compress};
 
 pub use draft::Draft;
 pub use object::ObjectWriter;
@@ -18,8 +20,11 @@ pub use receipt::Receipt;
 pub struct WriteOptions {
     /// What it may do to make chunks smaller.
     pub compress: Compress,
-    /// How many threads hash and compress; at least one. Memory used is about 8 MiB for each.
+    /// How many threads hash and compress, at most; at least one.
     pub threads: usize,
+    /// How much memory it takes, in bytes: for what is read, hashed, compressed and being written. Beside it each object that is begun and
+    /// has an unfinished chunk takes the room of that. No less than [`WriteOptions::LEAST_MEMORY`] is of use.
+    pub memory: u64,
     /// Length at which a pack is closed and the next begun, in bytes; at most 3 GiB.
     pub pack_len: u64,
     /// Whether what the store has is read before it is used again, and written again where it has rotted: for an image that is to be all
@@ -30,6 +35,33 @@ pub struct WriteOptions {
 impl Default for WriteOptions {
     fn default() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { compress: Compress::default(), threads: cpus.min(8), pack_len: 256 << 20, reread: false }
+        Self {
+            compress: Compress::default(),
+            threads: cpus.min(8),
+            memory: 128 << 20,
+            pack_len: 256 << 20,
+            reread: false,
+        }
     }
 }
+
+impl WriteOptions {
+    /// The least memory that a writer makes do with.
+    pub const LEAST_MEMORY: u64 = FIXED + 2 * CHUNK + THREAD;
+
+    /// How many threads there may be, and how many chunks under way.
+    fn within_memory(&self) -> (usize, usize) {
+        let left = self.memory.saturating_sub(FIXED);
+        // For each thread two chunks: while one is compressed, another is written.
+        let threads = (left / (2 * CHUNK + THREAD)).clamp(1, self.threads.max(1) as u64);
+        let most = (left.saturating_sub(threads * THREAD) / CHUNK).clamp(2, 4 * threads);
+        (threads as usize, most as usize)
+    }
+}
+
+/// What is being written to the medium, and gathered for it.
+const FIXED: u64 = 12 << 20;
+/// What a chunk takes: itself, and its frame, for which a compressor wants more room than it will take.
+const CHUNK: u64 = 2 * CHUNK_SIZE as u64 + CHUNK_SIZE as u64 / 4;
+/// What a thread takes to compress or to read again.
+const THREAD: u64 = 4 << 20;

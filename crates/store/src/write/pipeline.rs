@@ -8,11 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use image::chunk::{Encoder, is_zero};
 use image::{CHUNK_SIZE, ChunkId, Codec, Entry, Extent, ImageId, Object, ObjectKind, PackIndex, StoredBytes};
 
+use super::pace::Pace;
 use super::pack::{OpenPack, abandoned};
+use super::room::{Room, Ticket};
 use super::{ObjectWriter, Receipt, WriteOptions};
 use crate::chunk_map::ChunkMap;
 use crate::read::{Fetcher, Scratch};
@@ -46,6 +49,7 @@ struct Chunk {
     object: usize,
     extent: usize,
     plain: Buffer,
+    ticket: Ticket,
 }
 
 /// A frame on its way into a pack.
@@ -53,6 +57,9 @@ enum Frame {
     Plain(Entry, Buffer),
     Compressed(Entry, Vec<u8>),
 }
+
+/// Holds the ticket of its chunk until it is written.
+type Ticketed = (Frame, Ticket);
 
 /// An object whose chunks may still be under way.
 struct OpenObject {
@@ -96,7 +103,8 @@ struct Shared {
     /// Buffers to use again.
     spare: Mutex<Vec<Buffer>>,
     spare_frames: Mutex<Vec<Vec<u8>>>,
-    spare_limit: usize,
+    room: Arc<Room>,
+    pace: Mutex<Pace>,
 }
 
 impl ChunkWriter {
@@ -107,7 +115,7 @@ impl ChunkWriter {
     pub fn join(store: &Store, image: ImageId, options: &WriteOptions) -> Result<Self, WriteError> {
         let folder = layout::draft(image);
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
-        let threads = options.threads.max(1);
+        let (threads, most) = options.within_memory();
         let map = ChunkMap::load(store)?;
         let all = map.usable(store);
         let unread = if options.reread { all.clone() } else { HashSet::new() };
@@ -120,7 +128,8 @@ impl ChunkWriter {
             failed: AtomicBool::new(false),
             spare: Mutex::default(),
             spare_frames: Mutex::default(),
-            spare_limit: 2 * threads,
+            room: Room::new(most),
+            pace: Mutex::default(),
         });
         let (chunks, chunk_queue) = sync_channel(threads);
         let (frames, frame_queue) = sync_channel(threads);
@@ -129,7 +138,7 @@ impl ChunkWriter {
         let compress = options.compress;
         let hashers = (0..threads).map(|_| {
             let (shared, queue, frames) = (shared.clone(), chunk_queue.clone(), frames.clone());
-            std::thread::spawn(move || hash(&shared, &queue, &frames, Encoder::new(compress)))
+            std::thread::spawn(move || hash(&shared, (&queue, threads), &frames, Encoder::new(compress)))
         });
         let hashers = hashers.collect();
         let packer = {
@@ -230,7 +239,8 @@ impl ChunkWriter {
             object.extents.push(None);
         });
         let threads = self.threads.as_ref().ok_or(WriteError::Stopped)?;
-        threads.chunks.send(Chunk { object, extent, plain }).map_err(|_| WriteError::Stopped)
+        let ticket = self.shared.room.ticket();
+        threads.chunks.send(Chunk { object, extent, plain, ticket }).map_err(|_| WriteError::Stopped)
     }
 
     pub(super) fn buffer(&self) -> Buffer {
@@ -376,15 +386,17 @@ impl Shared {
 
     fn recycle(&self, mut buffer: Buffer) {
         buffer.filled = 0;
+        let room = self.room.free();
         let mut spare = lock(&self.spare);
-        if spare.len() < self.spare_limit {
+        if spare.len() <= room {
             spare.push(buffer);
         }
     }
 
     fn recycle_frame(&self, frame: Vec<u8>) {
+        let room = self.room.free();
         let mut spare = lock(&self.spare_frames);
-        if spare.len() < self.spare_limit {
+        if spare.len() <= room {
             spare.push(frame);
         }
     }
@@ -407,11 +419,18 @@ impl Reading {
 }
 
 /// A thread that hashes, compares and compresses.
-fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Frame>, mut encoder: Encoder) {
+fn hash(
+    shared: &Shared,
+    (queue, threads): (&Mutex<Receiver<Chunk>>, usize),
+    frames: &SyncSender<Ticketed>,
+    mut encoder: Encoder,
+) {
     let mut reading = Reading::default();
     loop {
         let next = lock(queue).recv();
-        let Ok(Chunk { object, extent, plain }) = next else { return };
+        let Ok(Chunk { object, extent, plain, ticket }) = next else { return };
+        // All of them share the store.
+        encoder.pace(lock(&shared.pace).ns() * threads as f64);
         // After a failure the queue is still emptied, so that nobody waits for room in it.
         if shared.failed.load(Ordering::Acquire) {
             shared.recycle(plain);
@@ -426,7 +445,7 @@ fn hash(shared: &Shared, queue: &Mutex<Receiver<Chunk>>, frames: &SyncSender<Fra
                 });
                 // The packer ends only after all of these threads.
                 if let Some(frame) = frame {
-                    let _ = frames.send(frame);
+                    let _ = frames.send((frame, ticket));
                 }
             }
             Err(error) => shared.fail(error),
@@ -480,19 +499,24 @@ fn hash_one(
 /// The thread that writes packs.
 fn write_packs(
     shared: &Shared,
-    queue: &Receiver<Frame>,
+    queue: &Receiver<Ticketed>,
     packs: &SyncSender<OpenPack>,
     store: &Store,
     image: ImageId,
     pack_len: u64,
 ) {
     let mut open: Option<OpenPack> = None;
-    for frame in queue {
+    for (frame, _ticket) in queue {
+        let begun = Instant::now();
+        let bytes = match &frame {
+            Frame::Plain(entry, _) | Frame::Compressed(entry, _) => entry.frame_len,
+        };
         let written = match &frame {
             _ if shared.failed.load(Ordering::Acquire) => Ok(()),
             Frame::Plain(entry, plain) => append(&mut open, store, image, *entry, plain.bytes()),
             Frame::Compressed(entry, frame) => append(&mut open, store, image, *entry, frame),
         };
+        lock(&shared.pace).add(bytes.into(), begun.elapsed());
         match frame {
             Frame::Plain(_, plain) => shared.recycle(plain),
             Frame::Compressed(_, frame) => shared.recycle_frame(frame),

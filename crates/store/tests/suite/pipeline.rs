@@ -145,31 +145,34 @@ fn what_is_written_ahead_is_found_later_and_counts_once() {
     assert_eq!((stored.new, stored.reused, stored.written), (5, CHUNK_SIZE as u64, 5));
 }
 
-/// A medium on which nothing is written before the door is open.
-#[derive(Debug, Clone)]
-struct Stuck {
+/// A medium that does something before so many bytes are written.
+#[derive(Clone)]
+struct Slow {
     inner: Sim,
-    door: Arc<(Mutex<bool>, Condvar)>,
+    before: Arc<dyn Fn(usize) + Send + Sync>,
 }
 
 #[derive(Debug)]
-struct StuckFile(Box<dyn MediaFile>, Stuck);
+struct SlowFile(Box<dyn MediaFile>, Slow);
 
-impl Stuck {
-    fn wait(&self) {
-        let open = self.door.0.lock().unwrap();
-        drop(self.door.1.wait_while(open, |open| !*open).unwrap());
-    }
-
-    fn open_door(&self) {
-        *self.door.0.lock().unwrap() = true;
-        self.door.1.notify_all();
+impl std::fmt::Debug for Slow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Slow")
     }
 }
 
-impl MediaFile for StuckFile {
+impl Slow {
+    /// With a store on it.
+    fn store(before: impl Fn(usize) + Send + Sync + 'static) -> Store {
+        let inner = Sim::default();
+        Store::open_or_create_media(Arc::new(inner.clone())).unwrap();
+        Store::open_media(Arc::new(Self { inner, before: Arc::new(before) })).unwrap()
+    }
+}
+
+impl MediaFile for SlowFile {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.1.wait();
+        (self.1.before)(bytes.len());
         self.0.write_all(bytes)
     }
 
@@ -178,9 +181,9 @@ impl MediaFile for StuckFile {
     }
 }
 
-impl Media for Stuck {
+impl Media for Slow {
     fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
-        Ok(Box::new(StuckFile(self.inner.create(path)?, self.clone())))
+        Ok(Box::new(SlowFile(self.inner.create(path)?, self.clone())))
     }
     fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
         self.inner.open(path)
@@ -220,10 +223,12 @@ impl Media for Stuck {
 fn a_slow_medium_holds_writers_back() {
     const THREADS: usize = 2;
     const CHUNKS: usize = 40;
-    let sim = Sim::default();
-    Store::open_or_create_media(Arc::new(sim.clone())).unwrap();
-    let medium = Stuck { inner: sim, door: Arc::default() };
-    let store = Store::open_media(Arc::new(medium.clone())).unwrap();
+    let door: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+    let closed = Arc::clone(&door);
+    let store = Slow::store(move |_| {
+        let open = closed.0.lock().unwrap();
+        drop(closed.1.wait_while(open, |open| !*open).unwrap());
+    });
     let draft = store.begin().unwrap();
     let options = WriteOptions { compress: Compress::None, threads: THREADS, ..WriteOptions::default() };
     let writer = draft.writer(&options).unwrap();
@@ -245,8 +250,27 @@ fn a_slow_medium_holds_writers_back() {
             std::thread::sleep(Duration::from_millis(500));
         }
         assert!(before <= 3 * THREADS + 2, "{before} chunks were taken while none could be written");
-        medium.open_door();
+        *door.0.lock().unwrap() = true;
+        door.1.notify_all();
     });
     let image = draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap().id;
     assert!(store.verify(&image, &mut |_| {}).unwrap().ok);
+}
+
+/// A store that takes far longer than any compression has what could be half as long written so, as soon as that is known of it.
+#[test]
+fn a_slow_store_earns_smaller_frames() {
+    let store = Slow::store(|bytes| std::thread::sleep(Duration::from_nanos(100 * bytes as u64)));
+    let draft = store.begin().unwrap();
+    let options = WriteOptions { compress: Compress::Auto, threads: 2, ..WriteOptions::default() };
+    let writer = draft.writer(&options).unwrap();
+    let mut object = writer.object(file("big"));
+    for n in 0..40 {
+        let half = noise(n, CHUNK_SIZE / 2);
+        let chunk: Vec<u8> = half.chunks(512).flat_map(|part| [part, &[n as u8; 512]].concat()).collect();
+        object.copy_from(&chunk[..]).unwrap();
+    }
+    object.finish().unwrap();
+    let stored = draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap().stored;
+    assert!(stored.written * 10 < stored.new * 8, "{} of {}", stored.written, stored.new);
 }

@@ -3,6 +3,7 @@
 
 mod images;
 pub mod neighbour;
+pub mod slow;
 
 pub use images::{ANYWHERE, Begun, Images, LONG, SESSION, manifest, rehearse, rehearse_on};
 
@@ -10,6 +11,7 @@ use backend::Backend;
 use backend_soft::{Options, SoftBackend};
 use server::memory::Layout;
 use server::memory::Managed;
+use server::restore::{Patience, Prepared};
 use server::session::{Config, Rings, Session};
 use server::sharing::Sharing;
 use std::os::unix::net::UnixStream;
@@ -217,10 +219,26 @@ impl App {
     ) -> Self {
         let link = ServerSession::attach(dir.path()).unwrap();
         let path = dir.path().to_owned();
-        let prepared = server::restore::Prepared::of(image, session).unwrap();
+        let prepared = Prepared::of(image, session).unwrap();
+        let all = Patience::All(&|_| {});
         let session =
-            Session::restore(backend, link, (path, sharing, Managed::Coherent), prepared, image, &|_| {})
+            Session::restore(backend, link, (path, sharing, Managed::Coherent), prepared, image, all)
                 .unwrap();
+        Self::run(session, dir, addresses)
+    }
+
+    /// Goes on before all memory is filled, of which nothing is read before `ready`.
+    pub fn restore_lazily(
+        (dir, addresses): (TempDir, MutexGuard<'static, ()>),
+        session: u32,
+        image: &store::Image,
+        ready: impl FnOnce(),
+    ) -> Self {
+        let link = ServerSession::attach(dir.path()).unwrap();
+        let config = (dir.path().to_owned(), Sharing::alone(), Managed::Coherent);
+        let prepared = Prepared::of(image, session).unwrap();
+        ready();
+        let session = Session::restore(backend(), link, config, prepared, image, Patience::Little).unwrap();
         Self::run(session, dir, addresses)
     }
 }

@@ -85,7 +85,7 @@ pub fn manifest(job: &str, number: u64) -> Manifest {
 
 /// One thread, so that what happens happens in the same order each time; short packs, so that there are several.
 pub fn options(compress: Compress) -> WriteOptions {
-    WriteOptions { compress, threads: 1, pack_len: 1500, reread: false }
+    WriteOptions { compress, threads: 1, pack_len: 1500, ..WriteOptions::default() }
 }
 
 /// Writes sample `number` with three writers, each of which compresses in another way.

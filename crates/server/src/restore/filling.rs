@@ -1,0 +1,436 @@
+//! Filling device memory from an image, by several threads, while the program may run already. A device knows no page faults: whoever may reach memory waits
+//! here until it is filled, and has it filled first.
+
+use crate::buffers::BufferPool;
+use crate::lock;
+use crate::transfer::{OwnStream, Target, TransferError, Writer};
+use backend::Range;
+use image::{Extent, Object};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use store::{Piece, PieceReader, ReadError};
+use thiserror::Error;
+
+/// How often whoever waits looks whether its session has ended.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Why memory is not filled, and never will be.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FillError {
+    /// The image cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The device does not take it.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// There is no thread to be had, or it has ended.
+    #[error("a thread that fills device memory: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// A piece of memory, and what it is to hold.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// The memory.
+    pub(super) range: Range,
+    /// In which stream of the plan it is written.
+    pub(super) stream: usize,
+    /// Number of the object in the image.
+    pub(super) object: usize,
+    /// Where in it.
+    pub(super) offset: u64,
+    /// The bytes.
+    pub(super) extent: Extent,
+}
+
+/// What is to be filled, of which no two parts overlap.
+pub(super) struct Plan {
+    pub(super) image: store::Image,
+    pub(super) buffers: Arc<BufferPool>,
+    pub(super) streams: Vec<Arc<OwnStream>>,
+    pub(super) parts: Vec<Part>,
+}
+
+/// How far it is.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Bytes that are filled.
+    pub done: u64,
+    /// Of how many.
+    pub total: u64,
+    /// Why the rest never will be.
+    pub failure: Option<Arc<FillError>>,
+}
+
+/// Memory that is being filled.
+#[derive(Debug)]
+pub struct Filling {
+    /// Whether everything is filled: all that is looked at from then on.
+    over: AtomicBool,
+    queue: Mutex<Queue>,
+    /// Told when something is filled, or nothing more will be.
+    changed: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A defect of ours must not leave anybody waiting for memory.
+struct EndOnPanic(Arc<Filling>);
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(FillError::Thread(io::Error::other("it panicked")));
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// What nobody has begun, by address.
+    waiting: BTreeMap<u64, Part>,
+    /// What is begun: address and bytes.
+    under_way: BTreeMap<u64, u64>,
+    /// What somebody waits for and nobody may have begun.
+    wanted: VecDeque<Range>,
+    /// How many wait.
+    waiters: usize,
+    done: u64,
+    total: u64,
+    failure: Option<Arc<FillError>>,
+}
+
+impl Filling {
+    /// Begins it, on threads of its own, which hold the image as long as they need it.
+    pub(super) fn begin(plan: Plan) -> Arc<Self> {
+        let Plan { image, buffers, streams, parts } = plan;
+        let filling = Arc::new(Self::of(parts));
+        let threads = image.threads().min(lock(&filling.queue).waiting.len());
+        let worker = Arc::new(Worker { image, buffers, streams });
+        let mut working = lock(&filling.threads);
+        for _ in 0..threads {
+            let (end, worker) = (EndOnPanic(Arc::clone(&filling)), Arc::clone(&worker));
+            let spawned = std::thread::Builder::new().name("filling".into()).spawn(move || {
+                if let Err(error) = worker.work(&end.0) {
+                    end.0.fail(error);
+                }
+            });
+            match spawned {
+                Ok(thread) => working.push(thread),
+                // One is enough.
+                Err(error) if working.is_empty() => filling.fail(error.into()),
+                Err(error) => tracing::debug!(%error, "fewer threads fill memory"),
+            }
+        }
+        drop(working);
+        filling
+    }
+
+    fn of(parts: Vec<Part>) -> Self {
+        let waiting: BTreeMap<_, _> = parts.into_iter().map(|part| (part.range.base, part)).collect();
+        let total = waiting.values().map(|part| part.range.bytes).sum();
+        let over = AtomicBool::new(waiting.is_empty());
+        let queue = Queue { waiting, total, ..Queue::default() };
+        Self { over, queue: Mutex::new(queue), changed: Condvar::new(), threads: Mutex::default() }
+    }
+
+    /// Whether all is filled.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        lock(&self.queue).progress()
+    }
+
+    /// Begins nothing more: nobody needs it.
+    pub fn stop(&self) {
+        lock(&self.queue).waiting.clear();
+    }
+
+    /// Waits until these ranges are filled, before others; false when the session ends first, as it must where they never will be.
+    pub(crate) fn await_ranges(&self, ranges: &[Range], ended: impl Fn() -> bool) -> bool {
+        if self.is_over() {
+            return true;
+        }
+        let mut queue = lock(&self.queue);
+        queue.wanted.extend(ranges);
+        self.wait(queue, |queue| ranges.iter().all(|range| queue.is_filled(*range)), ended)
+    }
+
+    /// The same for all there is.
+    pub(crate) fn await_all(&self, ended: impl Fn() -> bool) -> bool {
+        self.is_over() || self.wait(lock(&self.queue), Queue::is_empty, ended)
+    }
+
+    /// Waits for all of it and hears now and then how far it is.
+    ///
+    /// # Errors
+    /// Why it never will be.
+    pub(super) fn finish(&self, mut progress: impl FnMut(Progress)) -> Result<(), Arc<FillError>> {
+        loop {
+            let queue = lock(&self.queue);
+            if let Some(failure) = &queue.failure {
+                return Err(Arc::clone(failure));
+            }
+            let (empty, now) = (queue.is_empty(), queue.progress());
+            if !empty {
+                drop(self.rest(queue));
+            } else {
+                drop(queue);
+            }
+            progress(now);
+            if empty {
+                // They have let go of all they had.
+                for thread in lock(&self.threads).drain(..) {
+                    // One that panicked has said so.
+                    let _ = thread.join();
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait(
+        &self,
+        mut queue: MutexGuard<'_, Queue>,
+        filled: impl Fn(&Queue) -> bool,
+        ended: impl Fn() -> bool,
+    ) -> bool {
+        queue.waiters += 1;
+        let filled = loop {
+            if queue.failure.is_none() && filled(&queue) {
+                break true;
+            }
+            if ended() {
+                break false;
+            }
+            queue = self.rest(queue);
+        };
+        queue.waiters -= 1;
+        filled
+    }
+
+    fn rest<'a>(&self, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        self.changed.wait_timeout(queue, LOOK).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The next part to fill, and whether somebody waits for something.
+    fn next(&self) -> Option<(Part, bool)> {
+        let mut queue = lock(&self.queue);
+        let part = queue.next()?;
+        Some((part, queue.waiters > 0))
+    }
+
+    fn filled(&self, range: Range) {
+        let mut queue = lock(&self.queue);
+        queue.filled(range);
+        if queue.is_empty() {
+            // Whoever looks at this alone sees memory that is filled.
+            self.over.store(queue.done == queue.total, Ordering::Release);
+        }
+        self.changed.notify_all();
+    }
+
+    fn fail(&self, error: FillError) {
+        let mut queue = lock(&self.queue);
+        queue.failure.get_or_insert(Arc::new(error));
+        queue.waiting.clear();
+        self.changed.notify_all();
+    }
+}
+
+impl Queue {
+    fn progress(&self) -> Progress {
+        Progress { done: self.done, total: self.total, failure: self.failure.clone() }
+    }
+
+    /// Whether nothing is left to do.
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_empty()
+    }
+
+    fn is_filled(&self, range: Range) -> bool {
+        first_in(&self.waiting, range, |part| part.range.bytes).is_none()
+            && first_in(&self.under_way, range, |bytes| *bytes).is_none()
+    }
+
+    /// What somebody waits for, or else the first.
+    fn next(&mut self) -> Option<Part> {
+        let wanted = loop {
+            let Some(range) = self.wanted.front() else { break None };
+            match first_in(&self.waiting, *range, |part| part.range.bytes) {
+                Some(base) => break Some(base),
+                None => self.wanted.pop_front(),
+            };
+        };
+        let part = match wanted {
+            Some(base) => self.waiting.remove(&base),
+            None => self.waiting.pop_first().map(|(_, part)| part),
+        }?;
+        self.under_way.insert(part.range.base, part.range.bytes);
+        Some(part)
+    }
+
+    fn filled(&mut self, range: Range) {
+        self.under_way.remove(&range.base);
+        self.done += range.bytes;
+    }
+}
+
+/// The first of these, none of which overlap, that has a byte of `range`.
+fn first_in<T>(all: &BTreeMap<u64, T>, range: Range, bytes: impl Fn(&T) -> u64) -> Option<u64> {
+    if range.bytes == 0 {
+        return None;
+    }
+    let before = all.range(..=range.base).next_back();
+    let around = before.filter(|(base, each)| range.base - *base < bytes(each));
+    let first = around.or_else(|| all.range(range.base..).next())?.0;
+    (*first < range.base.saturating_add(range.bytes)).then_some(*first)
+}
+
+/// What all threads fill from and through.
+struct Worker {
+    image: store::Image,
+    buffers: Arc<BufferPool>,
+    streams: Vec<Arc<OwnStream>>,
+}
+
+/// A writer, and what it has been given that may not be complete.
+struct Hand {
+    writer: Writer,
+    ranges: VecDeque<Range>,
+}
+
+impl Worker {
+    fn work(&self, filling: &Filling) -> Result<(), FillError> {
+        let mut reader = self.image.pieces();
+        let mut hands: BTreeMap<usize, Hand> = BTreeMap::new();
+        while let Some((part, awaited)) = filling.next() {
+            if awaited {
+                // It may be something that only has to arrive.
+                hands.values_mut().try_for_each(|hand| hand.finish(filling))?;
+            }
+            self.fill(&mut reader, &mut hands, part)?;
+            hands.values_mut().for_each(|hand| hand.tell(filling));
+        }
+        hands.values_mut().try_for_each(|hand| hand.finish(filling))
+    }
+
+    fn fill(
+        &self,
+        reader: &mut PieceReader,
+        hands: &mut BTreeMap<usize, Hand>,
+        part: Part,
+    ) -> Result<(), FillError> {
+        let Part { range, stream, object, offset, extent } = part;
+        let hand = match hands.entry(stream) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
+                let writer = Writer::in_stream(&self.buffers, &self.streams[stream])?;
+                new.insert(Hand { writer, ranges: VecDeque::new() })
+            }
+        };
+        let object: &Object = &self.image.manifest().objects[object];
+        let target = Target::Memory(range.base);
+        match reader.piece(object, offset, &extent)? {
+            Piece::Bytes(bytes) => hand.writer.write(target, bytes)?,
+            Piece::Zeros(bytes) => hand.writer.zeros(target, bytes)?,
+        }
+        hand.ranges.push_back(range);
+        Ok(())
+    }
+}
+
+impl Hand {
+    /// Tells of what is complete.
+    fn tell(&mut self, filling: &Filling) {
+        let complete = self.ranges.len().saturating_sub(self.writer.left());
+        self.ranges.drain(..complete).for_each(|range| filling.filled(range));
+    }
+
+    fn finish(&mut self, filling: &Filling) -> Result<(), FillError> {
+        self.writer.finish()?;
+        self.tell(filling);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn part(base: u64, bytes: u64) -> Part {
+        let range = Range { base, bytes };
+        Part { range, stream: 0, object: 0, offset: 0, extent: Extent::Zero { len: bytes } }
+    }
+
+    fn never() -> bool {
+        false
+    }
+
+    #[test]
+    fn what_is_waited_for_comes_first_and_nothing_else_is_waited_for() {
+        let filling = Filling::of((0..10).map(|number| part(number * 100, 100)).collect());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| filling.await_ranges(&[Range { base: 550, bytes: 100 }], never));
+            while lock(&filling.queue).waiters == 0 {
+                std::thread::yield_now();
+            }
+            let order: Vec<u64> = (0..3).map(|_| filling.next().unwrap().0.range.base).collect();
+            assert_eq!(order, [500, 600, 0]);
+            filling.filled(Range { base: 500, bytes: 100 });
+            assert!(!waiting.is_finished());
+            filling.filled(Range { base: 600, bytes: 100 });
+            assert!(waiting.join().unwrap());
+        });
+        assert!(!filling.is_over());
+        assert!(
+            filling.await_ranges(&[Range { base: 599, bytes: 2 }, Range { base: 10_000, bytes: 5 }], never)
+        );
+        assert!(!filling.await_all(|| true), "the session ends");
+        filling.filled(Range { base: 0, bytes: 100 });
+        while let Some((part, awaited)) = filling.next() {
+            assert!(!awaited);
+            filling.filled(part.range);
+        }
+        assert!(filling.is_over() && filling.await_all(never));
+    }
+
+    #[test]
+    fn who_waits_for_what_never_comes_waits_for_the_end_of_the_session() {
+        let filling = Filling::of(vec![part(0, 100), part(100, 100)]);
+        let (first, _) = filling.next().unwrap();
+        filling.fail(FillError::Thread(io::ErrorKind::OutOfMemory.into()));
+        filling.filled(first.range);
+        assert!(!filling.is_over() && filling.next().is_none());
+        let tries = std::cell::Cell::new(0);
+        let ended = || tries.replace(tries.get() + 1) == 1;
+        assert!(!filling.await_ranges(&[first.range], ended), "what has come may be of no use");
+        assert!(filling.finish(|_| {}).is_err());
+        assert!(filling.progress().failure.is_some());
+    }
+
+    proptest! {
+        /// Against a plain look at every byte.
+        #[test]
+        fn the_first_that_overlaps(
+            parts in proptest::collection::btree_map(0u64..20, 1u64..=10, 0..20),
+            base in 0u64..220, bytes in 0u64..60,
+        ) {
+            let parts: BTreeMap<u64, u64> = parts.into_iter().map(|(slot, bytes)| (slot * 10, bytes)).collect();
+            let overlaps = |(at, len): &(&u64, &u64)| (base..base + bytes).any(|byte| (**at..**at + **len).contains(&byte));
+            let expected = parts.iter().find(overlaps).map(|(at, _)| *at);
+            prop_assert_eq!(first_in(&parts, Range { base, bytes }, |bytes| *bytes), expected);
+        }
+    }
+}
