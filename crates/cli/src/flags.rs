@@ -38,8 +38,12 @@ pub enum Command {
     Ls(Ls),
     /// Show what an image holds
     Inspect(Image),
+    /// Say what differs between two images
+    Diff(Diff),
+    /// Write an object of an image, such as device memory or a file, to standard output
+    Cat(Cat),
     /// Read an image whole and check every byte of it
-    Verify(Image),
+    Verify(Verify),
     /// Remove images, and free what no other needs
     Rm(Rm),
     /// Remove old images, and free what no other needs
@@ -279,6 +283,67 @@ pub struct Image {
     pub json: Json,
 }
 
+/// `dormouse diff`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.\n\nObjects are compared in pieces of 2 MiB, as they are stored: one that differs counts with all its bytes. Only what is known about the images is read, not the bytes themselves. The exit code is 0 whether they differ or not.\n\n  dormouse diff 6af745b6 train     # from that image to the newest one of job train"
+)]
+pub struct Diff {
+    /// The image to compare from
+    #[arg(value_name = "IMAGE")]
+    pub a: String,
+    /// The image to compare to
+    #[arg(value_name = "IMAGE")]
+    pub b: String,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse cat`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image. OBJECT is a name that `dormouse inspect` lists; an address of device memory, or the name of a file without the part before the colon, is enough where only one fits.\n\nEach piece is checked before it is written: where one is damaged the output ends before it, and the exit code is 7.\n\n  dormouse cat train record | jq .                            # what the supervisor knows of the job\n  dormouse cat train core-2.img | crit decode                 # a file of CRIU's\n  dormouse cat train 0x200000000000 --length 64 | xxd         # the first bytes of an allocation"
+)]
+pub struct Cat {
+    /// The image
+    pub image: String,
+    /// The object
+    pub object: String,
+    /// Begin so many bytes behind its start; decimal, 0x…, or such as 2M
+    #[arg(long, value_name = "BYTES", value_parser = offset)]
+    pub offset: Option<u64>,
+    /// Write so many bytes at most
+    #[arg(long, value_name = "BYTES", value_parser = offset)]
+    pub length: Option<u64>,
+    /// Write to a terminal also what is not text
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `dormouse verify`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.\n\nAn image that is whole has been read to the last byte, also what it has in common with others. --quick finds what is missing or cut short and what does not fit together, in a moment and whatever the image's size; it does not find bytes that have rotted."
+)]
+pub struct Verify {
+    /// The image
+    pub image: String,
+    /// Only look whether everything is there, as long as it should be, and fits together
+    #[arg(long)]
+    pub quick: bool,
+    /// Read every byte (the default)
+    #[arg(long, conflicts_with = "quick")]
+    pub read_data: bool,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
 /// `dormouse rm`
 #[derive(Args, Debug)]
 #[command(
@@ -377,6 +442,15 @@ fn job_name(text: &str) -> Result<String, String> {
     checkpoint::runtime::check_name(text).map(|()| text.to_owned()).map_err(|failure| failure.message)
 }
 
+/// A number of bytes: as a size, or in hexadecimal digits, or none.
+fn offset(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).map_err(|_| "expected hexadecimal digits".to_owned()),
+        None if text == "0" => Ok(0),
+        None => size(text),
+    }
+}
+
 /// A size such as `64G` or `512M`, in bytes.
 fn size(text: &str) -> Result<u64, String> {
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
@@ -436,6 +510,11 @@ mod tests {
         assert_eq!(size("1MiB"), Ok(1 << 20));
         assert_eq!(size("12"), Ok(12));
         assert_eq!(size("1.5G"), Ok(3 << 29));
+        assert_eq!(
+            [offset("0"), offset("0x10"), offset("16"), offset("2M")],
+            [Ok(0), Ok(16), Ok(16), Ok(2 << 20)]
+        );
+        assert!(offset("0x").is_err() && offset("x").is_err() && offset("-1").is_err());
         assert!(device_size("4K").is_err() && device_size("1M").is_ok());
         for bad in ["", "G", "0", "1X", "99999999T", ".", "1..5G", "1.G2", "0.0"] {
             assert!(size(bad).is_err(), "{bad}");

@@ -26,6 +26,8 @@ fn main() -> ExitCode {
         Command::Checkpoint(flags) => output::finish(flags.json.json, commands::checkpoint::run(&flags)),
         Command::Ls(flags) => output::finish(flags.json.json, commands::images::ls(&flags)),
         Command::Inspect(flags) => output::finish(flags.json.json, commands::images::inspect(&flags)),
+        Command::Diff(flags) => output::finish(flags.json.json, commands::diff::run(&flags)),
+        Command::Cat(flags) => output::finish(false, commands::cat::run(&flags)),
         Command::Verify(flags) => output::finish(flags.json.json, commands::images::verify(&flags)),
         Command::Rm(flags) => output::finish(flags.json.json, commands::rm::run(&flags)),
         Command::Prune(flags) => output::finish(flags.json.json, commands::prune::run(&flags)),

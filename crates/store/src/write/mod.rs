@@ -1,5 +1,6 @@
 //! The way in: a draft, its writers, their receipts.
 
+mod copy;
 mod draft;
 mod object;
 mod pack;
@@ -8,6 +9,7 @@ mod receipt;
 
 use image::Compress;
 
+pub use copy::{CopiedImage, CopyOptions, CopyReport, UncopiedImage};
 pub use draft::Draft;
 pub use object::ObjectWriter;
 pub use pipeline::ChunkWriter;
