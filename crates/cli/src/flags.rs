@@ -44,6 +44,8 @@ pub enum Command {
     Cat(Cat),
     /// Read an image whole and check every byte of it
     Verify(Verify),
+    /// Copy images from one store to another: what the other lacks
+    Copy(Copy),
     /// Remove images, and free what no other needs
     Rm(Rm),
     /// Remove old images, and free what no other needs
@@ -340,6 +342,31 @@ pub struct Verify {
     pub read_data: bool,
     #[command(flatten)]
     pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse copy`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Without IMAGE and --job all images are copied. IMAGE is an image's id or the beginning of it, or a job's name for its newest image. Each keeps its id. Only what the other store does not have is copied, as it is stored, and every byte is checked on the way.\n\nBoth stores may be in use meanwhile. A copy that was cut off lists nothing that is not whole; the same command goes on where it was, and `dormouse rm --store TO` frees what it has left if it is not to go on.\n\n  dormouse copy /var/lib/dormouse /mnt/backup               # all that is not there yet\n  dormouse copy /var/lib/dormouse /mnt/backup train         # the newest image of job train"
+)]
+pub struct Copy {
+    /// Folder of the store that has the images
+    #[arg(value_name = "FROM")]
+    pub from: PathBuf,
+    /// Folder of the store that is to have them; a new or empty one becomes a store
+    #[arg(value_name = "TO")]
+    pub to: PathBuf,
+    /// The images
+    #[arg(value_name = "IMAGE")]
+    pub images: Vec<String>,
+    /// All images of this job; may be given several times
+    #[arg(long, value_name = "JOB")]
+    pub job: Vec<String>,
+    /// Only say what would be copied
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub json: Json,
 }

@@ -1,7 +1,7 @@
 //! `docs/json.md` against what the commands print.
 #![allow(clippy::unwrap_used)]
 
-use crate::commands::{devices, diff, doctor, images, prune, ps, restart, rm};
+use crate::commands::{copy, devices, diff, doctor, images, prune, ps, restart, rm};
 use crate::flags;
 use checkpoint::admin::Report;
 use checkpoint::runtime::JobFacts;
@@ -190,6 +190,12 @@ fn images_are_as_documented() {
     );
     let of_rm = documented("`dormouse rm`").into_iter().collect();
     check("`dormouse prune`", &[&of_sound_store, &pruned(1)], of_rm);
+    let copy = |dry_run| {
+        let (from, to) = (folder.path().to_owned(), folder.path().join("other"));
+        copy::run(&flags::Copy { from, to, images: Vec::new(), job: Vec::new(), dry_run, json: json() })
+            .unwrap()
+    };
+    check("`dormouse copy`", &[&copy(true)], Fields::new());
     let listed = images::ls(&flags::Ls { job: None, store: place(), json: json() }).unwrap();
     check("`dormouse ls`", &[&listed], Fields::new());
     let of_ls = documented("`dormouse ls`");

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Diff(flags) => output::finish(flags.json.json, commands::diff::run(&flags)),
         Command::Cat(flags) => output::finish(false, commands::cat::run(&flags)),
         Command::Verify(flags) => output::finish(flags.json.json, commands::images::verify(&flags)),
+        Command::Copy(flags) => output::finish(flags.json.json, commands::copy::run(&flags)),
         Command::Rm(flags) => output::finish(flags.json.json, commands::rm::run(&flags)),
         Command::Prune(flags) => output::finish(flags.json.json, commands::prune::run(&flags)),
         Command::Doctor(flags) => output::finish(flags.json.json, commands::doctor::run(&flags)),

@@ -2,6 +2,7 @@
 
 pub mod cat;
 pub mod checkpoint;
+pub mod copy;
 pub mod devices;
 pub mod diff;
 pub mod doctor;
