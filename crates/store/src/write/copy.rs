@@ -13,7 +13,6 @@ use serde::Serialize;
 use super::Draft;
 use super::pack::OpenPack;
 use crate::chunk_map::{ChunkMap, Place};
-use crate::list::problem_of;
 use crate::media::MediaLock;
 use crate::read::{Fetcher, Scratch, chunk_error};
 use crate::{CopyError, ReadError, Store, WriteError, layout};
@@ -220,13 +219,8 @@ impl<'a> Copier<'a> {
         match self.to.manifest(image) {
             Ok(_) => Ok(true),
             Err(ReadError::NoImage { .. }) => Ok(false),
-            Err(error @ (ReadError::File { .. } | ReadError::WrongName { .. })) if !error.is_newer() => {
-                tracing::warn!(
-                    "the manifest is put in the place of one that is damaged: {}",
-                    problem_of(&error)
-                );
-                Ok(false)
-            }
+            Err(error) if error.is_newer() => Err(error.into()),
+            Err(ReadError::File { .. } | ReadError::WrongName { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
