@@ -25,7 +25,10 @@ mod way_back;
 mod work;
 
 pub use error::{Chain, Failure, Kind};
+pub use folder::read_failure;
 pub use interrupt::Preparing;
 pub use regular::Regularly;
-pub use stores::{check_store, find_image, open_store, prune_images, remove_images};
+pub use stores::{
+    check_store, copy_failure, find_image, open_or_create_store, open_store, prune_images, remove_images,
+};
 pub use way_back::quoted;

@@ -7,7 +7,7 @@ use rustix::fs::{Access, access};
 use std::fs;
 use std::io;
 use std::path::Path;
-use store::{DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Store, WriteError};
+use store::{CopyError, DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Store, WriteError};
 
 /// Opens a store that must be there.
 ///
@@ -93,6 +93,17 @@ fn removal_failure(error: WriteError) -> Failure {
     match error {
         WriteError::Read(error) => read_failure(error),
         error => write_failure(error),
+    }
+}
+
+/// Images that cannot be copied to another store, with the kind of failure that it is.
+#[must_use]
+pub fn copy_failure(error: CopyError) -> Failure {
+    match error {
+        CopyError::Source(error) => read_failure(error),
+        CopyError::Target(WriteError::Read(error)) => read_failure(error),
+        CopyError::Target(error) => write_failure(error),
+        busy => Failure::new(Kind::Busy, busy.to_string()),
     }
 }
 

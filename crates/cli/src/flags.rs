@@ -1,5 +1,9 @@
 //! Every flag, once: help, man pages and completions are made from these types.
 
+mod images;
+
+pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use server::memory::Managed;
@@ -38,8 +42,14 @@ pub enum Command {
     Ls(Ls),
     /// Show what an image holds
     Inspect(Image),
+    /// Say what differs between two images
+    Diff(Diff),
+    /// Write an object of an image, such as device memory or a file, to standard output
+    Cat(Cat),
     /// Read an image whole and check every byte of it
-    Verify(Image),
+    Verify(Verify),
+    /// Copy images from one store to another: what the other lacks
+    Copy(Copy),
     /// Remove images, and free what no other needs
     Rm(Rm),
     /// Remove old images, and free what no other needs
@@ -268,82 +278,6 @@ pub struct Restart {
     pub regularly: Regularly,
 }
 
-/// `dormouse ls`
-#[derive(Args, Debug)]
-pub struct Ls {
-    /// Only this job's images
-    pub job: Option<String>,
-    #[command(flatten)]
-    pub store: Store,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-/// A command about one image.
-#[derive(Args, Debug)]
-#[command(
-    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image."
-)]
-pub struct Image {
-    /// The image
-    pub image: String,
-    #[command(flatten)]
-    pub store: Store,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-/// `dormouse rm`
-#[derive(Args, Debug)]
-#[command(
-    after_help = "IMAGE is an image's id, or the first four digits of it or more. Without one, only what no image needs is freed, such as what a removal left while a checkpoint was being written."
-)]
-pub struct Rm {
-    /// The images
-    #[arg(value_name = "IMAGE")]
-    pub images: Vec<String>,
-    /// Only say what would be removed and freed
-    #[arg(long)]
-    pub dry_run: bool,
-    #[command(flatten)]
-    pub store: Store,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-/// `dormouse prune`
-#[derive(Args, Debug)]
-#[command(
-    after_help = "Of each job the images are kept that any of the --keep options wants; all others are removed. An hour, day, week or month without images does not count. Times are UTC, weeks begin on Monday. Images that cannot be read are left alone: `dormouse rm` removes them."
-)]
-#[group(id = "keep", required = true, multiple = true, args = ["keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"])]
-pub struct Prune {
-    /// Only this job's images
-    pub job: Option<String>,
-    /// Keep the N newest
-    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
-    pub keep_last: u32,
-    /// Keep the newest of each of the last N hours
-    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
-    pub keep_hourly: u32,
-    /// Keep the newest of each of the last N days
-    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
-    pub keep_daily: u32,
-    /// Keep the newest of each of the last N weeks
-    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
-    pub keep_weekly: u32,
-    /// Keep the newest of each of the last N months
-    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
-    pub keep_monthly: u32,
-    /// Only say what would be removed and freed
-    #[arg(long)]
-    pub dry_run: bool,
-    #[command(flatten)]
-    pub store: Store,
-    #[command(flatten)]
-    pub json: Json,
-}
-
 /// `dormouse doctor`
 #[derive(Args, Debug)]
 pub struct Doctor {
@@ -521,6 +455,15 @@ fn job_name(text: &str) -> Result<String, String> {
     checkpoint::runtime::check_name(text).map(|()| text.to_owned()).map_err(|failure| failure.message)
 }
 
+/// A number of bytes: as a size, or in hexadecimal digits, or none.
+fn offset(text: &str) -> Result<u64, String> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).map_err(|_| "expected hexadecimal digits".to_owned()),
+        None if text == "0" => Ok(0),
+        None => size(text),
+    }
+}
+
 /// A size such as `64G` or `512M`, in bytes.
 fn size(text: &str) -> Result<u64, String> {
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
@@ -605,6 +548,11 @@ mod tests {
         assert_eq!(size("1MiB"), Ok(1 << 20));
         assert_eq!(size("12"), Ok(12));
         assert_eq!(size("1.5G"), Ok(3 << 29));
+        assert_eq!(
+            [offset("0"), offset("0x10"), offset("16"), offset("2M")],
+            [Ok(0), Ok(16), Ok(16), Ok(2 << 20)]
+        );
+        assert!(offset("0x").is_err() && offset("x").is_err() && offset("-1").is_err());
         assert!(device_size("4K").is_err() && device_size("1M").is_ok());
         for bad in ["", "G", "0", "1X", "99999999T", ".", "1..5G", "1.G2", "0.0"] {
             assert!(size(bad).is_err(), "{bad}");

@@ -1,7 +1,7 @@
 //! `docs/json.md` against what the commands print.
 #![allow(clippy::unwrap_used)]
 
-use crate::commands::{devices, doctor, images, plan, profile, prune, ps, restart, rm};
+use crate::commands::{copy, devices, diff, doctor, images, plan, profile, prune, ps, restart, rm};
 use crate::flags;
 use checkpoint::admin::Report;
 use checkpoint::runtime::{Filled, JobFacts};
@@ -133,7 +133,21 @@ fn images_are_as_documented() {
     let second = publish(&store, Manifest { parent: Some(first.parse().unwrap()), ..manifest() }, 2);
     let of = |image: &str| flags::Image { image: image.to_owned(), store: place(), json: json() };
     let [details, later] = [&first, &second].map(|image| images::inspect(&of(image)).unwrap());
-    let whole = images::verify(&of(&first)).unwrap();
+    let verify = |quick| {
+        let (image, store, json) = (first.clone(), place(), json());
+        images::verify(&flags::Verify { image, quick, read_data: !quick, store, json }).unwrap()
+    };
+    let [whole, there] = [false, true].map(verify);
+    // From nothing in common to something, and back.
+    let differ = |a: &str, b: &str| {
+        let (a, b) = (a.to_owned(), b.to_owned());
+        diff::run(&flags::Diff { a, b, store: place(), json: json() }).unwrap()
+    };
+    let draft = store.begin().unwrap();
+    let empty = draft.publish(manifest(), Vec::new()).unwrap().id.to_string();
+    let diffs = [differ(&first, &second), differ(&first, &empty), differ(&empty, &first)];
+    check("`dormouse diff`", &diffs.each_ref().map(|diff| diff as &dyn erased::Json), Fields::new());
+    rm::run(&flags::Rm { images: vec![empty], dry_run: false, store: place(), json: json() }).unwrap();
     let pruned = |keep_last: u32| {
         let keep = flags::Prune {
             job: None,
@@ -158,8 +172,8 @@ fn images_are_as_documented() {
         fs::remove_file(&path).unwrap();
         fs::write(&path, bytes).unwrap();
     }
-    let damaged = images::verify(&of(&first)).unwrap();
-    check("`dormouse verify`", &[&whole, &damaged], Fields::new());
+    let damaged = verify(false);
+    check("`dormouse verify`", &[&whole, &there, &damaged], Fields::new());
     for length in [200, 70] {
         truncate(&folder.path().join(format!("images/{}.img", publish(&store, manifest(), 3))), length);
     }
@@ -176,6 +190,12 @@ fn images_are_as_documented() {
     );
     let of_rm = documented("`dormouse rm`").into_iter().collect();
     check("`dormouse prune`", &[&of_sound_store, &pruned(1)], of_rm);
+    let copy = |dry_run| {
+        let (from, to) = (folder.path().to_owned(), folder.path().join("other"));
+        copy::run(&flags::Copy { from, to, images: Vec::new(), job: Vec::new(), dry_run, json: json() })
+            .unwrap()
+    };
+    check("`dormouse copy`", &[&copy(true)], Fields::new());
     let listed = images::ls(&flags::Ls { job: None, store: place(), json: json() }).unwrap();
     check("`dormouse ls`", &[&listed], Fields::new());
     let of_ls = documented("`dormouse ls`");

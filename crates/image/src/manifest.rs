@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Field, Writer};
 use crate::sealed::{self, Kind};
-use crate::{DeviceOrdinal, FormatError, ImageId, Machine, Object, ObjectKind, RawPath, limits};
+use crate::{
+    ChunkId, DeviceOrdinal, Extent, FormatError, ImageId, Machine, Object, ObjectKind, RawPath, limits,
+};
 
 /// One image. Field by field as §6 of `docs/image-format.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,6 +196,15 @@ impl Manifest {
     #[must_use]
     pub fn object(&self, kind: &ObjectKind) -> Option<&Object> {
         self.objects.iter().find(|object| object.kind == *kind)
+    }
+
+    /// The chunks of all objects, with their lengths; one that is used several times comes as often.
+    pub fn chunks(&self) -> impl Iterator<Item = (ChunkId, u32)> {
+        let extents = self.objects.iter().flat_map(|object| &object.extents);
+        extents.filter_map(|extent| match extent {
+            Extent::Chunk { id, len } => Some((*id, *len)),
+            Extent::Zero { .. } => None,
+        })
     }
 
     /// The manifest as a file.

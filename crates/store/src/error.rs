@@ -231,6 +231,24 @@ impl ReadError {
     }
 }
 
+/// Images that cannot be copied from one store to another.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// They cannot be read.
+    #[error(transparent)]
+    Source(ReadError),
+    /// The other store cannot take them.
+    #[error(transparent)]
+    Target(#[from] WriteError),
+    /// Somebody else is at it.
+    #[error("image {image} is being copied to that store by somebody else: wait until it is there")]
+    Busy {
+        /// The image.
+        image: ImageId,
+    },
+}
+
 /// A name or prefix that stands for no image, or for several.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -272,6 +290,39 @@ pub enum FindError {
     /// The store cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+}
+
+/// A name that is no object's, or several objects'.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// Nothing fits.
+    #[error("image {image} has no object {reference:?}: {}", what_is_near(inside.as_ref(), image))]
+    NotFound {
+        /// The image.
+        image: ImageId,
+        /// What was asked for.
+        reference: String,
+        /// The device memory that it is an address in, and how far.
+        inside: Option<(String, u64)>,
+    },
+    /// Several fit.
+    #[error("{reference:?} fits {} objects: {}", candidates.len(), candidates.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        reference: String,
+        /// Their names.
+        candidates: Vec<String>,
+    },
+}
+
+fn what_is_near(inside: Option<&(String, u64)>, image: &ImageId) -> String {
+    match inside {
+        Some((object, offset)) => {
+            format!("it is an address in {object}, {offset:#x} bytes behind its begin")
+        }
+        None => format!("`dormouse inspect {image}` lists those that it has"),
+    }
 }
 
 /// What can be done about damage.

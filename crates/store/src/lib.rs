@@ -40,11 +40,13 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod chunk_map;
+mod diff;
 mod error;
 mod keep;
 mod layout;
 mod list;
 pub mod media;
+mod names;
 mod read;
 mod remove;
 pub mod report;
@@ -52,11 +54,16 @@ mod store;
 mod verify;
 mod write;
 
-pub use error::{FindError, MediaError, OpenError, ReadError, WriteError};
+pub use diff::{Change, Chunks, Diff, KindDiff, ObjectDiff, Pieces};
+pub use error::{CopyError, FindError, MediaError, ObjectError, OpenError, ReadError, WriteError};
 pub use keep::{Keep, Pruned};
 pub use list::{DamagedImage, Found, Listing};
+pub use names::{find_object, object_name};
 pub use read::{Image, Piece, PieceReader};
 pub use remove::Removal;
 pub use store::Store;
 pub use verify::{Damage, DamagedObject, VerifyProgress, VerifyReport};
-pub use write::{ChunkWriter, Draft, ObjectWriter, Receipt, WriteOptions};
+pub use write::{
+    ChunkWriter, CopiedImage, CopyOptions, CopyReport, Draft, ObjectWriter, Receipt, UncopiedImage,
+    WriteOptions,
+};

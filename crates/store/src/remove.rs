@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use image::{ChunkId, Extent, ImageId, Index, PackId};
+use image::{ChunkId, ImageId, Index, PackId};
 use serde::Serialize;
 
 use crate::store::random_id;
@@ -108,14 +108,7 @@ impl Store {
         let mut used: HashSet<ChunkId> = HashSet::new();
         for id in self.image_ids()?.into_iter().filter(|id| !without.contains(id)) {
             match self.manifest(&id) {
-                Ok(manifest) => {
-                    used.extend(manifest.objects.iter().flat_map(|object| &object.extents).filter_map(
-                        |extent| match extent {
-                            Extent::Chunk { id, .. } => Some(*id),
-                            Extent::Zero { .. } => None,
-                        },
-                    ))
-                }
+                Ok(manifest) => used.extend(manifest.chunks().map(|(id, _)| id)),
                 Err(error) => {
                     return Ok(Err(format!(
                         "what image {id} needs cannot be told, so nothing else is freed: {error}, or remove it too"

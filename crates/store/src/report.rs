@@ -6,6 +6,7 @@ use image::{Command, Extent, FileAction, ImageId, Manifest, ObjectKind, StoredBy
 use serde::Serialize;
 
 use crate::error::describe;
+use crate::names::object_name;
 
 /// One line of `ls`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -152,6 +153,8 @@ pub struct MappedFile {
 pub struct Object {
     /// Sort of object: `device_memory`, `session_state`, `shared_file`, `criu_file`, `job_file_content`, `host_record`.
     pub kind: &'static str,
+    /// Its name, as [`crate::find_object`] takes it.
+    pub object: String,
     /// What it is, in words.
     pub name: String,
     /// Length in bytes.
@@ -251,20 +254,26 @@ impl Object {
     fn of(object: &image::Object) -> Self {
         let zeros = object.extents.iter().filter(|extent| matches!(extent, Extent::Zero { .. }));
         Self {
-            kind: match object.kind {
-                ObjectKind::DeviceMemory { .. } => "device_memory",
-                ObjectKind::SessionState { .. } => "session_state",
-                ObjectKind::SharedFile { .. } => "shared_file",
-                ObjectKind::CriuFile { .. } => "criu_file",
-                ObjectKind::JobFileContent { .. } => "job_file_content",
-                ObjectKind::HostRecord => "host_record",
-                _ => "other",
-            },
+            kind: kind_name(&object.kind),
+            object: object_name(&object.kind),
             name: describe(&object.kind),
             len: object.len(),
             zero: zeros.clone().map(Extent::len).fold(0, u64::saturating_add),
             chunks: (object.extents.len() - zeros.count()) as u64,
         }
+    }
+}
+
+/// The sort of an object.
+pub(crate) fn kind_name(kind: &ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::DeviceMemory { .. } => "device_memory",
+        ObjectKind::SessionState { .. } => "session_state",
+        ObjectKind::SharedFile { .. } => "shared_file",
+        ObjectKind::CriuFile { .. } => "criu_file",
+        ObjectKind::JobFileContent { .. } => "job_file_content",
+        ObjectKind::HostRecord => "host_record",
+        _ => "other",
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
 
-use image::{ChunkId, Extent, ImageId, Manifest, PackId, PackIndex, pack};
+use image::{ChunkError, ChunkId, Extent, ImageId, Manifest, PackId, PackIndex, pack};
 use serde::Serialize;
 
 use crate::chunk_map::{ChunkMap, Place};
@@ -33,8 +33,10 @@ pub struct VerifyProgress {
 pub struct VerifyReport {
     /// The image.
     pub image: ImageId,
-    /// Whether nothing is wrong with it.
+    /// Whether nothing is wrong with it, as far as it was looked at.
     pub ok: bool,
+    /// Whether its chunks were read.
+    pub read_data: bool,
     /// Objects looked at.
     pub objects: u64,
     /// Different chunks read.
@@ -112,9 +114,28 @@ impl Store {
         image: &ImageId,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, ReadError> {
+        self.look_at(image, Some(progress))
+    }
+
+    /// [`Store::verify`] without the chunks: whether everything is there, as long as it should be, and fits together. Finds what is missing
+    /// or cut short, not what has rotted.
+    ///
+    /// # Errors
+    /// As [`Store::verify`].
+    pub fn verify_structure(&self, image: &ImageId) -> Result<VerifyReport, ReadError> {
+        self.look_at(image, None)
+    }
+
+    /// Reads the chunks too, if there is somebody to tell how far that is.
+    fn look_at(
+        &self,
+        image: &ImageId,
+        read_data: Option<&mut dyn FnMut(VerifyProgress)>,
+    ) -> Result<VerifyReport, ReadError> {
         let mut report = VerifyReport {
             image: *image,
             ok: true,
+            read_data: read_data.is_some(),
             objects: 0,
             chunks: 0,
             bytes: 0,
@@ -138,7 +159,6 @@ impl Store {
         let fetcher = Fetcher::new(self.clone(), ChunkMap::load(self)?);
         let uses = Uses::of(&manifest);
         report.objects = manifest.objects.len() as u64;
-        report.chunks = uses.chunks.len() as u64;
         let places = self.resolve(&manifest, &uses, &fetcher, &mut report);
         let packs: HashSet<PackId> = places.iter().map(|place| place.pack).collect();
         for pack in packs.iter().filter_map(|id| fetcher.map().pack(id)) {
@@ -148,7 +168,13 @@ impl Store {
                 report.add(Damage { file, file_offset, objects, problem });
             }
         }
-        self.verify_chunks(&places, &uses, &fetcher, &mut report, progress);
+        match read_data {
+            Some(progress) => {
+                report.chunks = uses.chunks.len() as u64;
+                self.verify_chunks(&places, &uses, &fetcher, &mut report, progress);
+            }
+            None => self.verify_lengths(&places, &uses, &mut report),
+        }
         Ok(report)
     }
 
@@ -217,6 +243,22 @@ impl Store {
             return Err(bad_trailer("its trailer and its index do not say the same".to_owned()));
         }
         Ok(())
+    }
+
+    /// Checks that the indexes and the manifest say the same of each chunk, which is noticed by itself where it is read.
+    fn verify_lengths(&self, places: &[Place], uses: &Uses, report: &mut VerifyReport) {
+        for Place { pack, offset, entry } in places {
+            let found = uses.len(&entry.id) as u64;
+            if found != u64::from(entry.plain_len) {
+                let problem = ChunkError::Length { id: entry.id, expected: entry.plain_len.into(), found };
+                report.add(Damage {
+                    file: self.media().full_path(&layout::pack(*pack)),
+                    file_offset: Some(*offset),
+                    objects: uses.objects(&entry.id),
+                    problem: problem.to_string(),
+                });
+            }
+        }
     }
 
     fn verify_chunks(

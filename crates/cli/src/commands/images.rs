@@ -3,7 +3,7 @@
 use super::store_dir;
 use crate::flags;
 use crate::output::{Show, command_line, table};
-use checkpoint::{Failure, Kind, find_image, open_store};
+use checkpoint::{Failure, Kind, find_image, open_store, read_failure};
 use image::FileAction;
 use indicatif::{HumanBytes, ProgressBar};
 use serde::Serialize;
@@ -86,7 +86,7 @@ pub struct Details(ImageDetails);
 pub fn inspect(flags: &flags::Image) -> Result<Details, Failure> {
     let store = open_store(&store_dir(&flags.store))?;
     let id = find_image(&store, &flags.image)?;
-    store.inspect(&id).map(Details).map_err(|error| Failure::new(Kind::Damaged, error.to_string()))
+    store.inspect(&id).map(Details).map_err(read_failure)
 }
 
 impl Show for Details {
@@ -148,7 +148,7 @@ impl Show for Details {
                 object.len.to_string(),
                 object.zero.to_string(),
                 object.chunks.to_string(),
-                object.name.clone(),
+                object.object.clone(),
             ]
         }));
         table(out, &rows)
@@ -168,10 +168,13 @@ fn in_words(action: FileAction) -> &'static str {
 #[serde(transparent)]
 pub struct Verified(VerifyReport);
 
-/// Reads an image whole.
-pub fn verify(flags: &flags::Image) -> Result<Verified, Failure> {
+/// Reads an image whole, or only looks whether it is there.
+pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
     let store = open_store(&store_dir(&flags.store))?;
     let id = find_image(&store, &flags.image)?;
+    if flags.quick {
+        return store.verify_structure(&id).map(Verified).map_err(read_failure);
+    }
     let visible = io::stderr().is_terminal() && !flags.json.json;
     let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
     let report = store.verify(&id, &mut |progress| {
@@ -179,7 +182,7 @@ pub fn verify(flags: &flags::Image) -> Result<Verified, Failure> {
         bar.set_position(progress.done);
     });
     bar.finish_and_clear();
-    report.map(Verified).map_err(|error| Failure::new(Kind::Damaged, error.to_string()))
+    report.map(Verified).map_err(read_failure)
 }
 
 impl Show for Verified {
@@ -198,8 +201,12 @@ impl Show for Verified {
         if let Some(advice) = self.0.advice() {
             writeln!(out, "{advice}")?;
         }
-        if self.0.ok {
-            writeln!(out, "image {} is whole", self.0.image)?;
+        match &self.0 {
+            VerifyReport { ok: true, read_data: true, image, .. } => writeln!(out, "image {image} is whole")?,
+            VerifyReport { ok: true, image, .. } => {
+                writeln!(out, "nothing of image {image} is missing; without --quick its bytes are read, too")?
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -228,6 +235,7 @@ mod tests {
         let report = VerifyReport {
             image: ImageId([7; 16]),
             ok: false,
+            read_data: true,
             objects: 1,
             chunks: 101,
             bytes: 0,

@@ -1,7 +1,10 @@
 //! One file for each command.
 
+pub mod cat;
 pub mod checkpoint;
+pub mod copy;
 pub mod devices;
+pub mod diff;
 pub mod doctor;
 pub mod images;
 pub mod manual;

@@ -18,6 +18,7 @@ mod registered;
 mod session;
 mod sharing;
 mod slabs;
+mod stable;
 mod textures;
 mod virtual_memory;
 mod ways;

@@ -25,6 +25,13 @@ pub(crate) struct Scratch {
     frame: Vec<u8>,
 }
 
+impl Scratch {
+    /// The frame that was decoded last; where that is the chunk itself, it is not here.
+    pub(crate) fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+}
+
 /// Why one copy of a chunk cannot be had.
 #[derive(Debug)]
 pub(crate) struct BadCopy {
@@ -44,17 +51,17 @@ impl Fetcher {
         &self.map
     }
 
-    /// Fills `plain` with a chunk, from whichever copy is good. What was wrong with all of them otherwise.
+    /// Fills `plain` with a chunk, from whichever copy is good, and says which entry that has. What was wrong with all of them otherwise.
     pub(crate) fn fetch(
         &self,
         chunk: &ChunkId,
         plain: &mut [u8],
         scratch: &mut Scratch,
-    ) -> Result<(), String> {
+    ) -> Result<Entry, String> {
         let mut problems = Vec::new();
         for place in self.map.places(chunk) {
             match self.fetch_copy(place, plain, scratch) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(place.entry),
                 Err(bad) => problems.push(self.describe(&bad)),
             }
         }

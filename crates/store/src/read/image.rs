@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use image::{CHUNK_SIZE, Extent, ImageId, Machine, Manifest, Object, ObjectKind};
+use image::{CHUNK_SIZE, ChunkId, Extent, ImageId, Machine, Manifest, Object, ObjectKind};
 
 use super::fetch::{Fetcher, Scratch};
 use crate::chunk_map::ChunkMap;
@@ -58,11 +59,20 @@ impl Store {
     /// # Errors
     /// As [`Store::manifest`], and [`ReadError::WrongMachine`].
     pub fn open_image(&self, id: &ImageId) -> Result<Image, ReadError> {
+        let image = self.open_foreign_image(id)?;
+        match image.manifest().machine {
+            Machine::HOST => Ok(image),
+            found => Err(ReadError::WrongMachine { image: *id, found, host: Machine::HOST }),
+        }
+    }
+
+    /// Opens an image of whatever machine, to look into it.
+    ///
+    /// # Errors
+    /// As [`Store::manifest`].
+    pub fn open_foreign_image(&self, id: &ImageId) -> Result<Image, ReadError> {
         let share = self.media().share(layout::CONFIG).ok().map(Arc::new);
         let manifest = self.manifest(id)?;
-        if manifest.machine != Machine::HOST {
-            return Err(ReadError::WrongMachine { image: *id, found: manifest.machine, host: Machine::HOST });
-        }
         // After the manifest: the indexes are then at least as new.
         let fetcher = Arc::new(Fetcher::new(self.clone(), ChunkMap::load(self)?));
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
@@ -125,7 +135,10 @@ impl Image {
                 Ok(())
             }
             Extent::Chunk { id, .. } => {
-                self.fetcher.fetch(&id, part, scratch).map_err(|problem| chunk_error(object, offset, problem))
+                self.fetcher
+                    .fetch(&id, part, scratch)
+                    .map_err(|problem| bad_chunk(object, offset, problem))?;
+                Ok(())
             }
         })
     }
@@ -199,30 +212,54 @@ impl Image {
         Ok(len)
     }
 
-    /// Writes the object to `sink` from front to back, and says how long it is. A few chunks at a time are read ahead.
+    /// Writes the object to `sink` from front to back, and says how many bytes that were. A few chunks at a time are read ahead.
     ///
     /// # Errors
     /// As [`Image::for_each_piece`].
-    pub fn copy_to(&self, kind: &ObjectKind, mut sink: impl Write) -> Result<u64, ReadError> {
+    pub fn copy_to(&self, kind: &ObjectKind, sink: impl Write) -> Result<u64, ReadError> {
+        self.copy_range_to(kind, 0..u64::MAX, sink)
+    }
+
+    /// As [`Image::copy_to`], of what the object has in `range` only. Other chunks are not read.
+    ///
+    /// # Errors
+    /// As [`Image::for_each_piece`].
+    pub fn copy_range_to(
+        &self,
+        kind: &ObjectKind,
+        range: Range<u64>,
+        mut sink: impl Write,
+    ) -> Result<u64, ReadError> {
         let object = self.object(kind)?;
-        let extents: Vec<_> = object.placed_extents().map(|(offset, extent)| (offset, *extent)).collect();
+        let cut = |(offset, extent): (u64, &Extent)| {
+            let wanted = range.start.max(offset)..range.end.min(offset.saturating_add(extent.len()));
+            (wanted.start < wanted.end).then_some((offset, *extent, wanted))
+        };
+        let extents: Vec<_> = object.placed_extents().filter_map(cut).collect();
+        let mut written = 0;
         let mut window: Vec<Vec<u8>> = Vec::new();
         window.resize_with(2 * self.threads_for(object), Vec::new);
         for extents in extents.chunks(window.len()) {
             let parts = extents.iter().zip(&mut window);
-            self.in_parallel(object, parts, |scratch, _, ((offset, extent), plain)| match extent {
+            self.in_parallel(object, parts, |scratch, _, ((offset, extent, _), plain)| match extent {
                 Extent::Zero { .. } => Ok(()),
                 Extent::Chunk { id, len } => self.chunk(object, *offset, id, *len, plain, scratch).map(drop),
             })?;
-            for ((offset, extent), plain) in extents.iter().zip(&window) {
-                let written = match extent {
-                    Extent::Zero { len } => io::copy(&mut io::repeat(0).take(*len), &mut sink).map(drop),
-                    Extent::Chunk { .. } => sink.write_all(plain),
+            for ((offset, extent, wanted), plain) in extents.iter().zip(&window) {
+                let len = wanted.end - wanted.start;
+                let done = match extent {
+                    Extent::Zero { .. } => io::copy(&mut io::repeat(0).take(len), &mut sink).map(drop),
+                    Extent::Chunk { .. } => {
+                        // Within a chunk, so it fits.
+                        let part = (wanted.start - offset) as usize..(wanted.end - offset) as usize;
+                        sink.write_all(plain.get(part).unwrap_or_default())
+                    }
                 };
-                written.map_err(|error| sink_error(object, *offset, error))?;
+                done.map_err(|error| sink_error(object, wanted.start, error))?;
+                written += len;
             }
         }
-        Ok(object.len())
+        Ok(written)
     }
 
     /// Runs `work` on every part, with a thread's scratch memory, until one fails.
@@ -281,7 +318,7 @@ impl Image {
         scratch: &mut Scratch,
     ) -> Result<&'a [u8], ReadError> {
         plain.resize((len as usize).min(CHUNK_SIZE), 0);
-        self.fetcher.fetch(id, plain, scratch).map_err(|problem| chunk_error(object, offset, problem))?;
+        self.fetcher.fetch(id, plain, scratch).map_err(|problem| bad_chunk(object, offset, problem))?;
         Ok(plain)
     }
 
@@ -298,8 +335,21 @@ fn next<T>(parts: &Mutex<impl Iterator<Item = T>>, stop: &AtomicBool) -> Option<
     parts.lock().unwrap_or_else(PoisonError::into_inner).next()
 }
 
-fn chunk_error(object: &Object, offset: u64, problem: String) -> ReadError {
+fn bad_chunk(object: &Object, offset: u64, problem: String) -> ReadError {
     ReadError::Chunk { object: describe(&object.kind), offset, problem }
+}
+
+/// That a chunk of an image cannot be had, which concerns the first object that has it.
+pub(crate) fn chunk_error(manifest: &Manifest, chunk: &ChunkId, problem: String) -> ReadError {
+    let places = manifest
+        .objects
+        .iter()
+        .flat_map(|object| object.placed_extents().map(move |(offset, extent)| (object, offset, extent)));
+    let is_it = |extent: &Extent| matches!(extent, Extent::Chunk { id, .. } if id == chunk);
+    match places.into_iter().find(|(_, _, extent)| is_it(extent)) {
+        Some((object, offset, _)) => bad_chunk(object, offset, problem),
+        None => ReadError::Chunk { object: "nothing".to_owned(), offset: 0, problem },
+    }
 }
 
 fn sink_error(object: &Object, offset: u64, error: io::Error) -> ReadError {

@@ -4,4 +4,5 @@ mod fetch;
 mod image;
 
 pub(crate) use fetch::{BadCopy, Fetcher, Scratch};
+pub(crate) use image::chunk_error;
 pub use image::{Image, Piece, PieceReader};

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::time::Duration;
 
 use image::{ChunkId, Extent, ImageId, Index, Manifest, Object, PackIndex, StoredBytes};
 
@@ -14,6 +15,11 @@ use crate::media::MediaLock;
 use crate::report::ImageSummary;
 use crate::store::random_id;
 use crate::{MediaError, ReadError, Store, WriteError, layout};
+
+/// How often a draft that must have this folder tries to get it before cleaners.
+const CLEANERS: u32 = 20;
+/// How long a cleaner may take.
+const CLEANING: Duration = Duration::from_millis(20);
 
 /// An image that is being written. Dropped, it is given up and its files are removed.
 #[derive(Debug)]
@@ -32,26 +38,44 @@ impl Store {
     /// # Errors
     /// [`WriteError::Full`], [`WriteError::NotWritable`], [`WriteError::Media`].
     pub fn begin(&self) -> Result<Draft, WriteError> {
+        loop {
+            let id = ImageId(self.on("find an id in", layout::TMP, |_| random_id())?);
+            // Otherwise a cleaner took the folder for an abandoned one.
+            if let Some(draft) = self.try_begin(id)? {
+                return Ok(draft);
+            }
+        }
+    }
+
+    /// Begins an image that has its id already. None where another draft of it lives.
+    ///
+    /// # Errors
+    /// As [`Store::begin`].
+    pub(super) fn begin_as(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
+        for _ in 0..CLEANERS {
+            if let Some(draft) = self.try_begin(id)? {
+                return Ok(Some(draft));
+            }
+            std::thread::sleep(CLEANING);
+        }
+        Ok(None)
+    }
+
+    /// None where another has the folder, if only to remove it.
+    fn try_begin(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
         let share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
         // Copying a store may have left it out: it is mostly empty.
         self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
         self.remove_abandoned_drafts();
-        loop {
-            let id = ImageId(self.on("find an id in", layout::TMP, |_| random_id())?);
-            let (folder, lock) = (layout::draft(id), layout::draft_lock(id));
-            self.on("create", &folder, |media| media.create_folder(&folder))?;
-            match self.on("lock", &lock, |media| media.lock(&lock, true)) {
-                Ok(Some(lock)) => {
-                    return Ok(Draft { store: self.clone(), id, _lock: lock, _share: share });
-                }
-                // A cleaner came in between and took the folder for an abandoned one.
-                Ok(None) => {}
-                Err(error) if error.error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    let _ = self.media().remove(&lock);
-                    let _ = self.media().remove_folder(&folder);
-                    return Err(error.into());
-                }
+        let (folder, lock) = (layout::draft(id), layout::draft_lock(id));
+        self.on("create", &folder, |media| media.create_folder(&folder))?;
+        match self.on("lock", &lock, |media| media.lock(&lock, true)) {
+            Ok(held) => Ok(held.map(|held| Draft { store: self.clone(), id, _lock: held, _share: share })),
+            Err(error) if error.error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                let _ = self.media().remove(&lock);
+                let _ = self.media().remove_folder(&folder);
+                Err(error.into())
             }
         }
     }
@@ -147,21 +171,25 @@ impl Draft {
         self.write_durably(&layout::draft_manifest(image), &manifest_file)?;
 
         // From here on nothing needs space.
-        if !packs.is_empty() {
-            if let Err(error) = self.publish_packs(&packs) {
-                self.take_back_packs(&packs);
-                return Err(error);
-            }
-            // From here on other drafts may count on these packs.
-            self.rename(&layout::draft_index(image), &layout::index(image))?;
+        if packs.is_empty() {
+            // Chunks that were found stored may be in an index that nobody has synced yet.
+            self.sync_folder(layout::INDEX)?;
+        } else {
+            self.publish_index(&packs)?;
         }
-        // Even without an index of its own: chunks that were found stored may be in one that nobody has synced yet.
-        self.sync_folder(layout::INDEX)?;
-        if let Err(error) = self.publish_manifest() {
-            self.take_back_manifest();
+        self.publish_manifest()?;
+        Ok(ImageSummary::of(&manifest))
+    }
+
+    /// Gives packs their names, and then the index that names them and lies in the draft's folder.
+    pub(super) fn publish_index(&self, packs: &[PackIndex]) -> Result<(), WriteError> {
+        if let Err(error) = self.publish_packs(packs) {
+            self.take_back_packs(packs);
             return Err(error);
         }
-        Ok(ImageSummary::of(&manifest))
+        // From here on other drafts may count on these packs.
+        self.rename(&layout::draft_index(self.id), &layout::index(self.id))?;
+        self.sync_folder(layout::INDEX)
     }
 
     /// A time after that of the job's newest image.
@@ -188,7 +216,7 @@ impl Draft {
     }
 
     /// Looks whether every chunk of the objects is in these packs or in the store.
-    fn check_chunks(&self, objects: &[Object], packs: &[PackIndex]) -> Result<(), WriteError> {
+    pub(super) fn check_chunks(&self, objects: &[Object], packs: &[PackIndex]) -> Result<(), WriteError> {
         let entries = packs.iter().flat_map(|pack| &pack.entries);
         let new: HashMap<ChunkId, u32> = entries.map(|entry| (entry.id, entry.plain_len)).collect();
         let stored = ChunkMap::load(&self.store)?;
@@ -207,7 +235,7 @@ impl Draft {
         Ok(())
     }
 
-    fn write_durably(&self, path: &str, bytes: &[u8]) -> Result<(), WriteError> {
+    pub(super) fn write_durably(&self, path: &str, bytes: &[u8]) -> Result<(), WriteError> {
         let gone = |error: MediaError| abandoned(self.id, error);
         let mut file = self.store.on("create", path, |media| media.create(path)).map_err(gone)?;
         self.store.on("write", path, |_| file.write_all(bytes))?;
@@ -230,22 +258,21 @@ impl Draft {
         }
     }
 
-    fn publish_manifest(&self) -> Result<(), WriteError> {
-        self.rename(&layout::draft_manifest(self.id), &layout::image(self.id))?;
-        self.sync_folder(layout::IMAGES)
-    }
-
-    fn take_back_manifest(&self) {
-        if self.store.media().remove(&layout::image(self.id)).is_ok() {
+    /// Gives the manifest in the draft's folder its name; takes it back where that fails.
+    pub(super) fn publish_manifest(&self) -> Result<(), WriteError> {
+        let named = self.rename(&layout::draft_manifest(self.id), &layout::image(self.id));
+        let published = named.and_then(|()| self.sync_folder(layout::IMAGES));
+        if published.is_err() && self.store.media().remove(&layout::image(self.id)).is_ok() {
             let _ = self.store.media().sync_folder(layout::IMAGES);
         }
+        published
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), WriteError> {
         Ok(self.store.on("name", to, |media| media.rename(from, to))?)
     }
 
-    fn sync_folder(&self, folder: &str) -> Result<(), WriteError> {
+    pub(super) fn sync_folder(&self, folder: &str) -> Result<(), WriteError> {
         Ok(self.store.on("sync", folder, |media| media.sync_folder(folder))?)
     }
 }

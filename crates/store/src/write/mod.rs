@@ -1,5 +1,6 @@
 //! The way in: a draft, its writers, their receipts.
 
+mod copy;
 mod draft;
 mod object;
 mod pace;
@@ -10,6 +11,7 @@ mod room;
 
 use image::{CHUNK_SIZE, Compress};
 
+pub use copy::{CopiedImage, CopyOptions, CopyReport, UncopiedImage};
 pub use draft::Draft;
 pub use object::ObjectWriter;
 pub use pipeline::ChunkWriter;

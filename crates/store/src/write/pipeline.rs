@@ -414,7 +414,7 @@ impl Reading {
     fn try_chunk(&mut self, fetcher: &Fetcher, id: &ChunkId) -> Result<(), String> {
         let len = fetcher.map().places(id).next().map_or(0, |place| place.entry.plain_len as usize);
         self.plain.resize(len, 0);
-        fetcher.fetch(id, &mut self.plain, &mut self.scratch)
+        fetcher.fetch(id, &mut self.plain, &mut self.scratch).map(drop)
     }
 }
 

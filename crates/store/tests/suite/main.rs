@@ -1,10 +1,12 @@
 //! Stores of images: written, read, damaged, cut off and cleaned up.
 
+mod copying;
 mod corruption;
 mod crash;
 mod directory;
 mod finding;
 mod golden;
+mod looking;
 mod pipeline;
 mod removing;
 mod support;

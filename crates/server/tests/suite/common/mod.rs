@@ -188,6 +188,20 @@ impl App {
         Self::restore_with(dir, addresses, session, image, Sharing::alone())
     }
 
+    /// Goes on from an image of a job, with the session's files that are in it.
+    pub fn of_job(image: &store::Image, session: u32) -> Self {
+        let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        for object in &image.manifest().objects {
+            let image::ObjectKind::SharedFile { path } = &object.kind else { continue };
+            if let Ok(name) = path.as_path().strip_prefix(format!("s{session}")) {
+                let file = std::fs::File::create(dir.path().join(name)).unwrap();
+                image.copy_to_file(&object.kind, &file, |_| {}).unwrap();
+            }
+        }
+        Self::restore(dir, addresses, session, image)
+    }
+
     /// The same on a device of so many bytes.
     pub fn restore_on(
         dir: TempDir,

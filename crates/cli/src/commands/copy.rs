@@ -1,0 +1,167 @@
+//! `dormouse copy`
+
+use super::absolute;
+use crate::flags::Copy;
+use crate::output::Show;
+use checkpoint::{Failure, Kind, copy_failure, find_image, open_or_create_store, open_store, read_failure};
+use image::ImageId;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use store::{CopiedImage, CopyOptions, CopyReport, Store, UncopiedImage};
+
+#[derive(Serialize)]
+pub struct Copied {
+    #[serde(flatten)]
+    pub report: CopyReport,
+    pub dry_run: bool,
+}
+
+/// Copies images from one store to another.
+pub fn run(flags: &Copy) -> Result<Copied, Failure> {
+    let from = open_store(&absolute(&flags.from))?;
+    let (images, mut damaged) = chosen(&from, flags)?;
+    let to = absolute(&flags.to);
+    let is_there = to.try_exists().unwrap_or(true);
+    let to = match flags.dry_run {
+        true if !is_there => None,
+        true => Some(open_store(&to)?),
+        false => Some(open_or_create_store(&to)?),
+    };
+    let planned = from.would_copy_to(to.as_ref(), &images).map_err(copy_failure)?;
+    let mut report = match to {
+        Some(to) if !flags.dry_run => copy(&from, &to, &images, &planned, flags.json.json)?,
+        _ => planned,
+    };
+    damaged.append(&mut report.damaged);
+    Ok(Copied { report: CopyReport { damaged, ..report }, dry_run: flags.dry_run })
+}
+
+/// The images to copy, oldest first, and those that cannot be read and were not asked for by name.
+fn chosen(from: &Store, flags: &Copy) -> Result<(Vec<ImageId>, Vec<UncopiedImage>), Failure> {
+    let listing = from.list().map_err(read_failure)?;
+    let mut wanted = Vec::new();
+    for reference in &flags.images {
+        wanted.push(find_image(from, reference)?);
+    }
+    for job in &flags.job {
+        let of_job = listing.images.iter().filter(|image| image.job == *job);
+        let before = wanted.len();
+        wanted.extend(of_job.map(|image| image.id));
+        if wanted.len() == before && !listing.damaged.iter().any(|image| image.may_be_of(job)) {
+            let from = from.dir();
+            let message = format!("there is no image of a job named {job:?} in {}", from.display());
+            return Err(Failure::new(Kind::NotFound, message));
+        }
+    }
+    let all = flags.images.is_empty() && flags.job.is_empty();
+    let may_be_meant = |image: &&store::DamagedImage| all || flags.job.iter().any(|job| image.may_be_of(job));
+    let damaged = listing.damaged.iter().filter(may_be_meant);
+    let damaged = damaged.map(|image| UncopiedImage {
+        image: image.image,
+        problem: format!("{}: {}", image.path.display(), image.problem),
+    });
+    let images = listing.images.iter().map(|image| image.id).filter(|id| all || wanted.contains(id));
+    Ok((images.collect(), damaged.collect()))
+}
+
+fn copy(
+    from: &Store,
+    to: &Store,
+    images: &[ImageId],
+    planned: &CopyReport,
+    json: bool,
+) -> Result<CopyReport, Failure> {
+    let total = planned.images.iter().map(|image| image.written).sum();
+    let visible = io::stderr().is_terminal() && !json;
+    let bar = if visible { ProgressBar::new(total) } else { ProgressBar::hidden() };
+    if let Ok(style) =
+        ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes}, {binary_bytes_per_sec}, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    let copied = from.copy_to(to, images, &CopyOptions::default(), &mut |bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    copied.map_err(copy_failure)
+}
+
+impl Show for Copied {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        let would = if self.dry_run { "would be " } else { "" };
+        for CopiedImage { image, job, there, chunks, written, .. } in &self.report.images {
+            if *there {
+                writeln!(out, "image {image} of job {job} is there already")?;
+            } else {
+                let written = HumanBytes(*written);
+                writeln!(out, "image {image} of job {job} {would}copied: {chunks} chunks, {written}")?;
+            }
+        }
+        for UncopiedImage { image, problem } in &self.report.damaged {
+            writeln!(out, "not copied: image {image}: {problem}")?;
+        }
+        let written = self.report.images.iter().map(|image| image.written).sum();
+        let copied = self.report.images.iter().filter(|image| !image.there).count();
+        let all = self.report.images.len();
+        let what = if self.dry_run { "would copy" } else { "copied" };
+        writeln!(out, "{what} {copied} of {all} images, {}", HumanBytes(written))
+    }
+
+    /// Whoever looks only at the code must not take some for all.
+    fn code(&self) -> ExitCode {
+        let whole = self.report.damaged.is_empty();
+        if whole { ExitCode::SUCCESS } else { crate::exit::code(Kind::Damaged).into() }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::flags::Json;
+    use image::{Manifest, ObjectKind};
+    use std::path::Path;
+    use store::WriteOptions;
+
+    fn publish(dir: &Path, job: &str, byte: u8) -> ImageId {
+        let store = Store::open_or_create(dir).unwrap();
+        let draft = store.begin().unwrap();
+        let writer = draft.writer(&WriteOptions::default()).unwrap();
+        writer.put(ObjectKind::HostRecord, &[byte; 5000]).unwrap();
+        let manifest = Manifest { created_ns: byte.into(), ..Manifest::new(job) };
+        draft.publish(manifest, vec![writer.finish().unwrap()]).unwrap().id
+    }
+
+    #[test]
+    fn images_are_chosen_by_id_and_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to/be/made"));
+        let [a, b, c] = [("one", 1), ("two", 2), ("two", 3)].map(|(job, byte)| publish(&from, job, byte));
+        let copy = |images: &[&str], job: &[&str], dry_run| {
+            let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            let (images, job, json) = (texts(images), texts(job), Json { json: true });
+            run(&Copy { from: from.clone(), to: to.clone(), images, job, dry_run, json })
+        };
+        let came = |copied: &Copied| -> Vec<ImageId> {
+            copied.report.images.iter().filter(|image| !image.there).map(|image| image.image).collect()
+        };
+        let planned = copy(&[], &[], true).unwrap();
+        assert_eq!(came(&planned), [a, b, c]);
+        assert!(!to.exists());
+        assert_eq!(came(&copy(&["two"], &[], true).unwrap()), [c], "a job's name is its newest image");
+        assert_eq!(came(&copy(&[], &["two"], true).unwrap()), [b, c]);
+        assert_eq!(copy(&["nothing"], &[], true).err().unwrap().kind, Kind::NotFound);
+        assert_eq!(copy(&[], &["nothing"], true).err().unwrap().kind, Kind::NotFound);
+        assert_eq!(came(&copy(&[&b.to_string(), "one"], &[], false).unwrap()), [a, b]);
+        assert_eq!(Store::open(&to).unwrap().list().unwrap().images.len(), 2);
+        std::fs::write(from.join(format!("images/{a}.img")), "").unwrap();
+        let rest = copy(&[], &[], false).unwrap();
+        assert_eq!((came(&rest), rest.report.damaged[0].image), (vec![c], a));
+        assert_eq!(rest.code(), ExitCode::from(7));
+        let mut text = Vec::new();
+        rest.show(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("is there already") && text.contains("not copied: image"), "{text}");
+        assert!(text.contains("\ncopied 1 of 2 images, "), "{text}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Flags of the commands about images in a store.
+
+use super::{Json, Store, offset};
+use clap::Args;
+use std::path::PathBuf;
+
+/// `dormouse ls`
+#[derive(Args, Debug)]
+pub struct Ls {
+    /// Only this job's images
+    pub job: Option<String>,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// A command about one image.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image."
+)]
+pub struct Image {
+    /// The image
+    pub image: String,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse diff`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.\n\nObjects are compared in pieces of 2 MiB, as they are stored: one that differs counts with all its bytes. Only what is known about the images is read, not the bytes themselves. The exit code is 0 whether they differ or not.\n\n  dormouse diff 6af745b6 train     # from that image to the newest one of job train"
+)]
+pub struct Diff {
+    /// The image to compare from
+    #[arg(value_name = "IMAGE")]
+    pub a: String,
+    /// The image to compare to
+    #[arg(value_name = "IMAGE")]
+    pub b: String,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse cat`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image. OBJECT is a name that `dormouse inspect` lists; an address of device memory, or the name of a file without the part before the colon, is enough where only one fits.\n\nEach piece is checked before it is written: where one is damaged the output ends before it, and the exit code is 7.\n\n  dormouse cat train record | jq .                            # what the supervisor knows of the job\n  dormouse cat train core-2.img | crit decode                 # a file of CRIU's\n  dormouse cat train 0x200000000000 --length 64 | xxd         # the first bytes of an allocation"
+)]
+pub struct Cat {
+    /// The image
+    pub image: String,
+    /// The object
+    pub object: String,
+    /// Begin so many bytes behind its start; decimal, 0x…, or such as 2M
+    #[arg(long, value_name = "BYTES", value_parser = offset)]
+    pub offset: Option<u64>,
+    /// Write so many bytes at most
+    #[arg(long, value_name = "BYTES", value_parser = offset)]
+    pub length: Option<u64>,
+    /// Write to a terminal also what is not text
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub store: Store,
+}
+
+/// `dormouse verify`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.\n\nAn image that is whole has been read to the last byte, also what it has in common with others. --quick finds what is missing or cut short and what does not fit together, in a moment and whatever the image's size; it does not find bytes that have rotted."
+)]
+pub struct Verify {
+    /// The image
+    pub image: String,
+    /// Only look whether everything is there, as long as it should be, and fits together
+    #[arg(long)]
+    pub quick: bool,
+    /// Read every byte (the default)
+    #[arg(long, conflicts_with = "quick")]
+    pub read_data: bool,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse copy`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Without IMAGE and --job all images are copied. IMAGE is an image's id or the beginning of it, or a job's name for its newest image. Each keeps its id. Only what the other store does not have is copied, as it is stored, and every byte is checked on the way.\n\nBoth stores may be in use meanwhile. A copy that was cut off lists nothing that is not whole; the same command goes on where it was, and `dormouse rm --store TO` frees what it has left if it is not to go on.\n\n  dormouse copy /var/lib/dormouse /mnt/backup               # all that is not there yet\n  dormouse copy /var/lib/dormouse /mnt/backup train         # the newest image of job train"
+)]
+pub struct Copy {
+    /// Folder of the store that has the images
+    #[arg(value_name = "FROM")]
+    pub from: PathBuf,
+    /// Folder of the store that is to have them; a new or empty one becomes a store
+    #[arg(value_name = "TO")]
+    pub to: PathBuf,
+    /// The images
+    #[arg(value_name = "IMAGE")]
+    pub images: Vec<String>,
+    /// All images of this job; may be given several times
+    #[arg(long, value_name = "JOB")]
+    pub job: Vec<String>,
+    /// Only say what would be copied
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse rm`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "IMAGE is an image's id, or the first four digits of it or more. Without one, only what no image needs is freed, such as what a removal left while a checkpoint was being written."
+)]
+pub struct Rm {
+    /// The images
+    #[arg(value_name = "IMAGE")]
+    pub images: Vec<String>,
+    /// Only say what would be removed and freed
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse prune`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Of each job the images are kept that any of the --keep options wants; all others are removed. An hour, day, week or month without images does not count. Times are UTC, weeks begin on Monday. Images that cannot be read are left alone: `dormouse rm` removes them."
+)]
+#[group(id = "keep", required = true, multiple = true, args = ["keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"])]
+pub struct Prune {
+    /// Only this job's images
+    pub job: Option<String>,
+    /// Keep the N newest
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_last: u32,
+    /// Keep the newest of each of the last N hours
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_hourly: u32,
+    /// Keep the newest of each of the last N days
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_daily: u32,
+    /// Keep the newest of each of the last N weeks
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_weekly: u32,
+    /// Keep the newest of each of the last N months
+    #[arg(long, value_name = "N", default_value_t, hide_default_value = true)]
+    pub keep_monthly: u32,
+    /// Only say what would be removed and freed
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub store: Store,
+    #[command(flatten)]
+    pub json: Json,
+}
