@@ -25,6 +25,13 @@ fn guests(stage: &Stage, job: &Job) -> usize {
     all.iter().filter(|pid| comm(pid).trim_end() == "private_memory").count()
 }
 
+/// Whether this kernel tells which pages a process has (`PAGEMAP_SCAN`, Linux 6.7), so that CRIU need not hear of them.
+fn scans() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(7))
+}
+
 #[test]
 fn it_is_forked_where_the_job_goes_on_and_copied_where_it_stops() {
     let stage = Stage::new("private").unwrap();
@@ -36,11 +43,13 @@ fn it_is_forked_where_the_job_goes_on_and_copied_where_it_stops() {
         assert!(bytes(&said, "private_forked") > 12 << 20, "{said}");
         // What a fork does not have, and is in the guest for that.
         assert!(bytes(&said, "private_copied") > 4 << 20, "{said}");
+        assert_eq!(bytes(&said, "private_withheld") > 16 << 20, scans(), "{said}");
         assert_eq!(guests(&stage, &job), 2, "no copy is left");
     }
     let said = take(stage.place().checkpoint_command(After::Stop));
     assert_eq!(bytes(&said, "private_forked"), 0, "{said}");
     assert!(bytes(&said, "private_copied") > 16 << 20, "{said}");
+    assert_eq!(bytes(&said, "private_withheld") > 16 << 20, scans(), "{said}");
     job.finish().unwrap();
     let images = stage.images().unwrap();
     assert_eq!(images.len(), 3);

@@ -137,6 +137,9 @@ pub struct Report {
     /// Private memory that was copied while the job stood still. What is in neither CRIU wrote then.
     #[serde(default)]
     pub private_copied: u64,
+    /// Of both, that of which CRIU has not heard: it costs nothing while the job stands still but to be forked or copied.
+    #[serde(default)]
+    pub private_withheld: u64,
     /// Bytes written to the store, compressed.
     pub written: u64,
     /// What a restart of this image will not bring back.

@@ -219,6 +219,7 @@ fn jobs_are_as_documented() {
         copied_on_host: 1,
         private_forked: 1,
         private_copied: 1,
+        private_withheld: 1,
         written: 1,
         warnings: vec![String::new()],
     };

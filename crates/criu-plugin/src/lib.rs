@@ -12,9 +12,12 @@
 //!
 //! It begins to copy when it reads a `c`, behind the dump, and lets CRIU let the job go when it reads that again. If the other end is closed before, the
 //! copies are nobody's, and end. Pids are those of CRIU's namespace.
+//!
+//! Preloaded into CRIU as well, it keeps private memory from it ([`withheld`]).
 
 mod copying;
 mod tracing;
+mod withheld;
 
 use self::copying::Copy;
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -74,6 +77,7 @@ fn all() -> MutexGuard<'static, Vec<libc::pid_t>> {
 }
 
 extern "C" fn init(_stage: c_int) -> c_int {
+    withheld::forget_preload();
     0
 }
 
@@ -83,6 +87,8 @@ extern "C" fn frozen(pid: c_int) -> c_int {
         // Whoever does not read it will not ask for copies.
         let _ = writeln!(socket, "frozen {pid}");
     }
+    // What cannot be withheld CRIU writes.
+    let _ = withheld::withhold(pid);
     // It has no devices that this plugin knows.
     -libc::ENOTSUP
 }

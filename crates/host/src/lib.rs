@@ -65,6 +65,7 @@ mod job;
 pub mod memory;
 mod mounts;
 mod net;
+mod pagescan;
 pub mod privilege;
 pub mod raw;
 pub mod signals;

@@ -273,6 +273,7 @@ impl<'a> Cut<'a> {
         let device_total = device.kept.on_device + device.kept.on_host;
         let copied = private.as_ref().map_or(0, host::PrivateMemory::bytes);
         let forked = private.as_ref().map_or(0, host::PrivateMemory::forked);
+        let withheld = private.as_ref().map_or(0, host::PrivateMemory::withheld);
         let total = folder::bytes(&images, &image_entries) + copied + shared.bytes() + device_total;
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
@@ -361,6 +362,7 @@ impl<'a> Cut<'a> {
             copied_on_host: device.kept.on_host,
             private_forked: forked,
             private_copied: copied - forked,
+            private_withheld: withheld,
             written: published.stored.written,
             warnings: few(warnings),
         })

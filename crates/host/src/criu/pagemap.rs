@@ -1,6 +1,8 @@
 //! Which pages of a process are in CRIU's images (`pagemap-*.img`; CRIU's `images/pagemap.proto`), and which a dump with lazy pages has
 //! left out: those are read from the process itself ([`crate::cut`]), and said to be in the images.
 
+use std::ops::Range;
+
 use prost::Message;
 
 /// Two magic numbers.
@@ -70,6 +72,16 @@ impl Pagemap {
         Some(Self { magic: magic.to_vec(), head, entries })
     }
 
+    /// Adds pages that have been left out and that nobody has noted, in order; `None` when some are noted already.
+    pub(crate) fn with_left_out(mut self, more: &[Range<u64>]) -> Option<Self> {
+        let more = more.iter().map(left_out).collect::<Option<Vec<_>>>()?;
+        self.entries.extend(more);
+        self.entries.sort_by_key(|entry| entry.address);
+        let mut pairs = self.entries.windows(2);
+        let is_apart = pairs.all(|pair| pair[0].address + pair[0].count() * PAGE <= pair[1].address);
+        is_apart.then_some(self)
+    }
+
     /// The name of the file that the pages lie in.
     pub(crate) fn pages_file(&self) -> String {
         format!("pages-{}.img", self.head.pages_id)
@@ -105,6 +117,14 @@ impl Entry {
     fn is_left_out(&self) -> bool {
         self.flags() & (LAZY | PRESENT) == LAZY
     }
+}
+
+/// Entries for pages that have been left out.
+fn left_out(range: &Range<u64>) -> Option<Entry> {
+    let pages = range.end.checked_sub(range.start)? / PAGE;
+    // Whoever reads images of an older CRIU knows no other number.
+    let compat_pages = u32::try_from(pages).ok()?;
+    Some(Entry { address: range.start, compat_pages, in_parent: None, flags: Some(LAZY), pages: None })
 }
 
 /// The first message, and what is behind it.
@@ -149,6 +169,20 @@ mod tests {
             Entry { flags: Some(PRESENT), ..many },
         ];
         assert_eq!(pagemap.completed(), image(&after));
+    }
+
+    #[test]
+    fn what_nobody_has_noted_is_added_in_its_place() {
+        let noted = [entry(0x1000, 2, Some(PRESENT)), entry(0x8000, 3, Some(PRESENT))];
+        let pagemap = || Pagemap::of(&image(&noted)).unwrap();
+        let added = pagemap().with_left_out(&[0x3000..0x5000, 0xb000..0xc000]).unwrap();
+        let left_out = |address, pages| entry(address, pages, Some(LAZY));
+        let all = [noted[0].clone(), left_out(0x3000, 2), noted[1].clone(), left_out(0xb000, 1)];
+        assert_eq!(added.entries, all);
+        for noted_or_too_long in [0x2000..0x3000, 0x7000..0x9000, 0x10_0000..0x10_0000 + (PAGE << 32)] {
+            let more = [noted_or_too_long];
+            assert_eq!(pagemap().with_left_out(&more), None, "{more:x?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Copies of a job's processes, made by the plugin that CRIU is given (`crates/criu-plugin`) while all of them stand still.
+//! The plugin that CRIU is given (`crates/criu-plugin`): it keeps private memory from it, and makes copies of a job's processes while all of them stand
+//! still.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -16,12 +17,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::withheld::{FILE, Ranges, Withheld};
+use crate::pagescan;
 use crate::tasks::{OuterPid, private_range};
 
 /// The environment variable by which the plugin knows its socket.
 const SOCKET: &str = "DORMOUSE_COPIES";
 /// The one by which CRIU knows where its plugins are.
 const PLUGINS: &str = "CRIU_LIBS_DIR";
+/// The one by which it is loaded before anything else.
+const PRELOADED: &str = "LD_PRELOAD";
+/// The plugin's file among CRIU's plugins.
+const LIBRARY: &str = "dormouse.so";
 /// Asks the plugin for copies, and later lets the job go on.
 const GO: &[u8] = b"c";
 /// What is said here behind all that the plugin says before CRIU has dumped everything.
@@ -42,10 +49,24 @@ pub(super) fn plugins() -> Option<PathBuf> {
     Some(program.parent()?.parent()?.join("lib/criu")).filter(|folder| folder.is_dir())
 }
 
-/// The ranges of each process that a copy of it does not have as they are.
-pub(super) type Unlike = BTreeMap<OuterPid, Vec<Range<u64>>>;
+/// The plugin's file, where it can keep memory from CRIU.
+pub(super) fn withholds() -> Option<PathBuf> {
+    let library = plugins()?.join(LIBRARY);
+    // The loader takes these for the end of a name.
+    let is_one_name = library.to_str().is_some_and(|path| !path.contains([' ', ':']));
+    (is_one_name && library.is_file() && pagescan::is_there()).then_some(library)
+}
 
-type Listening = JoinHandle<io::Result<(Unlike, BufReader<UnixStream>)>>;
+/// What the plugin is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Duties {
+    /// Make copies of the processes.
+    pub(super) copies: bool,
+    /// Keep private memory from CRIU.
+    pub(super) withholds: bool,
+}
+
+type Listening = JoinHandle<io::Result<(Ranges, BufReader<UnixStream>)>>;
 
 /// The plugin, as long as CRIU has not let the job go.
 #[derive(Debug)]
@@ -53,6 +74,7 @@ pub(super) struct Plugin {
     ours: UnixStream,
     /// None once CRIU has it alone.
     theirs: Option<UnixStream>,
+    withheld: Option<Withheld>,
     listening: Option<Listening>,
     heard: Option<BufReader<UnixStream>>,
     /// Copies that are of no use. The job's init collects them when it goes on.
@@ -60,26 +82,36 @@ pub(super) struct Plugin {
 }
 
 impl Plugin {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(duties: Duties) -> io::Result<Self> {
+        let withheld = duties.withholds.then(Withheld::new).transpose()?;
         let (ours, theirs) = UnixStream::pair()?;
         let reader = BufReader::new(ours.try_clone()?);
-        let listening = thread::Builder::new().name("copies".into()).spawn(|| before_the_dump(reader))?;
-        Ok(Self { ours, theirs: Some(theirs), listening: Some(listening), heard: None, lost: Vec::new() })
+        let listen = move || before_the_dump(reader, duties.copies);
+        let listening = Some(thread::Builder::new().name("copies".into()).spawn(listen)?);
+        Ok(Self { ours, theirs: Some(theirs), withheld, listening, heard: None, lost: Vec::new() })
     }
 
     /// What CRIU has to know of it.
     pub(super) fn environment(&self) -> Vec<(&'static str, OsString)> {
         let socket = self.theirs.as_ref().map(|theirs| (SOCKET, theirs.as_raw_fd().to_string().into()));
-        socket.into_iter().chain(plugins().map(|folder| (PLUGINS, folder.into()))).collect()
+        let file = self.withheld.as_ref().map(|withheld| (FILE, withheld.number().into()));
+        let preloaded = file.as_ref().and_then(|_| Some((PRELOADED, withholds()?.into())));
+        let folder = plugins().map(|folder| (PLUGINS, folder.into()));
+        [socket, file, preloaded, folder].into_iter().flatten().collect()
     }
 
     /// What CRIU gets.
-    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.theirs.as_ref().map(AsFd::as_fd)
+    pub(super) fn passed(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.theirs.as_ref().map(AsFd::as_fd).into_iter().chain(self.withheld.as_ref().map(Withheld::fd))
+    }
+
+    /// The pages of which CRIU, which has dumped all processes, has not heard.
+    pub(super) fn withheld(&mut self) -> io::Result<Ranges> {
+        self.withheld.take().map_or(Ok(Ranges::new()), Withheld::pages)
     }
 
     /// What was seen of the processes while CRIU dumped them, which it has now.
-    pub(super) fn dumped(&mut self) -> io::Result<Unlike> {
+    pub(super) fn dumped(&mut self) -> io::Result<Ranges> {
         if let Some(mut theirs) = self.theirs.take() {
             writeln!(theirs, "{DUMPED}")?;
         }
@@ -161,12 +193,17 @@ fn line(heard: &mut BufReader<UnixStream>) -> io::Result<String> {
     Ok(line)
 }
 
-/// Looks at the processes as they are told of, until they have all been dumped: it costs no time of its own.
-fn before_the_dump(mut heard: BufReader<UnixStream>) -> io::Result<(Unlike, BufReader<UnixStream>)> {
-    let mut unlike = Unlike::new();
+/// Looks at the processes as they are told of, until they have all been dumped: it costs no time of its own. Those that are not to be copied are of no
+/// interest.
+fn before_the_dump(
+    mut heard: BufReader<UnixStream>,
+    copies: bool,
+) -> io::Result<(Ranges, BufReader<UnixStream>)> {
+    let mut unlike = Ranges::new();
     loop {
         let line = line(&mut heard)?;
         match line.split_once(' ') {
+            Some(("frozen", _)) if !copies => {}
             Some(("frozen", process)) => {
                 let process = pid(process)?;
                 let smaps = fs::read_to_string(format!("/proc/{process}/smaps"))?;
@@ -255,6 +292,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    const COPIES: Duties = Duties { copies: true, withholds: false };
+
     #[test]
     fn what_children_do_not_have_is_found() {
         let smaps = "\
@@ -270,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_plugin_is_heard() {
-        let mut plugin = Plugin::new().unwrap();
+        let mut plugin = Plugin::new(COPIES).unwrap();
         let mut theirs = plugin.theirs.as_ref().unwrap().try_clone().unwrap();
         let here = std::process::id();
         writeln!(theirs, "frozen {here}").unwrap();
@@ -290,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_plugin_that_was_not_loaded_is_missed() {
-        let mut plugin = Plugin::new().unwrap();
+        let mut plugin = Plugin::new(COPIES).unwrap();
         assert_eq!(plugin.dumped().unwrap_err().kind(), io::ErrorKind::Unsupported);
     }
 }

@@ -5,16 +5,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 
-use super::copies::{self, Plugin, Unlike};
-use super::private::{CopyRoom, PrivateMemory};
+use super::copies::{self, Duties, Plugin};
+use super::private::PrivateMemory;
 use super::record::{self, HostRecord, TaskRecord};
+use super::room::CopyRoom;
+use super::setback::Setback;
+use super::withheld::Ranges;
 use crate::criu::rpc::{self, Event, Session};
 use crate::criu::{Criu, LogExcerpt};
 use crate::files::{self, FileError, Limits};
@@ -156,10 +158,11 @@ impl Job {
     #[must_use]
     pub fn way_of_memory(&self, goes_on: bool) -> MemoryWay {
         let (bytes, addresses) = self.private_memory();
-        if addresses / NOTED > bytes / 2 || self.is_dumped_whole.load(Ordering::Relaxed) {
+        let is_noted = !self.withholds();
+        if is_noted && addresses / NOTED > bytes / 2 || self.leaving_out.is_passed_over() {
             return MemoryWay::Written;
         }
-        let is_asked = goes_on && !self.is_never_forked.load(Ordering::Relaxed);
+        let is_asked = goes_on && !self.forking.is_passed_over();
         if is_asked && copies::plugins().is_some() && self.may_fork() {
             return MemoryWay::Forked;
         }
@@ -175,6 +178,11 @@ impl Job {
         }
     }
 
+    /// Whether CRIU does not hear of memory that it is to leave out.
+    fn withholds(&self) -> bool {
+        copies::withholds().is_some() && !self.withholding.is_passed_over()
+    }
+
     /// Stops every task, in a way that none of them can see, and writes the host half into `images`, an empty folder.
     ///
     /// # Errors
@@ -188,18 +196,20 @@ impl Job {
     ) -> Result<Frozen<'_>, DumpError> {
         let other_way = match memory {
             MemoryWay::Written => None,
-            MemoryWay::Copied(_) => Some(&self.is_dumped_whole),
-            MemoryWay::Forked => Some(&*self.is_never_forked),
+            MemoryWay::Copied(_) => Some(&self.leaving_out),
+            MemoryWay::Forked => Some(&*self.forking),
         };
-        match (self.dump_into(criu, images, options, memory), other_way) {
+        let withholds = self.withholds();
+        [&self.leaving_out, &self.withholding, &self.forking].into_iter().for_each(Setback::dumping);
+        match (self.dump_into(criu, images, options, memory, withholds), other_way) {
             // Not every CRIU and kernel can leave memory out.
             (Err(error @ (DumpError::Refused { .. } | DumpError::Io { .. })), Some(other_way)) => {
                 let emptied = fs::read_dir(images)
                     .and_then(|mut entries| entries.try_for_each(|entry| fs::remove_file(entry?.path())));
                 emptied.map_err(failed("emptying the images' folder"))?;
-                let frozen = self.dump_into(criu, images, options, MemoryWay::Written)?;
-                tracing::info!(%error, "the job's memory is taken in another way from now on, which takes longer");
-                other_way.store(true, Ordering::Relaxed);
+                let frozen = self.dump_into(criu, images, options, MemoryWay::Written, false)?;
+                tracing::info!(%error, "{ANOTHER_WAY}");
+                other_way.failed();
                 Ok(frozen)
             }
             (done, _) => done,
@@ -213,6 +223,7 @@ impl Job {
         images: &Path,
         options: &DumpOptions,
         memory: MemoryWay,
+        withholds: bool,
     ) -> Result<Frozen<'_>, DumpError> {
         let cutting = match self.cutting.try_lock() {
             Ok(guard) => guard,
@@ -231,13 +242,14 @@ impl Job {
             .map_err(failed("writing CRIU's settings"))?;
         let settings = format!("/proc/self/fd/{}/{SETTINGS}", work_dir.as_raw_fd());
 
-        let plugin = match memory {
-            MemoryWay::Forked => Some(Plugin::new().map_err(failed(COPYING))?),
-            _ => None,
-        };
+        let is_left_out = !matches!(memory, MemoryWay::Written);
+        let duties =
+            Duties { copies: matches!(memory, MemoryWay::Forked), withholds: is_left_out && withholds };
+        let plugin = (duties.copies || duties.withholds).then(|| Plugin::new(duties)).transpose();
+        let plugin = plugin.map_err(failed(COPYING))?;
         let passed = [images_dir.as_fd(), work_dir.as_fd(), nobody.as_fd()];
         let environment = plugin.as_ref().map(Plugin::environment).unwrap_or_default();
-        let passed: Vec<_> = passed.into_iter().chain(plugin.as_ref().and_then(Plugin::socket)).collect();
+        let passed: Vec<_> = passed.into_iter().chain(plugin.iter().flat_map(Plugin::passed)).collect();
         let session = Session::start(criu, &passed, environment, None);
         let session = session.map_err(failed("starting CRIU"))?;
         let keyed = mounts.iter().filter_map(|m| Some((m.key.as_ref()?, &m.mount.target)));
@@ -246,7 +258,7 @@ impl Job {
         let given = self.border().as_ref().ok_or(DumpError::Ended)?.file_keys();
         external.extend(given.map_err(failed(GIVEN_FILES))?.into_iter().map(FileKey::external));
         let network_lock = self.network_lock();
-        let is_left_out = !matches!(memory, MemoryWay::Written);
+        let is_lazy = is_left_out && !withholds;
         let request = rpc::Options {
             images_dir_fd: images_dir.as_raw_fd(),
             work_dir_fd: Some(work_dir.as_raw_fd()),
@@ -261,8 +273,8 @@ impl Job {
             notify_scripts: Some(true),
             manage_cgroups_mode: Some(rpc::CGROUPS_IGNORE),
             network_lock: Some(network_lock),
-            lazy_pages: is_left_out.then_some(true),
-            config_file: is_left_out.then_some(settings),
+            lazy_pages: is_lazy.then_some(true),
+            config_file: is_lazy.then_some(settings),
             // Deleted files that are still open are carried whatever their size.
             ghost_limit: Some(u32::MAX),
             timeout: Some(options.freeze_timeout),
@@ -316,13 +328,22 @@ impl Job {
         };
         let tasks = self.tasks();
         let mut plugin = frozen.plugin.take();
-        let unlike = || plugin.as_mut().map_or(Ok(Unlike::new()), Plugin::dumped);
         frozen.private = thread::scope(|scope| {
-            let taking = scope.spawn(|| PrivateMemory::taken(images, &tasks, memory, unlike));
+            let taking = scope.spawn(|| {
+                let withheld = plugin.as_mut().map_or(Ok(Ranges::new()), Plugin::withheld)?;
+                if duties.withholds && withheld.is_empty() {
+                    tracing::info!("CRIU has heard of the job's memory all the same, and written it");
+                    self.withholding.failed();
+                }
+                let unlike = || plugin.as_mut().map_or(Ok(Ranges::new()), Plugin::dumped);
+                PrivateMemory::taken(images, &tasks, memory, &withheld, unlike)
+            });
             frozen.fill_record(images, options, &tasks)?;
             taking.join().unwrap_or(Err(io::ErrorKind::Other.into())).map_err(failed(COPYING))
         })?;
-        frozen.plugin = plugin;
+        // Nobody is copied of whom nothing is left.
+        frozen.plugin =
+            plugin.filter(|_| frozen.private.as_ref().is_some_and(|private| private.forked() > 0));
         let copied = frozen.private.as_ref().map_or(0, PrivateMemory::bytes);
         frozen.bytes = copied + folder_size(images).map_err(failed("measuring the images"))?;
         frozen.recording = held_since.elapsed();
@@ -362,6 +383,8 @@ const NOTED: u64 = 4096 / 32;
 /// What was being done.
 const RESUMING: &str = "resuming the job";
 const COPYING: &str = "copying its memory";
+/// Behind a failure that the job does not notice.
+const ANOTHER_WAY: &str = "the job's memory is taken in another way this time, which takes longer";
 
 /// The name of a file of settings in the working folder.
 const SETTINGS: &str = "settings";
@@ -501,10 +524,10 @@ impl Frozen<'_> {
 
 /// Has the plugin make copies of the processes, which stand still until it is told to go on. Where there are none their memory is copied meanwhile.
 fn take_copies(job: &Job, private: &mut PrivateMemory, mut plugin: Plugin) -> io::Result<()> {
-    let copied = plugin.copies(&job.copies).and_then(|copies| private.is_in(copies, &job.is_never_forked));
+    let copied = plugin.copies(&job.copies).and_then(|copies| private.is_in(copies, &job.forking));
     if let Err(error) = copied {
-        tracing::info!(%error, "the job's memory is taken in another way from now on, which takes longer");
-        job.is_never_forked.store(true, Ordering::Relaxed);
+        tracing::info!(%error, "{ANOTHER_WAY}");
+        job.forking.failed();
         match error.kind() {
             io::ErrorKind::Unsupported => private.copy(None)?,
             _ => return Err(error),

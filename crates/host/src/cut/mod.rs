@@ -7,9 +7,15 @@ mod record;
 mod refusals;
 mod release;
 mod restore;
+mod room;
+mod setback;
+mod several;
+mod withheld;
 
 pub(crate) use copies::Known as KnownCopies;
 pub use dump::{DumpError, DumpOptions, DumpReport, Frozen, MemoryWay};
-pub use private::{CopyRoom, PrivateMemory};
+pub use private::PrivateMemory;
 pub use record::{HostRecord, MountRecord, TaskRecord};
 pub use restore::{RestoreError, RestoreSpec, Restored, may_be_link};
+pub use room::CopyRoom;
+pub(crate) use setback::Setback;

@@ -22,7 +22,7 @@ pub use spawn::SpawnError;
 pub use spawn::check_privilege;
 pub use spec::JobSpec;
 
-use crate::cut::{DumpOptions, KnownCopies};
+use crate::cut::{DumpOptions, KnownCopies, Setback};
 use crate::files::{self, Tracker, Written};
 use crate::init::instructions::{STATUS, WINDOW};
 use crate::memory;
@@ -57,10 +57,12 @@ pub struct Job {
     discard_output: AtomicBool,
     /// Held by whoever has the job stopped.
     pub(crate) cutting: Mutex<()>,
-    /// Memory cannot be left out of its dumps.
-    pub(crate) is_dumped_whole: AtomicBool,
-    /// Its processes cannot be copied.
-    pub(crate) is_never_forked: Arc<AtomicBool>,
+    /// Leaving memory out of its dumps.
+    pub(crate) leaving_out: Setback,
+    /// Keeping from CRIU that there is such memory.
+    pub(crate) withholding: Setback,
+    /// Copying its processes.
+    pub(crate) forking: Arc<Setback>,
     /// Those in its namespace that are copies of others.
     pub(crate) copies: KnownCopies,
 }
@@ -80,8 +82,9 @@ impl Job {
             ending: Mutex::new(None),
             discard_output: AtomicBool::new(false),
             cutting: Mutex::new(()),
-            is_dumped_whole: AtomicBool::new(false),
-            is_never_forked: Arc::default(),
+            leaving_out: Setback::default(),
+            withholding: Setback::default(),
+            forking: Arc::default(),
             copies: KnownCopies::default(),
         })
     }

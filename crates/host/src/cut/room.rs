@@ -1,0 +1,231 @@
+//! Room for copies of memory that belongs to other processes.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::several::each;
+use crate::tasks::OuterPid;
+
+/// What one system call copies: small enough that all threads have something to do, and no more ranges than it takes.
+const PART_BYTES: usize = 8 << 20;
+const PART_RANGES: usize = 512;
+/// What one thread makes of the room at a time.
+const POPULATED: usize = 64 << 20;
+
+/// What one system call copies.
+struct Part {
+    process: OuterPid,
+    from: Vec<libc::iovec>,
+    to: Range<usize>,
+}
+
+// SAFETY: the addresses are another process's; nobody follows them here.
+unsafe impl Sync for Part {}
+
+/// What is to be copied, side by side.
+#[derive(Default)]
+pub(super) struct Parts {
+    all: Vec<Part>,
+    end: usize,
+}
+
+impl Parts {
+    /// Adds a range of a process; answers where it is to be.
+    pub(super) fn add(&mut self, process: OuterPid, range: Range<u64>) -> Range<usize> {
+        let (begin, mut at) = (self.end, range.start);
+        while at < range.end {
+            let is_open = self.all.last().is_some_and(|part| {
+                part.process == process && part.from.len() < PART_RANGES && part.to.len() < PART_BYTES
+            });
+            if !is_open {
+                self.all.push(Part { process, from: Vec::new(), to: self.end..self.end });
+            }
+            let Some(part) = self.all.last_mut() else { break };
+            let bytes = ((range.end - at) as usize).min(PART_BYTES - part.to.len());
+            part.from.push(libc::iovec { iov_base: at as *mut c_void, iov_len: bytes });
+            at += bytes as u64;
+            self.end += bytes;
+            part.to.end = self.end;
+        }
+        begin..self.end
+    }
+
+    /// All of it, in `room`, or another one where that is too small.
+    pub(super) fn copied_to(self, room: Option<CopyRoom>) -> io::Result<CopyRoom> {
+        let mut room = match room {
+            Some(room) if self.end <= room.bytes => room,
+            _ => CopyRoom::new(self.end)?,
+        };
+        room.fill(&self.all)?;
+        Ok(room)
+    }
+}
+
+/// Memory of this process for a job's.
+#[derive(Debug)]
+pub struct CopyRoom {
+    base: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to the value alone, has no ties to a thread, and is written by `fill` only, which has it to itself.
+unsafe impl Send for CopyRoom {}
+// SAFETY: the same.
+unsafe impl Sync for CopyRoom {}
+
+impl CopyRoom {
+    /// CopyRoom for so many bytes, which takes no memory yet.
+    pub(super) fn new(bytes: usize) -> io::Result<Self> {
+        if bytes == 0 {
+            return Ok(Self { base: std::ptr::null_mut(), bytes });
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, wherever there is room.
+        let base = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }?;
+        // SAFETY: a mapping of our own; what is in it does not change. It is only quicker.
+        let _ = unsafe { madvise(base, bytes, Advice::LinuxHugepage) };
+        Ok(Self { base, bytes })
+    }
+
+    /// Has the memory made, which takes longer than to fill it.
+    pub(super) fn populate(&self) {
+        let pieces: Vec<usize> = (0..self.bytes).step_by(POPULATED).collect();
+        each(&pieces, |at| {
+            let bytes = POPULATED.min(self.bytes - at);
+            // SAFETY: within the mapping, which is ours; what is in it does not change. What is not made now is made when it is filled.
+            let _ =
+                unsafe { madvise(self.base.cast::<u8>().add(*at).cast(), bytes, Advice::LinuxPopulateWrite) };
+            Ok(())
+        })
+        .unwrap_or_default();
+    }
+
+    /// Copies all parts, which have places of their own.
+    fn fill(&mut self, parts: &[Part]) -> io::Result<()> {
+        let room = &*self;
+        each(parts, |part| {
+            let mut from = part.from.clone();
+            let mut done = 0;
+            while done < part.to.len() {
+                // SAFETY: `copied_to` has seen that the room is as large as all parts, each of which has a place of its own there.
+                let to = unsafe { room.base.cast::<u8>().add(part.to.start + done) };
+                let to = libc::iovec { iov_base: to.cast(), iov_len: part.to.len() - done };
+                // SAFETY: as many bytes of the room are left for this part, and nobody else's.
+                let read = unsafe { read_into(to, part.process, &from) }?;
+                done += read;
+                skip(&mut from, read);
+            }
+            Ok(())
+        })
+    }
+
+    /// What lies there; nothing where that is not inside.
+    pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
+        let inside = range.start <= range.end && range.end <= self.bytes;
+        if !inside || range.is_empty() {
+            return &[];
+        }
+        // SAFETY: within the mapping, which nobody writes as long as it is borrowed.
+        unsafe { std::slice::from_raw_parts(self.base.cast::<u8>().add(range.start), range.len()) }
+    }
+}
+
+impl Drop for CopyRoom {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: the mapping is ours, and nobody has borrowed it.
+            let _ = unsafe { munmap(self.base, self.bytes) };
+        }
+    }
+}
+
+/// Reads memory of a process, as much as goes at once: at least a byte.
+///
+/// # Safety
+/// `to` may be written.
+unsafe fn read_into(to: libc::iovec, process: OuterPid, from: &[libc::iovec]) -> io::Result<usize> {
+    let count = from.len() as libc::c_ulong;
+    // SAFETY: what is written is `to`; the other addresses are the other process's.
+    let mut read = unsafe { libc::process_vm_readv(process.0, &raw const to, 1, from.as_ptr(), count, 0) };
+    if read < 0
+        && io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
+        && let Some(first) = from.first()
+    {
+        // What the process itself may not read.
+        let memory = File::open(format!("/proc/{process}/mem"))?;
+        let bytes = first.iov_len.min(to.iov_len);
+        // SAFETY: no more than `to` has.
+        read = unsafe { libc::pread(memory.as_raw_fd(), to.iov_base, bytes, first.iov_base as libc::off_t) };
+    }
+    match usize::try_from(read) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(read) => Ok(read),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Takes so many bytes off the front of the ranges.
+fn skip(ranges: &mut Vec<libc::iovec>, mut bytes: usize) {
+    let whole = ranges.iter().take_while(|range| {
+        let is_whole = range.iov_len <= bytes;
+        bytes -= if is_whole { range.iov_len } else { 0 };
+        is_whole
+    });
+    let whole = whole.count();
+    ranges.drain(..whole);
+    if let Some(first) = ranges.first_mut() {
+        first.iov_base = first.iov_base.wrapping_byte_add(bytes);
+        first.iov_len -= bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::criu::pagemap::PAGE;
+
+    #[test]
+    fn ranges_are_skipped_whole_and_in_part() {
+        let range = |at: usize, bytes| libc::iovec { iov_base: at as *mut c_void, iov_len: bytes };
+        let skipped = |bytes| {
+            let mut ranges = vec![range(0x1000, 10), range(0x2000, 20), range(0x3000, 30)];
+            skip(&mut ranges, bytes);
+            ranges.iter().map(|range| (range.iov_base as usize, range.iov_len)).collect::<Vec<_>>()
+        };
+        assert_eq!(skipped(0), [(0x1000, 10), (0x2000, 20), (0x3000, 30)]);
+        assert_eq!(skipped(4), [(0x1004, 6), (0x2000, 20), (0x3000, 30)]);
+        assert_eq!(skipped(10), [(0x2000, 20), (0x3000, 30)]);
+        assert_eq!(skipped(35), [(0x3005, 25)]);
+        assert_eq!(skipped(60), []);
+    }
+
+    #[test]
+    fn memory_that_its_process_may_not_read_is_read_all_the_same() {
+        let page = PAGE as usize;
+        let theirs = CopyRoom::new(3 * page).unwrap();
+        for number in 0..3 {
+            // SAFETY: within the mapping, of which nobody else knows.
+            unsafe { theirs.base.cast::<u8>().add(number * page).write_bytes(number as u8 + 1, page) };
+        }
+        let forbidden = theirs.base.wrapping_byte_add(page);
+        // SAFETY: a page of the same.
+        unsafe { rustix::mm::mprotect(forbidden, page, rustix::mm::MprotectFlags::empty()) }.unwrap();
+        let mut parts = Parts::default();
+        let base = theirs.base as u64;
+        parts.add(OuterPid(std::process::id() as i32), base..base + 3 * PAGE);
+        let mut room = CopyRoom::new(parts.end).unwrap();
+        room.fill(&parts.all).unwrap();
+        for number in 0..3 {
+            let read = room.slice(number * page..(number + 1) * page);
+            assert!(read.iter().all(|byte| *byte == number as u8 + 1), "{number}");
+        }
+    }
+}
