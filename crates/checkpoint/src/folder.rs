@@ -92,10 +92,10 @@ pub fn save(
     writer: &ChunkWriter,
     name: impl Fn(RawPath) -> ObjectKind,
 ) -> Result<u64, Failure> {
-    save_with(dir, entries, writer, name, |_| Ok(None::<io::Empty>))
+    save_with(dir, entries, writer, name, |_| Ok(None::<(io::Empty, Vec<u64>)>))
 }
 
-/// The same, but for the files of which `content` gives other bytes than are in them.
+/// The same, but for the files of which `content` gives other bytes than are in them, and how long the chunks of those are.
 ///
 /// # Errors
 /// When a file cannot be read or the store cannot take it.
@@ -104,7 +104,7 @@ pub fn save_with<C: io::Read>(
     entries: &[Entry],
     writer: &ChunkWriter,
     name: impl Fn(RawPath) -> ObjectKind,
-    content: impl Fn(&Path) -> io::Result<Option<C>>,
+    content: impl Fn(&Path) -> io::Result<Option<(C, Vec<u64>)>>,
 ) -> Result<u64, Failure> {
     let unreadable =
         |path: &Path, error: io::Error| Failure::of(format_args!("cannot read {}", path.display()), &error);
@@ -117,7 +117,7 @@ pub fn save_with<C: io::Read>(
         let content = content(&entry.path).map_err(|error| unreadable(&full, error))?;
         let mut object = writer.object(name(RawPath::from(entry.path.as_os_str())));
         let written = match content {
-            Some(content) => object.copy_from(content),
+            Some((content, chunks)) => object.copy_in_chunks(content, &chunks),
             None => {
                 let file = File::open(&full).map_err(|error| unreadable(&full, error))?;
                 object.copy_file(&file)

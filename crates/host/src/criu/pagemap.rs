@@ -47,6 +47,13 @@ pub(crate) struct Run {
     pub(crate) left_out: bool,
 }
 
+impl Run {
+    /// Where they are, and where they end.
+    pub(crate) fn addresses(&self) -> Range<u64> {
+        self.address..self.address + self.bytes
+    }
+}
+
 /// An image of this kind.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Pagemap {

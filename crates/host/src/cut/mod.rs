@@ -1,5 +1,6 @@
 //! The host half of a checkpoint and of a restart.
 
+mod chunks;
 mod copies;
 mod dump;
 mod private;

@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::chunks::chunks;
 use super::copies::Copy;
 use super::dump::MemoryWay;
 use super::room::{CopyRoom, Parts};
@@ -23,8 +24,7 @@ use crate::tasks::{InnerPid, OuterPid, Task};
 /// Bytes that belong into files of CRIU's images.
 #[derive(Debug)]
 pub struct PrivateMemory {
-    /// Of each file of pages what it is made of, in order.
-    files: BTreeMap<String, Vec<Piece>>,
+    files: BTreeMap<String, Pages>,
     /// What the pieces that are left lie in.
     copies: BTreeMap<OuterPid, Copy>,
     rooms: Vec<CopyRoom>,
@@ -33,6 +33,15 @@ pub struct PrivateMemory {
     withheld: u64,
     /// To be told when a copy has not what it should have.
     forking: Arc<Setback>,
+}
+
+/// A file of pages.
+#[derive(Debug)]
+struct Pages {
+    /// What it is made of, in order.
+    pieces: Vec<Piece>,
+    /// How long the chunks are that it is stored in.
+    chunks: Vec<u64>,
 }
 
 /// A part of a file of pages.
@@ -88,7 +97,7 @@ impl PrivateMemory {
                 continue;
             }
             bytes += left_out;
-            files.insert(pagemap.pages_file(), pieces(&pagemap, task.outer));
+            files.insert(pagemap.pages_file(), Pages::of(&pagemap, task.outer));
             fs::write(entry.path(), pagemap.completed())?;
         }
         if found < withheld.len() {
@@ -125,8 +134,8 @@ impl PrivateMemory {
         choose: impl Fn(OuterPid, Range<u64>) -> Vec<(Range<u64>, bool)>,
     ) -> io::Result<()> {
         let (number, mut parts) = (self.rooms.len(), Parts::default());
-        for pieces in self.files.values_mut() {
-            *pieces = std::mem::take(pieces)
+        for pages in self.files.values_mut() {
+            pages.pieces = std::mem::take(&mut pages.pieces)
                 .into_iter()
                 .flat_map(|piece| match piece {
                     Piece::Left(process, range) => choose(process, range)
@@ -150,7 +159,7 @@ impl PrivateMemory {
         copies: BTreeMap<OuterPid, Copy>,
         forking: &Arc<Setback>,
     ) -> io::Result<()> {
-        let left = self.files.values().flatten().filter_map(|piece| match piece {
+        let left = self.pieces().filter_map(|piece| match piece {
             Piece::Left(process, _) => Some(process),
             _ => None,
         });
@@ -160,6 +169,10 @@ impl PrivateMemory {
         self.copies = copies;
         self.forking = Arc::clone(forking);
         Ok(())
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.files.values().flat_map(|pages| &pages.pieces)
     }
 
     /// How many bytes are not in the images.
@@ -177,21 +190,22 @@ impl PrivateMemory {
     /// How many of them are in copies of the processes; the others were copied while these stood still.
     #[must_use]
     pub fn forked(&self) -> u64 {
-        let left = self.files.values().flatten().map(|piece| match piece {
+        let left = self.pieces().map(|piece| match piece {
             Piece::Left(_, range) => range.end - range.start,
             _ => 0,
         });
         left.sum()
     }
 
-    /// The content of a file of CRIU's `images`; `None` of one in which all is written.
+    /// The content of a file of CRIU's `images`, and how long the chunks are that it is to be stored in; `None` of one in which all is written.
     ///
     /// # Errors
     /// Those of opening it.
-    pub fn content(&self, images: &Path, name: &Path) -> io::Result<Option<impl Read + use<'_>>> {
-        let Some(pieces) = name.to_str().and_then(|name| self.files.get(name)) else { return Ok(None) };
+    pub fn content(&self, images: &Path, name: &Path) -> io::Result<Option<(impl Read + use<'_>, Vec<u64>)>> {
+        let Some(pages) = name.to_str().and_then(|name| self.files.get(name)) else { return Ok(None) };
         let file = File::open(images.join(name))?;
-        Ok(Some(Content { memory: self, file, left: pieces.clone().into() }))
+        let content = Content { memory: self, file, left: pages.pieces.clone().into() };
+        Ok(Some((content, pages.chunks.clone())))
     }
 }
 
@@ -204,18 +218,23 @@ fn damaged(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{} is damaged", path.display()))
 }
 
-/// What a process's file of pages is made of.
-fn pieces(pagemap: &Pagemap, process: OuterPid) -> Vec<Piece> {
-    let mut written = 0;
-    let of = |run: Run| {
-        if run.left_out {
-            return Piece::Left(process, run.address..run.address + run.bytes);
+impl Pages {
+    /// Those of a process.
+    fn of(pagemap: &Pagemap, process: OuterPid) -> Self {
+        let mut written = 0;
+        let piece = |run: Run| {
+            if run.left_out {
+                return Piece::Left(process, run.addresses());
+            }
+            let before = written;
+            written += run.bytes;
+            Piece::Written(before..written)
+        };
+        Self {
+            pieces: pagemap.runs().map(piece).collect(),
+            chunks: chunks(pagemap.runs().map(|run| run.addresses())),
         }
-        let before = written;
-        written += run.bytes;
-        Piece::Written(before..written)
-    };
-    pagemap.runs().map(of).collect()
+    }
 }
 
 /// The parts of `range`, and whether each lies in one of the `unlike`, which are in order.

@@ -123,6 +123,22 @@ impl<'a> ObjectWriter<'a> {
         }
     }
 
+    /// Adds what `source` gives, cut into chunks of these lengths, of which none is longer than a chunk can be. Says how many bytes that was.
+    ///
+    /// # Errors
+    /// [`WriteError::Source`], also where there is less or more, and whatever went wrong with the writer.
+    pub fn copy_in_chunks(&mut self, mut source: impl Read, lengths: &[u64]) -> Result<u64, WriteError> {
+        let begin = self.position;
+        for len in lengths {
+            self.fill(*len, |_, room| source.read_exact(room))?;
+            self.submit()?;
+        }
+        match source.read(&mut [0]).map_err(|error| self.source(error))? {
+            0 => Ok(self.position - begin),
+            _ => Err(self.source(io::Error::other("it is longer than was said"))),
+        }
+    }
+
     /// Adds a file's content, from its start to its end; its holes are not read. The file's offset is moved.
     ///
     /// # Errors

@@ -82,6 +82,35 @@ fn what_the_store_has_is_taken_without_its_bytes() {
 }
 
 #[test]
+fn what_comes_before_moves_no_chunk_that_is_cut_where_it_was() {
+    let store = Store::open_or_create_media(Arc::new(Sim::default())).unwrap();
+    let publish = |bytes: &[u8], lengths: &[u64]| {
+        let draft = store.begin().unwrap();
+        let writer = draft.writer(&WriteOptions::default()).unwrap();
+        let mut object = writer.object(file("pages"));
+        assert!(object.copy_in_chunks(bytes, lengths).unwrap() == bytes.len() as u64);
+        object.finish().unwrap();
+        let image = draft.publish(Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap();
+        assert!(store.verify(&image.id, &mut |_| {}).unwrap().ok);
+        assert!(
+            store.open_image(&image.id).unwrap().read_to_vec(&file("pages"), bytes.len()).unwrap() == bytes
+        );
+        image.stored.new
+    };
+    let (before, more) = (noise(1, CHUNK_SIZE + 9000), noise(2, 700));
+    let lengths = [5000, CHUNK_SIZE as u64, 4000];
+    assert_eq!(publish(&before, &lengths), before.len() as u64);
+    let after = [&more[..], &before].concat();
+    assert_eq!(publish(&after, &[700, 5000, CHUNK_SIZE as u64, 4000]), 700);
+    let draft = store.begin().unwrap();
+    let writer = draft.writer(&WriteOptions::default()).unwrap();
+    for lengths in [&[100][..], &[700, 1]] {
+        let mut object = writer.object(file("pages"));
+        assert!(object.copy_in_chunks(&more[..], lengths).is_err(), "{lengths:?} are not all");
+    }
+}
+
+#[test]
 fn what_is_written_ahead_is_found_later_and_counts_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("library");
