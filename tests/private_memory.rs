@@ -1,12 +1,12 @@
 //! How the processes' own memory comes into an image. That it is that of the cut the guest itself tells, in every scenario.
 #![allow(clippy::unwrap_used)]
 
-use dormouse_tests::Stage;
+use dormouse_tests::{Stage, first_line};
 use serde_json::Value;
 use std::process::Command;
 use testkit::job::Job;
 use testkit::outcome::Exit;
-use testkit::place::After;
+use testkit::place::{After, Place};
 
 /// A job of some seconds, which changes 16 MiB and more again and again in two processes.
 const ARGS: [&str; 2] = ["16000", "8"];
@@ -23,6 +23,60 @@ fn guests(stage: &Stage, job: &Job) -> usize {
     let comm = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let all = stage.place().processes(job).unwrap();
     all.iter().filter(|pid| comm(pid).trim_end() == "private_memory").count()
+}
+
+/// Shadow pages come with terabytes of private addresses, in which nothing is.
+#[test]
+fn it_is_forked_beside_shadow_pages_too() {
+    let stage = Stage::new("shadow").unwrap();
+    let place = Place { shadow: true, ..stage.place() };
+    let args = ["8000", "8"].map(str::to_owned);
+    let run = place.run_command(&stage.guest("private_memory"), &args);
+    let job = first_line(Job::start(run).unwrap()).unwrap();
+    let said = take(place.checkpoint_command(After::LeaveRunning));
+    assert!(said["private_forked"].as_u64().unwrap() > 12 << 20 || !scans(), "{said}");
+    job.finish().unwrap();
+    let restarted = place.restart(&stage.images().unwrap()[0]).unwrap().finish().unwrap();
+    assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
+}
+
+/// Huge pages of the machine's, as many as this and as there were, as long as this lives.
+struct HugePages(String);
+
+impl HugePages {
+    const FILE: &str = "/proc/sys/vm/nr_hugepages";
+
+    /// None where there can be no more.
+    fn more(count: u32) -> Option<Self> {
+        let read = || std::fs::read_to_string(Self::FILE).ok()?.trim().parse::<u32>().ok();
+        let before = read()?;
+        std::fs::write(Self::FILE, (before + count).to_string()).ok()?;
+        let more = Self(before.to_string());
+        (read()? >= before + count).then_some(more)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::FILE, &self.0);
+    }
+}
+
+#[test]
+fn awkward_processes_have_theirs_after_a_restart() {
+    // For the guest, and for the one that is restarted.
+    let huge_pages = HugePages::more(8);
+    let sorts = [("stopped", true), ("vforked", true), ("huge", false)];
+    for (sort, forks) in sorts.iter().take(if huge_pages.is_some() { 3 } else { 2 }) {
+        let stage = Stage::new(sort).unwrap();
+        let job = stage.started("odd_processes", &[sort, "3"]).unwrap();
+        let said = take(stage.place().checkpoint_command(After::LeaveRunning));
+        assert_eq!(said["private_forked"].as_u64().unwrap() > 8 << 20, *forks, "{sort}: {said}");
+        assert_eq!(job.finish().unwrap().exit, Exit::Code(0), "{sort}");
+        let image = &stage.images().unwrap()[0];
+        let restarted = stage.place().restart(image).unwrap().finish().unwrap();
+        assert_eq!(restarted.exit, Exit::Code(0), "{sort}: {}", String::from_utf8_lossy(&restarted.stdout));
+    }
 }
 
 /// Whether this kernel tells which pages a process has (`PAGEMAP_SCAN`, Linux 6.7), so that CRIU need not hear of them.

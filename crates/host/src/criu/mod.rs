@@ -2,7 +2,7 @@
 
 pub(crate) mod log;
 pub(crate) mod mounts;
-pub(crate) mod pagemap;
+pub mod pagemap;
 pub mod probe;
 mod pulse;
 pub(crate) mod rpc;

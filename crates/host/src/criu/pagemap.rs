@@ -1,5 +1,5 @@
 //! Which pages of a process are in CRIU's images (`pagemap-*.img`; CRIU's `images/pagemap.proto`), and which a dump with lazy pages has
-//! left out: those are read from the process itself ([`crate::cut`]), and said to be in the images.
+//! left out, or has not heard of: those are read from the process itself ([`crate::cut`]), and said to be in the images.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use prost::Message;
 /// Two magic numbers.
 const MAGIC: usize = 8;
 /// Bytes of a page.
-pub(crate) const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// CRIU's `PE_LAZY`: may be brought after the process goes on.
 const LAZY: u32 = 1 << 1;
@@ -38,25 +38,26 @@ struct Entry {
 
 /// Pages side by side in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub struct Run {
     /// Where they are.
-    pub(crate) address: u64,
+    pub address: u64,
     /// How many bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Whether they have been left out.
-    pub(crate) left_out: bool,
+    pub left_out: bool,
 }
 
 impl Run {
     /// Where they are, and where they end.
-    pub(crate) fn addresses(&self) -> Range<u64> {
+    #[must_use]
+    pub fn addresses(&self) -> Range<u64> {
         self.address..self.address + self.bytes
     }
 }
 
 /// An image of this kind.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Pagemap {
+pub struct Pagemap {
     magic: Vec<u8>,
     head: Head,
     entries: Vec<Entry>,
@@ -64,7 +65,8 @@ pub(crate) struct Pagemap {
 
 impl Pagemap {
     /// What the image holds; `None` when it is no image, or of something else than one process alone.
-    pub(crate) fn of(image: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn of(image: &[u8]) -> Option<Self> {
         let (magic, rest) = image.split_at_checked(MAGIC)?;
         let (head, mut rest) = message(rest)?;
         let head = Head::decode(head).ok()?;
@@ -80,8 +82,16 @@ impl Pagemap {
     }
 
     /// Adds pages that have been left out and that nobody has noted, in order; `None` when some are noted already.
-    pub(crate) fn with_left_out(mut self, more: &[Range<u64>]) -> Option<Self> {
+    #[must_use]
+    pub fn with_left_out(mut self, more: &[Range<u64>]) -> Option<Self> {
+        if more.is_empty() {
+            return Some(self);
+        }
         let more = more.iter().map(left_out).collect::<Option<Vec<_>>>()?;
+        // The order is that of the pages in their file.
+        if !self.entries.is_sorted_by_key(|entry| entry.address) {
+            return None;
+        }
         self.entries.extend(more);
         self.entries.sort_by_key(|entry| entry.address);
         let mut pairs = self.entries.windows(2);
@@ -90,12 +100,13 @@ impl Pagemap {
     }
 
     /// The name of the file that the pages lie in.
-    pub(crate) fn pages_file(&self) -> String {
+    #[must_use]
+    pub fn pages_file(&self) -> String {
         format!("pages-{}.img", self.head.pages_id)
     }
 
     /// What lies in the file of pages, or is to lie there, in that order.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
         let there = self.entries.iter().filter(|entry| entry.flags() & (LAZY | PRESENT) != 0);
         there.map(|entry| Run {
             address: entry.address,
@@ -105,7 +116,8 @@ impl Pagemap {
     }
 
     /// The image that says that all of it is in the file of pages.
-    pub(crate) fn completed(mut self) -> Vec<u8> {
+    #[must_use]
+    pub fn completed(mut self) -> Vec<u8> {
         for entry in self.entries.iter_mut().filter(|entry| entry.is_left_out()) {
             entry.flags = Some(PRESENT);
         }
@@ -198,6 +210,33 @@ mod tests {
         let pagemap = Pagemap::of(&all).unwrap();
         assert_eq!(pagemap.runs().filter(|run| run.left_out).count(), 0);
         assert_eq!(pagemap.completed(), all);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn anything_is_refused_or_completed(
+            entries in proptest::collection::vec(
+                (0..1u64 << 48, 0..9u32, proptest::option::of(0..16u32), proptest::option::of(0..1u64 << 53)),
+                0..20,
+            ),
+            cut in 0..400usize,
+        ) {
+            let entry = |(address, compat_pages, flags, pages)| {
+                Entry { address, compat_pages, in_parent: None, flags, pages }
+            };
+            let mut bytes = image(&entries.into_iter().map(entry).collect::<Vec<_>>());
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            check(&bytes);
+        }
+    }
+
+    /// The property of the fuzz target.
+    fn check(bytes: &[u8]) {
+        let Some(pagemap) = Pagemap::of(bytes) else { return };
+        let before: Vec<_> = pagemap.runs().map(|run| (run.address, run.bytes)).collect();
+        let again = Pagemap::of(&pagemap.completed()).unwrap();
+        assert!(again.runs().all(|run| !run.left_out));
+        assert_eq!(again.runs().map(|run| (run.address, run.bytes)).collect::<Vec<_>>(), before);
     }
 
     #[test]

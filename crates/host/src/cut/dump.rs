@@ -407,7 +407,10 @@ fn lost_input(file: &SharedFile) -> String {
 fn explain(log: &LogExcerpt) -> Option<&'static str> {
     const SOCKETS: &str = "it cannot dump sockets on this kernel (Linux 6.16 and newer need CRIU 4.2); install a newer CRIU or set \
                            DORMOUSE_CRIU";
-    log.mentions("Can't get 1:16 opt").then_some(SOCKETS)
+    const UNSTOPPABLE: &str = "one of its processes cannot be stopped: it waits for the end of a child that it has made with vfork, or for something \
+                               in the kernel; try again later";
+    let known = [("Can't get 1:16 opt", SOCKETS), ("Unseizable non-zombie", UNSTOPPABLE)];
+    known.into_iter().find(|(said, _)| log.mentions(said)).map(|(_, why)| why)
 }
 
 impl Frozen<'_> {
@@ -574,5 +577,13 @@ mod tests {
         let log = LogExcerpt(vec!["(00.01) Error (criu/sockets.c:1): Can't get 1:16 opt: bad".into()]);
         assert!(explain(&log).is_some_and(|text| text.contains("cannot dump sockets on this kernel")));
         assert_eq!(explain(&LogExcerpt::default()), None);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_stopped_is_explained() {
+        let log = LogExcerpt(vec![
+            "Error (compel/src/lib/infect.c:262): Unseizable non-zombie 7 found, state D".into(),
+        ]);
+        assert!(explain(&log).is_some_and(|text| text.contains("vfork")));
     }
 }
