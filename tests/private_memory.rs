@@ -5,6 +5,7 @@ use dormouse_tests::{Stage, first_line};
 use serde_json::Value;
 use std::process::Command;
 use testkit::job::Job;
+use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Place};
 
@@ -29,7 +30,7 @@ fn guests(stage: &Stage, job: &Job) -> usize {
 #[test]
 fn it_is_forked_beside_shadow_pages_too() {
     let stage = Stage::new("shadow").unwrap();
-    let place = Place { shadow: true, ..stage.place() };
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
     let args = ["8000", "8"].map(str::to_owned);
     let run = place.run_command(&stage.guest("private_memory"), &args);
     let job = first_line(Job::start(run).unwrap()).unwrap();
