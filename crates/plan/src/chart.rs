@@ -213,7 +213,7 @@ fn bars(picture: &mut Picture, end: Nanos, outcomes: &[Outcome]) {
     let shown: Vec<f64> = times.collect();
     let least = shown.iter().copied().fold(f64::INFINITY, f64::min);
     let longest = shown.iter().copied().fold(end.seconds(), f64::max).min(least.max(end.seconds()) * 3.0);
-    let room = PLOT - 330.0;
+    let room = PLOT - 340.0;
     let scale = |seconds: f64| (room * seconds / longest).min(room);
     for each in outcomes {
         let y = picture.bottom;
@@ -230,7 +230,7 @@ fn bars(picture: &mut Picture, end: Nanos, outcomes: &[Outcome]) {
             None => "not one run was done".to_owned(),
         };
         let width = if each.given_up > 0 { room } else { each.mean_s.map_or(room, scale) };
-        picture.rectangle((LEFT, y), (width, 20.0), "l", &told);
+        picture.rectangle((LEFT, y), (width, 20.0), "b", &told);
         picture.text(LEFT + width + 10.0, y + 15.0, "s", &told);
         picture.bottom += BAR;
     }
