@@ -109,7 +109,7 @@ impl ChunkWriter {
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
         let threads = options.threads.max(1);
         let map = ChunkMap::load(store)?;
-        let all = map.usable(store);
+        let all = map.usable(store)?;
         let unread = if options.reread { all.clone() } else { HashSet::new() };
         let shared = Arc::new(Shared {
             known: Mutex::new(Known { all, ahead: HashSet::new(), unread }),

@@ -5,6 +5,7 @@ mod crash;
 mod directory;
 mod finding;
 mod golden;
+mod object_storage;
 mod pipeline;
 mod removing;
 mod support;
