@@ -5,6 +5,7 @@ mod crashes;
 mod endings;
 mod gate;
 mod leftovers;
+mod object_storage;
 mod private_memory;
 mod refusals;
 mod regular;

@@ -26,5 +26,5 @@ mod work;
 pub use error::{Chain, Failure, Kind};
 pub use interrupt::Preparing;
 pub use regular::Regularly;
-pub use stores::{check_store, find_image, open_store, prune_images, remove_images};
+pub use stores::{check_store, existing_store, find_image, open_store, prune_images, remove_images};
 pub use way_back::quoted;
