@@ -286,6 +286,17 @@ fn a_late_stand_in_does_no_harm() {
     assert_sample(&store.open_image(&image).unwrap(), 1);
 }
 
+#[test]
+fn a_lock_is_for_one() {
+    let server = Server::start().unwrap();
+    store(&server, "");
+    let (one, other) = (medium(&server, ""), medium(&server, ""));
+    let held = one.lock("tmp/0/lock", true).unwrap().unwrap();
+    assert!(other.lock("tmp/0/lock", true).unwrap().is_none());
+    drop(held);
+    assert!(other.lock("tmp/0/lock", true).unwrap().is_some());
+}
+
 /// Two checkpoint, one removes, at once, without knowing of each other.
 #[test]
 fn writers_and_a_remover_share_a_bucket() {

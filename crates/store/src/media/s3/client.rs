@@ -12,8 +12,8 @@ use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientConfigKey, Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutPayload,
-    RetryConfig,
+    BackoffConfig, ClientConfigKey, Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode,
+    PutPayload, RetryConfig,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -126,6 +126,18 @@ impl Client {
     pub(super) fn put(&self, path: &str, bytes: Vec<u8>) -> io::Result<()> {
         let key = self.key(path);
         self.ask(self.s3.put(&key, PutPayload::from(bytes))).map(drop)
+    }
+
+    /// [`Client::put`] of an object that is not there yet, with bytes that nobody else writes. Whether it was not there.
+    pub(super) fn put_new(&self, path: &str, bytes: Vec<u8>) -> io::Result<bool> {
+        let key = self.key(path);
+        let put = self.s3.put_opts(&key, PutPayload::from(bytes.clone()), PutMode::Create.into());
+        match self.wait(put)? {
+            Ok(_) => Ok(true),
+            // If only the answer was lost, a second try finds what the first has written.
+            Err(Error::AlreadyExists { .. }) => Ok(self.get_range(path, 0..MOST_ID)?.0 == bytes),
+            Err(error) => Err(failure(error)),
+        }
     }
 
     /// [`Client::put`] for a task that does it again and again. It does not keep the client.

@@ -23,6 +23,7 @@ use read::Object;
 use upload::Upload;
 
 use super::{Media, MediaFile, MediaLock, MediaRead};
+use crate::store::random_id;
 use crate::{MediaError, OpenError, layout};
 
 /// How patient requests and leases are, and how large parts.
@@ -205,7 +206,9 @@ impl Media for S3 {
             return Ok(self.leases.exclusive(path)?.map(|lease| Box::new(lease) as MediaLock));
         }
         if create {
-            return Ok(Some(Box::new(Lease::take(&self.leases, path.to_owned())?)));
+            let first = self.client.put_new(path, random_id()?.to_vec())?;
+            let take = || Lease::take(&self.leases, path.to_owned());
+            return Ok(first.then(take).transpose()?.map(|lease| Box::new(lease) as MediaLock));
         }
         // Whoever finds it ended may do as if it were his: so may others, and all do the same.
         Ok(self.leases.has_ended(path)?.then(|| Box::new(()) as MediaLock))
