@@ -6,6 +6,7 @@ mod endings;
 mod gate;
 mod lazy;
 mod leftovers;
+mod object_storage;
 mod private_memory;
 mod refusals;
 mod regular;

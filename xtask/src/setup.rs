@@ -1,7 +1,7 @@
 //! `cargo xtask setup`: installs or unpacks what a machine lacks.
 //!
 //! Compilers come from the distribution's packages; the CUDA compiler, CRIU and zig go into a private prefix and
-//! leave the machine as it is. Every step is skipped, quickly, when it has been done.
+//! leave the machine as it is, and so does the server that tests of object storage talk to. Every step is skipped, quickly, when it has been done.
 
 mod apt;
 mod stubs;
@@ -20,6 +20,7 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     let _lock = lock(workspace)?;
     compilers()?;
     cuda_compiler(workspace)?;
+    s3_server(workspace)?;
     crate::criu::install(&workspace.criu())
 }
 
@@ -36,6 +37,7 @@ pub fn bundle(workspace: &Workspace) -> anyhow::Result<()> {
     Ok(())
 }
 
+const S3_WHEELS: &str = include_str!("../requirements/s3.txt");
 const CUDA_WHEELS: &str = include_str!("../requirements/cuda.txt");
 const ZIG_WHEELS: &str = include_str!("../requirements/zig.txt");
 
@@ -47,6 +49,16 @@ fn lock(workspace: &Workspace) -> anyhow::Result<File> {
     let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
     file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
     Ok(file)
+}
+
+/// An S3-compatible server, for tests. Python itself is there or comes with the unpacking.
+fn s3_server(workspace: &Workspace) -> anyhow::Result<()> {
+    let prefix = workspace.s3();
+    if !wheels::up_to_date(&prefix, S3_WHEELS) {
+        step("unpacking an S3-compatible server");
+        wheels::unpack(S3_WHEELS, &prefix, "")?;
+    }
+    Ok(())
 }
 
 /// The host's C and C++ compilers, which the CUDA compiler and some crates call.

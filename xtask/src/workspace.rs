@@ -39,6 +39,11 @@ impl Workspace {
         self.prefix().join("zig")
     }
 
+    /// The S3-compatible server that tests start.
+    pub fn s3(&self) -> PathBuf {
+        self.prefix().join("s3")
+    }
+
     /// The CRIU that set-up installed, where the machine's own did not do.
     pub fn criu(&self) -> PathBuf {
         self.prefix().join("criu")

@@ -1,12 +1,13 @@
 //! What is asked of a running job's supervisor, and how it answers: one JSON object a line over `admin.sock`.
 
 use crate::error::{Failure, Kind};
-use image::{Compress, RawPath};
+use image::Compress;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+use store::Location;
 
 /// The longest line either side reads.
 const LINE_MAX: u64 = 1 << 20;
@@ -38,9 +39,9 @@ pub struct CheckpointOptions {
     /// Read all device memory, also what its hash says has not changed since the last checkpoint.
     #[serde(default)]
     pub paranoid: bool,
-    /// The folder of the store, absolute; without one, the job's own.
+    /// The store, a folder by its absolute path; without one, the job's own.
     #[serde(default)]
-    pub store: Option<RawPath>,
+    pub store: Option<Location>,
 }
 
 impl Default for CheckpointOptions {

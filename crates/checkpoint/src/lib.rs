@@ -29,6 +29,7 @@ pub use folder::read_failure;
 pub use interrupt::Preparing;
 pub use regular::Regularly;
 pub use stores::{
-    check_store, copy_failure, find_image, open_or_create_store, open_store, prune_images, remove_images,
+    check_store, copy_failure, existing_store, find_image, open_or_create_store, open_store, prune_images,
+    remove_images,
 };
 pub use way_back::quoted;

@@ -26,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::Store;
+use store::{Location, Store};
 
 /// CRIU's log holds its warnings.
 const CRIU_LOG_LEVEL: i32 = 2;
@@ -49,7 +49,7 @@ impl Restart {
     ///
     /// # Errors
     /// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when it is of another architecture or a newer Dormouse.
-    pub fn open(store: &Path, reference: &str) -> Result<Self, Failure> {
+    pub fn open(store: &Location, reference: &str) -> Result<Self, Failure> {
         let store = open_store(store)?;
         let id = crate::find_image(&store, reference)?;
         let image = store.open_image(&id).map_err(read_failure)?;
@@ -255,7 +255,7 @@ impl Restart {
     }
 
     fn restore_sessions(&self, sessions: &Sessions) -> Result<Vec<Session>, Failure> {
-        sessions.restore(&self.record.sessions, &self.store.dir(), &self.image().to_string(), self.lazy)
+        sessions.restore(&self.record.sessions, &self.store.location(), &self.image().to_string(), self.lazy)
     }
 
     /// How many bytes there are to be read for the objects `of` a kind: zeros are not stored.

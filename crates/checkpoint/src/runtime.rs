@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use store::Location;
 
 /// What is known of a running job.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -31,9 +32,8 @@ pub struct JobFacts {
     /// How its managed memory is had.
     #[serde(default)]
     pub managed: Managed,
-    /// The folder of its store.
-    #[serde(with = "host::raw")]
-    pub store: PathBuf,
+    /// Its store.
+    pub store: Location,
     /// The image it was restarted from.
     pub restarted_from: Option<String>,
     /// How much of its device memory is filled, as long as that is not all.
@@ -254,7 +254,7 @@ mod tests {
             command: vec!["true".into()],
             device: "soft".into(),
             managed: Managed::default(),
-            store: "/store".into(),
+            store: Location::Folder("/store".into()),
             restarted_from: None,
             filling: None,
         }

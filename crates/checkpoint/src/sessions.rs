@@ -20,11 +20,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use store::Location;
 use transport::hello::{HelloListener, Pending, Wish};
 
 /// How long a process may take to say what it wants.
@@ -328,13 +329,13 @@ impl Sessions {
     pub fn restore(
         &self,
         records: &[SessionRecord],
-        store: &Path,
+        store: &Location,
         image: &str,
         lazy: bool,
     ) -> Result<Vec<Session>, Failure> {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
         self.next.store(next, Ordering::Relaxed);
-        let start = Start::Restore { store: store.into(), image: image.to_owned(), lazy };
+        let start = Start::Restore { store: store.clone(), image: image.to_owned(), lazy };
         // All take part before one begins: they get from each other what they share.
         let brokers =
             records.iter().map(|record| self.join(record.number, true)).collect::<Result<Vec<_>, _>>()?;

@@ -7,21 +7,39 @@ use rustix::fs::{Access, access};
 use std::fs;
 use std::io;
 use std::path::Path;
-use store::{CopyError, DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Store, WriteError};
+use store::{
+    CopyError, DamagedImage, FindError, Keep, Location, OpenError, Pruned, Removal, Store, WriteError,
+};
 
 /// Opens a store that must be there.
 ///
 /// # Errors
-/// [`Kind::NotFound`] when there is no such folder, else [`Kind::Store`] saying what is wrong with it.
-pub fn open_store(dir: &Path) -> Result<Store, Failure> {
-    if !dir.try_exists().unwrap_or(true) {
-        let message = format!(
-            "there are no images: the store {} does not exist; the first checkpoint makes it",
-            dir.display()
-        );
-        return Err(Failure::new(Kind::NotFound, message));
+/// [`Kind::NotFound`] when there is no such folder, and nothing in the bucket, else [`Kind::Store`] saying what is wrong with it.
+pub fn open_store(at: &Location) -> Result<Store, Failure> {
+    existing_store(at)?.ok_or_else(|| {
+        let message =
+            format!("there are no images: the store {at} does not exist; the first checkpoint makes it");
+        Failure::new(Kind::NotFound, message)
+    })
+}
+
+/// Opens a store, if there is a folder, or anything in the bucket.
+///
+/// # Errors
+/// [`Kind::Store`] saying what is wrong with it.
+pub fn existing_store(at: &Location) -> Result<Option<Store>, Failure> {
+    if at.as_folder().is_some_and(|dir| !dir.try_exists().unwrap_or(true)) {
+        return Ok(None);
     }
-    Store::open(dir).map_err(|error| open_failure(&error))
+    there_or_not(at, at.open())
+}
+
+/// A bucket without a store is like a folder that is not there.
+fn there_or_not(at: &Location, opened: Result<Store, OpenError>) -> Result<Option<Store>, Failure> {
+    match opened {
+        Err(OpenError::NotAStore { .. }) if at.as_folder().is_none() => Ok(None),
+        opened => opened.map(Some).map_err(|error| open_failure(&error)),
+    }
 }
 
 /// A store that cannot be opened, with the kind of failure that it is.
@@ -107,11 +125,13 @@ pub fn copy_failure(error: CopyError) -> Failure {
     }
 }
 
-/// Whether a checkpoint could be written to the store in `dir`, or one be made there. Changes nothing.
+/// Whether a checkpoint could be written to the store at `at`, or one be made there; of a bucket, whether it can be reached and read. Changes
+/// nothing.
 ///
 /// # Errors
-/// [`Kind::Store`] saying what is wrong with the folder.
-pub fn check_store(dir: &Path) -> Result<(), Failure> {
+/// [`Kind::Store`] saying what is wrong with the place.
+pub fn check_store(at: &Location) -> Result<(), Failure> {
+    let Some(dir) = at.as_folder() else { return there_or_not(at, at.open_at_once()).map(drop) };
     let fail = |message: String| Err(Failure::new(Kind::Store, message));
     let (place, missing) = match dir.ancestors().find(|place| place.exists()) {
         Some(place) => (place, place != dir),
@@ -148,9 +168,9 @@ fn first_name(dir: &Path) -> io::Result<Option<String>> {
 /// Opens a store, or creates it where there is none.
 ///
 /// # Errors
-/// [`Kind::Store`] saying what is wrong with the folder.
-pub fn open_or_create_store(dir: &Path) -> Result<Store, Failure> {
-    Store::open_or_create(dir).map_err(|error| open_failure(&error))
+/// [`Kind::Store`] saying what is wrong with the place.
+pub fn open_or_create_store(at: &Location) -> Result<Store, Failure> {
+    at.open_or_create().map_err(|error| open_failure(&error))
 }
 
 #[cfg(test)]
@@ -162,11 +182,12 @@ mod tests {
     fn a_place_for_a_store_is_told_from_one_that_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
+        let check_store = |dir: &Path| check_store(&Location::Folder(dir.to_owned()));
         check_store(&at("to/be/made")).unwrap();
         fs::create_dir(at("empty")).unwrap();
         check_store(&at("empty")).unwrap();
         assert_eq!(fs::read_dir(at("empty")).unwrap().count(), 0);
-        open_or_create_store(&at("store")).unwrap();
+        open_or_create_store(&Location::Folder(at("store"))).unwrap();
         check_store(&at("store")).unwrap();
         fs::create_dir(at("other")).unwrap();
         fs::write(at("other/thing"), "").unwrap();
@@ -184,12 +205,12 @@ mod tests {
     #[test]
     fn a_damaged_config_is_damage_and_its_cure_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let store = open_or_create_store(folder.path()).unwrap();
+        let store = open_or_create_store(&Location::Folder(folder.path().to_owned())).unwrap();
         fs::write(folder.path().join("config"), "").unwrap();
         let failures = [
-            open_store(&store.dir()).unwrap_err(),
-            open_or_create_store(&store.dir()).unwrap_err(),
-            check_store(&store.dir()).unwrap_err(),
+            open_store(&store.location()).unwrap_err(),
+            open_or_create_store(&store.location()).unwrap_err(),
+            check_store(&store.location()).unwrap_err(),
         ];
         for failure in failures {
             assert_eq!(failure.kind, Kind::Damaged);
@@ -201,15 +222,15 @@ mod tests {
         }
         // Which helps.
         let other = tempfile::tempdir().unwrap();
-        open_or_create_store(other.path()).unwrap();
+        open_or_create_store(&Location::Folder(other.path().to_owned())).unwrap();
         fs::copy(other.path().join("config"), folder.path().join("config")).unwrap();
-        open_store(&store.dir()).unwrap();
+        open_store(&store.location()).unwrap();
     }
 
     #[test]
     fn a_store_that_does_not_exist_has_no_images() {
         let folder = tempfile::tempdir().unwrap();
-        let failure = open_store(&folder.path().join("none")).unwrap_err();
+        let failure = open_store(&Location::Folder(folder.path().join("none"))).unwrap_err();
         assert_eq!(failure.kind, Kind::NotFound);
         assert!(failure.message.contains("none does not exist"), "{failure}");
     }

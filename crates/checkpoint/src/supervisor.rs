@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::Store;
+use store::{Location, Store};
 use transport::hello::HelloListener;
 
 /// Folder of the shim on the job's tmpfs.
@@ -60,8 +60,8 @@ pub struct Settings {
     pub device: String,
     /// How managed memory is had.
     pub managed: Managed,
-    /// The folder of its store.
-    pub store: PathBuf,
+    /// Its store.
+    pub store: Location,
     /// Whether it is the one that every command looks in anyway.
     pub store_is_default: bool,
     /// Most memory that rings and pinned memory may take, bytes.
@@ -365,12 +365,12 @@ impl Supervisor {
 
     /// There is a newer image of this job, in `store`.
     pub(crate) fn published(&self, image: ImageId, store: &Store, rehearsed: bool) {
-        let dir = store.dir();
-        let elsewhere = dir != self.facts.store;
+        let at = store.location();
+        let elsewhere = at != self.facts.store;
         // Where it lies elsewhere, the name may mean an older image in the job's own store.
         let is_meant = || store.find(&self.facts.job).is_ok_and(|found| found.is(image));
         let reference = if !elsewhere && is_meant() { self.facts.job.clone() } else { image.short() };
-        let store = (elsewhere || !self.store_is_default).then_some(dir);
+        let store = (elsewhere || !self.store_is_default).then_some(at);
         self.way_back.published(Newest { image, reference, store });
         self.rehearsed.store(rehearsed, Ordering::Relaxed);
     }
@@ -500,7 +500,7 @@ mod tests {
             name,
             device: "soft".into(),
             managed: Managed::default(),
-            store: "/store".into(),
+            store: Location::Folder("/store".into()),
             store_is_default: false,
             shared_memory: 0,
             device_memory: None,

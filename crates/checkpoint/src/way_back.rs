@@ -1,9 +1,9 @@
 //! The way back: how a job is continued that has ended, or cannot go on.
 
 use image::ImageId;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use store::Location;
 
 /// An image, and what `dormouse restart` has to be told to find it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,14 +13,14 @@ pub struct Newest {
     /// Its job's name, where that cannot mean another, else its id or the beginning of it.
     pub reference: String,
     /// Its store, where that is not the one which is looked in anyway.
-    pub store: Option<PathBuf>,
+    pub store: Option<Location>,
 }
 
 impl Newest {
     /// The command that continues it.
     #[must_use]
     pub fn command(&self) -> String {
-        let store = self.store.as_ref().map(|store| format!("--store {} ", quoted(&store.to_string_lossy())));
+        let store = self.store.as_ref().map(|store| format!("--store {} ", quoted(&store.to_string())));
         format!("dormouse restart {}{}", store.unwrap_or_default(), self.reference)
     }
 }
@@ -99,7 +99,11 @@ mod tests {
         way.published(Newest { image, reference: "training".into(), store: None });
         assert_eq!(way.newest().unwrap().command(), "dormouse restart training");
         assert!(way.lose().contains(&image.to_string()));
-        way.published(Newest { image, reference: "07070707".into(), store: Some("/my store/it's".into()) });
+        way.published(Newest {
+            image,
+            reference: "07070707".into(),
+            store: Some(Location::Folder("/my store/it's".into())),
+        });
         assert_eq!(way.newest().unwrap().command(), r"dormouse restart --store '/my store/it'\''s' 07070707");
     }
 }

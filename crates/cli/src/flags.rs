@@ -4,12 +4,13 @@ mod images;
 
 pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use server::memory::Managed;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use store::Location;
 
 /// Put a running CUDA program to sleep; wake it later, elsewhere, on another GPU.
 #[derive(Parser, Debug)]
@@ -137,9 +138,10 @@ pub enum Device {
 /// Which store.
 #[derive(Args, Debug)]
 pub struct Store {
-    /// Folder of the store [default: /var/lib/dormouse for root, else ~/.local/share/dormouse]
-    #[arg(long, value_name = "DIR", env = "DORMOUSE_STORE")]
-    pub store: Option<PathBuf>,
+    /// The store: a folder, or s3://BUCKET/PREFIX in object storage [default: /var/lib/dormouse for root, else
+    /// ~/.local/share/dormouse]
+    #[arg(long, value_name = "PLACE", env = "DORMOUSE_STORE", value_parser = location())]
+    pub store: Option<Location>,
 }
 
 /// `--trace`
@@ -226,9 +228,10 @@ pub struct Checkpoint {
     /// Read all device memory, also what its hash says is as it was at the last checkpoint
     #[arg(long)]
     pub paranoid: bool,
-    /// Folder of the store, for this image [default: the one that the job was started with]
-    #[arg(long, value_name = "DIR")]
-    pub store: Option<PathBuf>,
+    /// The store for this image: a folder, or s3://BUCKET/PREFIX as the job's environment leads there [default: the one
+    /// that the job was started with]
+    #[arg(long, value_name = "PLACE", value_parser = location())]
+    pub store: Option<Location>,
     #[command(flatten)]
     pub json: Json,
 }
@@ -448,6 +451,11 @@ fn managed() -> impl TypedValueParser<Value = Managed> {
         Managed::ALL.iter().find(|(_, name, _)| *name == chosen).map(|(managed, ..)| *managed)
     };
     PossibleValuesParser::new(values).try_map(move |chosen| parse(chosen).ok_or("no such kind"))
+}
+
+/// Where a store is; a folder wherever it is named from.
+fn location() -> impl TypedValueParser<Value = Location> {
+    OsStringValueParser::new().try_map(|text| Location::parse(&text).map(Location::absolute))
 }
 
 /// What can name a job.

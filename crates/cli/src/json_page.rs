@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use store::{Store, WriteOptions};
+use store::{Location, Store, WriteOptions};
 
 const PAGE: &str = include_str!("../../../docs/json.md");
 
@@ -128,7 +128,7 @@ fn images_are_as_documented() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_or_create(folder.path()).unwrap();
     let json = || flags::Json { json: true };
-    let place = || flags::Store { store: Some(folder.path().to_owned()) };
+    let place = || flags::Store { store: Some(Location::Folder(folder.path().to_owned())) };
     let first = publish(&store, manifest(), 1);
     let second = publish(&store, Manifest { parent: Some(first.parse().unwrap()), ..manifest() }, 2);
     let of = |image: &str| flags::Image { image: image.to_owned(), store: place(), json: json() };
@@ -192,6 +192,7 @@ fn images_are_as_documented() {
     check("`dormouse prune`", &[&of_sound_store, &pruned(1)], of_rm);
     let copy = |dry_run| {
         let (from, to) = (folder.path().to_owned(), folder.path().join("other"));
+        let [from, to] = [from, to].map(store::Location::Folder);
         copy::run(&flags::Copy { from, to, images: Vec::new(), job: Vec::new(), dry_run, json: json() })
             .unwrap()
     };
@@ -215,7 +216,7 @@ fn jobs_are_as_documented() {
         command: vec!["train".into()],
         device: "soft".into(),
         managed: server::memory::Managed::default(),
-        store: "/store".into(),
+        store: Location::Folder("/store".into()),
         restarted_from,
         filling,
     };

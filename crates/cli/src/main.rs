@@ -48,7 +48,9 @@ fn main() -> ExitCode {
 /// Warnings and errors by default; `DORMOUSE_LOG=debug` and the like for more.
 fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("DORMOUSE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    // What a store's server is not trusted for is told by whoever asked it.
+    let quiet = || EnvFilter::new("warn,rustls_platform_verifier=off");
+    let filter = EnvFilter::try_from_env("DORMOUSE_LOG").unwrap_or_else(|_| quiet());
     tracing_subscriber::fmt()
         .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(filter)

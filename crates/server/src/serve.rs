@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::{ChunkWriter, OpenError, Receipt, Store, WriteError, WriteOptions};
+use store::{ChunkWriter, Location, OpenError, Receipt, WriteError, WriteOptions};
 use thiserror::Error;
 use transport::{ServerSession, TransportError};
 
@@ -208,7 +208,7 @@ fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared
     let Start::Restore { store, image, .. } = start else { return Ok(None) };
     let failed = |reason: String| ServeError::Image { image: image.clone(), reason };
     let id: ImageId = image.parse().map_err(|error: image::ParseIdError| failed(error.to_string()))?;
-    let opened = Store::open(store.as_path()).map_err(|error| failed(chain(&error)))?;
+    let opened = store.open().map_err(|error| failed(chain(&error)))?;
     let opened = opened.open_image(&id).map_err(|error| failed(chain(&error)))?;
     let prepared =
         Prepared::of(&opened, session).map_err(|source| ServeError::Restore { session, source })?;
@@ -357,7 +357,7 @@ impl Server {
                     // What is left of a checkpoint that came to nothing goes before more is had.
                     self.ready = None;
                     let options = WriteOptions { compress, memory, reread, ..WriteOptions::default() };
-                    match join(store.as_path(), &draft, &options) {
+                    match join(&store, &draft, &options) {
                         Ok(writer) => {
                             let room = copies.map(|budget| self.room(budget, supervisor));
                             let room = room.unwrap_or_else(CopyRoom::none);
@@ -547,10 +547,10 @@ impl<'a> Told<'a> {
 }
 
 /// Joins a draft; `Err` with the answer when it failed.
-fn join(store: &Path, draft: &str, options: &WriteOptions) -> Result<ChunkWriter, Answer> {
+fn join(store: &Location, draft: &str, options: &WriteOptions) -> Result<ChunkWriter, Answer> {
     let draft: ImageId =
         draft.parse().map_err(|error: image::ParseIdError| failed(error.to_string(), Cause::Other))?;
-    let store = Store::open(store).map_err(|error: OpenError| failed(chain(&error), Cause::Store))?;
+    let store = store.open().map_err(|error: OpenError| failed(chain(&error), Cause::Store))?;
     ChunkWriter::join(&store, draft, options).map_err(of_store)
 }
 

@@ -55,12 +55,12 @@ impl ChunkMap {
     }
 
     /// The chunks of packs that are there and have the right length, for a writer that wants to use them again.
-    pub(crate) fn usable(&self, store: &Store) -> HashSet<ChunkId> {
-        let usable = |pack: &&Arc<PackIndex>| {
-            let length = store.media().open(&layout::pack(pack.id)).and_then(|file| file.len());
-            length.is_ok_and(|length| length == pack.file_len)
-        };
-        self.packs.values().filter(usable).flat_map(|pack| &pack.entries).map(|entry| entry.id).collect()
+    pub(crate) fn usable(&self, store: &Store) -> Result<HashSet<ChunkId>, MediaError> {
+        let there = store.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
+        let there: HashMap<PackId, u64> =
+            there.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, *len))).collect();
+        let usable = self.packs.values().filter(|pack| there.get(&pack.id) == Some(&pack.file_len));
+        Ok(usable.flat_map(|pack| &pack.entries).map(|entry| entry.id).collect())
     }
 
     pub(crate) fn add(&mut self, pack: PackIndex) {

@@ -1,4 +1,4 @@
-//! Where images live: a folder of packs, indexes and manifests, as `docs/image-format.md` lays it out.
+//! Where images live: a folder, or a part of a bucket, of packs, indexes and manifests, as `docs/image-format.md` lays it out.
 //!
 //! The data's way in: a supervisor begins a [`Draft`]; every process that has something to save joins it with a [`ChunkWriter`] and
 //! gets a [`Receipt`]; the supervisor publishes the receipts with a manifest. Until then nothing is listed, and what is left behind by a
@@ -45,6 +45,7 @@ mod error;
 mod keep;
 mod layout;
 mod list;
+mod location;
 pub mod media;
 mod names;
 mod read;
@@ -58,6 +59,7 @@ pub use diff::{Change, Chunks, Diff, KindDiff, ObjectDiff, Pieces};
 pub use error::{CopyError, FindError, MediaError, ObjectError, OpenError, ReadError, WriteError};
 pub use keep::{Keep, Pruned};
 pub use list::{DamagedImage, Found, Listing};
+pub use location::{Location, LocationError};
 pub use names::{find_object, object_name};
 pub use read::{Image, Piece, PieceReader};
 pub use remove::Removal;

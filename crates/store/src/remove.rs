@@ -9,6 +9,10 @@ use serde::Serialize;
 use crate::store::random_id;
 use crate::{FindError, ReadError, Store, WriteError, layout};
 
+/// Why nothing is freed while others use the store.
+const IN_USE: &str =
+    "a checkpoint or a restart uses the store; the next `dormouse rm` frees what no image needs";
+
 /// What became of a wish to remove images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removal {
@@ -64,10 +68,14 @@ impl Store {
         // Durable before any chunk goes, also what was removed before this and never synced.
         self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
         let Some(_alone) = self.on("lock", layout::CONFIG, |media| media.lock(layout::CONFIG, false))? else {
-            let kept =
-                "a checkpoint or a restart uses the store; the next `dormouse rm` frees what no image needs";
-            return Ok(removal(0, Some(kept.to_owned())));
+            return Ok(removal(0, Some(IN_USE.to_owned())));
         };
+        // Nothing may be left that a writer who was taken for dead could publish.
+        match self.remove_abandoned_drafts() {
+            Ok(true) => {}
+            Ok(false) => return Ok(removal(0, Some(IN_USE.to_owned()))),
+            Err(error) => return Ok(removal(0, Some(format!("{error}: nothing else is freed")))),
+        }
         match self.unused(&[])? {
             Ok(unused) => {
                 self.free(&unused)?;
@@ -136,12 +144,11 @@ impl Store {
             }
         }
         // Packs that no index names are of a writer that was killed between two steps.
-        let names = self.on("list", layout::PACKS, |media| media.list(layout::PACKS))?;
-        unused.packs =
-            names.iter().filter_map(|name| layout::pack_of(name)).filter(|id| !kept.contains(id)).collect();
-        for pack in &unused.packs {
-            let path = layout::pack(*pack);
-            unused.bytes += self.on("open", &path, |media| media.open(&path)?.len())?;
+        let lengths = self.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
+        let packs = lengths.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, len)));
+        for (pack, len) in packs.filter(|(id, _)| !kept.contains(id)) {
+            unused.packs.push(pack);
+            unused.bytes += len;
         }
         Ok(Ok(unused))
     }

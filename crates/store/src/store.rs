@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use image::{FormatError, StoreConfig, StoreId};
 
 use crate::media::{Cursor, Dir, Media, MediaRead};
-use crate::{MediaError, OpenError, ReadError, layout};
+use crate::{Location, MediaError, OpenError, ReadError, layout};
 
 /// A folder of images. Cheap to clone; every clone is the same store.
 #[derive(Debug, Clone)]
@@ -73,10 +73,17 @@ impl Store {
         Self::open_media(media)
     }
 
-    /// The store's folder.
+    /// The store's folder, or its bucket as if it were one, for messages.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
         self.media.full_path("")
+    }
+
+    /// Where it is, for another process that is to open it.
+    #[must_use]
+    pub fn location(&self) -> Location {
+        let shown = self.dir();
+        Location::parse(shown.as_os_str()).unwrap_or(Location::Folder(shown))
     }
 
     /// The store's id.

@@ -12,6 +12,7 @@ pub mod manifest;
 pub mod outcome;
 pub mod place;
 pub mod reference;
+pub mod s3;
 pub mod scenario;
 pub mod seed;
 pub mod suite;

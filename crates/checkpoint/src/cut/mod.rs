@@ -22,7 +22,7 @@ use crate::sessions::{Held, Session, SessionRecord, panicked};
 use crate::stores::open_or_create_store;
 use crate::supervisor::{Supervisor, criu, ended_before};
 use crate::work::WorkFolder;
-use image::{CutTimes, ImageId, Manifest, ObjectKind, RawPath};
+use image::{CutTimes, ImageId, Manifest, ObjectKind};
 use server::control::{Ask, CopyBudget, few};
 use std::path::Path;
 use std::sync::Arc;
@@ -57,8 +57,7 @@ pub fn take(
         return Err(gate::refused(refusals));
     }
     let criu = criu()?;
-    let dir = options.store.as_ref().map_or(&*job.facts.store, RawPath::as_path);
-    let store = open_or_create_store(dir)?;
+    let store = open_or_create_store(options.store.as_ref().unwrap_or(&job.facts.store))?;
     let draft = store.begin().map_err(write_failure)?;
     // Made before the gate closes: it reads the store's indexes.
     let memory = memory_of_each(options.memory, job.sessions.all().len())?;
@@ -236,7 +235,7 @@ impl<'a> Cut<'a> {
 
     /// What servers, of so many sessions, are to do before the gate closes; `others` is what copies of the host half take.
     fn preparation(&self, sessions: usize, others: u64) -> Ask {
-        let (store, draft) = (RawPath::from(&self.store.dir()), self.draft.id().to_string());
+        let (store, draft) = (self.store.location(), self.draft.id().to_string());
         let CheckpointOptions { compress, stop, paranoid, .. } = *self.options;
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.

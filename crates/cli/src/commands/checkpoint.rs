@@ -4,7 +4,6 @@ use crate::flags::{self, Checkpoint};
 use crate::output::Show;
 use checkpoint::admin::{self, CheckpointOptions, Event, Report, Request};
 use checkpoint::{Failure, Kind, runtime};
-use image::RawPath;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
@@ -28,7 +27,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         compress: flags.compress.into(),
         memory: flags.memory_limit,
         paranoid: flags.paranoid,
-        store: flags.store.as_deref().map(|dir| RawPath::from(&super::absolute(dir))),
+        store: flags.store.clone(),
     };
     let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
     let socket = runtime::admin_socket(&root, &job.job);

@@ -1,9 +1,10 @@
 //! `dormouse copy`
 
-use super::absolute;
 use crate::flags::Copy;
 use crate::output::Show;
-use checkpoint::{Failure, Kind, copy_failure, find_image, open_or_create_store, open_store, read_failure};
+use checkpoint::{
+    Failure, Kind, copy_failure, existing_store, find_image, open_or_create_store, open_store, read_failure,
+};
 use image::ImageId;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -20,14 +21,11 @@ pub struct Copied {
 
 /// Copies images from one store to another.
 pub fn run(flags: &Copy) -> Result<Copied, Failure> {
-    let from = open_store(&absolute(&flags.from))?;
+    let from = open_store(&flags.from)?;
     let (images, mut damaged) = chosen(&from, flags)?;
-    let to = absolute(&flags.to);
-    let is_there = to.try_exists().unwrap_or(true);
     let to = match flags.dry_run {
-        true if !is_there => None,
-        true => Some(open_store(&to)?),
-        false => Some(open_or_create_store(&to)?),
+        true => existing_store(&flags.to)?,
+        false => Some(open_or_create_store(&flags.to)?),
     };
     let planned = from.would_copy_to(to.as_ref(), &images).map_err(copy_failure)?;
     let mut report = match to {
@@ -50,8 +48,7 @@ fn chosen(from: &Store, flags: &Copy) -> Result<(Vec<ImageId>, Vec<UncopiedImage
         let before = wanted.len();
         wanted.extend(of_job.map(|image| image.id));
         if wanted.len() == before && !listing.damaged.iter().any(|image| image.may_be_of(job)) {
-            let from = from.dir();
-            let message = format!("there is no image of a job named {job:?} in {}", from.display());
+            let message = format!("there is no image of a job named {job:?} in {}", from.location());
             return Err(Failure::new(Kind::NotFound, message));
         }
     }
@@ -140,7 +137,8 @@ mod tests {
         let copy = |images: &[&str], job: &[&str], dry_run| {
             let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
             let (images, job, json) = (texts(images), texts(job), Json { json: true });
-            run(&Copy { from: from.clone(), to: to.clone(), images, job, dry_run, json })
+            let [from, to] = [&from, &to].map(|folder| store::Location::Folder(folder.clone()));
+            run(&Copy { from, to, images, job, dry_run, json })
         };
         let came = |copied: &Copied| -> Vec<ImageId> {
             copied.report.images.iter().filter(|image| !image.there).map(|image| image.image).collect()

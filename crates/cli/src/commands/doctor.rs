@@ -10,8 +10,8 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 use shadow::Userfault;
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
+use store::Location;
 
 /// One thing that was tried.
 #[derive(Serialize)]
@@ -48,7 +48,7 @@ pub fn run(flags: &Doctor) -> Result<Findings, Failure> {
             checks.extend(Resource::ALL.map(|resource| carried(&capabilities, resource)));
         }
     }
-    checks.push(store(&super::store_dir(&flags.store)));
+    checks.push(store(&super::store_location(&flags.store)));
     checks.push(gpu());
     checks.push(shadow_pages());
     checks.push(found("software-device", "PTX on the CPU: --device soft".to_owned()));
@@ -79,10 +79,11 @@ fn carried(capabilities: &Capabilities, resource: Resource) -> Check {
 }
 
 /// The store that images go to without `--store`.
-fn store(dir: &Path) -> Check {
-    if let Err(failure) = check_store(dir) {
+fn store(at: &Location) -> Check {
+    if let Err(failure) = check_store(at) {
         return missing("store", format!("{failure}; choose another with --store or DORMOUSE_STORE"));
     }
+    let Some(dir) = at.as_folder() else { return found("store", format!("{at}: reached")) };
     let there = if dir.exists() { "writable" } else { "not there yet; the first checkpoint makes it" };
     let free = dir.ancestors().find_map(|place| rustix::fs::statvfs(place).ok());
     let free = free.map_or(0, |place| place.f_bavail.saturating_mul(place.f_frsize));

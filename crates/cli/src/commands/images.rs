@@ -1,9 +1,9 @@
 //! `dormouse ls`, `inspect` and `verify`
 
-use super::store_dir;
+use super::store_location;
 use crate::flags;
 use crate::output::{Show, command_line, table};
-use checkpoint::{Failure, Kind, find_image, open_store, read_failure};
+use checkpoint::{Failure, Kind, existing_store, find_image, open_store, read_failure};
 use image::FileAction;
 use indicatif::{HumanBytes, ProgressBar};
 use serde::Serialize;
@@ -20,14 +20,13 @@ pub struct Images(Listing);
 
 /// Lists the images of a store; of one job, if asked.
 pub fn ls(flags: &flags::Ls) -> Result<Images, Failure> {
-    let dir = store_dir(&flags.store);
-    let mut listing = if dir.try_exists().unwrap_or(true) {
-        let listed = open_store(&dir)?.list();
-        listed.map_err(|error| Failure::of(format_args!("cannot list {}", dir.display()), &error))?
+    let at = store_location(&flags.store);
+    let mut listing = if let Some(store) = existing_store(&at)? {
+        store.list().map_err(|error| Failure::of(format_args!("cannot list {at}"), &error))?
     } else {
         // Not an error: the first checkpoint makes it.
         if !flags.json.json {
-            eprintln!("dormouse: the store {} does not exist yet", dir.display());
+            eprintln!("dormouse: the store {at} does not exist yet");
         }
         Listing::default()
     };
@@ -36,8 +35,7 @@ pub fn ls(flags: &flags::Ls) -> Result<Images, Failure> {
         listing.damaged.retain(|image| image.may_be_of(job));
         if listing.images.is_empty() && listing.damaged.is_empty() {
             let message = format!(
-                "there is no image of a job named {job:?} in {}: `dormouse ls` shows those that are there",
-                dir.display()
+                "there is no image of a job named {job:?} in {at}: `dormouse ls` shows those that are there"
             );
             return Err(Failure::new(Kind::NotFound, message));
         }
@@ -84,7 +82,7 @@ pub struct Details(ImageDetails);
 
 /// Shows everything about an image but its bytes.
 pub fn inspect(flags: &flags::Image) -> Result<Details, Failure> {
-    let store = open_store(&store_dir(&flags.store))?;
+    let store = open_store(&store_location(&flags.store))?;
     let id = find_image(&store, &flags.image)?;
     store.inspect(&id).map(Details).map_err(read_failure)
 }
@@ -170,7 +168,7 @@ pub struct Verified(VerifyReport);
 
 /// Reads an image whole, or only looks whether it is there.
 pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
-    let store = open_store(&store_dir(&flags.store))?;
+    let store = open_store(&store_location(&flags.store))?;
     let id = find_image(&store, &flags.image)?;
     if flags.quick {
         return store.verify_structure(&id).map(Verified).map_err(read_failure);

@@ -20,24 +20,19 @@ pub mod server;
 use crate::flags;
 use ::checkpoint::{Failure, Kind};
 use std::path::{Path, PathBuf};
+use store::Location;
 
-/// A folder, wherever it is named from.
-pub fn absolute(dir: &Path) -> PathBuf {
-    std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
-}
-
-/// The folder of the store.
-pub fn store_dir(flags: &flags::Store) -> PathBuf {
-    if let Some(dir) = &flags.store {
-        return absolute(dir);
+/// Where the store is.
+pub fn store_location(flags: &flags::Store) -> Location {
+    if let Some(location) = &flags.store {
+        return location.clone();
     }
     if rustix::process::geteuid().is_root() {
-        return "/var/lib/dormouse".into();
+        return Location::Folder("/var/lib/dormouse".into());
     }
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    std::env::var_os("XDG_DATA_HOME")
-        .map_or_else(|| home.join(".local/share"), PathBuf::from)
-        .join("dormouse")
+    let data = std::env::var_os("XDG_DATA_HOME").map_or_else(|| home.join(".local/share"), PathBuf::from);
+    Location::Folder(data.join("dormouse"))
 }
 
 /// Where the kernel's half of the driver is asked.

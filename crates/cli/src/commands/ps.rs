@@ -54,7 +54,7 @@ impl From<JobFacts> for Job {
             started_ns: facts.started_ns,
             device: facts.device,
             managed: facts.managed,
-            store: facts.store.display().to_string(),
+            store: facts.store.to_string(),
             command: facts.command,
             restarted_from: facts.restarted_from,
             filled: facts.filling.map(|filling| filling.done),

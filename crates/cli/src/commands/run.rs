@@ -1,11 +1,12 @@
 //! `dormouse run`
 
-use super::{device, shim, store_dir};
+use super::{device, shim, store_location};
 use crate::exit::OWN_FAILURE;
 use crate::flags::Run;
 use crate::output::{complain, tell_end};
 use checkpoint::supervisor::{self, Ended, Name, Settings};
 use checkpoint::{Failure, Kind};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -36,14 +37,16 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).map_err(own)?.to_owned(),
         managed: flags.machine.managed.unwrap_or_default(),
-        store: store_dir(&flags.store),
+        store: store_location(&flags.store),
         trace: flags.trace.trace,
         regularly: flags.regularly.wanted(),
         store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
         device_memory: flags.machine.device_memory,
     };
-    let spec = host::JobSpec::inherit(flags.program).map_err(io)?;
+    let mut spec = host::JobSpec::inherit(flags.program).map_err(io)?;
+    // They would be in its images, where they open the store to whoever has one of them.
+    spec.env.retain(|(name, _)| !name.as_bytes().starts_with(store::media::S3::OWN_VARIABLES.as_bytes()));
     supervisor::run(settings, spec, &shim().map_err(own)?, signals).map_err(|failure| {
         // As a shell has it.
         let code = match failure.kind {

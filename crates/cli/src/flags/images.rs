@@ -1,8 +1,8 @@
 //! Flags of the commands about images in a store.
 
-use super::{Json, Store, offset};
+use super::{Json, Store, location, offset};
 use clap::Args;
-use std::path::PathBuf;
+use store::Location;
 
 /// `dormouse ls`
 #[derive(Args, Debug)]
@@ -96,12 +96,12 @@ pub struct Verify {
     after_help = "Without IMAGE and --job all images are copied. IMAGE is an image's id or the beginning of it, or a job's name for its newest image. Each keeps its id. Only what the other store does not have is copied, as it is stored, and every byte is checked on the way.\n\nBoth stores may be in use meanwhile. A copy that was cut off lists nothing that is not whole; the same command goes on where it was, and `dormouse rm --store TO` frees what it has left if it is not to go on.\n\n  dormouse copy /var/lib/dormouse /mnt/backup               # all that is not there yet\n  dormouse copy /var/lib/dormouse /mnt/backup train         # the newest image of job train"
 )]
 pub struct Copy {
-    /// Folder of the store that has the images
-    #[arg(value_name = "FROM")]
-    pub from: PathBuf,
-    /// Folder of the store that is to have them; a new or empty one becomes a store
-    #[arg(value_name = "TO")]
-    pub to: PathBuf,
+    /// The store that has the images: a folder, or s3://BUCKET/PREFIX
+    #[arg(value_name = "FROM", value_parser = location())]
+    pub from: Location,
+    /// The store that is to have them; a new or empty folder, or an empty place in a bucket, becomes a store
+    #[arg(value_name = "TO", value_parser = location())]
+    pub to: Location,
     /// The images
     #[arg(value_name = "IMAGE")]
     pub images: Vec<String>,

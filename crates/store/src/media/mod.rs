@@ -2,13 +2,16 @@
 
 mod dir;
 mod direct;
+mod s3;
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::io;
 use std::path::PathBuf;
 
 pub use dir::Dir;
+pub use s3::{S3, S3Options};
 
 /// A place for files. Paths are relative to the store, with `/` between parts.
 ///
@@ -32,6 +35,18 @@ pub trait Media: Debug + Send + Sync + 'static {
     /// # Errors
     /// As `readdir(3)`.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+
+    /// The files in a folder that can be opened, each with its length.
+    ///
+    /// # Errors
+    /// As [`Media::list`].
+    fn lengths(&self, folder: &str) -> io::Result<HashMap<String, u64>> {
+        let length = |name: String| {
+            let file = self.open(&format!("{folder}/{name}")).ok()?;
+            Some((name, file.len().ok()?))
+        };
+        Ok(self.list(folder)?.into_iter().filter_map(length).collect())
+    }
 
     /// Moves a file, atomically, over whatever is there.
     ///

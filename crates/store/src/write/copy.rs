@@ -76,7 +76,7 @@ impl Store {
     pub fn would_copy_to(&self, to: Option<&Store>, images: &[ImageId]) -> Result<CopyReport, CopyError> {
         let map = ChunkMap::load(self).map_err(CopyError::Source)?;
         let mut there = match to {
-            Some(to) => ChunkMap::load(to).map_err(WriteError::from)?.usable(to),
+            Some(to) => ChunkMap::load(to).map_err(WriteError::from)?.usable(to).map_err(WriteError::from)?,
             None => HashSet::new(),
         };
         let mut report = CopyReport::default();
@@ -182,7 +182,7 @@ impl<'a> Copier<'a> {
         let share = |store: &Store| store.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG));
         let shares = (share(from).ok(), share(to).map_err(WriteError::from)?);
         let fetcher = Fetcher::new(from.clone(), ChunkMap::load(from).map_err(CopyError::Source)?);
-        let there = ChunkMap::load(to).map_err(WriteError::from)?.usable(to);
+        let there = ChunkMap::load(to).map_err(WriteError::from)?.usable(to).map_err(WriteError::from)?;
         Ok(Self { from, to, options, fetcher, there, _shares: shares })
     }
 
@@ -199,7 +199,8 @@ impl<'a> Copier<'a> {
         }
         let draft = self.to.begin_as(*image)?.ok_or(CopyError::Busy { image: *image })?;
         // Another copier may have brought it meanwhile, or parts of it.
-        self.there = ChunkMap::load(self.to).map_err(WriteError::from)?.usable(self.to);
+        self.there =
+            ChunkMap::load(self.to).map_err(WriteError::from)?.usable(self.to).map_err(WriteError::from)?;
         let wanted = self.wanted(&manifest)?;
         self.copy_chunks(&draft, &manifest, &wanted, &mut |entry: &Entry| {
             copied.count(entry.plain_len, entry.frame_len);

@@ -66,7 +66,9 @@ impl Store {
         let share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
         // Copying a store may have left it out: it is mostly empty.
         self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
-        self.remove_abandoned_drafts();
+        if let Err(error) = self.remove_abandoned_drafts() {
+            tracing::debug!(%error, "an abandoned draft could not be removed");
+        }
         let (folder, lock) = (layout::draft(id), layout::draft_lock(id));
         self.on("create", &folder, |media| media.create_folder(&folder))?;
         match self.on("lock", &lock, |media| media.lock(&lock, true)) {
@@ -80,23 +82,37 @@ impl Store {
         }
     }
 
-    /// Removes the folders of drafts that nobody holds. What cannot be removed stays for the next time: it is never listed.
-    fn remove_abandoned_drafts(&self) {
-        let names = self.media().list(layout::TMP).unwrap_or_default();
+    /// Removes the folders of drafts that nobody holds, and says whether no draft is left. What cannot be removed stays for the next time: it is
+    /// never listed.
+    ///
+    /// # Errors
+    /// The first thing that could not be removed.
+    pub(crate) fn remove_abandoned_drafts(&self) -> Result<bool, MediaError> {
+        let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        let names = match self.media().list(layout::TMP) {
+            Err(error) if gone(&error) => return Ok(true),
+            names => self.on("list", layout::TMP, |_| names)?,
+        };
+        let mut none_left = Ok(true);
         for id in names.iter().filter_map(|name| layout::draft_of(name)) {
-            if let Err(error) = self.remove_if_abandoned(id) {
-                tracing::debug!(%id, %error, "an abandoned draft could not be removed");
+            match self.remove_if_abandoned(id) {
+                // Somebody else was faster.
+                Err(error) if gone(&error) => {}
+                Ok(true) => {}
+                done => none_left = none_left.and(self.on("remove", &layout::draft(id), |_| done)),
             }
         }
+        none_left
     }
 
-    fn remove_if_abandoned(&self, id: ImageId) -> io::Result<()> {
+    /// Whether there is no such draft any more.
+    fn remove_if_abandoned(&self, id: ImageId) -> io::Result<bool> {
         let lock = layout::draft_lock(id);
         // A draft takes its lock before it makes other files, so one that has files and no lock is no draft (any more). Names are
         // looked at first: a lock that is missing afterwards was missing all the time.
         let names = self.media().list(&layout::draft(id))?;
         let held = match self.media().lock(&lock, false) {
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(false),
             Ok(held) => held,
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -104,13 +120,17 @@ impl Store {
         self.remove_draft(id, &names)?;
         drop(held);
         tracing::info!(%id, "removed the remains of a checkpoint that was cut off");
-        Ok(())
+        Ok(true)
     }
 
-    /// Removes a draft's folder, its lock last.
+    /// Removes a draft's folder: first what could still be published, its lock last.
     fn remove_draft(&self, id: ImageId, names: &[String]) -> io::Result<()> {
         let folder = layout::draft(id);
-        for name in names.iter().filter(|name| *name != layout::LOCK_NAME) {
+        let (packs, others): (Vec<_>, Vec<_>) = names
+            .iter()
+            .filter(|name| *name != layout::LOCK_NAME)
+            .partition(|name| layout::pack_of(name).is_some());
+        for name in others.into_iter().chain(packs) {
             self.media().remove(&format!("{folder}/{name}"))?;
         }
         match self.media().remove(&layout::draft_lock(id)) {

@@ -117,7 +117,7 @@ impl ChunkWriter {
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
         let (threads, most) = options.within_memory();
         let map = ChunkMap::load(store)?;
-        let all = map.usable(store);
+        let all = map.usable(store)?;
         let unread = if options.reread { all.clone() } else { HashSet::new() };
         let shared = Arc::new(Shared {
             known: Mutex::new(Known { all, ahead: HashSet::new(), unread }),

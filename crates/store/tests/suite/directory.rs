@@ -35,6 +35,11 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn every_way_in_and_out_gives_the_same_bytes() {
     let (folder, store) = new_store();
+    every_way_gives_the_same_bytes(folder.path(), &store);
+}
+
+/// The same for any store; `folder` is for files.
+pub fn every_way_gives_the_same_bytes(folder: &Path, store: &Store) {
     let big =
         [noise(1, 3 * CHUNK_SIZE + 17), vec![0; 2 * CHUNK_SIZE], prose(2, CHUNK_SIZE), vec![0; 99]].concat();
     let draft = store.begin().unwrap();
@@ -51,7 +56,7 @@ fn every_way_in_and_out_gives_the_same_bytes() {
     };
     object.fill(big.len() as u64, fill).unwrap();
     object.finish().unwrap();
-    let path = folder.path().join("source");
+    let path = folder.join("source");
     fs::write(&path, &big).unwrap();
     let mut object = writer.object(criu_file("copied"));
     assert_eq!(object.copy_file(&File::open(&path).unwrap()).unwrap(), big.len() as u64);
@@ -75,10 +80,10 @@ fn every_way_in_and_out_gives_the_same_bytes() {
     assert!(summary.stored.new < big.len() as u64);
     assert_eq!(summary.stored.zero + summary.stored.reused + summary.stored.new, summary.stored.total);
 
-    let file = File::create(folder.path().join("out")).unwrap();
+    let file = File::create(folder.join("out")).unwrap();
     file.write_all_at(b"something longer that was there before", big.len() as u64).unwrap();
     assert_eq!(image.copy_to_file(&criu_file("put"), &file, |_| {}).unwrap(), big.len() as u64);
-    assert!(fs::read(folder.path().join("out")).unwrap() == big);
+    assert!(fs::read(folder.join("out")).unwrap() == big);
 
     let pieces = std::sync::Mutex::new(vec![0xee; big.len()]);
     let collect = |offset: u64, piece: Piece<'_>| {
@@ -142,12 +147,17 @@ fn holes_cost_nothing() {
 #[test]
 fn a_second_image_stores_only_what_is_new() {
     let (_folder, store) = new_store();
-    let first = checkpoint(&store, "job", 1).unwrap();
+    only_what_is_new_is_stored(&store);
+}
+
+/// The same for any store.
+pub fn only_what_is_new_is_stored(store: &Store) {
+    let first = checkpoint(store, "job", 1).unwrap();
     assert!(first.stored.new > 5000);
-    let again = checkpoint(&store, "job", 1).unwrap();
+    let again = checkpoint(store, "job", 1).unwrap();
     assert_eq!((again.stored.new, again.stored.written), (0, 0));
     assert_eq!(again.stored.total, first.stored.total);
-    let other = checkpoint(&store, "job", 2).unwrap();
+    let other = checkpoint(store, "job", 2).unwrap();
     assert!(other.stored.new < first.stored.new);
     for (summary, number) in [(&first, 1), (&again, 1), (&other, 2)] {
         assert!(store.verify(&summary.id, &mut |_| {}).unwrap().ok);
@@ -318,7 +328,12 @@ fn a_living_draft_is_left_alone_and_a_dead_one_removed() {
 #[test]
 fn an_image_that_is_not_there_is_named() {
     let (_folder, store) = new_store();
-    let image = checkpoint(&store, "job", 1).unwrap().id;
+    what_is_not_there_is_named(&store);
+}
+
+/// The same for any store.
+pub fn what_is_not_there_is_named(store: &Store) {
+    let image = checkpoint(store, "job", 1).unwrap().id;
     let open = store.open_image(&image).unwrap();
     let kind = ObjectKind::SessionState { session: SessionId(9) };
     let error = open.read_to_vec(&kind, 10).unwrap_err();

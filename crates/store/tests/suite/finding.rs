@@ -16,11 +16,16 @@ fn new_store() -> (tempfile::TempDir, Store) {
 #[test]
 fn names_find_images() {
     let (_folder, store) = new_store();
-    let first = checkpoint(&store, "train", 1).unwrap();
-    let second = checkpoint(&store, "train", 3).unwrap();
+    names_find_images_in(&store);
+}
+
+/// The same for any store.
+pub fn names_find_images_in(store: &Store) {
+    let first = checkpoint(store, "train", 1).unwrap();
+    let second = checkpoint(store, "train", 3).unwrap();
     // A clock that went back does not make an older image the newest.
-    let newest = checkpoint(&store, "train", 2).unwrap();
-    let other = checkpoint(&store, "other", 1).unwrap();
+    let newest = checkpoint(store, "train", 2).unwrap();
+    let other = checkpoint(store, "other", 1).unwrap();
     let listed: Vec<_> = store.list().unwrap().images.iter().map(|image| image.id).collect();
     assert_eq!(listed.len(), 4);
     assert_eq!(listed.last(), Some(&newest.id));
@@ -42,7 +47,7 @@ fn names_find_images() {
 
     // A job may be called like an image's prefix: the job it is.
     let digits = first.id.to_string()[..6].to_owned();
-    let digits_job = checkpoint(&store, &digits, 1).unwrap();
+    let digits_job = checkpoint(store, &digits, 1).unwrap();
     assert_eq!(store.find(&digits).unwrap().id, digits_job.id);
 }
 

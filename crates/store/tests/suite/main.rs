@@ -7,6 +7,7 @@ mod directory;
 mod finding;
 mod golden;
 mod looking;
+mod object_storage;
 mod pipeline;
 mod removing;
 mod support;

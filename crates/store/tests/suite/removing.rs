@@ -19,7 +19,12 @@ fn open(medium: &Sim) -> Store {
 /// A store with samples 0, 1 and 2, each chunk in a pack of its own.
 fn three() -> (Sim, Store, Vec<ImageId>) {
     let medium = Sim::default();
-    let store = Store::open_or_create_media(Arc::new(medium.clone())).unwrap();
+    let (store, images) = three_on(Arc::new(medium.clone()));
+    (medium, store, images)
+}
+
+fn three_on(medium: Arc<dyn Media>) -> (Store, Vec<ImageId>) {
+    let store = Store::open_or_create_media(medium).unwrap();
     let take = |number| {
         let draft = store.begin().unwrap();
         let writer = draft.writer(&WriteOptions { pack_len: 1, ..options(Compress::Lz4) }).unwrap();
@@ -27,11 +32,11 @@ fn three() -> (Sim, Store, Vec<ImageId>) {
         draft.publish(manifest("job", number), vec![writer.finish().unwrap()]).unwrap().id
     };
     let images = (0..3).map(take).collect();
-    (medium, store, images)
+    (store, images)
 }
 
 /// Checks all that a store lists, and says which samples that is.
-fn assert_sound(store: &Store) -> BTreeSet<u64> {
+pub fn assert_sound(store: &Store) -> BTreeSet<u64> {
     let listing = store.list().unwrap();
     assert_eq!(listing.damaged, []);
     let check = |summary: &store::report::ImageSummary| {
@@ -45,17 +50,17 @@ fn assert_sound(store: &Store) -> BTreeSet<u64> {
     listing.images.iter().map(check).collect()
 }
 
-fn bytes(medium: &Sim, folder: &str) -> u64 {
+fn bytes(medium: &dyn Media, folder: &str) -> u64 {
     let names = medium.list(folder).unwrap();
     names.iter().map(|name| medium.open(&format!("{folder}/{name}")).unwrap().len().unwrap()).sum()
 }
 
-fn pack_bytes(medium: &Sim) -> u64 {
+fn pack_bytes(medium: &dyn Media) -> u64 {
     bytes(medium, "packs")
 }
 
 /// Nothing is left that no image needs, and all goes on.
-fn assert_tidy(medium: &Sim, store: &Store) {
+pub fn assert_tidy(medium: &dyn Media, store: &Store) {
     let removal = store.remove(&[]).unwrap();
     assert_eq!(removal.kept, None);
     assert_eq!(store.remove(&[]).unwrap().freed, 0);
@@ -69,27 +74,39 @@ fn assert_tidy(medium: &Sim, store: &Store) {
 }
 
 #[test]
-fn what_no_other_image_needs_goes_with_an_image() {
+fn to_say_what_would_go_changes_nothing() {
     let (medium, store, images) = three();
-    let before = pack_bytes(&medium);
     let operations = medium.operations();
+    store.would_remove(&images[..1]).unwrap();
+    assert_eq!(medium.operations(), operations);
+}
+
+#[test]
+fn what_no_other_image_needs_goes_with_an_image() {
+    what_no_other_image_needs_goes(Arc::new(Sim::default()));
+}
+
+/// The same on any medium.
+pub fn what_no_other_image_needs_goes(medium: Arc<dyn Media>) {
+    let (store, images) = three_on(medium.clone());
+    let medium = &*medium;
+    let before = pack_bytes(medium);
     let planned = store.would_remove(&images[..1]).unwrap();
-    assert_eq!((medium.operations(), pack_bytes(&medium)), (operations, before));
-    let (indexes, named) = (medium.list("index").unwrap(), bytes(&medium, "index"));
+    let (indexes, named) = (medium.list("index").unwrap(), bytes(medium, "index"));
     let removal = store.remove(&images[..1]).unwrap();
     assert_eq!(removal, planned);
     assert!(removal.freed > 0 && removal.images == images[..1]);
     // What is left of its index names what others need.
-    assert!(medium.list("index").unwrap() == indexes && bytes(&medium, "index") < named);
-    assert_eq!(pack_bytes(&medium), before - removal.freed);
+    assert!(medium.list("index").unwrap() == indexes && bytes(medium, "index") < named);
+    assert_eq!(pack_bytes(medium), before - removal.freed);
     assert_eq!(assert_sound(&store), [1, 2].into());
     // Its chunks are written again.
     assert!(checkpoint(&store, "job", 0).unwrap().stored.new > 0);
     assert_eq!(assert_sound(&store), [0, 1, 2].into());
     let all: Vec<ImageId> = store.list().unwrap().images.iter().map(|image| image.id).collect();
     store.remove(&all).unwrap();
-    assert_eq!(pack_bytes(&medium), 0);
-    assert_tidy(&medium, &store);
+    assert_eq!(pack_bytes(medium), 0);
+    assert_tidy(medium, &store);
 }
 
 #[test]
@@ -110,7 +127,12 @@ fn an_image_is_named_by_its_id_alone() {
 
 #[test]
 fn who_uses_the_store_keeps_what_it_has() {
-    let (medium, store, images) = three();
+    who_uses_it_keeps_what_it_has(Arc::new(Sim::default()));
+}
+
+/// The same on any medium.
+pub fn who_uses_it_keeps_what_it_has(medium: Arc<dyn Media>) {
+    let (store, images) = three_on(medium.clone());
     let draft = store.begin().unwrap();
     let writer = draft.writer(&options(Compress::Lz4)).unwrap();
     let kept =
@@ -128,7 +150,7 @@ fn who_uses_the_store_keeps_what_it_has() {
     assert_sample(&open, 1);
     drop(open);
     assert!(store.remove(&[]).unwrap().freed > 0);
-    assert_tidy(&medium, &store);
+    assert_tidy(&*medium, &store);
 }
 
 #[test]
@@ -199,7 +221,12 @@ fn any_failing_operation_of_a_removal_leaves_what_is_listed_whole() {
 
 #[test]
 fn pruning_keeps_the_newest_of_each_job() {
-    let (medium, store, images) = three();
+    pruning_keeps_the_newest(Arc::new(Sim::default()));
+}
+
+/// The same on any medium.
+pub fn pruning_keeps_the_newest(medium: Arc<dyn Media>) {
+    let (store, images) = three_on(medium.clone());
     let other = {
         let draft = store.begin().unwrap();
         let writer = draft.writer(&options(Compress::Lz4)).unwrap();
@@ -220,5 +247,5 @@ fn pruning_keeps_the_newest_of_each_job() {
     assert_eq!((all.removal.images.len(), all.kept_images.len()), (0, 2));
     assert!(all.kept_images.contains(&other));
     assert_eq!(assert_sound(&store).len(), 2);
-    assert_tidy(&medium, &store);
+    assert_tidy(&*medium, &store);
 }

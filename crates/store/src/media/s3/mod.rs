@@ -1,0 +1,243 @@
+//! A bucket of S3-compatible object storage, or the part of one whose names begin alike.
+//!
+//! The names are those of a folder, but for packs in a draft: a pack lies under its final name from the start, where nothing finds it before an
+//! index names it, since there is no renaming of objects and copying a pack would take as long as writing it. A small object in the draft's
+//! folder stands for it until it is published. What that means for the rules of publication is in `docs/image-format.md`, §7.
+
+mod client;
+mod lease;
+mod read;
+mod upload;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use image::PackId;
+
+use client::Client;
+use lease::{Lease, Leases};
+use read::Object;
+use upload::Upload;
+
+use super::{Media, MediaFile, MediaLock, MediaRead};
+use crate::store::random_id;
+use crate::{MediaError, OpenError, layout};
+
+/// How patient requests and leases are, and how large parts.
+#[derive(Debug, Clone)]
+pub struct S3Options {
+    /// Length of all parts of a large object but the last. Servers take nothing below 5 MiB, and at most 10,000 parts.
+    pub part: usize,
+    /// How often a request that may succeed later is tried again, with growing pauses.
+    pub retries: usize,
+    /// The first of them, on average.
+    pub pause: Duration,
+    /// After how long no more is tried.
+    pub retry_for: Duration,
+    /// How long one request may take.
+    pub request: Duration,
+    /// How often a lease is renewed.
+    pub beat: Duration,
+    /// For how long a lease is good after it was renewed, in the eyes of its holder.
+    pub valid: Duration,
+    /// When a lease that was not renewed has ended, in the eyes of others. Longer than `valid` and all that one request may take.
+    pub expiry: Duration,
+    /// For how long a lease is waited for.
+    pub wait: Duration,
+}
+
+impl Default for S3Options {
+    fn default() -> Self {
+        Self {
+            part: 8 << 20,
+            retries: 10,
+            pause: Duration::from_millis(100),
+            retry_for: Duration::from_secs(60),
+            request: Duration::from_secs(60),
+            beat: Duration::from_secs(20),
+            valid: Duration::from_secs(120),
+            expiry: Duration::from_secs(300),
+            wait: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A bucket, or a part of one. Its leases end with it.
+#[derive(Debug)]
+pub struct S3 {
+    client: Arc<Client>,
+    leases: Arc<Leases>,
+    part: usize,
+}
+
+impl S3 {
+    /// What the names of variables begin with that are for the store alone, and not for jobs.
+    pub const OWN_VARIABLES: &str = "DORMOUSE_AWS_";
+
+    /// The objects of `bucket` whose names begin with `prefix`. Endpoint, region and credentials are those of the environment: the usual
+    /// `AWS_*` variables, and before them the same with `DORMOUSE_` in front. No request is made.
+    ///
+    /// # Errors
+    /// [`OpenError::Media`] where the environment does not fit.
+    pub fn connect(bucket: &str, prefix: &str) -> Result<Self, OpenError> {
+        Self::with_options(bucket, prefix, &[], S3Options::default())
+    }
+
+    /// [`S3::connect`], with further settings by the names of variables, and another patience.
+    ///
+    /// # Errors
+    /// As [`S3::connect`].
+    pub fn with_options(
+        bucket: &str,
+        prefix: &str,
+        settings: &[(&str, &str)],
+        options: S3Options,
+    ) -> Result<Self, OpenError> {
+        let client = Client::new(bucket, prefix, settings, &options).map_err(|error| {
+            let path =
+                crate::Location::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned() }.to_path();
+            MediaError { operation: "reach", path, error }
+        })?;
+        let client = Arc::new(client);
+        let part = options.part;
+        Ok(Self { leases: Arc::new(Leases::new(client.clone(), options)), client, part })
+    }
+
+    /// Gives up what a draft has of a pack: an upload that was never completed, a pack that no index names.
+    fn give_up_pack(&self, stand_in: &str, draft: &str, pack: PackId) -> io::Result<()> {
+        // A stand-in that is here although its pack was published would be a request of long ago that came late.
+        let published = match layout::draft_of(draft) {
+            Some(image) => self.client.len(&layout::index(image)).map(drop),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        match published {
+            Ok(()) => return self.client.remove(stand_in),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        match self.client.upload_of(stand_in) {
+            Ok(Some(upload)) => self.client.abort(&layout::pack(pack), &upload)?,
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        self.client.remove(&layout::pack(pack))?;
+        self.client.remove(stand_in)
+    }
+}
+
+/// A draft's id as a text and its pack, where `path` is one in a draft's folder.
+fn draft_pack(path: &str) -> Option<(&str, PackId)> {
+    let (draft, name) = path.strip_prefix(layout::TMP)?.strip_prefix('/')?.split_once('/')?;
+    Some((draft, layout::pack_of(name)?))
+}
+
+/// Whether `path` is itself a lock and nothing else.
+fn is_lock(path: &str) -> bool {
+    path.rsplit('/').next() == Some(layout::LOCK_NAME)
+}
+
+impl Media for S3 {
+    fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
+        let (name, stand_in) = match draft_pack(path) {
+            Some((_, pack)) => (layout::pack(pack), Some(path.to_owned())),
+            None => (path.to_owned(), None),
+        };
+        Ok(Box::new(Upload::new(self.client.clone(), name, stand_in, self.part)))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
+        let name = draft_pack(path).map_or_else(|| path.to_owned(), |(_, pack)| layout::pack(pack));
+        Ok(Box::new(Object::open(self.client.clone(), name)?))
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let names: Vec<_> = self.client.list(folder)?.into_iter().map(|entry| entry.name).collect();
+        // Only those of a store are there without anything in them.
+        if names.is_empty() && folder.contains('/') { Err(io::ErrorKind::NotFound.into()) } else { Ok(names) }
+    }
+
+    fn lengths(&self, folder: &str) -> io::Result<HashMap<String, u64>> {
+        let entries = self.client.list(folder)?.into_iter();
+        Ok(entries.filter_map(|entry| Some((entry.name, entry.object?.len))).collect())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.leases.check()?;
+        if draft_pack(from).is_none() {
+            self.client.copy(from, to)?;
+        } else {
+            // It has its name; from now on it is nobody's to give up.
+            return self.client.remove(from);
+        }
+        if let Err(error) = self.client.remove(from) {
+            tracing::debug!(%error, "what was published stays in the draft, too; the next draft removes it");
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.leases.check()?;
+        match draft_pack(path) {
+            Some((draft, pack)) => self.give_up_pack(path, draft, pack),
+            None => self.client.remove(path),
+        }
+    }
+
+    /// There are no folders.
+    fn create_folder(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove_folder(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// What was answered is durable.
+    fn sync_folder(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
+        if !is_lock(path) {
+            return Ok(self.leases.exclusive(path)?.map(|lease| Box::new(lease) as MediaLock));
+        }
+        if create {
+            let first = self.client.put_new(path, random_id()?.to_vec())?;
+            let take = || Lease::take(&self.leases, path.to_owned());
+            return Ok(first.then(take).transpose()?.map(|lease| Box::new(lease) as MediaLock));
+        }
+        // Whoever finds it ended may do as if it were his: so may others, and all do the same.
+        Ok(self.leases.has_ended(path)?.then(|| Box::new(()) as MediaLock))
+    }
+
+    fn share(&self, path: &str) -> io::Result<MediaLock> {
+        Ok(Box::new(self.leases.shared(path)?))
+    }
+
+    fn full_path(&self, path: &str) -> PathBuf {
+        let root = self.client.location().to_path();
+        if path.is_empty() { root } else { root.join(path) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packs_of_drafts_are_told_from_all_else() {
+        let (image, pack) = ("0".repeat(32), "1".repeat(32));
+        let path = format!("tmp/{image}/{pack}.pack");
+        assert_eq!(draft_pack(&path), Some((&*image, pack.parse().unwrap())));
+        for other in
+            ["tmp", "tmp/x", "packs/x.pack", &format!("tmp/{image}/lock"), &format!("packs/{pack}.pack")]
+        {
+            assert_eq!(draft_pack(other), None, "{other}");
+        }
+        assert!(is_lock(&format!("tmp/{image}/lock")) && !is_lock("config"));
+    }
+}
