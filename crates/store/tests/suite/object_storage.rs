@@ -12,7 +12,7 @@ use crate::support::sample::{
 use crate::{directory, finding, removing};
 use image::{Compress, ImageId, Manifest, ObjectKind, RawPath};
 use store::media::{Media, S3, S3Options};
-use store::{OpenError, Store, WriteError, WriteOptions};
+use store::{CopyOptions, OpenError, Store, WriteError, WriteOptions};
 use testkit::s3::{Proxy, Request, Server, Trouble};
 
 /// As patient as a test is.
@@ -345,4 +345,18 @@ fn a_reader_without_the_right_to_write_reads() {
     let writer = draft.writer(&writer_options).unwrap();
     write_objects(&writer, &objects(1)).unwrap();
     assert_eq!(writer.finish().unwrap().stored.new, 0);
+}
+
+#[test]
+fn images_are_copied_to_a_bucket_and_back() {
+    let (server, folder) = (Server::start().unwrap(), tempfile::tempdir().unwrap());
+    let own = Store::open_or_create(&folder.path().join("own")).unwrap();
+    let image = checkpoint_big(&own, 3).unwrap();
+    let (bucket, back) =
+        (store(&server, "copies"), Store::open_or_create(&folder.path().join("back")).unwrap());
+    for (from, to) in [(&own, &bucket), (&own, &bucket), (&bucket, &back)] {
+        let report = from.copy_to(to, &[image], &CopyOptions::default(), &mut |_| {}).unwrap();
+        assert!(report.damaged.is_empty());
+        assert_big(to, image, 3);
+    }
 }
