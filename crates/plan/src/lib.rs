@@ -4,7 +4,7 @@
 //! and of how often machines fail comes a plan: the boundaries at which checkpoints cost least and still are close enough to each other.
 //!
 //! In the order data flows: [`units`], [`profile`] (of [`runs`], in a [`format`](mod@format)), [`cost`], [`model`] (what is asked for), [`path`]
-//! and [`offset`] (how it is found), [`incremental`] and [`expected`] (other objectives), [`planfile`](mod@planfile) (the answer),
+//! and [`offset`] (how it is found), `incremental` and [`expected`] (other objectives), [`planfile`](mod@planfile) (the answer),
 //! [`simulate`] (what it is worth), [`online`] (the same while the program runs, without a profile), [`chart`].
 //!
 //! `docs/planning.md` says when which model is right.

@@ -53,7 +53,7 @@ type Line = Vec<(f64, f64)>;
 /// of the least expected run time.
 ///
 /// # Errors
-/// As [`plan`](crate::model::plan).
+/// As [`plan`].
 pub fn compare(profile: &Profile, wishes: &Wishes, setting: &Setting) -> Result<Vec<Outcome>, Error> {
     let points = Part::Job.points(profile, &wishes.rates)?;
     let soonest = Wishes {
