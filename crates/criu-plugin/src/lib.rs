@@ -13,7 +13,7 @@
 //! It begins to copy when it reads a `c`, behind the dump, and lets CRIU let the job go when it reads that again. If the other end is closed before, the
 //! copies are nobody's, and end. Pids are those of CRIU's namespace.
 //!
-//! Preloaded into CRIU as well, it keeps private memory from it ([`withheld`]).
+//! Preloaded into CRIU as well, it keeps private memory from it (`withheld`).
 
 mod copying;
 mod tracing;
