@@ -9,6 +9,7 @@ use rustix::ioctl::{Opcode, Updater};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 // What bindgen cannot read in <linux/userfaultfd.h>, since the values are casts there.
 const MAP_PROTECTED: u64 = 1 << 1;
@@ -23,6 +24,9 @@ const FEATURES: u32 = sys::UFFD_FEATURE_MISSING_SHMEM
     | sys::UFFD_FEATURE_EVENT_REMAP;
 /// A kernel that has this (Linux 6.4) can map pages protected, too.
 const FEATURE_MAP_PROTECTED: u32 = sys::UFFD_FEATURE_WP_UNPOPULATED;
+
+/// How long a move of a mapping is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the kernel tells.
 #[derive(Clone, Copy, Debug)]
@@ -113,8 +117,17 @@ impl Userfault {
     /// Whether these pages fault when they are written; who waits for that goes on if they don't.
     pub(crate) fn protect(&self, range: Range, protect: bool) -> io::Result<()> {
         let mode = if protect { PROTECT } else { 0 };
-        let protect = sys::uffdio_writeprotect { range: raw(range), mode };
-        self.ask::<{ ioctl::UFFDIO_WRITEPROTECT }, _>(protect).map(drop)
+        let protect = || sys::uffdio_writeprotect { range: raw(range), mode };
+        let begun = Instant::now();
+        loop {
+            match self.ask::<{ ioctl::UFFDIO_WRITEPROTECT }, _>(protect()) {
+                // The application is moving a mapping, until another thread has heard of it.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                asked => return asked.map(drop),
+            }
+        }
     }
 
     /// Whether [`Self::map`] can map pages so that writing them faults.
