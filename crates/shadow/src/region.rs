@@ -273,10 +273,9 @@ impl Region {
             return Ok(());
         }
         for run in comes_back {
-            match self.fetch(means, pages, run.clone(), (Fault::Write, false)) {
-                // They come when they are touched.
-                Err(Error::NoRoom(_)) => return Ok(()),
-                fetched => fetched?,
+            if self.fetch(means, pages, run.clone(), (Fault::Write, false)).is_err() {
+                // They come when they are touched, and who touches them hears why not.
+                return Ok(());
             }
             self.map_all(means, &run, (None, false))?;
         }

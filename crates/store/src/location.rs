@@ -43,10 +43,18 @@ impl Location {
     /// # Errors
     /// [`LocationError`] for a bucket or prefix that no bucket has.
     pub fn parse(text: &OsStr) -> Result<Self, LocationError> {
-        let Some(rest) = text.as_bytes().strip_prefix(SCHEME) else {
-            return Ok(Self::Folder(text.into()));
-        };
         let wrong = |problem| LocationError { text: text.to_string_lossy().into_owned(), problem };
+        let Some(rest) = text.as_bytes().strip_prefix(SCHEME) else {
+            let scheme = text.as_bytes().split(|byte| *byte == b'/').next().unwrap_or_default();
+            let is_url = scheme.len() > 1
+                && scheme.ends_with(b":")
+                && text.as_bytes().starts_with(&[scheme, b"//"].concat());
+            return match is_url {
+                _ if text.is_empty() => Err(wrong("it is empty")),
+                true => Err(wrong("of URLs only s3:// is one")),
+                false => Ok(Self::Folder(text.into())),
+            };
+        };
         let rest = std::str::from_utf8(rest).map_err(|_| wrong("it is not UTF-8"))?;
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -188,6 +196,10 @@ mod tests {
     #[test]
     fn what_no_bucket_has_is_refused_with_what_to_give() {
         for text in [
+            "",
+            "gs://b/p",
+            "S3://b/p",
+            "http://localhost:9/x",
             "s3://",
             "s3:///p",
             "s3://b//p",

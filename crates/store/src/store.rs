@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use image::{FormatError, StoreConfig, StoreId};
 
-use crate::media::{Cursor, Dir, Media, MediaRead};
+use crate::media::{Cursor, Dir, Media, MediaLock, MediaRead};
 use crate::{Location, MediaError, OpenError, ReadError, layout};
 
 /// A folder of images. Cheap to clone; every clone is the same store.
@@ -106,6 +106,15 @@ impl Store {
         run(&*self.media).map_err(|error| MediaError { operation, path: self.media.full_path(path), error })
     }
 
+    /// Holds the store so that nothing of it is removed. None where that cannot be had, for want of rights or because the medium has no locks: whoever removes
+    /// images there cannot know.
+    pub(crate) fn share_to_read(&self) -> Result<Option<MediaLock>, MediaError> {
+        match self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG)) {
+            Err(MediaError { error, .. }) if cannot_lock(&error) => Ok(None),
+            held => held.map(Some),
+        }
+    }
+
     /// Reads and parses a whole metadata file.
     pub(crate) fn read_file<T>(
         &self,
@@ -116,6 +125,12 @@ impl Store {
         let content = read_whole(&*file).and_then(parse);
         content.map_err(|error| ReadError::File { path: self.media.full_path(path), error })
     }
+}
+
+fn cannot_lock(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem, Unsupported};
+    matches!(error.kind(), NotFound | PermissionDenied | ReadOnlyFilesystem | Unsupported)
+        || error.raw_os_error() == Some(rustix::io::Errno::NOLCK.raw_os_error())
 }
 
 /// Nanoseconds since 1970 UTC.

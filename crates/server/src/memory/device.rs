@@ -311,6 +311,11 @@ impl DeviceMemory {
         lock(&self.inner).arena.find(address)
     }
 
+    /// The block that an allocation lies in, with others if it is small.
+    pub(crate) fn block_around(&self, address: u64) -> Option<Range> {
+        lock(&self.inner).arena.block_around(address)
+    }
+
     /// Forgets what freed allocations wait for: the device is idle.
     pub fn settle_idle(&self) {
         let mut inner = lock(&self.inner);

@@ -102,6 +102,8 @@ struct Queue {
     done: u64,
     total: u64,
     failure: Option<Arc<FillError>>,
+    /// What is not filled now never will be.
+    stopped: bool,
 }
 
 impl Filling {
@@ -152,7 +154,10 @@ impl Filling {
 
     /// Begins nothing more: nobody needs it.
     pub fn stop(&self) {
-        lock(&self.queue).waiting.clear();
+        let mut queue = lock(&self.queue);
+        queue.stopped |= !queue.waiting.is_empty();
+        queue.waiting.clear();
+        self.changed.notify_all();
     }
 
     /// Waits until these ranges are filled, before others; false when the session ends first, as it must where they never will be.
@@ -206,10 +211,10 @@ impl Filling {
     ) -> bool {
         queue.waiters += 1;
         let filled = loop {
-            if queue.failure.is_none() && filled(&queue) {
+            if queue.failure.is_none() && !queue.stopped && filled(&queue) {
                 break true;
             }
-            if ended() {
+            if queue.stopped || ended() {
                 break false;
             }
             queue = self.rest(queue);
@@ -404,6 +409,16 @@ mod tests {
             filling.filled(part.range);
         }
         assert!(filling.is_over() && filling.await_all(never));
+    }
+
+    #[test]
+    fn what_was_not_filled_when_it_stopped_never_is() {
+        let filling = Filling::of(vec![part(0, 100), part(100, 100)]);
+        let (first, _) = filling.next().unwrap();
+        filling.stop();
+        filling.filled(first.range);
+        assert!(!filling.await_all(never) && !filling.is_over());
+        assert!(!filling.await_ranges(&[Range { base: 100, bytes: 1 }], never));
     }
 
     #[test]

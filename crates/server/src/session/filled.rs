@@ -116,12 +116,13 @@ impl Session {
         }
     }
 
-    /// The allocation that begins there; all memory where none does.
+    /// The block of the allocation that begins there, which may go with it; all memory where none does.
     fn needs_allocation(&self, address: u64) -> Reached {
-        let found = self.devices.iter().find_map(|memory: &DeviceMemory| memory.find(address));
-        let begins = found.filter(|allocation| allocation.range.base == address);
-        begins.map_or(Reached::Anything, |allocation| {
-            let Range { base, bytes } = allocation.range;
+        let block = self.devices.iter().find_map(|memory: &DeviceMemory| {
+            memory.find(address).filter(|found| found.range.base == address)?;
+            memory.block_around(address)
+        });
+        block.map_or(Reached::Anything, |Range { base, bytes }| {
             Reached::Named(vec![shadow::Range { base, bytes }])
         })
     }

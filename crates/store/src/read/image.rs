@@ -13,7 +13,7 @@ use super::fetch::{Fetcher, Scratch};
 use crate::chunk_map::ChunkMap;
 use crate::error::describe;
 use crate::media::MediaLock;
-use crate::{ReadError, Store, layout};
+use crate::{ReadError, Store};
 
 /// An image, open. Every byte that comes out of it is checked against its chunk's identity first. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -71,7 +71,7 @@ impl Store {
     /// # Errors
     /// As [`Store::manifest`].
     pub fn open_foreign_image(&self, id: &ImageId) -> Result<Image, ReadError> {
-        let share = self.media().share(layout::CONFIG).ok().map(Arc::new);
+        let share = self.share_to_read()?.map(Arc::new);
         let manifest = self.manifest(id)?;
         // After the manifest: the indexes are then at least as new.
         let fetcher = Arc::new(Fetcher::new(self.clone(), ChunkMap::load(self)?));

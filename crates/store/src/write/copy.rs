@@ -180,7 +180,10 @@ type Frame = Result<(Entry, Vec<u8>), ReadError>;
 impl<'a> Copier<'a> {
     fn new(from: &'a Store, to: &'a Store, options: &'a CopyOptions) -> Result<Self, CopyError> {
         let share = |store: &Store| store.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG));
-        let shares = (share(from).ok(), share(to).map_err(WriteError::from)?);
+        let shares = (
+            from.share_to_read().map_err(|error| CopyError::Source(error.into()))?,
+            share(to).map_err(WriteError::from)?,
+        );
         let fetcher = Fetcher::new(from.clone(), ChunkMap::load(from).map_err(CopyError::Source)?);
         let there = ChunkMap::load(to).map_err(WriteError::from)?.usable(to).map_err(WriteError::from)?;
         Ok(Self { from, to, options, fetcher, there, _shares: shares })
@@ -336,6 +339,7 @@ impl Draft {
         let image = index.image;
         let bytes = index.to_bytes().map_err(|error| WriteError::Format { what: "index", image, error })?;
         self.write_durably(&layout::draft_index(image), &bytes)?;
+        self.check_packs(std::slice::from_ref(&pack))?;
         self.publish_index(&[pack])
     }
 

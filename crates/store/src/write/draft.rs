@@ -41,7 +41,7 @@ impl Store {
         loop {
             let id = ImageId(self.on("find an id in", layout::TMP, |_| random_id())?);
             // Otherwise a cleaner took the folder for an abandoned one.
-            if let Some(draft) = self.try_begin(id)? {
+            if let Some(draft) = self.try_begin(id, true)? {
                 return Ok(draft);
             }
         }
@@ -53,7 +53,7 @@ impl Store {
     /// As [`Store::begin`].
     pub(super) fn begin_as(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
         for _ in 0..CLEANERS {
-            if let Some(draft) = self.try_begin(id)? {
+            if let Some(draft) = self.try_begin(id, false)? {
                 return Ok(Some(draft));
             }
             std::thread::sleep(CLEANING);
@@ -61,8 +61,8 @@ impl Store {
         Ok(None)
     }
 
-    /// None where another has the folder, if only to remove it.
-    fn try_begin(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
+    /// None where another has the folder, if only to remove it. Nobody else knows an id that is `fresh`.
+    fn try_begin(&self, id: ImageId, fresh: bool) -> Result<Option<Draft>, WriteError> {
         let share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
         // Copying a store may have left it out: it is mostly empty.
         self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
@@ -75,8 +75,11 @@ impl Store {
             Ok(held) => Ok(held.map(|held| Draft { store: self.clone(), id, _lock: held, _share: share })),
             Err(error) if error.error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
-                let _ = self.media().remove(&lock);
-                let _ = self.media().remove_folder(&folder);
+                // Of an id that others know the lock may be somebody else's.
+                if fresh {
+                    let _ = self.media().remove(&lock);
+                    let _ = self.media().remove_folder(&folder);
+                }
                 Err(error.into())
             }
         }
@@ -221,7 +224,7 @@ impl Draft {
     }
 
     /// Looks whether the receipts' packs are there, whole.
-    fn check_packs(&self, packs: &[PackIndex]) -> Result<(), WriteError> {
+    pub(super) fn check_packs(&self, packs: &[PackIndex]) -> Result<(), WriteError> {
         for pack in packs {
             let damaged = |what: &str| WriteError::Receipt { reason: format!("pack {}: {what}", pack.id) };
             pack.validate().map_err(damaged)?;

@@ -34,6 +34,24 @@ pub(super) struct Client {
     runtime: Option<Runtime>,
 }
 
+/// How often a request is made that the library makes once.
+const TRIES: u32 = 3;
+
+/// An endpoint that is no URL would be noticed by a panic of the library.
+fn check_endpoint(endpoint: &str) -> io::Result<()> {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
+    let host = rest.split('/').next().unwrap_or_default();
+    let is_closed = host.starts_with('[') == host.contains(']');
+    let is_url = ["http", "https"].contains(&scheme) && !host.is_empty() && is_closed;
+    if is_url && endpoint.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    let what = format!(
+        "AWS_ENDPOINT_URL is {endpoint:?}, which is no URL such as https://s3.example.org; unset it for Amazon's own"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}
+
 /// What a task does.
 pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -73,6 +91,9 @@ impl Client {
             if let Ok(key) = format!("aws_{}", name.to_ascii_lowercase()).parse::<AmazonS3ConfigKey>() {
                 builder = builder.with_config(key, value);
             }
+        }
+        if let Some(endpoint) = builder.get_config_value(&AmazonS3ConfigKey::Endpoint) {
+            check_endpoint(&endpoint)?;
         }
         let retry = RetryConfig {
             backoff: BackoffConfig { init_backoff: options.pause, ..BackoffConfig::default() },
@@ -131,12 +152,18 @@ impl Client {
     /// [`Client::put`] of an object that is not there yet, with bytes that nobody else writes. Whether it was not there.
     pub(super) fn put_new(&self, path: &str, bytes: Vec<u8>) -> io::Result<bool> {
         let key = self.key(path);
-        let put = self.s3.put_opts(&key, PutPayload::from(bytes.clone()), PutMode::Create.into());
-        match self.wait(put)? {
-            Ok(_) => Ok(true),
-            // If only the answer was lost, a second try finds what the first has written.
-            Err(Error::AlreadyExists { .. }) => Ok(self.get_range(path, 0..MOST_ID)?.0 == bytes),
-            Err(error) => Err(failure(error)),
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let put = self.s3.put_opts(&key, PutPayload::from(bytes.clone()), PutMode::Create.into());
+            match self.wait(put)? {
+                Ok(_) => return Ok(true),
+                // If only the answer was lost, a second try finds what the first has written.
+                Err(Error::AlreadyExists { .. }) => return Ok(self.get_range(path, 0..MOST_ID)?.0 == bytes),
+                // The library does not know that it may try this again.
+                Err(_) if tries < TRIES => {}
+                Err(error) => return Err(failure(error)),
+            }
         }
     }
 
@@ -314,4 +341,22 @@ fn describe(error: &Error) -> String {
     }
     let text = text.strip_prefix("Generic S3 error: ").unwrap_or(&text);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_that_is_no_url_is_told_of() {
+        for good in ["http://127.0.0.1:9000", "https://s3.example.org/", "http://[::1]:9000/minio"] {
+            assert!(check_endpoint(good).is_ok(), "{good}");
+        }
+        for bad in
+            ["", "localhost:9000", "s3.example.org", "https://", "http://[::1", "ftp://h", "http://a b"]
+        {
+            let said = check_endpoint(bad).map_err(|error| error.to_string());
+            assert!(said.is_err_and(|said| said.contains("AWS_ENDPOINT_URL")), "{bad}");
+        }
+    }
 }

@@ -142,11 +142,12 @@ fn is_lock(path: &str) -> bool {
 
 impl Media for S3 {
     fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
+        self.leases.check()?;
         let (name, stand_in) = match draft_pack(path) {
             Some((_, pack)) => (layout::pack(pack), Some(path.to_owned())),
             None => (path.to_owned(), None),
         };
-        Ok(Box::new(Upload::new(self.client.clone(), name, stand_in, self.part)))
+        Ok(Box::new(Upload::new((self.client.clone(), self.leases.clone()), name, stand_in, self.part)))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {

@@ -8,6 +8,7 @@ use object_store::multipart::PartId;
 use tokio::task::JoinHandle;
 
 use super::client::Client;
+use super::lease::Leases;
 use crate::media::MediaFile;
 
 /// So many parts are under way at a time. With the one that is being filled they are all the memory that is used.
@@ -17,6 +18,7 @@ const UNDER_WAY: usize = 4;
 #[derive(Debug)]
 pub(super) struct Upload {
     client: Arc<Client>,
+    leases: Arc<Leases>,
     path: String,
     /// Where the draft's stand-in for it is to be, which names the upload: whoever finds it can end that.
     stand_in: Option<String>,
@@ -31,9 +33,14 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub(super) fn new(client: Arc<Client>, path: String, stand_in: Option<String>, part: usize) -> Self {
+    pub(super) fn new(
+        (client, leases): (Arc<Client>, Arc<Leases>),
+        path: String,
+        stand_in: Option<String>,
+        part: usize,
+    ) -> Self {
         let (filling, under_way, parts) = (Vec::new(), VecDeque::new(), Vec::new());
-        Self { client, path, stand_in, part, upload: None, filling, under_way, parts, len: 0 }
+        Self { client, leases, path, stand_in, part, upload: None, filling, under_way, parts, len: 0 }
     }
 
     fn leave_stand_in(&self, upload: &str) -> io::Result<()> {
@@ -85,6 +92,8 @@ impl MediaFile for Upload {
     }
 
     fn sync(&mut self) -> io::Result<()> {
+        // What others have taken over is theirs to write.
+        self.leases.check()?;
         if self.upload.is_none() {
             self.leave_stand_in("")?;
             return self.client.put(&self.path, std::mem::take(&mut self.filling));
