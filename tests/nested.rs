@@ -37,6 +37,7 @@ const EXCEPT: &[(&str, &str)] = &[
     ("managed_globals_shadow", LINKED),
     ("code::managed_variables_lie_where_they_are_put", LINKED),
     ("managed_pages", SHARED),
+    ("managed_pages_auto", SHARED),
     ("managed_unmapped", SHARED),
     ("memops", SHARED),
     ("pinned", SHARED),
