@@ -243,8 +243,8 @@ fn a_writer_that_lost_its_lock_does_not_publish() {
     let options = S3Options { valid: Duration::ZERO, ..hasty() };
     let stopped = Store::open_media(medium_at(&server.env(), "", options)).unwrap();
     let draft = stopped.begin().unwrap();
-    let receipts = write(&draft, 2).unwrap();
-    let error = draft.publish(manifest("job", 2), receipts).unwrap_err().to_string();
+    let published = write(&draft, 2).and_then(|receipts| draft.publish(manifest("job", 2), receipts));
+    let error = published.unwrap_err().to_string();
     assert!(error.contains("could not be renewed"), "{error}");
     let listed: Vec<_> = steady.list().unwrap().images.iter().map(|image| image.id).collect();
     assert_eq!(listed, [first]);
