@@ -20,17 +20,15 @@ impl Guess {
         self.left > 0
     }
 
-    /// Somebody has looked; answers whether it is expected from now on.
-    pub(crate) fn looked(&mut self, is_so: bool) -> bool {
+    /// Somebody has looked.
+    pub(crate) fn looked(&mut self, is_so: bool) {
         self.again = if is_so { (self.again + 1).min(Self::LONGEST) } else { 0 };
         self.left = if self.again >= Self::SURE { 1 << self.again } else { 0 };
-        self.is_sure()
     }
 
-    /// It was counted on once; answers whether it is expected once more.
-    pub(crate) fn used(&mut self) -> bool {
+    /// It was counted on once.
+    pub(crate) fn used(&mut self) {
         self.left = self.left.saturating_sub(1);
-        self.is_sure()
     }
 
     /// It is not so.
@@ -50,7 +48,11 @@ mod tests {
             (0..times)
                 .filter(|_| {
                     let looks = !guess.is_sure();
-                    let _ = if looks { guess.looked(is_so) } else { guess.used() };
+                    if looks {
+                        guess.looked(is_so)
+                    } else {
+                        guess.used()
+                    }
                     looks
                 })
                 .count()

@@ -54,10 +54,10 @@ impl Habit {
 
     /// So many pages are dropped that were there, of which so many had been written.
     pub(crate) fn drops(&mut self, there: usize, written: usize) {
-        let _ = match self.writes.is_sure() {
+        match self.writes.is_sure() {
             true => self.writes.used(),
             false => self.writes.looked(written > there / 2),
-        };
+        }
     }
 
     /// Of those that are kept, whether these had better be dropped and come back, as new: if they are all written, and many. A page that has been protected
@@ -105,11 +105,11 @@ impl Habit {
             self.same.was_wrong();
             return false;
         }
-        let keeps = self.same.used();
-        if !keeps {
+        self.same.used();
+        if !self.keeps() {
             self.last = Some((seen, work));
         }
-        keeps
+        self.keeps()
     }
 }
 

@@ -513,10 +513,8 @@ fn only_regions_are_kept() {
     assert_eq!(shadows[0].read(0, 5), b"again");
 }
 
-/// Most of what the program reads it writes next: it is given to be written at once, so that nobody hears of that; until it does so no more.
-#[test]
-fn what_is_written_behind_being_read_is_given_at_once() {
-    const PAGES: usize = 500;
+/// A model, and how many faults have been heard.
+fn counted() -> (Arc<Model>, Arc<AtomicUsize>) {
     let heard = Arc::new(AtomicUsize::new(0));
     let count = heard.clone();
     let model = Model::hooked(move |step| {
@@ -524,6 +522,14 @@ fn what_is_written_behind_being_read_is_given_at_once() {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
+    (model, heard)
+}
+
+/// Most of what the program reads it writes next: it is given to be written at once, so that nobody hears of that; until it does so no more.
+#[test]
+fn what_is_written_behind_being_read_is_given_at_once() {
+    const PAGES: usize = 500;
+    let (model, heard) = counted();
     let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
     let shadow = &shadows[0];
     let cycle = |written: usize| {
@@ -554,13 +560,7 @@ fn what_is_written_behind_being_read_is_given_at_once() {
 #[test]
 fn what_is_all_written_each_time_comes_back_by_itself() {
     const PAGES: usize = 700;
-    let heard = Arc::new(AtomicUsize::new(0));
-    let count = heard.clone();
-    let model = Model::hooked(move |step| {
-        if step == Step::Heard {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    let (model, heard) = counted();
     let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
     let (shadow, base) = (&shadows[0], shadows[0].address());
     let mut silent = 0;
