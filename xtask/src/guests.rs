@@ -47,11 +47,13 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
     compiler.make_libraries()?;
 
     let newest = newest_input(&sources)?.max(newest_input(&benches)?);
-    let program = |name: &str| {
-        compiler.program(&benches.join(format!("{name}.cu")), &bench.join(name), &Build::default())
+    let program = |name: &str, libraries: &[Library]| {
+        let build = Build { libraries, ..Build::default() };
+        compiler.program(&benches.join(format!("{name}.cu")), &bench.join(name), &build)
     };
     let mut jobs: Vec<Job> =
-        ["calls", "changes", "dot_product", "managed", "many_kernels"].map(program).into();
+        ["calls", "changes", "dot_product", "managed", "many_kernels"].map(|name| program(name, &[])).into();
+    jobs.push(program("driver_checkpoint", &[Library::Cuda]));
     for guest in &manifest.guests {
         let build = Build { flags: &guest.flags, libraries: &guest.libraries, code: guest.code };
         jobs.push(compiler.program(&sources.join(guest.source()), &guests.join(guest.program()), &build));
