@@ -4,6 +4,7 @@
 //   PERCENT contiguous|scattered|zero   change a word of so many of the chunks of 2 MiB, side by side or spread, or clear them
 //   0 report                            how many steps there were since the last report, their median, mean and longest in ms; the mean without the longest
 //   0 save, 0 load                      the naive checkpoint: all memory through ordinary memory into the file `naive` of the folder, synced; and back
+//   0 fill                              allocate until the device refuses a single megabyte, free it again, and print how many there were
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -72,6 +73,17 @@ void naive(char *memory, size_t bytes, const std::string &path, bool save) {
     printf("%s ms %.1f\n", save ? "saved" : "loaded", since(start));
 }
 
+// Halves what it asks for until nothing is left.
+void fill_device() {
+    std::vector<void *> all;
+    size_t megabytes = 0;
+    for (size_t size = 1 << 20; size; size /= 2)
+        for (void *piece; cudaMalloc(&piece, size << 20) == cudaSuccess; megabytes += size) all.push_back(piece);
+    cudaGetLastError();
+    for (void *piece : all) CHECK(cudaFree(piece));
+    printf("filled MB %zu\n", megabytes);
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return fprintf(stderr, "usage: changes GIB FOLDER [random|half|zero|thin [SIDE]]\n"), 2;
     size_t chunks = std::max<size_t>(1, size_t(atof(argv[1]) * (1 << 30) / CHUNK)), bytes = chunks * CHUNK;
@@ -110,6 +122,8 @@ int main(int argc, char **argv) {
             steps.clear();
         } else if (how == "save" || how == "load") {
             naive(memory, bytes, folder + "/naive", how == "save");
+        } else if (how == "fill") {
+            fill_device();
         } else {
             if (how == "zero") CHECK(cudaMemset(memory, 0, count * CHUNK));
             else if (percent > 0) change<<<count, 1>>>(memory, how == "scattered" ? chunks / count : 1, turn++);

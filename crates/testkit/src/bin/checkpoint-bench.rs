@@ -28,11 +28,11 @@ struct Arguments {
     /// Where CUDA calls go; only Dormouse is measured without a GPU [default: the GPU if there is one]
     #[arg(long, value_enum)]
     device: Option<Device>,
-    /// GiB of device memory whose images go to the disk
-    #[arg(long, value_delimiter = ',', default_value = "1,8,32")]
+    /// GiB of device memory whose images go to the disk; none to leave that out
+    #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1,8,32")]
     to_disk: Vec<f64>,
-    /// GiB of device memory, of little entropy, whose images go to memory: what capturing takes
-    #[arg(long, value_delimiter = ',', default_value = "64,100")]
+    /// GiB of device memory, of little entropy, whose images go to memory: what capturing takes. None to leave that out
+    #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "64,100")]
     to_memory: Vec<f64>,
     /// A folder on the disk
     #[arg(long, default_value = "/tmp")]
