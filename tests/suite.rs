@@ -2,6 +2,7 @@
 
 mod advice;
 mod crashes;
+mod encryption;
 mod endings;
 mod gate;
 mod lazy;

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
-use store::Location;
+use store::Access;
 
 /// The longest line either side reads.
 const LINE_MAX: u64 = 1 << 20;
@@ -39,9 +39,9 @@ pub struct CheckpointOptions {
     /// Read all device memory, also what its hash says has not changed since the last checkpoint.
     #[serde(default)]
     pub paranoid: bool,
-    /// The store, a folder by its absolute path; without one, the job's own.
+    /// The store, a folder by its absolute path; without one, the job's own. Without a key, those of the job's own are tried.
     #[serde(default)]
-    pub store: Option<Location>,
+    pub store: Option<Access>,
 }
 
 impl Default for CheckpointOptions {

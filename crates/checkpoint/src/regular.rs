@@ -43,7 +43,7 @@ impl Supervisor {
     fn prune(&self, keep_last: Option<u32>) {
         let Some(last) = keep_last else { return };
         let keep = Keep { last, ..Keep::default() };
-        let pruned = open_store(&self.facts.store)
+        let pruned = open_store(&self.store)
             .and_then(|store| prune_images(&store, Some(&self.facts.job), &keep, false));
         if let Err(failure) = pruned {
             tracing::warn!("older images are not removed: {failure}");

@@ -12,7 +12,7 @@ use crate::runtime;
 use crate::sessions::{Destination, Session, Sessions, panicked};
 use crate::stores::open_store;
 use crate::supervisor::{
-    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, tmpfs,
+    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, keys, tmpfs,
 };
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
@@ -26,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Location, Store};
+use store::{Access, Store};
 
 /// CRIU's log holds its warnings.
 const CRIU_LOG_LEVEL: i32 = 2;
@@ -49,7 +49,7 @@ impl Restart {
     ///
     /// # Errors
     /// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when it is of another architecture or a newer Dormouse.
-    pub fn open(store: &Location, reference: &str) -> Result<Self, Failure> {
+    pub fn open(store: &Access, reference: &str) -> Result<Self, Failure> {
         let store = open_store(store)?;
         let id = crate::find_image(&store, reference)?;
         let image = store.open_image(&id).map_err(read_failure)?;
@@ -199,7 +199,7 @@ impl Restart {
         let job = stopped.and_then(|stopped| wake(stopped, &sessions, restored));
         drop(work);
         let ending = job.and_then(|job| {
-            let told = (way_back, settings.store_is_default);
+            let told = (way_back, settings.store.clone(), settings.store_is_default);
             let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
             if lazy {
                 supervisor.begin_filling();
@@ -220,9 +220,10 @@ impl Restart {
 
     /// The image itself, as what its job can be continued from.
     fn newest(&self, settings: &Settings) -> Newest {
-        let store = (!settings.store_is_default).then(|| settings.store.clone());
+        let store = (!settings.store_is_default).then(|| settings.store.at.clone());
+        let keys = keys(&self.store, &settings.store);
         // By its name only what was called so is found.
-        Newest { image: self.image(), reference: self.image().to_string(), store }
+        Newest { image: self.image(), reference: self.image().to_string(), store, keys }
     }
 
     fn check_machine(&self) -> Result<(), Failure> {
@@ -255,7 +256,7 @@ impl Restart {
     }
 
     fn restore_sessions(&self, sessions: &Sessions) -> Result<Vec<Session>, Failure> {
-        sessions.restore(&self.record.sessions, &self.store.location(), &self.image().to_string(), self.lazy)
+        sessions.restore(&self.record.sessions, &self.store.access(), &self.image().to_string(), self.lazy)
     }
 
     /// How many bytes there are to be read for the objects `of` a kind: zeros are not stored.

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use store::Location;
+use store::Access;
 use transport::hello::{HelloListener, Pending, Wish};
 
 /// How long a process may take to say what it wants.
@@ -329,7 +329,7 @@ impl Sessions {
     pub fn restore(
         &self,
         records: &[SessionRecord],
-        store: &Location,
+        store: &Access,
         image: &str,
         lazy: bool,
     ) -> Result<Vec<Session>, Failure> {

@@ -3,22 +3,22 @@
 use crate::error::{Chain, Failure, Kind};
 use crate::folder::{read_failure, read_kind, write_failure};
 use image::ImageId;
-use rustix::fs::{Access, access};
+use rustix::fs::{Access as Right, access};
 use std::fs;
 use std::io;
 use std::path::Path;
 use store::{
-    CopyError, DamagedImage, FindError, Keep, Location, OpenError, Pruned, Removal, Store, WriteError,
+    Access, CopyError, DamagedImage, FindError, Keep, OpenError, Pruned, Removal, Store, WriteError,
 };
 
 /// Opens a store that must be there.
 ///
 /// # Errors
 /// [`Kind::NotFound`] when there is no such folder, and nothing in the bucket, else [`Kind::Store`] saying what is wrong with it.
-pub fn open_store(at: &Location) -> Result<Store, Failure> {
+pub fn open_store(at: &Access) -> Result<Store, Failure> {
     existing_store(at)?.ok_or_else(|| {
         let message =
-            format!("there are no images: the store {at} does not exist; the first checkpoint makes it");
+            format!("there are no images: the store {} does not exist; the first checkpoint makes it", at.at);
         Failure::new(Kind::NotFound, message)
     })
 }
@@ -27,17 +27,17 @@ pub fn open_store(at: &Location) -> Result<Store, Failure> {
 ///
 /// # Errors
 /// [`Kind::Store`] saying what is wrong with it.
-pub fn existing_store(at: &Location) -> Result<Option<Store>, Failure> {
-    if at.as_folder().is_some_and(|dir| !dir.try_exists().unwrap_or(true)) {
+pub fn existing_store(at: &Access) -> Result<Option<Store>, Failure> {
+    if at.at.as_folder().is_some_and(|dir| !dir.try_exists().unwrap_or(true)) {
         return Ok(None);
     }
     there_or_not(at, at.open())
 }
 
 /// A bucket without a store is like a folder that is not there.
-fn there_or_not(at: &Location, opened: Result<Store, OpenError>) -> Result<Option<Store>, Failure> {
+fn there_or_not(at: &Access, opened: Result<Store, OpenError>) -> Result<Option<Store>, Failure> {
     match opened {
-        Err(OpenError::NotAStore { .. }) if at.as_folder().is_none() => Ok(None),
+        Err(OpenError::NotAStore { .. }) if at.at.as_folder().is_none() => Ok(None),
         opened => opened.map(Some).map_err(|error| open_failure(&error)),
     }
 }
@@ -46,7 +46,7 @@ fn there_or_not(at: &Location, opened: Result<Store, OpenError>) -> Result<Optio
 fn open_failure(error: &OpenError) -> Failure {
     let kind = match error {
         OpenError::Config { error, .. } if error.is_newer() => Kind::Mismatch,
-        OpenError::Config { .. } => Kind::Damaged,
+        OpenError::Config { .. } | OpenError::Changed { .. } => Kind::Damaged,
         _ => Kind::Store,
     };
     Failure::new(kind, Chain(error).to_string())
@@ -130,8 +130,8 @@ pub fn copy_failure(error: CopyError) -> Failure {
 ///
 /// # Errors
 /// [`Kind::Store`] saying what is wrong with the place.
-pub fn check_store(at: &Location) -> Result<(), Failure> {
-    let Some(dir) = at.as_folder() else { return there_or_not(at, at.open_at_once()).map(drop) };
+pub fn check_store(at: &Access) -> Result<(), Failure> {
+    let Some(dir) = at.at.as_folder() else { return there_or_not(at, at.open_at_once()).map(drop) };
     let fail = |message: String| Err(Failure::new(Kind::Store, message));
     let (place, missing) = match dir.ancestors().find(|place| place.exists()) {
         Some(place) => (place, place != dir),
@@ -140,15 +140,17 @@ pub fn check_store(at: &Location) -> Result<(), Failure> {
     if !place.is_dir() {
         return fail(format!("{} is not a folder", place.display()));
     }
-    if let Err(error) = access(place, Access::WRITE_OK | Access::EXEC_OK) {
+    if let Err(error) = access(place, Right::WRITE_OK | Right::EXEC_OK) {
         let what = if missing { format!(", where {} would be made", dir.display()) } else { String::new() };
         return fail(format!("cannot write to {}{what}: {error}", place.display()));
     }
+    let could_be_made = || at.check_new().map_err(|error| open_failure(&error));
     if missing {
-        return Ok(());
+        return could_be_made();
     }
-    match (Store::open(dir), first_name(dir)) {
-        (Err(OpenError::NotAStore { .. }), Ok(None)) | (Ok(_), _) => Ok(()),
+    match (at.open(), first_name(dir)) {
+        (Err(OpenError::NotAStore { .. }), Ok(None)) => could_be_made(),
+        (Ok(_), _) => Ok(()),
         (Err(OpenError::NotAStore { dir }), Ok(Some(found))) => {
             fail(OpenError::NotEmpty { dir, found }.to_string())
         }
@@ -169,7 +171,7 @@ fn first_name(dir: &Path) -> io::Result<Option<String>> {
 ///
 /// # Errors
 /// [`Kind::Store`] saying what is wrong with the place.
-pub fn open_or_create_store(at: &Location) -> Result<Store, Failure> {
+pub fn open_or_create_store(at: &Access) -> Result<Store, Failure> {
     at.open_or_create().map_err(|error| open_failure(&error))
 }
 
@@ -177,17 +179,18 @@ pub fn open_or_create_store(at: &Location) -> Result<Store, Failure> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use store::Location;
 
     #[test]
     fn a_place_for_a_store_is_told_from_one_that_is_none() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        let check_store = |dir: &Path| check_store(&Location::Folder(dir.to_owned()));
+        let check_store = |dir: &Path| check_store(&Location::Folder(dir.to_owned()).into());
         check_store(&at("to/be/made")).unwrap();
         fs::create_dir(at("empty")).unwrap();
         check_store(&at("empty")).unwrap();
         assert_eq!(fs::read_dir(at("empty")).unwrap().count(), 0);
-        open_or_create_store(&Location::Folder(at("store"))).unwrap();
+        open_or_create_store(&Location::Folder(at("store")).into()).unwrap();
         check_store(&at("store")).unwrap();
         fs::create_dir(at("other")).unwrap();
         fs::write(at("other/thing"), "").unwrap();
@@ -205,12 +208,12 @@ mod tests {
     #[test]
     fn a_damaged_config_is_damage_and_its_cure_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let store = open_or_create_store(&Location::Folder(folder.path().to_owned())).unwrap();
+        let store = open_or_create_store(&Location::Folder(folder.path().to_owned()).into()).unwrap();
         fs::write(folder.path().join("config"), "").unwrap();
         let failures = [
-            open_store(&store.location()).unwrap_err(),
-            open_or_create_store(&store.location()).unwrap_err(),
-            check_store(&store.location()).unwrap_err(),
+            open_store(&store.access()).unwrap_err(),
+            open_or_create_store(&store.access()).unwrap_err(),
+            check_store(&store.access()).unwrap_err(),
         ];
         for failure in failures {
             assert_eq!(failure.kind, Kind::Damaged);
@@ -222,15 +225,15 @@ mod tests {
         }
         // Which helps.
         let other = tempfile::tempdir().unwrap();
-        open_or_create_store(&Location::Folder(other.path().to_owned())).unwrap();
+        open_or_create_store(&Location::Folder(other.path().to_owned()).into()).unwrap();
         fs::copy(other.path().join("config"), folder.path().join("config")).unwrap();
-        open_store(&store.location()).unwrap();
+        open_store(&store.access()).unwrap();
     }
 
     #[test]
     fn a_store_that_does_not_exist_has_no_images() {
         let folder = tempfile::tempdir().unwrap();
-        let failure = open_store(&Location::Folder(folder.path().join("none"))).unwrap_err();
+        let failure = open_store(&Location::Folder(folder.path().join("none")).into()).unwrap_err();
         assert_eq!(failure.kind, Kind::NotFound);
         assert!(failure.message.contains("none does not exist"), "{failure}");
     }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::{Location, Store};
+use store::{Access, Store};
 use transport::hello::HelloListener;
 
 /// Folder of the shim on the job's tmpfs.
@@ -61,7 +61,7 @@ pub struct Settings {
     /// How managed memory is had.
     pub managed: Managed,
     /// Its store.
-    pub store: Location,
+    pub store: Access,
     /// Whether it is the one that every command looks in anyway.
     pub store_is_default: bool,
     /// Most memory that rings and pinned memory may take, bytes.
@@ -103,6 +103,8 @@ pub struct Supervisor {
     pub(crate) sessions: Arc<Sessions>,
     cutting: Mutex<()>,
     way_back: Arc<WayBack>,
+    /// Its store, and what opens that.
+    pub(crate) store: Access,
     store_is_default: bool,
     stopped_after: OnceLock<ImageId>,
     pub(crate) filling: Filling,
@@ -165,7 +167,7 @@ pub fn run(
     let spawned =
         host::Job::spawn(spec, tmpfs).map_err(|error| spawn_failure(&error, settings.shared_memory));
     let ending = spawned.and_then(|job| {
-        let told = (way_back, settings.store_is_default);
+        let told = (way_back, settings.store.clone(), settings.store_is_default);
         let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
         supervisor.supervise(&folder, callers, signals, settings.regularly)
     });
@@ -180,7 +182,7 @@ impl Supervisor {
         command: Command,
         job: host::Job,
         sessions: Arc<Sessions>,
-        (way_back, store_is_default): (Arc<WayBack>, bool),
+        (way_back, store, store_is_default): (Arc<WayBack>, Access, bool),
     ) -> Arc<Self> {
         Arc::new(Self {
             facts,
@@ -189,6 +191,7 @@ impl Supervisor {
             sessions,
             cutting: Mutex::default(),
             way_back,
+            store,
             store_is_default,
             stopped_after: OnceLock::new(),
             filling: Filling::default(),
@@ -363,17 +366,31 @@ impl Supervisor {
         let _ = self.stopped_after.set(image);
     }
 
-    /// There is a newer image of this job, in `store`.
-    pub(crate) fn published(&self, image: ImageId, store: &Store, rehearsed: bool) {
+    /// The store that a checkpoint goes to, and what opens it.
+    pub(crate) fn access(&self, options: &crate::admin::CheckpointOptions) -> Access {
+        let mut access = options.store.clone().unwrap_or_else(|| self.store.clone());
+        if access.key.is_none() {
+            access.key = self.store.key.clone();
+        }
+        access
+    }
+
+    /// There is a newer image of this job, in `store`, which `access` has opened.
+    pub(crate) fn published(&self, image: ImageId, (store, access): (&Store, &Access), rehearsed: bool) {
         let at = store.location();
         let elsewhere = at != self.facts.store;
         // Where it lies elsewhere, the name may mean an older image in the job's own store.
         let is_meant = || store.find(&self.facts.job).is_ok_and(|found| found.is(image));
         let reference = if !elsewhere && is_meant() { self.facts.job.clone() } else { image.short() };
-        let store = (elsewhere || !self.store_is_default).then_some(at);
-        self.way_back.published(Newest { image, reference, store });
+        let told = (elsewhere || !self.store_is_default).then_some(at);
+        self.way_back.published(Newest { image, reference, store: told, keys: keys(store, access) });
         self.rehearsed.store(rehearsed, Ordering::Relaxed);
     }
+}
+
+/// The key files that a store needs to be opened.
+pub(crate) fn keys(store: &Store, access: &Access) -> Vec<PathBuf> {
+    if store.is_encrypted() { access.key.files().to_vec() } else { Vec::new() }
 }
 
 /// The failure of a checkpoint that its job did not wait for.
@@ -408,7 +425,7 @@ pub(crate) fn claim(
         command: command.args.iter().map(ToString::to_string).collect(),
         device: settings.device.clone(),
         managed: settings.managed,
-        store: settings.store.clone(),
+        store: settings.store.at.clone(),
         restarted_from: restarted_from.clone(),
         filling: None,
     };
@@ -500,7 +517,7 @@ mod tests {
             name,
             device: "soft".into(),
             managed: Managed::default(),
-            store: Location::Folder("/store".into()),
+            store: store::Location::Folder("/store".into()).into(),
             store_is_default: false,
             shared_memory: 0,
             device_memory: None,

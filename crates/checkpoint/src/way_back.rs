@@ -1,6 +1,7 @@
 //! The way back: how a job is continued that has ended, or cannot go on.
 
 use image::ImageId;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::Location;
@@ -14,6 +15,8 @@ pub struct Newest {
     pub reference: String,
     /// Its store, where that is not the one which is looked in anyway.
     pub store: Option<Location>,
+    /// The key files that open it, if it is encrypted.
+    pub keys: Vec<PathBuf>,
 }
 
 impl Newest {
@@ -21,7 +24,9 @@ impl Newest {
     #[must_use]
     pub fn command(&self) -> String {
         let store = self.store.as_ref().map(|store| format!("--store {} ", quoted(&store.to_string())));
-        format!("dormouse restart {}{}", store.unwrap_or_default(), self.reference)
+        let key = |file: &PathBuf| format!("--key {} ", quoted(&file.to_string_lossy()));
+        let keys: String = self.keys.iter().map(key).collect();
+        format!("dormouse restart {}{keys}{}", store.unwrap_or_default(), self.reference)
     }
 }
 
@@ -96,14 +101,18 @@ mod tests {
         let way = WayBack::new("training".into(), None);
         assert!(way.lose().contains("dormouse checkpoint training") && way.is_lost());
         let image = ImageId([7; 16]);
-        way.published(Newest { image, reference: "training".into(), store: None });
+        way.published(Newest { image, reference: "training".into(), store: None, keys: Vec::new() });
         assert_eq!(way.newest().unwrap().command(), "dormouse restart training");
         assert!(way.lose().contains(&image.to_string()));
         way.published(Newest {
             image,
             reference: "07070707".into(),
             store: Some(Location::Folder("/my store/it's".into())),
+            keys: vec!["/root/my key".into()],
         });
-        assert_eq!(way.newest().unwrap().command(), r"dormouse restart --store '/my store/it'\''s' 07070707");
+        assert_eq!(
+            way.newest().unwrap().command(),
+            r"dormouse restart --store '/my store/it'\''s' --key '/root/my key' 07070707"
+        );
     }
 }

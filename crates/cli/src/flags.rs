@@ -10,7 +10,7 @@ use server::memory::Managed;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use store::Location;
+use store::{Location, Recipient};
 
 /// Put a running CUDA program to sleep; wake it later, elsewhere, on another GPU.
 #[derive(Parser, Debug)]
@@ -81,7 +81,7 @@ pub enum Command {
 /// `dormouse run`
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The program runs as without Dormouse: same output, same exit code, same signals. If Dormouse itself fails, the exit code is 125; 126 when the program cannot be executed, 127 when it is not found."
+    after_help = "The program runs as without Dormouse: same output, same exit code, same signals. If Dormouse itself fails, the exit code is 125; 126 when the program cannot be executed, 127 when it is not found.\n\nAn encrypted store, which only a key opens:\n  age-keygen -o key.txt             # prints the recipient, age1…; keep the file safe, nothing opens the store without it\n  dormouse run --store /mnt/images --key key.txt --encrypt age1… -- ./train\n  dormouse restart --store /mnt/images --key key.txt train"
 )]
 pub struct Run {
     /// Name of the job [default: the program's name and a number]
@@ -91,6 +91,10 @@ pub struct Run {
     pub machine: Machine,
     #[command(flatten)]
     pub store: Store,
+    /// Encrypt the store for whoever has this one's key (age1…, as `age-keygen -y FILE` prints it); may be given several times. It is so from the
+    /// first checkpoint on, which makes it; of a store that is there, insist on it
+    #[arg(long, value_name = "RECIPIENT", requires = "key")]
+    pub encrypt: Vec<Recipient>,
     #[command(flatten)]
     pub trace: Trace,
     #[command(flatten)]
@@ -142,6 +146,19 @@ pub struct Store {
     /// ~/.local/share/dormouse]
     #[arg(long, value_name = "PLACE", env = "DORMOUSE_STORE", value_parser = location())]
     pub store: Option<Location>,
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+/// Names a key file where `--key` does not.
+pub const KEY_VARIABLE: &str = "DORMOUSE_KEY";
+
+/// What opens encrypted stores.
+#[derive(Args, Debug, Default)]
+pub struct Keys {
+    /// A key file that opens an encrypted store, as `age-keygen -o FILE` makes them; may be given several times
+    #[arg(long, value_name = "FILE", env = KEY_VARIABLE)]
+    pub key: Vec<PathBuf>,
 }
 
 /// `--trace`
@@ -232,6 +249,14 @@ pub struct Checkpoint {
     /// that the job was started with]
     #[arg(long, value_name = "PLACE", value_parser = location())]
     pub store: Option<Location>,
+    /// With --store: a key file that opens that store, if it is encrypted; may be given several times [default: those that the job was started
+    /// with]
+    #[arg(long, value_name = "FILE", requires = "store")]
+    pub key: Vec<PathBuf>,
+    /// With --store: encrypt that store for whoever has this one's key (age1…), if it is made now, else insist on it; may be given several
+    /// times
+    #[arg(long, value_name = "RECIPIENT", requires = "store")]
+    pub encrypt: Vec<Recipient>,
     #[command(flatten)]
     pub json: Json,
 }

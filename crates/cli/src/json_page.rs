@@ -128,7 +128,10 @@ fn images_are_as_documented() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_or_create(folder.path()).unwrap();
     let json = || flags::Json { json: true };
-    let place = || flags::Store { store: Some(Location::Folder(folder.path().to_owned())) };
+    let place = || flags::Store {
+        store: Some(Location::Folder(folder.path().to_owned())),
+        keys: flags::Keys::default(),
+    };
     let first = publish(&store, manifest(), 1);
     let second = publish(&store, Manifest { parent: Some(first.parse().unwrap()), ..manifest() }, 2);
     let of = |image: &str| flags::Image { image: image.to_owned(), store: place(), json: json() };
@@ -193,8 +196,9 @@ fn images_are_as_documented() {
     let copy = |dry_run| {
         let (from, to) = (folder.path().to_owned(), folder.path().join("other"));
         let [from, to] = [from, to].map(store::Location::Folder);
-        copy::run(&flags::Copy { from, to, images: Vec::new(), job: Vec::new(), dry_run, json: json() })
-            .unwrap()
+        let (images, job, encrypt) = (Vec::new(), Vec::new(), Vec::new());
+        let (plain, keys, json) = (false, flags::Keys::default(), json());
+        copy::run(&flags::Copy { from, to, images, job, encrypt, plain, keys, dry_run, json }).unwrap()
     };
     check("`dormouse copy`", &[&copy(true)], Fields::new());
     let listed = images::ls(&flags::Ls { job: None, store: place(), json: json() }).unwrap();

@@ -81,12 +81,26 @@ pub enum FormatError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// A block of an encrypted file does not open.
+    #[error(
+        "its encrypted bytes at offset {at} are not those that were written there (or were not written with this store's secret)"
+    )]
+    Cover {
+        /// Where the block begins in the file, as it is stored.
+        at: u64,
+    },
     /// Reading failed.
     #[error("it cannot be read: {0}")]
     Read(io::Error),
 }
 
 impl FormatError {
+    /// What is wrong with a file that cannot be read: of an encrypted one the format's error comes inside that of reading.
+    #[must_use]
+    pub fn of_reading(error: io::Error) -> Self {
+        error.downcast().unwrap_or_else(Self::Read)
+    }
+
     /// Whether the bytes are fine and a newer program could read them.
     #[must_use]
     pub fn is_newer(&self) -> bool {

@@ -5,7 +5,8 @@
 //! anything is decoded, and a parser answers with a [`FormatError`], never with a panic.
 //!
 //! From the outside in: [`sealed`] is the header and checksum around every metadata file, [`Manifest`] says what an image holds,
-//! [`Object`] and [`Extent`] which chunks make up each part, [`Index`] and [`PackIndex`] where chunks lie, and [`chunk`] how one is stored.
+//! [`Object`] and [`Extent`] which chunks make up each part, [`Index`] and [`PackIndex`] where chunks lie, and [`chunk`] how one is stored. [`cover`] is around
+//! all of them in an encrypted store.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::host_endian_bytes,
@@ -16,6 +17,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 pub mod chunk;
+pub mod cover;
 mod error;
 mod glimpse;
 mod id;
@@ -40,4 +42,4 @@ pub use manifest::{
 };
 pub use object::{Extent, MemoryKind, Object, ObjectKind};
 pub use pack::PackIndex;
-pub use store_config::StoreConfig;
+pub use store_config::{Encryption, StoreConfig};

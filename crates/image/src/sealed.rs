@@ -152,14 +152,14 @@ impl Sealed {
 /// not with what the header claims.
 pub(crate) fn open(kind: Kind, mut from: impl Read) -> Result<Sealed, FormatError> {
     let mut bytes = Vec::with_capacity(HEADER_LEN);
-    from.by_ref().take(HEADER_LEN as u64).read_to_end(&mut bytes).map_err(FormatError::Read)?;
+    from.by_ref().take(HEADER_LEN as u64).read_to_end(&mut bytes).map_err(FormatError::of_reading)?;
     let Some(header_bytes) = bytes.first_chunk::<HEADER_LEN>() else {
         let (need, have) = (HEADER_LEN as u64, bytes.len() as u64);
         return Err(FormatError::Truncated { what: kind.name(), at: 0, need, have });
     };
     let header = Header::parse(kind, header_bytes)?;
     let mut body = Vec::new();
-    from.by_ref().take(header.body_len).read_to_end(&mut body).map_err(FormatError::Read)?;
+    from.by_ref().take(header.body_len).read_to_end(&mut body).map_err(FormatError::of_reading)?;
     let have = body.len() as u64;
     if have < header.body_len {
         return Err(FormatError::Truncated {
@@ -170,7 +170,7 @@ pub(crate) fn open(kind: Kind, mut from: impl Read) -> Result<Sealed, FormatErro
         });
     }
     let mut past_end = Vec::new();
-    from.take(1).read_to_end(&mut past_end).map_err(FormatError::Read)?;
+    from.take(1).read_to_end(&mut past_end).map_err(FormatError::of_reading)?;
     if !past_end.is_empty() {
         let at = HEADER_LEN as u64 + have;
         return Err(FormatError::Invalid { message: kind.name(), at, what: "there are bytes after its end" });

@@ -16,7 +16,7 @@ pub use sentences::{few, short};
 use image::{Compress, DeviceFacts, RawPath};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use store::Location;
+use store::Access;
 
 /// First line to a server.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -27,8 +27,8 @@ pub enum Start {
     /// A session from an image: the folder holds its files as they were at the cut; the object table and device memory
     /// are read from the store.
     Restore {
-        /// The store.
-        store: Location,
+        /// The store; of an encrypted one with its secret, which is in no other place that a server could have it from.
+        store: Access,
         /// The image's id, whole.
         image: String,
         /// Whether the session is ready before all its memory is filled.
@@ -65,8 +65,8 @@ pub enum Ask {
     /// Get ready to write into this draft: read the store's indexes, and make room for copies of device memory. Only while the gate is
     /// open; good for one closing of it. Answers [`Answer::Done`].
     Prepare {
-        /// The store.
-        store: Location,
+        /// The store; of an encrypted one with its secret, which is in no other place that a server could have it from.
+        store: Access,
         /// The draft's id.
         draft: String,
         /// How to compress.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::{ChunkWriter, Location, OpenError, Receipt, WriteError, WriteOptions};
+use store::{Access, ChunkWriter, OpenError, Receipt, WriteError, WriteOptions};
 use thiserror::Error;
 use transport::{ServerSession, TransportError};
 
@@ -547,7 +547,7 @@ impl<'a> Told<'a> {
 }
 
 /// Joins a draft; `Err` with the answer when it failed.
-fn join(store: &Location, draft: &str, options: &WriteOptions) -> Result<ChunkWriter, Answer> {
+fn join(store: &Access, draft: &str, options: &WriteOptions) -> Result<ChunkWriter, Answer> {
     let draft: ImageId =
         draft.parse().map_err(|error: image::ParseIdError| failed(error.to_string(), Cause::Other))?;
     let store = store.open().map_err(|error: OpenError| failed(chain(&error), Cause::Store))?;

@@ -47,6 +47,68 @@ pub enum OpenError {
         /// What is wrong with it.
         error: FormatError,
     },
+    /// The store is encrypted, and there is no key.
+    #[error(
+        "the store {} is encrypted for {}: give the key file of one of them with --key FILE, or in DORMOUSE_KEY",
+        dir.display(),
+        recipients.join(", ")
+    )]
+    Locked {
+        /// The store.
+        dir: PathBuf,
+        /// For whom.
+        recipients: Vec<String>,
+    },
+    /// The store is encrypted, and for another key.
+    #[error(
+        "the key given with --key or in DORMOUSE_KEY does not open the store {}, which is encrypted for {}: give the key file of one of them",
+        dir.display(),
+        recipients.join(", ")
+    )]
+    WrongKey {
+        /// The store.
+        dir: PathBuf,
+        /// For whom.
+        recipients: Vec<String>,
+    },
+    /// The file that holds an encrypted store's secret is not as it was made.
+    #[error(
+        "{} was changed since the store was made: its secret cannot be trusted; bring the file back from a copy, nothing else opens the store",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An encrypted store is insisted on, and this one is not.
+    #[error(
+        "the store {} is not encrypted, and --encrypt was given: choose a new place, and bring images there with `dormouse copy --encrypt`",
+        dir.display()
+    )]
+    NotEncrypted {
+        /// The store.
+        dir: PathBuf,
+    },
+    /// The store is encrypted, but not for everybody for whom it is to be.
+    #[error(
+        "the store {} is encrypted for {}, not for {missing}: for whom a store is encrypted is decided when it is made",
+        dir.display(),
+        recipients.join(", ")
+    )]
+    NotFor {
+        /// The store.
+        dir: PathBuf,
+        /// Who is missing.
+        missing: String,
+        /// For whom it is encrypted.
+        recipients: Vec<String>,
+    },
+    /// A store cannot be encrypted for these recipients.
+    #[error("the store cannot be encrypted for these recipients: {problem}")]
+    Recipients {
+        /// Why not.
+        problem: String,
+    },
     /// The medium failed.
     #[error(transparent)]
     Media(#[from] MediaError),
@@ -328,9 +390,9 @@ fn what_is_near(inside: Option<&(String, u64)>, image: &ImageId) -> String {
 /// What can be done about damage.
 pub(crate) const RESCUE: &str = "bring the file back from a copy, or use another image (`dormouse ls`)";
 
-/// What can be done about a store's own file: nothing in the store depends on what it says.
-const NEW_CONFIG: &str =
-    "; bring it back from a copy, or copy the file of a new store there: the images are not concerned";
+/// What can be done about a store's own file: nothing in the store depends on what it says, unless that is the secret.
+const NEW_CONFIG: &str = "; bring it back from a copy, or, if the store is not encrypted, copy the file of a new store there: the images are not \
+     concerned";
 
 /// What to do about a file that is not usable, unless the error says so itself.
 fn what_to_do(error: &FormatError) -> String {

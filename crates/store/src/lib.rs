@@ -39,10 +39,12 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod access;
 mod chunk_map;
 mod diff;
 mod error;
 mod keep;
+mod key;
 mod layout;
 mod list;
 mod location;
@@ -55,9 +57,11 @@ mod store;
 mod verify;
 mod write;
 
+pub use access::Access;
 pub use diff::{Change, Chunks, Diff, KindDiff, ObjectDiff, Pieces};
 pub use error::{CopyError, FindError, MediaError, ObjectError, OpenError, ReadError, WriteError};
 pub use keep::{Keep, Pruned};
+pub use key::{Identities, Key, KeyError, Recipient, Secret};
 pub use list::{DamagedImage, Found, Listing};
 pub use location::{Location, LocationError};
 pub use names::{find_object, object_name};

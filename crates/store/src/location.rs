@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::media::{S3, S3Options};
-use crate::{OpenError, Store};
+use crate::OpenError;
+use crate::media::{Dir, Media, S3, S3Options};
 
 /// What the location of a store in object storage begins with.
 const SCHEME: &[u8] = b"s3://";
@@ -98,39 +98,17 @@ impl Location {
         }
     }
 
-    /// Opens the store there. Nothing is written.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
-    pub fn open(&self) -> Result<Store, OpenError> {
-        match self {
-            Self::Folder(dir) => Store::open(dir),
-            Self::Bucket { bucket, prefix } => Store::open_media(Arc::new(S3::connect(bucket, prefix)?)),
-        }
-    }
-
-    /// [`Location::open`] without patience, for who only wants to know.
-    ///
-    /// # Errors
-    /// As [`Location::open`].
-    pub fn open_at_once(&self) -> Result<Store, OpenError> {
-        let Self::Bucket { bucket, prefix } = self else { return self.open() };
-        let (some_time, options) = (Duration::from_secs(5), S3Options::default());
-        let options = S3Options { retries: 1, retry_for: some_time, request: some_time, ..options };
-        Store::open_media(Arc::new(S3::with_options(bucket, prefix, &[], options)?))
-    }
-
-    /// Opens the store there; where that is empty or not there, creates one first. A bucket must be there.
-    ///
-    /// # Errors
-    /// As [`Store::open_or_create`].
-    pub fn open_or_create(&self) -> Result<Store, OpenError> {
-        match self {
-            Self::Folder(dir) => Store::open_or_create(dir),
+    /// The medium there. Nothing is looked at; without patience, for who only wants to know, requests are soon given up.
+    pub(crate) fn media(&self, patient: bool) -> Result<Arc<dyn Media>, OpenError> {
+        Ok(match self {
+            Self::Folder(dir) => Arc::new(Dir::new(dir)),
+            Self::Bucket { bucket, prefix } if patient => Arc::new(S3::connect(bucket, prefix)?),
             Self::Bucket { bucket, prefix } => {
-                Store::open_or_create_media(Arc::new(S3::connect(bucket, prefix)?))
+                let (some_time, options) = (Duration::from_secs(5), S3Options::default());
+                let options = S3Options { retries: 1, retry_for: some_time, request: some_time, ..options };
+                Arc::new(S3::with_options(bucket, prefix, &[], options)?)
             }
-        }
+        })
     }
 }
 

@@ -8,30 +8,42 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use image::{FormatError, StoreConfig, StoreId};
 
-use crate::media::{Cursor, Dir, Media, MediaLock, MediaRead};
-use crate::{Location, MediaError, OpenError, ReadError, layout};
+use crate::key::{Key, Recipient, Secret, Unopened, seal_config, unseal_config};
+use crate::media::{Covered, Cursor, Dir, Media, MediaLock, MediaRead};
+use crate::{Access, Location, MediaError, OpenError, ReadError, layout};
 
 /// A folder of images. Cheap to clone; every clone is the same store.
 #[derive(Debug, Clone)]
 pub struct Store {
     media: Arc<dyn Media>,
-    config: StoreConfig,
+    id: StoreId,
+    /// What its files are encrypted with.
+    secret: Option<Secret>,
 }
 
 impl Store {
-    /// Opens the store in `dir`. Nothing is written.
+    /// Opens the store in `dir`, which is not encrypted. Nothing is written.
     ///
     /// # Errors
-    /// [`OpenError::NotAStore`], [`OpenError::Config`] and [`OpenError::Media`].
+    /// As [`Store::open_with`].
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         Self::open_media(Arc::new(Dir::new(dir)))
     }
 
-    /// Opens the store in `dir`; where that is empty or not there, creates one first.
+    /// Opens the store in `dir`, which is not encrypted; where that is empty or not there, creates one first.
     ///
     /// # Errors
-    /// [`OpenError::NotEmpty`], [`OpenError::Config`] and [`OpenError::Media`].
+    /// As [`Store::open_or_create_with`].
     pub fn open_or_create(dir: &Path) -> Result<Self, OpenError> {
+        Self::open_or_create_folder(dir, &Key::None, &[])
+    }
+
+    /// [`Store::open_or_create_with`] in a folder.
+    pub(crate) fn open_or_create_folder(
+        dir: &Path,
+        key: &Key,
+        recipients: &[Recipient],
+    ) -> Result<Self, OpenError> {
         if !dir.exists() {
             create_durably(dir).map_err(|error| MediaError {
                 operation: "create",
@@ -39,38 +51,83 @@ impl Store {
                 error,
             })?;
         }
-        Self::open_or_create_media(Arc::new(Dir::new(dir)))
+        Self::open_or_create_with(Arc::new(Dir::new(dir)), key, recipients)
     }
 
     /// [`Store::open`] on any medium.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// As [`Store::open_with`].
     pub fn open_media(media: Arc<dyn Media>) -> Result<Self, OpenError> {
-        let path = media.full_path(layout::CONFIG);
-        let file = match media.open(layout::CONFIG) {
-            Ok(file) => file,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Err(OpenError::NotAStore { dir: media.full_path("") });
-            }
-            Err(error) => return Err(MediaError { operation: "open", path, error }.into()),
-        };
-        let config = read_whole(&*file).and_then(StoreConfig::read);
-        let config = config.map_err(|error| OpenError::Config { path, error })?;
-        Ok(Self { media, config })
+        Self::open_with(media, &Key::None, &[])
     }
 
     /// [`Store::open_or_create`] on any medium.
     ///
     /// # Errors
-    /// As [`Store::open_or_create`].
+    /// As [`Store::open_or_create_with`].
     pub fn open_or_create_media(media: Arc<dyn Media>) -> Result<Self, OpenError> {
-        match Self::open_media(media.clone()) {
-            Err(OpenError::NotAStore { .. }) => create(&*media)?,
-            opened => return opened,
+        Self::open_or_create_with(media, &Key::None, &[])
+    }
+
+    /// Opens the store on a medium. Nothing is written. With `recipients` it must be one that is encrypted, and for all of them.
+    ///
+    /// # Errors
+    /// [`OpenError::NotAStore`], [`OpenError::Config`] and [`OpenError::Media`]; of an encrypted store [`OpenError::Locked`],
+    /// [`OpenError::WrongKey`], [`OpenError::Changed`]; where one is insisted on, [`OpenError::NotEncrypted`] and [`OpenError::NotFor`].
+    pub fn open_with(media: Arc<dyn Media>, key: &Key, recipients: &[Recipient]) -> Result<Self, OpenError> {
+        let (dir, path) = (media.full_path(""), media.full_path(layout::CONFIG));
+        let file = match media.open(layout::CONFIG) {
+            Ok(file) => file,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Err(OpenError::NotAStore { dir });
+            }
+            Err(error) => return Err(MediaError { operation: "open", path, error }.into()),
+        };
+        let config = read_whole(&*file).and_then(StoreConfig::read);
+        let config = config.map_err(|error| OpenError::Config { path: path.clone(), error })?;
+        let Some(encryption) = &config.encryption else {
+            return match recipients {
+                [] => Ok(Self { media, id: config.id, secret: None }),
+                _ => Err(OpenError::NotEncrypted { dir }),
+            };
+        };
+        let secret = unseal_config(&config, encryption, key).map_err(|why| {
+            let (dir, recipients) = (dir.clone(), encryption.recipients.clone());
+            match why {
+                Unopened::NoKey => OpenError::Locked { dir, recipients },
+                Unopened::WrongKey => OpenError::WrongKey { dir, recipients },
+                Unopened::Changed => OpenError::Changed { path },
+            }
+        })?;
+        let is_for = |recipient: &Recipient| encryption.recipients.contains(&recipient.to_string());
+        if let Some(missing) = recipients.iter().find(|recipient| !is_for(recipient)) {
+            let (missing, recipients) = (missing.to_string(), encryption.recipients.clone());
+            return Err(OpenError::NotFor { dir, missing, recipients });
         }
+        let media = Arc::new(Covered::new(media, secret.clone()));
+        Ok(Self { media, id: config.id, secret: Some(secret) })
+    }
+
+    /// Opens the store on a medium; where there is none, creates one first: encrypted, if there are `recipients`. That one is then open
+    /// without a key; but a key that is given must be one that opens it.
+    ///
+    /// # Errors
+    /// As [`Store::open_with`], and [`OpenError::NotEmpty`], [`OpenError::Recipients`].
+    pub fn open_or_create_with(
+        media: Arc<dyn Media>,
+        key: &Key,
+        recipients: &[Recipient],
+    ) -> Result<Self, OpenError> {
+        let secret = match Self::open_with(media.clone(), key, recipients) {
+            Err(OpenError::NotAStore { .. }) => create(&*media, key, recipients)?,
+            opened => return opened,
+        };
         // Another process may have created it at the same time: what is there now counts.
-        Self::open_media(media)
+        match (secret, key) {
+            (Some(secret), Key::None) => Self::open_with(media, &Key::Secret(secret), recipients),
+            _ => Self::open_with(media, key, recipients),
+        }
     }
 
     /// The store's folder, or its bucket as if it were one, for messages.
@@ -79,17 +136,30 @@ impl Store {
         self.media.full_path("")
     }
 
-    /// Where it is, for another process that is to open it.
+    /// Where it is.
     #[must_use]
     pub fn location(&self) -> Location {
         let shown = self.dir();
         Location::parse(shown.as_os_str()).unwrap_or(Location::Folder(shown))
     }
 
+    /// Where it is and what opens it, for another process that is to open it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        let key = self.secret.clone().map_or(Key::None, Key::Secret);
+        Access { at: self.location(), key, recipients: Vec::new() }
+    }
+
+    /// Whether what is in it is encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.secret.is_some()
+    }
+
     /// The store's id.
     #[must_use]
     pub fn id(&self) -> StoreId {
-        self.config.id
+        self.id
     }
 
     pub(crate) fn media(&self) -> &dyn Media {
@@ -121,9 +191,15 @@ impl Store {
         path: &str,
         parse: impl FnOnce(Cursor<'_>) -> Result<T, FormatError>,
     ) -> Result<T, ReadError> {
-        let file = self.on("open", path, |media| media.open(path))?;
-        let content = read_whole(&*file).and_then(parse);
-        content.map_err(|error| ReadError::File { path: self.media.full_path(path), error })
+        let damaged = |error| ReadError::File { path: self.media.full_path(path), error };
+        let file = match self.media.open(path) {
+            // Under its cover a file can be damaged before a byte of it is read.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(damaged(FormatError::of_reading(error)));
+            }
+            opened => self.on("open", path, |_| opened)?,
+        };
+        read_whole(&*file).and_then(parse).map_err(damaged)
     }
 }
 
@@ -141,10 +217,15 @@ pub(crate) fn now_ns() -> u64 {
 
 /// Sixteen bytes that nobody else has.
 pub(crate) fn random_id() -> io::Result<[u8; 16]> {
-    let mut id = [0; 16];
-    let got = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())?;
+    random()
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     // Linux gives up to 256 bytes at once, whole.
-    if got == id.len() { Ok(id) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    if got == N { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 fn read_whole(file: &dyn MediaRead) -> Result<Cursor<'_>, FormatError> {
@@ -160,8 +241,8 @@ fn create_durably(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Lays a store out. May be called again after it failed or was cut off at any point.
-fn create(media: &dyn Media) -> Result<(), OpenError> {
+/// Lays a store out, and says what it is encrypted with. May be called again after it failed or was cut off at any point.
+fn create(media: &dyn Media, key: &Key, recipients: &[Recipient]) -> Result<Option<Secret>, OpenError> {
     let at = |operation, path: &str| {
         let path = media.full_path(path);
         move |error| MediaError { operation, path, error }
@@ -174,9 +255,22 @@ fn create(media: &dyn Media) -> Result<(), OpenError> {
     for folder in layout::FOLDERS {
         media.create_folder(folder).map_err(at("create", folder))?;
     }
+    if !key.fits(recipients) {
+        let recipients = recipients.iter().map(Recipient::to_string).collect();
+        return Err(OpenError::WrongKey { dir: media.full_path(""), recipients });
+    }
     let id = random_id().map(StoreId).map_err(at("find an id for", layout::CONFIG))?;
-    let bytes = StoreConfig { id, created_ns: now_ns() }.to_bytes();
-    let bytes = bytes.map_err(|error| OpenError::Config { path: media.full_path(layout::CONFIG), error })?;
+    let mut config = StoreConfig { id, created_ns: now_ns(), encryption: None };
+    let mut secret = None;
+    if !recipients.is_empty() {
+        let made = Secret::random().map_err(at("find a secret for", layout::CONFIG))?;
+        seal_config(&mut config, &made, recipients).map_err(|problem| OpenError::Recipients { problem })?;
+        secret = Some(made);
+    }
+    let bytes = config.to_bytes().map_err(|error| match recipients {
+        [] => OpenError::Config { path: media.full_path(layout::CONFIG), error },
+        _ => OpenError::Recipients { problem: error.to_string() },
+    })?;
     let temporary = format!("{}-{id}", layout::CONFIG);
     let written = (|| {
         let mut file = media.create(&temporary).map_err(at("create", &temporary))?;
@@ -191,5 +285,6 @@ fn create(media: &dyn Media) -> Result<(), OpenError> {
         // Left behind it would do no harm.
         let _ = media.remove(&temporary);
     }
-    Ok(written?)
+    written?;
+    Ok(secret)
 }

@@ -200,7 +200,7 @@ mod tests {
         let (first, one) = fake::server(1, play(full));
         let (second, other) = fake::server(2, play(Answer::Done));
         let both = [Mutex::new(first), Mutex::new(second)];
-        let store = store::Location::Folder("/store".into());
+        let store = store::Location::Folder("/store".into()).into();
         let compress = image::Compress::None;
         let ask = Ask::Prepare {
             store,

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
-use store::{ChunkWriter, Draft, Store, WriteOptions};
+use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 
 /// First pause before the gate is tried again; it doubles each time.
 const BACK_OFF: Duration = Duration::from_millis(100);
@@ -57,13 +57,14 @@ pub fn take(
         return Err(gate::refused(refusals));
     }
     let criu = criu()?;
-    let store = open_or_create_store(options.store.as_ref().unwrap_or(&job.facts.store))?;
+    let access = job.access(options);
+    let store = open_or_create_store(&access)?;
     let draft = store.begin().map_err(write_failure)?;
     // Made before the gate closes: it reads the store's indexes.
     let memory = memory_of_each(options.memory, job.sessions.all().len())?;
     let writer = draft.writer(&write_options(options, memory)).map_err(write_failure)?;
     write_ahead(job.job.tmpfs(), &writer)?;
-    let cut = Cut { job, options, memory, events, criu, store, draft, writer, began };
+    let cut = Cut { job, options, memory, events, criu, access, store, draft, writer, began };
 
     let _last_step = LastStep(job);
     let mut pause = BACK_OFF;
@@ -176,6 +177,7 @@ struct Cut<'a> {
     memory: u64,
     events: &'a Sender<Event>,
     criu: host::Criu,
+    access: Access,
     store: Store,
     draft: Draft,
     writer: ChunkWriter,
@@ -235,7 +237,7 @@ impl<'a> Cut<'a> {
 
     /// What servers, of so many sessions, are to do before the gate closes; `others` is what copies of the host half take.
     fn preparation(&self, sessions: usize, others: u64) -> Ask {
-        let (store, draft) = (self.store.location(), self.draft.id().to_string());
+        let (store, draft) = (self.store.access(), self.draft.id().to_string());
         let CheckpointOptions { compress, stop, paranoid, .. } = *self.options;
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
@@ -341,7 +343,7 @@ impl<'a> Cut<'a> {
         let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
         let manifest = manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed);
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
-        job.published(published.id, &self.store, rehearsed);
+        job.published(published.id, (&self.store, &self.access), rehearsed);
         if let Some((frozen, gated, held)) = stopped {
             job.stopping_after(published.id);
             frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;

@@ -1,6 +1,6 @@
 //! `dormouse cat`
 
-use super::store_location;
+use super::store_access;
 use crate::flags::Cat;
 use checkpoint::{Failure, Kind, find_image, open_store, read_failure};
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -8,7 +8,7 @@ use store::{ReadError, find_object};
 
 /// Writes an object to standard output. Who reads it may stop when it has had enough.
 pub fn run(flags: &Cat) -> Result<(), Failure> {
-    let store = open_store(&store_location(&flags.store))?;
+    let store = open_store(&store_access(&flags.store)?)?;
     let id = find_image(&store, &flags.image)?;
     let image = store.open_foreign_image(&id).map_err(read_failure)?;
     let object = find_object(image.manifest(), &flags.object);

@@ -1,5 +1,6 @@
 //! `dormouse checkpoint`
 
+use super::access;
 use crate::flags::{self, Checkpoint};
 use crate::output::Show;
 use checkpoint::admin::{self, CheckpointOptions, Event, Report, Request};
@@ -20,6 +21,7 @@ pub struct Published(Report);
 pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
+    let store = flags.store.clone();
     let options = CheckpointOptions {
         stop: flags.stop,
         gate_deadline_ms: (flags.gate_deadline * 1000.0) as u64,
@@ -27,7 +29,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         compress: flags.compress.into(),
         memory: flags.memory_limit,
         paranoid: flags.paranoid,
-        store: flags.store.clone(),
+        store: store.map(|at| access(at, &flags.key, &flags.encrypt)).transpose()?,
     };
     let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
     let socket = runtime::admin_socket(&root, &job.job);

@@ -1,5 +1,6 @@
 //! `dormouse copy`
 
+use super::access;
 use crate::flags::Copy;
 use crate::output::Show;
 use checkpoint::{
@@ -10,7 +11,7 @@ use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use store::{CopiedImage, CopyOptions, CopyReport, Store, UncopiedImage};
+use store::{Access, CopiedImage, CopyOptions, CopyReport, Store, UncopiedImage};
 
 #[derive(Serialize)]
 pub struct Copied {
@@ -21,11 +22,15 @@ pub struct Copied {
 
 /// Copies images from one store to another.
 pub fn run(flags: &Copy) -> Result<Copied, Failure> {
-    let from = open_store(&flags.from)?;
+    let from = open_store(&access(flags.from.clone(), &flags.keys.key, &[])?)?;
+    let to = access(flags.to.clone(), &flags.keys.key, &flags.encrypt)?;
+    if from.is_encrypted() && !flags.plain {
+        check_encrypted(&to)?;
+    }
     let (images, mut damaged) = chosen(&from, flags)?;
     let to = match flags.dry_run {
-        true => existing_store(&flags.to)?,
-        false => Some(open_or_create_store(&flags.to)?),
+        true => existing_store(&to)?,
+        false => Some(open_or_create_store(&to)?),
     };
     let planned = from.would_copy_to(to.as_ref(), &images).map_err(copy_failure)?;
     let mut report = match to {
@@ -34,6 +39,30 @@ pub fn run(flags: &Copy) -> Result<Copied, Failure> {
     };
     damaged.append(&mut report.damaged);
     Ok(Copied { report: CopyReport { damaged, ..report }, dry_run: flags.dry_run })
+}
+
+/// Whether what is copied to a store will be encrypted there.
+fn check_encrypted(to: &Access) -> Result<(), Failure> {
+    let what = match existing_store(to) {
+        Ok(Some(there)) if there.is_encrypted() => return Ok(()),
+        Ok(None) if !to.recipients.is_empty() => return Ok(()),
+        Ok(None) => "would not be",
+        // A folder that is there and empty becomes a store.
+        Err(_) if is_empty(to) && !to.recipients.is_empty() => return Ok(()),
+        Err(_) if is_empty(to) => "would not be",
+        Ok(Some(_)) => "is not",
+        Err(failure) => return Err(failure),
+    };
+    let message = format!(
+        "the images are encrypted, and the store {} {what}: give --encrypt RECIPIENT for a new store that is, or --plain if whoever can \
+         read that one may read them",
+        to.at
+    );
+    Err(Failure::new(Kind::Refused, message))
+}
+
+fn is_empty(to: &Access) -> bool {
+    to.at.as_folder().is_some_and(|dir| std::fs::read_dir(dir).is_ok_and(|mut names| names.next().is_none()))
 }
 
 /// The images to copy, oldest first, and those that cannot be read and were not asked for by name.
@@ -115,7 +144,7 @@ impl Show for Copied {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::flags::Json;
+    use crate::flags::{Json, Keys};
     use image::{Manifest, ObjectKind};
     use std::path::Path;
     use store::WriteOptions;
@@ -138,7 +167,8 @@ mod tests {
             let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
             let (images, job, json) = (texts(images), texts(job), Json { json: true });
             let [from, to] = [&from, &to].map(|folder| store::Location::Folder(folder.clone()));
-            run(&Copy { from, to, images, job, dry_run, json })
+            let (encrypt, plain, keys) = (Vec::new(), false, Keys::default());
+            run(&Copy { from, to, images, job, encrypt, plain, keys, dry_run, json })
         };
         let came = |copied: &Copied| -> Vec<ImageId> {
             copied.report.images.iter().filter(|image| !image.there).map(|image| image.image).collect()

@@ -1,6 +1,6 @@
 //! `dormouse diff`
 
-use super::store_location;
+use super::store_access;
 use crate::flags::Diff;
 use crate::output::{Show, table};
 use checkpoint::{Failure, find_image, open_store, read_failure};
@@ -15,7 +15,7 @@ pub struct Differences(store::Diff);
 
 /// Compares two images.
 pub fn run(flags: &Diff) -> Result<Differences, Failure> {
-    let store = open_store(&store_location(&flags.store))?;
+    let store = open_store(&store_access(&flags.store)?)?;
     let (a, b) = (find_image(&store, &flags.a)?, find_image(&store, &flags.b)?);
     store.diff(&a, &b).map(Differences).map_err(read_failure)
 }

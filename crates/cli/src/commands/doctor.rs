@@ -11,7 +11,7 @@ use serde::Serialize;
 use shadow::Userfault;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use store::Location;
+use store::Access;
 
 /// One thing that was tried.
 #[derive(Serialize)]
@@ -48,7 +48,7 @@ pub fn run(flags: &Doctor) -> Result<Findings, Failure> {
             checks.extend(Resource::ALL.map(|resource| carried(&capabilities, resource)));
         }
     }
-    checks.push(store(&super::store_location(&flags.store)));
+    checks.push(store(&super::store_access(&flags.store)?));
     checks.push(gpu());
     checks.push(shadow_pages());
     checks.push(found("software-device", "PTX on the CPU: --device soft".to_owned()));
@@ -79,10 +79,11 @@ fn carried(capabilities: &Capabilities, resource: Resource) -> Check {
 }
 
 /// The store that images go to without `--store`.
-fn store(at: &Location) -> Check {
-    if let Err(failure) = check_store(at) {
+fn store(access: &Access) -> Check {
+    if let Err(failure) = check_store(access) {
         return missing("store", format!("{failure}; choose another with --store or DORMOUSE_STORE"));
     }
+    let at = &access.at;
     let Some(dir) = at.as_folder() else { return found("store", format!("{at}: reached")) };
     let there = if dir.exists() { "writable" } else { "not there yet; the first checkpoint makes it" };
     let free = dir.ancestors().find_map(|place| rustix::fs::statvfs(place).ok());

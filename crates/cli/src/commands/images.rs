@@ -1,6 +1,6 @@
 //! `dormouse ls`, `inspect` and `verify`
 
-use super::store_location;
+use super::store_access;
 use crate::flags;
 use crate::output::{Show, command_line, table};
 use checkpoint::{Failure, Kind, existing_store, find_image, open_store, read_failure};
@@ -20,8 +20,9 @@ pub struct Images(Listing);
 
 /// Lists the images of a store; of one job, if asked.
 pub fn ls(flags: &flags::Ls) -> Result<Images, Failure> {
-    let at = store_location(&flags.store);
-    let mut listing = if let Some(store) = existing_store(&at)? {
+    let access = store_access(&flags.store)?;
+    let at = &access.at;
+    let mut listing = if let Some(store) = existing_store(&access)? {
         store.list().map_err(|error| Failure::of(format_args!("cannot list {at}"), &error))?
     } else {
         // Not an error: the first checkpoint makes it.
@@ -82,7 +83,7 @@ pub struct Details(ImageDetails);
 
 /// Shows everything about an image but its bytes.
 pub fn inspect(flags: &flags::Image) -> Result<Details, Failure> {
-    let store = open_store(&store_location(&flags.store))?;
+    let store = open_store(&store_access(&flags.store)?)?;
     let id = find_image(&store, &flags.image)?;
     store.inspect(&id).map(Details).map_err(read_failure)
 }
@@ -168,7 +169,7 @@ pub struct Verified(VerifyReport);
 
 /// Reads an image whole, or only looks whether it is there.
 pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
-    let store = open_store(&store_location(&flags.store))?;
+    let store = open_store(&store_access(&flags.store)?)?;
     let id = find_image(&store, &flags.image)?;
     if flags.quick {
         return store.verify_structure(&id).map(Verified).map_err(read_failure);

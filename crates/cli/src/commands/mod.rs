@@ -20,10 +20,29 @@ pub mod server;
 use crate::flags;
 use ::checkpoint::{Failure, Kind};
 use std::path::{Path, PathBuf};
-use store::Location;
+use store::{Access, Identities, Key, Location, Recipient};
+
+/// Where the store is, and what opens it.
+pub fn store_access(flags: &flags::Store) -> Result<Access, Failure> {
+    access(store_location(flags), &flags.keys.key, &[])
+}
+
+/// A store, the keys in these files, and for whom it is to be encrypted.
+pub fn access(at: Location, keys: &[PathBuf], recipients: &[Recipient]) -> Result<Access, Failure> {
+    let key = match keys {
+        [] => Key::None,
+        files => {
+            // The command that continues a job names them, wherever that is typed.
+            let whole = files.iter().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone()));
+            let read = Identities::read(&whole.collect::<Vec<_>>());
+            Key::Identities(read.map_err(|error| Failure::new(Kind::Store, error.to_string()))?)
+        }
+    };
+    Ok(Access { at, key, recipients: recipients.to_vec() })
+}
 
 /// Where the store is.
-pub fn store_location(flags: &flags::Store) -> Location {
+fn store_location(flags: &flags::Store) -> Location {
     if let Some(location) = &flags.store {
         return location.clone();
     }

@@ -1,7 +1,7 @@
 //! `dormouse prune`
 
 use super::rm::Removed;
-use super::store_location;
+use super::store_access;
 use crate::flags::Prune;
 use crate::output::Show;
 use checkpoint::{Failure, Kind, open_store, prune_images};
@@ -30,7 +30,7 @@ pub fn run(flags: &Prune) -> Result<Answer, Failure> {
         let what = "nothing would be kept: give one of the --keep options a number, or remove images by `dormouse rm`";
         return Err(Failure::new(Kind::Failed, what));
     }
-    let store = open_store(&store_location(&flags.store))?;
+    let store = open_store(&store_access(&flags.store)?)?;
     let Pruned { kept_images, removal } = prune_images(&store, flags.job.as_deref(), &keep, flags.dry_run)?;
     Ok(Answer { kept_images, removed: Removed { removal, dry_run: flags.dry_run } })
 }

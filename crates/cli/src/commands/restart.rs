@@ -1,6 +1,6 @@
 //! `dormouse restart`
 
-use super::{device, store_location};
+use super::{device, store_access};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::output::{Show, complain, finish, tell_end};
@@ -46,7 +46,7 @@ pub fn run(flags: Restart) -> ExitCode {
 }
 
 fn check(flags: &Restart) -> Result<Restartable, Failure> {
-    let restart = restart::Restart::open(&store_location(&flags.store), &flags.image)?;
+    let restart = restart::Restart::open(&store_access(&flags.store)?, &flags.image)?;
     let device = device_for(flags, &restart)?;
     let limits = (shared_memory_for(flags, &restart), device_memory_for(flags, &restart));
     restart.check(&device, limits)?;
@@ -59,7 +59,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
     let signals = host::signals::Forwarder::block().map_err(io)?;
     let preparing = Preparing::begin(&signals).map_err(io)?;
     let stdio = host::Stdio::take().map_err(io)?;
-    let store = store_location(&flags.store);
+    let store = store_access(&flags.store)?;
     let restart = restart::Restart::open(&store, &flags.image)?.lazily(flags.lazy);
     let settings = Settings {
         managed: flags.machine.managed.unwrap_or_else(|| restart.managed()),

@@ -1,6 +1,6 @@
 //! `dormouse rm`
 
-use super::store_location;
+use super::store_access;
 use crate::flags::Rm;
 use crate::output::Show;
 use checkpoint::{Failure, open_store, remove_images};
@@ -18,7 +18,7 @@ pub struct Removed {
 
 /// Removes images.
 pub fn run(flags: &Rm) -> Result<Removed, Failure> {
-    let store = open_store(&store_location(&flags.store))?;
+    let store = open_store(&store_access(&flags.store)?)?;
     let removal = remove_images(&store, &flags.images, flags.dry_run)?;
     Ok(Removed { removal, dry_run: flags.dry_run })
 }

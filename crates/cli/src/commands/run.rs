@@ -1,14 +1,15 @@
 //! `dormouse run`
 
-use super::{device, shim, store_location};
+use super::{device, shim, store_access};
 use crate::exit::OWN_FAILURE;
-use crate::flags::Run;
+use crate::flags::{KEY_VARIABLE, Run};
 use crate::output::{complain, tell_end};
 use checkpoint::supervisor::{self, Ended, Name, Settings};
 use checkpoint::{Failure, Kind};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
+use store::Access;
 
 /// Most memory that rings and pinned memory may take, bytes, when the user has not said.
 const SHARED_MEMORY: u64 = 64 << 30;
@@ -37,7 +38,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).map_err(own)?.to_owned(),
         managed: flags.machine.managed.unwrap_or_default(),
-        store: store_location(&flags.store),
+        store: Access { recipients: flags.encrypt, ..store_access(&flags.store).map_err(own)? },
         trace: flags.trace.trace,
         regularly: flags.regularly.wanted(),
         store_is_default: flags.store.store.is_none(),
@@ -45,8 +46,11 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         device_memory: flags.machine.device_memory,
     };
     let mut spec = host::JobSpec::inherit(flags.program).map_err(io)?;
-    // They would be in its images, where they open the store to whoever has one of them.
-    spec.env.retain(|(name, _)| !name.as_bytes().starts_with(store::media::S3::OWN_VARIABLES.as_bytes()));
+    // They would be in its images, where they open the store to whoever has one of them, or say where its key lies.
+    let is_ours = |name: &[u8]| {
+        name == KEY_VARIABLE.as_bytes() || name.starts_with(store::media::S3::OWN_VARIABLES.as_bytes())
+    };
+    spec.env.retain(|(name, _)| !is_ours(name.as_bytes()));
     supervisor::run(settings, spec, &shim().map_err(own)?, signals).map_err(|failure| {
         // As a shell has it.
         let code = match failure.kind {

@@ -1,8 +1,8 @@
 //! Flags of the commands about images in a store.
 
-use super::{Json, Store, location, offset};
+use super::{Json, Keys, Store, location, offset};
 use clap::Args;
-use store::Location;
+use store::{Location, Recipient};
 
 /// `dormouse ls`
 #[derive(Args, Debug)]
@@ -93,7 +93,7 @@ pub struct Verify {
 /// `dormouse copy`
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Without IMAGE and --job all images are copied. IMAGE is an image's id or the beginning of it, or a job's name for its newest image. Each keeps its id. Only what the other store does not have is copied, as it is stored, and every byte is checked on the way.\n\nBoth stores may be in use meanwhile. A copy that was cut off lists nothing that is not whole; the same command goes on where it was, and `dormouse rm --store TO` frees what it has left if it is not to go on.\n\n  dormouse copy /var/lib/dormouse /mnt/backup               # all that is not there yet\n  dormouse copy /var/lib/dormouse /mnt/backup train         # the newest image of job train"
+    after_help = "Without IMAGE and --job all images are copied. IMAGE is an image's id or the beginning of it, or a job's name for its newest image. Each keeps its id. Only what the other store does not have is copied, as it is stored, and every byte is checked on the way.\n\nBoth stores may be in use meanwhile. A copy that was cut off lists nothing that is not whole; the same command goes on where it was, and `dormouse rm --store TO` frees what it has left if it is not to go on.\n\n  dormouse copy /var/lib/dormouse /mnt/backup               # all that is not there yet\n  dormouse copy /var/lib/dormouse /mnt/backup train         # the newest image of job train\n  dormouse copy --encrypt age1… /var/lib/dormouse s3://b/p  # into a new store that only a key opens (--key FILE)"
 )]
 pub struct Copy {
     /// The store that has the images: a folder, or s3://BUCKET/PREFIX
@@ -108,6 +108,14 @@ pub struct Copy {
     /// All images of this job; may be given several times
     #[arg(long, value_name = "JOB")]
     pub job: Vec<String>,
+    /// Encrypt the other store for whoever has this one's key (age1…), if it is made now, else insist on it; may be given several times
+    #[arg(long, value_name = "RECIPIENT")]
+    pub encrypt: Vec<Recipient>,
+    /// Copy from an encrypted store to one that is not: whoever can read that one can then read the images
+    #[arg(long, conflicts_with = "encrypt")]
+    pub plain: bool,
+    #[command(flatten)]
+    pub keys: Keys,
     /// Only say what would be copied
     #[arg(long)]
     pub dry_run: bool,

@@ -340,7 +340,7 @@ fn raw(path: &std::path::Path) -> image::RawPath {
 
 fn prepare(store: &Store, draft: ImageId) -> Ask {
     Ask::Prepare {
-        store: store.location(),
+        store: store.access(),
         draft: draft.to_string(),
         compress: image::Compress::Lz4,
         memory: 64 << 20,
@@ -419,7 +419,7 @@ fn a_server_answers_its_supervisor() {
 
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
     // The image is of session 60; another has nothing in it.
-    let start = Start::Restore { store: images.store.location(), image: id.to_string(), lazy: false };
+    let start = Start::Restore { store: images.store.access(), image: id.to_string(), lazy: false };
     let mut restored = Supervisor::start(dir.path(), 60, &start);
     let ready = restored.answer();
     assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::support::keys;
 use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write_objects};
 use crate::support::sim::Sim;
 use image::{Compress, ImageId, Machine};
@@ -16,10 +17,17 @@ fn store_with_one() -> (Sim, ImageId) {
     (medium, image)
 }
 
+/// The same, encrypted.
+fn encrypted_with_one() -> (Sim, ImageId) {
+    let medium = Sim::default();
+    let image = checkpoint(&keys::create(Arc::new(medium.clone())), "job", 5).unwrap().id;
+    (medium, image)
+}
+
 /// Checks that a store in which `path` was damaged says so. `how` is for messages.
 fn assert_noticed(medium: &Sim, image: &ImageId, path: &str, how: &str) {
     let full_path = format!("/sim/{path}");
-    let store = match Store::open_media(Arc::new(medium.clone())) {
+    let store = match Store::open_with(Arc::new(medium.clone()), &keys::key(), &[]) {
         Err(error) => {
             assert_eq!(path, "config", "{how}: {error}");
             assert!(matches!(error, OpenError::Config { .. }), "{how}: {error}");
@@ -74,7 +82,15 @@ fn assert_noticed(medium: &Sim, image: &ImageId, path: &str, how: &str) {
 /// No flip is immaterial, neither to a reader nor to `verify`.
 #[test]
 fn every_flipped_byte_of_every_file_is_noticed_and_named() {
-    let (medium, image) = store_with_one();
+    flip_every_byte(store_with_one());
+}
+
+#[test]
+fn every_flipped_byte_of_every_encrypted_file_is_noticed_and_named() {
+    flip_every_byte(encrypted_with_one());
+}
+
+fn flip_every_byte((medium, image): (Sim, ImageId)) {
     let files = medium.files();
     let kinds = ["config", "packs/", "index/", "images/"];
     assert!(kinds.iter().all(|kind| files.iter().any(|file| file.starts_with(kind))), "{files:?}");
@@ -90,13 +106,20 @@ fn every_flipped_byte_of_every_file_is_noticed_and_named() {
         }
     }
     assert!(flips > 5000, "{flips} bytes are too few for a test");
-    let store = Store::open_media(Arc::new(medium)).unwrap();
-    assert!(store.verify(&image, &mut |_| {}).unwrap().ok);
+    assert!(keys::open(Arc::new(medium)).verify(&image, &mut |_| {}).unwrap().ok);
 }
 
 #[test]
-fn every_truncated_longer_or_missing_file_is_noticed_and_named() {
-    let (medium, image) = store_with_one();
+fn every_truncated_or_longer_file_is_noticed_and_named() {
+    cut_everywhere(store_with_one());
+}
+
+#[test]
+fn every_truncated_or_longer_encrypted_file_is_noticed_and_named() {
+    cut_everywhere(encrypted_with_one());
+}
+
+fn cut_everywhere((medium, image): (Sim, ImageId)) {
     for path in &medium.files() {
         let whole = medium.tamper(path, |bytes| bytes.clone());
         for len in 0..whole.len() {
@@ -135,7 +158,17 @@ fn a_missing_file_is_named() {
 /// Files that are whole, and in another's place.
 #[test]
 fn swapped_files_are_noticed() {
-    let (medium, image) = store_with_one();
+    swap_files(store_with_one);
+}
+
+/// What a cover does not bind, the id inside does.
+#[test]
+fn swapped_encrypted_files_are_noticed() {
+    swap_files(encrypted_with_one);
+}
+
+fn swap_files(made: impl Fn() -> (Sim, ImageId)) {
+    let (medium, image) = made();
     let files = medium.files();
     let mut packs = files.iter().filter(|path| path.starts_with("packs/"));
     let (first, second) = (packs.next().unwrap(), packs.next().unwrap());
@@ -143,15 +176,15 @@ fn swapped_files_are_noticed() {
     medium.tamper(second, |other| other.clone_from(&bytes));
     assert_noticed(&medium, &image, second, "a pack under another's name");
 
-    let (medium, image) = store_with_one();
-    let store = Store::open_media(Arc::new(medium.clone())).unwrap();
+    let (medium, image) = made();
+    let store = keys::open(Arc::new(medium.clone()));
     let other = checkpoint(&store, "other", 6).unwrap().id;
     for (folder, suffix) in [("images", "img"), ("index", "idx")] {
         let medium = medium.copy();
         let bytes = medium.tamper(&format!("{folder}/{other}.{suffix}"), |bytes| bytes.clone());
         let path = format!("{folder}/{image}.{suffix}");
         medium.tamper(&path, |mine| mine.clone_from(&bytes));
-        let report = Store::open_media(Arc::new(medium)).unwrap().verify(&image, &mut |_| {}).unwrap();
+        let report = keys::open(Arc::new(medium)).verify(&image, &mut |_| {}).unwrap();
         assert!(report.damage[0].to_string().contains("it is not what its name says"), "{report:#?}");
         assert_eq!(report.damage[0].file.to_str().unwrap(), format!("/sim/{path}"));
     }

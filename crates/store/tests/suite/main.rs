@@ -4,6 +4,7 @@ mod copying;
 mod corruption;
 mod crash;
 mod directory;
+mod encryption;
 mod finding;
 mod golden;
 mod looking;

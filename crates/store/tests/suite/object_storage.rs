@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::keys;
 use crate::support::sample::{
     assert_sample, checkpoint, manifest, noise, objects, options, write, write_objects,
 };
 use crate::{directory, finding, removing};
 use image::{Compress, ImageId, Manifest, ObjectKind, RawPath};
-use store::media::{Media, S3, S3Options};
-use store::{CopyOptions, OpenError, Store, WriteError, WriteOptions};
+use store::media::{Covered, Media, S3, S3Options};
+use store::{CopyOptions, OpenError, Secret, Store, WriteError, WriteOptions};
 use testkit::s3::{Proxy, Request, Server, Trouble};
 
 /// As patient as a test is.
@@ -359,4 +360,19 @@ fn images_are_copied_to_a_bucket_and_back() {
         assert!(report.damaged.is_empty());
         assert_big(to, image, 3);
     }
+}
+
+/// What is so of an encrypted folder is so of a bucket, packs of several parts included.
+#[test]
+fn an_encrypted_store_in_a_bucket() {
+    let server = Server::start().unwrap();
+    let store = keys::create(medium(&server, "e"));
+    let image = checkpoint_big(&store, 3).unwrap();
+    assert_big(&keys::open(medium(&server, "e")), image, 3);
+    let error = Store::open_media(medium(&server, "e")).unwrap_err();
+    assert!(matches!(error, OpenError::Locked { .. }) && error.to_string().contains("s3://"), "{error}");
+    removing::what_no_other_image_needs_goes(Arc::new(Covered::new(
+        medium(&server, "f"),
+        Secret::random().unwrap(),
+    )));
 }

@@ -2,5 +2,6 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part, and a test may panic")]
 
 pub mod fault;
+pub mod keys;
 pub mod sample;
 pub mod sim;

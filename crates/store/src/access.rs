@@ -1,0 +1,70 @@
+//! A store as a process is told of it: where it is, and what opens it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::{Key, Recipient};
+use crate::{Location, OpenError, Store};
+
+/// Where a store is, and what opens it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Access {
+    /// The place.
+    pub at: Location,
+    /// What opens an encrypted store.
+    #[serde(default, skip_serializing_if = "Key::is_none")]
+    pub key: Key,
+    /// For whom the store must be encrypted, and is when it is made. If there is none, it may be encrypted or not, and is not when it is
+    /// made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recipients: Vec<Recipient>,
+}
+
+impl From<Location> for Access {
+    /// Without a key.
+    fn from(at: Location) -> Self {
+        Self { at, key: Key::None, recipients: Vec::new() }
+    }
+}
+
+impl Access {
+    /// Opens the store. Nothing is written.
+    ///
+    /// # Errors
+    /// As [`Store::open_with`].
+    pub fn open(&self) -> Result<Store, OpenError> {
+        Store::open_with(self.at.media(true)?, &self.key, &self.recipients)
+    }
+
+    /// [`Access::open`] without patience, for who only wants to know.
+    ///
+    /// # Errors
+    /// As [`Access::open`].
+    pub fn open_at_once(&self) -> Result<Store, OpenError> {
+        Store::open_with(self.at.media(false)?, &self.key, &self.recipients)
+    }
+
+    /// Whether a store that is made for these recipients could be opened with this key afterwards.
+    ///
+    /// # Errors
+    /// [`OpenError::WrongKey`].
+    pub fn check_new(&self) -> Result<(), OpenError> {
+        if self.key.fits(&self.recipients) {
+            return Ok(());
+        }
+        let recipients = self.recipients.iter().map(Recipient::to_string).collect();
+        Err(OpenError::WrongKey { dir: self.at.to_path(), recipients })
+    }
+
+    /// Opens the store; where there is none, creates one first. A bucket must be there.
+    ///
+    /// # Errors
+    /// As [`Store::open_or_create_with`].
+    pub fn open_or_create(&self) -> Result<Store, OpenError> {
+        match &self.at {
+            Location::Folder(dir) => Store::open_or_create_folder(dir, &self.key, &self.recipients),
+            bucket @ Location::Bucket { .. } => {
+                Store::open_or_create_with(bucket.media(true)?, &self.key, &self.recipients)
+            }
+        }
+    }
+}

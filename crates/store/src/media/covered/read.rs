@@ -1,0 +1,142 @@
+//! An encrypted file being read: only the blocks that are asked for.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use image::FormatError;
+use image::cover::{self, BLOCK, HEADER_LEN, SEALED_BLOCK, TAG};
+
+use super::seal::FileKey;
+use crate::key::Secret;
+use crate::media::MediaRead;
+
+/// Reads shorter than this are of somebody who reads on from there: what was decrypted for them is kept.
+const SHORT: usize = BLOCK;
+/// So many blocks are read at once for who goes on reading.
+const AHEAD: u64 = 16;
+
+/// A file under its cover.
+#[derive(Debug)]
+pub(super) struct CoveredRead {
+    inner: Box<dyn MediaRead>,
+    key: FileKey,
+    /// How many plain bytes it has, by its length; true when its last block opens.
+    len: u64,
+    /// What was decrypted last for a short read.
+    recent: Mutex<Recent>,
+    spare: Arc<Spare>,
+}
+
+/// Room for blocks that nobody is reading into, of all files of a medium.
+pub(super) type Spare = Mutex<Vec<Vec<u8>>>;
+
+/// Plain bytes of neighbouring blocks.
+#[derive(Debug, Default)]
+struct Recent {
+    /// Number of the first block.
+    first: u64,
+    /// Number of the block behind them.
+    end: u64,
+    plain: Vec<u8>,
+}
+
+impl CoveredRead {
+    pub(super) fn open(inner: Box<dyn MediaRead>, secret: &Secret, spare: Arc<Spare>) -> io::Result<Self> {
+        let bad = |error: FormatError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let file_len = inner.len()?;
+        let mut header = [0; HEADER_LEN];
+        if file_len >= HEADER_LEN as u64 {
+            inner.read_exact_at(&mut header, 0)?;
+            // Before the length: who finds a file that is not encrypted should hear that.
+            cover::check_header(&header).map_err(bad)?;
+        }
+        let len = cover::plain_len(file_len).map_err(bad)?;
+        let key = FileKey::of(secret, &header)?;
+        Ok(Self { inner, key, len, recent: Mutex::default(), spare })
+    }
+
+    /// How many blocks there are.
+    fn blocks(&self) -> u64 {
+        self.len.div_ceil(BLOCK as u64).max(1)
+    }
+
+    /// How many plain bytes a block has.
+    fn block_len(&self, number: u64) -> usize {
+        let left = self.len.saturating_sub(number.saturating_mul(BLOCK as u64));
+        usize::try_from(left).map_or(BLOCK, |left| left.min(BLOCK))
+    }
+
+    /// Decrypts the blocks from `first` up to `end`, and hands on each.
+    fn open_blocks(&self, first: u64, end: u64, mut take: impl FnMut(u64, &[u8])) -> io::Result<()> {
+        let last_len = self.block_len(end.saturating_sub(1)) + TAG;
+        let before =
+            usize::try_from((end - first).saturating_sub(1)).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut sealed = lock(&self.spare).pop().unwrap_or_default();
+        sealed.resize(before.saturating_mul(SEALED_BLOCK).saturating_add(last_len), 0);
+        let opened = self.inner.read_exact_at(&mut sealed, cover::block_at(first)).and_then(|()| {
+            (first..end).zip(sealed.chunks_mut(SEALED_BLOCK)).try_for_each(|(number, block)| {
+                take(number, self.key.open(number, number + 1 == self.blocks(), block)?);
+                Ok(())
+            })
+        });
+        lock(&self.spare).push(sealed);
+        opened
+    }
+
+    /// Reads a few bytes out of the blocks from `first` up to `end`, or of more, which are kept.
+    fn read_short(&self, buffer: &mut [u8], offset: u64, first: u64, end: u64) -> io::Result<()> {
+        let mut recent = lock(&self.recent);
+        if first < recent.first || end > recent.end {
+            // Who has read up to here goes on.
+            let goes_on = recent.end > 0 && (first == recent.end || first + 1 == recent.end);
+            let end = if goes_on { (first + AHEAD).min(self.blocks()).max(end) } else { end };
+            let mut plain = std::mem::take(&mut recent.plain);
+            *recent = Recent::default();
+            plain.clear();
+            self.open_blocks(first, end, |_, block| plain.extend_from_slice(block))?;
+            *recent = Recent { first, end, plain };
+        }
+        let from = usize::try_from(offset - recent.first * BLOCK as u64).unwrap_or(usize::MAX);
+        let found = recent.plain.get(from..).and_then(|bytes| bytes.get(..buffer.len()));
+        buffer.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+impl MediaRead for CoveredRead {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.len);
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let (first, end) = (offset / BLOCK as u64, end.div_ceil(BLOCK as u64));
+        if buffer.len() < SHORT {
+            return self.read_short(buffer, offset, first, end);
+        }
+        let mut skip = usize::try_from(offset % BLOCK as u64).unwrap_or(BLOCK);
+        let mut rest = buffer;
+        self.open_blocks(first, end, |_, block| {
+            let wanted = block.get(std::mem::take(&mut skip)..).unwrap_or_default();
+            let len = wanted.len().min(rest.len());
+            let (place, after) = std::mem::take(&mut rest).split_at_mut(len);
+            place.copy_from_slice(wanted.split_at(len).0);
+            rest = after;
+        })
+    }
+
+    fn will_read(&self, offset: u64, len: u64) {
+        let (first, end) = (offset / BLOCK as u64, offset.saturating_add(len).div_ceil(BLOCK as u64));
+        self.inner
+            .will_read(cover::block_at(first), end.saturating_sub(first).saturating_mul(SEALED_BLOCK as u64));
+    }
+}
+
+/// Locks; what a panicking thread left behind is whole, since every change is one step.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
