@@ -105,7 +105,7 @@ impl Location {
     pub fn open(&self) -> Result<Store, OpenError> {
         match self {
             Self::Folder(dir) => Store::open(dir),
-            Self::Bucket { bucket, prefix } => Store::open_media(Arc::new(S3::connect(bucket, prefix)?)),
+            Self::Bucket { bucket, prefix } => Store::open_media(reached(bucket, prefix)?),
         }
     }
 
@@ -116,7 +116,8 @@ impl Location {
     pub fn open_at_once(&self) -> Result<Store, OpenError> {
         let Self::Bucket { bucket, prefix } = self else { return self.open() };
         let (some_time, options) = (Duration::from_secs(5), S3Options::default());
-        let options = S3Options { retries: 1, retry_for: some_time, request: some_time, ..options };
+        let options =
+            S3Options { retries: 1, retry_for: some_time, request: some_time, answer: some_time, ..options };
         Store::open_media(Arc::new(S3::with_options(bucket, prefix, &[], options)?))
     }
 
@@ -127,11 +128,16 @@ impl Location {
     pub fn open_or_create(&self) -> Result<Store, OpenError> {
         match self {
             Self::Folder(dir) => Store::open_or_create(dir),
-            Self::Bucket { bucket, prefix } => {
-                Store::open_or_create_media(Arc::new(S3::connect(bucket, prefix)?))
-            }
+            Self::Bucket { bucket, prefix } => Store::open_or_create_media(reached(bucket, prefix)?),
         }
     }
+}
+
+/// A bucket whose server has answered.
+fn reached(bucket: &str, prefix: &str) -> Result<Arc<S3>, OpenError> {
+    let s3 = S3::connect(bucket, prefix)?;
+    s3.reach()?;
+    Ok(Arc::new(s3))
 }
 
 impl fmt::Display for Location {
