@@ -26,7 +26,10 @@ pub fn begin(
 ) -> Result<(Store, Draft, ChunkWriter), Failure> {
     let (begun, is_begun) = channel();
     let at = at.clone();
-    std::thread::spawn(move || begun.send(begin_at(&at, &options)));
+    std::thread::spawn(move || {
+        // Dropped, where nobody waits for it any more.
+        let _ = begun.send(begin_at(&at, &options));
+    });
     loop {
         match is_begun.recv_timeout(LOOK) {
             Ok(begun) => return begun,
