@@ -5,6 +5,7 @@ use dormouse_tests::Stage;
 use std::process::Command;
 use testkit::job::Job;
 use testkit::outcome::Exit;
+use testkit::place::After;
 
 /// A job of a few seconds.
 const ARGS: [&str; 2] = ["900", "40"];
@@ -35,6 +36,27 @@ fn checkpoints_that_nobody_asks_for() {
     let restarted = Job::start(restart).unwrap().finish().unwrap();
     assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
     assert!(plain.stdout.ends_with(&restarted.stdout));
+}
+
+/// An image that somebody asked for stays beside those that come by themselves.
+#[test]
+fn what_was_asked_for_is_kept() {
+    let stage = Stage::new("asked").unwrap();
+    let job = Job::start(stage.command_with(&every("1"), "vector_loop", &ARGS)).unwrap();
+    while stage.images().unwrap_or_default().is_empty() {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let asked = loop {
+        // One that is under way by itself goes first.
+        match stage.checkpoint(After::LeaveRunning) {
+            Ok(image) => break image,
+            Err(error) => assert!(format!("{error:#}").contains("under way"), "{error:#}"),
+        }
+    };
+    let ended = job.finish().unwrap();
+    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+    let images = stage.images().unwrap();
+    assert!(images.contains(&asked) && images.len() == 2, "{asked}: {images:?}: {}", ended.stderr);
 }
 
 #[test]

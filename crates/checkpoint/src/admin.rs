@@ -42,6 +42,9 @@ pub struct CheckpointOptions {
     /// The store, a folder by its absolute path; without one, the job's own. Without a key, those of the job's own are tried.
     #[serde(default)]
     pub store: Option<Access>,
+    /// Whether nobody has asked for it: it was time for one. What comes from outside was asked for.
+    #[serde(skip)]
+    pub regular: bool,
 }
 
 impl Default for CheckpointOptions {
@@ -54,6 +57,7 @@ impl Default for CheckpointOptions {
             memory: None,
             paranoid: false,
             store: None,
+            regular: false,
         }
     }
 }

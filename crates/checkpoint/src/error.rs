@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     /// Something of the machine or of Dormouse itself.
     Failed,
+    /// What was asked for makes no sense, whatever there is.
+    Usage,
     /// There is no such job, or no such image.
     NotFound,
     /// The job, or its name, is in use: a checkpoint is under way, or the job of this image still runs.

@@ -110,6 +110,7 @@ mod tests {
             created_ns: 1,
             dormouse: "0.9.0".into(),
             parent: None,
+            regular: false,
             rehearsed: true,
             host: image::HostFacts {
                 kernel: String::new(),

@@ -2,18 +2,17 @@
 
 use crate::admin::CheckpointOptions;
 use crate::error::Kind;
+use crate::open_store;
 use crate::supervisor::Supervisor;
-use crate::{open_store, prune_images};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use store::Keep;
 
 /// When to take them, and which to keep.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Regularly {
     /// From the beginning of one to that of the next.
     pub every: Duration,
-    /// How many of the job's images to keep; all, where nothing is said.
+    /// How many of the images that came about so to keep; all, where nothing is said. What somebody asked for stays.
     pub keep_last: Option<u32>,
 }
 
@@ -23,9 +22,10 @@ impl Supervisor {
         let mut pause = regularly.every;
         while !self.ends_within(pause) {
             let begun = Instant::now();
-            // Nobody looks on.
-            let (events, _) = mpsc::channel();
-            match self.checkpoint(&CheckpointOptions::default(), &events) {
+            // Nobody looks on; but as long as somebody could, the checkpoint is wanted.
+            let (events, _nobody) = mpsc::channel();
+            let options = CheckpointOptions { regular: true, ..CheckpointOptions::default() };
+            match self.checkpoint(&options, &events) {
                 Ok(report) => {
                     tracing::info!("image {}: stopped for {:.0} ms", report.image, report.stall_ms);
                     self.prune(regularly.keep_last);
@@ -42,9 +42,9 @@ impl Supervisor {
 
     fn prune(&self, keep_last: Option<u32>) {
         let Some(last) = keep_last else { return };
-        let keep = Keep { last, ..Keep::default() };
-        let pruned = open_store(&self.store)
-            .and_then(|store| prune_images(&store, Some(&self.facts.job), &keep, false));
+        let pruned = open_store(&self.store).and_then(|store| {
+            store.prune_regular(&self.facts.job, last).map_err(crate::stores::removal_failure)
+        });
         if let Err(failure) = pruned {
             tracing::warn!("older images are not removed: {failure}");
         }

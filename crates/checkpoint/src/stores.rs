@@ -107,7 +107,7 @@ pub fn prune_images(store: &Store, job: Option<&str>, keep: &Keep, dry: bool) ->
     }
 }
 
-fn removal_failure(error: WriteError) -> Failure {
+pub(crate) fn removal_failure(error: WriteError) -> Failure {
     match error {
         WriteError::Read(error) => read_failure(error),
         error => write_failure(error),
@@ -121,7 +121,7 @@ pub fn copy_failure(error: CopyError) -> Failure {
         CopyError::Source(error) => read_failure(error),
         CopyError::Target(WriteError::Read(error)) => read_failure(error),
         CopyError::Target(error) => write_failure(error),
-        busy => Failure::new(Kind::Busy, busy.to_string()),
+        other => Failure::new(Kind::Failed, other.to_string()),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::stores::check_store;
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use image::{Command, ImageId, Lineage, RawPath};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use server::memory::Managed;
 use std::fs;
 use std::io::{self, BufReader};
@@ -21,6 +22,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -39,6 +41,9 @@ const HELLO: &str = "hello.sock";
 const ASKING: Duration = Duration::from_secs(10);
 /// Between two looks whether a checkpoint that is under way is done.
 const TURN: Duration = Duration::from_millis(200);
+
+/// How often it is looked whether whoever asked is still there.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The most jobs of one name that are numbered.
 const NUMBERS: u32 = 9999;
@@ -293,7 +298,15 @@ impl Supervisor {
                     };
                     let _ = events.send(last);
                 });
-                queue.iter().try_for_each(|event| send(stream, &event))
+                loop {
+                    match queue.recv_timeout(LOOK) {
+                        Ok(event) => send(stream, &event)?,
+                        Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                        // What was not begun in earnest is given up, since nobody takes what it sends any more.
+                        Err(RecvTimeoutError::Timeout) if has_hung_up(stream) => return Ok(()),
+                        Err(RecvTimeoutError::Timeout) => {}
+                    }
+                }
             }
             None => Ok(()),
         }
@@ -391,6 +404,13 @@ impl Supervisor {
 /// The key files that a store needs to be opened.
 pub(crate) fn keys(store: &Store, access: &Access) -> Vec<PathBuf> {
     if store.is_encrypted() { access.key.files().to_vec() } else { Vec::new() }
+}
+
+/// Whether nobody is at the other end any more.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let mut looked = [PollFd::new(stream, PollFlags::empty())];
+    let looks = poll(&mut looked, Some(&Timespec::default()));
+    looks.is_ok() && looked.iter().any(|fd| fd.revents().contains(PollFlags::HUP))
 }
 
 /// The failure of a checkpoint that its job did not wait for.
@@ -525,6 +545,16 @@ mod tests {
             regularly: None,
         };
         claim(root, &settings, &Command::default(), lineage::fresh()?, None)
+    }
+
+    #[test]
+    fn who_hangs_up_is_noticed_and_who_only_listens_is_not_taken_for_him() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert!(!has_hung_up(&ours));
+        ours.shutdown(Shutdown::Read).unwrap();
+        assert!(!has_hung_up(&ours));
+        drop(theirs);
+        assert!(has_hung_up(&ours));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 pub fn code(kind: Kind) -> u8 {
     match kind {
         Kind::Failed => 1,
-        // 2 is clap's, for wrong usage.
+        // As clap's.
+        Kind::Usage => 2,
         Kind::NotFound => 3,
         Kind::Busy => 4,
         Kind::NotIdle => 5,

@@ -5,7 +5,7 @@ mod images;
 pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use server::memory::Managed;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -176,7 +176,8 @@ pub struct Regularly {
     /// warned of
     #[arg(long, value_name = "TIME", value_parser = period)]
     pub every: Option<Duration>,
-    /// With --every: after each checkpoint remove the job's images but the N newest
+    /// With --every: after each of these checkpoints remove all of the job's that came about so but the N newest; what `dormouse checkpoint` has taken
+    /// stays
     #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep_last: Option<u32>,
 }
@@ -240,7 +241,7 @@ pub struct Checkpoint {
     pub compress: Compress,
     /// Most memory that writing the image takes: for what is read, hashed, compressed and being written, in all processes of Dormouse. Copies of the job's
     /// memory are not counted [default: 256M, or 48M for each process of them if that is more]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = writing_memory)]
     pub memory_limit: Option<u64>,
     /// Read all device memory, also what its hash says is as it was at the last checkpoint
     #[arg(long)]
@@ -287,7 +288,7 @@ pub struct Restart {
     #[arg(short, long, value_parser = job_name)]
     pub name: Option<String>,
     /// Only find out whether the image can be restarted here and now; changes nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["name", "trace", "every"])]
     pub check: bool,
     /// With --check: answer in JSON, whose fields are a promise
     #[arg(long, requires = "check")]
@@ -345,6 +346,7 @@ pub struct ProfileShow {
 #[command(
     after_help = "Checkpoints are put at kernel boundaries where little device memory is live, as close to each other as failures ask for: half the mean time between failures of processor and device together, or of each with --model async. Times are such as 90s or 1h30m, bandwidths such as 2G for 2 GiB a second.\n\nExample:  dormouse plan train.profile --mtbf-gpu 40h --mtbf-cpu 100h --chart plan.html -o train.plan"
 )]
+#[command(group = ArgGroup::new("drawn").args(["simulate", "least"]).multiple(true))]
 pub struct Plan {
     /// The profile of a run of the program
     #[arg(value_name = "FILE")]
@@ -412,16 +414,16 @@ pub struct PlanCosts {
 #[derive(Args, Debug)]
 pub struct PlanFailures {
     /// Shape of the Weibull law by which parts fail; 1 is the exponential law
-    #[arg(long, value_name = "SHAPE", default_value_t = 1.0)]
+    #[arg(long, value_name = "SHAPE", default_value_t = 1.0, requires = "drawn")]
     pub weibull_shape: f64,
     /// How long a restart takes
-    #[arg(long, value_name = "TIME", value_parser = nanos, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = nanos, default_value = "30s", requires = "drawn")]
     pub restart_time: plan::units::Nanos,
     /// Simulate so many runs with failures, of this plan and of others
     #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub simulate: Option<u32>,
     /// With --simulate: where its draws begin
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "simulate")]
     pub seed: u64,
 }
 
@@ -524,6 +526,12 @@ fn device_size(text: &str) -> Result<u64, String> {
     if bytes < 1 << 20 { Err("1M is the least".to_owned()) } else { Ok(bytes) }
 }
 
+/// A size for what writes an image, of which less is no use however few processes the job has.
+fn writing_memory(text: &str) -> Result<u64, String> {
+    let (bytes, least) = (size(text)?, store::WriteOptions::LEAST_MEMORY);
+    if bytes < least { Err(format!("{}M is the least", least.div_ceil(1 << 20))) } else { Ok(bytes) }
+}
+
 /// A time such as `10m`, a second at least.
 fn period(text: &str) -> Result<Duration, String> {
     let period =
@@ -614,6 +622,37 @@ mod tests {
             let error = Cli::try_parse_from(args).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{error}");
             assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_or_would_be_ignored_is_wrong_usage() {
+        let plan = ["plan", "x.profile", "--mtbf-gpu", "40h", "--mtbf-cpu", "90s"];
+        let run = ["run", "--", "x"];
+        for (args, rest) in [
+            (&["run", "--every", "0"][..], &run[1..]),
+            (&["run", "--every", "1m", "--keep-last", "0"], &run[1..]),
+            (&["run", "--store", "s3://"], &run[1..]),
+            (&["checkpoint", "--memory-limit", "1"], &["job"]),
+            (&["checkpoint", "--compress", "x"], &["job"]),
+            (&["checkpoint", "--stop", "--leave-running"], &["job"]),
+            (&["diff"], &["A"]),
+            (&["cat"], &["A"]),
+            (&["copy"], &["A"]),
+            (&["copy", "s3:///x"], &["A"]),
+            (&["prune"], &[]),
+            (&["restart", "--check", "--trace", "x"], &["A"]),
+            (&["restart", "--check", "--name", "x"], &["A"]),
+            (&["restart", "--check", "--every", "1m"], &["A"]),
+            (&["restart", "--json"], &["A"]),
+            (&plan, &["--seed", "3"]),
+            (&plan, &["--weibull-shape", "0.7"]),
+            (&plan, &["--restart-time", "1s"]),
+            (&plan, &["--traffic", "3"]),
+            (&plan, &["--incremental", "--count", "3"]),
+        ] {
+            let error = Cli::try_parse_from([&["dormouse"], args, rest].concat()).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{args:?}: {error}");
         }
     }
 

@@ -12,6 +12,9 @@ use crate::{
     ChunkId, DeviceOrdinal, Extent, FormatError, ImageId, Machine, Object, ObjectKind, RawPath, limits,
 };
 
+/// The field of what was regular. Readers that do not know it may skip it.
+const REGULAR: u16 = 0x8000;
+
 /// One image. Field by field as §6 of `docs/image-format.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -27,6 +30,8 @@ pub struct Manifest {
     pub dormouse: String,
     /// The job's image before this one. Information only: nothing of it is needed.
     pub parent: Option<ImageId>,
+    /// Whether it was time for it, and nobody had asked for it.
+    pub regular: bool,
     /// Whether a spare server rebuilt all objects at the same addresses before this was published.
     pub rehearsed: bool,
     /// The machine, as a restart compares it.
@@ -180,6 +185,7 @@ impl Manifest {
             created_ns: 0,
             dormouse: env!("CARGO_PKG_VERSION").to_owned(),
             parent: None,
+            regular: false,
             rehearsed: false,
             host: HostFacts::default(),
             devices: Vec::new(),
@@ -228,13 +234,14 @@ impl Manifest {
         let sealed = sealed::open(Kind::Manifest, from)?;
         let mut fields = sealed.fields();
         let objects_at = sealed::HEADER_LEN as u64;
-        let manifest = Self {
+        let mut manifest = Self {
             machine: sealed.machine,
             id: ImageId(fields.need(1, "it has no image id")?.array()?),
             job: fields.need(2, "it has no job")?.text(limits::TEXT)?,
             created_ns: fields.need(3, "it has no time")?.u64()?,
             dormouse: fields.need(4, "it has no dormouse version")?.text(limits::TEXT)?,
             parent: fields.maybe(5)?.map(|field| field.array().map(ImageId)).transpose()?,
+            regular: false,
             rehearsed: fields.need(6, "it does not say whether it was rehearsed")?.bool()?,
             host: HostFacts::decode(fields.need(7, "it has no host")?)?,
             devices: fields.many(8, DeviceFacts::decode)?,
@@ -245,6 +252,10 @@ impl Manifest {
             mapped_files: fields.many(13, MappedFile::decode)?,
             objects: fields.many(14, Object::decode)?,
         };
+        if let Some(field) = fields.maybe(REGULAR)? {
+            field.array::<0>()?;
+            manifest.regular = true;
+        }
         fields.end()?;
         let mut kinds = HashSet::with_capacity(manifest.objects.len());
         if !manifest.objects.iter().all(|object| kinds.insert(&object.kind)) {
@@ -269,6 +280,9 @@ impl Manifest {
         self.job_files.iter().for_each(|file| out.message(12, |out| file.encode(out)));
         self.mapped_files.iter().for_each(|file| out.message(13, |out| file.encode(out)));
         self.objects.iter().for_each(|object| out.message(14, |out| object.encode(out)));
+        if self.regular {
+            out.bytes(REGULAR, &[]);
+        }
     }
 }
 

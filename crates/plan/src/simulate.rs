@@ -16,6 +16,9 @@ use serde::Serialize;
 /// So many times the profile's length: who is not done by then is given up.
 const PATIENCE: f64 = 100.0;
 
+/// How many ways of placing checkpoints are compared.
+pub const WAYS: u32 = 7;
+
 /// What is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -50,11 +53,16 @@ pub struct Outcome {
 type Line = Vec<(f64, f64)>;
 
 /// Runs them all: without checkpoints, as many equidistant ones as the synchronous plan has, Daly's interval, both models' plans as wished, and those
-/// of the least expected run time.
+/// of the least expected run time: [`WAYS`] in all, and `ran` is told of each run.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn compare(profile: &Profile, wishes: &Wishes, setting: &Setting) -> Result<Vec<Outcome>, Error> {
+pub fn compare(
+    profile: &Profile,
+    wishes: &Wishes,
+    setting: &Setting,
+    ran: &mut dyn FnMut(),
+) -> Result<Vec<Outcome>, Error> {
     let points = Part::Job.points(profile, &wishes.rates)?;
     let soonest = Wishes {
         objective: Wanted::RunTime(setting.failures),
@@ -71,7 +79,7 @@ pub fn compare(profile: &Profile, wishes: &Wishes, setting: &Setting) -> Result<
         / points.cost.len().max(1) as f64;
     let mtbf = Part::Job.mtbf(wishes.mtbf).nanos().seconds();
     let every = daly(mean_cost, mtbf).max(1e-9);
-    let ways = [
+    let ways: [(&'static str, Vec<Line>); WAYS as usize] = [
         ("none", vec![Vec::new()]),
         ("equidistant", vec![equidistant(&points, &wishes.rates, count)]),
         ("daly", vec![equidistant(&points, &wishes.rates, (profile.end().seconds() / every) as usize)]),
@@ -80,7 +88,8 @@ pub fn compare(profile: &Profile, wishes: &Wishes, setting: &Setting) -> Result<
         ("sync-run-time", planned(&soonest, Model::Sync)?),
         ("async-run-time", planned(&soonest, Model::Async)?),
     ];
-    Ok(ways.iter().map(|(way, lines)| outcome(way, lines, profile.end().seconds(), setting)).collect())
+    let end = profile.end().seconds();
+    Ok(ways.iter().map(|(way, lines)| outcome(way, lines, end, setting, ran)).collect())
 }
 
 /// What each part of a plan does, and when.
@@ -101,17 +110,14 @@ fn equidistant(points: &Points, rates: &Rates, count: usize) -> Line {
     there.map(|point| (points.at[point] as f64 / 1e9, rates.seconds(points.cost[point]))).collect()
 }
 
-fn outcome(way: &'static str, lines: &[Line], end: f64, setting: &Setting) -> Outcome {
+fn outcome(way: &'static str, lines: &[Line], end: f64, setting: &Setting, ran: &mut dyn FnMut()) -> Outcome {
     let laws = [setting.mtbf.gpu, setting.mtbf.cpu].map(|mtbf| setting.failures.law(mtbf));
     let times: Vec<Option<f64>> = (0..u64::from(setting.runs))
         .map(|run| {
-            run_once(
-                lines,
-                end,
-                &laws,
-                setting.failures.restart().seconds(),
-                setting.seed.wrapping_add(run << 32),
-            )
+            let seed = setting.seed.wrapping_add(run << 32);
+            let time = run_once(lines, end, &laws, setting.failures.restart().seconds(), seed);
+            ran();
+            time
         })
         .collect();
     let done: Vec<f64> = times.iter().flatten().copied().collect();

@@ -303,12 +303,6 @@ pub enum CopyError {
     /// The other store cannot take them.
     #[error(transparent)]
     Target(#[from] WriteError),
-    /// Somebody else is at it.
-    #[error("image {image} is being copied to that store by somebody else: wait until it is there")]
-    Busy {
-        /// The image.
-        image: ImageId,
-    },
 }
 
 /// A name or prefix that stands for no image, or for several.

@@ -1,5 +1,6 @@
 //! Which of a job's images to keep, as restic's `forget` has it: the newest of each of the last hours, days, weeks, months in which there are any.
 
+use crate::report::ImageSummary;
 use crate::{Listing, Removal, Store, WriteError};
 use image::ImageId;
 use serde::Serialize;
@@ -80,17 +81,27 @@ impl Store {
     /// # Errors
     /// As [`Store::list`]'s and [`Store::remove`]'s.
     pub fn prune(&self, job: Option<&str>, keep: &Keep, dry: bool) -> Result<Pruned, WriteError> {
-        let (kept_images, gone) = self.list()?.divide(job, keep);
+        let (kept_images, gone) = self.list()?.divide(keep, |image| job.is_none_or(|job| image.job == job));
         let removal = if dry { self.would_remove(&gone) } else { self.remove(&gone) }?;
         Ok(Pruned { kept_images, removal })
+    }
+
+    /// Removes of a job's images that nobody had asked for all but the newest, and then what no image needs. What somebody asked for stays, and is not counted.
+    ///
+    /// # Errors
+    /// As [`Store::prune`]'s.
+    pub fn prune_regular(&self, job: &str, last: u32) -> Result<Pruned, WriteError> {
+        let keep = Keep { last, ..Keep::default() };
+        let (kept_images, gone) = self.list()?.divide(&keep, |image| image.regular && image.job == job);
+        Ok(Pruned { kept_images, removal: self.remove(&gone)? })
     }
 }
 
 impl Listing {
-    /// The images to keep, and those to remove, newest first.
-    fn divide(&self, job: Option<&str>, keep: &Keep) -> (Vec<ImageId>, Vec<ImageId>) {
+    /// Of the images that are `meant`, those to keep, and those to remove, newest first.
+    fn divide(&self, keep: &Keep, meant: impl Fn(&ImageSummary) -> bool) -> (Vec<ImageId>, Vec<ImageId>) {
         let mut jobs: BTreeMap<&str, Vec<(u64, ImageId)>> = BTreeMap::new();
-        for image in self.images.iter().rev().filter(|image| job.is_none_or(|job| image.job == job)) {
+        for image in self.images.iter().rev().filter(|image| meant(image)) {
             jobs.entry(&image.job).or_default().push((image.created_ns, image.id));
         }
         let mut divided = (Vec::new(), Vec::new());

@@ -98,18 +98,31 @@ impl Location {
         }
     }
 
-    /// The medium there. Nothing is looked at; without patience, for who only wants to know, requests are soon given up.
+    /// The medium there; a bucket's server must answer. Without patience, for who only wants to know, requests are soon given up.
     pub(crate) fn media(&self, patient: bool) -> Result<Arc<dyn Media>, OpenError> {
         Ok(match self {
             Self::Folder(dir) => Arc::new(Dir::new(dir)),
-            Self::Bucket { bucket, prefix } if patient => Arc::new(S3::connect(bucket, prefix)?),
+            Self::Bucket { bucket, prefix } if patient => reached(bucket, prefix)?,
             Self::Bucket { bucket, prefix } => {
                 let (some_time, options) = (Duration::from_secs(5), S3Options::default());
-                let options = S3Options { retries: 1, retry_for: some_time, request: some_time, ..options };
+                let options = S3Options {
+                    retries: 1,
+                    retry_for: some_time,
+                    request: some_time,
+                    answer: some_time,
+                    ..options
+                };
                 Arc::new(S3::with_options(bucket, prefix, &[], options)?)
             }
         })
     }
+}
+
+/// A bucket whose server has answered.
+fn reached(bucket: &str, prefix: &str) -> Result<Arc<S3>, OpenError> {
+    let s3 = S3::connect(bucket, prefix)?;
+    s3.reach()?;
+    Ok(Arc::new(s3))
 }
 
 impl fmt::Display for Location {

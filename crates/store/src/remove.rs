@@ -76,6 +76,9 @@ impl Store {
             Ok(false) => return Ok(removal(0, Some(IN_USE.to_owned()))),
             Err(error) => return Ok(removal(0, Some(format!("{error}: nothing else is freed")))),
         }
+        if let Err(error) = self.media().end_uploads() {
+            tracing::debug!(%error, "uploads that were cut off could not be ended");
+        }
         match self.unused(&[])? {
             Ok(unused) => {
                 self.free(&unused)?;

@@ -28,6 +28,8 @@ pub struct ImageSummary {
     pub devices: Vec<String>,
     /// The command line.
     pub command: Vec<String>,
+    /// Whether it was time for it, and nobody had asked for it.
+    pub regular: bool,
     /// Whether its objects were rebuilt at the same addresses before it was published.
     pub rehearsed: bool,
     /// Bytes of all objects, and what became of them.
@@ -176,6 +178,7 @@ impl ImageSummary {
             machine: manifest.machine.to_string(),
             devices: manifest.devices.iter().map(|device| device.name.clone()).collect(),
             command: manifest.command.args.iter().map(ToString::to_string).collect(),
+            regular: manifest.regular,
             rehearsed: manifest.rehearsed,
             stored: manifest.stored.into(),
             stall_ms: ms(manifest.cut.stall),

@@ -1,6 +1,7 @@
 //! The cut: one consistent instant of a job, written to the store. The order of the steps is in `ARCHITECTURE.md`.
 
 mod ahead;
+mod begin;
 mod capture;
 mod gate;
 mod progress;
@@ -8,6 +9,7 @@ mod rehearsal;
 mod shared;
 
 use self::ahead::write_ahead;
+use self::begin::{begin, still_wanted};
 use self::capture::{Captured, Device, First, capture, write};
 use self::gate::{Busy, Gated, Opened, Servers};
 use self::progress::telling;
@@ -19,7 +21,6 @@ use crate::facts;
 use crate::folder::{self, Entry, write_failure};
 use crate::record::JobRecord;
 use crate::sessions::{Held, Session, SessionRecord, panicked};
-use crate::stores::open_or_create_store;
 use crate::supervisor::{Supervisor, criu, ended_before};
 use crate::work::WorkFolder;
 use image::{CutTimes, ImageId, Manifest, ObjectKind};
@@ -57,12 +58,9 @@ pub fn take(
         return Err(gate::refused(refusals));
     }
     let criu = criu()?;
-    let access = job.access(options);
-    let store = open_or_create_store(&access)?;
-    let draft = store.begin().map_err(write_failure)?;
-    // Made before the gate closes: it reads the store's indexes.
     let memory = memory_of_each(options.memory, job.sessions.all().len())?;
-    let writer = draft.writer(&write_options(options, memory)).map_err(write_failure)?;
+    let access = job.access(options);
+    let (store, draft, writer) = begin(job, &access, write_options(options, memory), events)?;
     write_ahead(job.job.tmpfs(), &writer)?;
     let cut = Cut { job, options, memory, events, criu, access, store, draft, writer, began };
 
@@ -70,6 +68,8 @@ pub fn take(
     let mut pause = BACK_OFF;
     let mut retries = 0;
     loop {
+        // From here on, a try is made whoever is still there.
+        still_wanted(events, "preparing")?;
         let memory = job.job.memory(&host::DumpOptions::default());
         let work = WorkFolder::new(memory)?;
         let used = job.job.tmpfs().used();
@@ -127,7 +127,7 @@ pub fn take(
         }
         retries += 1;
         let held_by = holders.join("; ");
-        // Whoever asked may have gone; the checkpoint goes on.
+        // Whoever asked may have gone, which is seen before the next try.
         let _ = events.send(Event::Retry { number: retries, of: options.retries, held_by });
         if job.ends_within(pause) {
             return Err(ended_before());
@@ -341,7 +341,10 @@ impl<'a> Cut<'a> {
         receipts.push(self.writer.finish().map_err(write_failure)?);
         // An image names the one before it only where both lie.
         let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
-        let manifest = manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed);
+        let manifest = Manifest {
+            regular: options.regular,
+            ..manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed)
+        };
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
         job.published(published.id, (&self.store, &self.access), rehearsed);
         if let Some((frozen, gated, held)) = stopped {
@@ -444,7 +447,7 @@ fn memory_of_each(limit: Option<u64>, sessions: usize) -> Result<u64, Failure> {
             "--memory-limit is {} MiB, and {least} MiB is the least for {writers} who write: one for each GPU session, and the supervisor",
             limit >> 20
         );
-        return Err(Failure::new(Kind::Failed, message));
+        return Err(Failure::new(Kind::Usage, message));
     }
     Ok(each)
 }
@@ -464,6 +467,7 @@ fn manifest(
         created_ns: facts::now_ns(),
         dormouse: env!("CARGO_PKG_VERSION").to_owned(),
         parent,
+        regular: false,
         rehearsed,
         host: facts::host(),
         devices: device.devices.clone(),

@@ -16,7 +16,7 @@ pub fn run(flags: &Cat) -> Result<(), Failure> {
     let (offset, len) = (flags.offset.unwrap_or(0), object.len());
     if offset > len {
         let message = format!("{} has {len} bytes, --offset {offset} is behind its end", flags.object);
-        return Err(Failure::new(Kind::Failed, message));
+        return Err(Failure::new(Kind::Usage, message));
     }
     let end = flags.length.map_or(len, |length| offset.saturating_add(length).min(len));
     let out = io::stdout();

@@ -30,6 +30,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         memory: flags.memory_limit,
         paranoid: flags.paranoid,
         store: store.map(|at| access(at, &flags.key, &flags.encrypt)).transpose()?,
+        regular: false,
     };
     let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
     let socket = runtime::admin_socket(&root, &job.job);

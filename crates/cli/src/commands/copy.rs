@@ -11,7 +11,7 @@ use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use store::{Access, CopiedImage, CopyOptions, CopyReport, Store, UncopiedImage};
+use store::{Access, CopiedImage, CopyOptions, CopyReport, Location, Store, UncopiedImage};
 
 #[derive(Serialize)]
 pub struct Copied {
@@ -22,6 +22,11 @@ pub struct Copied {
 
 /// Copies images from one store to another.
 pub fn run(flags: &Copy) -> Result<Copied, Failure> {
+    if is_same(&flags.from, &flags.to) {
+        let message =
+            format!("{} and {} are the same store: name another one to copy to", flags.from, flags.to);
+        return Err(Failure::new(Kind::Usage, message));
+    }
     let from = open_store(&access(flags.from.clone(), &flags.keys.key, &[])?)?;
     let to = access(flags.to.clone(), &flags.keys.key, &flags.encrypt)?;
     if from.is_encrypted() && !flags.plain {
@@ -63,6 +68,12 @@ fn check_encrypted(to: &Access) -> Result<(), Failure> {
 
 fn is_empty(to: &Access) -> bool {
     to.at.as_folder().is_some_and(|dir| std::fs::read_dir(dir).is_ok_and(|mut names| names.next().is_none()))
+}
+
+/// Whether two places are one, under whatever names.
+fn is_same(from: &Location, to: &Location) -> bool {
+    let real = |at: &Location| at.as_folder().and_then(|dir| dir.canonicalize().ok());
+    from == to || real(from).is_some_and(|dir| real(to) == Some(dir))
 }
 
 /// The images to copy, oldest first, and those that cannot be read and were not asked for by name.
@@ -180,6 +191,18 @@ mod tests {
         assert_eq!(came(&copy(&[], &["two"], true).unwrap()), [b, c]);
         assert_eq!(copy(&["nothing"], &[], true).err().unwrap().kind, Kind::NotFound);
         assert_eq!(copy(&[], &["nothing"], true).err().unwrap().kind, Kind::NotFound);
+        let onto_itself = Copy {
+            from: Location::Folder(from.clone()),
+            to: Location::Folder(from.join("../from")),
+            images: Vec::new(),
+            job: Vec::new(),
+            encrypt: Vec::new(),
+            plain: false,
+            keys: Keys::default(),
+            dry_run: false,
+            json: Json { json: true },
+        };
+        assert_eq!(run(&onto_itself).err().unwrap().kind, Kind::Usage);
         assert_eq!(came(&copy(&[&b.to_string(), "one"], &[], false).unwrap()), [a, b]);
         assert_eq!(Store::open(&to).unwrap().list().unwrap().images.len(), 2);
         std::fs::write(from.join(format!("images/{a}.img")), "").unwrap();

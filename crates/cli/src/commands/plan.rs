@@ -3,17 +3,17 @@
 use super::profile::{failure, read};
 use crate::flags::{self, Least, PlanModel};
 use crate::output::{Show, table};
-use checkpoint::Failure;
-use indicatif::HumanBytes;
+use checkpoint::{Failure, Kind};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use plan::cost::{Measured, Rates};
 use plan::expected::Failures;
 use plan::model::{Model, Mtbfs, Wanted, Wishes};
 use plan::planfile::{PartPlan, Plan};
-use plan::simulate::{Outcome, Setting, compare};
+use plan::simulate::{Outcome, Setting, WAYS, compare};
 use plan::units::Nanos;
 use serde::Serialize;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 /// So many checkpoints of a part are shown to a person.
@@ -28,6 +28,7 @@ pub struct Planned {
 
 /// Makes a plan, and writes what is asked for.
 pub fn run(flags: &flags::Plan) -> Result<Planned, Failure> {
+    check(flags)?;
     let profile = read(&flags.profile)?;
     let told = |error| failure(None, &error);
     let wishes = wishes(flags).map_err(told)?;
@@ -36,7 +37,10 @@ pub fn run(flags: &flags::Plan) -> Result<Planned, Failure> {
         Some(runs) => {
             let failures = failures(flags).map_err(told)?;
             let setting = Setting { mtbf: wishes.mtbf, failures, runs, seed: flags.failures.seed };
-            compare(&profile, &wishes, &setting).map_err(told)?
+            let bar = bar(u64::from(runs) * u64::from(WAYS), flags.json.json);
+            let simulated = compare(&profile, &wishes, &setting, &mut || bar.inc(1));
+            bar.finish_and_clear();
+            simulated.map_err(told)?
         }
         None => Vec::new(),
     };
@@ -49,6 +53,42 @@ pub fn run(flags: &flags::Plan) -> Result<Planned, Failure> {
         write("chart", file, &draw(&profile, &plan, &simulated))?;
     }
     Ok(Planned { plan, simulated })
+}
+
+/// Refuses what clap cannot know to be wrong.
+fn check(flags: &flags::Plan) -> Result<(), Failure> {
+    let usage = |message: String| Err(Failure::new(Kind::Usage, message));
+    let files = [
+        ("the profile", Some(&flags.profile)),
+        ("the plan", flags.output.as_ref()),
+        ("the chart", flags.chart.as_ref()),
+    ];
+    for (at, (what, file)) in files.iter().enumerate() {
+        let same =
+            files[at + 1..].iter().find(|(_, other)| file.zip(*other).is_some_and(|(a, b)| is_same(a, b)));
+        if let (Some(file), Some((other, _))) = (file, same) {
+            return usage(format!("{} would be {what} and {other}: name another file", file.display()));
+        }
+    }
+    if flags.count_cpu.is_some() && flags.model == PlanModel::Sync {
+        return usage("--count-cpu goes with --model async only".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether two names are of one file, be it there or not.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    real(a).is_some_and(|a| real(b) == Some(a))
+}
+
+/// A bar on the user's terminal.
+fn bar(runs: u64, json: bool) -> ProgressBar {
+    if json || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("simulating {wide_bar} {pos}/{len} runs, {eta} left");
+    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 fn wishes(flags: &flags::Plan) -> Result<Wishes, plan::Error> {

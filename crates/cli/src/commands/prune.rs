@@ -28,7 +28,7 @@ pub fn run(flags: &Prune) -> Result<Answer, Failure> {
     };
     if keep.is_nothing() {
         let what = "nothing would be kept: give one of the --keep options a number, or remove images by `dormouse rm`";
-        return Err(Failure::new(Kind::Failed, what));
+        return Err(Failure::new(Kind::Usage, what));
     }
     let store = open_store(&store_access(&flags.store)?)?;
     let Pruned { kept_images, removal } = prune_images(&store, flags.job.as_deref(), &keep, flags.dry_run)?;

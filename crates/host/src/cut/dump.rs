@@ -212,6 +212,11 @@ impl Job {
                 other_way.failed();
                 Ok(frozen)
             }
+            // Whether copies of the processes are good for something is seen when they have been read.
+            (Ok(frozen), Some(way)) if !std::ptr::eq(way, &*self.forking) => {
+                way.worked();
+                Ok(frozen)
+            }
             (done, _) => done,
         }
     }
@@ -334,6 +339,8 @@ impl Job {
                 if duties.withholds && withheld.is_empty() {
                     tracing::info!("CRIU has heard of the job's memory all the same, and written it");
                     self.withholding.failed();
+                } else if duties.withholds {
+                    self.withholding.worked();
                 }
                 let unlike = || plugin.as_mut().map_or(Ok(Ranges::new()), Plugin::dumped);
                 PrivateMemory::taken(images, &tasks, memory, &withheld, unlike)

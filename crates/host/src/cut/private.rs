@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chunks::chunks;
 use super::copies::Copy;
@@ -31,8 +32,10 @@ pub struct PrivateMemory {
     bytes: u64,
     /// How many of them CRIU has not heard of.
     withheld: u64,
-    /// To be told when a copy has not what it should have.
+    /// To be told when a copy has not what it should have, and when all of them had it.
     forking: Arc<Setback>,
+    /// How many files have been read to their ends.
+    read: AtomicUsize,
 }
 
 /// A file of pages.
@@ -111,6 +114,7 @@ impl PrivateMemory {
             bytes,
             withheld,
             forking: Arc::default(),
+            read: AtomicUsize::new(0),
         })
     }
 
@@ -300,6 +304,10 @@ impl Read for Content<'_> {
                 return Ok(read);
             }
             self.left.pop_front();
+            let is_last = || self.memory.read.fetch_add(1, Ordering::Relaxed) + 1 == self.memory.files.len();
+            if self.left.is_empty() && is_last() && !self.memory.copies.is_empty() {
+                self.memory.forking.worked();
+            }
         }
         Ok(0)
     }

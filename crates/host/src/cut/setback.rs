@@ -32,6 +32,11 @@ impl Setback {
         state.left = state.left.saturating_sub(1);
     }
 
+    /// It worked: what was before is forgiven.
+    pub(crate) fn worked(&self) {
+        *self.state() = State::default();
+    }
+
     /// It did not work.
     pub(crate) fn failed(&self) {
         let mut state = self.state();
@@ -59,5 +64,10 @@ mod tests {
             passed.push(dumps);
         }
         assert_eq!(passed, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        way.worked();
+        assert!(!way.is_passed_over());
+        way.failed();
+        way.dumping();
+        assert!(!way.is_passed_over(), "as after the first time");
     }
 }

@@ -150,6 +150,7 @@ pub fn manifest() -> impl Strategy<Value = Manifest> {
                 created_ns,
                 dormouse,
                 parent,
+                regular: created_ns % 2 == 1,
                 rehearsed,
                 host: HostFacts { kernel, hostname, cpu_model, cpu_features },
                 devices,

@@ -19,7 +19,8 @@ fn mean(outcomes: &[Outcome], way: &str) -> f64 {
 #[test]
 fn the_paper_s_order() {
     for profile in [synthetic::multigrid(120, 6).unwrap(), synthetic::spectral(1000).unwrap()] {
-        let outcomes = compare(&profile, &wishes(240.0, 400.0), &setting(240.0, 400.0, 1.0)).unwrap();
+        let outcomes =
+            compare(&profile, &wishes(240.0, 400.0), &setting(240.0, 400.0, 1.0), &mut || {}).unwrap();
         let of = |way| mean(&outcomes, way);
         assert!(of("daly") < of("none"), "{outcomes:?}");
         // What the paper claims, and measures: without failures, at half the MTBF, checkpoints apart cost less.
@@ -39,7 +40,7 @@ fn the_mean_is_what_the_formula_says() {
     let end = profile.end().seconds();
     let (gpu, cpu) = (400.0, 600.0);
     let setting = Setting { runs: 4000, ..setting(gpu, cpu, 1.0) };
-    let outcomes = compare(&profile, &wishes(gpu, cpu), &setting).unwrap();
+    let outcomes = compare(&profile, &wishes(gpu, cpu), &setting, &mut || {}).unwrap();
     // Two exponential laws in series are one.
     let law: Law = setting.failures.law(Mtbf::of_seconds(1.0 / (1.0 / gpu + 1.0 / cpu)).unwrap());
     let none = &outcomes[0];
@@ -52,8 +53,13 @@ fn the_mean_is_what_the_formula_says() {
 fn a_seed_is_a_run() {
     let profile = synthetic::multigrid(20, 4).unwrap();
     let run = |seed| {
-        compare(&profile, &wishes(60.0, 90.0), &Setting { seed, runs: 20, ..setting(60.0, 90.0, 0.7) })
-            .unwrap()
+        compare(
+            &profile,
+            &wishes(60.0, 90.0),
+            &Setting { seed, runs: 20, ..setting(60.0, 90.0, 0.7) },
+            &mut || {},
+        )
+        .unwrap()
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
@@ -63,10 +69,11 @@ fn a_seed_is_a_run() {
 fn who_never_gets_there_is_given_up() {
     let profile = synthetic::multigrid(400, 6).unwrap();
     let setting = Setting { runs: 3, ..setting(60.0, 90.0, 1.0) };
-    let outcomes = compare(&profile, &wishes(60.0, 90.0), &setting).unwrap();
+    let outcomes = compare(&profile, &wishes(60.0, 90.0), &setting, &mut || {}).unwrap();
     assert_eq!((outcomes[0].given_up, outcomes[0].mean_s), (3, None));
     // A restart that takes a hundred times as long as things last.
     let failures = Failures::weibull(1.0, Nanos(3_600_000_000_000)).unwrap();
-    let outcomes = compare(&profile, &wishes(60.0, 90.0), &Setting { failures, ..setting }).unwrap();
+    let outcomes =
+        compare(&profile, &wishes(60.0, 90.0), &Setting { failures, ..setting }, &mut || {}).unwrap();
     assert!(outcomes.iter().all(|outcome| outcome.given_up == 3), "{outcomes:?}");
 }

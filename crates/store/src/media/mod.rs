@@ -92,6 +92,15 @@ pub trait Media: Debug + Send + Sync + 'static {
     /// As `open(2)` and `flock(2)`.
     fn share(&self, path: &str) -> io::Result<MediaLock>;
 
+    /// Ends what others had begun to write and nobody will finish, where such a thing lies beside the files and takes room. Whoever asks for
+    /// it holds the store alone.
+    ///
+    /// # Errors
+    /// Those of a medium that does not say what there is. Nothing depends on it.
+    fn end_uploads(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The path as the user knows it, for messages.
     fn full_path(&self, path: &str) -> PathBuf;
 }

@@ -1,7 +1,8 @@
 //! Copying images from one store into another: what the other lacks, in the frames in which it is stored.
 //!
 //! An image keeps its id and its manifest, byte for byte. So a copy of it that is there is the same, and a copy that was cut off goes on
-//! where it was: each pack is published with an index as soon as it is full, and only then the next one is begun.
+//! where it was: each pack is published with an index as soon as it is full, and only then the next one is begun. Draft and index have an id
+//! of their own: what another copier of the same image does, or has left, is in nobody's way.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,6 +12,7 @@ use image::{ChunkId, Codec, Entry, ImageId, Index, Manifest, PackIndex};
 use serde::Serialize;
 
 use super::Draft;
+use super::draft::check_chunks;
 use super::pack::OpenPack;
 use crate::chunk_map::{ChunkMap, Place};
 use crate::media::MediaLock;
@@ -106,8 +108,8 @@ impl Store {
     /// Both stores may be in use: what is removed meanwhile, on either side, is not freed before this ends.
     ///
     /// # Errors
-    /// [`CopyError::Source`] where a folder cannot be read, [`CopyError::Target`] where the other store cannot be written,
-    /// [`CopyError::Busy`]. Images that have been copied before that are there.
+    /// [`CopyError::Source`] where a folder cannot be read, [`CopyError::Target`] where the other store cannot be written. Images that have
+    /// been copied before that are there.
     pub fn copy_to(
         &self,
         to: &Store,
@@ -168,14 +170,33 @@ struct Copier<'a> {
     to: &'a Store,
     options: &'a CopyOptions,
     fetcher: Fetcher,
-    /// The chunks that the other store has.
-    there: HashSet<ChunkId>,
+    target: Target,
     /// Held as long: what is there stays there. None of the first where its medium cannot lock, where nothing can be removed either.
     _shares: (Option<MediaLock>, MediaLock),
 }
 
+/// What the other store has: what its indexes said at first, and what was copied since.
+struct Target {
+    map: ChunkMap,
+    /// Those of its chunks that can be used.
+    there: HashSet<ChunkId>,
+}
+
 /// A chunk on its way: its entry, and its frame.
 type Frame = Result<(Entry, Vec<u8>), ReadError>;
+
+impl Target {
+    fn load(store: &Store) -> Result<Self, WriteError> {
+        let map = ChunkMap::load(store)?;
+        let there = map.usable(store)?;
+        Ok(Self { map, there })
+    }
+
+    fn add(&mut self, pack: PackIndex) {
+        self.there.extend(pack.entries.iter().map(|entry| entry.id));
+        self.map.add(pack);
+    }
+}
 
 impl<'a> Copier<'a> {
     fn new(from: &'a Store, to: &'a Store, options: &'a CopyOptions) -> Result<Self, CopyError> {
@@ -185,36 +206,31 @@ impl<'a> Copier<'a> {
             share(to).map_err(WriteError::from)?,
         );
         let fetcher = Fetcher::new(from.clone(), ChunkMap::load(from).map_err(CopyError::Source)?);
-        let there = ChunkMap::load(to).map_err(WriteError::from)?.usable(to).map_err(WriteError::from)?;
-        Ok(Self { from, to, options, fetcher, there, _shares: shares })
+        Ok(Self { from, to, options, fetcher, target: Target::load(to)?, _shares: shares })
     }
 
     fn copy(&mut self, image: &ImageId, progress: &mut dyn FnMut(u64)) -> Result<CopiedImage, CopyError> {
         let (manifest, file) = self.from.manifest_file(image).map_err(CopyError::Source)?;
         let mut copied = CopiedImage::of(&manifest);
         let wanted = self.wanted(&manifest)?;
-        if wanted.is_empty() && self.has_manifest(image)? {
+        let is_listed = self.has_manifest(image)?;
+        if wanted.is_empty() && is_listed {
             // Who gave it its name may not have made that durable.
             self.to
                 .on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))
                 .map_err(WriteError::from)?;
             return Ok(CopiedImage { there: true, ..copied });
         }
-        let draft = self.to.begin_as(*image)?.ok_or(CopyError::Busy { image: *image })?;
-        // Another copier may have brought it meanwhile, or parts of it.
-        self.there =
-            ChunkMap::load(self.to).map_err(WriteError::from)?.usable(self.to).map_err(WriteError::from)?;
-        let wanted = self.wanted(&manifest)?;
+        let draft = self.to.begin()?;
         self.copy_chunks(&draft, &manifest, &wanted, &mut |entry: &Entry| {
             copied.count(entry.plain_len, entry.frame_len);
             progress(entry.frame_len.into());
         })?;
-        if self.has_manifest(image)? {
+        if is_listed {
             draft.sync_folder(layout::IMAGES)?;
         } else {
-            draft.publish_copy(&manifest, &file)?;
+            draft.publish_copy(&manifest, &file, &self.target.map)?;
         }
-        self.there.extend(wanted.into_iter().map(|(chunk, ..)| chunk));
         Ok(copied)
     }
 
@@ -235,7 +251,8 @@ impl<'a> Copier<'a> {
             Some(place) => Ok((chunk, len, *place)),
             None => Err(chunk_error(manifest, &chunk, self.fetcher.not_indexed(&chunk))),
         };
-        let wanted = lacking(manifest, &self.there).into_iter().map(place).collect::<Result<Vec<_>, _>>();
+        let wanted =
+            lacking(manifest, &self.target.there).into_iter().map(place).collect::<Result<Vec<_>, _>>();
         let mut wanted = wanted.map_err(CopyError::Source)?;
         wanted.sort_by_key(|(_, _, place)| (place.pack, place.offset));
         Ok(wanted)
@@ -243,7 +260,7 @@ impl<'a> Copier<'a> {
 
     /// Lets threads read and check chunks, and publishes what they have read.
     fn copy_chunks(
-        &self,
+        &mut self,
         draft: &Draft,
         manifest: &Manifest,
         wanted: &[(ChunkId, u32, Place)],
@@ -252,103 +269,90 @@ impl<'a> Copier<'a> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let threads = self.options.threads.max(1);
+        let Self { to, options, fetcher, target, .. } = self;
+        let threads = options.threads.max(1);
         let queue = Mutex::new(wanted.iter());
         let (send, receive) = sync_channel(threads);
         std::thread::scope(|scope| {
             for _ in 0..threads {
-                let (send, queue) = (send.clone(), &queue);
-                scope.spawn(move || self.read_chunks(manifest, queue, &send));
+                let (send, queue, fetcher) = (send.clone(), &queue, &*fetcher);
+                scope.spawn(move || read_chunks(fetcher, manifest, queue, &send));
             }
             drop(send);
             // Where this ends early the threads find nobody who takes what they have, and end too.
-            self.write_packs(draft, receive, told)
+            write_packs((to, draft, options.pack_len.min(3 << 30)), target, receive, told)
         })
     }
+}
 
-    /// A thread that reads chunks and checks them whole.
-    fn read_chunks<'b>(
-        &self,
-        manifest: &Manifest,
-        queue: &Mutex<impl Iterator<Item = &'b (ChunkId, u32, Place)>>,
-        frames: &SyncSender<Frame>,
-    ) {
-        let (mut scratch, mut plain) = (Scratch::default(), Vec::new());
-        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-        while let Some((chunk, len, _)) = next() {
-            plain.resize(*len as usize, 0);
-            let frame = match self.fetcher.fetch(chunk, &mut plain, &mut scratch) {
-                Ok(entry) if entry.codec == Codec::Plain => Ok((entry, plain.clone())),
-                Ok(entry) => Ok((entry, scratch.frame().to_owned())),
-                Err(problem) => Err(chunk_error(manifest, chunk, problem)),
-            };
-            if frames.send(frame).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn write_packs(
-        &self,
-        draft: &Draft,
-        frames: Receiver<Frame>,
-        told: &mut dyn FnMut(&Entry),
-    ) -> Result<(), CopyError> {
-        let mut index = self.index_of(draft.id())?;
-        let mut open: Option<OpenPack> = None;
-        for frame in frames {
-            let (entry, frame) = frame.map_err(CopyError::Source)?;
-            let pack = match &mut open {
-                Some(pack) => pack,
-                none => none.insert(OpenPack::create(self.to, draft.id())?),
-            };
-            pack.append(entry, &frame)?;
-            told(&entry);
-            if let Some(full) = open.take_if(|pack| pack.is_full(self.options.pack_len.min(3 << 30))) {
-                draft.add_pack(full.seal()?, &mut index)?;
-            }
-        }
-        if let Some(last) = open {
-            draft.add_pack(last.seal()?, &mut index)?;
-        }
-        Ok(())
-    }
-
-    /// What the other store's index of the image names: packs of a copy that was cut off, or of the image's former life there, which others
-    /// may use.
-    fn index_of(&self, image: ImageId) -> Result<Index, WriteError> {
-        let path = layout::index(image);
-        match self.to.read_file(&path, |file| Index::read(file)) {
-            Ok(index) if index.image == image => Ok(index),
-            Ok(index) => {
-                let path = self.to.media().full_path(&path);
-                Err(ReadError::WrongName { path, found: format!("of image {}", index.image) }.into())
-            }
-            Err(ReadError::Media(error)) if error.error.kind() == std::io::ErrorKind::NotFound => {
-                Ok(Index { image, packs: Vec::new() })
-            }
-            Err(error) => Err(error.into()),
+/// A thread that reads chunks and checks them whole.
+fn read_chunks<'b>(
+    fetcher: &Fetcher,
+    manifest: &Manifest,
+    queue: &Mutex<impl Iterator<Item = &'b (ChunkId, u32, Place)>>,
+    frames: &SyncSender<Frame>,
+) {
+    let (mut scratch, mut plain) = (Scratch::default(), Vec::new());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    while let Some((chunk, len, _)) = next() {
+        plain.resize(*len as usize, 0);
+        let frame = match fetcher.fetch(chunk, &mut plain, &mut scratch) {
+            Ok(entry) if entry.codec == Codec::Plain => Ok((entry, plain.clone())),
+            Ok(entry) => Ok((entry, scratch.frame().to_owned())),
+            Err(problem) => Err(chunk_error(manifest, chunk, problem)),
+        };
+        if frames.send(frame).is_err() {
+            return;
         }
     }
 }
 
+/// Writes what has been read into packs, each of which is the target's as soon as it is full.
+fn write_packs(
+    (to, draft, pack_len): (&Store, &Draft, u64),
+    target: &mut Target,
+    frames: Receiver<Frame>,
+    told: &mut dyn FnMut(&Entry),
+) -> Result<(), CopyError> {
+    let mut index = Index { image: draft.id(), packs: Vec::new() };
+    let mut open: Option<OpenPack> = None;
+    for frame in frames {
+        let (entry, frame) = frame.map_err(CopyError::Source)?;
+        let pack = match &mut open {
+            Some(pack) => pack,
+            none => none.insert(OpenPack::create(to, draft.id())?),
+        };
+        pack.append(entry, &frame)?;
+        told(&entry);
+        if let Some(full) = open.take_if(|pack| pack.is_full(pack_len)) {
+            target.add(draft.add_pack(full.seal()?, &mut index)?);
+        }
+    }
+    if let Some(last) = open {
+        target.add(draft.add_pack(last.seal()?, &mut index)?);
+    }
+    Ok(())
+}
+
 impl Draft {
     /// Publishes one more pack, and the index that names it with those before it.
-    fn add_pack(&self, pack: PackIndex, index: &mut Index) -> Result<(), WriteError> {
+    fn add_pack(&self, pack: PackIndex, index: &mut Index) -> Result<PackIndex, WriteError> {
         index.packs.push(pack.clone());
         let image = index.image;
         let bytes = index.to_bytes().map_err(|error| WriteError::Format { what: "index", image, error })?;
         self.write_durably(&layout::draft_index(image), &bytes)?;
         self.check_packs(std::slice::from_ref(&pack))?;
-        self.publish_index(&[pack])
+        self.publish_index(std::slice::from_ref(&pack))?;
+        Ok(pack)
     }
 
-    /// Publishes the manifest of an image of another store, all of whose chunks are there.
-    fn publish_copy(&self, manifest: &Manifest, file: &[u8]) -> Result<(), WriteError> {
-        self.check_chunks(&manifest.objects, &[])?;
-        self.write_durably(&layout::draft_manifest(manifest.id), file)?;
+    /// Publishes the manifest of an image of another store, all of whose chunks are in `stored`.
+    fn publish_copy(&self, manifest: &Manifest, file: &[u8], stored: &ChunkMap) -> Result<(), WriteError> {
+        check_chunks(&manifest.objects, &[], stored)?;
+        self.write_durably(&layout::draft_manifest(self.id()), file)?;
         // What was found there may be in an index that nobody has synced yet.
         self.sync_folder(layout::INDEX)?;
-        self.publish_manifest()
+        // If that fails it is not taken back: it may be another copier's, and is whole.
+        self.name_manifest(manifest.id)
     }
 }

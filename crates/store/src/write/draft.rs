@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
 
 use image::{ChunkId, Extent, ImageId, Index, Manifest, Object, PackIndex, StoredBytes};
 
@@ -15,11 +14,6 @@ use crate::media::MediaLock;
 use crate::report::ImageSummary;
 use crate::store::random_id;
 use crate::{MediaError, ReadError, Store, WriteError, layout};
-
-/// How often a draft that must have this folder tries to get it before cleaners.
-const CLEANERS: u32 = 20;
-/// How long a cleaner may take.
-const CLEANING: Duration = Duration::from_millis(20);
 
 /// An image that is being written. Dropped, it is given up and its files are removed.
 #[derive(Debug)]
@@ -41,28 +35,14 @@ impl Store {
         loop {
             let id = ImageId(self.on("find an id in", layout::TMP, |_| random_id())?);
             // Otherwise a cleaner took the folder for an abandoned one.
-            if let Some(draft) = self.try_begin(id, true)? {
+            if let Some(draft) = self.try_begin(id)? {
                 return Ok(draft);
             }
         }
     }
 
-    /// Begins an image that has its id already. None where another draft of it lives.
-    ///
-    /// # Errors
-    /// As [`Store::begin`].
-    pub(super) fn begin_as(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
-        for _ in 0..CLEANERS {
-            if let Some(draft) = self.try_begin(id, false)? {
-                return Ok(Some(draft));
-            }
-            std::thread::sleep(CLEANING);
-        }
-        Ok(None)
-    }
-
-    /// None where another has the folder, if only to remove it. Nobody else knows an id that is `fresh`.
-    fn try_begin(&self, id: ImageId, fresh: bool) -> Result<Option<Draft>, WriteError> {
+    /// None where a cleaner has the folder.
+    fn try_begin(&self, id: ImageId) -> Result<Option<Draft>, WriteError> {
         let share = self.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG))?;
         // Copying a store may have left it out: it is mostly empty.
         self.on("create", layout::TMP, |media| media.create_folder(layout::TMP))?;
@@ -75,11 +55,8 @@ impl Store {
             Ok(held) => Ok(held.map(|held| Draft { store: self.clone(), id, _lock: held, _share: share })),
             Err(error) if error.error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
-                // Of an id that others know the lock may be somebody else's.
-                if fresh {
-                    let _ = self.media().remove(&lock);
-                    let _ = self.media().remove_folder(&folder);
-                }
+                let _ = self.media().remove(&lock);
+                let _ = self.media().remove_folder(&folder);
                 Err(error.into())
             }
         }
@@ -182,7 +159,7 @@ impl Draft {
         }
         manifest.created_ns = manifest.created_ns.max(self.after_newest(&manifest.job)?);
         self.check_packs(&packs)?;
-        self.check_chunks(&manifest.objects, &packs)?;
+        check_chunks(&manifest.objects, &packs, &ChunkMap::load(&self.store)?)?;
 
         let image = self.id;
         let format = |what| move |error| WriteError::Format { what, image, error };
@@ -238,26 +215,6 @@ impl Draft {
         Ok(())
     }
 
-    /// Looks whether every chunk of the objects is in these packs or in the store.
-    pub(super) fn check_chunks(&self, objects: &[Object], packs: &[PackIndex]) -> Result<(), WriteError> {
-        let entries = packs.iter().flat_map(|pack| &pack.entries);
-        let new: HashMap<ChunkId, u32> = entries.map(|entry| (entry.id, entry.plain_len)).collect();
-        let stored = ChunkMap::load(&self.store)?;
-        for object in objects {
-            for extent in &object.extents {
-                let Extent::Chunk { id, len } = extent else { continue };
-                let found = new
-                    .get(id)
-                    .copied()
-                    .or_else(|| stored.places(id).next().map(|place| place.entry.plain_len));
-                if found != Some(*len) {
-                    return Err(WriteError::MissingChunk { chunk: *id, what: describe(&object.kind) });
-                }
-            }
-        }
-        Ok(())
-    }
-
     pub(super) fn write_durably(&self, path: &str, bytes: &[u8]) -> Result<(), WriteError> {
         let gone = |error: MediaError| abandoned(self.id, error);
         let mut file = self.store.on("create", path, |media| media.create(path)).map_err(gone)?;
@@ -282,13 +239,18 @@ impl Draft {
     }
 
     /// Gives the manifest in the draft's folder its name; takes it back where that fails.
-    pub(super) fn publish_manifest(&self) -> Result<(), WriteError> {
-        let named = self.rename(&layout::draft_manifest(self.id), &layout::image(self.id));
-        let published = named.and_then(|()| self.sync_folder(layout::IMAGES));
+    fn publish_manifest(&self) -> Result<(), WriteError> {
+        let published = self.name_manifest(self.id);
         if published.is_err() && self.store.media().remove(&layout::image(self.id)).is_ok() {
             let _ = self.store.media().sync_folder(layout::IMAGES);
         }
         published
+    }
+
+    /// Gives the manifest in the draft's folder the name of `image`, whose it is.
+    pub(super) fn name_manifest(&self, image: ImageId) -> Result<(), WriteError> {
+        self.rename(&layout::draft_manifest(self.id), &layout::image(image))?;
+        self.sync_folder(layout::IMAGES)
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), WriteError> {
@@ -298,6 +260,26 @@ impl Draft {
     pub(super) fn sync_folder(&self, folder: &str) -> Result<(), WriteError> {
         Ok(self.store.on("sync", folder, |media| media.sync_folder(folder))?)
     }
+}
+
+/// Looks whether every chunk of the objects is in these packs or `stored`.
+pub(super) fn check_chunks(
+    objects: &[Object],
+    packs: &[PackIndex],
+    stored: &ChunkMap,
+) -> Result<(), WriteError> {
+    let entries = packs.iter().flat_map(|pack| &pack.entries);
+    let new: HashMap<ChunkId, u32> = entries.map(|entry| (entry.id, entry.plain_len)).collect();
+    for object in objects {
+        for extent in &object.extents {
+            let Extent::Chunk { id, len } = extent else { continue };
+            let known = || stored.places(id).next().map(|place| place.entry.plain_len);
+            if new.get(id).copied().or_else(known) != Some(*len) {
+                return Err(WriteError::MissingChunk { chunk: *id, what: describe(&object.kind) });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes what is left in the draft's folder: all of it where the draft is given up, next to nothing after it was published.

@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::keys;
 use crate::support::sample::{
@@ -92,9 +92,86 @@ fn a_bucket_that_is_no_store_is_refused() {
     let settings = server.env();
     let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let absent = Arc::new(S3::with_options("absent", "", &settings, hasty()).unwrap());
-    let error = Store::open_or_create_media(absent).unwrap_err().to_string();
-    assert!(error.contains("s3://absent") && error.contains("NoSuchBucket"), "{error}");
-    assert!(!error.contains("a-secret"), "{error}");
+    for opened in [Store::open_media(absent.clone()), Store::open_or_create_media(absent)] {
+        let error = opened.unwrap_err();
+        assert!(matches!(error, OpenError::Media(_)), "{error}");
+        let error = error.to_string();
+        assert!(error.contains("s3://absent") && error.contains("has no bucket \"absent\""), "{error}");
+        assert!(!error.contains("a-secret"), "{error}");
+    }
+    // No keys, and no role: the machine's own is asked for where nobody is.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = format!("http://{free}");
+    let settings: Vec<_> = settings.into_iter().filter(|(name, _)| !name.contains("_KEY")).collect();
+    let settings = [&settings[..], &[("AWS_METADATA_ENDPOINT", &nobody)]].concat();
+    let unknown = S3::with_options(Server::BUCKET, "", &settings, hasty()).unwrap();
+    let error = unknown.reach().unwrap_err().to_string();
+    assert!(error.contains("no credentials") && error.contains("DORMOUSE_AWS_ACCESS_KEY_ID"), "{error}");
+}
+
+/// What somebody who was killed had begun to upload, and nothing in the store tells of.
+#[test]
+fn uploads_that_nobody_finishes_are_ended_by_a_removal() {
+    let server = Server::start().unwrap();
+    let store = store(&server, "team/a");
+    let image = checkpoint(&store, "job", 1).unwrap().id;
+    let mut uploads = 0;
+    let mut begin = |prefix: &str, path: &str| {
+        let mut file = medium(&server, prefix).create(path).unwrap();
+        file.write_all(&noise(1, BIG)).unwrap();
+        std::mem::forget(file);
+        uploads += 1;
+        // Two whole parts, which are sent by themselves.
+        while server.parts_of_uploads().unwrap() < 2 * uploads {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let (pack, draft) =
+        (format!("packs/{}.pack", "1".repeat(32)), format!("tmp/{}/manifest", "2".repeat(32)));
+    begin("team/a", &pack);
+    begin("team/a", &draft);
+    // What is another store's, or nobody's of ours, is left alone.
+    begin("team", &pack);
+    begin("team/a", "notes");
+    assert_eq!(store.remove(&[]).unwrap().kept, None);
+    assert_eq!(server.parts_of_uploads().unwrap(), 4);
+    assert_sample(&store.open_image(&image).unwrap(), 1);
+}
+
+/// A server that takes what it is sent, and says nothing.
+#[test]
+fn a_server_that_does_not_answer_is_told_of_soon_and_by_its_address() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::start(server.address(), |_| Trouble::Stall).unwrap();
+    let (begun, answer) = (Instant::now(), Duration::from_millis(300));
+    let silent = medium_at(&proxy.env(), "", S3Options { answer, ..S3Options::default() });
+    let error = silent.reach().unwrap_err().to_string();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    for word in ["s3://tests", proxy.address(), "does not answer", "AWS_ENDPOINT_URL"] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    // Nobody at all.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let error = medium_at(&testkit::s3::env(&free), "", hasty()).reach().unwrap_err().to_string();
+    assert!(error.contains("cannot be reached") && error.contains(&free), "{error}");
+    // What may pass is no reason to give up.
+    let shaky = Proxy::start(server.address(), |_| Trouble::Answer(503)).unwrap();
+    medium_at(&shaky.env(), "", hasty()).reach().unwrap();
+    medium(&server, "").reach().unwrap();
+}
+
+#[test]
+fn who_is_kept_waiting_is_told_by_whom_and_what_to_do() {
+    let server = Server::start().unwrap();
+    let (store, remover) = (store(&server, ""), medium(&server, ""));
+    let held = remover.lock("config", false).unwrap().unwrap();
+    let error = store.begin().unwrap_err().to_string();
+    let process = format!("process {}", std::process::id());
+    for word in [process.as_str(), "config.locks/exclusive-", " s ago", "ends by itself in "] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    drop(held);
+    store.begin().unwrap();
 }
 
 #[test]

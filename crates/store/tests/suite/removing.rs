@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::support::fault::Fault;
-use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write_objects};
+use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write, write_objects};
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId};
 use store::media::Media;
@@ -248,4 +248,25 @@ pub fn pruning_keeps_the_newest(medium: Arc<dyn Media>) {
     assert!(all.kept_images.contains(&other));
     assert_eq!(assert_sound(&store).len(), 2);
     assert_tidy(&*medium, &store);
+}
+
+/// What somebody asked for is neither counted nor removed with what came about by itself.
+#[test]
+fn regular_images_make_room_for_regular_ones_only() {
+    let store = Store::open_or_create_media(Arc::new(Sim::default())).unwrap();
+    let take = |job: &str, number: u64, regular: bool| {
+        let draft = store.begin().unwrap();
+        let receipts = write(&draft, number).unwrap();
+        draft.publish(image::Manifest { regular, ..manifest(job, number) }, receipts).unwrap().id
+    };
+    let [asked, old, other, new, last] =
+        [("job", false), ("job", true), ("other", true), ("job", true), ("job", false)]
+            .map(|(job, regular)| take(job, 1, regular));
+    let pruned = store.prune_regular("job", 1).unwrap();
+    assert_eq!((pruned.kept_images, pruned.removal.images), (vec![new], vec![old]));
+    let mut left: Vec<_> = store.list().unwrap().images.iter().map(|image| image.id).collect();
+    let mut expected = [asked, other, new, last];
+    left.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(left, expected);
 }

@@ -102,6 +102,7 @@ pub fn manifest(id: ImageId) -> Manifest {
         created_ns: 1,
         dormouse: "0".into(),
         parent: None,
+        regular: false,
         rehearsed: false,
         host: Default::default(),
         devices: vec![],

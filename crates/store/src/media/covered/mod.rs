@@ -84,6 +84,10 @@ impl Media for Covered {
         self.inner.share(path)
     }
 
+    fn end_uploads(&self) -> io::Result<()> {
+        self.inner.end_uploads()
+    }
+
     fn full_path(&self, path: &str) -> PathBuf {
         self.inner.full_path(path)
     }

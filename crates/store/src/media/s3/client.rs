@@ -1,6 +1,5 @@
 //! Requests, one at a time, for code that waits for each.
 
-use std::error::Error as _;
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -11,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
+use object_store::signer::{SignedUrlOptions, Signer};
 use object_store::{
     BackoffConfig, ClientConfigKey, Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode,
     PutPayload, RetryConfig,
@@ -19,6 +19,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::S3Options;
+use super::fault::Way;
+use super::uploads::{Mark, Uploads};
 use crate::Location;
 
 /// An upload's id is no longer than this.
@@ -27,7 +29,13 @@ const MOST_ID: u64 = 4096;
 /// A connection to a bucket, and the threads that it works on.
 #[derive(Debug)]
 pub(super) struct Client {
+    /// For what is answered soon, if at all.
     s3: Arc<AmazonS3>,
+    /// For what takes its time: many bytes to the server, or work of the server's.
+    bulk: Arc<AmazonS3>,
+    /// For who only wants to know whether anybody is there.
+    probe: AmazonS3,
+    way: Arc<Way>,
     location: Location,
     prefix: Path,
     /// There until the client ends.
@@ -36,6 +44,14 @@ pub(super) struct Client {
 
 /// How often a request is made that the library makes once.
 const TRIES: u32 = 3;
+/// How soon a server answers of which nothing is known yet, each of two times that it is asked.
+const PROBE: Duration = Duration::from_secs(5);
+/// More bytes than this take their time.
+const FEW: usize = 256 << 10;
+/// For how long a signed address is good, and how long its answer may take.
+const SIGNED_FOR: Duration = Duration::from_secs(30);
+/// No answer about uploads is longer.
+const MOST_ANSWER: usize = 8 << 20;
 
 /// An endpoint that is no URL would be noticed by a panic of the library.
 fn check_endpoint(endpoint: &str) -> io::Result<()> {
@@ -95,25 +111,30 @@ impl Client {
         if let Some(endpoint) = builder.get_config_value(&AmazonS3ConfigKey::Endpoint) {
             check_endpoint(&endpoint)?;
         }
-        let retry = RetryConfig {
-            backoff: BackoffConfig { init_backoff: options.pause, ..BackoffConfig::default() },
-            max_retries: options.retries,
-            retry_timeout: options.retry_for,
-        };
+        let way = Arc::new(Way::new(&builder, bucket));
+        let ms = |time: Duration| format!("{}ms", time.as_millis());
         // Whatever the environment says: what is argued of leases rests on it.
-        let timeout = format!("{}ms", options.request.as_millis());
-        let s3 = builder
+        let builder = builder
             .with_bucket_name(bucket)
-            .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), timeout)
-            .with_retry(retry)
+            .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), ms(options.request))
+            .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::ConnectTimeout), ms(options.answer))
             // One at a time, all servers can.
-            .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true")
-            .build()
-            .map_err(failure)?;
+            .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
+        let backoff = BackoffConfig { init_backoff: options.pause, ..BackoffConfig::default() };
+        let patient = RetryConfig { backoff, max_retries: options.retries, retry_timeout: options.retry_for };
+        let impatient = RetryConfig { max_retries: options.retries.min(1), ..patient.clone() };
+        let built = |silence: Duration, retry: RetryConfig| {
+            let silence_key = AmazonS3ConfigKey::Client(ClientConfigKey::ReadTimeout);
+            let s3 = builder.clone().with_config(silence_key, ms(silence)).with_retry(retry).build();
+            s3.map_err(|error| way.failure(&error))
+        };
+        let s3 = Arc::new(built(options.answer, patient.clone())?);
+        let bulk = Arc::new(built(options.request, patient)?);
+        let probe = built(options.answer.min(PROBE), impatient)?;
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("s3").enable_all().build()?;
         let prefix_path = Path::parse(prefix).map_err(io::Error::other)?;
         let location = Location::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned() };
-        Ok(Self { s3: Arc::new(s3), location, prefix: prefix_path, runtime: Some(runtime) })
+        Ok(Self { s3, bulk, probe, way, location, prefix: prefix_path, runtime: Some(runtime) })
     }
 
     pub(super) fn location(&self) -> &Location {
@@ -129,7 +150,7 @@ impl Client {
     }
 
     fn ask<T>(&self, request: impl Future<Output = Result<T, Error>>) -> io::Result<T> {
-        self.wait(request)?.map_err(failure)
+        self.wait(request)?.map_err(|error| self.way.failure(&error))
     }
 
     pub(super) fn spawn<T: Send + 'static>(
@@ -146,7 +167,8 @@ impl Client {
 
     pub(super) fn put(&self, path: &str, bytes: Vec<u8>) -> io::Result<()> {
         let key = self.key(path);
-        self.ask(self.s3.put(&key, PutPayload::from(bytes))).map(drop)
+        let s3 = if bytes.len() > FEW { &self.bulk } else { &self.s3 };
+        self.ask(s3.put(&key, PutPayload::from(bytes))).map(drop)
     }
 
     /// [`Client::put`] of an object that is not there yet, with bytes that nobody else writes. Whether it was not there.
@@ -162,7 +184,7 @@ impl Client {
                 Err(Error::AlreadyExists { .. }) => return Ok(self.get_range(path, 0..MOST_ID)?.0 == bytes),
                 // The library does not know that it may try this again.
                 Err(_) if tries < TRIES => {}
-                Err(error) => return Err(failure(error)),
+                Err(error) => return Err(self.way.failure(&error)),
             }
         }
     }
@@ -173,10 +195,13 @@ impl Client {
         path: &str,
         bytes: Vec<u8>,
     ) -> impl Fn() -> BoxFuture<io::Result<()>> + Send + 'static {
-        let (s3, key) = (self.s3.clone(), self.key(path));
+        let (s3, way, key) = (self.s3.clone(), self.way.clone(), self.key(path));
         move || {
-            let (s3, key, payload) = (s3.clone(), key.clone(), PutPayload::from(bytes.clone()));
-            Box::pin(async move { s3.put(&key, payload).await.map(drop).map_err(failure) })
+            let (s3, way, key) = (s3.clone(), way.clone(), key.clone());
+            let payload = PutPayload::from(bytes.clone());
+            Box::pin(
+                async move { s3.put(&key, payload).await.map(drop).map_err(|error| way.failure(&error)) },
+            )
         }
     }
 
@@ -217,7 +242,7 @@ impl Client {
     /// Copies an object on the server. Nothing is there afterwards, and this fails, where `from` was removed before.
     pub(super) fn copy(&self, from: &str, to: &str) -> io::Result<()> {
         let (from, key) = (self.key(from), self.key(to));
-        self.ask(self.s3.copy(&from, &key))?;
+        self.ask(self.bulk.copy(&from, &key))?;
         // A server may find out late that it cannot, and say so behind an answer that means success.
         self.len(to).map(drop)
     }
@@ -235,7 +260,7 @@ impl Client {
     pub(super) fn remove_within(&self, path: &str, time: Duration) -> io::Result<()> {
         let key = self.key(path);
         match self.wait(async { tokio::time::timeout(time, self.s3.delete(&key)).await })? {
-            Ok(done) => done.map_err(failure),
+            Ok(done) => done.map_err(|error| self.way.failure(&error)),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
@@ -252,16 +277,17 @@ impl Client {
         number: usize,
         bytes: Vec<u8>,
     ) -> io::Result<JoinHandle<io::Result<PartId>>> {
-        let (s3, key, upload) = (self.s3.clone(), self.key(path), upload.to_owned());
+        let (s3, way, key, upload) = (self.bulk.clone(), self.way.clone(), self.key(path), upload.to_owned());
         self.spawn(async move {
-            s3.put_part(&key, &upload, number, PutPayload::from(bytes)).await.map_err(failure)
+            let sent = s3.put_part(&key, &upload, number, PutPayload::from(bytes)).await;
+            sent.map_err(|error| way.failure(&error))
         })
     }
 
     /// Makes an object of the parts, which has `len` bytes.
     pub(super) fn complete(&self, path: &str, upload: &str, parts: Vec<PartId>, len: u64) -> io::Result<()> {
         let (key, upload) = (self.key(path), upload.to_owned());
-        match self.ask(self.s3.complete_multipart(&key, &upload, parts)) {
+        match self.ask(self.bulk.complete_multipart(&key, &upload, parts)) {
             Ok(_) => Ok(()),
             // If only the answer was lost, a second try finds no upload any more.
             Err(error) => {
@@ -283,10 +309,57 @@ impl Client {
         }
     }
 
-    /// [`Client::abort`] that nobody waits for.
-    pub(super) fn abort_soon(&self, path: &str, upload: String) {
-        let (s3, key) = (self.s3.clone(), self.key(path));
-        let _ = self.spawn(async move { s3.abort_multipart(&key, &upload).await });
+    /// [`Client::abort`], or not, where that takes longer.
+    pub(super) fn abort_within(&self, path: &str, upload: &str, time: Duration) -> io::Result<()> {
+        let (key, upload) = (self.key(path), upload.to_owned());
+        let abort = self.s3.abort_multipart(&key, &upload);
+        match self.wait(async { tokio::time::timeout(time, abort).await })? {
+            Ok(done) => done.map_err(|error| self.way.failure(&error)),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Asks for `path`, without patience. What is wrong with the way to the server, or with the bucket.
+    pub(super) fn reach(&self, path: &str) -> io::Result<()> {
+        let key = self.key(path);
+        let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+        let Err(error) = self.wait(self.probe.get_opts(&key, options))? else { return Ok(()) };
+        let failure = self.way.failure(&error);
+        match failure.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::NotConnected | io::ErrorKind::PermissionDenied => {
+                Err(failure)
+            }
+            // What may pass is tried again by those who are patient, and what is not there is theirs to judge.
+            _ => Ok(()),
+        }
+    }
+
+    /// The uploads of objects in a folder that are neither completed nor ended: one page of them, from behind a mark.
+    pub(super) fn uploads(&self, folder: &str, behind: Option<&Mark>) -> io::Result<Uploads> {
+        let prefix = format!("{}/", self.key(folder));
+        let mut query = vec![("uploads".to_owned(), String::new()), ("prefix".to_owned(), prefix)];
+        if let Some(Mark { key, upload }) = behind {
+            query.push(("key-marker".to_owned(), key.clone()));
+            query.push(("upload-id-marker".to_owned(), upload.clone()));
+        }
+        let options = SignedUrlOptions::new().with_query(query);
+        let root = Path::default();
+        let url = self.ask(self.s3.signed_url_opts(reqwest::Method::GET, &root, SIGNED_FOR, &options))?;
+        let answer = self.wait(async {
+            let mut answer =
+                reqwest::Client::new().get(url).timeout(SIGNED_FOR).send().await?.error_for_status()?;
+            let mut text = Vec::new();
+            while let Some(more) = answer.chunk().await? {
+                text.extend_from_slice(&more);
+                if text.len() > MOST_ANSWER {
+                    break;
+                }
+            }
+            Ok(text)
+        })?;
+        // Its address has a signature in it.
+        let answer = answer.map_err(|error: reqwest::Error| io::Error::other(error.without_url()))?;
+        Uploads::read(&answer, &self.prefix)
     }
 
     /// The upload that an object names.
@@ -306,41 +379,6 @@ impl Drop for Client {
             runtime.shutdown_background();
         }
     }
-}
-
-/// What the server or the way to it said, with a kind.
-fn failure(error: Error) -> io::Error {
-    let kind = match &error {
-        Error::NotFound { .. } => io::ErrorKind::NotFound,
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => io::ErrorKind::PermissionDenied,
-        _ => io::ErrorKind::Other,
-    };
-    io::Error::new(kind, describe(&error))
-}
-
-/// In one line, with the cause of all; of a server's answer only the code and the message.
-fn describe(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut root = error.source();
-    while let Some(next) = root.and_then(std::error::Error::source) {
-        root = Some(next);
-    }
-    if let Some(root) = root.map(ToString::to_string).filter(|root| !text.contains(root.as_str())) {
-        text = format!("{text}: {root}");
-    }
-    if let Some(start) = text.find("<?xml").or_else(|| text.find("<Error>")) {
-        let answer = text.split_off(start);
-        let field = |name: &str| {
-            let (_, rest) = answer.split_once(&format!("<{name}>"))?;
-            Some(rest.split_once("</")?.0)
-        };
-        text += field("Code").unwrap_or("an answer without a code");
-        if let Some(message) = field("Message") {
-            text = format!("{text}: {message}");
-        }
-    }
-    let text = text.strip_prefix("Generic S3 error: ").unwrap_or(&text);
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

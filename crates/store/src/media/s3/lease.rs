@@ -21,6 +21,8 @@ const SHARED: &str = "shared-";
 const EXCLUSIVE: &str = "exclusive-";
 /// For how long the end of a lease may keep its holder waiting. After that others wait until it has ended by itself.
 const PARTING: Duration = Duration::from_secs(5);
+/// No more of what a lease says of its holder is read.
+const MOST_HOLDER: u64 = 200;
 /// How often it is looked whether another's has ended.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -42,6 +44,14 @@ struct Held {
     renewed_ms: AtomicU64,
     lost: AtomicBool,
     ended: Notify,
+}
+
+/// Another's lease.
+#[derive(Debug)]
+struct Other {
+    name: String,
+    /// Since it was last written.
+    age: Duration,
 }
 
 /// A lease; dropped, it ends.
@@ -76,19 +86,12 @@ impl Leases {
         let until = since_boot() + self.options.wait;
         loop {
             let others = self.others(path, &lease)?;
-            let Some(other) = others.iter().find(|name| name.starts_with(EXCLUSIVE)) else {
+            let Some(other) = others.iter().find(|other| other.name.starts_with(EXCLUSIVE)) else {
                 return Ok(lease);
             };
             if since_boot() >= until {
-                let kind = io::ErrorKind::WouldBlock;
-                let folder = folder(path);
-                let expiry = self.options.expiry.as_secs();
-                return Err(io::Error::new(
-                    kind,
-                    format!(
-                        "images are being removed; if nobody does, {folder}/{other} is left of one who was killed and ends by itself {expiry} s after that"
-                    ),
-                ));
+                let what = self.being_removed(&format!("{}/{}", folder(path), other.name), other.age);
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, what));
             }
             std::thread::sleep(LOOK.min(self.options.wait));
             // Its time is the server's now.
@@ -105,9 +108,24 @@ impl Leases {
 
     /// Whether the lease that is `path` itself is not renewed any more.
     pub(super) fn has_ended(&self, path: &str) -> io::Result<bool> {
-        let written = self.client.facts(path)?.written;
+        Ok(self.is_long_ago(self.client.facts(path)?.written))
+    }
+
+    /// Whether a lease that was written then, by the server's clock, would have ended. No, where that clock is not known yet.
+    pub(super) fn is_long_ago(&self, written: SystemTime) -> bool {
         let now = lock(&self.clock).map(|(server, ours)| server + since_boot().saturating_sub(ours));
-        Ok(now.is_some_and(|now| self.is_over(written, now)))
+        now.is_some_and(|now| self.is_over(written, now))
+    }
+
+    /// Who removes images, since when nothing was heard of him, and how to go on.
+    fn being_removed(&self, path: &str, age: Duration) -> String {
+        let holder = self.client.get_range(path, 0..MOST_HOLDER).map(|(text, _)| printable(&text));
+        let holder = holder.unwrap_or_else(|_| "somebody".to_owned());
+        let (age, left) = (age.as_secs(), self.options.expiry.saturating_sub(age).as_secs());
+        format!(
+            "images are being removed by {holder}, who holds {path} and said so last {age} s ago: try again when that is done; if it was \
+             killed, the lock ends by itself in {left} s, or at once when that object is removed"
+        )
     }
 
     fn take_beside(self: &Arc<Self>, path: &str, kind: &str) -> io::Result<Lease> {
@@ -120,7 +138,7 @@ impl Leases {
     }
 
     /// The leases on `path` that have not ended, without `own`, which has just been written. Those that have are removed.
-    fn others(&self, path: &str, own: &Lease) -> io::Result<Vec<String>> {
+    fn others(&self, path: &str, own: &Lease) -> io::Result<Vec<Other>> {
         let folder = folder(path);
         let mut listed = self.client.list(&folder)?;
         // Not before: what is behind the server's clock makes nobody's lease end too early.
@@ -139,7 +157,10 @@ impl Leases {
                     tracing::info!(%name, "a lock has ended that was not given back");
                     self.client.remove(&format!("{folder}/{name}"))?;
                 }
-                Some(_) => others.push(name),
+                Some(object) => {
+                    let age = own.written.duration_since(object.written).unwrap_or_default();
+                    others.push(Other { name, age });
+                }
                 None => {}
             }
         }
@@ -214,7 +235,13 @@ async fn renew_on(held: Arc<Held>, options: S3Options, renewal: impl Fn() -> Box
     }
 }
 
-/// For people who look into the bucket.
+/// What an object says to people, as far as it is a line of text.
+fn printable(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.lines().next().unwrap_or_default().chars().filter(|char| !char.is_control()).collect()
+}
+
+/// For people who look into the bucket, and who are kept waiting.
 fn whose() -> Vec<u8> {
     let host = rustix::system::uname();
     format!("process {} on {}\n", std::process::id(), host.nodename().to_string_lossy()).into_bytes()

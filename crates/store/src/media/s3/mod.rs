@@ -5,9 +5,11 @@
 //! folder stands for it until it is published. What that means for the rules of publication is in `docs/image-format.md`, §7.
 
 mod client;
+mod fault;
 mod lease;
 mod read;
 mod upload;
+mod uploads;
 
 use std::collections::HashMap;
 use std::io;
@@ -15,14 +17,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use image::PackId;
+use image::{Index, PackId};
 
 use client::Client;
 use lease::{Lease, Leases};
 use read::Object;
 use upload::Upload;
+use uploads::{Unfinished, Uploads};
 
-use super::{Media, MediaFile, MediaLock, MediaRead};
+use super::{Cursor, Media, MediaFile, MediaLock, MediaRead};
 use crate::store::random_id;
 use crate::{MediaError, OpenError, layout};
 
@@ -39,6 +42,8 @@ pub struct S3Options {
     pub retry_for: Duration,
     /// How long one request may take.
     pub request: Duration,
+    /// How long a connection may take, and each silence of a server that has no more to do than to answer.
+    pub answer: Duration,
     /// How often a lease is renewed.
     pub beat: Duration,
     /// For how long a lease is good after it was renewed, in the eyes of its holder.
@@ -57,6 +62,7 @@ impl Default for S3Options {
             pause: Duration::from_millis(100),
             retry_for: Duration::from_secs(60),
             request: Duration::from_secs(60),
+            answer: Duration::from_secs(10),
             beat: Duration::from_secs(20),
             valid: Duration::from_secs(120),
             expiry: Duration::from_secs(300),
@@ -109,14 +115,12 @@ impl S3 {
     /// Gives up what a draft has of a pack: an upload that was never completed, a pack that no index names.
     fn give_up_pack(&self, stand_in: &str, draft: &str, pack: PackId) -> io::Result<()> {
         // A stand-in that is here although its pack was published would be a request of long ago that came late.
-        let published = match layout::draft_of(draft) {
-            Some(image) => self.client.len(&layout::index(image)).map(drop),
-            None => Err(io::ErrorKind::NotFound.into()),
+        let is_published = match layout::draft_of(draft) {
+            Some(image) => self.is_indexed(&layout::index(image), pack)?,
+            None => false,
         };
-        match published {
-            Ok(()) => return self.client.remove(stand_in),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        if is_published {
+            return self.client.remove(stand_in);
         }
         match self.client.upload_of(stand_in) {
             Ok(Some(upload)) => self.client.abort(&layout::pack(pack), &upload)?,
@@ -127,6 +131,40 @@ impl S3 {
         self.client.remove(&layout::pack(pack))?;
         self.client.remove(stand_in)
     }
+
+    /// Whether an index names a pack. One that cannot be understood may.
+    fn is_indexed(&self, index: &str, pack: PackId) -> io::Result<bool> {
+        let file = match Object::open(self.client.clone(), index.to_owned()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        match Index::read(Cursor::new(&file, 0, file.len()?)) {
+            Ok(index) => Ok(index.packs.iter().any(|each| each.id == pack)),
+            Err(image::FormatError::Read(error)) => Err(error),
+            Err(_) => Ok(true),
+        }
+    }
+
+    /// Asks for the store, without patience, so that nobody waits long for a server that does not answer at all.
+    ///
+    /// # Errors
+    /// [`OpenError::Media`] where the server cannot be reached, does not answer, or does not let anybody in. What else is wrong is told by
+    /// whoever opens the store.
+    pub fn reach(&self) -> Result<(), OpenError> {
+        let reached = self.client.reach(layout::CONFIG);
+        Ok(reached.map_err(|error| MediaError { operation: "reach", path: self.full_path(""), error })?)
+    }
+}
+
+/// Whether a store has such a file that may take an upload.
+fn is_uploaded(path: &str) -> bool {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let in_draft = |folder: &str| {
+        let draft = folder.strip_prefix(layout::TMP).and_then(|rest| rest.strip_prefix('/'));
+        draft.is_some_and(|draft| layout::draft_of(draft).is_some())
+    };
+    (folder == layout::PACKS && layout::pack_of(name).is_some())
+        || (in_draft(folder) && ["index", "manifest"].contains(&name))
 }
 
 /// A draft's id as a text and its pack, where `path` is one in a draft's folder.
@@ -219,6 +257,29 @@ impl Media for S3 {
         Ok(Box::new(self.leases.shared(path)?))
     }
 
+    fn end_uploads(&self) -> io::Result<()> {
+        for folder in [layout::PACKS, layout::TMP] {
+            let mut page = self.client.uploads(folder, None)?;
+            loop {
+                let Uploads { found, next } = page;
+                for Unfinished { path, upload, begun } in found {
+                    if is_uploaded(&path) && self.leases.is_long_ago(begun) {
+                        self.leases.check()?;
+                        self.client.abort(&path, &upload)?;
+                        tracing::info!(%path, "ended an upload of somebody who was killed");
+                    }
+                }
+                let Some(mark) = next else { break };
+                page = self.client.uploads(folder, Some(&mark))?;
+                // Whoever gives the same page again would do so for ever.
+                if page.next.as_ref() == Some(&mark) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn full_path(&self, path: &str) -> PathBuf {
         let root = self.client.location().to_path();
         if path.is_empty() { root } else { root.join(path) }
@@ -238,6 +299,11 @@ mod tests {
             ["tmp", "tmp/x", "packs/x.pack", &format!("tmp/{image}/lock"), &format!("packs/{pack}.pack")]
         {
             assert_eq!(draft_pack(other), None, "{other}");
+        }
+        let draft = format!("tmp/{image}/index");
+        assert!(is_uploaded(&draft) && is_uploaded(&format!("packs/{pack}.pack")));
+        for other in ["config", "packs/x.pack", "a/packs/x", "tmp/x/index", &format!("a/{draft}"), &path] {
+            assert!(!is_uploaded(other), "{other}");
         }
         assert!(is_lock(&format!("tmp/{image}/lock")) && !is_lock("config"));
     }

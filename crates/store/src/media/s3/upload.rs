@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::multipart::PartId;
 use tokio::task::JoinHandle;
@@ -13,6 +14,9 @@ use crate::media::MediaFile;
 
 /// So many parts are under way at a time. With the one that is being filled they are all the memory that is used.
 const UNDER_WAY: usize = 4;
+
+/// For how long the end of an upload that failed may keep its writer waiting.
+const PARTING: Duration = Duration::from_secs(5);
 
 /// An object that is there, whole, when it is synced, and not before.
 #[derive(Debug)]
@@ -113,12 +117,13 @@ impl MediaFile for Upload {
     }
 }
 
-/// What was not finished is ended, where that can be done at once. What a draft's stand-in names is ended with the draft, too.
+/// What was not finished is ended, where that can be done soon. What a draft's stand-in names is ended with the draft, too.
 impl Drop for Upload {
     fn drop(&mut self) {
         self.under_way.iter().for_each(JoinHandle::abort);
-        if let Some(upload) = self.upload.take() {
-            self.client.abort_soon(&self.path, upload);
+        let Some(upload) = self.upload.take() else { return };
+        if let Err(error) = self.client.abort_within(&self.path, &upload, PARTING) {
+            tracing::debug!(%error, "an upload could not be ended; the next removal of images does it");
         }
     }
 }

@@ -1,0 +1,62 @@
+//! What a checkpoint begins with: a store that answers, a draft in it, and who writes into that.
+
+use crate::admin::Event;
+use crate::error::{Failure, Kind};
+use crate::folder::write_failure;
+use crate::sessions::panicked;
+use crate::stores::open_or_create_store;
+use crate::supervisor::{Supervisor, ended_before};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
+
+/// How often it is looked whether somebody still waits for it.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Opens the store at `at` and begins an image there. A store may take long to answer, so this is left to a thread, of which nobody waits for the
+/// end when the job has ended, or whoever asked is gone: what it has begun by then it takes back by itself.
+///
+/// # Errors
+/// Those of the store; [`Kind::Ended`], or [`Kind::Failed`] where nobody wants the checkpoint any more.
+pub fn begin(
+    job: &Supervisor,
+    at: &Access,
+    options: WriteOptions,
+    events: &Sender<Event>,
+) -> Result<(Store, Draft, ChunkWriter), Failure> {
+    let (begun, is_begun) = channel();
+    let at = at.clone();
+    std::thread::spawn(move || {
+        // Dropped, where nobody waits for it any more.
+        let _ = begun.send(begin_at(&at, &options));
+    });
+    loop {
+        match is_begun.recv_timeout(LOOK) {
+            Ok(begun) => return begun,
+            Err(RecvTimeoutError::Disconnected) => return Err(panicked()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if job.ends_within(Duration::ZERO) {
+            return Err(ended_before());
+        }
+        still_wanted(events, "waiting for the store")?;
+    }
+}
+
+/// Tells whoever asked what happens.
+///
+/// # Errors
+/// [`Kind::Failed`] where he is gone.
+pub fn still_wanted(events: &Sender<Event>, step: &str) -> Result<(), Failure> {
+    let gone =
+        |_| Failure::new(Kind::Failed, "whoever asked for the checkpoint does not wait for it any more");
+    events.send(Event::Step { step: step.to_owned() }).map_err(gone)
+}
+
+fn begin_at(at: &Access, options: &WriteOptions) -> Result<(Store, Draft, ChunkWriter), Failure> {
+    let store = open_or_create_store(at)?;
+    let draft = store.begin().map_err(write_failure)?;
+    // Made before the gate closes: it reads the store's indexes.
+    let writer = draft.writer(options).map_err(write_failure)?;
+    Ok((store, draft, writer))
+}
