@@ -1,9 +1,9 @@
-//! A store's indexes and packs are refused or understood: what is understood is written, and read back the same.
+//! A store's indexes, packs and covers are refused or understood: what is understood is written, and read back the same.
 #![no_main]
 
 use fuzz::files;
 use image::sealed::Kind;
-use image::{Index, pack};
+use image::{Index, cover, pack};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,6 +20,14 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Some(header) = bytes.first_chunk() {
         let _ = pack::parse_header(header);
+    }
+    if let Some(header) = bytes.first_chunk() {
+        let _ = cover::check_header(header);
+    }
+    if let Some(len) = bytes.first_chunk().map(|len| u64::from_le_bytes(*len))
+        && let Ok(plain) = cover::plain_len(len)
+    {
+        assert_eq!(cover::sealed_len(plain), len);
     }
     if let Some(end) = bytes.last_chunk() {
         let len = bytes.len() as u64;
