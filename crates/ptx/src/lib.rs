@@ -15,6 +15,7 @@ mod link;
 mod liveness;
 mod parse;
 mod print;
+mod reach;
 
 pub use bits::BitSet;
 pub use cfg::{Block, BlockId, Cfg, TooComplex};
@@ -22,4 +23,5 @@ pub use dataflow::Access;
 pub use error::{Excerpt, ParseError, ParseErrorKind};
 pub use link::{LinkError, link};
 pub use liveness::Liveness;
+pub use reach::Reach;
 pub use parse::{MAX_TEXT, NEWEST_ISA, parse};
