@@ -141,7 +141,9 @@ impl Follower {
         let mut places = HashMap::new();
         for (number, checkpoint) in part.checkpoints.iter().enumerate() {
             let Some(mark) = checkpoint.mark else {
-                return Err(Error::damaged("the plan's boundaries have no marks: make it again with `dormouse plan`"));
+                return Err(Error::damaged(
+                    "the plan's boundaries have no marks: make it again with `dormouse plan`",
+                ));
             };
             if let Some(ahead) = checkpoint.ahead {
                 places.entry((ahead.names, ahead.occurrence)).or_insert(Seen::Near);
@@ -150,8 +152,14 @@ impl Follower {
         }
         let counts = places.keys().map(|(names, _)| (*names, 0)).collect();
         let longest = part.interval_ns.unwrap_or(part.longest_gap_ns);
-        let mut follower =
-            Self { window: Window::default(), counts, places, checkpoints: part.checkpoints.len(), next: 0, longest };
+        let mut follower = Self {
+            window: Window::default(),
+            counts,
+            places,
+            checkpoints: part.checkpoints.len(),
+            next: 0,
+            longest,
+        };
         if let Some(passed) = passed {
             follower.window = passed.window;
             follower.next = passed.next.min(follower.checkpoints);

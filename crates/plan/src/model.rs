@@ -290,7 +290,8 @@ fn mark(profile: &Profile, names: &[u64], checkpoints: &mut [Checkpoint]) {
     }
     let numbers = checkpoints.iter().map(|each| each.boundary).chain(ahead.iter().flatten().copied());
     let numbers: Vec<u32> = numbers.collect();
-    let marks = follow::marks(&numbers, |see| profile.device().each(|_, step| see(names[step.kernel as usize])));
+    let marks =
+        follow::marks(&numbers, |see| profile.device().each(|_, step| see(names[step.kernel as usize])));
     for (checkpoint, ahead) in checkpoints.iter_mut().zip(ahead) {
         checkpoint.mark = marks.get(&checkpoint.boundary).copied();
         checkpoint.ahead = ahead.and_then(|ahead| marks.get(&ahead).copied());

@@ -122,7 +122,9 @@ impl Recording {
 
     fn tell(&mut self, live: &[u64]) -> Result<(), Error> {
         for live in live {
-            let Some(Pending { at, kernel, allocated, idle, changed }) = self.pending.pop_front() else { break };
+            let Some(Pending { at, kernel, allocated, idle, changed }) = self.pending.pop_front() else {
+                break;
+            };
             let told = self.boundaries.tell((self.last_kernel, kernel), at);
             self.last_kernel = kernel;
             let before = self.idles.entry(kernel).or_default();

@@ -23,5 +23,5 @@ pub use dataflow::Access;
 pub use error::{Excerpt, ParseError, ParseErrorKind};
 pub use link::{LinkError, link};
 pub use liveness::Liveness;
-pub use reach::Reach;
 pub use parse::{MAX_TEXT, NEWEST_ISA, parse};
+pub use reach::Reach;

@@ -41,7 +41,9 @@ impl Reach {
             "ld" | "ldu" => (true, false),
             "st" => (false, true),
             "atom" | "red" => (true, true),
-            "prefetch" | "prefetchu" | "discard" | "applypriority" | "isspacep" | "cvta" | "mov" => return Some(()),
+            "prefetch" | "prefetchu" | "discard" | "applypriority" | "isspacep" | "cvta" | "mov" => {
+                return Some(());
+            }
             // Waiting and shared memory's barriers.
             "bar" | "barrier" | "membar" | "fence" | "mbarrier" => return Some(()),
             "ldmatrix" | "stmatrix" | "movmatrix" => return Some(()),
@@ -52,11 +54,13 @@ impl Reach {
                 };
                 return if plain { self.note(source, origins, (true, false)) } else { None };
             }
-            "call" | "tex" | "tld4" | "suld" | "sust" | "sured" | "wmma" | "wgmma" | "tcgen05" | "multimem" => return None,
+            "call" | "tex" | "tld4" | "suld" | "sust" | "sured" | "wmma" | "wgmma" | "tcgen05"
+            | "multimem" => return None,
             // It computes.
             _ => return if instruction.operands.iter().any(is_memory) { None } else { Some(()) },
         };
-        let elsewhere = ["shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const"];
+        let elsewhere =
+            ["shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const"];
         if elsewhere.iter().any(|space| opcode.has(space)) {
             return Some(());
         }
@@ -67,7 +71,12 @@ impl Reach {
         self.note(address, origins, (reads, writes))
     }
 
-    fn note(&mut self, address: &Address, origins: &Origins<'_>, (reads, writes): (bool, bool)) -> Option<()> {
+    fn note(
+        &mut self,
+        address: &Address,
+        origins: &Origins<'_>,
+        (reads, writes): (bool, bool),
+    ) -> Option<()> {
         let AddressBase::Reg(base) = address.base else { return Some(()) };
         let Origin::Parameters(offsets) = origins.registers.get(base.index())? else { return None };
         let sets = [(reads, &mut self.reads), (writes, &mut self.writes)];
@@ -122,7 +131,8 @@ impl<'a> Origins<'a> {
         let (mut from, mut to) = (Origin::Parameters(BTreeSet::new()), Vec::new());
         let wide = opcode.types().any(|ty| ty.size() == 8);
         let loads = matches!(opcode.mnemonic(), "ld" | "ldu" | "atom" | "call" | "tex" | "suld");
-        let of_parameters = opcode.mnemonic() == "ld" && opcode.modifiers().any(|each| each.starts_with("param"));
+        let of_parameters =
+            opcode.mnemonic() == "ld" && opcode.modifiers().any(|each| each.starts_with("param"));
         instruction.for_each_register(|register, access| {
             if access.writes() {
                 to.push(register);
@@ -150,13 +160,18 @@ impl<'a> Origins<'a> {
 
     /// What an `ld.param` loads.
     fn parameter(&self, instruction: &Instruction) -> Origin {
-        let Some(Operand::Address(Address { base: AddressBase::Symbol(Symbol::Param(ParamId(id))), offset, .. })) =
-            instruction.operands.get(1)
+        let Some(Operand::Address(Address {
+            base: AddressBase::Symbol(Symbol::Param(ParamId(id))),
+            offset,
+            ..
+        })) = instruction.operands.get(1)
         else {
             return Origin::Unknown;
         };
         let base = self.parameters.get(*id as usize);
-        let Some(base) = base.and_then(|base| base.checked_add_signed(*offset)) else { return Origin::Unknown };
+        let Some(base) = base.and_then(|base| base.checked_add_signed(*offset)) else {
+            return Origin::Unknown;
+        };
         let size = instruction.opcode.types().map(|ty| ty.size()).max().unwrap_or(8);
         // A number of 32 bits is no pointer.
         let words = if size == 8 { instruction.opcode.vector_width() as u64 } else { 0 };
@@ -226,7 +241,8 @@ mod tests {
 
     #[test]
     fn shared_memory_is_of_no_account() {
-        let code = "ld.param.u32 %r1, [n];\nst.shared.u32 [%r1], %r1;\nbar.sync 0;\nld.shared.u32 %r2, [%r1];";
+        let code =
+            "ld.param.u32 %r1, [n];\nst.shared.u32 [%r1], %r1;\nbar.sync 0;\nld.shared.u32 %r2, [%r1];";
         assert_eq!(reach(TWO, code), Some(Reach::default()));
     }
 }

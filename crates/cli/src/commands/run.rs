@@ -1,6 +1,6 @@
 //! `dormouse run`
 
-use super::{device, shim, store_location};
+use super::{device, profile_file, shim, store_location};
 use crate::exit::OWN_FAILURE;
 use crate::flags::Run;
 use crate::output::{complain, tell_end};
@@ -39,7 +39,8 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         managed: flags.machine.managed.unwrap_or_default(),
         store: store_location(&flags.store),
         trace: flags.trace.trace,
-        regularly: flags.regularly.wanted(),
+        regularly: flags.regularly.wanted().map_err(own)?,
+        profile: profile_file(&flags.record).map_err(own)?,
         store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
         device_memory: flags.machine.device_memory,
