@@ -1,10 +1,10 @@
 // Smooths a grid in V-cycles, on integers. Each cycle allocates scratch, a level at a time, keeps every iterate of the finest grid in it, mixes all of
-// them into the result, and frees it again: there is little memory between cycles and much within them. The host does the same.
+// them into the result, and frees it again: there is little memory between cycles and much within them. The host does the same, and mixes at once.
 #include "guest.cuh"
 
 constexpr int SIDE = 512;
 constexpr int LEVELS = 5;
-constexpr int FIELDS = 2;
+constexpr int FIELDS = 3;
 
 __host__ __device__ uint32_t smoothed(const uint32_t *u, const uint32_t *f, int side, int i) {
     int x = i % side, y = i / side, last = side - 1;
@@ -54,11 +54,12 @@ using Grid = std::vector<uint32_t>;
 void cycle_on_host(Grid &u, Grid &f, int cycle, int sweeps) {
     int count = SIDE * SIDE;
     for (auto &each : f) each = guest::mix(each, uint32_t(cycle));
-    Grid history(size_t(FIELDS) * sweeps * count), next(count);
+    Grid mixed(count), next(count);
+    uint32_t power = 1;
     for (int k = 0; k < sweeps; k++) {
-        std::copy(u.begin(), u.end(), history.begin() + size_t(FIELDS) * k * count);
         for (int i = 0; i < count; i++) next[i] = smoothed(u.data(), f.data(), SIDE, i);
-        std::copy(next.begin(), next.end(), history.begin() + (size_t(FIELDS) * k + 1) * count);
+        for (int i = 0; i < count; i++) mixed[i] = ((mixed[i] * 3 + u[i]) * 3 + next[i]) * 3 + f[i];
+        power *= 27;
         std::swap(u, next);
     }
     std::vector<Grid> levels{u};
@@ -74,8 +75,7 @@ void cycle_on_host(Grid &u, Grid &f, int cycle, int sweeps) {
             levels[l - 1][i] += levels[l][(i / side / 2) * (side / 2) + i % side / 2];
     }
     u = levels[0];
-    for (int i = 0; i < count; i++)
-        for (int k = 0; k < FIELDS * sweeps; k++) u[i] = u[i] * 3 + history[size_t(k) * count + i];
+    for (int i = 0; i < count; i++) u[i] = u[i] * power + mixed[i];
 }
 
 void cycle_on_device(uint32_t *u, uint32_t *f, int cycle, int sweeps) {
@@ -92,6 +92,7 @@ void cycle_on_device(uint32_t *u, uint32_t *f, int cycle, int sweeps) {
         smooth<<<blocks(count), 256>>>(u, f, next, SIDE);
         LAUNCHED();
         CUDA(cudaMemcpyAsync(kept + count, next, bytes, cudaMemcpyDeviceToDevice));
+        CUDA(cudaMemcpyAsync(kept + 2 * size_t(count), f, bytes, cudaMemcpyDeviceToDevice));
         CUDA(cudaMemcpyAsync(u, next, bytes, cudaMemcpyDeviceToDevice));
     }
     for (int l = 1; l < LEVELS; l++) {

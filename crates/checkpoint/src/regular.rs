@@ -106,7 +106,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes a checkpoint; answers when it was begun.
+    /// Takes a checkpoint; answers when it was begun, or its moment was there.
     fn checkpoint_now(&self, moment: Option<Moment>, keep_last: Option<u32>) -> Instant {
         let begun = Instant::now();
         // Nobody looks on.
@@ -121,7 +121,7 @@ impl Supervisor {
             Err(failure) if self.ends_within(Duration::ZERO) => tracing::debug!("{failure}"),
             Err(failure) => tracing::warn!("no checkpoint was taken: {failure}"),
         }
-        begun
+        moment.and_then(|moment| moment.reached()).unwrap_or(begun)
     }
 
     fn prune(&self, keep_last: Option<u32>) {

@@ -6,6 +6,7 @@ use crate::sessions::Sessions;
 use plan::follow::Passed;
 use server::control::{Answer, Ask, Course};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How often one looks how near the next boundary is.
@@ -40,12 +41,21 @@ impl Watching {
 }
 
 /// When a gate is to be closed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Moment {
     /// The session that comes to the boundary.
     session: u32,
     /// No later than that.
     until: Instant,
+    /// When it was there.
+    reached: OnceLock<Instant>,
+}
+
+impl Moment {
+    /// When it was there, if it has been.
+    pub(crate) fn reached(&self) -> Option<Instant> {
+        self.reached.get().copied()
+    }
 }
 
 /// The moment of the next checkpoint, if it is near: the first session that has launched a kernel is the one that counts. At `limit` it is there.
@@ -59,7 +69,11 @@ pub(crate) fn approach(sessions: &Sessions, limit: Instant) -> Option<Moment> {
     });
     let (session, approach) = approaches.into_iter().find(|(_, approach)| approach.boundaries > 0)?;
     let now = Instant::now();
-    (approach.near || now >= limit).then(|| Moment { session, until: limit.min(now + PATIENCE) })
+    (approach.near || now >= limit).then(|| Moment {
+        session,
+        until: limit.min(now + PATIENCE),
+        reached: OnceLock::new(),
+    })
 }
 
 /// Waits until the moment is there; false when something is in the way before.
@@ -79,7 +93,11 @@ pub(crate) fn wait(
         let within = rest.min(TURN);
         let ask = Ask::Await { within_ms: within.as_millis() as u64 };
         match server.ask(&ask, &mut |_, _| {})? {
-            Answer::Come { come } if come || rest <= TURN => return Ok(true),
+            Answer::Come { come } if come || rest <= TURN => {
+                // The first time counts, where the gate has to be closed again.
+                moment.reached.get_or_init(Instant::now);
+                return Ok(true);
+            }
             Answer::Come { .. } if is_in_the_way() => return Ok(false),
             Answer::Come { .. } => {}
             other => return Err(server.unexpected(&other)),

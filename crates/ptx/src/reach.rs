@@ -142,24 +142,30 @@ impl<'a> Origins<'a> {
             }
         });
         if of_parameters {
-            from = self.parameter(instruction);
+            return self.load_parameter(instruction, &to);
         } else if loads && (wide || opcode.mnemonic() == "call") {
             from = Origin::Unknown;
         } else if matches!(instruction.operands.get(1), Some(Operand::Symbol(Symbol::Param(_), _))) {
             // A pointer to the buffer itself, from which anything may be loaded.
             from = Origin::Unknown;
         }
-        let mut grew = false;
-        for RegId(index) in to {
-            if let Some(known) = self.registers.get_mut(index as usize) {
-                grew |= known.join(&from);
-            }
-        }
-        grew
+        to.into_iter().fold(false, |grew, register| self.join(register, &from) | grew)
     }
 
-    /// What an `ld.param` loads.
-    fn parameter(&self, instruction: &Instruction) -> Origin {
+    /// Whether something has become known of the registers that an `ld.param` loads, a word each.
+    fn load_parameter(&mut self, instruction: &Instruction, to: &[RegId]) -> bool {
+        (0..).zip(to).fold(false, |grew, (word, register)| {
+            let from = self.parameter(instruction, word);
+            self.join(*register, &from) | grew
+        })
+    }
+
+    fn join(&mut self, register: RegId, from: &Origin) -> bool {
+        self.registers.get_mut(register.index()).is_some_and(|known| known.join(from))
+    }
+
+    /// The word with that number of those that an `ld.param` loads.
+    fn parameter(&self, instruction: &Instruction, word: u64) -> Origin {
         let Some(Operand::Address(Address {
             base: AddressBase::Symbol(Symbol::Param(ParamId(id))),
             offset,
@@ -174,8 +180,8 @@ impl<'a> Origins<'a> {
         };
         let size = instruction.opcode.types().map(|ty| ty.size()).max().unwrap_or(8);
         // A number of 32 bits is no pointer.
-        let words = if size == 8 { instruction.opcode.vector_width() as u64 } else { 0 };
-        Origin::Parameters((0..words).map(|word| base.saturating_add(8 * word)).collect())
+        let is_word = size == 8;
+        Origin::Parameters(is_word.then(|| base.saturating_add(8 * word)).into_iter().collect())
     }
 }
 

@@ -21,6 +21,11 @@ impl Session {
         for device in &self.devices {
             device.each_allocation(|range| self.watch.found(range));
         }
+        self.tell_watch_of_process();
+    }
+
+    /// Tells the watch which process this is, once that is known.
+    pub(super) fn tell_watch_of_process(&self) {
         if let (Some(recorder), Some(application)) = (self.watch.recorder(), self.application.get()) {
             recorder.of_process(application.pid());
         }
