@@ -87,10 +87,10 @@ pub struct Checkpoint {
     /// A hash of the names of all kernels before it, in order: [`NamesHash`](crate::model::NamesHash).
     pub names_hash: Option<String>,
     /// The same in a run that may differ a little: [`Follower`](crate::follow::Follower).
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
     /// The boundary at which to get ready, if there is one between the last checkpoint and this.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<Mark>,
     /// When it was in the profile.
     pub at_ns: Nanos,

@@ -55,7 +55,7 @@ impl Session {
         let launches = &mut burst.0;
         while let Some(first) = launches.front() {
             let key = StreamKey::new(first.ctx, first.stream, caller.number());
-            if self.is_planned(caller, first) {
+            if std::mem::take(&mut caller.stops) || self.is_planned(caller, first) {
                 self.wait_for_cut();
             }
             if !self.await_room_in(key, caller) || !self.await_all_filled() {
@@ -89,8 +89,9 @@ impl Session {
             self.launch(caller, &stream, launch)?;
             launches.pop_front();
             reader.advance();
-            // Who stands still does so before he goes through the gate.
-            if stream.is_full() || launches.front().is_some_and(|next| self.is_planned(caller, next)) {
+            // Who waits for a cut does so before he goes through the gate.
+            caller.stops = launches.front().is_some_and(|next| self.is_planned(caller, next));
+            if stream.is_full() || caller.stops {
                 break;
             }
         }

@@ -114,6 +114,8 @@ pub struct Caller {
     recent: Recent,
     /// The stream of the launch right before the message in hand, if that was there before the launch was submitted.
     launched: Option<StreamKey>,
+    /// Whether a checkpoint is to be taken before the launch in hand.
+    stops: bool,
     /// Number of the round trip in hand.
     round_trip: u64,
     /// Whether the device tells of its end itself.
@@ -137,6 +139,7 @@ impl Caller {
             slots: Slots::default(),
             recent: Recent::default(),
             launched: None,
+            stops: false,
             round_trip: 0,
             fenced: false,
         }
