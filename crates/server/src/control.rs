@@ -187,7 +187,7 @@ pub enum Answer {
         devices: Vec<DeviceFacts>,
         /// How far the program is in its plan.
         #[serde(default)]
-        passed: Option<Passed>,
+        passed: Option<Box<Passed>>,
     },
     /// Everything is in the store, in the writer's pack.
     Written {

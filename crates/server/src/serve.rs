@@ -529,7 +529,7 @@ impl Server {
             let _ = told.add(bytes);
         });
         let taken = taken.map_err(|error| self.not_captured(&error))?;
-        let passed = self.session.watch().steering().and_then(Steering::passed);
+        let passed = self.session.watch().steering().and_then(Steering::passed).map(Box::new);
         let answer = Answer::Captured { kept: taken.kept, devices: taken.devices.clone(), passed };
         self.taken = Some((taken, writer));
         Ok(answer)

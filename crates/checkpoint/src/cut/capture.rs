@@ -96,7 +96,7 @@ pub fn capture<'a>(
                     );
                     match answer? {
                         Answer::Captured { kept, devices, passed } => {
-                            Ok((kept, devices, (server.session(), passed), began.elapsed()))
+                            Ok((kept, devices, (server.session(), passed.map(|passed| *passed)), began.elapsed()))
                         }
                         other => Err(server.unexpected(&other)),
                     }

@@ -225,3 +225,51 @@ impl State {
         self.near = false;
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Nothing is due for a long time.
+    fn idle() -> Steering {
+        Steering::online(Nanos(3_600_000_000_000), Nanos(0))
+    }
+
+    #[test]
+    fn who_comes_to_a_boundary_waits_for_the_cut() {
+        let steering = Steering::online(Nanos(1), Nanos(1_000_000_000));
+        assert!(!steering.stops(7, 100), "nobody waits for it");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| steering.wait(Duration::from_secs(10)));
+            while !steering.stops(7, 100) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(!steering.stops(7, 100), "one is enough");
+            let held = scope.spawn(|| steering.hold(|| false));
+            assert!(waits.join().unwrap());
+            assert!(!held.is_finished());
+            steering.cut();
+            held.join().unwrap();
+        });
+        assert!(!steering.approach().near || steering.passed().is_none());
+    }
+
+    #[test]
+    fn a_boundary_that_does_not_come_is_not_waited_for() {
+        let steering = idle();
+        assert!(!steering.approach().near);
+        assert!(!steering.wait(Duration::from_millis(5)));
+        assert!(!steering.stops(7, 100));
+        steering.release();
+    }
+
+    #[test]
+    fn a_session_that_ends_lets_go() {
+        let steering = Steering::online(Nanos(1), Nanos(0));
+        assert!(!steering.wait(Duration::ZERO));
+        assert!(steering.stops(7, 100));
+        steering.hold(|| true);
+        steering.release();
+    }
+}
