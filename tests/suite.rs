@@ -8,6 +8,7 @@ mod gate;
 mod lazy;
 mod leftovers;
 mod object_storage;
+mod planned;
 mod private_memory;
 mod refusals;
 mod regular;

@@ -18,6 +18,7 @@ pub mod restart;
 pub mod runtime;
 mod server_process;
 mod sessions;
+mod steer;
 mod stores;
 pub mod supervisor;
 mod trace;
@@ -27,7 +28,8 @@ mod work;
 pub use error::{Chain, Failure, Kind};
 pub use folder::read_failure;
 pub use interrupt::Preparing;
-pub use regular::Regularly;
+pub use regular::{Regularly, When};
+pub use steer::Watching;
 pub use stores::{
     check_store, copy_failure, existing_store, find_image, open_or_create_store, open_store, prune_images,
     remove_images,

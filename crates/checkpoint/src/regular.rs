@@ -1,43 +1,127 @@
-//! Checkpoints that nobody asks for, each time so long has passed.
+//! Checkpoints that nobody asks for: each time so long has passed, or where a plan or the program's memory says.
 
 use crate::admin::CheckpointOptions;
-use crate::error::Kind;
+use crate::error::{Failure, Kind};
 use crate::open_store;
+use crate::steer::{self, Moment};
 use crate::supervisor::Supervisor;
+use plan::units::Nanos;
+use server::control::Course;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// When to take them, and which to keep.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Regularly {
-    /// From the beginning of one to that of the next.
-    pub every: Duration,
+    /// When.
+    pub when: When,
     /// How many of the images that came about so to keep; all, where nothing is said. What somebody asked for stays.
     pub keep_last: Option<u32>,
+}
+
+/// When checkpoints are taken that nobody asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Each time so long has passed, from the beginning of one to that of the next.
+    Every(Duration),
+    /// Where a plan says.
+    Plan {
+        /// Its file.
+        file: PathBuf,
+        /// How long may pass from one to the next.
+        longest: Duration,
+    },
+    /// At boundaries with little memory around the time when one is due.
+    Online {
+        /// From one to the next.
+        every: Duration,
+        /// How early or late one may be.
+        offset: Duration,
+    },
+}
+
+impl When {
+    /// Where a plan says, whose file is read.
+    ///
+    /// # Errors
+    /// When it cannot be read, or not be acted on.
+    pub fn plan(file: &Path) -> Result<Self, Failure> {
+        let about = |error: String| {
+            Failure::new(Kind::Failed, format!("the plan {} cannot be followed: {error}", file.display()))
+        };
+        let plan = server::read_plan(file).map_err(about)?;
+        let follower = plan::follow::Follower::new(&plan, None).map_err(|error| about(error.to_string()))?;
+        let Nanos(longest) = follower.longest();
+        // A run that is a quarter slower than the profile's is still met at its boundaries.
+        let longest = Duration::from_nanos(longest.saturating_add(longest / 4));
+        let file = std::path::absolute(file).map_err(|error| about(error.to_string()))?;
+        Ok(Self::Plan { file, longest })
+    }
+
+    /// What GPU servers are told.
+    pub(crate) fn course(&self) -> Option<Course> {
+        let nanos = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        match self {
+            Self::Every(_) => None,
+            Self::Plan { file, .. } => Some(Course::Plan { file: file.as_path().into() }),
+            Self::Online { every, offset } => {
+                Some(Course::Online { every_ns: nanos(every), offset_ns: nanos(offset) })
+            }
+        }
+    }
+
+    /// The longest time from one to the next.
+    fn longest(&self) -> Duration {
+        match self {
+            Self::Every(every) => *every,
+            Self::Plan { longest, .. } => *longest,
+            Self::Online { every, offset } => every.saturating_add(*offset),
+        }
+    }
 }
 
 impl Supervisor {
     /// Takes checkpoints until the job has ended. What fails is warned of; the next is tried all the same.
     pub(crate) fn checkpoint_regularly(&self, regularly: &Regularly) {
-        let mut pause = regularly.every;
-        while !self.ends_within(pause) {
-            let begun = Instant::now();
-            // Nobody looks on; but as long as somebody could, the checkpoint is wanted.
-            let (events, _nobody) = mpsc::channel();
-            let options = CheckpointOptions { regular: true, ..CheckpointOptions::default() };
-            match self.checkpoint(&options, &events) {
-                Ok(report) => {
-                    tracing::info!("image {}: stopped for {:.0} ms", report.image, report.stall_ms);
-                    self.prune(regularly.keep_last);
-                }
-                // Somebody else is taking one: that does as well.
-                Err(failure) if failure.kind == Kind::Busy => {}
-                Err(failure) if self.ends_within(Duration::ZERO) => tracing::debug!("{failure}"),
-                Err(failure) => tracing::warn!("no checkpoint was taken: {failure}"),
-            }
+        let (mut begun, longest) = (Instant::now(), regularly.when.longest());
+        let is_steered = regularly.when.course().is_some();
+        loop {
             // Those whose time has passed meanwhile are not made up for.
-            pause = regularly.every.saturating_sub(begun.elapsed());
+            let rest = longest.saturating_sub(begun.elapsed());
+            let moment = if is_steered {
+                if self.ends_within(rest.min(steer::LOOK)) {
+                    return;
+                }
+                let Some(moment) = steer::approach(&self.sessions, begun + longest) else { continue };
+                Some(moment)
+            } else {
+                if self.ends_within(rest) {
+                    return;
+                }
+                None
+            };
+            begun = self.checkpoint_now(moment, regularly.keep_last);
         }
+    }
+
+    /// Takes a checkpoint; answers when it was begun, or its moment was there.
+    fn checkpoint_now(&self, moment: Option<Moment>, keep_last: Option<u32>) -> Instant {
+        let begun = Instant::now();
+        // Nobody looks on; but as long as somebody could, the checkpoint is wanted.
+        let (events, _nobody) = mpsc::channel();
+        let options = CheckpointOptions { regular: true, ..CheckpointOptions::default() };
+        match self.checkpoint_at(&options, moment.as_ref(), &events) {
+            Ok(report) => {
+                tracing::info!("image {}: stopped for {:.0} ms", report.image, report.stall_ms);
+                self.prune(keep_last);
+            }
+            // Somebody else is taking one: that does as well.
+            Err(failure) if failure.kind == Kind::Busy => {}
+            Err(failure) if self.ends_within(Duration::ZERO) => tracing::debug!("{failure}"),
+            Err(failure) => tracing::warn!("no checkpoint was taken: {failure}"),
+        }
+        moment.and_then(|moment| moment.reached()).unwrap_or(begun)
     }
 
     fn prune(&self, keep_last: Option<u32>) {

@@ -162,6 +162,7 @@ impl Restart {
         let images = work.images();
         let way_back = Arc::new(WayBack::new(facts.job.clone(), Some(self.newest(&settings))));
         let sessions = Sessions::new(shared.clone(), settings.target(), Arc::clone(&way_back), trace.clone());
+        sessions.watch_programs(settings.watching());
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| {

@@ -4,9 +4,11 @@ use crate::broker::Broker;
 use crate::error::{Chain, Failure, Kind};
 use crate::machine::Watcher;
 use crate::server_process::ServerProcess;
+use crate::steer::Watching;
 use crate::trace::Trace;
 use crate::way_back::WayBack;
 use host::InnerPid;
+use plan::follow::Passed;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -47,6 +49,9 @@ pub struct SessionRecord {
     /// Whether its managed memory has shadow pages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shadows: bool,
+    /// How far it was in its plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passed: Option<Passed>,
 }
 
 /// One session.
@@ -60,9 +65,23 @@ pub struct Session {
     /// The process's faults, if its managed memory has shadow pages. Without a holder its pages would read as zeros: with this, who
     /// touches one when the server is gone waits.
     userfault: OnceLock<OwnedFd>,
+    /// How far it was in its plan at the last cut.
+    passed: Mutex<Option<Passed>>,
 }
 
 impl Session {
+    /// What an image records of it.
+    #[must_use]
+    pub fn recorded(&self) -> SessionRecord {
+        let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        SessionRecord { shadows: self.has_shadows(), passed, ..self.record.clone() }
+    }
+
+    /// It was so far in its plan at the cut.
+    pub fn has_passed(&self, passed: Option<Passed>) {
+        *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = passed;
+    }
+
     /// Whether the process's managed memory has shadow pages.
     #[must_use]
     pub fn has_shadows(&self) -> bool {
@@ -102,6 +121,7 @@ pub struct Sessions {
     /// Processes that have asked for something and not got it yet: their connections lead out of the job.
     asking: AtomicUsize,
     ended: AtomicBool,
+    watching: OnceLock<Watching>,
 }
 
 /// While it lives, no session begins.
@@ -144,7 +164,14 @@ impl Sessions {
             beginning: RwLock::default(),
             asking: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
+            watching: OnceLock::new(),
         })
+    }
+
+    /// What every server is asked to watch, from the beginning of its session on.
+    pub fn watch_programs(&self, watching: Watching) {
+        // It is said once, before there are sessions.
+        let _ = self.watching.set(watching);
     }
 
     /// Where calls go.
@@ -200,7 +227,7 @@ impl Sessions {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let begun = host::inner_pid(host::OuterPid(pid))
             .ok_or_else(|| Failure::new(Kind::Failed, "it is not a process of this job"))
-            .map(|inner_pid| SessionRecord { number, inner_pid, shadows: false })
+            .map(|inner_pid| SessionRecord { number, inner_pid, shadows: false, passed: None })
             .and_then(|record| Ok((self.join(number, false)?, record)))
             .and_then(|(broker, record)| self.start(record, &Start::Fresh, broker))
             .and_then(|session| {
@@ -313,13 +340,17 @@ impl Sessions {
             Answer::Ready { device } => tracing::info!("session {}: {device}", record.number),
             other => return Err(server.unexpected(&other)),
         }
+        let watch =
+            self.watching.get().and_then(|watching| watching.ask(record.number, record.passed.clone()));
+        watch.map_or(Ok(()), |ask| server.tell(&ask))?;
         if let Some(trace) = self.trace() {
             trace.span(&format!("GPU server of process {} starts", record.inner_pid), began);
         }
         let server_fd = open_pid(server.pid() as i32).map_err(|error| {
             Failure::of(format_args!("the server of session {} is gone", record.number), &error)
         })?;
-        Ok(Session { record, dir, server_fd, server: Mutex::new(server), userfault: OnceLock::new() })
+        let (userfault, passed) = (OnceLock::new(), Mutex::default());
+        Ok(Session { record, dir, server_fd, server: Mutex::new(server), userfault, passed })
     }
 
     /// Rebuilds the sessions of an image, side by side; their processes do not exist yet. If they are `lazy`, not all of their memory is filled then.
@@ -421,6 +452,11 @@ impl Sessions {
         let number = session.record.number;
         if !self.live().contains_key(&number) {
             return;
+        }
+        if self.watching.get().is_some_and(|watching| watching.profile.is_some()) {
+            tracing::warn!(
+                "there is no profile of session {number}: it is written when its GPU server ends, and that is gone"
+            );
         }
         // First, so that it goes on with nothing.
         if session.has_shadows() {

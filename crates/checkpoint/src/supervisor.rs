@@ -9,6 +9,7 @@ use crate::lineage;
 use crate::regular::Regularly;
 use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{Destination, RECOVERY, Sessions, stop_listening, wait_for_caller};
+use crate::steer::{Moment, Watching};
 use crate::stores::check_store;
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
@@ -77,9 +78,17 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// Checkpoints that nobody asks for.
     pub regularly: Option<Regularly>,
+    /// Where to write a profile of the program.
+    pub profile: Option<PathBuf>,
 }
 
 impl Settings {
+    /// What its servers are asked to watch.
+    pub(crate) fn watching(&self) -> Watching {
+        let course = self.regularly.as_ref().and_then(|regularly| regularly.when.course());
+        Watching { profile: self.profile.clone(), course }
+    }
+
     pub(crate) fn target(&self) -> Destination {
         Destination { device: self.device.clone(), managed: self.managed, memory: self.device_memory }
     }
@@ -166,6 +175,7 @@ pub fn run(
     spec.library_dir = Some(inside);
     let way_back = Arc::new(WayBack::new(facts.job.clone(), None));
     let sessions = Sessions::new(tmpfs.path(), settings.target(), Arc::clone(&way_back), trace.clone());
+    sessions.watch_programs(settings.watching());
     let hello = hello(&tmpfs.path())?;
     let callers = admin_socket(&folder)?;
     let serving = sessions.serve(hello);
@@ -317,9 +327,19 @@ impl Supervisor {
         options: &crate::admin::CheckpointOptions,
         events: &mpsc::Sender<Event>,
     ) -> Result<crate::admin::Report, Failure> {
+        self.checkpoint_at(options, None, events)
+    }
+
+    /// The same, at a moment that the program comes to.
+    pub(crate) fn checkpoint_at(
+        &self,
+        options: &crate::admin::CheckpointOptions,
+        moment: Option<&Moment>,
+        events: &mpsc::Sender<Event>,
+    ) -> Result<crate::admin::Report, Failure> {
         let _cutting = self.turn(options.stop, events)?;
         self.await_filled(events)?;
-        cut::take(self, options, events)
+        cut::take(self, options, moment, events)
     }
 
     /// What whoever takes a checkpoint holds. Who wants to stop the job waits for one that is under way, as long as he looks on: the job had
@@ -543,6 +563,7 @@ mod tests {
             device_memory: None,
             trace: None,
             regularly: None,
+            profile: None,
         };
         claim(root, &settings, &Command::default(), lineage::fresh()?, None)
     }

@@ -4,6 +4,7 @@ mod images;
 
 pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
 
+use checkpoint::When;
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use server::memory::Managed;
@@ -99,6 +100,8 @@ pub struct Run {
     pub trace: Trace,
     #[command(flatten)]
     pub regularly: Regularly,
+    #[command(flatten)]
+    pub record: Record,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -171,21 +174,58 @@ pub struct Trace {
 
 /// Checkpoints that nobody asks for.
 #[derive(Args, Debug, Default)]
+#[group(id = "when", multiple = true, args = ["every", "plan", "mtbf_gpu"])]
 pub struct Regularly {
     /// Take a checkpoint each time so long has passed, such as `10m` or `1h30m`, and let the job run on; one that fails is
     /// warned of
-    #[arg(long, value_name = "TIME", value_parser = period)]
+    #[arg(long, value_name = "TIME", value_parser = period, conflicts_with_all = ["plan", "mtbf_gpu"])]
     pub every: Option<Duration>,
-    /// With --every: after each of these checkpoints remove all of the job's that came about so but the N newest; what `dormouse checkpoint` has taken
-    /// stays
-    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Take checkpoints where a plan of `dormouse plan` says, recognised by the kernels that the program launches; one that is overdue by the plan's
+    /// longest interval and a quarter of it is taken anyway. At a restart with the same plan it goes on where the image was taken
+    #[arg(long, value_name = "FILE", conflicts_with = "mtbf_gpu")]
+    pub plan: Option<PathBuf>,
+    /// Without a plan: mean time between failures of the device, such as `40h`. Checkpoints are half the mean time between failures of device and processor
+    /// together apart, each where little device memory is allocated
+    #[arg(long, value_name = "TIME", value_parser = mtbf, requires = "mtbf_cpu")]
+    pub mtbf_gpu: Option<plan::units::Mtbf>,
+    /// The same of the processor
+    #[arg(long, value_name = "TIME", value_parser = mtbf, requires = "mtbf_gpu")]
+    pub mtbf_cpu: Option<plan::units::Mtbf>,
+    /// With --mtbf-gpu: each checkpoint may be so much early or late for a boundary with less memory [default: an eighth of the interval]
+    #[arg(long, value_name = "TIME", value_parser = nanos, requires = "mtbf_gpu")]
+    pub offset: Option<plan::units::Nanos>,
+    /// With --every, --plan or --mtbf-gpu: after each of these checkpoints remove all of the job's that came about so but the N newest; what `dormouse
+    /// checkpoint` has taken stays
+    #[arg(long, value_name = "N", requires = "when", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep_last: Option<u32>,
+}
+
+/// `--profile`
+#[derive(Args, Debug)]
+pub struct Record {
+    /// Write a profile of the program for `dormouse plan`, when it has ended. That of the job's Nth process that uses CUDA is FILE.N, from the second on. If Dormouse's
+    /// GPU server is killed there is none
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
 }
 
 impl Regularly {
     /// What the supervisor is to do.
-    pub fn wanted(&self) -> Option<checkpoint::Regularly> {
-        self.every.map(|every| checkpoint::Regularly { every, keep_last: self.keep_last })
+    ///
+    /// # Errors
+    /// When a plan cannot be read, or not be acted on.
+    pub fn wanted(&self) -> Result<Option<checkpoint::Regularly>, checkpoint::Failure> {
+        let when = match (self.every, &self.plan, self.mtbf_gpu.zip(self.mtbf_cpu)) {
+            (Some(every), ..) => When::Every(every),
+            (None, Some(plan), _) => When::plan(plan)?,
+            (None, None, Some((gpu, cpu))) => {
+                let every = gpu.half_in_series(cpu);
+                let offset = self.offset.map_or(every.0 / 8, |offset| offset.0);
+                When::Online { every: Duration::from_nanos(every.0), offset: Duration::from_nanos(offset) }
+            }
+            (None, None, None) => return Ok(None),
+        };
+        Ok(Some(checkpoint::Regularly { when, keep_last: self.keep_last }))
     }
 }
 
@@ -305,6 +345,8 @@ pub struct Restart {
     pub trace: Trace,
     #[command(flatten)]
     pub regularly: Regularly,
+    #[command(flatten)]
+    pub record: Record,
 }
 
 /// `dormouse doctor`

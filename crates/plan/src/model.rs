@@ -5,7 +5,7 @@ use crate::path::{Gap, NoPath, Points};
 use crate::planfile::{Checkpoint, Objective, Part, PartPlan, Plan};
 use crate::profile::Profile;
 use crate::units::{Mtbf, Nanos};
-use crate::{Error, expected, incremental, offset, path};
+use crate::{Error, expected, follow, incremental, offset, path};
 use serde::{Deserialize, Serialize};
 
 /// Which of the paper's models.
@@ -270,6 +270,34 @@ impl NamesHash {
     }
 }
 
+/// Says what checkpoints are recognised by, and the boundaries a little before them.
+fn mark(profile: &Profile, names: &[u64], checkpoints: &mut [Checkpoint]) {
+    let mut ahead: Vec<Option<u32>> = vec![None; checkpoints.len()];
+    let (mut number, mut next) = (0, 0);
+    profile.device().each(|at, _| {
+        while checkpoints.get(next).is_some_and(|each| each.at_ns.0 < at.saturating_add(follow::AHEAD.0)) {
+            next += 1;
+        }
+        if let Some(ahead) = ahead.get_mut(next) {
+            *ahead = Some(number);
+        }
+        number += 1;
+    });
+    let mut after = None;
+    for (ahead, checkpoint) in ahead.iter_mut().zip(checkpoints.iter()) {
+        *ahead = ahead.filter(|ahead| after.is_none_or(|after| *ahead > after));
+        after = Some(checkpoint.boundary);
+    }
+    let numbers = checkpoints.iter().map(|each| each.boundary).chain(ahead.iter().flatten().copied());
+    let numbers: Vec<u32> = numbers.collect();
+    let marks =
+        follow::marks(&numbers, |see| profile.device().each(|_, step| see(names[step.kernel as usize])));
+    for (checkpoint, ahead) in checkpoints.iter_mut().zip(ahead) {
+        checkpoint.mark = marks.get(&checkpoint.boundary).copied();
+        checkpoint.ahead = ahead.and_then(|ahead| marks.get(&ahead).copied());
+    }
+}
+
 /// What the points chosen are.
 fn describe(
     profile: &Profile,
@@ -289,6 +317,8 @@ fn describe(
                 boundary: number,
                 kernel: None,
                 names_hash: None,
+                mark: None,
+                ahead: None,
                 at_ns: Nanos(at),
                 latest_ns: Nanos(latest),
                 cpu_bytes: sizes.cpu,
@@ -310,6 +340,7 @@ fn describe(
             hash = hash.then(names[step.kernel as usize]);
             number += 1;
         });
+        mark(profile, &names, &mut checkpoints);
     }
     let times = checkpoints.iter().map(|checkpoint| checkpoint.at_ns.0).chain([profile.end().0]);
     let gaps = times.scan(0, |last, at| Some(at - std::mem::replace(last, at)));

@@ -52,6 +52,12 @@ impl Scheduler {
         }
     }
 
+    /// Whether a checkpoint may be taken within this time from now, so that one had better get ready.
+    #[must_use]
+    pub fn is_near(&self, now: Nanos, within: Nanos) -> bool {
+        now.0.saturating_add(within.0).saturating_add(self.offset.0) >= self.due.0
+    }
+
     /// When a checkpoint has been taken.
     pub fn taken(&mut self, now: Nanos) {
         self.due = Nanos(now.0.saturating_add(self.every.0));

@@ -1,6 +1,7 @@
 //! A plan, and the file that a later run of the program acts on: versioned JSON (`docs/planning.md`).
 
 use crate::Error;
+use crate::follow::Mark;
 use crate::model::Model;
 use crate::units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,12 @@ pub struct Checkpoint {
     pub kernel: Option<String>,
     /// A hash of the names of all kernels before it, in order: [`NamesHash`](crate::model::NamesHash).
     pub names_hash: Option<String>,
+    /// The same in a run that may differ a little: [`Follower`](crate::follow::Follower).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Mark>,
+    /// The boundary at which to get ready, if there is one between the last checkpoint and this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<Mark>,
     /// When it was in the profile.
     pub at_ns: Nanos,
     /// When it is to be taken wherever the program is.

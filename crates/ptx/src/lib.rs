@@ -15,6 +15,7 @@ mod link;
 mod liveness;
 mod parse;
 mod print;
+mod reach;
 
 pub use bits::BitSet;
 pub use cfg::{Block, BlockId, Cfg, TooComplex};
@@ -23,3 +24,4 @@ pub use error::{Excerpt, ParseError, ParseErrorKind};
 pub use link::{LinkError, link};
 pub use liveness::Liveness;
 pub use parse::{MAX_TEXT, NEWEST_ISA, parse};
+pub use reach::Reach;

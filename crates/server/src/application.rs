@@ -25,6 +25,12 @@ impl Application {
         Self { pid, pidfd }
     }
 
+    /// Its number, as this machine has it.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// Kills it, and waits until it runs no more.
     ///
     /// # Errors

@@ -10,10 +10,12 @@ mod lines;
 mod sentences;
 
 pub use crate::capture::{CopyBudget, Kept};
+pub use crate::watch::{Approach, Course};
 pub use lines::{LINE_MAX, Lines, say};
 pub use sentences::{few, short};
 
 use image::{Compress, DeviceFacts, RawPath};
+use plan::follow::Passed;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use store::Access;
@@ -62,6 +64,22 @@ pub struct Reply {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "ask")]
 pub enum Ask {
+    /// Watch the program from now on; before it is served. Answers [`Answer::Done`].
+    Watch {
+        /// Where to write a profile at the end; there is none without.
+        profile: Option<RawPath>,
+        /// By what to stop the program where a checkpoint is to be taken.
+        course: Option<Course>,
+        /// How far it was in its plan when its image was taken.
+        passed: Option<Passed>,
+    },
+    /// How near the next checkpoint is, by the course. Answers [`Answer::Approach`].
+    Approach,
+    /// Wait until the program comes to where a checkpoint is to be taken, and have it wait there for [`Ask::Gate`]. Answers [`Answer::Come`].
+    Await {
+        /// No longer than that, ms.
+        within_ms: u64,
+    },
     /// Get ready to write into this draft: read the store's indexes, and make room for copies of device memory. Only while the gate is
     /// open; good for one closing of it. Answers [`Answer::Done`].
     Prepare {
@@ -126,6 +144,13 @@ pub enum Answer {
         /// What this is, for people.
         device: String,
     },
+    /// How near the next checkpoint is.
+    Approach(Approach),
+    /// Whether the program has come to where a checkpoint is to be taken.
+    Come {
+        /// It has, and waits.
+        come: bool,
+    },
     /// The device is idle and the gate closed.
     Idle {
         /// What of the session cannot be restored: a few sentences; nothing must be written unless it is empty.
@@ -160,6 +185,9 @@ pub enum Answer {
         kept: Kept,
         /// The devices of the session.
         devices: Vec<DeviceFacts>,
+        /// How far the program is in its plan.
+        #[serde(default)]
+        passed: Option<Box<Passed>>,
     },
     /// Everything is in the store, in the writer's pack.
     Written {

@@ -3,7 +3,8 @@
 //! The data's way: a [`session`] takes messages from the rings, resolves the application's handles in the object table
 //! ([`objects`]), places memory ([`memory`]), and calls the backend. A checkpoint closes the `gate`, waits until the
 //! device is idle, and writes the state and the device's memory ([`capture`]); a restart makes the same objects at the
-//! same addresses again ([`restore`]). The supervisor asks for all that over [`control`].
+//! same addresses again ([`restore`]). The supervisor asks for all that over [`control`]. [`watch`] records what
+//! a program does, and stops it where a checkpoint is planned.
 
 mod again;
 mod application;
@@ -28,12 +29,13 @@ mod stand_in;
 pub mod state;
 pub mod textures;
 mod transfer;
+pub mod watch;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use application::Application;
 pub use failure::Failure;
-pub use serve::{Ends, ServeError, serve, serve_on};
+pub use serve::{Ends, ServeError, read_plan, serve, serve_on};
 
 /// A lock that a panicking thread does not take along: the session ends then anyway.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

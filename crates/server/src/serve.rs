@@ -8,11 +8,15 @@ use crate::memory::Managed;
 use crate::restore::{Patience, Prepared, Progress, RestoreError};
 use crate::session::{Config, Rings, Session};
 use crate::sharing::Sharing;
+use crate::watch::{Course, Outcome, Recorder, Steering, Watch};
 use backend::Backend;
-use image::{ImageId, ObjectKind};
+use image::{ImageId, ObjectKind, RawPath};
+use plan::follow::Passed;
+use plan::planfile::Plan;
+use plan::units::Nanos;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -28,6 +32,8 @@ use transport::{ServerSession, TransportError};
 const CONTROL_FD: i32 = 3;
 /// The descriptor on which it finds the broker of what sessions share.
 const BROKER_FD: i32 = 4;
+/// The longest plan that is read, bytes.
+const PLAN_MAX: u64 = 256 << 20;
 /// Progress is told in steps of so many bytes.
 const PROGRESS: u64 = 64 << 20;
 
@@ -337,6 +343,8 @@ impl Server {
             session.end_application();
         }
         session.end();
+        // It is written already, but where nobody has asked for the end.
+        self.end_profile();
         if let (Ok(Last::End), Some(rings)) = (&served, self.rings.take()) {
             // One that panicked has said so.
             let _ = rings.join();
@@ -351,6 +359,15 @@ impl Server {
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
                 Ask::Filling => self.filling(),
+                Ask::Watch { profile, course, passed } => self.watch(profile, course, passed),
+                Ask::Approach => match self.session.watch().steering() {
+                    Some(steering) => Answer::Approach(steering.approach()),
+                    None => not_now(&ask),
+                },
+                Ask::Await { within_ms } => match self.session.watch().steering() {
+                    Some(steering) => Answer::Come { come: steering.wait(Duration::from_millis(within_ms)) },
+                    None => not_now(&ask),
+                },
                 Ask::Prepare { store, draft, compress, memory, reread, compare, copies }
                     if matches!(gate, Gate::Open) && !self.session.is_filling() =>
                 {
@@ -405,10 +422,14 @@ impl Server {
                     if !keep {
                         self.taken = None;
                     }
+                    if let Some(steering) = self.session.watch().steering() {
+                        steering.release();
+                    }
                     Answer::Done
                 }
                 Ask::End => {
                     self.session.end();
+                    self.end_profile();
                     supervisor.answer(Answer::Ended)?;
                     return Ok(Last::End);
                 }
@@ -417,6 +438,33 @@ impl Server {
             supervisor.answer(answer)?;
         }
         Ok(Last::Unasked)
+    }
+
+    /// Begins to watch the program.
+    fn watch(&self, profile: Option<RawPath>, course: Option<Course>, passed: Option<Passed>) -> Answer {
+        let watch = self.session.watch();
+        let begun = profile.map_or(Ok(()), |file| {
+            let recorder = Recorder::begin(file.as_path().to_owned());
+            recorder.map(|recorder| watch.record(recorder)).map_err(|error| format!("no profile: {error}"))
+        });
+        let steered = begun.and_then(|()| course.map_or(Ok(()), |course| steer(watch, course, passed)));
+        self.session.tell_watch();
+        steered.map_or_else(|message| failed(message, Cause::Other), |()| Answer::Done)
+    }
+
+    /// Writes the profile, if there is one to write.
+    fn end_profile(&self) {
+        let Some(recorder) = self.session.watch().recorder() else { return };
+        match recorder.end() {
+            Ok(Some(Outcome { full: Some(full), .. })) => {
+                tracing::warn!(
+                    "the profile of session {} ends at {full}: it has no room for more kernels",
+                    self.number
+                );
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!("there is no profile of session {}: {error}", self.number),
+        }
     }
 
     /// How far the filling of memory is.
@@ -441,6 +489,9 @@ impl Server {
     fn gate(&self, deadline: Duration, captured_changes: Option<u64>) -> (Answer, Gate) {
         if let Err(holders) = self.session.close_gate(deadline) {
             return (Answer::Busy { holders: control::few(holders) }, Gate::Open);
+        }
+        if let Some(steering) = self.session.watch().steering() {
+            steering.cut();
         }
         let mut refusals = self.session.refusals();
         let cut = self.session.cut();
@@ -478,7 +529,8 @@ impl Server {
             let _ = told.add(bytes);
         });
         let taken = taken.map_err(|error| self.not_captured(&error))?;
-        let answer = Answer::Captured { kept: taken.kept, devices: taken.devices.clone() };
+        let passed = self.session.watch().steering().and_then(Steering::passed).map(Box::new);
+        let answer = Answer::Captured { kept: taken.kept, devices: taken.devices.clone(), passed };
         self.taken = Some((taken, writer));
         Ok(answer)
     }
@@ -544,6 +596,34 @@ impl<'a> Told<'a> {
         let told = self.supervisor.answer(Answer::Progress { done: self.done, total: self.total });
         told.map_err(io::Error::other)
     }
+}
+
+/// Has the program steered; `Err` with a sentence.
+fn steer(watch: &Watch, course: Course, passed: Option<Passed>) -> Result<(), String> {
+    let steering = match course {
+        Course::Online { every_ns, offset_ns } => Steering::online(Nanos(every_ns), Nanos(offset_ns)),
+        Course::Plan { file } => {
+            let about = |error: String| format!("the plan {file} cannot be followed: {error}");
+            let plan = read_plan(file.as_path()).map_err(about)?;
+            Steering::by_plan(&plan, passed).map_err(|error| about(error.to_string()))?
+        }
+    };
+    watch.steer(steering);
+    Ok(())
+}
+
+/// Reads a plan.
+///
+/// # Errors
+/// Why it cannot be, as a sentence.
+pub fn read_plan(file: &Path) -> Result<Plan, String> {
+    let mut text = Vec::new();
+    let opened = std::fs::File::open(file).and_then(|open| open.take(PLAN_MAX + 1).read_to_end(&mut text));
+    opened.map_err(|error| error.to_string())?;
+    if text.len() as u64 > PLAN_MAX {
+        return Err(format!("it has more than {PLAN_MAX} bytes"));
+    }
+    Plan::from_json(&text).map_err(|error| error.to_string())
 }
 
 /// Joins a draft; `Err` with the answer when it failed.

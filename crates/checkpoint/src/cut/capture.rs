@@ -9,6 +9,7 @@ use crate::server_process::ServerProcess;
 use crate::sessions::panicked;
 use crate::supervisor::Supervisor;
 use image::DeviceFacts;
+use plan::follow::Passed;
 use server::control::{self, Answer, Ask, Kept};
 use std::fs::File;
 use std::io::Read;
@@ -27,6 +28,8 @@ pub struct Device {
     pub devices: Vec<DeviceFacts>,
     /// Where device memory is.
     pub kept: Kept,
+    /// How far each session is in its plan.
+    pub passed: Vec<(u32, Option<Passed>)>,
 }
 
 /// What the servers wrote.
@@ -92,7 +95,12 @@ pub fn capture<'a>(
                         }),
                     );
                     match answer? {
-                        Answer::Captured { kept, devices } => Ok((kept, devices, began.elapsed())),
+                        Answer::Captured { kept, devices, passed } => Ok((
+                            kept,
+                            devices,
+                            (server.session(), passed.map(|passed| *passed)),
+                            began.elapsed(),
+                        )),
                         other => Err(server.unexpected(&other)),
                     }
                 })
@@ -107,7 +115,8 @@ pub fn capture<'a>(
     let mut device = Device::default();
     let mut device_time = Duration::ZERO;
     for answer in answers {
-        let (kept, devices, time) = answer?;
+        let (kept, devices, passed, time) = answer?;
+        device.passed.push(passed);
         device.add(kept, devices);
         device_time = device_time.max(time);
     }

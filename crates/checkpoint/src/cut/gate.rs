@@ -48,7 +48,7 @@ impl Drop for Opened<'_> {
 }
 
 /// Everyone is told before anyone is waited for. One that is gone has been told of, and has no part of an image to give.
-fn ungate(servers: &mut Servers<'_>, keep: bool) {
+pub fn ungate(servers: &mut Servers<'_>, keep: bool) {
     let running = servers.iter_mut().filter_map(|server| server.is_running().then_some(&mut **server));
     let asked: Vec<_> = running.map(|server| (server.say(&Ask::Ungate { keep }), server)).collect();
     for (asked, server) in asked {

@@ -11,7 +11,8 @@ mod shared;
 use self::ahead::write_ahead;
 use self::begin::{begin, still_wanted};
 use self::capture::{Captured, Device, First, capture, write};
-use self::gate::{Busy, Gated, Opened, Servers};
+pub use self::gate::Servers;
+use self::gate::{Busy, Gated, Opened};
 use self::progress::telling;
 use self::rehearsal::rehearse;
 use self::shared::Shared;
@@ -21,6 +22,7 @@ use crate::facts;
 use crate::folder::{self, Entry, write_failure};
 use crate::record::JobRecord;
 use crate::sessions::{Held, Session, SessionRecord, panicked};
+use crate::steer::{self, Moment};
 use crate::supervisor::{Supervisor, criu, ended_before};
 use crate::work::WorkFolder;
 use image::{CutTimes, ImageId, Manifest, ObjectKind};
@@ -43,13 +45,14 @@ const LITTLE_MEMORY: u64 = 48 << 20;
 const ASKING_PAUSE: Duration = Duration::from_millis(30);
 const ASKING_MOST: Duration = Duration::from_secs(10);
 
-/// Takes a checkpoint of the supervisor's job and publishes it.
+/// Takes a checkpoint of the supervisor's job, at a moment if there is one, and publishes it.
 ///
 /// # Errors
 /// Whatever happens, nothing half-done is listed; the job runs on, or has ended by itself.
 pub fn take(
     job: &Supervisor,
     options: &CheckpointOptions,
+    moment: Option<&Moment>,
     events: &Sender<Event>,
 ) -> Result<Report, Failure> {
     let began = Instant::now();
@@ -82,12 +85,18 @@ pub fn take(
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
         gate::prepare(&mut servers, &cut.preparation(sessions.len(), memory.saturating_add(used)))?;
+        let is_in_the_way = || job.sessions.is_asked() || job.ends_within(Duration::ZERO);
+        let come = moment.map_or(Ok(true), |moment| steer::wait(moment, &mut servers, is_in_the_way))?;
         cut.step("closing the gate");
         let mut asked = false;
         let closed = Instant::now();
         let successions = job.sessions.broker().successions();
-        let Busy(holders) = match gate::close(servers, options)? {
-            Err(busy) => busy,
+        let closed_gate = if come { gate::close(servers, options)? } else { Err(let_go(servers)) };
+        let Busy(holders) = match closed_gate {
+            Err(busy) => {
+                asked = !come;
+                busy
+            }
             // Its connection leads out of the job, so it gets its session first.
             Ok(_) if job.sessions.keeps_asking() => {
                 asked = true;
@@ -145,6 +154,12 @@ impl Drop for LastStep<'_> {
             trace.step(None);
         }
     }
+}
+
+/// The servers of a job that does not come to its boundary now go on as before.
+fn let_go(mut servers: Servers<'_>) -> Busy {
+    gate::ungate(&mut servers, false);
+    asking()
 }
 
 fn asking() -> Busy {
@@ -218,7 +233,12 @@ impl<'a> Cut<'a> {
         // What the processor writes into shadows has to be on the device before that is captured.
         let first =
             if sessions.iter().any(|session| session.has_shadows()) { First::Host } else { First::Both };
-        capture(self.job, &self.criu, (gated, first), (images, memory), self.events)
+        let captured = capture(self.job, &self.criu, (gated, first), (images, memory), self.events)?;
+        for (number, passed) in &captured.device.passed {
+            let session = sessions.iter().find(|session| session.record.number == *number);
+            session.into_iter().for_each(|session| session.has_passed(passed.clone()));
+        }
+        Ok(captured)
     }
 
     /// Whether what the captured sessions share has, or had since the gates began to close, an owner that is not captured: its
@@ -383,9 +403,7 @@ impl<'a> Cut<'a> {
 /// The sessions whose processes are in the image: others ended on the way.
 fn frozen_sessions(sessions: &[Arc<Session>], record: &host::HostRecord) -> Vec<SessionRecord> {
     let is_there = |session: &SessionRecord| record.tasks.iter().any(|task| task.pid == session.inner_pid);
-    let record =
-        |session: &Arc<Session>| SessionRecord { shadows: session.has_shadows(), ..session.record.clone() };
-    sessions.iter().map(record).filter(is_there).collect()
+    sessions.iter().map(|session| session.recorded()).filter(is_there).collect()
 }
 
 fn entries(dir: &Path) -> Result<Vec<Entry>, Failure> {

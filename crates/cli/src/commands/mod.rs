@@ -54,6 +54,20 @@ fn store_location(flags: &flags::Store) -> Location {
     Location::Folder(data.join("dormouse"))
 }
 
+/// Where a profile goes, if one is wanted: wherever it is named from.
+///
+/// # Errors
+/// [`Kind::Failed`] when its folder is not there, which is better known before the program runs.
+pub fn profile_file(flags: &flags::Record) -> Result<Option<PathBuf>, Failure> {
+    let Some(file) = &flags.profile else { return Ok(None) };
+    let about = |error: std::io::Error| {
+        Failure::of(format_args!("cannot write a profile to {}", file.display()), &error)
+    };
+    let file = std::path::absolute(file).map_err(about)?;
+    std::fs::metadata(file.parent().unwrap_or(Path::new("/"))).map_err(about)?;
+    Ok(Some(file))
+}
+
 /// Where the kernel's half of the driver is asked.
 const DRIVER_NODE: &str = "/dev/nvidiactl";
 

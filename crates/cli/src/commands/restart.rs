@@ -1,6 +1,6 @@
 //! `dormouse restart`
 
-use super::{device, store_access};
+use super::{device, profile_file, store_access};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::output::{Show, complain, finish, tell_end};
@@ -70,7 +70,8 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
         shared_memory: shared_memory_for(&flags, &restart),
         device_memory: device_memory_for(&flags, &restart),
         trace: flags.trace.trace.clone(),
-        regularly: flags.regularly.wanted(),
+        regularly: flags.regularly.wanted()?,
+        profile: profile_file(&flags.record)?,
     };
     restart.run(settings, stdio, signals, preparing, progress())
 }

@@ -1,6 +1,6 @@
 //! `dormouse run`
 
-use super::{device, shim, store_access};
+use super::{device, profile_file, shim, store_access};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{KEY_VARIABLE, Run};
 use crate::output::{complain, tell_end};
@@ -40,7 +40,8 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         managed: flags.machine.managed.unwrap_or_default(),
         store: Access { recipients: flags.encrypt, ..store_access(&flags.store).map_err(own)? },
         trace: flags.trace.trace,
-        regularly: flags.regularly.wanted(),
+        regularly: flags.regularly.wanted().map_err(own)?,
+        profile: profile_file(&flags.record).map_err(own)?,
         store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
         device_memory: flags.machine.device_memory,

@@ -3,6 +3,7 @@
 
 mod beyond;
 mod files;
+mod following;
 mod optimal;
 mod paper;
 mod simulated;

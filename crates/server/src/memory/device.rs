@@ -11,6 +11,7 @@ use crate::capture::DeviceCopies;
 use crate::lock;
 use crate::objects::Marker;
 use crate::sharing::Sharing;
+use crate::watch::Watch;
 use backend::{Backend, Range, RawBlock};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicBool;
@@ -40,6 +41,8 @@ pub(super) struct Inner {
     pub(super) unsynchronized: bool,
     /// The arena's clock at the last [`DeviceMemory::tidy`].
     tidied: u64,
+    /// Who is told what is allocated and freed.
+    pub(super) watch: Arc<Watch>,
 }
 
 /// The memory of one device.
@@ -80,9 +83,22 @@ impl DeviceMemory {
             pools: BTreeMap::new(),
             unsynchronized: false,
             tidied: 0,
+            watch: Arc::default(),
         };
         let (short, copies) = (AtomicBool::new(false), Mutex::default());
         Self { device, range, passage, short, sharing, backend, copies, inner: Mutex::new(inner) }
+    }
+
+    /// The same, with somebody told what is allocated and freed.
+    #[must_use]
+    pub fn watched(self, watch: &Arc<Watch>) -> Self {
+        lock(&self.inner).watch = Arc::clone(watch);
+        self
+    }
+
+    /// Each live allocation.
+    pub(crate) fn each_allocation(&self, see: impl FnMut(Range)) {
+        lock(&self.inner).arena.allocations().map(|allocation| allocation.range).for_each(see);
     }
 
     /// The number of the device.

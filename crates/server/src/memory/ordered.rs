@@ -270,8 +270,9 @@ impl Inner {
         }
     }
 
-    /// Notes in its pool that the allocation is there.
+    /// Notes that the allocation is there, in its pool too.
     pub(super) fn count(&mut self, allocation: &Allocation) {
+        self.watch.allocate(allocation.range);
         let Self { arena, pools, .. } = self;
         if let Holder::Pool(key) = allocation.holder
             && let Some(pool) = pools.get_mut(&key)
@@ -282,8 +283,10 @@ impl Inner {
 
     /// Ends the allocation at exactly `address`, in its pool too.
     pub(super) fn free(&mut self, address: u64) -> Option<Freed> {
+        let Allocation { range, .. } = self.arena.find(address)?;
         let size = self.arena.find(address)?.size();
         let freed = self.arena.free(address)?;
+        self.watch.free(range);
         self.exports.forget(address);
         if let Holder::Pool(key) = freed.holder()
             && let Some(pool) = self.pools.get_mut(&key)

@@ -193,7 +193,14 @@ impl Module {
             }
         };
         let module = Arc::clone(self);
-        Ok(Arc::new(Function { name: name.to_owned(), raw, module, params_bytes: OnceLock::new() }))
+        Ok(Arc::new(Function {
+            name: name.to_owned(),
+            raw,
+            module,
+            params_bytes: OnceLock::new(),
+            name_hash: OnceLock::new(),
+            watched: OnceLock::new(),
+        }))
     }
 
     /// Where the variable of that name lies; the application is told.
@@ -272,6 +279,9 @@ pub struct Function {
     /// Its module.
     pub module: Arc<Module>,
     params_bytes: OnceLock<u64>,
+    name_hash: OnceLock<u64>,
+    /// Its number in a profile, once it is there.
+    pub(crate) watched: OnceLock<u32>,
 }
 
 impl Function {
@@ -286,6 +296,11 @@ impl Function {
         let params = self.facts()?.params;
         let end = params.iter().map(|param| u64::from(param.offset) + u64::from(param.size)).max();
         Ok(*self.params_bytes.get_or_init(|| end.unwrap_or(0)))
+    }
+
+    /// What a plan knows its name by.
+    pub fn name_hash(&self) -> u64 {
+        *self.name_hash.get_or_init(|| plan::follow::name(&self.name))
     }
 
     /// Notes that it is launched.

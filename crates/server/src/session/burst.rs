@@ -55,6 +55,9 @@ impl Session {
         let launches = &mut burst.0;
         while let Some(first) = launches.front() {
             let key = StreamKey::new(first.ctx, first.stream, caller.number());
+            if std::mem::take(&mut caller.stops) || self.is_planned(caller, first) {
+                self.wait_for_cut();
+            }
             if !self.await_room_in(key, caller) || !self.await_all_filled() {
                 return Ok(false);
             }
@@ -86,7 +89,9 @@ impl Session {
             self.launch(caller, &stream, launch)?;
             launches.pop_front();
             reader.advance();
-            if stream.is_full() {
+            // Who waits for a cut does so before he goes through the gate.
+            caller.stops = launches.front().is_some_and(|next| self.is_planned(caller, next));
+            if stream.is_full() || caller.stops {
                 break;
             }
         }

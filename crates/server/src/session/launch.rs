@@ -52,6 +52,12 @@ impl Session {
             memory.note_use(&launch.params.0);
         }
         let _work = stream.begin_launch(handle)?;
+        if let Some(recorder) = self.watch.recorder() {
+            recorder.launch(&function, &launch.params.0);
+        }
+        if let Some(steering) = self.watch.steering() {
+            steering.pass(function.name_hash());
+        }
         let launch = Launch {
             function: function.raw,
             grid: launch.grid,

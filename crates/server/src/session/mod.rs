@@ -35,6 +35,7 @@ mod streams;
 mod textures;
 mod virtual_memory;
 mod wait;
+mod watched;
 
 pub use callbacks::Callbacks;
 pub(crate) use graphs::Purpose;
@@ -53,6 +54,7 @@ use crate::memory::{
 use crate::objects::{Context, Function, Placer, Stream, StreamKey, StreamRecord, Table};
 use crate::restore::Filling;
 use crate::sharing::{Giver, Sharing};
+use crate::watch::Watch;
 use crate::{lock, read, write};
 use backend::{Backend, Range};
 use output::Output;
@@ -100,6 +102,7 @@ pub struct Session {
     pub(crate) application: OnceLock<Application>,
     /// Memory that the program may not reach yet, in a session that was restored.
     pub(crate) filling: OnceLock<Arc<Filling>>,
+    pub(crate) watch: Arc<Watch>,
     ending: Arc<AtomicBool>,
 }
 
@@ -111,6 +114,8 @@ pub struct Caller {
     recent: Recent,
     /// The stream of the launch right before the message in hand, if that was there before the launch was submitted.
     launched: Option<StreamKey>,
+    /// Whether a checkpoint is to be taken before the launch in hand.
+    stops: bool,
     /// Number of the round trip in hand.
     round_trip: u64,
     /// Whether the device tells of its end itself.
@@ -134,6 +139,7 @@ impl Caller {
             slots: Slots::default(),
             recent: Recent::default(),
             launched: None,
+            stops: false,
             round_trip: 0,
             fenced: false,
         }
@@ -151,9 +157,11 @@ impl Session {
     /// A session with no objects, on shared files that exist already. The first object has turn `turn`.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, link: Arc<ServerSession>, config: Config, turn: u64) -> Arc<Self> {
+        let watch: Arc<Watch> = Arc::default();
         let devices = (0..backend.devices().len())
             .map(|device| {
-                DeviceMemory::new(Arc::clone(&backend), device, config.layout, Arc::clone(&config.sharing))
+                let sharing = Arc::clone(&config.sharing);
+                DeviceMemory::new(Arc::clone(&backend), device, config.layout, sharing).watched(&watch)
             })
             .collect();
         let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };
@@ -186,6 +194,7 @@ impl Session {
             fences: OnceLock::new(),
             application: OnceLock::new(),
             filling: OnceLock::new(),
+            watch,
             ending,
         });
         let giver: Weak<dyn Giver> = Arc::downgrade(&(Arc::clone(&session) as Arc<dyn Giver>));

@@ -192,6 +192,9 @@ impl Session {
             if !turn || !self.await_room(request, caller) || !self.await_filled(request) {
                 return Ok(false);
             }
+            if self.is_boundary_planned(caller, request) {
+                self.wait_for_cut();
+            }
         }
         let _pass = self.gate.enter(caller.ring, taken.opcode);
         if self.is_ending() {
@@ -238,6 +241,7 @@ impl Session {
             Ok(reach) => reach,
             Err(failure) => return Answer::Failed(failure),
         };
+        self.record(&request);
         let answer = self.dispatch(request, caller);
         drop(reach);
         if pipelined {

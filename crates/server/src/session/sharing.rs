@@ -64,6 +64,7 @@ impl Giver for Session {
     fn take_application(&self, application: Application) {
         // It has one.
         let _ = self.application.set(application);
+        self.tell_watch_of_process();
     }
 
     fn take_userfault(&self, userfault: OwnedFd) {

@@ -77,6 +77,7 @@ impl Session {
         let mut backoff = Backoff::eager();
         loop {
             if done(&backoff)? {
+                self.note_wait(backoff.begun);
                 return Ok(());
             }
             if self.is_ending() {

@@ -376,7 +376,7 @@ fn a_server_answers_its_supervisor() {
     let late = supervisor.ask(&prepare(&images.store, draft.id()));
     assert!(matches!(late, Answer::Failed { .. }), "the indexes are read before the gate closes");
     let captured = supervisor.ask(&capture);
-    let Answer::Captured { kept, devices } = captured else { panic!("{captured:?}") };
+    let Answer::Captured { kept, devices, .. } = captured else { panic!("{captured:?}") };
     assert!(
         matches!(supervisor.ask(&capture), Answer::Failed { .. }),
         "a draft has one part of each session"
