@@ -1,5 +1,6 @@
 // Smooths a grid in V-cycles, on integers. Each cycle allocates scratch, a level at a time, keeps every iterate of the finest grid in it, mixes all of
-// them into the result, and frees it again: there is little memory between cycles and much within them. The host does the same, and mixes at once.
+// them into the result, and frees it again: there is little memory between cycles and much within them. While the device works the host does the same,
+// and mixes at once.
 #include "guest.cuh"
 
 constexpr int SIDE = 512;
@@ -78,7 +79,7 @@ void cycle_on_host(Grid &u, Grid &f, int cycle, int sweeps) {
     for (int i = 0; i < count; i++) u[i] = u[i] * power + mixed[i];
 }
 
-void cycle_on_device(uint32_t *u, uint32_t *f, int cycle, int sweeps) {
+void cycle_on_both(uint32_t *u, uint32_t *f, Grid &host_u, Grid &host_f, int cycle, int sweeps) {
     int count = SIDE * SIDE;
     size_t bytes = count * sizeof(uint32_t);
     source<<<blocks(count), 256>>>(f, count, uint32_t(cycle));
@@ -107,6 +108,7 @@ void cycle_on_device(uint32_t *u, uint32_t *f, int cycle, int sweeps) {
         LAUNCHED();
         CUDA(cudaFree(levels[l]));
     }
+    cycle_on_host(host_u, host_f, cycle, sweeps);
     combine<<<blocks(count), 256>>>(history, u, count, FIELDS * sweeps);
     LAUNCHED();
     CUDA(cudaFree(next));
@@ -126,8 +128,7 @@ int main(int argc, char **argv) {
     CUDA(cudaMemcpy(source_term, f.data(), bytes, cudaMemcpyHostToDevice));
     uint32_t sum = 0;
     for (int cycle = 1; cycle <= cycles; cycle++) {
-        cycle_on_device(on_device, source_term, cycle, sweeps);
-        cycle_on_host(u, f, cycle, sweeps);
+        cycle_on_both(on_device, source_term, u, f, cycle, sweeps);
         CUDA(cudaMemcpy(got.data(), on_device, bytes, cudaMemcpyDeviceToHost));
         guest::require(got == u, "the grid differs from the host's", cycle);
         sum = guest::fold(sum, got.data(), got.size());

@@ -81,37 +81,45 @@ impl When {
     }
 }
 
+/// After a checkpoint at a boundary has failed nobody looks for the next one for so long, or the longest time between two, if that is less.
+const AFTER_FAILURE: Duration = Duration::from_secs(30);
+
 impl Supervisor {
     /// Takes checkpoints until the job has ended. What fails is warned of; the next is tried all the same.
     pub(crate) fn checkpoint_regularly(&self, regularly: &Regularly) {
         let (mut begun, longest) = (Instant::now(), regularly.when.longest());
         let is_steered = regularly.when.course().is_some();
+        let is_planned = matches!(regularly.when, When::Plan { .. });
+        let mut pause = Duration::ZERO;
         loop {
             // Those whose time has passed meanwhile are not made up for.
             let rest = longest.saturating_sub(begun.elapsed());
-            let moment = if is_steered {
-                if self.ends_within(rest.min(steer::LOOK)) {
-                    return;
-                }
-                let Some(moment) = steer::approach(&self.sessions, begun + longest) else { continue };
-                Some(moment)
-            } else {
-                if self.ends_within(rest) {
-                    return;
-                }
-                None
-            };
-            begun = self.checkpoint_now(moment, regularly.keep_last);
+            if self.ends_within(if is_steered { pause.max(steer::LOOK) } else { rest }) {
+                return;
+            }
+            pause = Duration::ZERO;
+            let moment =
+                if is_steered { steer::approach(&self.sessions, begun + longest, is_planned) } else { None };
+            if is_steered && moment.is_none() && begun.elapsed() < longest {
+                continue;
+            }
+            let taken;
+            (begun, taken) = self.checkpoint_now(moment, regularly.keep_last);
+            if !taken {
+                pause = longest.min(AFTER_FAILURE);
+            }
         }
     }
 
-    /// Takes a checkpoint; answers when it was begun, or its moment was there.
-    fn checkpoint_now(&self, moment: Option<Moment>, keep_last: Option<u32>) -> Instant {
+    /// Takes a checkpoint; answers when it was begun, or its moment was there, and whether there is one.
+    fn checkpoint_now(&self, moment: Option<Moment>, keep_last: Option<u32>) -> (Instant, bool) {
         let begun = Instant::now();
         // Nobody looks on; but as long as somebody could, the checkpoint is wanted.
         let (events, _nobody) = mpsc::channel();
         let options = CheckpointOptions { regular: true, ..CheckpointOptions::default() };
-        match self.checkpoint_at(&options, moment.as_ref(), &events) {
+        let taken = self.checkpoint_at(&options, moment.as_ref(), &events);
+        let is_there = !matches!(&taken, Err(failure) if failure.kind != Kind::Busy);
+        match taken {
             Ok(report) => {
                 tracing::info!("image {}: stopped for {:.0} ms", report.image, report.stall_ms);
                 self.prune(keep_last);
@@ -121,7 +129,7 @@ impl Supervisor {
             Err(failure) if self.ends_within(Duration::ZERO) => tracing::debug!("{failure}"),
             Err(failure) => tracing::warn!("no checkpoint was taken: {failure}"),
         }
-        moment.and_then(|moment| moment.reached()).unwrap_or(begun)
+        (moment.and_then(|moment| moment.reached()).unwrap_or(begun), is_there)
     }
 
     fn prune(&self, keep_last: Option<u32>) {

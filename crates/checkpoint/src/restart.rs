@@ -195,12 +195,14 @@ impl Restart {
         let stopped = host::Restored::restore(&criu, spec);
         let stopped = stopped.map_err(|error| explained(&criu, failure_of(&error)));
         drop(meter);
+        // Its store stays one for these.
+        let store = Access { recipients: self.store.recipients().to_vec(), ..settings.store.clone() };
         // The job goes on without its image, which may be removed.
         drop(self);
         let job = stopped.and_then(|stopped| wake(stopped, &sessions, restored));
         drop(work);
         let ending = job.and_then(|job| {
-            let told = (way_back, settings.store.clone(), settings.store_is_default);
+            let told = (way_back, store, settings.store_is_default);
             let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
             if lazy {
                 supervisor.begin_filling();

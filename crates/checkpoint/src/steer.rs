@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// How often one looks how near the next boundary is.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
-/// A boundary that was near and is not there after so long is not waited for.
+/// A planned boundary that was near and is not there after so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether something is in the way.
 const TURN: Duration = Duration::from_millis(200);
@@ -59,7 +59,7 @@ impl Moment {
 }
 
 /// The moment of the next checkpoint, if it is near: the first session that has launched a kernel is the one that counts. At `limit` it is there.
-pub(crate) fn approach(sessions: &Sessions, limit: Instant) -> Option<Moment> {
+pub(crate) fn approach(sessions: &Sessions, limit: Instant, is_planned: bool) -> Option<Moment> {
     let approaches = sessions.all().into_iter().filter_map(|session| {
         match session.server().ask(&Ask::Approach, &mut |_, _| {}) {
             Ok(Answer::Approach(approach)) => Some((session.record.number, approach)),
@@ -71,7 +71,7 @@ pub(crate) fn approach(sessions: &Sessions, limit: Instant) -> Option<Moment> {
     let now = Instant::now();
     (approach.near || now >= limit).then(|| Moment {
         session,
-        until: limit.min(now + PATIENCE),
+        until: if is_planned { limit.min(now + PATIENCE) } else { limit },
         reached: OnceLock::new(),
     })
 }

@@ -167,6 +167,29 @@ fn first_name(dir: &Path) -> io::Result<Option<String>> {
     Ok(entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
 }
 
+/// [`check_store`] for a job: where a store must be there, its place alone is not enough.
+///
+/// # Errors
+/// As [`check_store`].
+pub(crate) fn check_store_for_job(at: &Access) -> Result<(), Failure> {
+    check_store(at)?;
+    if !at.must_be_there() {
+        return Ok(());
+    }
+    match at.open_at_once() {
+        Err(OpenError::NotAStore { dir }) => Err(open_failure(&OpenError::Gone { dir })),
+        _ => Ok(()),
+    }
+}
+
+/// Opens the store that a job's memory goes into, or creates it where there is none; not without encryption where there is a key.
+///
+/// # Errors
+/// [`Kind::Store`] saying what is wrong with the place.
+pub(crate) fn open_store_for_job(at: &Access) -> Result<Store, Failure> {
+    at.open_for_job().map_err(|error| open_failure(&error))
+}
+
 /// Opens a store, or creates it where there is none.
 ///
 /// # Errors

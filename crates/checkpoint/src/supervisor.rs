@@ -10,7 +10,7 @@ use crate::regular::Regularly;
 use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{Destination, RECOVERY, Sessions, stop_listening, wait_for_caller};
 use crate::steer::{Moment, Watching};
-use crate::stores::check_store;
+use crate::stores::check_store_for_job;
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use image::{Command, ImageId, Lineage, RawPath};
@@ -27,7 +27,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::{Access, Store};
+use store::{Access, Recipient, Store};
 use transport::hello::HelloListener;
 
 /// Folder of the shim on the job's tmpfs.
@@ -119,6 +119,8 @@ pub struct Supervisor {
     way_back: Arc<WayBack>,
     /// Its store, and what opens that.
     pub(crate) store: Access,
+    /// For whom that was encrypted when a checkpoint first opened it.
+    recipients: OnceLock<Vec<Recipient>>,
     store_is_default: bool,
     stopped_after: OnceLock<ImageId>,
     pub(crate) filling: Filling,
@@ -147,7 +149,7 @@ pub fn run(
     let trace = settings.trace.as_deref().map(Trace::begin).transpose()?;
     // Before the folder of all jobs is touched, which only root can.
     host::check_privilege().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
-    if let Err(failure) = check_store(&settings.store) {
+    if let Err(failure) = check_store_for_job(&settings.store) {
         tracing::warn!(
             "checkpoints of this job will fail: {failure}; the program runs all the same, and `dormouse checkpoint \
              --store DIR` writes elsewhere"
@@ -207,6 +209,7 @@ impl Supervisor {
             cutting: Mutex::default(),
             way_back,
             store,
+            recipients: OnceLock::new(),
             store_is_default,
             stopped_after: OnceLock::new(),
             filling: Filling::default(),
@@ -402,10 +405,17 @@ impl Supervisor {
     /// The store that a checkpoint goes to, and what opens it.
     pub(crate) fn access(&self, options: &crate::admin::CheckpointOptions) -> Access {
         let mut access = options.store.clone().unwrap_or_else(|| self.store.clone());
-        if access.key.is_none() {
-            access.key = self.store.key.clone();
-        }
+        inherit(&mut access, &self.store, self.recipients.get());
         access
+    }
+
+    /// A checkpoint has opened `store`. If that is the job's own and is encrypted, it stays so: nothing else that is found in its place later is
+    /// written.
+    pub(crate) fn has_opened(&self, options: &crate::admin::CheckpointOptions, store: &Store) {
+        if options.store.is_none() && store.is_encrypted() {
+            // The first counts.
+            let _ = self.recipients.set(store.recipients().to_vec());
+        }
     }
 
     /// There is a newer image of this job, in `store`, which `access` has opened.
@@ -418,6 +428,20 @@ impl Supervisor {
         let told = (elsewhere || !self.store_is_default).then_some(at);
         self.way_back.published(Newest { image, reference, store: told, keys: keys(store, access) });
         self.rehearsed.store(rehearsed, Ordering::Relaxed);
+    }
+}
+
+/// What was not given for the store of one checkpoint is as for the job's `own`, which was found to be encrypted for `found`: memory that is encrypted
+/// there is nowhere written plain.
+fn inherit(access: &mut Access, own: &Access, found: Option<&Vec<Recipient>>) {
+    if access.key.is_none() {
+        access.key = own.key.clone();
+    }
+    if access.recipients.is_empty() {
+        access.recipients.clone_from(&own.recipients);
+    }
+    if let (true, Some(found)) = (access.recipients.is_empty(), found) {
+        access.recipients.clone_from(found);
     }
 }
 
@@ -576,6 +600,28 @@ mod tests {
         assert!(!has_hung_up(&ours));
         drop(theirs);
         assert!(has_hung_up(&ours));
+    }
+
+    #[test]
+    fn memory_that_is_encrypted_in_one_store_is_so_in_every_other() {
+        let own: Recipient =
+            "age12pkx975ck0a0lp59dsl4spy76m922raqy0uw54w9fg7v2hwax4uszmatph".parse().unwrap();
+        let key = store::Key::Secret(store::Secret::random().unwrap());
+        let plain: Access = store::Location::Folder("/store".into()).into();
+        let made = Access { key: key.clone(), recipients: vec![own.clone()], ..plain.clone() };
+        let found = Access { recipients: Vec::new(), ..made.clone() };
+        for (job, seen, recipients) in [
+            (&made, None, vec![own.clone()]),
+            (&found, Some(vec![own.clone()]), vec![own.clone()]),
+            (&found, None, Vec::new()),
+        ] {
+            let mut access = plain.clone();
+            inherit(&mut access, job, seen.as_ref());
+            assert_eq!((&access.key, &access.recipients), (&key, &recipients));
+        }
+        let mut access = plain.clone();
+        inherit(&mut access, &plain, None);
+        assert_eq!(access, plain);
     }
 
     #[test]

@@ -174,7 +174,7 @@ pub struct Trace {
 
 /// Checkpoints that nobody asks for.
 #[derive(Args, Debug, Default)]
-#[group(id = "when", multiple = true, args = ["every", "plan", "mtbf_gpu"])]
+#[command(group = ArgGroup::new("when").args(["every", "plan", "mtbf_gpu"]).multiple(true))]
 pub struct Regularly {
     /// Take a checkpoint each time so long has passed, such as `10m` or `1h30m`, and let the job run on; one that fails is
     /// warned of
@@ -328,7 +328,7 @@ pub struct Restart {
     #[arg(short, long, value_parser = job_name)]
     pub name: Option<String>,
     /// Only find out whether the image can be restarted here and now; changes nothing
-    #[arg(long, conflicts_with_all = ["name", "trace", "every"])]
+    #[arg(long, conflicts_with_all = ["name", "trace", "profile", "when"])]
     pub check: bool,
     /// With --check: answer in JSON, whose fields are a promise
     #[arg(long, requires = "check")]

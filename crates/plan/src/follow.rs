@@ -103,8 +103,8 @@ pub(crate) fn marks(numbers: &[u32], each: impl Fn(&mut dyn FnMut(u64))) -> Hash
 pub enum Seen {
     /// Nothing.
     Other,
-    /// [`AHEAD`] of a checkpoint.
-    Near,
+    /// [`AHEAD`] of the checkpoint with this number.
+    Near(usize),
     /// Where a checkpoint is planned: its number.
     Planned(usize),
 }
@@ -146,7 +146,7 @@ impl Follower {
                 ));
             };
             if let Some(ahead) = checkpoint.ahead {
-                places.entry((ahead.names, ahead.occurrence)).or_insert(Seen::Near);
+                places.entry((ahead.names, ahead.occurrence)).or_insert(Seen::Near(number));
             }
             places.insert((mark.names, mark.occurrence), Seen::Planned(number));
         }
@@ -193,7 +193,7 @@ impl Follower {
         let names = self.window.with(name);
         let Some(count) = self.counts.get(&names) else { return Seen::Other };
         match self.places.get(&(names, count + 1)) {
-            Some(Seen::Planned(number)) if *number < self.next => Seen::Other,
+            Some(Seen::Planned(number) | Seen::Near(number)) if *number < self.next => Seen::Other,
             Some(seen) => *seen,
             None => Seen::Other,
         }

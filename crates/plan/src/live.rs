@@ -121,14 +121,14 @@ impl Tracker {
 
     /// The allocation around an address is read somewhere.
     pub fn read_around(&mut self, address: u64) {
-        if let Some((base, bytes)) = self.around(address) {
+        for (base, bytes) in self.pointed_into(address) {
             self.read(base, bytes);
         }
     }
 
     /// The allocation around an address is written somewhere.
     pub fn write_around(&mut self, address: u64) {
-        if let Some((base, bytes)) = self.around(address) {
+        for (base, bytes) in self.pointed_into(address) {
             self.write(base, bytes);
         }
     }
@@ -237,6 +237,13 @@ impl Tracker {
         (address - base < *bytes).then_some((*base, *bytes))
     }
 
+    /// What a pointer may have come from: the allocation around it, and one that ends there, whose end may be pointed to.
+    fn pointed_into(&self, address: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let before = self.allocations.range(..address).next_back().map(|(base, bytes)| (*base, *bytes));
+        let ending = before.filter(|(base, bytes)| address - base == *bytes);
+        self.around(address).into_iter().chain(ending)
+    }
+
     /// Addresses of parts that meet these bytes.
     fn parts_in(&self, base: u64, bytes: u64) -> Vec<u64> {
         let end = base.saturating_add(bytes);
@@ -263,6 +270,25 @@ impl Tracker {
             let tail = Part { bytes: part.bytes - head, ..*part };
             part.bytes = head;
             self.parts.insert(address, tail);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tracker;
+
+    #[test]
+    fn the_end_of_an_allocation_points_into_it() {
+        // Of two that touch, and of one beyond a gap.
+        for (address, live) in [(64, 96), (96, 32), (63, 64), (160, 16), (200, 0)] {
+            let mut tracker = Tracker::default();
+            for (base, bytes) in [(0, 64), (64, 32), (144, 16)] {
+                tracker.allocate(base, bytes, true);
+            }
+            tracker.boundary();
+            tracker.read_around(address);
+            assert_eq!(tracker.end(), [live], "{address}");
         }
     }
 }

@@ -52,10 +52,10 @@ impl Scheduler {
         }
     }
 
-    /// Whether a checkpoint may be taken within this time from now, so that one had better get ready.
+    /// Whether one is taken within this time from now wherever the program is.
     #[must_use]
-    pub fn is_near(&self, now: Nanos, within: Nanos) -> bool {
-        now.0.saturating_add(within.0).saturating_add(self.offset.0) >= self.due.0
+    pub fn ends_within(&self, now: Nanos, within: Nanos) -> bool {
+        now.0.saturating_add(within.0) >= self.due.0.saturating_add(self.offset.0)
     }
 
     /// When a checkpoint has been taken.

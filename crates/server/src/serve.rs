@@ -441,6 +441,7 @@ impl Server {
     }
 
     /// Begins to watch the program.
+    /// What cannot be watched is warned of: the program runs all the same.
     fn watch(&self, profile: Option<RawPath>, course: Option<Course>, passed: Option<Passed>) -> Answer {
         let watch = self.session.watch();
         let begun = profile.map_or(Ok(()), |file| {
@@ -449,7 +450,10 @@ impl Server {
         });
         let steered = begun.and_then(|()| course.map_or(Ok(()), |course| steer(watch, course, passed)));
         self.session.tell_watch();
-        steered.map_or_else(|message| failed(message, Cause::Other), |()| Answer::Done)
+        if let Err(problem) = steered {
+            tracing::warn!("session {}: {problem}", self.number);
+        }
+        Answer::Done
     }
 
     /// Writes the profile, if there is one to write.

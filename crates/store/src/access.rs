@@ -55,6 +55,27 @@ impl Access {
         Err(OpenError::WrongKey { dir: self.at.to_path(), recipients })
     }
 
+    /// Whether no store that holds a job's memory may be made here: who has a key and names no recipients means a store that is there, and a
+    /// new one would not be encrypted.
+    #[must_use]
+    pub fn must_be_there(&self) -> bool {
+        !self.key.is_none() && self.recipients.is_empty()
+    }
+
+    /// [`Access::open_or_create`] for a job's memory: what is not there is not made where it [must be][Access::must_be_there].
+    ///
+    /// # Errors
+    /// As [`Access::open_or_create`], and [`OpenError::Gone`].
+    pub fn open_for_job(&self) -> Result<Store, OpenError> {
+        if !self.must_be_there() {
+            return self.open_or_create();
+        }
+        self.open().map_err(|error| match error {
+            OpenError::NotAStore { dir } => OpenError::Gone { dir },
+            error => error,
+        })
+    }
+
     /// Opens the store; where there is none, creates one first. A bucket must be there.
     ///
     /// # Errors

@@ -39,6 +39,16 @@ pub enum OpenError {
         /// One of the names in it.
         found: String,
     },
+    /// There is no store, a key was given, and no recipient: one that was made here would not be encrypted.
+    #[error(
+        "there is no store in {}, and a key was given with --key or in DORMOUSE_KEY, so none is made that is not encrypted: if the store is gone, as when \
+         its disk is not mounted, bring it back; --encrypt RECIPIENT makes a new encrypted one; without a key a new one is not encrypted",
+        dir.display()
+    )]
+    Gone {
+        /// The folder.
+        dir: PathBuf,
+    },
     /// The store's own file is damaged or newer than this program.
     #[error("{} is not usable: {error}{}", path.display(), if error.is_newer() { "" } else { NEW_CONFIG })]
     Config {
@@ -82,7 +92,7 @@ pub enum OpenError {
     },
     /// An encrypted store is insisted on, and this one is not.
     #[error(
-        "the store {} is not encrypted, and --encrypt was given: choose a new place, and bring images there with `dormouse copy --encrypt`",
+        "the store {} is not encrypted, and must be, since --encrypt was given or the job's own store is: choose a new place, and bring images there with `dormouse copy --encrypt`",
         dir.display()
     )]
     NotEncrypted {
@@ -91,7 +101,8 @@ pub enum OpenError {
     },
     /// The store is encrypted, but not for everybody for whom it is to be.
     #[error(
-        "the store {} is encrypted for {}, not for {missing}: for whom a store is encrypted is decided when it is made",
+        "the store {} is encrypted for {}, not for {missing}, as --encrypt or the job's own store has it: for whom a store is encrypted is decided when \
+         it is made",
         dir.display(),
         recipients.join(", ")
     )]

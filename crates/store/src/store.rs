@@ -19,6 +19,8 @@ pub struct Store {
     id: StoreId,
     /// What its files are encrypted with.
     secret: Option<Secret>,
+    /// For whom that is kept in it.
+    recipients: Arc<[Recipient]>,
 }
 
 impl Store {
@@ -88,7 +90,7 @@ impl Store {
         let config = config.map_err(|error| OpenError::Config { path: path.clone(), error })?;
         let Some(encryption) = &config.encryption else {
             return match recipients {
-                [] => Ok(Self { media, id: config.id, secret: None }),
+                [] => Ok(Self { media, id: config.id, secret: None, recipients: Arc::default() }),
                 _ => Err(OpenError::NotEncrypted { dir }),
             };
         };
@@ -106,7 +108,9 @@ impl Store {
             return Err(OpenError::NotFor { dir, missing, recipients });
         }
         let media = Arc::new(Covered::new(media, secret.clone()));
-        Ok(Self { media, id: config.id, secret: Some(secret) })
+        // Proven to be those that it was made for.
+        let recipients = encryption.recipients.iter().filter_map(|each| each.parse().ok()).collect();
+        Ok(Self { media, id: config.id, secret: Some(secret), recipients })
     }
 
     /// Opens the store on a medium; where there is none, creates one first: encrypted, if there are `recipients`. That one is then open
@@ -143,17 +147,23 @@ impl Store {
         Location::parse(shown.as_os_str()).unwrap_or(Location::Folder(shown))
     }
 
-    /// Where it is and what opens it, for another process that is to open it.
+    /// Where it is and what opens it, for another process that is to open it, and nothing that is put in its place.
     #[must_use]
     pub fn access(&self) -> Access {
         let key = self.secret.clone().map_or(Key::None, Key::Secret);
-        Access { at: self.location(), key, recipients: Vec::new() }
+        Access { at: self.location(), key, recipients: self.recipients.to_vec() }
     }
 
     /// Whether what is in it is encrypted.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.secret.is_some()
+    }
+
+    /// For whom it is encrypted; nobody, where it is not.
+    #[must_use]
+    pub fn recipients(&self) -> &[Recipient] {
+        &self.recipients
     }
 
     /// The store's id.
@@ -252,9 +262,6 @@ fn create(media: &dyn Media, key: &Key, recipients: &[Recipient]) -> Result<Opti
     if let Some(found) = names.iter().find(|name| !ours(name)) {
         return Err(OpenError::NotEmpty { dir: media.full_path(""), found: found.clone() });
     }
-    for folder in layout::FOLDERS {
-        media.create_folder(folder).map_err(at("create", folder))?;
-    }
     if !key.fits(recipients) {
         let recipients = recipients.iter().map(Recipient::to_string).collect();
         return Err(OpenError::WrongKey { dir: media.full_path(""), recipients });
@@ -271,6 +278,10 @@ fn create(media: &dyn Media, key: &Key, recipients: &[Recipient]) -> Result<Opti
         [] => OpenError::Config { path: media.full_path(layout::CONFIG), error },
         _ => OpenError::Recipients { problem: error.to_string() },
     })?;
+    // Nothing is left of a store that cannot be made.
+    for folder in layout::FOLDERS {
+        media.create_folder(folder).map_err(at("create", folder))?;
+    }
     let temporary = format!("{}-{id}", layout::CONFIG);
     let written = (|| {
         let mut file = media.create(&temporary).map_err(at("create", &temporary))?;

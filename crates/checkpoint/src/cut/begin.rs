@@ -4,7 +4,7 @@ use crate::admin::Event;
 use crate::error::{Failure, Kind};
 use crate::folder::write_failure;
 use crate::sessions::panicked;
-use crate::stores::open_or_create_store;
+use crate::stores::open_store_for_job;
 use crate::supervisor::{Supervisor, ended_before};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub fn still_wanted(events: &Sender<Event>, step: &str) -> Result<(), Failure> {
 }
 
 fn begin_at(at: &Access, options: &WriteOptions) -> Result<(Store, Draft, ChunkWriter), Failure> {
-    let store = open_or_create_store(at)?;
+    let store = open_store_for_job(at)?;
     let draft = store.begin().map_err(write_failure)?;
     // Made before the gate closes: it reads the store's indexes.
     let writer = draft.writer(options).map_err(write_failure)?;

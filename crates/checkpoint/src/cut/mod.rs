@@ -64,6 +64,7 @@ pub fn take(
     let memory = memory_of_each(options.memory, job.sessions.all().len())?;
     let access = job.access(options);
     let (store, draft, writer) = begin(job, &access, write_options(options, memory), events)?;
+    job.has_opened(options, &store);
     write_ahead(job.job.tmpfs(), &writer)?;
     let cut = Cut { job, options, memory, events, criu, access, store, draft, writer, began };
 

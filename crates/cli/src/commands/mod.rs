@@ -57,9 +57,17 @@ fn store_location(flags: &flags::Store) -> Location {
 /// Where a profile goes, if one is wanted: wherever it is named from.
 ///
 /// # Errors
-/// [`Kind::Failed`] when its folder is not there, which is better known before the program runs.
-pub fn profile_file(flags: &flags::Record) -> Result<Option<PathBuf>, Failure> {
+/// [`Kind::Failed`] when its folder is not there, which is better known before the program runs; [`Kind::Usage`] when it is a folder, or one of `others`,
+/// which it would replace.
+pub fn profile_file(flags: &flags::Record, others: &[Option<&PathBuf>]) -> Result<Option<PathBuf>, Failure> {
     let Some(file) = &flags.profile else { return Ok(None) };
+    let real = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    let is_other = others.iter().flatten().any(|other| real(other) == real(file));
+    if is_other || file.is_dir() {
+        let why = if is_other { "another option names it, too" } else { "it is a folder" };
+        let message = format!("a profile cannot be written to {}: {why}; name another file", file.display());
+        return Err(Failure::new(Kind::Usage, message));
+    }
     let about = |error: std::io::Error| {
         Failure::of(format_args!("cannot write a profile to {}", file.display()), &error)
     };

@@ -61,6 +61,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_access(&flags.store)?;
     let restart = restart::Restart::open(&store, &flags.image)?.lazily(flags.lazy);
+    let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])?;
     let settings = Settings {
         managed: flags.machine.managed.unwrap_or_else(|| restart.managed()),
         device: device_for(&flags, &restart)?,
@@ -71,7 +72,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
         device_memory: device_memory_for(&flags, &restart),
         trace: flags.trace.trace.clone(),
         regularly: flags.regularly.wanted()?,
-        profile: profile_file(&flags.record)?,
+        profile,
     };
     restart.run(settings, stdio, signals, preparing, progress())
 }

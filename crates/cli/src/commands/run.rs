@@ -34,6 +34,8 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
     let program = Path::new(&flags.program[0]).to_owned();
+    let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])
+        .map_err(own)?;
     let settings = Settings {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).map_err(own)?.to_owned(),
@@ -41,7 +43,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         store: Access { recipients: flags.encrypt, ..store_access(&flags.store).map_err(own)? },
         trace: flags.trace.trace,
         regularly: flags.regularly.wanted().map_err(own)?,
-        profile: profile_file(&flags.record).map_err(own)?,
+        profile,
         store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
         device_memory: flags.machine.device_memory,

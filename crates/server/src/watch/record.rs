@@ -69,6 +69,8 @@ struct Queue {
     full: VecDeque<Batch>,
     kernels: Vec<Arc<Kernel>>,
     ending: bool,
+    /// Nobody takes anything out any more.
+    is_unheard: bool,
 }
 
 struct Shared {
@@ -243,11 +245,14 @@ impl Recorder {
     }
 
     fn put(&self, mut queue: std::sync::MutexGuard<'_, Queue>, event: Event) {
+        if queue.is_unheard {
+            return;
+        }
         queue.filling.events.push(event);
         if queue.filling.events.len() < BATCH {
             return;
         }
-        while queue.full.len() >= BATCHES && !queue.ending {
+        while queue.full.len() >= BATCHES && !queue.ending && !queue.is_unheard {
             queue = self.shared.moved.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         let batch = std::mem::take(&mut queue.filling);
@@ -266,8 +271,19 @@ fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     })
 }
 
+/// Whatever becomes of the thread that makes the profile, nobody waits for it.
+struct Unheard<'a>(&'a Shared);
+
+impl Drop for Unheard<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.queue).is_unheard = true;
+        self.0.moved.notify_all();
+    }
+}
+
 /// Takes what the rings' threads say, until they have said all.
 fn make(shared: &Shared) -> Result<Recording, Error> {
+    let _unheard = Unheard(shared);
     let mut making = Making::default();
     let mut failed = None;
     loop {

@@ -59,6 +59,8 @@ struct State {
     awaited: bool,
     /// The planned checkpoint at which a thread waits, or, where there is no plan, 0.
     held: Option<usize>,
+    /// Whether a planned checkpoint was passed with nobody there to take it: the next cut is in its stead.
+    missed: bool,
 }
 
 /// Steers a session.
@@ -84,7 +86,15 @@ impl Steering {
     }
 
     fn by(pilot: Pilot) -> Self {
-        let state = State { pilot, boundaries: 0, near: false, asked: None, awaited: false, held: None };
+        let state = State {
+            pilot,
+            boundaries: 0,
+            near: false,
+            asked: None,
+            awaited: false,
+            held: None,
+            missed: false,
+        };
         Self { began: Instant::now(), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -97,21 +107,24 @@ impl Steering {
             return false;
         }
         let attended = state.awaited || state.asked.is_some_and(|asked| asked.elapsed() < ATTENTION);
-        let State { pilot, near, awaited, held, .. } = &mut *state;
+        let State { pilot, near, awaited, held, missed, .. } = &mut *state;
         match pilot {
             Pilot::Plan(follower) => match follower.at(name) {
                 Seen::Other => return false,
-                Seen::Near => *near = true,
+                Seen::Near(_) => *near = true,
                 Seen::Planned(number) if attended => {
                     (*near, *held) = (true, Some(number));
                 }
                 // It is left to the time limit.
-                Seen::Planned(number) => follower.done(number),
+                Seen::Planned(number) => {
+                    follower.done(number);
+                    *missed = true;
+                }
             },
             Pilot::Online(scheduler) => {
-                let decision = scheduler.at(now, allocated);
-                if *awaited && decision == Decision::Take {
-                    *held = Some(0);
+                if scheduler.at(now, allocated) == Decision::Take {
+                    // Who comes only now is ready for the next one that is as good.
+                    (*near, *held) = (true, awaited.then_some(0));
                 }
             }
         }
@@ -152,7 +165,7 @@ impl Steering {
         state.asked = Some(Instant::now());
         let near = match &state.pilot {
             Pilot::Plan(_) => state.near,
-            Pilot::Online(scheduler) => scheduler.is_near(now, AHEAD),
+            Pilot::Online(scheduler) => state.near || scheduler.ends_within(now, AHEAD),
         };
         Approach { boundaries: state.boundaries, near }
     }
@@ -178,12 +191,16 @@ impl Steering {
         let mut state = self.state();
         let is_planned = state.awaited || state.held.is_some();
         match &mut state.pilot {
-            Pilot::Online(scheduler) => scheduler.taken(now),
+            Pilot::Online(scheduler) => {
+                scheduler.taken(now);
+                state.near = false;
+            }
             Pilot::Plan(_) if is_planned => state.give_up(),
             // Somebody has asked for it; the plan is as it was.
             Pilot::Plan(_) => {}
         }
-        (state.awaited, state.held) = (false, None);
+        // Who has closed the gate writes now, and does not come to a boundary.
+        (state.awaited, state.held, state.asked) = (false, None, None);
         self.changed.notify_all();
     }
 
@@ -193,7 +210,7 @@ impl Steering {
         if state.held.is_some() {
             state.give_up();
         }
-        state.awaited = false;
+        (state.awaited, state.near, state.asked) = (false, false, None);
         self.changed.notify_all();
     }
 
@@ -217,12 +234,14 @@ impl Steering {
 impl State {
     /// The next checkpoint has been taken, or will not be.
     fn give_up(&mut self) {
-        let held = self.held.take();
-        if let Pilot::Plan(follower) = &mut self.pilot {
+        let (held, missed) = (self.held.take(), std::mem::take(&mut self.missed));
+        if let Pilot::Plan(follower) = &mut self.pilot
+            && (held.is_some() || !missed)
+        {
             let number = held.unwrap_or_else(|| follower.next());
             follower.done(number);
         }
-        self.near = false;
+        (self.near, self.awaited) = (false, false);
     }
 }
 
@@ -262,6 +281,20 @@ mod tests {
         assert!(!steering.wait(Duration::from_millis(5)));
         assert!(!steering.stops(7, 100));
         steering.release();
+    }
+
+    #[test]
+    fn who_comes_too_late_is_ready_for_the_next() {
+        let steering = Steering::online(Nanos(3_600_000_000_000), Nanos(7_200_000_000_000));
+        assert!(!steering.approach().near, "there is an hour yet");
+        assert!(!steering.stops(7, 100), "nobody waits for it");
+        assert!(steering.approach().near);
+        assert!(!steering.wait(Duration::ZERO));
+        assert!(!steering.stops(7, 1000), "there is less elsewhere");
+        assert!(steering.stops(7, 100));
+        steering.cut();
+        steering.hold(|| false);
+        assert!(!steering.stops(7, 100), "nobody waits for the next");
     }
 
     #[test]

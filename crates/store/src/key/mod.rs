@@ -1,8 +1,9 @@
 //! What opens an encrypted store: its secret, which all files' keys come from; recipients, for whom that secret is kept in the store's `config`;
 //! and identities, the recipients' private keys.
 //!
-//! Nothing here shows what is secret: `Debug` leaves it out, memory is wiped when it is given up. Only [`serde::Serialize`] writes it, for the sockets
-//! between a job's supervisor and its servers.
+//! Nothing here shows what is secret: `Debug` leaves it out, and the memory of the values here is wiped when they are given up. Only
+//! [`serde::Serialize`] writes it, for the sockets between a job's supervisor and its servers; the buffers of those messages, and what was read of
+//! key files and decrypted, are not wiped.
 
 mod identity;
 mod wrap;

@@ -64,6 +64,7 @@ fn only_a_key_opens_it() {
     let error = access(other.clone(), &[recipient()]).open_or_create().unwrap_err();
     assert!(matches!(error, OpenError::WrongKey { .. }), "{error}");
     assert!(matches!(access(Key::None, &[]).open(), Err(OpenError::NotAStore { .. })));
+    assert_eq!(std::fs::read_dir(at.as_folder().unwrap()).unwrap().count(), 0, "nothing is left of it");
 
     // Who makes it needs no key; who comes later does.
     let store = access(Key::None, &[recipient()]).open_or_create().unwrap();
@@ -102,6 +103,37 @@ fn only_a_key_opens_it() {
         &serde_json::from_str::<Access>(&message).unwrap().open().unwrap().open_image(&image).unwrap(),
         1,
     );
+}
+
+/// The disk is not mounted, say: what a job with a key writes does not go into a plain store in its place.
+#[test]
+fn with_a_key_no_plain_store_is_made_for_a_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("store");
+    let access = |key, recipients| Access { at: Location::Folder(place.clone()), key, recipients };
+    let gone = || {
+        let error = access(key(), Vec::new()).open_for_job().unwrap_err();
+        assert!(matches!(error, OpenError::Gone { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("--encrypt RECIPIENT") && text.contains("DORMOUSE_KEY"), "{text}");
+    };
+    gone();
+    assert!(!place.exists());
+    std::fs::create_dir(&place).unwrap();
+    gone();
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+
+    let store = access(key(), vec![recipient()]).open_for_job().unwrap();
+    assert_eq!(store.recipients(), [recipient()]);
+    assert_eq!(access(key(), Vec::new()).open_for_job().unwrap().recipients(), [recipient()]);
+    // What has opened it once insists.
+    std::fs::remove_dir_all(&place).unwrap();
+    Store::open_or_create(&place).unwrap();
+    let error = access(key(), store.recipients().to_vec()).open_for_job().unwrap_err();
+    assert!(matches!(error, OpenError::NotEncrypted { .. }), "{error}");
+    assert!(matches!(store.access().open(), Err(OpenError::NotEncrypted { .. })));
+    // A key does not keep anybody out of a plain store that is there.
+    assert!(!access(key(), Vec::new()).open_for_job().unwrap().is_encrypted());
 }
 
 #[test]

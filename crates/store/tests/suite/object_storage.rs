@@ -453,3 +453,25 @@ fn an_encrypted_store_in_a_bucket() {
         Secret::random().unwrap(),
     )));
 }
+
+/// An index under its cover does not say which packs it names: the upload of a copy that was cut off is ended all the same, and what may be published stays.
+#[test]
+fn what_a_cut_off_copy_left_in_an_encrypted_bucket_goes() {
+    let server = Server::start().unwrap();
+    let store = keys::create(medium(&server, ""));
+    let image = checkpoint(&store, "job", 1).unwrap().id;
+    for pack in medium(&server, "").list("packs").unwrap() {
+        let late = medium_at(&server.env(), &format!("tmp/{image}"), hasty());
+        late.create(&pack).unwrap().sync().unwrap();
+    }
+    let mut cut_off = medium(&server, "").create(&format!("tmp/{image}/{}.pack", "1".repeat(32))).unwrap();
+    cut_off.write_all(&noise(1, BIG)).unwrap();
+    std::mem::forget(cut_off);
+    while server.parts_of_uploads().unwrap() < 2 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    checkpoint(&store, "job", 2).unwrap();
+    assert_eq!(server.parts_of_uploads().unwrap(), 0);
+    assert_eq!(medium(&server, "").list("tmp").unwrap(), [""; 0]);
+    assert_sample(&store.open_image(&image).unwrap(), 1);
+}

@@ -27,8 +27,21 @@ pub(super) struct CoveredRead {
     spare: Arc<Spare>,
 }
 
+/// No more than so many buffers are kept, and none that is larger: what is kept counts for nobody's limit of memory.
+const SPARE: usize = 8;
+/// Room for a whole chunk, at any offset.
+const SPARE_LEN: usize = (image::CHUNK_SIZE / BLOCK + 2) * SEALED_BLOCK;
+
 /// Room for blocks that nobody is reading into, of all files of a medium.
 pub(super) type Spare = Mutex<Vec<Vec<u8>>>;
+
+/// Keeps a buffer for the next, if there are not enough.
+fn keep(spare: &Spare, buffer: Vec<u8>) {
+    let mut spare = lock(spare);
+    if spare.len() < SPARE && buffer.capacity() <= SPARE_LEN {
+        spare.push(buffer);
+    }
+}
 
 /// Plain bytes of neighbouring blocks.
 #[derive(Debug, Default)]
@@ -72,14 +85,17 @@ impl CoveredRead {
         let before =
             usize::try_from((end - first).saturating_sub(1)).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut sealed = lock(&self.spare).pop().unwrap_or_default();
-        sealed.resize(before.saturating_mul(SEALED_BLOCK).saturating_add(last_len), 0);
+        let sealed_len = before.saturating_mul(SEALED_BLOCK).saturating_add(last_len);
+        // No more than it takes, or it would be too large to be kept.
+        sealed.reserve_exact(sealed_len.saturating_sub(sealed.len()));
+        sealed.resize(sealed_len, 0);
         let opened = self.inner.read_exact_at(&mut sealed, cover::block_at(first)).and_then(|()| {
             (first..end).zip(sealed.chunks_mut(SEALED_BLOCK)).try_for_each(|(number, block)| {
                 take(number, self.key.open(number, number + 1 == self.blocks(), block)?);
                 Ok(())
             })
         });
-        lock(&self.spare).push(sealed);
+        keep(&self.spare, sealed);
         opened
     }
 
@@ -139,4 +155,18 @@ impl MediaRead for CoveredRead {
 /// Locks; what a panicking thread left behind is whole, since every change is one step.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_buffers_are_kept_and_none_that_is_large() {
+        let spare = Spare::default();
+        keep(&spare, Vec::with_capacity(SPARE_LEN + 1));
+        assert!(lock(&spare).is_empty());
+        (0..2 * SPARE).for_each(|_| keep(&spare, Vec::with_capacity(BLOCK)));
+        assert_eq!(lock(&spare).len(), SPARE);
+    }
 }

@@ -114,26 +114,26 @@ impl S3 {
 
     /// Gives up what a draft has of a pack: an upload that was never completed, a pack that no index names.
     fn give_up_pack(&self, stand_in: &str, draft: &str, pack: PackId) -> io::Result<()> {
-        // A stand-in that is here although its pack was published would be a request of long ago that came late.
-        let is_published = match layout::draft_of(draft) {
-            Some(image) => self.is_indexed(&layout::index(image), pack)?,
-            None => false,
-        };
-        if is_published {
-            return self.client.remove(stand_in);
-        }
+        // An upload that has ended stays as it is: of a published pack there is nothing to abort.
         match self.client.upload_of(stand_in) {
             Ok(Some(upload)) => self.client.abort(&layout::pack(pack), &upload)?,
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        self.client.remove(&layout::pack(pack))?;
+        // A stand-in that is here although its pack was published would be a request of long ago that came late.
+        let may_be_published = match layout::draft_of(draft) {
+            Some(image) => self.may_be_indexed(&layout::index(image), pack)?,
+            None => false,
+        };
+        if !may_be_published {
+            self.client.remove(&layout::pack(pack))?;
+        }
         self.client.remove(stand_in)
     }
 
-    /// Whether an index names a pack. One that cannot be understood may.
-    fn is_indexed(&self, index: &str, pack: PackId) -> io::Result<bool> {
+    /// Whether an index names a pack. One that cannot be understood may: in an encrypted store that is each, since its cover is not opened here.
+    fn may_be_indexed(&self, index: &str, pack: PackId) -> io::Result<bool> {
         let file = match Object::open(self.client.clone(), index.to_owned()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             file => file?,
