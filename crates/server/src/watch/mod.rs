@@ -1,4 +1,4 @@
-//! Watching the program: at each kernel boundary whether a checkpoint is to be taken there ([`steer`]), and what there is to tell of it ([`record`]).
+//! Watching the program: at each kernel boundary whether a checkpoint is to be taken there (`steer`), and what there is to tell of it (`record`).
 //! A session that is not watched pays for a look at two words at each launch.
 
 mod kernels;
