@@ -108,11 +108,11 @@ mod tests {
             image,
             reference: "07070707".into(),
             store: Some(Location::Folder("/my store/it's".into())),
-            keys: vec!["/root/my key".into()],
+            keys: vec!["/my keys/it".into()],
         });
         assert_eq!(
             way.newest().unwrap().command(),
-            r"dormouse restart --store '/my store/it'\''s' --key '/root/my key' 07070707"
+            r"dormouse restart --store '/my store/it'\''s' --key '/my keys/it' 07070707"
         );
     }
 }

@@ -440,8 +440,7 @@ impl Server {
         Ok(Last::Unasked)
     }
 
-    /// Begins to watch the program.
-    /// What cannot be watched is warned of: the program runs all the same.
+    /// Begins to watch the program. What cannot be watched is warned of: the program runs all the same.
     fn watch(&self, profile: Option<RawPath>, course: Option<Course>, passed: Option<Passed>) -> Answer {
         let watch = self.session.watch();
         let begun = profile.map_or(Ok(()), |file| {

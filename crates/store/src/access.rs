@@ -48,11 +48,7 @@ impl Access {
     /// # Errors
     /// [`OpenError::WrongKey`].
     pub fn check_new(&self) -> Result<(), OpenError> {
-        if self.key.fits(&self.recipients) {
-            return Ok(());
-        }
-        let recipients = self.recipients.iter().map(Recipient::to_string).collect();
-        Err(OpenError::WrongKey { dir: self.at.to_path(), recipients })
+        self.key.check_fits(&self.recipients, self.at.to_path())
     }
 
     /// Whether no store that holds a job's memory may be made here: who has a key and names no recipients means a store that is there, and a

@@ -262,10 +262,7 @@ fn create(media: &dyn Media, key: &Key, recipients: &[Recipient]) -> Result<Opti
     if let Some(found) = names.iter().find(|name| !ours(name)) {
         return Err(OpenError::NotEmpty { dir: media.full_path(""), found: found.clone() });
     }
-    if !key.fits(recipients) {
-        let recipients = recipients.iter().map(Recipient::to_string).collect();
-        return Err(OpenError::WrongKey { dir: media.full_path(""), recipients });
-    }
+    key.check_fits(recipients, media.full_path(""))?;
     let id = random_id().map(StoreId).map_err(at("find an id for", layout::CONFIG))?;
     let mut config = StoreConfig { id, created_ns: now_ns(), encryption: None };
     let mut secret = None;

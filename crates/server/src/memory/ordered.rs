@@ -283,8 +283,8 @@ impl Inner {
 
     /// Ends the allocation at exactly `address`, in its pool too.
     pub(super) fn free(&mut self, address: u64) -> Option<Freed> {
-        let Allocation { range, .. } = self.arena.find(address)?;
-        let size = self.arena.find(address)?.size();
+        let found = self.arena.find(address)?;
+        let (range, size) = (found.range, found.size());
         let freed = self.arena.free(address)?;
         self.watch.free(range);
         self.exports.forget(address);

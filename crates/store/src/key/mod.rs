@@ -9,11 +9,13 @@ mod identity;
 mod wrap;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use crate::OpenError;
 pub use identity::{Identities, KeyError};
 pub(crate) use wrap::{Unopened, seal_config, unseal_config};
 
@@ -66,18 +68,24 @@ impl Key {
 
     /// The files it comes from.
     #[must_use]
-    pub fn files(&self) -> &[std::path::PathBuf] {
+    pub fn files(&self) -> &[PathBuf] {
         match self {
             Self::Identities(identities) => identities.files(),
             Self::None | Self::Secret(_) => &[],
         }
     }
 
-    /// Whether it does not keep who has it out of a store that is made for `recipients`: without one the maker has its secret.
-    pub(crate) fn fits(&self, recipients: &[Recipient]) -> bool {
-        let Self::Identities(identities) = self else { return true };
+    /// Whether it does not keep who has it out of a store that is made in `dir` for `recipients`: without one the maker has its secret.
+    ///
+    /// # Errors
+    /// [`OpenError::WrongKey`].
+    pub(crate) fn check_fits(&self, recipients: &[Recipient], dir: PathBuf) -> Result<(), OpenError> {
+        let Self::Identities(identities) = self else { return Ok(()) };
         let own = |key: age::x25519::Identity| recipients.contains(&Recipient(key.to_public()));
-        recipients.is_empty() || identities.parsed().into_iter().any(own)
+        if recipients.is_empty() || identities.parsed().into_iter().any(own) {
+            return Ok(());
+        }
+        Err(OpenError::WrongKey { dir, recipients: recipients.iter().map(Recipient::to_string).collect() })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a store needs of the medium it lies on, and nothing else: so few operations that a test can stand in for all of them.
 
+mod around;
 mod covered;
 mod dir;
 mod direct;
@@ -11,6 +12,7 @@ use std::fmt::Debug;
 use std::io;
 use std::path::PathBuf;
 
+pub use around::Around;
 pub use covered::Covered;
 pub use dir::Dir;
 pub use s3::{S3, S3Options};

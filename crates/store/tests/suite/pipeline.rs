@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use crate::support::sample::noise;
 use crate::support::sim::Sim;
 use image::{CHUNK_SIZE, ChunkId, Compress, Extent, Manifest, ObjectKind, RawPath, StoredBytes};
-use store::media::{Media, MediaFile, MediaLock, MediaRead};
+use store::media::{Around, Media, MediaFile};
 use store::{Store, WriteOptions};
 
 fn file(name: impl std::fmt::Display) -> ObjectKind {
@@ -181,40 +180,13 @@ impl MediaFile for SlowFile {
     }
 }
 
-impl Media for Slow {
-    fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
-        Ok(Box::new(SlowFile(self.inner.create(path)?, self.clone())))
-    }
-    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
-        self.inner.open(path)
-    }
-    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
-        self.inner.list(folder)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-    fn remove(&self, path: &str) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-    fn create_folder(&self, folder: &str) -> io::Result<()> {
-        self.inner.create_folder(folder)
-    }
-    fn remove_folder(&self, folder: &str) -> io::Result<()> {
-        self.inner.remove_folder(folder)
-    }
-    fn sync_folder(&self, folder: &str) -> io::Result<()> {
-        self.inner.sync_folder(folder)
-    }
-    fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
-        self.inner.lock(path, create)
-    }
-    fn share(&self, path: &str) -> io::Result<MediaLock> {
-        self.inner.share(path)
+impl Around for Slow {
+    fn inner(&self) -> &dyn Media {
+        &self.inner
     }
 
-    fn full_path(&self, path: &str) -> PathBuf {
-        self.inner.full_path(path)
+    fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
+        Ok(Box::new(SlowFile(self.inner.create(path)?, self.clone())))
     }
 }
 

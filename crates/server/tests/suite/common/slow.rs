@@ -2,10 +2,10 @@
 
 use image::{CHUNK_SIZE, ImageId};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use store::Store;
-use store::media::{Dir, Media, MediaFile, MediaLock, MediaRead};
+use store::media::{Around, Dir, Media, MediaRead};
 
 /// How many whole chunks may still be read, or that none can be any more.
 #[derive(Debug, Default)]
@@ -97,48 +97,12 @@ impl MediaRead for SlowRead {
     }
 }
 
-impl Media for Slow {
-    fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
-        self.inner.create(path)
+impl Around for Slow {
+    fn inner(&self) -> &dyn Media {
+        &self.inner
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
         Ok(Box::new(SlowRead(self.inner.open(path)?, Arc::clone(&self.valve))))
-    }
-
-    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
-        self.inner.list(folder)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove(&self, path: &str) -> io::Result<()> {
-        self.inner.remove(path)
-    }
-
-    fn create_folder(&self, folder: &str) -> io::Result<()> {
-        self.inner.create_folder(folder)
-    }
-
-    fn remove_folder(&self, folder: &str) -> io::Result<()> {
-        self.inner.remove_folder(folder)
-    }
-
-    fn sync_folder(&self, folder: &str) -> io::Result<()> {
-        self.inner.sync_folder(folder)
-    }
-
-    fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
-        self.inner.lock(path, create)
-    }
-
-    fn share(&self, path: &str) -> io::Result<MediaLock> {
-        self.inner.share(path)
-    }
-
-    fn full_path(&self, path: &str) -> PathBuf {
-        self.inner.full_path(path)
     }
 }

@@ -1,11 +1,10 @@
 //! A medium that fails on command.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use store::media::{Media, MediaFile, MediaLock, MediaRead};
+use store::media::{Around, Media, MediaFile, MediaLock};
 
 /// Fails the `first`-th operation that changes something, and so many after it.
 #[derive(Debug, Clone)]
@@ -41,18 +40,14 @@ impl Plan {
     }
 }
 
-impl Media for Fault {
+impl Around for Fault {
+    fn inner(&self) -> &dyn Media {
+        &*self.inner
+    }
+
     fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
         self.plan.step()?;
         Ok(Box::new(FaultFile { inner: self.inner.create(path)?, plan: self.plan.clone() }))
-    }
-
-    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
-        self.inner.open(path)
-    }
-
-    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
-        self.inner.list(folder)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -83,14 +78,6 @@ impl Media for Fault {
     fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
         self.plan.step()?;
         self.inner.lock(path, create)
-    }
-
-    fn share(&self, path: &str) -> io::Result<MediaLock> {
-        self.inner.share(path)
-    }
-
-    fn full_path(&self, path: &str) -> PathBuf {
-        self.inner.full_path(path)
     }
 }
 
