@@ -8,8 +8,8 @@ use std::time::Duration;
 use testkit::job::Job;
 use testkit::outcome::Exit;
 
-/// Some seconds, in five cycles.
-const ARGS: [&str; 2] = ["5", "64"];
+/// Some seconds, in eight cycles.
+const ARGS: [&str; 2] = ["8", "64"];
 /// How much less is written than at equidistant times.
 const LESS: f64 = 3.0;
 
@@ -50,22 +50,29 @@ fn json(command: &mut std::process::Command) -> Value {
     serde_json::from_str(&said).unwrap()
 }
 
-/// Bytes of all images of a stage, each for itself, and how many there are.
-fn bytes(stage: &Stage) -> (f64, usize) {
+/// Bytes of each image of a stage, each for itself, in their order.
+fn bytes(stage: &Stage) -> Vec<f64> {
     let listing = json(stage.place().dormouse("ls").arg("--json").arg("--store").arg(stage.place().store()));
     let images = listing["images"].as_array().unwrap();
-    (images.iter().map(|image| image["stored"]["data"].as_f64().unwrap()).sum(), images.len())
+    images.iter().map(|image| image["stored"]["data"].as_f64().unwrap()).collect()
+}
+
+/// The program's own time, from its first call to its last, without anything.
+fn undisturbed(stage: &Stage) -> Duration {
+    let ended = Job::start(stage.command("multigrid", &ARGS)).unwrap().finish().unwrap();
+    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+    ended.took
 }
 
 #[test]
 fn a_planned_run_writes_a_third_of_an_equidistant_one_and_each_image_continues_it() {
-    let planned = Planned::new("planned", 0.7);
+    let planned = Planned::new("planned", 0.3);
     let stage = &planned.stage;
     let ended =
         Job::start(stage.command_with(&planned.flags(), "multigrid", &ARGS)).unwrap().finish().unwrap();
     assert_eq!((ended.exit, &ended.stdout), (Exit::Code(0), &planned.stdout), "{}", ended.stderr);
-    let (written, count) = bytes(stage);
-    assert!(count >= 1, "{count} checkpoints: {}", ended.stderr);
+    let written = bytes(stage);
+    assert!(written.len() >= 2, "{written:?}: {}", ended.stderr);
     for image in stage.images().unwrap() {
         let mut restart = stage.place().restart_command(&image);
         restart.args(planned.flags());
@@ -73,16 +80,21 @@ fn a_planned_run_writes_a_third_of_an_equidistant_one_and_each_image_continues_i
         assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
         assert!(planned.stdout.ends_with(&restarted.stdout));
     }
-    // As many at equal distances.
+    // As many at equal distances; where one more comes of it, the largest is left out.
     let other = Stage::new("equidistant").unwrap();
-    let every = format!("{}ms", (planned.took.as_millis() as usize / (count + 1)).max(1000));
+    let every = planned.took / (written.len() as u32 + 1);
+    let every = format!("{}ms", every.as_millis().max(1000));
     let ended =
         Job::start(other.command_with(&["--every", &every], "multigrid", &ARGS)).unwrap().finish().unwrap();
     assert_eq!((ended.exit, &ended.stdout), (Exit::Code(0), &planned.stdout), "{}", ended.stderr);
-    let (equidistant, times) = bytes(&other);
-    let (planned, equidistant) = (written / count as f64, equidistant / times as f64);
-    println!("{count} planned: {planned:.0} bytes each; {times} equidistant: {equidistant:.0}");
-    assert!(planned * LESS <= equidistant, "{planned} bytes an image, equidistant {equidistant}");
+    let mut equidistant = bytes(&other);
+    equidistant.sort_by(f64::total_cmp);
+    let count = written.len().min(equidistant.len());
+    assert!(count >= 2, "{equidistant:?}: {}", ended.stderr);
+    let sum = |all: &[f64]| all.iter().take(count).sum::<f64>();
+    let (planned, equidistant) = (sum(&written), sum(&equidistant));
+    println!("{count} planned: {planned:.0} bytes; {count} equidistant: {equidistant:.0}");
+    assert!(planned * LESS <= equidistant, "{written:?}, equidistant {equidistant}");
 }
 
 #[test]
@@ -108,12 +120,15 @@ fn a_planned_run_that_is_killed_goes_on_by_its_plan() {
 #[test]
 fn without_a_profile_a_boundary_with_little_memory_is_waited_for() {
     let stage = Stage::new("online").unwrap();
-    let flags = ["--mtbf-gpu", "12s", "--mtbf-cpu", "12s", "--offset", "1500ms"];
+    // They are a quarter of either time apart: half of what both together have.
+    let took = undisturbed(&stage).as_secs_f64();
+    let [between, offset] = [1.6, 0.2].map(|part| format!("{:.0}ms", took * part * 1e3));
+    let flags = ["--mtbf-gpu", &between, "--mtbf-cpu", &between, "--offset", &offset];
     let ended = Job::start(stage.command_with(&flags, "multigrid", &ARGS)).unwrap().finish().unwrap();
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
-    let (written, count) = bytes(&stage);
-    assert!(count >= 1, "{}", ended.stderr);
-    println!("{count} online: {:.0} bytes each", written / count as f64);
+    let written = bytes(&stage);
+    assert!(!written.is_empty(), "{}", ended.stderr);
+    println!("online: {written:?} bytes");
 }
 
 #[test]

@@ -53,8 +53,8 @@ impl When {
         let plan = server::read_plan(file).map_err(about)?;
         let follower = plan::follow::Follower::new(&plan, None).map_err(|error| about(error.to_string()))?;
         let Nanos(longest) = follower.longest();
-        // A run that is a quarter slower than the profile's is still met at its boundaries.
-        let longest = Duration::from_nanos(longest.saturating_add(longest / 4));
+        // A run that takes nearly twice as long as the profile's is still met at its boundaries.
+        let longest = Duration::from_nanos(longest.saturating_mul(2));
         let file = std::path::absolute(file).map_err(|error| about(error.to_string()))?;
         Ok(Self::Plan { file, longest })
     }

@@ -14,8 +14,8 @@ pub struct Regularly {
     /// warned of
     #[arg(long, value_name = "TIME", value_parser = period, conflicts_with_all = ["plan", "mtbf_gpu"])]
     pub every: Option<Duration>,
-    /// Take checkpoints where a plan of `dormouse plan` says, recognised by the kernels that the program launches; one that is overdue by the plan's
-    /// longest interval and a quarter of it is taken anyway. At a restart with the same plan it goes on where the image was taken
+    /// Take checkpoints where a plan of `dormouse plan` says, recognised by the kernels that the program launches; one that is not there
+    /// after twice the plan's longest interval is taken anyway. At a restart with the same plan it goes on where the image was taken
     #[arg(long, value_name = "FILE", conflicts_with = "mtbf_gpu")]
     pub plan: Option<PathBuf>,
     /// Without a plan: mean time between failures of the device, such as `40h`. Checkpoints are half the mean time between failures of device and processor
