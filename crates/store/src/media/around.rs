@@ -100,6 +100,11 @@ pub trait Around: Debug + Send + Sync + 'static {
         self.inner().share(path)
     }
 
+    /// [`Media::side_by_side`].
+    fn side_by_side(&self) -> usize {
+        self.inner().side_by_side()
+    }
+
     /// [`Media::end_uploads`].
     ///
     /// # Errors
@@ -152,6 +157,10 @@ impl<T: Around> Media for T {
 
     fn share(&self, path: &str) -> io::Result<MediaLock> {
         Around::share(self, path)
+    }
+
+    fn side_by_side(&self) -> usize {
+        Around::side_by_side(self)
     }
 
     fn end_uploads(&self) -> io::Result<()> {

@@ -18,8 +18,8 @@ use super::MediaFile;
 const BLOCK: usize = 1 << 20;
 /// Where blocks and their buffers begin, and what they are a multiple of: what disks and file systems ask for, at most.
 const ALIGNMENT: usize = 4096;
-/// How many blocks are under way at a time.
-const UNDER_WAY: usize = 4;
+/// How many blocks of a file are under way at a time: of several files there are as many more.
+const UNDER_WAY: usize = 2;
 
 /// A file that may become long: its first block is gathered, and what is longer is written directly where the file system takes that.
 #[derive(Debug)]

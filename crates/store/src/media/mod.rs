@@ -94,6 +94,11 @@ pub trait Media: Debug + Send + Sync + 'static {
     /// As `open(2)` and `flock(2)`.
     fn share(&self, path: &str) -> io::Result<MediaLock>;
 
+    /// How many long files it takes best at a time from one writer.
+    fn side_by_side(&self) -> usize {
+        1
+    }
+
     /// Ends what others had begun to write and nobody will finish, where such a thing lies beside the files and takes room. Whoever asks for
     /// it holds the store alone.
     ///

@@ -5,6 +5,7 @@ mod draft;
 mod object;
 mod pace;
 mod pack;
+mod packing;
 mod pipeline;
 mod receipt;
 mod room;
@@ -61,8 +62,8 @@ impl WriteOptions {
     }
 }
 
-/// What is being written to the medium, and gathered for it.
-const FIXED: u64 = 12 << 20;
+/// What is being written to the medium, and gathered for it: of three packs and one that is made durable.
+const FIXED: u64 = 14 << 20;
 /// What a chunk takes: itself, and its frame, for which a compressor wants more room than it will take.
 const CHUNK: u64 = 2 * CHUNK_SIZE as u64 + CHUNK_SIZE as u64 / 4;
 /// What a thread takes to compress or to read again.

@@ -1,20 +1,20 @@
-//! The writer's threads: several that hash and compress, one that writes packs, one that makes them durable. Between them are
+//! The writer's threads: several that hash and compress, a few that write packs, one that makes them durable. Between them are
 //! bounded queues: the slowest sets the pace, and memory stays within a few chunks per thread.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use image::chunk::{Encoder, is_zero};
 use image::{CHUNK_SIZE, ChunkId, Codec, Entry, Extent, ImageId, Object, ObjectKind, PackIndex, StoredBytes};
 
 use super::pace::Pace;
-use super::pack::{OpenPack, abandoned};
+use super::pack::abandoned;
+use super::packing::Packing;
 use super::room::{Room, Ticket};
 use super::{ObjectWriter, Receipt, WriteOptions};
 use crate::chunk_map::ChunkMap;
@@ -34,8 +34,7 @@ pub struct ChunkWriter {
 struct Threads {
     chunks: SyncSender<Chunk>,
     hashers: Vec<JoinHandle<()>>,
-    packer: JoinHandle<()>,
-    sealer: JoinHandle<Vec<PackIndex>>,
+    packing: Packing,
 }
 
 /// Room for one chunk.
@@ -53,13 +52,13 @@ struct Chunk {
 }
 
 /// A frame on its way into a pack.
-enum Frame {
+pub(super) enum Frame {
     Plain(Entry, Buffer),
     Compressed(Entry, Vec<u8>),
 }
 
 /// Holds the ticket of its chunk until it is written.
-type Ticketed = (Frame, Ticket);
+pub(super) type Ticketed = (Frame, Ticket);
 
 /// An object whose chunks may still be under way.
 struct OpenObject {
@@ -91,7 +90,7 @@ enum Sighting {
     Again,
 }
 
-struct Shared {
+pub(super) struct Shared {
     known: Mutex<Known>,
     /// What reads chunks again.
     fetcher: Option<Fetcher>,
@@ -99,12 +98,15 @@ struct Shared {
     stored: Mutex<StoredBytes>,
     /// The first thing that went wrong, until somebody was told.
     failure: Mutex<Option<WriteError>>,
-    failed: AtomicBool,
+    pub(super) failed: AtomicBool,
     /// Buffers to use again.
     spare: Mutex<Vec<Buffer>>,
     spare_frames: Mutex<Vec<Vec<u8>>>,
     room: Arc<Room>,
-    pace: Mutex<Pace>,
+    /// Of each thread that writes packs.
+    pub(super) pace: Mutex<Pace>,
+    /// How many those are.
+    pub(super) packers: AtomicUsize,
 }
 
 impl ChunkWriter {
@@ -130,10 +132,10 @@ impl ChunkWriter {
             spare_frames: Mutex::default(),
             room: Room::new(most),
             pace: Mutex::default(),
+            packers: AtomicUsize::new(1),
         });
         let (chunks, chunk_queue) = sync_channel(threads);
         let (frames, frame_queue) = sync_channel(threads);
-        let (packs, pack_queue) = sync_channel(0);
         let chunk_queue = Arc::new(Mutex::new(chunk_queue));
         let compress = options.compress;
         let hashers = (0..threads).map(|_| {
@@ -141,15 +143,9 @@ impl ChunkWriter {
             std::thread::spawn(move || hash(&shared, (&queue, threads), &frames, Encoder::new(compress)))
         });
         let hashers = hashers.collect();
-        let packer = {
-            let (shared, store, pack_len) = (shared.clone(), store.clone(), options.pack_len.min(3 << 30));
-            std::thread::spawn(move || write_packs(&shared, &frame_queue, &packs, &store, image, pack_len))
-        };
-        let sealer = {
-            let shared = shared.clone();
-            std::thread::spawn(move || seal_packs(&shared, &pack_queue))
-        };
-        Ok(Self { image, shared, threads: Some(Threads { chunks, hashers, packer, sealer }) })
+        let packing =
+            Packing::begin(shared.clone(), frame_queue, store, image, options.pack_len.min(3 << 30));
+        Ok(Self { image, shared, threads: Some(Threads { chunks, hashers, packing }) })
     }
 
     /// Begins an object. Its chunks may still be under way when it is finished; [`ChunkWriter::finish`] waits for all.
@@ -270,8 +266,7 @@ impl Threads {
         for hasher in self.hashers {
             join(hasher);
         }
-        join(self.packer);
-        join(self.sealer)
+        self.packing.join()
     }
 }
 
@@ -297,7 +292,7 @@ impl Buffer {
         self.filled = self.bytes.len().min(self.filled + len);
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         self.bytes.split_at(self.filled).0
     }
 }
@@ -340,7 +335,7 @@ impl Known {
 }
 
 impl Shared {
-    fn fail(&self, error: WriteError) {
+    pub(super) fn fail(&self, error: WriteError) {
         let mut failure = lock(&self.failure);
         if !self.failed.swap(true, Ordering::AcqRel) {
             *failure = Some(error);
@@ -384,7 +379,7 @@ impl Shared {
         lock(&self.objects).get(number).is_some_and(|object| object.kind.is_none())
     }
 
-    fn recycle(&self, mut buffer: Buffer) {
+    pub(super) fn recycle(&self, mut buffer: Buffer) {
         buffer.filled = 0;
         let room = self.room.free();
         let mut spare = lock(&self.spare);
@@ -393,7 +388,7 @@ impl Shared {
         }
     }
 
-    fn recycle_frame(&self, frame: Vec<u8>) {
+    pub(super) fn recycle_frame(&self, frame: Vec<u8>) {
         let room = self.room.free();
         let mut spare = lock(&self.spare_frames);
         if spare.len() <= room {
@@ -430,7 +425,8 @@ fn hash(
         let next = lock(queue).recv();
         let Ok(Chunk { object, extent, plain, ticket }) = next else { return };
         // All of them share the store.
-        encoder.pace(lock(&shared.pace).ns() * threads as f64);
+        let packers = shared.packers.load(Ordering::Relaxed);
+        encoder.pace(lock(&shared.pace).ns() * threads as f64 / packers as f64);
         // After a failure the queue is still emptied, so that nobody waits for room in it.
         if shared.failed.load(Ordering::Acquire) {
             shared.recycle(plain);
@@ -443,7 +439,7 @@ fn hash(
                         *place = Some(done);
                     }
                 });
-                // The packer ends only after all of these threads.
+                // Who writes packs ends only after all of these threads.
                 if let Some(frame) = frame {
                     let _ = frames.send((frame, ticket));
                 }
@@ -496,79 +492,12 @@ fn hash_one(
     Ok((extent, Some(frame)))
 }
 
-/// The thread that writes packs.
-fn write_packs(
-    shared: &Shared,
-    queue: &Receiver<Ticketed>,
-    packs: &SyncSender<OpenPack>,
-    store: &Store,
-    image: ImageId,
-    pack_len: u64,
-) {
-    let mut open: Option<OpenPack> = None;
-    for (frame, _ticket) in queue {
-        let begun = Instant::now();
-        let bytes = match &frame {
-            Frame::Plain(entry, _) | Frame::Compressed(entry, _) => entry.frame_len,
-        };
-        let written = match &frame {
-            _ if shared.failed.load(Ordering::Acquire) => Ok(()),
-            Frame::Plain(entry, plain) => append(&mut open, store, image, *entry, plain.bytes()),
-            Frame::Compressed(entry, frame) => append(&mut open, store, image, *entry, frame),
-        };
-        lock(&shared.pace).add(bytes.into(), begun.elapsed());
-        match frame {
-            Frame::Plain(_, plain) => shared.recycle(plain),
-            Frame::Compressed(_, frame) => shared.recycle_frame(frame),
-        }
-        if let Err(error) = written {
-            shared.fail(error);
-        }
-        if let Some(full) = open.take_if(|pack| pack.is_full(pack_len)) {
-            // The sealer ends only after this thread.
-            let _ = packs.send(full);
-        }
-    }
-    if let Some(last) = open {
-        let _ = packs.send(last);
-    }
-}
-
-fn append(
-    open: &mut Option<OpenPack>,
-    store: &Store,
-    image: ImageId,
-    entry: Entry,
-    frame: &[u8],
-) -> Result<(), WriteError> {
-    let pack = match open {
-        Some(pack) => pack,
-        none => none.insert(OpenPack::create(store, image)?),
-    };
-    pack.append(entry, frame)
-}
-
-/// The thread that makes packs durable while the next one is being written.
-fn seal_packs(shared: &Shared, queue: &Receiver<OpenPack>) -> Vec<PackIndex> {
-    let mut sealed = Vec::new();
-    for pack in queue {
-        if shared.failed.load(Ordering::Acquire) {
-            continue;
-        }
-        match pack.seal() {
-            Ok(pack) => sealed.push(pack),
-            Err(error) => shared.fail(error),
-        }
-    }
-    sealed
-}
-
 /// Locks; what a panicking thread left behind is whole, since every change is one step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for a thread; its panic, a bug, goes on here.
-fn join<T>(thread: JoinHandle<T>) -> T {
+pub(super) fn join<T>(thread: JoinHandle<T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
