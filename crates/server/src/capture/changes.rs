@@ -51,6 +51,33 @@ impl Span {
     pub(super) fn all(bytes: u64) -> Vec<Self> {
         vec![Self::Read { offset: 0, bytes }]
     }
+
+    /// Its bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Known(extent) => extent.len(),
+            Self::Read { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Takes away what comes after so many bytes that are read.
+    pub(super) fn split_off(spans: &mut Vec<Self>, mut reads: u64) -> Vec<Self> {
+        let mut rest = Vec::new();
+        for (number, span) in spans.iter_mut().enumerate() {
+            let Self::Read { offset, bytes } = span else { continue };
+            if let Some(left) = reads.checked_sub(*bytes) {
+                reads = left;
+                continue;
+            }
+            rest.push(Self::Read { offset: *offset + reads, bytes: *bytes - reads });
+            *bytes = reads;
+            let kept = number + usize::from(reads > 0);
+            rest.extend(spans.drain(number + 1..));
+            spans.truncate(kept);
+            break;
+        }
+        rest
+    }
 }
 
 /// An object of device memory, chunk by chunk.
@@ -307,6 +334,24 @@ mod tests {
         let live = vec![range(0, 2 * CHUNK + 512), range(2 * CHUNK + 1024, bytes - 2 * CHUNK - 1024)];
         let chunks = hashes.iter().enumerate().map(extent).collect();
         (bytes, hashes, Chunks { live, chunks })
+    }
+
+    #[test]
+    fn what_has_no_room_is_the_end() {
+        let zeros = Span::Known(Extent::Zero { len: CHUNK });
+        let read = |offset, bytes| Span::Read { offset, bytes };
+        let all = [read(0, 2 * CHUNK), zeros, read(3 * CHUNK, 2 * CHUNK), zeros];
+        for (reads, front, rest) in [
+            (4, &all[..], &[][..]),
+            (3, &[all[0], zeros, read(3 * CHUNK, CHUNK)], &[read(4 * CHUNK, CHUNK), zeros]),
+            (2, &[all[0], zeros], &[all[2], zeros]),
+            (1, &[read(0, CHUNK)], &[read(CHUNK, CHUNK), zeros, all[2], zeros]),
+            (0, &[], &all),
+        ] {
+            let mut spans = all.to_vec();
+            assert_eq!(Span::split_off(&mut spans, reads * CHUNK), rest, "{reads}");
+            assert_eq!(spans, front, "{reads}");
+        }
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl Drop for OnDevices {
     }
 }
 
-/// An object of which the bytes are in a copy.
+/// An object, or the first part of one, of which the bytes are in copies.
 struct Copied {
     kind: ObjectKind,
     range: Range,
@@ -211,22 +211,33 @@ struct Copies<'a> {
     at_once: Vec<Item<'a>>,
 }
 
-/// Something that becomes an object.
+/// Something that becomes an object, or what is left of it.
 struct Item<'a> {
     ctx: Arc<Context>,
     kind: ObjectKind,
     source: Source<'a>,
     live: Option<Vec<Range>>,
+    /// From which byte on.
+    at: u64,
     spans: Vec<Span>,
 }
 
 impl<'a> Item<'a> {
     fn new(ctx: Arc<Context>, kind: ObjectKind, source: Source<'a>, live: Option<Vec<Range>>) -> Self {
-        Self { ctx, kind, source, live, spans: Span::all(source.bytes()) }
+        Self { ctx, kind, source, live, at: 0, spans: Span::all(source.bytes()) }
     }
 
     fn planned(&self) -> Planned {
         Planned { device: self.ctx.device(), bytes: self.reads().map(|(_, bytes)| bytes).sum() }
+    }
+
+    /// Takes away what comes after so many bytes that are read, where a chunk begins.
+    fn split_off(&mut self, reads: u64) -> Self {
+        let rest = Span::split_off(&mut self.spans, reads);
+        let at = self.at + self.spans.iter().map(Span::bytes).sum::<u64>();
+        let Self { ctx, kind, source, live, .. } = &*self;
+        let (ctx, kind, live) = (Arc::clone(ctx), kind.clone(), live.clone());
+        Self { ctx, kind, source: *source, live, at, spans: rest }
     }
 
     /// What is to be read: from which byte on, and how many.
@@ -294,8 +305,7 @@ impl Session {
         for item in &at_once {
             let reader = readers.of(&item.ctx)?;
             write(
-                writer,
-                &item.kind,
+                writer.part(item.kind.clone(), item.at),
                 (item.range(), item.live.as_deref()),
                 &item.spans,
                 &mut |object, offset, bytes, clear| {
@@ -340,11 +350,14 @@ impl Session {
         let mut copies =
             Copies { copied: Vec::new(), on_devices, kept: Kept::default(), at_once: Vec::new() };
         let mut under_way = UnderWay::on(&**backend);
-        for (item, parts) in items.into_iter().zip(planned) {
-            let Some(parts) = parts else {
-                copies.at_once.push(item);
-                continue;
-            };
+        for (mut item, parts) in items.into_iter().zip(planned) {
+            let placed = parts.iter().map(|(bytes, _)| bytes).sum();
+            if placed < item.planned().bytes {
+                copies.at_once.push(item.split_off(placed));
+                if item.spans.is_empty() {
+                    continue;
+                }
+            }
             let device = item.ctx.device();
             under_way.in_context(&item.ctx);
             for (first, bytes, place) in pair(item.reads(), &parts) {
@@ -426,8 +439,7 @@ impl Taken {
         for copied in &self.copied {
             let mut before = 0;
             write(
-                writer,
-                &copied.kind,
+                writer.object(copied.kind.clone()),
                 (copied.range, copied.live.as_deref()),
                 &copied.spans,
                 &mut |object, offset, bytes, clear| {
@@ -471,10 +483,9 @@ impl Taken {
 type Fill<'a> =
     dyn FnMut(&mut ObjectWriter<'_>, u64, u64, &dyn Fn(u64, &mut [u8])) -> Result<(), WriteError> + 'a;
 
-/// Writes an object: what of it is to be read as `fill` does; what is not live as zeros.
+/// Writes an object, or a part of one: what of it is to be read as `fill` does; what is not live as zeros.
 fn write(
-    writer: &ChunkWriter,
-    kind: &ObjectKind,
+    mut object: ObjectWriter<'_>,
     (range, live): (Range, Option<&[Range]>),
     spans: &[Span],
     fill: &mut Fill<'_>,
@@ -485,7 +496,6 @@ fn write(
             clear_dead(Range { base: range.base + offset, bytes }, live, room);
         }
     };
-    let mut object = writer.object(kind.clone());
     for span in spans {
         match *span {
             Span::Known(extent) => object.known(extent)?,

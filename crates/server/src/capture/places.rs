@@ -18,8 +18,8 @@ use wire::CuError;
 const ALIGNMENT: u64 = 512;
 /// The host's memory is had in slices: while the device library registers one, whatever else the application asks of it waits.
 const SLICE: u64 = 32 << 20;
-/// The most of the host's memory that a session's copies take. It is had in some ten seconds, in which processes that begin or end wait.
-const HOST_MOST: u64 = 36 << 30;
+/// The most of the host's memory that a session's copies take. It is had in some twenty seconds, in which processes that begin or end wait.
+const HOST_MOST: u64 = 72 << 30;
 /// For how many times as long the application's calls then have no such neighbour.
 const PAUSE: u32 = 3;
 
@@ -112,13 +112,9 @@ impl Room {
     }
 }
 
-/// Places all, each on its device as far as what is before it leaves room in that device's budget, the rest in the host's memory. `None` for what
-/// does not find room for all of it: it goes into the store, at once.
-pub(super) fn places(
-    planned: &[Planned],
-    budgets: &BTreeMap<usize, u64>,
-    slices: &[u64],
-) -> Vec<Option<Vec<Part>>> {
+/// Places all, each on its device as far as what is before it leaves room in that device's budget, then in the host's memory. What of it finds no
+/// room, whole chunks at its end, is in no part: it goes into the store, at once.
+pub(super) fn places(planned: &[Planned], budgets: &BTreeMap<usize, u64>, slices: &[u64]) -> Vec<Vec<Part>> {
     let mut devices: BTreeMap<usize, Room> =
         budgets.iter().map(|(device, bytes)| (*device, Room::new(*bytes))).collect();
     let mut slices: Vec<Room> = slices.iter().map(|bytes| Room::new(*bytes)).collect();
@@ -126,9 +122,7 @@ pub(super) fn places(
         let (mut parts, mut left) = (Vec::new(), each.bytes);
         let on_device = devices.get_mut(&each.device).into_iter().map(|room| (None, room));
         let on_host = slices.iter_mut().enumerate().map(|(slice, room)| (Some(slice), room));
-        let mut rooms: Vec<_> = on_device.chain(on_host).collect();
-        let before: Vec<u64> = rooms.iter().map(|(_, room)| room.end).collect();
-        for (slice, room) in &mut rooms {
+        for (slice, room) in on_device.chain(on_host) {
             if let Some((begin, bytes)) = room.take(left) {
                 parts.push((bytes, slice.map_or(Place::Device(begin), |slice| Place::Host(slice, begin))));
                 left -= bytes;
@@ -137,11 +131,7 @@ pub(super) fn places(
                 break;
             }
         }
-        if left > 0 {
-            rooms.iter_mut().zip(before).for_each(|((_, room), end)| room.end = end);
-            return None;
-        }
-        Some(parts)
+        parts
     };
     planned.iter().map(place).collect()
 }
@@ -203,14 +193,10 @@ impl Session {
     }
 
     /// Makes the blocks for what is placed on devices; `Err` with a device that has no room for its.
-    pub(super) fn make_copies(
-        &self,
-        planned: &[Option<Vec<Part>>],
-        items: &[Item<'_>],
-    ) -> Result<OnDevices, usize> {
+    pub(super) fn make_copies(&self, planned: &[Vec<Part>], items: &[Item<'_>]) -> Result<OnDevices, usize> {
         let mut ends: BTreeMap<usize, (u64, &Item<'_>)> = BTreeMap::new();
         for (parts, item) in planned.iter().zip(items) {
-            for (bytes, place) in parts.iter().flatten() {
+            for (bytes, place) in parts {
                 if let Place::Device(offset) = place {
                     ends.insert(item.ctx.device(), (offset + bytes, item));
                 }
@@ -287,7 +273,7 @@ mod tests {
         let planned = planned.map(|(device, bytes)| Planned { device, bytes });
         let budgets = BTreeMap::from([(0, 2048), (1, 100)]);
         let found = places(&planned, &budgets, &[700, 600]);
-        let whole = |bytes, place| Some(vec![(bytes, place)]);
+        let whole = |bytes, place| vec![(bytes, place)];
         assert_eq!(
             found,
             [
@@ -295,10 +281,10 @@ mod tests {
                 whole(600, Place::Device(1024)),
                 whole(300, Place::Host(0, 0)),
                 whole(480, Place::Host(1, 0)),
-                None
+                vec![]
             ]
         );
-        assert_eq!(places(&planned[..1], &BTreeMap::new(), &[]), [None]);
+        assert_eq!(places(&planned[..1], &BTreeMap::new(), &[]), [[]]);
     }
 
     #[test]
@@ -312,7 +298,9 @@ mod tests {
             (CHUNK + 7, Place::Host(1, 0)),
         ];
         let second = vec![(2 * CHUNK, Place::Host(1, CHUNK + 512)), (CHUNK, Place::Host(2, 0))];
-        assert_eq!(found[..3], [Some(first), Some(second), None]);
-        assert_eq!(found[3], None, "a chunk that has not even found room for itself");
+        assert_eq!(found, [first, second, vec![], vec![]]);
+        let planned = [Planned { device: 0, bytes: 9 * CHUNK }];
+        let most = [(2 * CHUNK, Place::Device(0)), (CHUNK, Place::Host(0, 0))];
+        assert_eq!(places(&planned, &budgets, &[CHUNK + 900]), [most], "the rest is written at once");
     }
 }

@@ -52,11 +52,12 @@ fn what_happens_behind_the_cut_is_in_no_image() {
     let bytes = 12 * MIB;
     let on_host = Kept { on_host: bytes, ..Kept::default() };
     let written = Kept { written: bytes, ..Kept::default() };
+    let mixed = Kept { on_device: 2 * MIB, on_host: 4 * MIB, written: 6 * MIB, unchanged: 0 };
     for (memory, budget, expected) in [
         (roomy, Some(ANYWHERE), Kept { on_device: bytes, ..Kept::default() }),
         (tight, Some(ANYWHERE), Kept { on_device: 2 * MIB, on_host: bytes - 2 * MIB, ..Kept::default() }),
         (roomy, Some(CopyBudget { on_devices: false, ..ANYWHERE }), on_host),
-        (tight, Some(CopyBudget { on_host: 4 * MIB, ..ANYWHERE }), written),
+        (tight, Some(CopyBudget { on_host: 4 * MIB, ..ANYWHERE }), mixed),
         (roomy, None, written),
     ] {
         let (app, mut thread) = App::with_memory(memory);

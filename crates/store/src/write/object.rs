@@ -13,7 +13,7 @@ use super::pipeline::Buffer;
 use crate::WriteError;
 use crate::error::describe;
 
-/// Takes the bytes of one object, in order. Must be [finished](ObjectWriter::finish): dropped before, it makes the whole writer fail, so
+/// Takes the bytes of one object, or a part of one, in order. Must be [finished](ObjectWriter::finish): dropped before, it makes the whole writer fail, so
 /// that half an object is never published.
 ///
 /// Chunks are hashed and written behind the caller's back. What goes wrong there is returned by the next function that is called of any of the
@@ -30,15 +30,15 @@ pub struct ObjectWriter<'a> {
 }
 
 impl<'a> ObjectWriter<'a> {
-    pub(super) fn new(writer: &'a ChunkWriter, kind: ObjectKind) -> Self {
+    pub(super) fn new(writer: &'a ChunkWriter, kind: ObjectKind, at: u64) -> Self {
         let what = describe(&kind);
-        let number = writer.begin_object(Some(kind));
+        let number = writer.begin_object(Some(kind), at);
         Self { writer, number, what, buffer: None, position: 0, finished: false }
     }
 
     /// Of nothing: only its chunks are kept.
     pub(super) fn ahead(writer: &'a ChunkWriter) -> Self {
-        let (what, number) = ("a file that is written ahead".to_owned(), writer.begin_object(None));
+        let (what, number) = ("a file that is written ahead".to_owned(), writer.begin_object(None, 0));
         Self { writer, number, what, buffer: None, position: 0, finished: false }
     }
 

@@ -1,7 +1,7 @@
 //! The writer's threads: several that hash and compress, a few that write packs, one that makes them durable. Between them are
 //! bounded queues: the slowest sets the pace, and memory stays within a few chunks per thread.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -64,6 +64,8 @@ pub(super) type Ticketed = (Frame, Ticket);
 struct OpenObject {
     /// None of what is only written ahead.
     kind: Option<ObjectKind>,
+    /// From which byte of the object on.
+    at: u64,
     extents: Vec<Option<Extent>>,
 }
 
@@ -151,7 +153,13 @@ impl ChunkWriter {
     /// Begins an object. Its chunks may still be under way when it is finished; [`ChunkWriter::finish`] waits for all.
     #[must_use = "an object that is dropped unfinished makes the writer fail"]
     pub fn object(&self, kind: ObjectKind) -> ObjectWriter<'_> {
-        ObjectWriter::new(self, kind)
+        ObjectWriter::new(self, kind, 0)
+    }
+
+    /// Begins a part of an object, from byte `at` of it on, where a chunk begins: what is in parts becomes one object, in whatever order they are written.
+    #[must_use = "an object that is dropped unfinished makes the writer fail"]
+    pub fn part(&self, kind: ObjectKind, at: u64) -> ObjectWriter<'_> {
+        ObjectWriter::new(self, kind, at)
     }
 
     /// Writes a whole object from memory.
@@ -197,16 +205,15 @@ impl ChunkWriter {
         let packs = self.threads.take().map(Threads::join).unwrap_or_default();
         self.shared.check()?;
         let objects = std::mem::take(&mut *lock(&self.shared.objects));
-        let objects = objects.into_iter().filter(|object| object.kind.is_some());
-        let objects = objects.map(OpenObject::close).collect::<Option<_>>().ok_or(WriteError::Stopped)?;
+        let objects = whole(objects).ok_or(WriteError::Stopped)?;
         let stored = *lock(&self.shared.stored);
         Ok(Receipt { image: self.image, packs, objects, stored })
     }
 
     /// Without a kind, its chunks are written ahead.
-    pub(super) fn begin_object(&self, kind: Option<ObjectKind>) -> usize {
+    pub(super) fn begin_object(&self, kind: Option<ObjectKind>, at: u64) -> usize {
         let mut objects = lock(&self.shared.objects);
-        objects.push(OpenObject { kind, extents: Vec::new() });
+        objects.push(OpenObject { kind, at, extents: Vec::new() });
         objects.len() - 1
     }
 
@@ -303,18 +310,34 @@ impl fmt::Debug for Buffer {
     }
 }
 
-impl OpenObject {
-    /// The object, if all its chunks have arrived.
-    fn close(self) -> Option<Object> {
-        let mut extents: Vec<Extent> = Vec::with_capacity(self.extents.len());
-        for extent in self.extents {
-            match (extent?, extents.last_mut()) {
+/// The objects of what was written, if all chunks have arrived and their parts are all there.
+fn whole(mut parts: Vec<OpenObject>) -> Option<Vec<Object>> {
+    parts.retain(|part| part.kind.is_some());
+    // Those that begin objects first.
+    parts.sort_by_key(|part| part.at);
+    let mut objects: Vec<Object> = Vec::new();
+    let mut of_kind: HashMap<ObjectKind, (usize, u64)> = HashMap::new();
+    for OpenObject { kind, at, extents } in parts {
+        let kind = kind?;
+        if at == 0 {
+            of_kind.insert(kind.clone(), (objects.len(), 0));
+            objects.push(Object { kind: kind.clone(), extents: Vec::new() });
+        }
+        let (number, len) = of_kind.get_mut(&kind)?;
+        if at != *len {
+            return None;
+        }
+        let all = &mut objects.get_mut(*number)?.extents;
+        for extent in extents {
+            let extent = extent?;
+            *len += extent.len();
+            match (extent, all.last_mut()) {
                 (Extent::Zero { len }, Some(Extent::Zero { len: run })) => *run += len,
-                (extent, _) => extents.push(extent),
+                (extent, _) => all.push(extent),
             }
         }
-        Some(Object { kind: self.kind?, extents })
     }
+    Some(objects)
 }
 
 impl Known {
