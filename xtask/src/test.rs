@@ -35,7 +35,10 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
     let kit = kit::build(workspace)?;
     step("tests");
     let mut tests = nextest(workspace)?;
-    tests.args(["run", "--locked", "--workspace", "--no-fail-fast"]);
+    // Jobs that are checkpointed wait more than they compute.
+    let side_by_side = std::thread::available_parallelism()?.get() + 2;
+    tests.args(["run", "--locked", "--workspace", "--no-fail-fast", "--test-threads"]);
+    tests.arg(side_by_side.to_string());
     run(tests.env("DORMOUSE_KIT", kit))?;
 
     step("the fuzz targets compile");

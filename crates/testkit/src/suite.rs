@@ -17,7 +17,7 @@ use crate::scenario::{Case, Scenario};
 use crate::seed::Seed;
 
 /// Rounds of each scenario in CI.
-pub const CI_ROUNDS: u32 = 3;
+pub const CI_ROUNDS: u32 = 2;
 /// Rounds of each scenario in a soak.
 pub const SOAK_ROUNDS: u32 = 20;
 
