@@ -141,10 +141,28 @@ fn plans_and_profiles_that_make_no_sense() {
         (&["--plan", "no.plan", "--every", "2s"], 2, "cannot be used with"),
         (&["--mtbf-gpu", "2h"], 2, "--mtbf-cpu"),
         (&["--every", "2s", "--mtbf-gpu", "2h", "--mtbf-cpu", "2h"], 2, "cannot be used with"),
+        (&["--mtbf-gpu", "2s", "--mtbf-cpu", "2s"], 125, "more often than each second"),
+        (&["--mtbf-gpu", "2h", "--mtbf-cpu", "2h", "--offset", "1h"], 125, "--offset is longer"),
         (&["--profile", "nowhere/x.profile"], 125, "cannot write a profile"),
     ] {
         let output = stage.place().dormouse("run").args(flags).args(["--", "true"]).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(code) && stderr.contains(said), "{flags:?}: {stderr}");
     }
+    let profile = stage.place().cwd().join("nothing.profile");
+    let output =
+        stage.place().dormouse("run").arg("--profile").arg(&profile).args(["--", "true"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.contains("no process of the job has used CUDA"), "{stderr}");
+}
+
+#[test]
+fn a_plan_of_another_program_is_noticed() {
+    let planned = Planned::new("another", 0.3);
+    // Longer than twice the interval of the plan.
+    let args = ["700", "40"];
+    let run = planned.stage.command_with(&planned.flags(), "vector_loop", &args);
+    let ended = Job::start(run).unwrap().finish().unwrap();
+    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("is it a plan of another program"), "{}", ended.stderr);
 }

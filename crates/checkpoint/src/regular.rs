@@ -90,7 +90,7 @@ impl Supervisor {
         let (mut begun, longest) = (Instant::now(), regularly.when.longest());
         let is_steered = regularly.when.course().is_some();
         let is_planned = matches!(regularly.when, When::Plan { .. });
-        let mut pause = Duration::ZERO;
+        let (mut pause, mut warned) = (Duration::ZERO, false);
         loop {
             // Those whose time has passed meanwhile are not made up for.
             let rest = longest.saturating_sub(begun.elapsed());
@@ -102,6 +102,11 @@ impl Supervisor {
                 if is_steered { steer::approach(&self.sessions, begun + longest, is_planned) } else { None };
             if is_steered && moment.is_none() && begun.elapsed() < longest {
                 continue;
+            }
+            if moment.as_ref().is_some_and(Moment::is_strange) && !std::mem::replace(&mut warned, true) {
+                tracing::warn!(
+                    "the program has come to nothing that its plan names: is it a plan of another program? It is checkpointed each {longest:?}"
+                );
             }
             let taken;
             (begun, taken) = self.checkpoint_now(moment, regularly.keep_last);

@@ -542,6 +542,10 @@ impl Sessions {
     }
 
     fn end(&self) {
+        let is_recorded = self.watching.get().is_some_and(|watching| watching.profile.is_some());
+        if is_recorded && self.next.load(Ordering::Acquire) == 1 {
+            tracing::warn!("there is no profile: no process of the job has used CUDA");
+        }
         self.ended.store(true, Ordering::Release);
         self.all().iter().for_each(|session| self.finish(session));
     }

@@ -47,11 +47,18 @@ pub struct Moment {
     session: u32,
     /// No later than that.
     until: Instant,
+    /// Whether nothing yet that the program did is in its plan.
+    strange: bool,
     /// When it was there.
     reached: OnceLock<Instant>,
 }
 
 impl Moment {
+    /// Whether nothing yet that the program did is in its plan.
+    pub(crate) fn is_strange(&self) -> bool {
+        self.strange
+    }
+
     /// When it was there, if it has been.
     pub(crate) fn reached(&self) -> Option<Instant> {
         self.reached.get().copied()
@@ -71,6 +78,7 @@ pub(crate) fn approach(sessions: &Sessions, limit: Instant, is_planned: bool) ->
     let now = Instant::now();
     (approach.near || now >= limit).then(|| Moment {
         session,
+        strange: approach.strange,
         until: if is_planned { limit.min(now + PATIENCE) } else { limit },
         reached: OnceLock::new(),
     })

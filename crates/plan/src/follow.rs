@@ -207,6 +207,12 @@ impl Follower {
         }
     }
 
+    /// Whether the program has come to any place of a sort that the plan names.
+    #[must_use]
+    pub fn is_recognised(&self) -> bool {
+        self.counts.values().any(|count| *count > 0)
+    }
+
     /// The checkpoint with this number has been taken or given up, and all before it.
     pub fn done(&mut self, number: usize) {
         self.next = self.next.max(number.saturating_add(1)).min(self.checkpoints);

@@ -447,9 +447,9 @@ impl Server {
             let recorder = Recorder::begin(file.as_path().to_owned());
             recorder.map(|recorder| watch.record(recorder)).map_err(|error| format!("no profile: {error}"))
         });
-        let steered = begun.and_then(|()| course.map_or(Ok(()), |course| steer(watch, course, passed)));
+        let steered = course.map_or(Ok(()), |course| steer(watch, course, passed));
         self.session.tell_watch();
-        if let Err(problem) = steered {
+        for problem in [begun, steered].into_iter().filter_map(Result::err) {
             tracing::warn!("session {}: {problem}", self.number);
         }
         Answer::Done

@@ -47,7 +47,7 @@ impl Regularly {
     /// What the supervisor is to do.
     ///
     /// # Errors
-    /// When a plan cannot be read, or not be acted on.
+    /// When a plan cannot be read, or not be acted on; when times make no sense.
     pub fn wanted(&self) -> Result<Option<checkpoint::Regularly>, checkpoint::Failure> {
         let when = match (self.every, &self.plan, self.mtbf_gpu.zip(self.mtbf_cpu)) {
             (Some(every), ..) => When::Every(every),
@@ -55,7 +55,18 @@ impl Regularly {
             (None, None, Some((gpu, cpu))) => {
                 let every = gpu.half_in_series(cpu);
                 let offset = self.offset.map_or(every.0 / 8, |offset| offset.0);
-                When::Online { every: Duration::from_nanos(every.0), offset: Duration::from_nanos(offset) }
+                let [every, offset] = [every.0, offset].map(Duration::from_nanos);
+                if every < Duration::from_secs(1) || offset > every {
+                    let problem = if offset > every {
+                        "--offset is longer than the time from one to the next: say less"
+                    } else {
+                        "more often than each second: say longer times between failures"
+                    };
+                    let message =
+                        format!("checkpoints each {every:?}, half the mean time between failures: {problem}");
+                    return Err(checkpoint::Failure::new(checkpoint::Kind::Usage, message));
+                }
+                When::Online { every, offset }
             }
             (None, None, None) => return Ok(None),
         };

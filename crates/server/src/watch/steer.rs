@@ -42,6 +42,8 @@ pub struct Approach {
     pub boundaries: u64,
     /// Whether one had better get ready for it.
     pub near: bool,
+    /// Whether nothing yet that the program did is in its plan.
+    pub strange: bool,
 }
 
 enum Pilot {
@@ -163,11 +165,11 @@ impl Steering {
         let now = self.now();
         let mut state = self.state();
         state.asked = Some(Instant::now());
-        let near = match &state.pilot {
-            Pilot::Plan(_) => state.near,
-            Pilot::Online(scheduler) => state.near || scheduler.ends_within(now, AHEAD),
+        let (near, strange) = match &state.pilot {
+            Pilot::Plan(follower) => (state.near, !follower.is_recognised()),
+            Pilot::Online(scheduler) => (state.near || scheduler.ends_within(now, AHEAD), false),
         };
-        Approach { boundaries: state.boundaries, near }
+        Approach { boundaries: state.boundaries, near, strange }
     }
 
     /// Waits until the program has come to its boundary, no longer than that; whether it has.
