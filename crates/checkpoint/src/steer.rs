@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// How often one looks how near the next boundary is.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
-/// A planned boundary that was near and is not there after so long is not waited for.
+/// A planned boundary that was near and is not there after so long, or twice as long as in the profile, is not waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether something is in the way.
 const TURN: Duration = Duration::from_millis(200);
@@ -79,9 +79,13 @@ pub(crate) fn approach(sessions: &Sessions, limit: Instant, is_planned: bool) ->
     (approach.near || now >= limit).then(|| Moment {
         session,
         strange: approach.strange,
-        until: if is_planned { limit.min(now + PATIENCE) } else { limit },
+        until: if is_planned { limit.min(now + patience(approach.lead_ms)) } else { limit },
         reached: OnceLock::new(),
     })
+}
+
+fn patience(lead_ms: u64) -> Duration {
+    PATIENCE.max(Duration::from_millis(lead_ms.saturating_mul(2)))
 }
 
 /// Waits until the moment is there; false when something is in the way before.

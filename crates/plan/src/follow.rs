@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::model::NamesHash;
-use crate::planfile::{Part, PartPlan, Plan};
+use crate::planfile::{Checkpoint, Part, PartPlan, Plan};
 use crate::units::Nanos;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -126,7 +126,8 @@ pub struct Follower {
     counts: HashMap<u64, u64>,
     /// By sort and occurrence.
     places: HashMap<(u64, u64), Seen>,
-    checkpoints: usize,
+    /// How long it is to each checkpoint from where it is near.
+    leads: Vec<Nanos>,
     next: usize,
     longest: Nanos,
 }
@@ -156,13 +157,13 @@ impl Follower {
             window: Window::default(),
             counts,
             places,
-            checkpoints: part.checkpoints.len(),
+            leads: part.checkpoints.iter().map(lead).collect(),
             next: 0,
             longest,
         };
         if let Some(passed) = passed {
             follower.window = passed.window;
-            follower.next = passed.next.min(follower.checkpoints);
+            follower.next = passed.next.min(follower.leads.len());
             for (names, count) in passed.counts {
                 // A plan may be another than the one by which the image was taken.
                 if let Some(known) = follower.counts.get_mut(&names) {
@@ -207,6 +208,12 @@ impl Follower {
         }
     }
 
+    /// How long it took in the profile from where this checkpoint is near to where it is.
+    #[must_use]
+    pub fn lead(&self, number: usize) -> Nanos {
+        self.leads.get(number).copied().unwrap_or_default()
+    }
+
     /// Whether the program has come to any place of a sort that the plan names.
     #[must_use]
     pub fn is_recognised(&self) -> bool {
@@ -215,7 +222,7 @@ impl Follower {
 
     /// The checkpoint with this number has been taken or given up, and all before it.
     pub fn done(&mut self, number: usize) {
-        self.next = self.next.max(number.saturating_add(1)).min(self.checkpoints);
+        self.next = self.next.max(number.saturating_add(1)).min(self.leads.len());
     }
 
     /// The number of the next checkpoint.
@@ -231,6 +238,11 @@ impl Follower {
         counts.sort_unstable();
         Passed { window: self.window.clone(), counts, next: self.next }
     }
+}
+
+fn lead(checkpoint: &Checkpoint) -> Nanos {
+    let ahead = checkpoint.ahead_ns.unwrap_or(checkpoint.at_ns);
+    Nanos(checkpoint.at_ns.0.saturating_sub(ahead.0))
 }
 
 /// A kernel's name, as [`Follower`] wants it.

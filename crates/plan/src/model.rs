@@ -272,29 +272,31 @@ impl NamesHash {
 
 /// Says what checkpoints are recognised by, and the boundaries a little before them.
 fn mark(profile: &Profile, names: &[u64], checkpoints: &mut [Checkpoint]) {
-    let mut ahead: Vec<Option<u32>> = vec![None; checkpoints.len()];
+    let mut ahead: Vec<Option<(u32, u64)>> = vec![None; checkpoints.len()];
     let (mut number, mut next) = (0, 0);
     profile.device().each(|at, _| {
         while checkpoints.get(next).is_some_and(|each| each.at_ns.0 < at.saturating_add(follow::AHEAD.0)) {
             next += 1;
         }
         if let Some(ahead) = ahead.get_mut(next) {
-            *ahead = Some(number);
+            *ahead = Some((number, at));
         }
         number += 1;
     });
     let mut after = None;
     for (ahead, checkpoint) in ahead.iter_mut().zip(checkpoints.iter()) {
-        *ahead = ahead.filter(|ahead| after.is_none_or(|after| *ahead > after));
+        *ahead = ahead.filter(|(ahead, _)| after.is_none_or(|after| *ahead > after));
         after = Some(checkpoint.boundary);
     }
-    let numbers = checkpoints.iter().map(|each| each.boundary).chain(ahead.iter().flatten().copied());
+    let numbers =
+        checkpoints.iter().map(|each| each.boundary).chain(ahead.iter().flatten().map(|(number, _)| *number));
     let numbers: Vec<u32> = numbers.collect();
     let marks =
         follow::marks(&numbers, |see| profile.device().each(|_, step| see(names[step.kernel as usize])));
     for (checkpoint, ahead) in checkpoints.iter_mut().zip(ahead) {
         checkpoint.mark = marks.get(&checkpoint.boundary).copied();
-        checkpoint.ahead = ahead.and_then(|ahead| marks.get(&ahead).copied());
+        checkpoint.ahead = ahead.and_then(|(number, _)| marks.get(&number).copied());
+        checkpoint.ahead_ns = ahead.map(|(_, at)| Nanos(at));
     }
 }
 
@@ -319,6 +321,7 @@ fn describe(
                 names_hash: None,
                 mark: None,
                 ahead: None,
+                ahead_ns: None,
                 at_ns: Nanos(at),
                 latest_ns: Nanos(latest),
                 cpu_bytes: sizes.cpu,

@@ -92,6 +92,9 @@ pub struct Checkpoint {
     /// The boundary at which to get ready, if there is one between the last checkpoint and this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<Mark>,
+    /// When that was in the profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead_ns: Option<Nanos>,
     /// When it was in the profile.
     pub at_ns: Nanos,
     /// When it is to be taken wherever the program is.

@@ -80,6 +80,9 @@ fn one_gets_ready_before() {
     let names = program(40);
     let plan = planned(&profile(&names));
     let mut follower = Follower::new(&plan, None).unwrap();
+    let leads = (0..boundaries(&plan).len()).map(|number| follower.lead(number));
+    assert!(leads.eq(boundaries(&plan).iter().map(|_| Nanos(SECOND))), "ten kernels");
+    assert!(!follower.is_recognised());
     let near = |each: &&str| {
         let seen = follower.at(name(each));
         follower.pass(name(each));

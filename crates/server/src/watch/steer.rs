@@ -42,6 +42,8 @@ pub struct Approach {
     pub boundaries: u64,
     /// Whether one had better get ready for it.
     pub near: bool,
+    /// Of a planned one that is near, how long it took from there in the profile, ms.
+    pub lead_ms: u64,
     /// Whether nothing yet that the program did is in its plan.
     pub strange: bool,
 }
@@ -55,6 +57,7 @@ struct State {
     pilot: Pilot,
     boundaries: u64,
     near: bool,
+    lead: Nanos,
     /// When somebody asked last.
     asked: Option<Instant>,
     /// Whether somebody waits for the program to come to its boundary.
@@ -92,6 +95,7 @@ impl Steering {
             pilot,
             boundaries: 0,
             near: false,
+            lead: Nanos(0),
             asked: None,
             awaited: false,
             held: None,
@@ -109,13 +113,13 @@ impl Steering {
             return false;
         }
         let attended = state.awaited || state.asked.is_some_and(|asked| asked.elapsed() < ATTENTION);
-        let State { pilot, near, awaited, held, missed, .. } = &mut *state;
+        let State { pilot, near, lead, awaited, held, missed, .. } = &mut *state;
         match pilot {
             Pilot::Plan(follower) => match follower.at(name) {
                 Seen::Other => return false,
-                Seen::Near(_) => *near = true,
+                Seen::Near(number) => (*near, *lead) = (true, follower.lead(number)),
                 Seen::Planned(number) if attended => {
-                    (*near, *held) = (true, Some(number));
+                    (*near, *lead, *held) = (true, Nanos(0), Some(number));
                 }
                 // It is left to the time limit.
                 Seen::Planned(number) => {
@@ -169,7 +173,7 @@ impl Steering {
             Pilot::Plan(follower) => (state.near, !follower.is_recognised()),
             Pilot::Online(scheduler) => (state.near || scheduler.ends_within(now, AHEAD), false),
         };
-        Approach { boundaries: state.boundaries, near, strange }
+        Approach { boundaries: state.boundaries, near, lead_ms: state.lead.0 / 1_000_000, strange }
     }
 
     /// Waits until the program has come to its boundary, no longer than that; whether it has.
