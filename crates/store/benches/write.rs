@@ -5,8 +5,10 @@ use image::{CHUNK_SIZE, Compress, Manifest, ObjectKind, RawPath};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{Store, WriteOptions};
+use store::media::{Covered, Dir, Media};
+use store::{Secret, Store, WriteOptions};
 
 /// What the raw disk is given at a time, and how much of that is under way.
 const RAW_BLOCK: usize = 16 << 20;
@@ -31,10 +33,14 @@ fn main() {
         word.copy_from_slice(&(state ^ (state >> 29)).to_le_bytes());
     }
     let mut ways: Vec<Way<'_>> = vec![("raw".into(), Box::new(|| raw(&folder, &pool, bytes)))];
-    for (name, compress) in [("none", Compress::None), ("auto", Compress::Auto)] {
+    for (name, compress, is_encrypted) in [
+        ("--compress none", Compress::None, false),
+        ("--compress auto", Compress::Auto, false),
+        ("the same, encrypted", Compress::Auto, true),
+    ] {
         let (folder, pool) = (&folder, &pool);
-        let way = move || image(folder, pool, bytes, compress);
-        ways.push((format!("random words, --compress {name}"), Box::new(way)));
+        let way = move || image(folder, pool, bytes, (compress, is_encrypted));
+        ways.push((name.into(), Box::new(way)));
     }
     let mut rates = vec![Vec::new(); ways.len()];
     for _ in 0..turns {
@@ -42,11 +48,11 @@ fn main() {
             rates.push(bytes as f64 / way().as_nanos() as f64);
         }
     }
-    println!("{gib} GiB into {}, GB/s: median (all)", folder.display());
+    println!("{gib} GiB of random words into {}, GB/s: median (all)", folder.display());
     for ((name, _), rates) in ways.iter().zip(&mut rates) {
         rates.sort_by(f64::total_cmp);
         let all: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
-        println!("{name:32} {:5.2} ({})", rates[rates.len() / 2], all.join(" "));
+        println!("{name:20} {:5.2} ({})", rates[rates.len() / 2], all.join(" "));
     }
 }
 
@@ -79,9 +85,14 @@ fn raw(folder: &Path, pool: &[u8], bytes: u64) -> Duration {
 }
 
 /// An image in a store of its own, until it is published.
-fn image(folder: &Path, pool: &[u8], bytes: u64, compress: Compress) -> Duration {
+fn image(folder: &Path, pool: &[u8], bytes: u64, (compress, is_encrypted): (Compress, bool)) -> Duration {
     let dir = folder.join("store");
-    let store = Store::open_or_create(&dir).unwrap();
+    std::fs::create_dir(&dir).unwrap();
+    let mut media: Arc<dyn Media> = Arc::new(Dir::new(&dir));
+    if is_encrypted {
+        media = Arc::new(Covered::new(media, Secret::random().unwrap()));
+    }
+    let store = Store::open_or_create_media(media).unwrap();
     let begun = Instant::now();
     let draft = store.begin().unwrap();
     let writer = draft.writer(&WriteOptions { compress, ..WriteOptions::default() }).unwrap();
