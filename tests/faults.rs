@@ -12,10 +12,7 @@ use testkit::manifest::Managed;
 use testkit::outcome::Exit;
 use testkit::place::{After, Device, Place};
 
-use crate::{Failure, Stage, first_line};
-
-/// A body, on a device.
-pub type Body = fn(Device) -> anyhow::Result<()>;
+use crate::{Body, Failure, Stage, first_line};
 
 /// Every body, and what it is called.
 pub const ALL: &[(&str, Body)] = &[

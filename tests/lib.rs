@@ -1,6 +1,7 @@
 //! Tests of the whole: each runs programs through the `dormouse` command of a kit made by `cargo xtask kit`.
 
 pub mod faults;
+pub mod planned;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -13,6 +14,14 @@ use testkit::job::{Job, LIMIT};
 use testkit::kit::Kit;
 use testkit::place::{After, Checkpoint, Device, Place};
 use testkit::suite::job_name;
+
+/// A test of whole jobs, on a device.
+pub type Body = fn(Device) -> anyhow::Result<()>;
+
+/// Every such test that the test harness runs in CI and a bundle's check on a GPU, and what it is called.
+pub fn bodies() -> impl Iterator<Item = (&'static str, Body)> {
+    faults::ALL.iter().chain(planned::ALL).copied()
+}
 
 /// A job's place that cleans up after itself.
 #[derive(Debug)]

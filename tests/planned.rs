@@ -1,168 +1,141 @@
-//! `--profile`, `--plan` and `--mtbf-gpu`: checkpoints where a program has little memory, found by a profile of it or as it runs.
-#![allow(clippy::unwrap_used)]
+//! Checkpoints where a program has little memory, on whatever device: planned by a profile of it, and beside as many at equal distances.
 
-use dormouse_tests::{Stage, first_line};
-use serde_json::Value;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
-use testkit::job::Job;
-use testkit::outcome::Exit;
 
-/// Some seconds, in eight cycles.
-const ARGS: [&str; 2] = ["8", "64"];
+use anyhow::{Context, ensure};
+use serde_json::Value;
+use testkit::job::{Finished, Job};
+use testkit::outcome::Exit;
+use testkit::place::Device;
+
+use crate::{Body, Stage};
+
+/// Every body, and what it is called.
+pub const ALL: &[(&str, Body)] =
+    &[("a_planned_run_writes_a_third_of_an_equidistant_one", writes_less_than_equidistant)];
+
 /// How much less is written than at equidistant times.
 const LESS: f64 = 3.0;
 
-struct Planned {
-    stage: Stage,
-    plan: PathBuf,
-    stdout: Vec<u8>,
-    took: Duration,
+/// Arguments of the guest for some seconds.
+#[must_use]
+pub fn args(device: Device) -> [&'static str; 2] {
+    match device {
+        Device::Gpu => ["60", "200"],
+        _ => ["8", "64"],
+    }
+}
+
+/// A profile of the guest `multigrid`, and a plan made of it.
+#[derive(Debug)]
+pub struct Planned {
+    /// Where it was made.
+    pub stage: Stage,
+    /// The plan's file.
+    pub plan: PathBuf,
+    /// What the guest printed.
+    pub stdout: Vec<u8>,
+    /// How long it took.
+    pub took: Duration,
+    device: Device,
 }
 
 impl Planned {
     /// Profiles the guest, and plans checkpoints no further apart than such a part of the run.
-    fn new(name: &str, part: f64) -> Self {
-        let stage = Stage::new(name).unwrap();
+    ///
+    /// # Errors
+    /// Whatever went wrong.
+    pub fn new(device: Device, name: &str, part: f64) -> anyhow::Result<Self> {
+        let stage = Stage::on(device, name)?;
         let [profile, plan] =
             ["multigrid.profile", "multigrid.plan"].map(|name| stage.place().cwd().join(name));
-        let flags = ["--profile", profile.to_str().unwrap()];
-        let ended = Job::start(stage.command_with(&flags, "multigrid", &ARGS)).unwrap().finish().unwrap();
-        assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
-        let shown = json(stage.place().dormouse("profile").args(["show", "--json"]).arg(&profile));
-        let seconds = shown["ms"].as_f64().unwrap() / 1e3;
+        let flags = ["--profile".as_ref(), profile.as_os_str()];
+        let ended = finish(stage.command_with(&flags, "multigrid", &args(device)))?;
+        let shown = json(stage.place().dormouse("profile").args(["show", "--json"]).arg(&profile))?;
+        let ms = shown["ms"].as_f64().context("a profile has a length")? * part;
         let mut planning = stage.place().dormouse("plan");
         planning.arg(&profile).args(["--mtbf-gpu", "40h", "--mtbf-cpu", "40h", "--json"]);
-        planning.args(["--interval", &format!("{}ms", (seconds * 1e3 * part) as u64)]).arg("-o").arg(&plan);
-        json(&mut planning);
-        Self { plan, stdout: ended.stdout, took: ended.took, stage }
+        planning.args(["--interval", &format!("{ms:.0}ms")]).arg("-o").arg(&plan);
+        json(&mut planning)?;
+        Ok(Self { plan, stdout: ended.stdout, took: ended.took, stage, device })
     }
 
-    fn flags(&self) -> [&str; 2] {
-        ["--plan", self.plan.to_str().unwrap()]
+    /// The flags that have a run follow the plan.
+    #[must_use]
+    pub fn flags(&self) -> [&std::ffi::OsStr; 2] {
+        ["--plan".as_ref(), self.plan.as_os_str()]
+    }
+
+    /// A run that follows the plan.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        self.stage.command_with(&self.flags(), "multigrid", &args(self.device))
+    }
+
+    /// A restart of an image of it, which goes on by the plan; checks what it prints.
+    ///
+    /// # Errors
+    /// When that is not the end of what was printed before.
+    pub fn restart(&self, image: &str) -> anyhow::Result<Finished> {
+        let mut restart = self.stage.place().restart_command(image);
+        restart.args(self.flags());
+        let restarted = finish(restart)?;
+        ensure!(self.stdout.ends_with(&restarted.stdout), "image {image} goes on otherwise");
+        Ok(restarted)
     }
 }
 
-fn json(command: &mut std::process::Command) -> Value {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_str(&said).unwrap()
+/// Runs a program to its end, which has to be a good one.
+///
+/// # Errors
+/// When it is not.
+pub fn finish(command: Command) -> anyhow::Result<Finished> {
+    let ended = Job::start(command)?.finish()?;
+    ensure!(ended.exit == Exit::Code(0), "{:?}: {}", ended.exit, ended.stderr);
+    Ok(ended)
 }
 
 /// Bytes of each image of a stage, each for itself, in their order.
-fn bytes(stage: &Stage) -> Vec<f64> {
-    let listing = json(stage.place().dormouse("ls").arg("--json").arg("--store").arg(stage.place().store()));
-    let images = listing["images"].as_array().unwrap();
-    images.iter().map(|image| image["stored"]["data"].as_f64().unwrap()).collect()
+///
+/// # Errors
+/// When they cannot be listed.
+pub fn bytes(stage: &Stage) -> anyhow::Result<Vec<f64>> {
+    let listing = json(stage.place().dormouse("ls").arg("--json").arg("--store").arg(stage.place().store()))?;
+    let images = listing["images"].as_array().context("a listing has images")?;
+    images.iter().map(|image| image["stored"]["data"].as_f64().context("an image has bytes")).collect()
 }
 
-/// The program's own time, from its first call to its last, without anything.
-fn undisturbed(stage: &Stage) -> Duration {
-    let ended = Job::start(stage.command("multigrid", &ARGS)).unwrap().finish().unwrap();
-    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
-    ended.took
+fn json(command: &mut Command) -> anyhow::Result<Value> {
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_str(&said)?)
 }
 
-#[test]
-fn a_planned_run_writes_a_third_of_an_equidistant_one_and_each_image_continues_it() {
-    let planned = Planned::new("planned", 0.3);
-    let stage = &planned.stage;
-    let ended =
-        Job::start(stage.command_with(&planned.flags(), "multigrid", &ARGS)).unwrap().finish().unwrap();
-    assert_eq!((ended.exit, &ended.stdout), (Exit::Code(0), &planned.stdout), "{}", ended.stderr);
-    let written = bytes(stage);
-    assert!(written.len() >= 2, "{written:?}: {}", ended.stderr);
-    for image in stage.images().unwrap() {
-        let mut restart = stage.place().restart_command(&image);
-        restart.args(planned.flags());
-        let restarted = Job::start(restart).unwrap().finish().unwrap();
-        assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
-        assert!(planned.stdout.ends_with(&restarted.stdout));
+fn writes_less_than_equidistant(device: Device) -> anyhow::Result<()> {
+    let planned = Planned::new(device, "planned", 0.3)?;
+    let ended = finish(planned.command())?;
+    ensure!(ended.stdout == planned.stdout, "it printed something else");
+    let written = bytes(&planned.stage)?;
+    ensure!(written.len() >= 2, "{written:?}: {}", ended.stderr);
+    for image in planned.stage.images()? {
+        planned.restart(&image)?;
     }
     // As many at equal distances; where one more comes of it, the largest is left out.
-    let other = Stage::new("equidistant").unwrap();
+    let other = Stage::on(device, "equidistant")?;
     let every = planned.took / (written.len() as u32 + 1);
     let every = format!("{}ms", every.as_millis().max(1000));
-    let ended =
-        Job::start(other.command_with(&["--every", &every], "multigrid", &ARGS)).unwrap().finish().unwrap();
-    assert_eq!((ended.exit, &ended.stdout), (Exit::Code(0), &planned.stdout), "{}", ended.stderr);
-    let mut equidistant = bytes(&other);
+    let ended = finish(other.command_with(&["--every", &every], "multigrid", &args(device)))?;
+    ensure!(ended.stdout == planned.stdout, "it printed something else");
+    let mut equidistant = bytes(&other)?;
     equidistant.sort_by(f64::total_cmp);
     let count = written.len().min(equidistant.len());
-    assert!(count >= 2, "{equidistant:?}: {}", ended.stderr);
+    ensure!(count >= 2, "{equidistant:?}: {}", ended.stderr);
     let sum = |all: &[f64]| all.iter().take(count).sum::<f64>();
     let (planned, equidistant) = (sum(&written), sum(&equidistant));
-    println!("{count} planned: {planned:.0} bytes; {count} equidistant: {equidistant:.0}");
-    assert!(planned * LESS <= equidistant, "{written:?}, equidistant {equidistant}");
-}
-
-#[test]
-fn a_planned_run_that_is_killed_goes_on_by_its_plan() {
-    let planned = Planned::new("killed", 0.45);
-    let stage = &planned.stage;
-    let job =
-        first_line(Job::start(stage.command_with(&planned.flags(), "multigrid", &ARGS)).unwrap()).unwrap();
-    let begun = std::time::Instant::now();
-    while stage.images().unwrap().is_empty() && begun.elapsed() < planned.took * 3 {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let before = stage.images().unwrap();
-    stage.place().kill_everything(job).unwrap();
-    let mut restart = stage.place().restart_command(before.last().unwrap());
-    restart.args(planned.flags());
-    let restarted = Job::start(restart).unwrap().finish().unwrap();
-    assert_eq!(restarted.exit, Exit::Code(0), "{}", restarted.stderr);
-    assert!(planned.stdout.ends_with(&restarted.stdout));
-    assert!(stage.images().unwrap().len() > before.len(), "{}", restarted.stderr);
-}
-
-#[test]
-fn without_a_profile_a_boundary_with_little_memory_is_waited_for() {
-    let stage = Stage::new("online").unwrap();
-    // They are a quarter of either time apart: half of what both together have.
-    let took = undisturbed(&stage).as_secs_f64();
-    let [between, offset] = [1.6, 0.2].map(|part| format!("{:.0}ms", took * part * 1e3));
-    let flags = ["--mtbf-gpu", &between, "--mtbf-cpu", &between, "--offset", &offset];
-    let ended = Job::start(stage.command_with(&flags, "multigrid", &ARGS)).unwrap().finish().unwrap();
-    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
-    let written = bytes(&stage);
-    assert!(!written.is_empty(), "{}", ended.stderr);
-    println!("online: {written:?} bytes");
-}
-
-#[test]
-fn plans_and_profiles_that_make_no_sense() {
-    let stage = Stage::new("unplanned").unwrap();
-    std::fs::write(stage.place().cwd().join("no.plan"), "{}").unwrap();
-    for (flags, code, said) in [
-        (&["--plan", "no.plan"][..], 125, "this is no plan"),
-        (&["--plan", "none.plan"], 125, "No such file"),
-        (&["--plan", "no.plan", "--every", "2s"], 2, "cannot be used with"),
-        (&["--mtbf-gpu", "2h"], 2, "--mtbf-cpu"),
-        (&["--every", "2s", "--mtbf-gpu", "2h", "--mtbf-cpu", "2h"], 2, "cannot be used with"),
-        (&["--mtbf-gpu", "2s", "--mtbf-cpu", "2s"], 125, "more often than each second"),
-        (&["--mtbf-gpu", "2h", "--mtbf-cpu", "2h", "--offset", "1h"], 125, "--offset is longer"),
-        (&["--profile", "nowhere/x.profile"], 125, "cannot write a profile"),
-    ] {
-        let output = stage.place().dormouse("run").args(flags).args(["--", "true"]).output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(code) && stderr.contains(said), "{flags:?}: {stderr}");
-    }
-    let profile = stage.place().cwd().join("nothing.profile");
-    let output =
-        stage.place().dormouse("run").arg("--profile").arg(&profile).args(["--", "true"]).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.contains("no process of the job has used CUDA"), "{stderr}");
-}
-
-#[test]
-fn a_plan_of_another_program_is_noticed() {
-    let planned = Planned::new("another", 0.3);
-    // Longer than twice the interval of the plan.
-    let args = ["700", "40"];
-    let run = planned.stage.command_with(&planned.flags(), "vector_loop", &args);
-    let ended = Job::start(run).unwrap().finish().unwrap();
-    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("is it a plan of another program"), "{}", ended.stderr);
+    println!("{count} planned checkpoints: {planned:.0} bytes; {count} equidistant: {equidistant:.0}");
+    ensure!(planned * LESS <= equidistant, "{written:?}, equidistant {equidistant}");
+    Ok(())
 }

@@ -8,7 +8,7 @@ mod gate;
 mod lazy;
 mod leftovers;
 mod object_storage;
-mod planned;
+mod planning;
 mod private_memory;
 mod refusals;
 mod regular;

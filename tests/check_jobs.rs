@@ -1,12 +1,12 @@
-//! The fault tests where there is no test harness: on a GPU machine, from a bundle.
+//! Tests of whole jobs where there is no test harness: on a GPU machine, from a bundle.
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use dormouse_tests::faults;
+use dormouse_tests::bodies;
 use testkit::place::Device;
 
-/// Break what a program under Dormouse depends on
+/// Break what programs under Dormouse depend on, and have them follow plans
 #[derive(Parser)]
 struct Arguments {
     /// Where CUDA calls go [default: the GPU if there is one]
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         arguments.names.is_empty() || arguments.names.iter().any(|part| name.contains(part.as_str()))
     };
     let (mut passed, mut failed) = (0, 0);
-    for (name, body) in faults::ALL.iter().filter(|(name, _)| asked(name)) {
+    for (name, body) in bodies().filter(|(name, _)| asked(name)) {
         match body(device) {
             Ok(()) => passed += 1,
             Err(error) => {
@@ -32,6 +32,6 @@ fn main() -> ExitCode {
             }
         }
     }
-    println!("faults on {}: {passed} passed, {failed} failed", device.flag());
+    println!("jobs on {}: {passed} passed, {failed} failed", device.flag());
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
