@@ -328,14 +328,15 @@ impl BoardFile {
         &self.points
     }
 
-    /// Process `pid` has such points; `is_there` tells of others whether they still are.
+    /// Process `pid` has such points. Of too many the first is forgotten: it may have ended long ago.
     ///
     /// # Errors
     /// [`TransportError::Io`].
-    pub fn has_points(&mut self, pid: u32, is_there: impl Fn(u32) -> bool) -> Result<()> {
-        self.points.retain(|each| *each != pid && is_there(*each));
-        // Those that are left out are checkpointed where they are.
-        self.points.truncate(POINTS_MAX - 1);
+    pub fn has_points(&mut self, pid: u32) -> Result<()> {
+        self.points.retain(|each| *each != pid);
+        if self.points.len() >= POINTS_MAX {
+            self.points.remove(0);
+        }
         self.points.push(pid);
         let mut bytes = vec![0; POINTS_MAX * 4];
         for (place, pid) in bytes.chunks_exact_mut(4).zip(&self.points) {
@@ -425,8 +426,8 @@ mod tests {
         let (done, waits) =
             (file.give(&Outcome::Unwanted).unwrap(), file.give(&Outcome::Pending).unwrap());
         file.want(true).unwrap();
-        file.has_points(7, |_| true).unwrap();
-        file.has_points(9, |_| true).unwrap();
+        file.has_points(7).unwrap();
+        file.has_points(9).unwrap();
         let board = Board::open(&path).unwrap();
         for restarts in 1..3 {
             let mut file = BoardFile::take_over(&path, IMAGE).unwrap();
@@ -470,7 +471,7 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         let mut file = BoardFile::take_over(&path, IMAGE).unwrap();
         assert_eq!(file.points().len(), POINTS_MAX);
-        file.has_points(3, |_| true).unwrap();
+        file.has_points(3).unwrap();
         assert_eq!(file.points().len(), POINTS_MAX);
         let ticket = file.give(&published()).unwrap();
         assert_eq!(Board::open(&path).unwrap().outcome(ticket), published());
