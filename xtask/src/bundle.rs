@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dormouse-VERSION-x86_64-linux/
-//!   bin/ lib/ criu/ guests/ bench/ checks/   as in a kit, but optimised, and for C libraries from 2.28 on
+//!   bin/ lib/ include/ criu/ guests/ bench/ checks/   as in a kit, but optimised, and for C libraries from 2.28 on
 //!   gpu-check                          runs every check and prints a table
 //!   README.md LICENSES/
 //! ```
@@ -44,7 +44,7 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
     step(format_args!("building for C libraries from {GLIBC} on"));
     let artifacts = Artifacts::build(&mut zigbuild(workspace))?;
-    artifacts.stage(&bundle)?;
+    artifacts.stage(workspace, &bundle)?;
     let zig = zig(workspace);
     guests::build(workspace, &bundle, Linker::Zig { zig: &zig, glibc: GLIBC })?;
     std::fs::remove_dir_all(bundle.join(".objects")).context("cannot remove object files")?;
@@ -92,6 +92,7 @@ fn strip(bundle: &Path) -> anyhow::Result<()> {
             quiet(Command::new("strip").arg(how).arg(file))?;
         }
     }
+    quiet(Command::new("strip").arg("--strip-debug").arg(bundle.join("lib/libdormouse.a")))?;
     Ok(())
 }
 

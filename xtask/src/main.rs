@@ -39,8 +39,6 @@ enum Task {
     Soak,
     /// Check licences and sources of everything that is linked
     Deny,
-    /// Compile the guest programs
-    Guests,
     /// Build dormouse, its libcuda.so.1 and the guests, and lay them out for use
     Kit,
     /// Make one folder with everything, for machines that have nothing but a GPU
@@ -68,10 +66,6 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Ci => demo::run(&workspace).and_then(|()| test::run_all(&workspace)),
         Task::Soak => test::soak(&workspace),
         Task::Deny => deny::check(&workspace),
-        Task::Guests => {
-            setup::run(&workspace)?;
-            guests::build(&workspace, &workspace.kit(), guests::Linker::Nvcc)
-        }
         Task::Kit => setup::run(&workspace)
             .and_then(|()| kit::build(&workspace))
             .map(|kit| println!("{}", kit.display())),
