@@ -148,6 +148,7 @@ const PROGRAM: &str = r#"
 #include <stdio.h>
 int main(void) {
     dormouse_outcome outcome = DORMOUSE_OUTCOME_INIT;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     int points = dormouse_convenient_point(), code = dormouse_checkpoint(0, &outcome);
     for (int i = 0; i < 1000; i++) points += dormouse_convenient_point() - (dormouse_available() ? 0 : DORMOUSE_NOT_HERE);
     printf("%d %d %u %s\n", code, points, dormouse_restarts(), outcome.image);

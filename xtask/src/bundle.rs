@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dormouse-VERSION-x86_64-linux/
-//!   bin/ lib/ include/ criu/ guests/ bench/ checks/   as in a kit, but optimised, and for C libraries from 2.28 on
+//!   bin/ lib/ include/ python/ criu/ guests/ bench/ checks/   as in a kit, but optimised, and for C libraries from 2.28 on
 //!   gpu-check                          runs every check and prints a table
 //!   README.md LICENSES/
 //! ```
@@ -86,7 +86,7 @@ fn zig(workspace: &Workspace) -> PathBuf {
 
 /// Drops what only a debugger reads, and of guests and benchmarks what only a linker does.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    let ours: &[&str] = &["bin", "checks", "lib", "lib/criu"];
+    let ours: &[&str] = &["bin", "checks", "lib", "lib/criu", "python/dormouse"];
     for (how, folders) in [("--strip-debug", ours), ("--strip-all", &["guests", "bench"])] {
         for file in symbols::binaries(bundle, folders)? {
             quiet(Command::new("strip").arg(how).arg(file))?;

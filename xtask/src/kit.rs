@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/lib/criu/dormouse.so   kit/criu -> .prefix/criu
-//! kit/lib/libdormouse.{so.1,so,a}   kit/include/dormouse.h
+//! kit/lib/libdormouse.{so.1,so,a}   kit/include/dormouse.h   kit/python/dormouse
 //! kit/guests/…   kit/bench/…   kit/checks/…
 //! ```
 
@@ -17,14 +17,16 @@ use crate::process::{cargo, quiet, step};
 use crate::workspace::Workspace;
 
 /// The packages whose programs and libraries make up a kit.
-pub const PACKAGES: [&str; 7] = ["ask", "cli", "criu-plugin", "dormouse-tests", "host", "shim", "testkit"];
+pub const PACKAGES: [&str; 8] =
+    ["ask", "cli", "criu-plugin", "dormouse-tests", "host", "python", "shim", "testkit"];
 
 /// Where they lie in it that are no programs, and what they are built of. CRIU loads all that is in a folder.
-const LIBRARIES: [(&str, &str); 4] = [
+const LIBRARIES: [(&str, &str); 5] = [
     ("lib/libcuda.so.1", "crates/shim/src/lib.rs"),
     ("lib/criu/dormouse.so", "crates/criu-plugin/src/lib.rs"),
     (ASK, "crates/ask/src/lib.rs"),
     ("lib/libdormouse.a", "crates/ask/src/lib.rs"),
+    ("python/dormouse/_native.abi3.so", "crates/python/src/lib.rs"),
 ];
 
 /// What programs link that ask for their own checkpoints.
@@ -117,6 +119,10 @@ impl Artifacts {
         }
         for (library, (name, _)) in self.libraries.iter().zip(LIBRARIES) {
             install(library, &kit.join(name))?;
+        }
+        for file in ["__init__.py", "py.typed"] {
+            let package = workspace.root.join("crates/python/python/dormouse");
+            install(&package.join(file), &kit.join("python/dormouse").join(file))?;
         }
         let name = Path::new(ASK).file_name().context("a library has a name")?;
         link(&kit.join(ASK), Path::new(name), &kit.join("lib/libdormouse.so"))?;

@@ -13,7 +13,7 @@ mod points;
 pub use ffi::layout;
 
 pub use callbacks::{Callback, Event, Registration, on};
-pub use points::convenient_point;
+pub use points::{convenient_point, is_wanted};
 
 use callbacks::Moment;
 use job::Job;

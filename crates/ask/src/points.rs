@@ -26,6 +26,14 @@ pub fn convenient_point() -> Result<Option<Answer>, Refusal> {
     }
 }
 
+/// Whether [`convenient_point`] would do more than look: a checkpoint is wanted, or it is the first one.
+#[inline]
+#[must_use]
+pub fn is_wanted() -> bool {
+    // SAFETY: as above.
+    unsafe { WANTED.load(Ordering::Acquire).as_ref() }.is_none_or(|word| word.load(Ordering::Relaxed) != 0)
+}
+
 /// Says that there are such points.
 #[cold]
 fn first() -> Result<Option<Answer>, Refusal> {
