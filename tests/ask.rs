@@ -192,6 +192,41 @@ fn a_program_that_is_linked_with_the_library_runs_with_and_without_dormouse() {
     }
 }
 
+/// Runs the guest in Python, whose package lies in the kit.
+fn python(stage: &Stage, under_dormouse: bool) -> Finished {
+    let script = stage.guest("self_checkpoint.py").display().to_string();
+    let mut command = if under_dormouse {
+        stage.place().run_command(Path::new("python3"), &[script])
+    } else {
+        let mut command = Command::new("python3");
+        command.arg(script);
+        command
+    };
+    command.env("PYTHONPATH", stage.guest("").parent().unwrap().join("python"));
+    finished(command)
+}
+
+#[test]
+fn so_does_one_in_python() {
+    let stage = Stage::new("python").unwrap();
+    let natively = python(&stage, false);
+    assert!(natively.stderr.contains("ask step 11: None restarts 0"), "{}", natively.stderr);
+    let whole = python(&stage, true);
+    assert_eq!(whole.stdout, natively.stdout);
+    let images = stage.images().unwrap();
+    assert_eq!(images.len(), 3, "{}", whole.stderr);
+    for image in &images {
+        let restarted = finished(stage.place().restart_command(image));
+        assert!(whole.stdout.ends_with(&restarted.stdout), "{image}: {}", restarted.stderr);
+        let here = format!("Checkpoint(image='{image}', restarted=True, ticket=0) restarts 1");
+        assert!(restarted.stderr.contains(&here), "{}", restarted.stderr);
+    }
+    let stage = Stage::new("python-unwritten").unwrap();
+    std::fs::write(stage.place().store(), "no folder").unwrap();
+    let refused = python(&stage, true);
+    assert_eq!((refused.stdout, refused.stderr.matches("code 10 ").count()), (natively.stdout, 3), "{}", refused.stderr);
+}
+
 /// Says what is no question, and too many, on the job's socket; then asks properly.
 const ODD: &str = r#"
 import os, socket, struct, time

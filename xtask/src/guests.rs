@@ -76,6 +76,7 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
     for (from, name) in [
         (compiler.cuda.join("lib/libcudart.so.13"), "libcudart.so.13"),
         (sources.join("guests.toml"), "guests.toml"),
+        (sources.join("self_checkpoint.py"), "self_checkpoint.py"),
     ] {
         std::fs::copy(&from, guests.join(name)).with_context(|| format!("cannot copy {}", from.display()))?;
     }
