@@ -23,7 +23,7 @@ use crate::setup;
 use crate::workspace::Workspace;
 
 /// The oldest C library that the bundle's own programs run with.
-const GLIBC: &str = "2.28";
+pub const GLIBC: &str = "2.28";
 /// It must fit into what people copy to borrowed machines.
 const SIZE_LIMIT: u64 = 96 << 20;
 
@@ -80,7 +80,8 @@ fn zigbuild(workspace: &Workspace) -> Command {
     command
 }
 
-fn zig(workspace: &Workspace) -> PathBuf {
+/// The linker.
+pub fn zig(workspace: &Workspace) -> PathBuf {
     workspace.zig().join("ziglang/zig")
 }
 

@@ -10,6 +10,7 @@ mod kit;
 mod process;
 mod setup;
 mod test;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ enum Task {
     Kit,
     /// Make one folder with everything, for machines that have nothing but a GPU
     Bundle,
+    /// Make the wheel of the Python package `dormouse`, for every Python from 3.9 on and C libraries from 2.28 on
+    Wheel,
     /// Write docs/api-coverage.md from the list of driver functions
     Coverage,
 }
@@ -70,6 +73,7 @@ fn run(task: Task) -> anyhow::Result<()> {
             .and_then(|()| kit::build(&workspace))
             .map(|kit| println!("{}", kit.display())),
         Task::Bundle => bundle::make(&workspace).map(|bundle| println!("{}", bundle.display())),
+        Task::Wheel => wheel::make(&workspace).map(|wheel| println!("{}", wheel.display())),
         Task::Coverage => abi::write_coverage(&workspace.root.join("docs/api-coverage.md")),
     }
 }
