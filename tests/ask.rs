@@ -13,7 +13,13 @@ const GUEST: &str = "self_checkpoint";
 
 fn finished(command: Command) -> Finished {
     let finished = Job::start(command).unwrap().finish().unwrap();
-    assert_eq!(finished.exit, Exit::Code(0), "{}{}", String::from_utf8_lossy(&finished.stdout), finished.stderr);
+    assert_eq!(
+        finished.exit,
+        Exit::Code(0),
+        "{}{}",
+        String::from_utf8_lossy(&finished.stdout),
+        finished.stderr
+    );
     finished
 }
 
@@ -75,7 +81,11 @@ fn a_program_that_ends_with_each_checkpoint_counts_its_restarts() {
         let image = stage.images().unwrap().pop().unwrap();
         let next = stage.place().restart(&image).unwrap().finish().unwrap();
         printed.extend(next.stdout);
-        assert!(next.stderr.contains(&format!("code 1 image '{image}' restarts {restarts}")), "{}", next.stderr);
+        assert!(
+            next.stderr.contains(&format!("code 1 image '{image}' restarts {restarts}")),
+            "{}",
+            next.stderr
+        );
         assert_eq!(next.exit == Exit::Code(0), restarts == 3, "{}", next.stderr);
     }
     assert_eq!(printed, plain());
@@ -119,7 +129,11 @@ fn a_store_that_cannot_be_written_is_told_to_the_program_which_goes_on() {
     std::fs::write(stage.place().store(), "no folder").unwrap();
     let finished = guest(&stage, "loop");
     assert_eq!((answers(&finished, -10), finished.stdout), (3, plain()), "{}", finished.stderr);
-    assert!(finished.stderr.contains("is not a store") || finished.stderr.contains("store"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("is not a store") || finished.stderr.contains("store"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
@@ -164,7 +178,11 @@ fn linked(stage: &Stage, how: &str) -> PathBuf {
     std::fs::write(&source, PROGRAM).unwrap();
     let lib = kit.join("lib");
     let mut gcc = Command::new("gcc");
-    gcc.args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(kit.join("include")).arg(&source).arg("-o").arg(&program);
+    gcc.args(["-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(kit.join("include"))
+        .arg(&source)
+        .arg("-o")
+        .arg(&program);
     match how {
         "static" => gcc.arg(lib.join("libdormouse.a")).args(["-lpthread", "-ldl", "-lm"]),
         _ => gcc.arg("-L").arg(&lib).arg("-ldormouse").arg(format!("-Wl,-rpath,{}", lib.display())),
@@ -224,7 +242,12 @@ fn so_does_one_in_python() {
     let stage = Stage::new("python-unwritten").unwrap();
     std::fs::write(stage.place().store(), "no folder").unwrap();
     let refused = python(&stage, true);
-    assert_eq!((refused.stdout, refused.stderr.matches("code 10 ").count()), (natively.stdout, 3), "{}", refused.stderr);
+    assert_eq!(
+        (refused.stdout, refused.stderr.matches("code 10 ").count()),
+        (natively.stdout, 3),
+        "{}",
+        refused.stderr
+    );
 }
 
 /// Says what is no question, and too many, on the job's socket; then asks properly.
@@ -266,7 +289,11 @@ fn what_is_no_question_is_refused_and_harms_nobody() {
     command.env("PYTHONUNBUFFERED", "1");
     let finished = finished(command);
     let said = String::from_utf8_lossy(&finished.stdout).into_owned();
-    assert_eq!(said, "another version: refused\ntoo often: ticket True\nat last: ticket\n", "{}", finished.stderr);
+    assert_eq!(
+        said, "another version: refused\ntoo often: ticket True\nat last: ticket\n",
+        "{}",
+        finished.stderr
+    );
     // Whoever spoils his job's board learns of nothing, and has his checkpoint.
     std::thread::sleep(Duration::from_millis(1));
     assert_eq!(stage.images().unwrap().len(), 1, "{}", finished.stderr);

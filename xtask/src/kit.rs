@@ -145,8 +145,7 @@ fn link(target: &Path, name: &Path, link: &Path) -> anyhow::Result<()> {
         std::fs::remove_file(link).with_context(|| format!("cannot replace {}", link.display()))?;
     }
     if target.exists() {
-        std::os::unix::fs::symlink(name, link)
-            .with_context(|| format!("cannot link {}", link.display()))?;
+        std::os::unix::fs::symlink(name, link).with_context(|| format!("cannot link {}", link.display()))?;
     }
     Ok(())
 }

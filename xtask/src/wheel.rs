@@ -23,8 +23,19 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     step(format_args!("building the wheel for C libraries from {GLIBC} on"));
     let mut maturin = Command::new(workspace.maturin().join("bin/maturin"));
     maturin.current_dir(&workspace.root).env("CARGO_ZIGBUILD_ZIG_PATH", zig(workspace));
-    maturin.args(["build", "--release", "--locked", "--strip", "--zig", "--manifest-path", "crates/python/Cargo.toml"]);
-    maturin.args(["--compatibility", &format!("manylinux_{}", GLIBC.replace('.', "_"))]).arg("--out").arg(&folder);
+    maturin.args([
+        "build",
+        "--release",
+        "--locked",
+        "--strip",
+        "--zig",
+        "--manifest-path",
+        "crates/python/Cargo.toml",
+    ]);
+    maturin
+        .args(["--compatibility", &format!("manylinux_{}", GLIBC.replace('.', "_"))])
+        .arg("--out")
+        .arg(&folder);
     quiet(&mut maturin)?;
     let mut made = std::fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let wheel = made.next().context("maturin has made no wheel")??.path();

@@ -189,11 +189,7 @@ fn registered() -> MutexGuard<'static, Vec<(c_int, usize, usize, Registration)>>
 /// # Safety
 /// `callback` is a function that may be called with `data` by any thread that takes a checkpoint, until it is removed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_on(
-    event: c_int,
-    callback: Option<CCallback>,
-    data: *mut c_void,
-) -> c_int {
+pub unsafe extern "C" fn dormouse_on(event: c_int, callback: Option<CCallback>, data: *mut c_void) -> c_int {
     let which = EVENTS.iter().find(|(number, _)| *number == event);
     let (Some((_, which)), Some(callback)) = (which, callback) else { return code::USAGE };
     if !crate::is_available() {
@@ -218,7 +214,8 @@ pub extern "C" fn dormouse_off(event: c_int, callback: Option<CCallback>, data: 
     }
     let function = callback.map_or(0, |callback| callback as usize);
     let mut all = registered();
-    let is_it = |each: &(c_int, usize, usize, _)| (each.0, each.1, each.2) == (event, function, data as usize);
+    let is_it =
+        |each: &(c_int, usize, usize, _)| (each.0, each.1, each.2) == (event, function, data as usize);
     let Some(at) = all.iter().position(is_it) else { return code::USAGE };
     all.remove(at).3.remove();
     code::OK
@@ -318,7 +315,10 @@ mod tests {
             assert_eq!(Outcome::of(&refused).write(&raw mut outcome), -10);
             assert!(text(&outcome.text).chars().all(|each| each == 'ü') && text(&outcome.text).len() > 960);
             let mut small = Outcome { size: 16, ..empty() };
-            assert_eq!(Outcome::of(&Ok(Some(Answer::Taken { ticket: 5 }))).write(&raw mut small), code::TAKEN);
+            assert_eq!(
+                Outcome::of(&Ok(Some(Answer::Taken { ticket: 5 }))).write(&raw mut small),
+                code::TAKEN
+            );
             assert_eq!((small.code, small.ticket, small.size), (code::TAKEN, 0, 16));
             let mut none = Outcome { size: 0, ..empty() };
             Outcome::of(&refused).write(&raw mut none);

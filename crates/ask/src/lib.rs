@@ -18,8 +18,8 @@ pub use points::{convenient_point, is_wanted};
 use callbacks::Moment;
 use job::Job;
 use std::time::Duration;
-use transport::board::Outcome;
 use transport::TransportError;
+use transport::board::Outcome;
 use wire::Question;
 
 /// The first and the longest pause between two looks at the board.
@@ -116,7 +116,8 @@ pub fn checkpoint(options: Options) -> Result<Answer, Refusal> {
 /// [`Refusal`]; also when so many others were taken since that it is forgotten.
 pub fn wait(ticket: u64) -> Result<Answer, Refusal> {
     let job = job::here().ok_or(Refusal::NotHere)?;
-    answer(job, ticket, false).and_then(|answer| answer.ok_or_else(|| Refusal::failed("no checkpoint was wanted")))
+    answer(job, ticket, false)
+        .and_then(|answer| answer.ok_or_else(|| Refusal::failed("no checkpoint was wanted")))
 }
 
 /// How often this run has been restarted: 0 where it has not, or does not run under Dormouse.
@@ -144,7 +145,9 @@ fn answer(job: &Job, ticket: u64, no_wait: bool) -> Result<Option<Answer>, Refus
             Outcome::Failed { code, text } => return Err(Refusal::Failed { code, text }),
             Outcome::Unwanted => return Ok(None),
             Outcome::Forgotten => {
-                return Err(Refusal::failed("so many have asked since that what became of this is forgotten"));
+                return Err(Refusal::failed(
+                    "so many have asked since that what became of this is forgotten",
+                ));
             }
         }
         std::thread::sleep(nap);

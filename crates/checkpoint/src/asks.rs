@@ -434,7 +434,8 @@ mod tests {
         assert_eq!(f.asks.note(NOW, InnerPid(2)).unwrap_err().kind, Kind::Busy);
         let mut allowance = Allowance::default();
         let now = Instant::now();
-        let granted = |allowance: &mut Allowance, now| (0..1000).filter(|_| allowance.is_granted(now)).count();
+        let granted =
+            |allowance: &mut Allowance, now| (0..1000).filter(|_| allowance.is_granted(now)).count();
         assert_eq!(granted(&mut allowance, now), 64);
         assert_eq!(granted(&mut allowance, now + Duration::from_secs(1)), 32);
         assert_eq!(granted(&mut allowance, now + Duration::from_secs(100)), 64);

@@ -12,8 +12,7 @@ use crate::runtime;
 use crate::sessions::{Destination, Session, Sessions, panicked};
 use crate::stores::open_store;
 use crate::supervisor::{
-    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, keys, put_up_board,
-    tmpfs,
+    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, keys, put_up_board, tmpfs,
 };
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};

@@ -423,8 +423,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(BOARD);
         let mut file = BoardFile::create(&path).unwrap();
-        let (done, waits) =
-            (file.give(&Outcome::Unwanted).unwrap(), file.give(&Outcome::Pending).unwrap());
+        let (done, waits) = (file.give(&Outcome::Unwanted).unwrap(), file.give(&Outcome::Pending).unwrap());
         file.want(true).unwrap();
         file.has_points(7).unwrap();
         file.has_points(9).unwrap();

@@ -88,7 +88,9 @@ impl Wire for Question {
             (1, flags @ (0 | 1u32)) => Ok(Self::Now { stop: flags == 1 }),
             (2, 0) => Ok(Self::AtPoint),
             (3, 0) => Ok(Self::HasPoints),
-            (1..=3u32, flags) => Err(DecodeError::Invalid { what: "flags of a question", value: flags.into() }),
+            (1..=3u32, flags) => {
+                Err(DecodeError::Invalid { what: "flags of a question", value: flags.into() })
+            }
             (other, _) => Err(DecodeError::Invalid { what: "question", value: other.into() }),
         }
     }
