@@ -93,7 +93,10 @@ fn strip(bundle: &Path) -> anyhow::Result<()> {
             quiet(Command::new("strip").arg(how).arg(file))?;
         }
     }
-    quiet(Command::new("strip").arg("--strip-debug").arg(bundle.join("lib/libdormouse.a")))?;
+    // What only the compiler reads is three quarters of an archive of Rust's.
+    let mut archive = Command::new("objcopy");
+    archive.args(["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
+    quiet(archive.arg(bundle.join("lib/libdormouse.a")))?;
     Ok(())
 }
 

@@ -42,7 +42,7 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     ensure!(made.next().is_none(), "maturin has made more than one wheel");
 
     step("importing it");
-    // A wheel is an archive from which Python imports what is not compiled; that has to be unpacked.
+    // Unpacked, as an installation has it: nothing of this machine's Python is touched.
     let unpacked = tempfile::tempdir().context("cannot make a folder")?;
     quiet(Command::new("python3").args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(unpacked.path()))?;
     quiet(Command::new("python3").args(["-c", TRIAL]).current_dir(unpacked.path()))?;
