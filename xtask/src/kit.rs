@@ -120,7 +120,7 @@ impl Artifacts {
         for (library, (name, _)) in self.libraries.iter().zip(LIBRARIES) {
             install(library, &kit.join(name))?;
         }
-        for file in ["__init__.py", "py.typed"] {
+        for file in ["__init__.py", "_native.pyi", "py.typed"] {
             let package = workspace.root.join("crates/python/python/dormouse");
             install(&package.join(file), &kit.join("python/dormouse").join(file))?;
         }

@@ -19,7 +19,8 @@ extern "C" {
 /* The version of this header. Programs built with it run with every libdormouse.so.1 of this version or a later one. */
 #define DORMOUSE_API_VERSION 1
 
-/* What calls answer. Those below 0 say that there is no checkpoint; the program goes on as if it had not asked. */
+/* What calls answer. Those below 0 say that there is no checkpoint; the program goes on as if it had not asked. They are exit codes of `dormouse
+ * checkpoint`, negated; there may be more of them. */
 enum {
     DORMOUSE_OK = 0,           /* done: the image is there and safe, and this is the run that goes on */
     DORMOUSE_RESTARTED = 1,    /* this is the run that was restarted from that checkpoint */
@@ -29,6 +30,8 @@ enum {
     DORMOUSE_BUSY = -4,        /* another checkpoint is under way, or the job asks too often */
     DORMOUSE_NOT_IDLE = -5,    /* the device did not get idle in time */
     DORMOUSE_REFUSED = -6,     /* the job holds something that cannot be restored, which is named */
+    DORMOUSE_DAMAGED = -7,     /* the store is damaged */
+    DORMOUSE_MISMATCH = -8,    /* the device's memory is used up, or something does not fit this machine */
     DORMOUSE_UNAVAILABLE = -9, /* a privilege or CRIU is missing */
     DORMOUSE_STORE = -10,      /* the store cannot take the image: full, read-only, unreachable */
     DORMOUSE_ENDED = -11,      /* the job is ending */

@@ -425,6 +425,27 @@ mod tests {
         assert_eq!(f.board.outcome(f.ask(Question::AtPoint)), Outcome::Unwanted);
     }
 
+    /// The header's names are those of our exit codes.
+    #[test]
+    fn failures_are_called_as_the_header_has_them() {
+        let header = include_str!("../../ask/include/dormouse.h");
+        for (name, kind) in [
+            ("FAILED", Kind::Failed),
+            ("USAGE", Kind::Usage),
+            ("BUSY", Kind::Busy),
+            ("NOT_IDLE", Kind::NotIdle),
+            ("REFUSED", Kind::Refused),
+            ("DAMAGED", Kind::Damaged),
+            ("MISMATCH", Kind::Mismatch),
+            ("UNAVAILABLE", Kind::Unavailable),
+            ("STORE", Kind::Store),
+            ("ENDED", Kind::Ended),
+        ] {
+            let line = format!("    DORMOUSE_{name} = -{}, ", kind.exit_code());
+            assert!(header.contains(&line), "{line:?}");
+        }
+    }
+
     #[test]
     fn who_asks_too_often_is_refused() {
         let f = fixture();

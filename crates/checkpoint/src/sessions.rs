@@ -287,9 +287,9 @@ impl Sessions {
             Ok(ticket) => pending.asked(*ticket),
             Err(failure) => pending.refuse(&failure.message),
         };
-        self.has_told(pid, told, began);
-        // Not before: a checkpoint that begins at once would find the connection.
+        // Not before: a checkpoint that begins at once would find the connection. And not later: one that is under way may wait for it.
         ticket.into_iter().for_each(|ticket| self.asks.waits(ticket));
+        self.has_told(pid, told, began);
     }
 
     /// A process has been told something since `began`, at once, and has closed its connection.
