@@ -204,26 +204,27 @@ fn a_program_that_is_linked_with_the_library_runs_with_and_without_dormouse() {
     }
 }
 
-/// Runs the guest in Python, whose package lies in the kit.
-fn python(stage: &Stage, under_dormouse: bool) -> Finished {
+/// The command that runs the guest in Python, whose package lies in the kit.
+fn python(stage: &Stage, under_dormouse: bool, args: &[&str]) -> Command {
     let script = stage.guest("self_checkpoint.py").display().to_string();
+    let args: Vec<String> = [&*script].iter().chain(args).map(|&arg| arg.to_owned()).collect();
     let mut command = if under_dormouse {
-        stage.place().run_command(Path::new("python3"), &[script])
+        stage.place().run_command(Path::new("python3"), &args)
     } else {
         let mut command = Command::new("python3");
-        command.arg(script);
+        command.args(args);
         command
     };
     command.env("PYTHONPATH", stage.place().kit.part("python"));
-    finished(command)
+    command
 }
 
 #[test]
 fn so_does_one_in_python() {
     let stage = Stage::new("python").unwrap();
-    let natively = python(&stage, false);
+    let natively = finished(python(&stage, false, &[]));
     assert!(natively.stderr.contains("ask step 11: None restarts 0"), "{}", natively.stderr);
-    let whole = python(&stage, true);
+    let whole = finished(python(&stage, true, &[]));
     assert_eq!(whole.stdout, natively.stdout);
     let images = stage.images().unwrap();
     assert_eq!(images.len(), 3, "{}", whole.stderr);
@@ -235,13 +236,26 @@ fn so_does_one_in_python() {
     }
     let stage = Stage::new("python-unwritten").unwrap();
     std::fs::write(stage.place().store(), "no folder").unwrap();
-    let refused = python(&stage, true);
+    let refused = finished(python(&stage, true, &[]));
     assert_eq!(
         (refused.stdout, refused.stderr.matches("code 10 ").count()),
         (natively.stdout, 3),
         "{}",
         refused.stderr
     );
+}
+
+#[test]
+fn a_checkpoint_waits_for_a_point_of_one_in_python() {
+    let stage = Stage::new("python-points").unwrap();
+    let job = first_line(Job::start(python(&stage, true, &["200", "points"])).unwrap()).unwrap();
+    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    let whole = job.finish().unwrap();
+    assert_eq!(whole.exit, Exit::Code(0), "{}", whole.stderr);
+    assert_eq!(whole.stderr.matches("Checkpoint(image=None, restarted=False").count(), 1, "{}", whole.stderr);
+    let restarted = finished(stage.place().restart_command(&image));
+    assert!(whole.stdout.ends_with(&restarted.stdout));
+    assert!(restarted.stderr.contains("restarted=True, ticket=0) restarts 1"), "{}", restarted.stderr);
 }
 
 /// Says what is no question, and too many, on the job's socket; then asks properly.
