@@ -1,6 +1,7 @@
 //! Whole jobs: run, checkpointed, broken and continued, through the `dormouse` command.
 
 mod advice;
+mod ask;
 mod crashes;
 mod encryption;
 mod endings;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dormouse-VERSION-x86_64-linux/
-//!   bin/ lib/ criu/ guests/ bench/ checks/   as in a kit, but optimised, and for C libraries from 2.28 on
+//!   bin/ lib/ include/ python/ criu/ guests/ bench/ checks/   as in a kit, but optimised, and for C libraries from 2.28 on
 //!   gpu-check                          runs every check and prints a table
 //!   README.md LICENSES/
 //! ```
@@ -23,7 +23,7 @@ use crate::setup;
 use crate::workspace::Workspace;
 
 /// The oldest C library that the bundle's own programs run with.
-const GLIBC: &str = "2.28";
+pub const GLIBC: &str = "2.28";
 /// It must fit into what people copy to borrowed machines.
 const SIZE_LIMIT: u64 = 96 << 20;
 
@@ -44,7 +44,7 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
     step(format_args!("building for C libraries from {GLIBC} on"));
     let artifacts = Artifacts::build(&mut zigbuild(workspace))?;
-    artifacts.stage(&bundle)?;
+    artifacts.stage(workspace, &bundle)?;
     let zig = zig(workspace);
     guests::build(workspace, &bundle, Linker::Zig { zig: &zig, glibc: GLIBC })?;
     std::fs::remove_dir_all(bundle.join(".objects")).context("cannot remove object files")?;
@@ -80,18 +80,23 @@ fn zigbuild(workspace: &Workspace) -> Command {
     command
 }
 
-fn zig(workspace: &Workspace) -> PathBuf {
+/// The linker.
+pub fn zig(workspace: &Workspace) -> PathBuf {
     workspace.zig().join("ziglang/zig")
 }
 
 /// Drops what only a debugger reads, and of guests and benchmarks what only a linker does.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    let ours: &[&str] = &["bin", "checks", "lib", "lib/criu"];
+    let ours: &[&str] = &["bin", "checks", "lib", "lib/criu", "python/dormouse"];
     for (how, folders) in [("--strip-debug", ours), ("--strip-all", &["guests", "bench"])] {
         for file in symbols::binaries(bundle, folders)? {
             quiet(Command::new("strip").arg(how).arg(file))?;
         }
     }
+    // What only the compiler reads is three quarters of an archive of Rust's.
+    let mut archive = Command::new("objcopy");
+    archive.args(["--strip-debug", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
+    quiet(archive.arg(bundle.join("lib/libdormouse.a")))?;
     Ok(())
 }
 

@@ -14,6 +14,8 @@ use crate::workspace::Workspace;
 /// PTX for the oldest chip we compile for, and its machine code.
 const PTX_AND_SASS: &str = "arch=compute_90,code=[compute_90,sm_90]";
 const SASS: &str = "arch=compute_90,code=sm_90";
+/// Where guests find libdormouse.
+const RUN_PATH: &str = "-Wl,-rpath,$ORIGIN/../lib";
 
 /// Who links the guests.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +41,7 @@ struct Job {
 pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::Result<()> {
     let (sources, benches) = (workspace.root.join("guests"), workspace.root.join("benches"));
     let manifest = Manifest::read(&sources.join("guests.toml"))?;
-    let compiler = Compiler { cuda: workspace.cuda(), objects: kit.join(".objects"), linker };
+    let compiler = Compiler { cuda: workspace.cuda(), kit, objects: kit.join(".objects"), linker };
     let (guests, bench) = (kit.join("guests"), kit.join("bench"));
     for folder in [&guests, &bench, &compiler.objects] {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -74,6 +76,7 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
     for (from, name) in [
         (compiler.cuda.join("lib/libcudart.so.13"), "libcudart.so.13"),
         (sources.join("guests.toml"), "guests.toml"),
+        (sources.join("self_checkpoint.py"), "self_checkpoint.py"),
     ] {
         std::fs::copy(&from, guests.join(name)).with_context(|| format!("cannot copy {}", from.display()))?;
     }
@@ -90,12 +93,18 @@ struct Build<'a> {
 
 struct Compiler<'a> {
     cuda: PathBuf,
+    /// What else programs link.
+    kit: &'a Path,
     /// What is of no use once the guests are linked.
     objects: PathBuf,
     linker: Linker<'a>,
 }
 
 impl Compiler<'_> {
+    fn include(&self) -> PathBuf {
+        self.kit.join("include")
+    }
+
     fn nvcc(&self, output: &Path) -> Command {
         let mut command = Command::new(self.cuda.join("bin/nvcc"));
         command.args(["-std=c++17", "-O2", "-o"]).arg(output);
@@ -106,7 +115,10 @@ impl Compiler<'_> {
         let output = output.to_owned();
         if source.extension().is_some_and(|extension| extension == "c") {
             let mut command = self.c_compiler(&output);
-            command.args(["-O2", "-Wall", "-Wextra"]).arg(source);
+            command.args(["-O2", "-Wall", "-Wextra"]).arg("-I").arg(self.include()).arg(source);
+            if build.libraries.contains(&Library::Dormouse) {
+                command.arg("-L").arg(self.kit.join("lib")).args(["-ldormouse", RUN_PATH]);
+            }
             return Job { output, commands: vec![command] };
         }
         let code = match build.code {
@@ -115,7 +127,8 @@ impl Compiler<'_> {
         };
         let compile = |into: &Path| {
             let mut nvcc = self.nvcc(into);
-            nvcc.args(["-Xcompiler", "-Wall,-Wextra", "-gencode", code]).args(build.flags).arg(source);
+            nvcc.args(["-Xcompiler", "-Wall,-Wextra", "-gencode", code]).arg("-I").arg(self.include());
+            nvcc.args(build.flags).arg(source);
             nvcc
         };
         let commands = match self.linker {
@@ -125,6 +138,10 @@ impl Compiler<'_> {
                     match library {
                         Library::Cuda => nvcc.arg("-lcuda"),
                         Library::Cudart => nvcc.args(["-cudart", "shared", "-Xlinker", "-rpath=$ORIGIN"]),
+                        Library::Dormouse => {
+                            nvcc.arg("-L").arg(self.kit.join("lib"));
+                            nvcc.args(["-ldormouse", "-Xlinker", "-rpath=$ORIGIN/../lib"])
+                        }
                     };
                 }
                 vec![nvcc]
@@ -158,6 +175,9 @@ impl Compiler<'_> {
         let mut command = self.c_compiler(output);
         command.arg(object).arg("-L").arg(self.cuda.join("lib")).arg("-L").arg(self.cuda.join("lib/stubs"));
         command.args(build.libraries.contains(&Library::Cuda).then_some("-lcuda"));
+        if build.libraries.contains(&Library::Dormouse) {
+            command.arg("-L").arg(self.kit.join("lib")).args(["-ldormouse", RUN_PATH]);
+        }
         match build.libraries.contains(&Library::Cudart) {
             true => command.args(["-lcudart", "-Wl,-rpath,$ORIGIN"]),
             false => command.arg("-lcudart_static"),

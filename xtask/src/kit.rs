@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/lib/criu/dormouse.so   kit/criu -> .prefix/criu
+//! kit/lib/libdormouse.{so.1,so,a}   kit/include/dormouse.h   kit/python/dormouse
 //! kit/guests/…   kit/bench/…   kit/checks/…
 //! ```
 
@@ -16,13 +17,20 @@ use crate::process::{cargo, quiet, step};
 use crate::workspace::Workspace;
 
 /// The packages whose programs and libraries make up a kit.
-pub const PACKAGES: [&str; 6] = ["cli", "criu-plugin", "dormouse-tests", "host", "shim", "testkit"];
+pub const PACKAGES: [&str; 8] =
+    ["ask", "cli", "criu-plugin", "dormouse-tests", "host", "python", "shim", "testkit"];
 
 /// Where they lie in it that are no programs, and what they are built of. CRIU loads all that is in a folder.
-const LIBRARIES: [(&str, &str); 2] = [
+const LIBRARIES: [(&str, &str); 5] = [
     ("lib/libcuda.so.1", "crates/shim/src/lib.rs"),
     ("lib/criu/dormouse.so", "crates/criu-plugin/src/lib.rs"),
+    (ASK, "crates/ask/src/lib.rs"),
+    ("lib/libdormouse.a", "crates/ask/src/lib.rs"),
+    ("python/dormouse/_native.abi3.so", "crates/python/src/lib.rs"),
 ];
+
+/// What programs link that ask for their own checkpoints.
+const ASK: &str = "lib/libdormouse.so.1";
 
 /// Builds everything and stages it; returns the kit's folder.
 pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
@@ -31,12 +39,12 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let mut command = cargo(&workspace.root);
     command.args(["build", "--locked"]);
     let artifacts = Artifacts::build(&mut command)?;
-    artifacts.stage(&kit)?;
+    artifacts.stage(workspace, &kit)?;
     // The first image of every store holds these.
     for file in ["lib/libcuda.so.1", "bin/dormouse-init"] {
         quiet(Command::new("strip").arg("--strip-debug").arg(kit.join(file)))?;
     }
-    link(&workspace.criu(), &kit.join("criu"))?;
+    link(&workspace.criu(), &workspace.criu(), &kit.join("criu"))?;
     guests::build(workspace, &kit, Linker::Nvcc)?;
     Ok(kit)
 }
@@ -85,10 +93,13 @@ impl Artifacts {
             let Message::CompilerArtifact { target, filenames, executable } = message else { continue };
             let is_check = target.src_path.parent().is_some_and(|folder| folder.ends_with("tests"));
             if is_check { &mut checks } else { &mut programs }.extend(executable);
-            let number = LIBRARIES.iter().position(|(_, source)| target.src_path.ends_with(source));
-            if let Some(number) = number.filter(|_| target.kind.iter().any(|kind| kind == "cdylib")) {
-                libraries[number] =
-                    filenames.into_iter().find(|file| file.extension().is_some_and(|e| e == "so"));
+            let is_library = target.kind.iter().any(|kind| kind == "cdylib");
+            for (library, (name, source)) in libraries.iter_mut().zip(LIBRARIES).filter(|_| is_library) {
+                let end = if name.ends_with(".a") { "a" } else { "so" };
+                let is_it = |file: &&PathBuf| file.extension().is_some_and(|e| e == end);
+                if target.src_path.ends_with(source) {
+                    *library = filenames.iter().find(is_it).cloned();
+                }
             }
         }
         let made = |(file, (name, _)): (Option<PathBuf>, _)| {
@@ -99,15 +110,23 @@ impl Artifacts {
     }
 
     /// Copies them to where a kit has them.
-    pub fn stage(&self, kit: &Path) -> anyhow::Result<()> {
+    pub fn stage(&self, workspace: &Workspace, kit: &Path) -> anyhow::Result<()> {
         for (folder, programs) in [("bin", &self.programs), ("checks", &self.checks)] {
             for program in programs {
                 let name = program.file_name().context("a program has a name")?;
                 install(program, &kit.join(folder).join(name))?;
             }
         }
-        let mut libraries = self.libraries.iter().zip(LIBRARIES);
-        libraries.try_for_each(|(library, (name, _))| install(library, &kit.join(name)))
+        for (library, (name, _)) in self.libraries.iter().zip(LIBRARIES) {
+            install(library, &kit.join(name))?;
+        }
+        for file in ["__init__.py", "_native.pyi", "py.typed"] {
+            let package = workspace.root.join("crates/python/python/dormouse");
+            install(&package.join(file), &kit.join("python/dormouse").join(file))?;
+        }
+        let name = Path::new(ASK).file_name().context("a library has a name")?;
+        link(&kit.join(ASK), Path::new(name), &kit.join("lib/libdormouse.so"))?;
+        install(&workspace.root.join("crates/ask/include/dormouse.h"), &kit.join("include/dormouse.h"))
     }
 }
 
@@ -120,14 +139,13 @@ pub fn install(from: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::rename(&fresh, to).with_context(|| format!("cannot put {} in place", to.display()))
 }
 
-/// Makes `link` point at `target`, if there is such a thing.
-fn link(target: &Path, link: &Path) -> anyhow::Result<()> {
+/// Makes `link` say `name`, by which it leads to `target`, if there is such a thing.
+fn link(target: &Path, name: &Path, link: &Path) -> anyhow::Result<()> {
     if link.is_symlink() {
         std::fs::remove_file(link).with_context(|| format!("cannot replace {}", link.display()))?;
     }
     if target.exists() {
-        std::os::unix::fs::symlink(target, link)
-            .with_context(|| format!("cannot link {}", link.display()))?;
+        std::os::unix::fs::symlink(name, link).with_context(|| format!("cannot link {}", link.display()))?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ mod kit;
 mod process;
 mod setup;
 mod test;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -39,12 +40,12 @@ enum Task {
     Soak,
     /// Check licences and sources of everything that is linked
     Deny,
-    /// Compile the guest programs
-    Guests,
     /// Build dormouse, its libcuda.so.1 and the guests, and lay them out for use
     Kit,
     /// Make one folder with everything, for machines that have nothing but a GPU
     Bundle,
+    /// Make the wheel of the Python package `dormouse`, for every Python from 3.9 on and C libraries from 2.28 on
+    Wheel,
     /// Write docs/api-coverage.md from the list of driver functions
     Coverage,
 }
@@ -68,14 +69,11 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Ci => demo::run(&workspace).and_then(|()| test::run_all(&workspace)),
         Task::Soak => test::soak(&workspace),
         Task::Deny => deny::check(&workspace),
-        Task::Guests => {
-            setup::run(&workspace)?;
-            guests::build(&workspace, &workspace.kit(), guests::Linker::Nvcc)
-        }
         Task::Kit => setup::run(&workspace)
             .and_then(|()| kit::build(&workspace))
             .map(|kit| println!("{}", kit.display())),
         Task::Bundle => bundle::make(&workspace).map(|bundle| println!("{}", bundle.display())),
+        Task::Wheel => wheel::make(&workspace).map(|wheel| println!("{}", wheel.display())),
         Task::Coverage => abi::write_coverage(&workspace.root.join("docs/api-coverage.md")),
     }
 }

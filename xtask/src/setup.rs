@@ -37,6 +37,19 @@ pub fn bundle(workspace: &Workspace) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Installs what the Python wheel needs beside that: maturin, and the same linker.
+pub fn wheel(workspace: &Workspace) -> anyhow::Result<()> {
+    bundle(workspace)?;
+    let _lock = lock(workspace)?;
+    let prefix = workspace.maturin();
+    if !wheels::up_to_date(&prefix, MATURIN_WHEELS) {
+        step("unpacking maturin");
+        wheels::unpack(MATURIN_WHEELS, &prefix, "")?;
+    }
+    Ok(())
+}
+
+const MATURIN_WHEELS: &str = include_str!("../requirements/maturin.txt");
 const S3_WHEELS: &str = include_str!("../requirements/s3.txt");
 const CUDA_WHEELS: &str = include_str!("../requirements/cuda.txt");
 const ZIG_WHEELS: &str = include_str!("../requirements/zig.txt");

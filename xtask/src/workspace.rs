@@ -39,6 +39,11 @@ impl Workspace {
         self.prefix().join("zig")
     }
 
+    /// What builds Python wheels.
+    pub fn maturin(&self) -> PathBuf {
+        self.prefix().join("maturin")
+    }
+
     /// The S3-compatible server that tests start.
     pub fn s3(&self) -> PathBuf {
         self.prefix().join("s3")

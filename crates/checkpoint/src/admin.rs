@@ -42,6 +42,9 @@ pub struct CheckpointOptions {
     /// The store, a folder by its absolute path; without one, the job's own. Without a key, those of the job's own are tried.
     #[serde(default)]
     pub store: Option<Access>,
+    /// How long to wait for a point that suits the program, ms, if it comes to such; as the job was told, if nothing is said.
+    #[serde(default)]
+    pub point_wait_ms: Option<u64>,
     /// Whether nobody has asked for it: it was time for one. What comes from outside was asked for.
     #[serde(skip)]
     pub regular: bool,
@@ -57,6 +60,7 @@ impl Default for CheckpointOptions {
             memory: None,
             paranoid: false,
             store: None,
+            point_wait_ms: None,
             regular: false,
         }
     }

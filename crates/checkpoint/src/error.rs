@@ -34,6 +34,29 @@ pub enum Kind {
     CannotExecute,
 }
 
+impl Kind {
+    /// The exit code of a command about jobs and images that fails so: a promise, written down in `docs/exit-codes.md`. A program that asks for its own
+    /// checkpoint hears of the same.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            // As clap's.
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::Busy => 4,
+            Self::NotIdle => 5,
+            Self::Refused => 6,
+            Self::Damaged => 7,
+            Self::Mismatch | Self::DeviceFull => 8,
+            Self::Unavailable => 9,
+            Self::Store => 10,
+            Self::Ended => 11,
+            Self::CannotExecute => 126,
+        }
+    }
+}
+
 /// A failure with the sentence for the user: what happened, to what, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]

@@ -2,6 +2,7 @@
 //! the cut when asked. `ARCHITECTURE.md` tells the order of the steps and why.
 
 pub mod admin;
+mod asks;
 mod broker;
 mod cut;
 mod error;

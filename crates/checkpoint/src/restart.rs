@@ -12,7 +12,7 @@ use crate::runtime;
 use crate::sessions::{Destination, Session, Sessions, panicked};
 use crate::stores::open_store;
 use crate::supervisor::{
-    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, keys, tmpfs,
+    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, keys, put_up_board, tmpfs,
 };
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
@@ -163,6 +163,7 @@ impl Restart {
         let way_back = Arc::new(WayBack::new(facts.job.clone(), Some(self.newest(&settings))));
         let sessions = Sessions::new(shared.clone(), settings.target(), Arc::clone(&way_back), trace.clone());
         sessions.watch_programs(settings.watching());
+        put_up_board(&sessions, &tmpfs, Some(id), &settings)?;
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
             let unpacking = scope.spawn(|| {

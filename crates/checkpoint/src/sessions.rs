@@ -1,5 +1,6 @@
 //! The GPU sessions of a job: one server for each application process that initialises CUDA.
 
+use crate::asks::Asks;
 use crate::broker::Broker;
 use crate::error::{Chain, Failure, Kind};
 use crate::machine::Watcher;
@@ -29,6 +30,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use store::Access;
 use transport::hello::{HelloListener, Pending, Wish};
+use wire::Question;
 
 /// How long a process may take to say what it wants.
 const GREETING: Duration = Duration::from_secs(5);
@@ -122,6 +124,7 @@ pub struct Sessions {
     asking: AtomicUsize,
     ended: AtomicBool,
     watching: OnceLock<Watching>,
+    asks: Asks,
 }
 
 /// While it lives, no session begins.
@@ -165,7 +168,14 @@ impl Sessions {
             asking: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             watching: OnceLock::new(),
+            asks: Asks::default(),
         })
+    }
+
+    /// What the program itself asks for.
+    #[must_use]
+    pub fn asks(&self) -> &Asks {
+        &self.asks
     }
 
     /// What every server is asked to watch, from the beginning of its session on.
@@ -208,6 +218,7 @@ impl Sessions {
                         Ok(Wish::Devices(pending)) => asking.0.tell(pending),
                         Ok(Wish::Userfault(pending, userfault)) => asking.0.keep(pending, userfault),
                         Ok(Wish::Still(pending, thread)) => asking.0.hold_still(pending, thread),
+                        Ok(Wish::Ask(pending, question)) => asking.0.note(pending, question),
                         Err(error) => {
                             tracing::warn!("a process asked for its GPU: {}", Chain(&error));
                         }
@@ -262,6 +273,27 @@ impl Sessions {
                 pending.refuse(&failure.message)
             }
         };
+        self.has_told(pid, told, began);
+    }
+
+    /// Gives a ticket for what a program asks of its own job, likewise at once.
+    fn note(&self, pending: Pending, question: Question) {
+        let pid = pending.pid();
+        let began = Instant::now();
+        let ticket = host::inner_pid(host::OuterPid(pid))
+            .ok_or_else(|| Failure::new(Kind::Failed, "it is not a process of this job"))
+            .and_then(|inner_pid| self.asks.note(question, inner_pid));
+        let told = match &ticket {
+            Ok(ticket) => pending.asked(*ticket),
+            Err(failure) => pending.refuse(&failure.message),
+        };
+        // Not before: a checkpoint that begins at once would find the connection. And not later: one that is under way may wait for it.
+        ticket.into_iter().for_each(|ticket| self.asks.waits(ticket));
+        self.has_told(pid, told, began);
+    }
+
+    /// A process has been told something since `began`, at once, and has closed its connection.
+    fn has_told(&self, pid: i32, told: transport::Result<()>, began: Instant) {
         if let Err(error) = told {
             tracing::debug!("process {pid} is gone: {}", Chain(&error));
         }

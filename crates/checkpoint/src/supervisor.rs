@@ -80,6 +80,8 @@ pub struct Settings {
     pub regularly: Option<Regularly>,
     /// Where to write a profile of the program.
     pub profile: Option<PathBuf>,
+    /// How long a checkpoint waits for a point that suits the program, if it comes to such.
+    pub point_wait: Duration,
 }
 
 impl Settings {
@@ -178,6 +180,7 @@ pub fn run(
     let way_back = Arc::new(WayBack::new(facts.job.clone(), None));
     let sessions = Sessions::new(tmpfs.path(), settings.target(), Arc::clone(&way_back), trace.clone());
     sessions.watch_programs(settings.watching());
+    put_up_board(&sessions, &tmpfs, None, &settings)?;
     let hello = hello(&tmpfs.path())?;
     let callers = admin_socket(&folder)?;
     let serving = sessions.serve(hello);
@@ -240,16 +243,21 @@ impl Supervisor {
             let this = Arc::clone(&self);
             std::thread::spawn(move || this.checkpoint_regularly(&regularly))
         });
+        let asked = {
+            let this = Arc::clone(&self);
+            std::thread::spawn(move || this.checkpoint_as_asked())
+        };
         let ending = self.job.wait().map_err(|error| Failure::of("cannot wait for the job", &error));
         *self.ended() = true;
         self.ending.notify_all();
+        self.sessions.asks().end();
         stop_listening(&*listener);
         let answering = listening.join().unwrap_or_default();
         // A checkpoint that has its cut is still published when the job ends meanwhile, and whoever asked is told. Who has not
         // asked yet is not waited for.
         drop(self.cutting.lock());
         // One that panicked has said so.
-        drop(regular.map(JoinHandle::join));
+        drop((regular.map(JoinHandle::join), asked.join()));
         for Answering { thread, stream } in answering {
             let _ = stream.shutdown(Shutdown::Read);
             // One that panicked has said so.
@@ -341,8 +349,9 @@ impl Supervisor {
         events: &mpsc::Sender<Event>,
     ) -> Result<crate::admin::Report, Failure> {
         let _cutting = self.turn(options.stop, events)?;
-        self.await_filled(events)?;
-        cut::take(self, options, moment, events)
+        let taken = self.await_filled(events).and_then(|()| cut::take(self, options, moment, events));
+        self.sessions.asks().conclude(taken.as_ref().map(|report| &*report.image));
+        taken
     }
 
     /// What whoever takes a checkpoint holds. Who wants to stop the job waits for one that is under way, as long as he looks on: the job had
@@ -556,6 +565,18 @@ fn too_small(failure: Failure, error: &(dyn std::error::Error + 'static), size: 
     Failure { message, ..failure }
 }
 
+/// Makes the job's board, or brings up to date that of an image.
+pub(crate) fn put_up_board(
+    sessions: &Sessions,
+    tmpfs: &host::Tmpfs,
+    image: Option<ImageId>,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    sessions.asks().begin(&tmpfs.path(), image, settings.point_wait).map_err(|error| {
+        too_small(Failure::of("cannot make the job's board", &error), &error, settings.shared_memory)
+    })
+}
+
 pub(crate) fn hello(shared: &Path) -> Result<HelloListener, Failure> {
     HelloListener::bind(&shared.join(HELLO))
         .map_err(|error| Failure::of("cannot listen for GPU sessions", &error))
@@ -588,6 +609,7 @@ mod tests {
             trace: None,
             regularly: None,
             profile: None,
+            point_wait: Duration::ZERO,
         };
         claim(root, &settings, &Command::default(), lineage::fresh()?, None)
     }

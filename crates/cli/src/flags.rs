@@ -219,6 +219,10 @@ pub struct Checkpoint {
     /// How often to try again when it did not finish
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub retries: u32,
+    /// How long to wait for a point that suits the program, if it comes to such (`dormouse.h`), in seconds; 0 is not at all [default: as the
+    /// job was started with]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub point_wait: Option<f64>,
     /// How to compress
     #[arg(long, value_enum, default_value_t)]
     pub compress: Compress,
@@ -271,7 +275,7 @@ pub struct Restart {
     #[arg(short, long, value_parser = job_name)]
     pub name: Option<String>,
     /// Only find out whether the image can be restarted here and now; changes nothing
-    #[arg(long, conflicts_with_all = ["name", "trace", "profile", "when"])]
+    #[arg(long, conflicts_with_all = ["name", "trace", "profile", "when", "point_wait"])]
     pub check: bool,
     /// With --check: answer in JSON, whose fields are a promise
     #[arg(long, requires = "check")]

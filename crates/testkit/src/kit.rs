@@ -50,6 +50,11 @@ impl Kit {
         self.root.join("guests").join(program)
     }
 
+    /// What programs link or load that ask for their own checkpoints: `include`, `lib` or `python`.
+    pub fn part(&self, folder: &str) -> PathBuf {
+        self.root.join(folder)
+    }
+
     /// A benchmark program.
     pub fn bench(&self, program: &str) -> PathBuf {
         self.root.join("bench").join(program)

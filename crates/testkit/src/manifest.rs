@@ -109,6 +109,8 @@ pub enum Library {
     Cuda,
     /// The shared runtime library, in place of the static one.
     Cudart,
+    /// `libdormouse.so.1`, by which a program asks for its own checkpoint.
+    Dormouse,
 }
 
 /// The device code that is embedded in a guest.

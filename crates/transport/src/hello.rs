@@ -12,7 +12,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use wire::{Decoder, Encoder, GREETING_MAX, Greeting, Machine, PROTOCOL_VERSION, Wire};
+use wire::{
+    ASK_VERSION, Decoder, Encoder, GREETING_MAX, Greeting, Machine, PROTOCOL_VERSION, Question, Wire,
+};
 
 /// Asks for a session on `path` and waits until the server is ready, which a checkpoint that is under way puts off for as long
 /// as it takes; tells the session's number.
@@ -34,6 +36,17 @@ pub fn ask(path: &Path) -> Result<u32> {
 pub fn ask_devices(path: &Path, patience: Duration) -> Result<Machine> {
     match exchange(path, &Greeting::Devices { protocol: PROTOCOL_VERSION }, Some(patience))? {
         Greeting::Machine(machine) => Ok(machine),
+        other => Err(no_answer(other)),
+    }
+}
+
+/// Asks something of the job itself on `path`; tells the number under which the board will have the answer ([`crate::board`]).
+///
+/// # Errors
+/// As [`ask_devices`]'s.
+pub fn ask_job(path: &Path, question: Question, patience: Duration) -> Result<u64> {
+    match exchange(path, &Greeting::Ask { version: ASK_VERSION, question }, Some(patience))? {
+        Greeting::Asked { ticket } => Ok(ticket),
         other => Err(no_answer(other)),
     }
 }
@@ -168,6 +181,14 @@ impl Caller {
             (Greeting::Userfault { protocol: PROTOCOL_VERSION }, userfault) => {
                 Ok(Wish::Userfault(pending, userfault))
             }
+            (Greeting::Ask { version: ASK_VERSION, question }, _) => Ok(Wish::Ask(pending, question)),
+            (Greeting::Ask { version, .. }, _) => {
+                let reason = format!(
+                    "the program's libdormouse speaks version {version}, this supervisor {ASK_VERSION}"
+                );
+                pending.refuse(&reason)?;
+                Err(TransportError::Refused(reason))
+            }
             (
                 Greeting::Hello { protocol }
                 | Greeting::Devices { protocol }
@@ -202,6 +223,8 @@ pub enum Wish {
     Still(Pending, u32),
     /// That its session has its userfaultfd, if it could make one: answered by [`Pending::welcome`].
     Userfault(Pending, Option<OwnedFd>),
+    /// Something of the job itself: answered by [`Pending::asked`].
+    Ask(Pending, Question),
 }
 
 /// An application process that waits for its answer.
@@ -242,6 +265,14 @@ impl Pending {
     pub fn stilled(self, longest: Duration) -> Result<()> {
         set_timeouts(&self.socket, &self.path, longest)?;
         self.answer(&Greeting::Stilled)
+    }
+
+    /// It is noted under this number. Returns as [`Self::welcome`] does.
+    ///
+    /// # Errors
+    /// When the application is gone.
+    pub fn asked(self, ticket: u64) -> Result<()> {
+        self.answer(&Greeting::Asked { ticket })
     }
 
     fn answer(&self, greeting: &Greeting) -> Result<()> {

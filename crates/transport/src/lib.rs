@@ -32,6 +32,8 @@
 #![cfg_attr(loom, allow(dead_code))]
 
 #[cfg(not(loom))]
+pub mod board;
+#[cfg(not(loom))]
 mod callbacks;
 #[cfg(not(loom))]
 mod client;

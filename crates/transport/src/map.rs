@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// A shared, writable mapping of a whole file of a known size.
+/// A shared mapping of a whole file of a known size.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -31,12 +31,22 @@ impl Mapping {
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
             .map_err(TransportError::io("cannot create", path))?;
         rustix::fs::ftruncate(&file, len as u64).map_err(TransportError::io("cannot size", path))?;
-        Self::map(&file, path, len)
+        Self::map(&file, path, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Maps an existing file, which must have at least `len` bytes.
     pub(crate) fn open(path: &Path, len: usize) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Self::map(&Self::opened(path, flags, len)?, path, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Maps an existing file to be read, which must have at least `len` bytes: it may belong to another user.
+    pub(crate) fn open_to_read(path: &Path, len: usize) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        Self::map(&Self::opened(path, flags, len)?, path, len, ProtFlags::READ)
+    }
+
+    fn opened(path: &Path, flags: OFlags, len: usize) -> Result<rustix::fd::OwnedFd> {
         let file =
             rustix::fs::open(path, flags, Mode::empty()).map_err(TransportError::io("cannot open", path))?;
         let size = rustix::fs::fstat(&file).map_err(TransportError::io("cannot stat", path))?.st_size;
@@ -44,16 +54,16 @@ impl Mapping {
         if size < len as u64 {
             return Err(TransportError::NotASession { path: path.to_owned(), what: "size", value: size });
         }
-        Self::map(&file, path, len)
+        Ok(file)
     }
 
-    fn map(file: &rustix::fd::OwnedFd, path: &Path, len: usize) -> Result<Self> {
+    fn map(file: &rustix::fd::OwnedFd, path: &Path, len: usize, protection: ProtFlags) -> Result<Self> {
         // SAFETY: the kernel chooses the address, so no existing mapping is touched.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
                 len,
-                ProtFlags::READ | ProtFlags::WRITE,
+                protection,
                 MapFlags::SHARED | MapFlags::NORESERVE,
                 file,
                 0,

@@ -46,6 +46,54 @@ pub enum Greeting {
         /// [`crate::PROTOCOL_VERSION`] of the shim.
         protocol: u32,
     },
+    /// The program itself asks for a checkpoint, through a library that was linked into it long ago: this has a version of its own.
+    Ask {
+        /// [`crate::ASK_VERSION`] of the library.
+        version: u32,
+        /// What it asks for.
+        question: Question,
+    },
+    /// That is noted; what becomes of it will stand on the job's board.
+    Asked {
+        /// Under this number.
+        ticket: u64,
+    },
+}
+
+/// What a program asks of its own job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Question {
+    /// A checkpoint now.
+    Now {
+        /// The job is to end when the image is safe.
+        stop: bool,
+    },
+    /// It is at a point that suits it, and has seen that a checkpoint is wanted.
+    AtPoint,
+    /// It will come to points that suit it.
+    HasPoints,
+}
+
+impl Wire for Question {
+    fn encode(&self, to: &mut Encoder<'_>) {
+        match self {
+            Self::Now { stop } => (1u32, u32::from(*stop)).encode(to),
+            Self::AtPoint => (2u32, 0u32).encode(to),
+            Self::HasPoints => (3u32, 0u32).encode(to),
+        }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        match Wire::decode(from)? {
+            (1, flags @ (0 | 1u32)) => Ok(Self::Now { stop: flags == 1 }),
+            (2, 0) => Ok(Self::AtPoint),
+            (3, 0) => Ok(Self::HasPoints),
+            (1..=3u32, flags) => {
+                Err(DecodeError::Invalid { what: "flags of a question", value: flags.into() })
+            }
+            (other, _) => Err(DecodeError::Invalid { what: "question", value: other.into() }),
+        }
+    }
 }
 
 impl Greeting {
@@ -88,6 +136,15 @@ impl Wire for Greeting {
                 8u32.encode(to);
                 protocol.encode(to);
             }
+            Self::Ask { version, question } => {
+                9u32.encode(to);
+                version.encode(to);
+                question.encode(to);
+            }
+            Self::Asked { ticket } => {
+                10u32.encode(to);
+                ticket.encode(to);
+            }
         }
     }
 
@@ -108,6 +165,8 @@ impl Wire for Greeting {
             }
             7 => Self::Stilled,
             8 => Self::Userfault { protocol: Wire::decode(from)? },
+            9 => Self::Ask { version: Wire::decode(from)?, question: Wire::decode(from)? },
+            10 => Self::Asked { ticket: Wire::decode(from)? },
             other => return Err(DecodeError::Invalid { what: "greeting kind", value: other.into() }),
         })
     }

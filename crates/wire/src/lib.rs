@@ -28,7 +28,7 @@ pub use facts::{
     DeviceFacts, FunctionFacts, ManagedVariable, ManagedVariables, Names, Param, PinnedPlace, SessionFacts,
 };
 pub use graph::*;
-pub use greeting::{GREETING_MAX, Greeting};
+pub use greeting::{GREETING_MAX, Greeting, Question};
 pub use ids::*;
 pub use jit::is_jit_number;
 pub use machine::{GPUS_MAX, Gpu, Machine, Pci, Quantity, Text};
@@ -41,3 +41,7 @@ pub use textures::*;
 
 /// Version of the protocol; both sides refuse any other.
 pub const PROTOCOL_VERSION: u32 = 6;
+
+/// Version of what a program asks of its own job, and of the board with the answers. A library that speaks it is linked into programs and
+/// outlives this Dormouse: what it means stays, and what is new gets a version of its own beside it.
+pub const ASK_VERSION: u32 = 1;

@@ -106,6 +106,10 @@ proptest! {
         is_exact(&Greeting::Devices { protocol });
         is_exact(&Greeting::Still { protocol, thread: session });
         is_exact(&Greeting::Stilled);
+        for question in [Question::Now { stop: false }, Question::Now { stop: true }, Question::AtPoint, Question::HasPoints] {
+            is_exact(&Greeting::Ask { version: protocol, question });
+        }
+        is_exact(&Greeting::Asked { ticket: u64::from(session) << 32 });
     }
 
     /// A graph that is understood waits for nothing that comes later, whatever the bytes.

@@ -29,7 +29,8 @@ pub fn binaries(bundle: &Path, folders: &[&str]) -> anyhow::Result<Vec<PathBuf>>
 /// Fails when one of our programs, libraries or guests needs a symbol newer than `limit`, and names it.
 pub fn check(bundle: &Path, limit: &str) -> anyhow::Result<()> {
     let limit = version(limit).context("the limit is a version")?;
-    for file in binaries(bundle, &["bin", "checks", "lib", "lib/criu", "guests", "bench"])? {
+    let folders = ["bin", "checks", "lib", "lib/criu", "python/dormouse", "guests", "bench"];
+    for file in binaries(bundle, &folders)? {
         let output = quiet(Command::new("objdump").arg("--dynamic-syms").arg(&file))?;
         let table = String::from_utf8_lossy(&output.stdout);
         if let Some(line) = newer_than(&table, &limit) {

@@ -69,6 +69,8 @@ pub fn take(
     let cut = Cut { job, options, memory, events, criu, access, store, draft, writer, began };
 
     let _last_step = LastStep(job);
+    // A moment is where the program's memory or a plan has it.
+    let mut point = if moment.is_none() { job.sessions.asks().approach(options, &job.job) } else { None };
     let mut pause = BACK_OFF;
     let mut retries = 0;
     loop {
@@ -87,7 +89,11 @@ pub fn take(
         let mut servers = gate::servers(job, &sessions);
         gate::prepare(&mut servers, &cut.preparation(sessions.len(), memory.saturating_add(used)))?;
         let is_in_the_way = || job.sessions.is_asked() || job.ends_within(Duration::ZERO);
-        let come = moment.map_or(Ok(true), |moment| steer::wait(moment, &mut servers, is_in_the_way))?;
+        let come = moment.map_or(Ok(true), |moment| steer::wait(moment, &mut servers, is_in_the_way))?
+            && point.as_mut().is_none_or(|point| {
+                cut.step("waiting for a point that suits the program");
+                point.is_reached(|| job.sessions.keeps_asking() || job.ends_within(Duration::ZERO))
+            });
         cut.step("closing the gate");
         let mut asked = false;
         let closed = Instant::now();
@@ -276,6 +282,7 @@ impl<'a> Cut<'a> {
         (work, room): (&WorkFolder, Option<host::Scratch>),
     ) -> Result<Report, Failure> {
         let Self { job, options, .. } = self;
+        job.sessions.asks().is_cut(options.stop);
         let Still { captured, gated, held, closed, drain, retries } = still;
         let Captured { mut frozen, host_time, device, device_time } = captured;
         let table_changed = gated.table_changed;
@@ -288,7 +295,9 @@ impl<'a> Cut<'a> {
             let private = frozen.take_private();
             (Rest::Stopped(Box::new(frozen), gated, held), private)
         } else {
-            resume(frozen, gated, held)?
+            let resumed = resume(frozen, gated, held)?;
+            job.sessions.asks().goes_on();
+            resumed
         };
         let stall = closed.elapsed();
         if let Some(trace) = job.sessions.trace() {

@@ -30,6 +30,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         memory: flags.memory_limit,
         paranoid: flags.paranoid,
         store: store.map(|at| access(at, &flags.key, &flags.encrypt)).transpose()?,
+        point_wait_ms: flags.point_wait.map(|seconds| (seconds * 1000.0) as u64),
         regular: false,
     };
     let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };

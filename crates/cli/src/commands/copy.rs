@@ -147,7 +147,7 @@ impl Show for Copied {
     /// Whoever looks only at the code must not take some for all.
     fn code(&self) -> ExitCode {
         let whole = self.report.damaged.is_empty();
-        if whole { ExitCode::SUCCESS } else { crate::exit::code(Kind::Damaged).into() }
+        if whole { ExitCode::SUCCESS } else { Kind::Damaged.exit_code().into() }
     }
 }
 

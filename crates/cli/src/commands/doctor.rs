@@ -156,6 +156,6 @@ impl Show for Findings {
     }
 
     fn code(&self) -> ExitCode {
-        if self.all_well() { ExitCode::SUCCESS } else { crate::exit::code(Kind::Unavailable).into() }
+        if self.all_well() { ExitCode::SUCCESS } else { Kind::Unavailable.exit_code().into() }
     }
 }

@@ -73,7 +73,7 @@ impl Show for Images {
     /// Whoever looks only at the code must not take a list with holes for a whole one.
     fn code(&self) -> ExitCode {
         let damaged = self.0.damaged.iter().any(|image| !image.newer);
-        if damaged { crate::exit::code(Kind::Damaged).into() } else { ExitCode::SUCCESS }
+        if damaged { Kind::Damaged.exit_code().into() } else { ExitCode::SUCCESS }
     }
 }
 
@@ -211,7 +211,7 @@ impl Show for Verified {
     }
 
     fn code(&self) -> ExitCode {
-        if self.0.ok { ExitCode::SUCCESS } else { crate::exit::code(Kind::Damaged).into() }
+        if self.0.ok { ExitCode::SUCCESS } else { Kind::Damaged.exit_code().into() }
     }
 }
 

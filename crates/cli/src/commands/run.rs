@@ -37,6 +37,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])
         .map_err(own)?;
     let settings = Settings {
+        point_wait: flags.regularly.point_wait(),
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: device(flags.machine.device).map_err(own)?.to_owned(),
         managed: flags.machine.managed.unwrap_or_default(),

@@ -32,6 +32,10 @@ pub struct Regularly {
     /// checkpoint` has taken stays
     #[arg(long, value_name = "N", requires = "when", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep_last: Option<u32>,
+    /// Where the program comes to points that suit it (`dormouse.h`): how long a checkpoint waits for one before it is taken anyway, in seconds; also one
+    /// of `dormouse checkpoint`, if that is not told otherwise. Not with --plan and --mtbf-gpu, which have points of their own
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::seconds)]
+    pub point_wait: f64,
 }
 
 /// `--profile`
@@ -44,6 +48,11 @@ pub struct Record {
 }
 
 impl Regularly {
+    /// How long a checkpoint waits for a point that suits the program.
+    pub fn point_wait(&self) -> Duration {
+        Duration::from_secs_f64(self.point_wait)
+    }
+
     /// What the supervisor is to do.
     ///
     /// # Errors

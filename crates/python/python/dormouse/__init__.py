@@ -1,0 +1,167 @@
+"""A program that runs under Dormouse asks for its own checkpoints.
+
+It runs without Dormouse just as well: :func:`available` is ``False`` there, every call returns ``None`` (or 0) at once, and nothing else
+happens. Nothing here needs CUDA, or any framework.
+
+A checkpoint is one of the whole job: all its processes and threads, with what they have on the GPU. In the run that is restarted from it the very
+call that asked for it returns again, and says so::
+
+    import dormouse
+
+    for step in range(steps):
+        train(step)
+        dormouse.convenient_point()   # a checkpoint that somebody wants is taken here
+    done = dormouse.checkpoint()      # or: take one now
+    if done and done.restarted:
+        print("restarted from", done.image)
+
+While a call waits, other threads of Python run on.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Callable, NamedTuple, Optional, Tuple, TypeVar, Union
+
+from . import _native
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "after_checkpoint",
+    "after_restart",
+    "available",
+    "before_checkpoint",
+    "checkpoint",
+    "convenient_point",
+    "image",
+    "restarted",
+    "restarts",
+    "wait",
+]
+
+_BEFORE, _AFTER, _AFTER_RESTART = 1, 2, 3
+_RESTARTED, _TAKEN = 1, 2
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was taken."""
+
+    image: Optional[str]
+    """The image's id; ``None`` while it is being written."""
+    restarted: bool
+    """Whether this is the run that was restarted from it."""
+    ticket: int
+    """While its image is being written: what :func:`wait` is to be given, else 0."""
+
+
+class CheckpointError(RuntimeError):
+    """There is no checkpoint. The program can go on as if it had not asked for one."""
+
+    code: int
+    """The exit code that ``dormouse checkpoint`` would have had: 4 when another one is under way, 5 when the device did not get idle, 6 when the job holds what cannot
+    be restored, 10 when the store cannot take the image, ..."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_Outcome = Optional[Tuple[int, Optional[str], int, Optional[str]]]
+
+
+def _known(outcome: _Outcome) -> Union[Checkpoint, CheckpointError, None]:
+    if outcome is None:
+        return None
+    code, image, ticket, text = outcome
+    if code < 0:
+        return CheckpointError(-code, text or "")
+    return Checkpoint(image, code == _RESTARTED, ticket if code == _TAKEN else 0)
+
+
+def _raised(outcome: _Outcome) -> Optional[Checkpoint]:
+    known = _known(outcome)
+    if isinstance(known, CheckpointError):
+        raise known
+    return known
+
+
+def available() -> bool:
+    """Whether the program runs under a Dormouse that takes checkpoints for it."""
+    return _native.available()
+
+
+def checkpoint(wait: bool = True, *, stop: bool = False) -> Optional[Checkpoint]:
+    """Takes a checkpoint of the whole job.
+
+    Returns when its image is safe, or, unless it is to ``wait``, as soon as the program can go on. With ``stop`` the job ends when the image is safe: the
+    call returns in the restarted run alone. ``None`` where there is no Dormouse.
+
+    Raises :class:`CheckpointError` when there is no checkpoint.
+    """
+    return _raised(_native.checkpoint(not wait, stop))
+
+
+def wait(taken: Checkpoint) -> Optional[Checkpoint]:
+    """Waits until the image of a checkpoint is safe that was taken without waiting.
+
+    Raises :class:`CheckpointError` when it could not be written.
+    """
+    return _raised(_native.wait(taken.ticket)) if taken.ticket else taken
+
+
+def convenient_point() -> Optional[Checkpoint]:
+    """Says that here a checkpoint suits the program.
+
+    Costs next to nothing unless one is wanted: when ``dormouse checkpoint``, or a regular one of ``dormouse run --every``, waits for such a point. Then it is
+    taken here, and returned as soon as the program can go on. ``None`` when none is wanted. One that was wanted and failed is warned of.
+    """
+    outcome = _native.convenient_point()
+    if outcome is None:
+        return None
+    known = _known(outcome)
+    if isinstance(known, CheckpointError):
+        warnings.warn(f"no checkpoint was taken: {known}", RuntimeWarning, stacklevel=2)
+        return None
+    return known
+
+
+def restarts() -> int:
+    """How often this run has been restarted."""
+    return _native.restarts()
+
+
+def restarted() -> bool:
+    """Whether this run has been restarted."""
+    return _native.restarts() > 0
+
+
+def image() -> Optional[str]:
+    """The id of the image that this run was restarted from, if it was."""
+    return _native.image()
+
+
+_Before = TypeVar("_Before", bound=Callable[[], object])
+_After = TypeVar("_After", bound=Callable[[Union[Checkpoint, CheckpointError, None]], object])
+_Restarted = TypeVar("_Restarted", bound=Callable[[Checkpoint], object])
+
+
+def before_checkpoint(function: _Before) -> _Before:
+    """Has ``function()`` called before each checkpoint that the program asks for, or that is taken at a point of its; by the thread that is there.
+
+    What was registered last comes first. What it raises is reported like an exception in a destructor, and changes nothing. It takes no checkpoint itself.
+    """
+    _native.on(_BEFORE, lambda _outcome: function())
+    return function
+
+
+def after_checkpoint(function: _After) -> _After:
+    """The same after it, in the run that goes on: ``function(outcome)``, which is a :class:`Checkpoint` or the :class:`CheckpointError`."""
+    _native.on(_AFTER, lambda outcome: function(_known(outcome)))
+    return function
+
+
+def after_restart(function: _Restarted) -> _Restarted:
+    """The same in the run that was restarted from it: ``function(checkpoint)``."""
+    _native.on(_AFTER_RESTART, lambda outcome: function(_known(outcome)))  # type: ignore[arg-type]
+    return function
