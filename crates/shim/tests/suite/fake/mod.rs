@@ -153,6 +153,7 @@ impl Fake {
                     Wish::Devices(pending) => pending.refuse("this supervisor knows no GPU").unwrap(),
                     Wish::Userfault(pending, _) => pending.refuse("memory is coherent here").unwrap(),
                     Wish::Still(pending, _) => pending.refuse("this supervisor holds nobody").unwrap(),
+                    Wish::Ask(pending, _) => pending.refuse("this supervisor has no job").unwrap(),
                 }
             }
         });
