@@ -386,10 +386,10 @@ impl<'a> Dial<'a> {
                 let mut socket = &socket;
                 let mut sent = Ok(0);
                 while connection.wants_write() && sent.is_ok() {
-                    sent = connection.write_tls(&mut socket);
+                    sent = lane::uninterrupted(|| connection.write_tls(&mut socket));
                 }
                 // They may lie there, too, when the server has closed already.
-                let seen = socket.peek(&mut first).map_err(plain)?;
+                let seen = lane::uninterrupted(|| socket.peek(&mut first)).map_err(plain)?;
                 if seen > 0 && Preface::may_begin(&first[..seen]) {
                     return Err((io::ErrorKind::InvalidData.into(), first[..seen].to_vec()));
                 }

@@ -143,6 +143,8 @@ pub fn far_end<S: FnOnce(Wires)>(
         }
         ToFarEnd::Connection { .. } => return Err(gone()),
     };
+    // A client that goes while its device is opened, or its other connections come, does not keep them.
+    watch_over(vec![lane.socket().map_err(about)?], &Activity::new(), None);
     let facts = ClientFacts { name, key, source, device, quota };
     let service = match open(&facts) {
         Ok(service) => service,
@@ -180,9 +182,7 @@ pub fn far_end<S: FnOnce(Wires)>(
 
     let activity = Activity::new();
     let sockets: Result<Vec<TcpStream>, _> = lanes.values().map(Lane::socket).collect();
-    let sockets = sockets.map_err(about)?;
-    let (watched, idle) = (activity.clone(), options.idle);
-    thread::spawn(move || watch(&sockets, &watched, idle));
+    watch_over(sockets.map_err(about)?, &activity, options.idle);
     let wires = wires(lanes, bulk, &activity).map_err(about)?;
     tracing::info!("a session of {} ({}) begins", facts.name, facts.source);
     service(wires);
@@ -285,6 +285,11 @@ fn wires(mut lanes: HashMap<Role, Lane>, bulk: u8, activity: &Activity) -> io::R
 }
 
 /// Ends the process when its client has gone, or says nothing for too long.
+fn watch_over(sockets: Vec<TcpStream>, activity: &Activity, idle: Option<Duration>) {
+    let activity = activity.clone();
+    thread::spawn(move || watch(&sockets, &activity, idle));
+}
+
 fn watch(sockets: &[TcpStream], activity: &Activity, idle: Option<Duration>) {
     let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     loop {

@@ -4,7 +4,6 @@
 //! One thread, one loop, which waits for nobody: a connection is *half-open* until its session's process says that the client is known, and the oldest
 //! ones of whoever has most of them make room for others.
 
-use crate::confine::User;
 use crate::far_end::PATIENCE;
 use crate::fingerprint::Fingerprint;
 use crate::keys::{Clients, Keys, KeysError, Moment};
@@ -52,8 +51,6 @@ pub struct FrontOptions {
     pub max_clients: usize,
     /// The most connections that have not said yet what they want.
     pub half_open: usize,
-    /// Whom sessions' processes become, if this is root. Only to say so.
-    pub user: Option<User>,
 }
 
 /// Why nothing is served.
@@ -382,6 +379,7 @@ impl Front {
 
     /// Whether a client may have a session.
     fn admit(&mut self, number: u64, key: Option<Fingerprint>) {
+        self.read_clients();
         let known = || self.sessions.values().filter_map(Session::holder);
         let decided = match key {
             _ if known().count() >= self.options.max_clients => {
@@ -428,17 +426,21 @@ impl Front {
         }
     }
 
-    /// Ends sessions of those who are let in no more.
-    fn look_at_clients(&mut self) {
+    /// Reads the list of clients again when it has changed.
+    fn read_clients(&mut self) {
         let changed = self.options.keys.clients_changed();
         if changed != self.clients_changed {
-            self.clients_changed = changed;
             match self.options.keys.clients() {
-                Ok(clients) => self.clients = clients,
+                Ok(clients) => (self.clients, self.clients_changed) = (clients, changed),
                 // New sessions read it themselves, and are refused.
                 Err(error) => tracing::error!("{error}; running sessions go on by the list before"),
             }
         }
+    }
+
+    /// Ends sessions of those who are let in no more.
+    fn look_at_clients(&mut self) {
+        self.read_clients();
         let is_out = |session: &Session| {
             let key = session.holder().and_then(|holder| holder.key);
             key.is_some_and(|key| self.clients.admit(key).is_err())

@@ -48,8 +48,7 @@ impl Lane {
         let mut lane = Self { socket, tls: tls.map(Box::new) };
         if let Some(tls) = &mut lane.tls {
             tls.set_buffer_limit(Some(WRITE_BEHIND));
-            let done = tls.complete_io(&mut lane.socket);
-            if let Err(error) = done {
+            if let Err(error) = uninterrupted(|| tls.complete_io(&mut lane.socket)) {
                 // What is left to send is the alert that says why.
                 let _ = drain(tls, &mut lane.socket);
                 linger(&lane.socket);
@@ -124,6 +123,16 @@ impl Write for Lane {
     }
 }
 
+/// Again, where a signal came between: sockets with a timeout are not spared that.
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// Takes what it can of a text, and writes that; nothing of it stays behind.
 fn encrypt(tls: &mut Connection, parts: &[IoSlice<'_>], socket: &mut TcpStream) -> io::Result<usize> {
     let taken = tls.writer().write_vectored(parts)?;
@@ -133,7 +142,8 @@ fn encrypt(tls: &mut Connection, parts: &[IoSlice<'_>], socket: &mut TcpStream) 
 
 fn drain(tls: &mut Connection, socket: &mut TcpStream) -> io::Result<()> {
     while tls.wants_write() {
-        if tls.write_tls(socket)? == 0 {
+        // Whoever heard of an interruption would send the text again.
+        if uninterrupted(|| tls.write_tls(socket))? == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
     }
