@@ -10,6 +10,7 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::str::FromStr;
@@ -45,6 +46,12 @@ impl User {
             let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
             is_it.then_some(Self { uid, gid })
         })
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.uid, self.gid)
     }
 }
 

@@ -330,10 +330,13 @@ impl<'a> Dial<'a> {
             };
             all.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(ended()))).collect()
         });
+        let joined: Vec<Lane> = joined.into_iter().collect::<Result<_, _>>()?;
+        let of = |error| self.of(error);
+        let sockets: io::Result<_> = joined.iter().chain([&control]).map(Lane::socket).collect();
+        let hang_up = lane::hang_up(sockets.map_err(of)?);
         let mut joined = joined.into_iter();
         let activity = Activity::new();
-        let mut next = || joined.next().unwrap_or_else(|| Err(self.of(io::ErrorKind::NotFound.into())));
-        let of = |error| self.of(error);
+        let mut next = || joined.next().ok_or_else(|| self.of(io::ErrorKind::NotFound.into()));
         let control_in = next()?.into_reader(activity.clone()).map_err(of)?;
         let (mut bulk_out, mut bulk_in) = (Vec::new(), Vec::new());
         for _ in 0..bulk {
@@ -341,7 +344,7 @@ impl<'a> Dial<'a> {
             bulk_in.push(next()?.into_reader(activity.clone()).map_err(of)?);
         }
         let control_out = control.into_writer(activity).map_err(of)?;
-        let wires = Wires { control_out, control_in, bulk_out, bulk_in };
+        let wires = Wires { control_out, control_in, bulk_out, bulk_in, hang_up };
         if let Some(key) = welcome.new_key {
             let machine = self.address.machine();
             tracing::warn!(

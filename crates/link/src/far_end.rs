@@ -181,9 +181,10 @@ pub fn far_end<S: FnOnce(Wires)>(
     packet::send(&control, &ToFront::Ready, None, SendFlags::empty())?;
 
     let activity = Activity::new();
-    let sockets: Result<Vec<TcpStream>, _> = lanes.values().map(Lane::socket).collect();
-    watch_over(sockets.map_err(about)?, &activity, options.idle);
-    let wires = wires(lanes, bulk, &activity).map_err(about)?;
+    let sockets = || lanes.values().map(Lane::socket).collect::<io::Result<Vec<TcpStream>>>();
+    watch_over(sockets().map_err(about)?, &activity, options.idle);
+    let hang_up = lane::hang_up(sockets().map_err(about)?);
+    let wires = wires(lanes, bulk, &activity, hang_up).map_err(about)?;
     tracing::info!("a session of {} ({}) begins", facts.name, facts.source);
     service(wires);
     tracing::info!("a session of {} ({}) has ended", facts.name, facts.source);
@@ -273,7 +274,12 @@ impl Joiner {
     }
 }
 
-fn wires(mut lanes: HashMap<Role, Lane>, bulk: u8, activity: &Activity) -> io::Result<Wires> {
+fn wires(
+    mut lanes: HashMap<Role, Lane>,
+    bulk: u8,
+    activity: &Activity,
+    hang_up: Arc<dyn Fn() + Send + Sync>,
+) -> io::Result<Wires> {
     let mut take = |role| lanes.remove(&role).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
     let mut reader = |role| -> io::Result<Box<dyn Read + Send>> { take(role)?.into_reader(activity.clone()) };
     let control_in = reader(Role::ControlUp)?;
@@ -281,7 +287,7 @@ fn wires(mut lanes: HashMap<Role, Lane>, bulk: u8, activity: &Activity) -> io::R
     let mut writer = |role| -> io::Result<Box<dyn Write + Send>> { take(role)?.into_writer(activity.clone()) };
     let control_out = writer(Role::ControlDown)?;
     let bulk_out = (0..bulk).map(|number| writer(Role::BulkDown(number))).collect::<Result<_, _>>()?;
-    Ok(Wires { control_out, control_in, bulk_out, bulk_in })
+    Ok(Wires { control_out, control_in, bulk_out, bulk_in, hang_up })
 }
 
 /// Ends the process when its client has gone, or says nothing for too long.

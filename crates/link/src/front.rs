@@ -84,6 +84,8 @@ pub struct Front {
     key: Option<Fingerprint>,
     clients: Clients,
     clients_changed: Option<(u64, SystemTime)>,
+    /// Whether that could not be read, which is told once.
+    clients_unread: bool,
     /// Whose preface is not complete.
     waiting: VecDeque<Waiting>,
     /// Who wants a session, and waits for its process to be started.
@@ -179,6 +181,7 @@ impl Front {
             listener,
             key,
             clients,
+            clients_unread: false,
             waiting: VecDeque::new(),
             queued: VecDeque::new(),
             sessions: HashMap::new(),
@@ -431,9 +434,14 @@ impl Front {
         let changed = self.options.keys.clients_changed();
         if changed != self.clients_changed {
             match self.options.keys.clients() {
-                Ok(clients) => (self.clients, self.clients_changed) = (clients, changed),
+                Ok(clients) => {
+                    (self.clients, self.clients_changed, self.clients_unread) = (clients, changed, false);
+                }
                 // New sessions read it themselves, and are refused.
-                Err(error) => tracing::error!("{error}; running sessions go on by the list before"),
+                Err(error) if !std::mem::replace(&mut self.clients_unread, true) => {
+                    tracing::error!("{error}; running sessions go on by the list before");
+                }
+                Err(_) => {}
             }
         }
     }

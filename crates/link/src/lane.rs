@@ -176,6 +176,11 @@ fn linger(socket: &TcpStream) {
     }
 }
 
+/// Ends these connections at once.
+pub(crate) fn hang_up(sockets: Vec<TcpStream>) -> Arc<dyn Fn() + Send + Sync> {
+    Arc::new(move || sockets.iter().for_each(|socket| drop(socket.shutdown(Shutdown::Both))))
+}
+
 /// When anything last went through any connection of a session.
 #[derive(Clone)]
 pub(crate) struct Activity {

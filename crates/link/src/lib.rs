@@ -29,6 +29,7 @@ pub use protocol::Refusal;
 
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
+use std::sync::Arc;
 
 /// The streams of one session, each of which carries data one way.
 pub struct Wires {
@@ -40,6 +41,8 @@ pub struct Wires {
     pub bulk_out: Vec<Box<dyn Write + Send>>,
     /// Bytes of memory from it.
     pub bulk_in: Vec<Box<dyn Read + Send>>,
+    /// Ends all of them at once, so that whoever reads or writes one is told.
+    pub hang_up: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// What a server says of itself when it takes a session.
