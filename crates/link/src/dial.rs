@@ -54,7 +54,9 @@ pub enum DialError {
         error: io::Error,
     },
     /// Nobody listens.
-    #[error("{machine} refused the connection: does `dormouse serve` run there, and listen on that address and port?")]
+    #[error(
+        "{machine} refused the connection: does `dormouse serve` run there, and listen on that address and port?"
+    )]
     ConnectionRefused {
         /// The machine.
         machine: String,
@@ -85,7 +87,9 @@ pub enum DialError {
     #[error(transparent)]
     OwnKeys(#[from] KeysError),
     /// The server's key is not known.
-    #[error("the key of {machine} is not known: it shows {key}. If that is what `dormouse keys show` prints there, type:  dormouse keys trust {machine} {key}")]
+    #[error(
+        "the key of {machine} is not known: it shows {key}. If that is what `dormouse keys show` prints there, type:  dormouse keys trust {machine} {key}"
+    )]
     UnknownServer {
         /// The machine.
         machine: String,
@@ -93,7 +97,9 @@ pub enum DialError {
         key: Fingerprint,
     },
     /// The server's key is another one than it was.
-    #[error("THE KEY OF {machine} HAS CHANGED: it shows {key}, and was known as {known}. Somebody may be listening, or may answer in its place. Nothing was sent. Only if somebody who is there says that its key was changed, type:  dormouse keys trust --replace {machine} {key}")]
+    #[error(
+        "THE KEY OF {machine} HAS CHANGED: it shows {key}, and was known as {known}. Somebody may be listening, or may answer in its place. Nothing was sent. Only if somebody who is there says that its key was changed, type:  dormouse keys trust --replace {machine} {key}"
+    )]
     ServerChanged {
         /// The machine.
         machine: String,
@@ -119,7 +125,9 @@ pub enum DialError {
         from: Moment,
     },
     /// The server does not know our key.
-    #[error("{machine} does not know this machine's key {key}. To let it in, type there:  dormouse keys authorize NAME {key}")]
+    #[error(
+        "{machine} does not know this machine's key {key}. To let it in, type there:  dormouse keys authorize NAME {key}"
+    )]
     NotAuthorised {
         /// The machine.
         machine: String,
@@ -135,7 +143,9 @@ pub enum DialError {
         key: Fingerprint,
     },
     /// The server's list says that our time is over.
-    #[error("{machine} does not let this machine's key {key} in any more: its time there is over. `dormouse keys authorize` there gives it more")]
+    #[error(
+        "{machine} does not let this machine's key {key} in any more: its time there is over. `dormouse keys authorize` there gives it more"
+    )]
     AuthorisationExpired {
         /// The machine.
         machine: String,
@@ -143,7 +153,9 @@ pub enum DialError {
         key: Fingerprint,
     },
     /// Our certificate is over by the server's clock.
-    #[error("{machine} says that this machine's certificate, good until {until}, is not good now: is one of the clocks wrong?")]
+    #[error(
+        "{machine} says that this machine's certificate, good until {until}, is not good now: is one of the clocks wrong?"
+    )]
     OwnExpired {
         /// The machine.
         machine: String,
@@ -151,7 +163,9 @@ pub enum DialError {
         until: Moment,
     },
     /// The server speaks another version.
-    #[error("{machine} speaks version {theirs} of the protocol, this machine {VERSION}: both need the same release of Dormouse")]
+    #[error(
+        "{machine} speaks version {theirs} of the protocol, this machine {VERSION}: both need the same release of Dormouse"
+    )]
     Version {
         /// The machine.
         machine: String,
@@ -402,7 +416,9 @@ impl<'a> Dial<'a> {
         let mut lane = Lane::open(socket, tls).map_err(plain)?;
         // A server that does not like our key says so after the handshake has ended for us, and may have closed by now.
         let sent = protocol::send(&mut lane, hello);
-        let answer = if self.tls.is_none() { Self::plain_answer(&mut lane)? } else {
+        let answer = if self.tls.is_none() {
+            Self::plain_answer(&mut lane)?
+        } else {
             protocol::receive(&mut lane).map_err(plain)?
         };
         sent.map_err(plain)?;

@@ -284,7 +284,8 @@ fn wires(
     let mut reader = |role| -> io::Result<Box<dyn Read + Send>> { take(role)?.into_reader(activity.clone()) };
     let control_in = reader(Role::ControlUp)?;
     let bulk_in = (0..bulk).map(|number| reader(Role::BulkUp(number))).collect::<Result<_, _>>()?;
-    let mut writer = |role| -> io::Result<Box<dyn Write + Send>> { take(role)?.into_writer(activity.clone()) };
+    let mut writer =
+        |role| -> io::Result<Box<dyn Write + Send>> { take(role)?.into_writer(activity.clone()) };
     let control_out = writer(Role::ControlDown)?;
     let bulk_out = (0..bulk).map(|number| writer(Role::BulkDown(number))).collect::<Result<_, _>>()?;
     Ok(Wires { control_out, control_in, bulk_out, bulk_in, hang_up })

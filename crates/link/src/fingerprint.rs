@@ -16,7 +16,9 @@ pub struct Fingerprint([u8; 32]);
 
 /// A text that is no fingerprint.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no key's fingerprint; one looks like SHA256:… and is what `dormouse keys show` prints on the other machine")]
+#[error(
+    "no key's fingerprint; one looks like SHA256:… and is what `dormouse keys show` prints on the other machine"
+)]
 pub struct NotAFingerprint;
 
 impl Fingerprint {

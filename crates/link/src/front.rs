@@ -257,7 +257,9 @@ impl Front {
             let (socket, address) = match acceptfrom_with(&self.listener, flags) {
                 Ok(accepted) => accepted,
                 Err(rustix::io::Errno::AGAIN) => return,
-                Err(error @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM)) => {
+                Err(
+                    error @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE | rustix::io::Errno::NOMEM),
+                ) => {
                     tracing::warn!("a connection waits: {error}");
                     self.exhausted();
                     return;

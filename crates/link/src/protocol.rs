@@ -238,7 +238,10 @@ mod tests {
     fn tokens_are_compared_and_not_shown() {
         let token = Token::random().unwrap();
         assert!(token.is(&token.clone()) && !token.is(&Token::random().unwrap()));
-        assert_eq!(format!("{:?}", Hello::Join { token, role: Role::BulkUp(3) }).matches("Token(…)").count(), 1);
+        assert_eq!(
+            format!("{:?}", Hello::Join { token, role: Role::BulkUp(3) }).matches("Token(…)").count(),
+            1
+        );
     }
 
     #[test]

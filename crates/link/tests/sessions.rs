@@ -41,13 +41,16 @@ const TESTS: &[(&str, fn())] = &[
     ("without_tls_on_loopback_only", without_tls_on_loopback_only),
     ("what_cannot_be_had_is_refused", what_cannot_be_had_is_refused),
     ("a_session_without_all_its_connections_ends", a_session_without_all_its_connections_ends),
+    ("the_software_device_needs_no_more", the_software_device_needs_no_more),
     ("a_server_out_of_descriptors_goes_on", a_server_out_of_descriptors_goes_on),
 ];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     match args.get(1).map(String::as_str) {
-        Some("far-end") => serve_session(&args[2], args.get(3).is_some_and(|arg| arg == "insecure"), args.get(4)),
+        Some("far-end") => {
+            serve_session(&args[2], args.get(3).is_some_and(|arg| arg == "insecure"), args.get(4))
+        }
         Some("client") => be_a_client(&args[2], &args[3]),
         _ => {
             let trials = TESTS.iter().map(|(name, test)| {
@@ -76,6 +79,9 @@ fn serve_session(folder: &str, insecure_loopback: bool, idle: Option<&String>) -
         }
         let name = facts.name.clone();
         Ok(move |mut wires: Wires| {
+            if name == CONFORMANCE {
+                return show_behaviours(&mut *wires.control_out);
+            }
             // What was given up.
             assert_eq!(rustix::process::geteuid().as_raw(), User::nobody().uid());
             assert!(fs::read("/etc/passwd").is_err());
@@ -89,6 +95,23 @@ fn serve_session(folder: &str, insecure_loopback: bool, idle: Option<&String>) -
         })
     });
     served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+}
+
+/// The client for whom the software device is tried.
+const CONFORMANCE: &str = "conformance";
+
+/// Runs the suite that every device passes, and writes which behaviours were not shown.
+fn show_behaviours(to: &mut dyn Write) {
+    let device = backend_soft::SoftBackend::new(backend_soft::Options::default());
+    let mut failed = String::new();
+    for (name, behaviour) in backend::conformance::BEHAVIOURS {
+        let shown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| behaviour(&device)));
+        if shown.is_err() {
+            failed.push_str(&format!(" {name}"));
+        }
+    }
+    writeln!(to, "{}:{failed}", backend::conformance::BEHAVIOURS.len()).unwrap();
+    std::process::exit(0);
 }
 
 fn echo(from: &mut dyn Read, to: &mut dyn Write) {
@@ -272,7 +295,10 @@ fn strangers_have_none() {
     client.keys.trust(&machine, server.key(), None).unwrap();
     let refused = client.refused();
     assert!(matches!(refused, DialError::NotAuthorised { .. }), "{refused}");
-    assert!(refused.to_string().contains(&format!("dormouse keys authorize NAME {}", client.key())), "{refused}");
+    assert!(
+        refused.to_string().contains(&format!("dormouse keys authorize NAME {}", client.key())),
+        "{refused}"
+    );
     server.keys.authorize("x", client.key(), Quota::default(), None).unwrap();
     client.dial().unwrap();
     server.is_left_alone_within(Duration::from_secs(1));
@@ -450,7 +476,8 @@ fn garbage_is_dropped() {
     let half = preface(0, 0)[..9].to_vec();
     let garbage = [preface(0, 0), vec![0x17; 4000]].concat();
     let long_record = [preface(0, 0), vec![0x16, 3, 1, 0xff, 0xff], vec![1; 70_000]].concat();
-    let gifts: [&[u8]; 6] = [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", &half, &garbage, &long_record, b"DRMS"];
+    let gifts: [&[u8]; 6] =
+        [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", &half, &garbage, &long_record, b"DRMS"];
     for gift in gifts {
         let mut socket = connect(&server);
         // It may have been closed by then.
@@ -461,7 +488,9 @@ fn garbage_is_dropped() {
         assert!(rest.len() < 100, "{} bytes for {gift:?}", rest.len());
     }
     // Of another version, or of no session.
-    for (asked, notice) in [([b"DRMS\x09\0\0\0".as_slice(), &[0; 8]].concat(), 0x100_u16), (preface(0, 99), 0x102)] {
+    for (asked, notice) in
+        [([b"DRMS\x09\0\0\0".as_slice(), &[0; 8]].concat(), 0x100_u16), (preface(0, 99), 0x102)]
+    {
         let mut socket = connect(&server);
         socket.write_all(&asked).unwrap();
         let mut said = [0; 16];
@@ -777,6 +806,15 @@ fn a_session_without_all_its_connections_ends() {
     // As soon as the first is gone, or after a while.
     drop(socket);
     server.is_left_alone_within(Duration::from_secs(15));
+}
+
+fn the_software_device_needs_no_more() {
+    let server = server(&Way::default());
+    let (mut wires, _) = server.client(CONFORMANCE).dial().unwrap();
+    let mut said = String::new();
+    // The process ends without saying so.
+    let _ = wires.control_in.read_to_string(&mut said);
+    assert_eq!(said.trim(), format!("{}:", backend::conformance::BEHAVIOURS.len()));
 }
 
 fn a_server_out_of_descriptors_goes_on() {

@@ -56,7 +56,8 @@ struct OneKey {
 pub fn run(command: KeysCommand) -> ExitCode {
     let keys = Keys::default();
     let from_now = |time: Duration| SystemTime::now() + time;
-    let done = |done: Result<(), KeysError>| output::finish(false, done.map_err(|error| keys_failure(&error)));
+    let done =
+        |done: Result<(), KeysError>| output::finish(false, done.map_err(|error| keys_failure(&error)));
     match command {
         KeysCommand::New(flags) => {
             output::finish(false, own(&keys, keys.create(from_now(flags.expires)).map(drop)))
@@ -74,7 +75,7 @@ pub fn run(command: KeysCommand) -> ExitCode {
 }
 
 /// This machine's key, after something was done.
-fn own(keys: &Keys, done: Result<(), KeysError>) -> Result<Own, Failure> {
+pub fn own(keys: &Keys, done: Result<(), KeysError>) -> Result<Own, Failure> {
     let read = || {
         done?;
         let own = keys.identity()?;
@@ -90,7 +91,8 @@ fn own(keys: &Keys, done: Result<(), KeysError>) -> Result<Own, Failure> {
     read().map_err(|error: KeysError| keys_failure(&error))
 }
 
-fn list(keys: &Keys) -> Result<All, Failure> {
+/// Clients and servers.
+pub fn list(keys: &Keys) -> Result<All, Failure> {
     let read = || {
         Ok(All {
             clients: keys.clients()?.all().iter().map(OneClient::from).collect(),
@@ -101,8 +103,7 @@ fn list(keys: &Keys) -> Result<All, Failure> {
 }
 
 fn authorize(keys: &Keys, flags: &KeysAuthorize) -> Result<(), KeysError> {
-    let quota =
-        Quota { memory: flags.memory, sessions: flags.sessions, expires: flags.expires.map(Moment) };
+    let quota = Quota { memory: flags.memory, sessions: flags.sessions, expires: flags.expires.map(Moment) };
     keys.authorize(&flags.name, flags.key, quota, flags.succession.grace())
 }
 
@@ -190,7 +191,7 @@ mod tests {
         let keys = Keys::new(folder.path().join("keys"));
         assert_eq!(own(&keys, Ok(())).err().unwrap().kind, checkpoint::Kind::NotFound);
         keys.create(SystemTime::now() + Duration::from_secs(9)).unwrap();
-        let own = own(&keys, Ok(())).unwrap();
+        let own = super::own(&keys, Ok(())).unwrap();
         let quota = Quota { memory: Some(40 << 30), sessions: Some(2), expires: None };
         keys.authorize("desk", own.key, quota, None).unwrap();
         keys.trust("gpu1:7070", own.key, None).unwrap();

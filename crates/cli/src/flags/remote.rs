@@ -230,7 +230,10 @@ mod tests {
     fn times() {
         assert!(time("0s").is_err() && time("101y").is_err() && time("x").is_err());
         assert_eq!(grace("0s"), Ok(Duration::ZERO));
-        assert_eq!(moment("2001-09-09T01:46:40Z").unwrap(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+        assert_eq!(
+            moment("2001-09-09T01:46:40Z").unwrap(),
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)
+        );
         assert!(moment("1h").unwrap() > SystemTime::now());
     }
 }

@@ -53,8 +53,7 @@ pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), KeysError> {
     let draft = path.with_extension("new");
     // Left over by somebody who was killed; the lock says that nobody writes it now.
     let _ = fs::remove_file(&draft);
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(about)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(about)?;
     let written = file.write_all(content).and_then(|()| file.sync_all());
     let written = written.and_then(|()| fs::rename(&draft, path));
     if let Err(error) = written {

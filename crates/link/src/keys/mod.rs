@@ -223,12 +223,7 @@ impl Keys {
     ///
     /// # Errors
     /// [`KeysError::Taken`] when another key is known and not to be replaced.
-    pub fn trust(
-        &self,
-        machine: &str,
-        key: Fingerprint,
-        replace: Option<Duration>,
-    ) -> Result<(), KeysError> {
+    pub fn trust(&self, machine: &str, key: Fingerprint, replace: Option<Duration>) -> Result<(), KeysError> {
         self.change(SERVERS, |servers: &mut Servers| servers.trust(machine, key, replace))
     }
 
@@ -268,8 +263,8 @@ impl Keys {
         let mut all: T = self.read_json(name)?;
         change(&mut all)?;
         let path = self.folder.join(name);
-        let text = serde_json::to_vec_pretty(&all)
-            .map_err(|error| KeysError::damaged(&path, error.to_string()))?;
+        let text =
+            serde_json::to_vec_pretty(&all).map_err(|error| KeysError::damaged(&path, error.to_string()))?;
         file::write(&path, &text)
     }
 }

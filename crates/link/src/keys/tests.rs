@@ -23,7 +23,10 @@ fn some_key() -> Fingerprint {
 fn a_key_is_made_once_and_for_its_owner_only() {
     let (_folder, keys) = folder();
     let none = keys.identity().unwrap_err();
-    assert!(matches!(none, KeysError::None { .. }) && none.to_string().contains("dormouse keys new"), "{none}");
+    assert!(
+        matches!(none, KeysError::None { .. }) && none.to_string().contains("dormouse keys new"),
+        "{none}"
+    );
     let made = keys.create(in_a_year()).unwrap();
     let read = keys.identity().unwrap();
     assert_eq!(made.fingerprint(), read.fingerprint());

@@ -133,9 +133,7 @@ impl Clients {
     }
 
     fn holder(&self, key: Fingerprint) -> Option<(&Client, &Pin)> {
-        self.clients
-            .iter()
-            .find_map(|client| Some((client, client.keys.iter().find(|pin| pin.key == key)?)))
+        self.clients.iter().find_map(|client| Some((client, client.keys.iter().find(|pin| pin.key == key)?)))
     }
 
     pub(super) fn authorize(
