@@ -515,7 +515,8 @@ fn other_services_are_told_from_ours() {
     let folder = tempfile::tempdir().unwrap();
     let keys = Keys::new(folder.path().to_owned());
     keys.create(in_a_year()).unwrap();
-    let said: [(&[u8], fn(&DialError) -> bool); 5] = [
+    type Expected = fn(&DialError) -> bool;
+    let said: [(&[u8], Expected); 5] = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", |error| matches!(error, DialError::NotDormouse { .. })),
         (b"DRMS\x07\0\0\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Version { theirs: 7, .. })),
         (b"DRMS\x01\0\x01\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Busy { .. })),
