@@ -14,7 +14,7 @@ const PIECE: usize = 1 << 20;
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     if args.get(1).is_some_and(|arg| arg == "far-end") {
-        return serve_session(&args[2]);
+        return serve_session();
     }
     let gigabytes: u64 = args.get(1).map_or(4, |arg| arg.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
@@ -31,11 +31,10 @@ fn main() {
     let front = front.unwrap();
     let address: Address = front.local_addr().unwrap().to_string().parse().unwrap();
     keys.trust(&address.machine(), own.fingerprint(), None).unwrap();
-    let path = keys.folder().to_owned();
     thread::spawn(move || {
         front.run(|control| {
             let program = std::env::current_exe().unwrap();
-            Command::new(program).arg("far-end").arg(&path).stdin(control).stdout(Stdio::null()).spawn()
+            Command::new(program).arg("far-end").stdin(control).stdout(Stdio::null()).spawn()
         })
     });
     println!("{gigabytes} GB each, pieces of 1 MiB, {} cores", thread::available_parallelism().unwrap());
@@ -97,14 +96,9 @@ fn take(from: &mut [Box<dyn Read + Send>], pieces: u64) {
     });
 }
 
-fn serve_session(folder: &str) {
-    let options = link::far_end::FarEndOptions {
-        keys: Keys::new(folder.into()),
-        insecure_loopback: true,
-        user: None,
-        system_calls: true,
-        idle: None,
-    };
+fn serve_session() {
+    let options =
+        link::far_end::FarEndOptions { insecure_loopback: true, user: None, system_calls: true, idle: None };
     let served = far_end(link::far_end::control().unwrap(), &options, |_| {
         Ok(|mut wires: Wires| {
             let mut order = [0; 9];

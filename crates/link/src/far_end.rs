@@ -1,25 +1,28 @@
 //! The process of one session: TLS, keys and data, and none of the front's rights.
 //!
-//! It reads its keys, gives up its privileges, and only then reads what a client has sent. The client that proves to have an authorised key on the first
+//! It gives up its privileges before it reads anything at all, and has no key of this machine: the front signs handshakes for it, and knows the clients. The client that proves to have an authorised key on the first
 //! connection is the session's; the others must show the same key, and the token that the first was given.
 
 use crate::confine::{ConfineError, User, confine};
 use crate::fingerprint::Fingerprint;
-use crate::keys::{Keys, KeysError, Quota};
+use crate::keys::{Denied, Quota};
 use crate::lane::{self, Activity, Lane};
 use crate::packet::{self, ToFarEnd, ToFront};
 use crate::protocol::{self, Answer, BULK_MAX, Hello, Refusal, Role, Token};
-use crate::{Welcome, Wires, tls};
+use crate::tls::{self, Authority};
+use crate::{Welcome, Wires};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Signal, getpid, kill_process};
+use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection};
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -33,8 +36,6 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How a session's process behaves.
 #[derive(Debug)]
 pub struct FarEndOptions {
-    /// Where its keys and the list of clients are.
-    pub keys: Keys,
     /// Whether clients of this machine may come without TLS.
     pub insecure_loopback: bool,
     /// Whom to become, if root.
@@ -64,9 +65,6 @@ pub struct ClientFacts {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FarEndError {
-    /// The keys.
-    #[error(transparent)]
-    Keys(#[from] KeysError),
     /// A right that could not be given up.
     #[error(transparent)]
     Confine(#[from] ConfineError),
@@ -106,26 +104,22 @@ pub fn far_end<S: FnOnce(Wires)>(
     options: &FarEndOptions,
     open: impl FnOnce(&ClientFacts) -> Result<S, String>,
 ) -> Result<(), FarEndError> {
-    // First what needs the rights of the front, then what needs none.
-    let identity = options.keys.identity();
-    let clients = options.keys.clients();
-    let (tls, newest) = match (identity, clients) {
-        (Ok(identity), Ok(clients)) => {
-            let newest = identity.fingerprint();
-            let all: Vec<_> = [Some(identity), options.keys.previous()?].into_iter().flatten().collect();
-            (Some(tls::server(&all, clients)?), Some(newest))
-        }
-        (Err(KeysError::None { .. }), _) if options.insecure_loopback => (None, None),
-        (Err(error), _) | (_, Err(error)) => return Err(error.into()),
-    };
     confine(options.user, options.system_calls)?;
-
     let gone = || FarEndError::Front(io::ErrorKind::UnexpectedEof.into());
-    let first = packet::receive(&control, RecvFlags::empty())?.ok_or_else(gone)?;
-    let (ToFarEnd::Connection { session, plain, source }, Some(socket)) = first else { return Err(gone()) };
+    let next = || packet::receive(&control, RecvFlags::empty())?.ok_or_else(gone);
+    let (ToFarEnd::Begin { certificates }, None) = next()? else { return Err(gone()) };
+    let (ToFarEnd::Connection { plain, source, .. }, Some(socket)) = next()? else { return Err(gone()) };
+    let (front, arriving) = Front::talk(control);
+    let certificates: Vec<_> = certificates.into_iter().map(CertificateDer::from).collect();
+    let newest = certificates.first().and_then(tls::examine).map(|(key, _)| key);
+    let tls = match newest {
+        Some(_) => Some(tls::server(certificates, &(front.clone() as Arc<dyn Authority>))?),
+        None => None,
+    };
+
     let about = |error| FarEndError::Client { source_ip: source, error };
-    let arriving = Arrivals { tls, insecure_loopback: options.insecure_loopback };
-    let mut lane = arriving.lane(socket, plain, source).map_err(about)?;
+    let arrivals = Arrivals { tls, insecure_loopback: options.insecure_loopback };
+    let mut lane = arrivals.lane(socket, plain, source).map_err(about)?;
     let Hello::New { device, bulk } = protocol::receive(&mut lane).map_err(about)? else {
         return Err(about(io::ErrorKind::InvalidData.into()));
     };
@@ -134,14 +128,12 @@ pub fn far_end<S: FnOnce(Wires)>(
     }
 
     let key = lane.peer();
-    packet::send(&control, &ToFront::Admitted { key }, None, SendFlags::empty())?;
-    let granted = packet::receive(&control, RecvFlags::empty())?.ok_or_else(gone)?;
-    let (name, quota) = match granted.0 {
-        ToFarEnd::Granted { name, quota } => (name, quota),
+    let (session, name, quota) = match front.ask(&ToFront::Admitted { key }).ok_or_else(gone)? {
+        ToFarEnd::Granted { session, name, quota } => (session, name, quota),
         ToFarEnd::Denied { reason } => {
             return Err(refuse(lane, source.to_string(), Refusal::Sessions, reason));
         }
-        ToFarEnd::Connection { .. } => return Err(gone()),
+        _ => return Err(gone()),
     };
     // A client that goes while its device is opened, or its other connections come, does not keep them.
     watch_over(vec![lane.socket().map_err(about)?], &Activity::new(), None);
@@ -160,10 +152,8 @@ pub fn far_end<S: FnOnce(Wires)>(
     protocol::send(&mut lane, &answer).map_err(about)?;
 
     let (joined, joins) = mpsc::channel();
-    let waiter = Joiner { arrivals: Arc::new(arriving), key, token, joined };
-    let control = Arc::new(control);
-    let incoming = control.clone();
-    thread::spawn(move || waiter.run(&incoming));
+    let joiner = Joiner { arrivals, key, token, joined };
+    thread::spawn(move || joiner.run(&arriving));
     let mut lanes = HashMap::from([(Role::ControlUp, lane)]);
     let expected = 2 + 2 * usize::from(bulk);
     while lanes.len() < expected {
@@ -178,7 +168,7 @@ pub fn far_end<S: FnOnce(Wires)>(
             lanes.entry(role).or_insert(lane);
         }
     }
-    packet::send(&control, &ToFront::Ready, None, SendFlags::empty())?;
+    front.tell(&ToFront::Ready)?;
 
     let activity = Activity::new();
     let sockets = || lanes.values().map(Lane::socket).collect::<io::Result<Vec<TcpStream>>>();
@@ -205,6 +195,70 @@ fn refuse(mut lane: Lane, name: String, code: Refusal, mut reason: String) -> Fa
     FarEndError::Refused { name, reason }
 }
 
+/// A connection that the front passes on: the socket, whether it is without TLS, and where it comes from.
+type Arrival = (OwnedFd, bool, IpAddr);
+
+/// The process that accepts connections: it answers one question at a time.
+struct Front {
+    control: Arc<OwnedFd>,
+    answers: Mutex<mpsc::Receiver<ToFarEnd>>,
+}
+
+impl Front {
+    /// Hears it from now on, until it has gone: then this process ends, too.
+    fn talk(control: OwnedFd) -> (Arc<Self>, mpsc::Receiver<Arrival>) {
+        let control = Arc::new(control);
+        let (arrive, arriving) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        let heard = control.clone();
+        thread::spawn(move || {
+            while let Ok(Some((packet, socket))) = packet::receive(&heard, RecvFlags::empty()) {
+                // Whoever waited for it may have given up.
+                match (packet, socket) {
+                    (ToFarEnd::Connection { plain, source }, Some(socket)) => {
+                        drop(arrive.send((socket, plain, source)));
+                    }
+                    (packet, _) => drop(answer.send(packet)),
+                }
+            }
+            end();
+        });
+        (Arc::new(Self { control, answers: Mutex::new(answers) }), arriving)
+    }
+
+    fn tell(&self, packet: &ToFront) -> io::Result<()> {
+        packet::send(&self.control, packet, None, SendFlags::empty())
+    }
+
+    fn ask(&self, question: &ToFront) -> Option<ToFarEnd> {
+        let answers = self.answers.lock().ok()?;
+        self.tell(question).ok()?;
+        answers.recv().ok()
+    }
+}
+
+impl fmt::Debug for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Front").finish_non_exhaustive()
+    }
+}
+
+impl Authority for Front {
+    fn sign(&self, key: Fingerprint, message: &[u8]) -> Option<Vec<u8>> {
+        match self.ask(&ToFront::Sign { key, message: message.to_vec() })? {
+            ToFarEnd::Signed { signature } => Some(signature),
+            _ => None,
+        }
+    }
+
+    fn knows(&self, key: Fingerprint) -> Option<Result<(), Denied>> {
+        match self.ask(&ToFront::Known { key })? {
+            ToFarEnd::Known { is } => Some(is),
+            _ => None,
+        }
+    }
+}
+
 /// Makes connections of what the front passes on.
 struct Arrivals {
     tls: Option<Arc<ServerConfig>>,
@@ -227,21 +281,17 @@ impl Arrivals {
 
 /// Lets the other connections of the session in.
 struct Joiner {
-    arrivals: Arc<Arrivals>,
+    arrivals: Arrivals,
     key: Option<Fingerprint>,
     token: Token,
     joined: mpsc::Sender<(Role, Lane)>,
 }
 
 impl Joiner {
-    /// Until the front has gone, which ends the session.
-    fn run(self, control: &OwnedFd) {
+    fn run(self, arriving: &mpsc::Receiver<Arrival>) {
         let joiner = Arc::new(self);
         let pending = Arc::new(AtomicUsize::new(0));
-        while let Ok(Some((packet, socket))) = packet::receive::<ToFarEnd>(control, RecvFlags::empty()) {
-            let (ToFarEnd::Connection { plain, source, .. }, Some(socket)) = (packet, socket) else {
-                continue;
-            };
+        while let Ok((socket, plain, source)) = arriving.recv() {
             // Whoever guessed the session's number finds no more room than this.
             if pending.load(Ordering::Relaxed) >= PENDING_MAX {
                 continue;
@@ -255,7 +305,6 @@ impl Joiner {
                 pending.fetch_sub(1, Ordering::Relaxed);
             });
         }
-        end();
     }
 
     fn join(&self, socket: OwnedFd, plain: bool, source: IpAddr) -> io::Result<()> {

@@ -1,14 +1,16 @@
 //! The process that accepts connections. It reads 16 bytes of each, and hands the socket to the process of its session, which it starts for a new one:
-//! it decides who may have how much, and sees neither keys nor data.
+//! it decides who may have how much, and proves this machine's key for them in handshakes, whose parts it does not see. It never sees data; and those who talk
+//! with clients never have the key.
 //!
 //! One thread, one loop, which waits for nobody: a connection is *half-open* until its session's process says that the client is known, and the oldest
 //! ones of whoever has most of them make room for others.
 
 use crate::far_end::PATIENCE;
 use crate::fingerprint::Fingerprint;
-use crate::keys::{Clients, Keys, KeysError, Moment};
+use crate::keys::{Clients, Identity, Keys, KeysError, Moment, Version};
 use crate::packet::{self, ToFarEnd, ToFront};
-use crate::protocol::{Kind, Notice, Preface};
+use crate::protocol::{BULK_MAX, Kind, Notice, Preface};
+use crate::tls;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -16,17 +18,24 @@ use rustix::net::{
     socketpair,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::CertificateDer;
+use rustls::sign::CertifiedKey;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How many connections the kernel keeps until they are accepted.
 const BACKLOG: i32 = 1024;
 /// How many are accepted before others have their turn.
 const ACCEPTED_AT_ONCE: usize = 64;
+/// How much a session may say before others have their turn.
+const HEARD_AT_ONCE: usize = 8;
+/// How many handshakes a session may have: one for each connection, and a few more.
+const SIGNATURES_MAX: usize = 2 * BULK_MAX as usize + 8;
 /// How many sessions may be at their handshake at once.
 const STARTING_MAX: usize = 32;
 /// How long a handshake may hold its place when others wait for one.
@@ -82,10 +91,8 @@ pub struct Front {
     options: FrontOptions,
     listener: TcpListener,
     key: Option<Fingerprint>,
-    clients: Clients,
-    clients_changed: Option<(u64, SystemTime)>,
-    /// Whether that could not be read, which is told once.
-    clients_unread: bool,
+    own: Read<Vec<Own>>,
+    clients: Read<Clients>,
     /// Whose preface is not complete.
     waiting: VecDeque<Waiting>,
     /// Who wants a session, and waits for its process to be started.
@@ -94,6 +101,63 @@ pub struct Front {
     /// Processes that are to end, or have ended.
     ended: Vec<Child>,
     accept_from: Instant,
+}
+
+/// What was read of a file, which may change.
+#[derive(Debug)]
+struct Read<T> {
+    value: T,
+    version: Version,
+    /// Whether it could not be read lately, which is told once.
+    is_stale: bool,
+}
+
+impl<T> Read<T> {
+    fn first(value: T, version: Version) -> Self {
+        Self { value, version, is_stale: false }
+    }
+
+    /// Reads it again if it has another version.
+    fn renew(&mut self, version: Version, read: impl FnOnce() -> Result<T, KeysError>) {
+        if version == self.version {
+            return;
+        }
+        match read() {
+            Ok(value) => *self = Self::first(value, version),
+            Err(error) if !self.is_stale => {
+                self.is_stale = true;
+                tracing::error!("{error}; what was read before is in force");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// A key of this machine, ready to sign.
+#[derive(Debug)]
+struct Own {
+    fingerprint: Fingerprint,
+    certificate: CertificateDer<'static>,
+    certified: Arc<CertifiedKey>,
+}
+
+impl Own {
+    /// All of them, the newest first.
+    fn read(keys: &Keys) -> Result<Vec<Self>, KeysError> {
+        let newest = match keys.identity() {
+            Ok(identity) => identity,
+            // Without TLS there need be none; with it the first reading has failed already.
+            Err(KeysError::None { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let all = [Some(newest), keys.previous()?].into_iter().flatten();
+        let ready = |identity: Identity| {
+            let certified = identity.certified()?;
+            let certificate = identity.certificate().clone();
+            Some(Self { fingerprint: identity.fingerprint(), certificate, certified })
+        };
+        Ok(all.filter_map(ready).collect())
+    }
 }
 
 /// A connection of which little is known.
@@ -114,6 +178,8 @@ struct Session {
     source: IpAddr,
     since: Instant,
     stage: Stage,
+    /// How many handshakes may be signed for it yet.
+    signatures: usize,
 }
 
 /// How far a session is.
@@ -142,6 +208,13 @@ impl Session {
         }
     }
 
+    /// Says something, which it waits for or need not have.
+    fn tell(&self, packet: &ToFarEnd) {
+        if let Err(error) = packet::send(&self.control, packet, None, SendFlags::DONTWAIT) {
+            tracing::debug!("a session of {} hears nothing: {error}", self.source);
+        }
+    }
+
     /// When it is given up if it does not get further.
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
@@ -167,7 +240,8 @@ impl Front {
             Err(KeysError::None { .. }) if options.insecure_loopback => None,
             Err(error) => return Err(error.into()),
         };
-        let clients = options.keys.clients()?;
+        let own = Read::first(Own::read(&options.keys)?, options.keys.identity_version());
+        let clients = Read::first(options.keys.clients()?, options.keys.clients_version());
         let about = |error: io::Error| FrontError::Listen { at: options.listen, error };
         let listener = TcpListener::bind(options.listen).map_err(about)?;
         listener.set_nonblocking(true).map_err(about)?;
@@ -176,12 +250,11 @@ impl Front {
         let most = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: most.maximum, maximum: most.maximum });
         Ok(Self {
-            clients_changed: options.keys.clients_changed(),
             options,
             listener,
             key,
+            own,
             clients,
-            clients_unread: false,
             waiting: VecDeque::new(),
             queued: VecDeque::new(),
             sessions: HashMap::new(),
@@ -323,7 +396,7 @@ impl Front {
         let Some(session) = session.filter(|session| matches!(session.stage, Stage::Joining(_))) else {
             return waiting.close(Notice::NoSession);
         };
-        pass(session, preface.session, plain, &waiting);
+        pass(session, plain, &waiting);
     }
 
     /// Starts processes for those who want a session.
@@ -361,9 +434,14 @@ impl Front {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let child = spawn(theirs)?;
         let since = Instant::now();
-        let session = Session { child, control, source: waiting.source, since, stage: Stage::Starting };
+        let stage = Stage::Starting;
+        let session =
+            Session { child, control, source: waiting.source, since, stage, signatures: SIGNATURES_MAX };
+        self.own.renew(self.options.keys.identity_version(), || Own::read(&self.options.keys));
+        let certificates = self.own.value.iter().map(|own| own.certificate.to_vec()).collect();
+        session.tell(&ToFarEnd::Begin { certificates });
         let plain = Preface::from_bytes(waiting.got).is_some_and(|preface| preface.kind == Kind::Plain);
-        pass(&session, number, plain, &waiting);
+        pass(&session, plain, &waiting);
         self.sessions.insert(number, session);
         Ok(())
     }
@@ -371,8 +449,17 @@ impl Front {
     fn hear_sessions(&mut self) {
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
         for number in numbers {
-            while let Some(session) = self.sessions.get(&number) {
+            for _ in 0..HEARD_AT_ONCE {
+                let Some(session) = self.sessions.get(&number) else { break };
                 match packet::receive::<ToFront>(&session.control, RecvFlags::DONTWAIT) {
+                    Ok(Some((ToFront::Sign { key, message }, _))) => self.sign(number, key, &message),
+                    Ok(Some((ToFront::Known { key }, _))) => {
+                        self.read_clients();
+                        let is = self.clients.value.admit(key).map(drop);
+                        if let Some(session) = self.sessions.get(&number) {
+                            session.tell(&ToFarEnd::Known { is });
+                        }
+                    }
                     Ok(Some((ToFront::Admitted { key }, _))) => self.admit(number, key),
                     Ok(Some((ToFront::Ready, _))) => self.is_ready(number),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -380,6 +467,21 @@ impl Front {
                 }
             }
         }
+    }
+
+    /// Proves a key of this machine, in a handshake of a session's.
+    fn sign(&mut self, number: u64, key: Fingerprint, message: &[u8]) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let Some(left) = session.signatures.checked_sub(1) else {
+            return self.end(number, "it wants more handshakes than it has connections");
+        };
+        session.signatures = left;
+        let own = self.own.value.iter().find(|own| own.fingerprint == key);
+        let signed = own.and_then(|own| tls::sign_handshake(&own.certified, message));
+        session.tell(&match signed {
+            Some(signature) => ToFarEnd::Signed { signature },
+            None => ToFarEnd::Denied { reason: "nothing of the sort is signed here".to_owned() },
+        });
     }
 
     /// Whether a client may have a session.
@@ -392,7 +494,7 @@ impl Front {
             }
             None if self.options.insecure_loopback => Ok(("this machine".to_owned(), Default::default())),
             None => Err("it takes no client without a key".to_owned()),
-            Some(key) => match self.clients.admit(key) {
+            Some(key) => match self.clients.value.admit(key) {
                 Err(_) => Err("its key has just been taken off the list".to_owned()),
                 Ok(client) => {
                     let has = known().filter(|holder| holder.name == client.name).count();
@@ -413,14 +515,14 @@ impl Front {
             Ok((name, quota)) => {
                 session.since = Instant::now();
                 session.stage = Stage::Joining(Holder { name: name.clone(), key });
-                ToFarEnd::Granted { name, quota }
+                ToFarEnd::Granted { session: number, name, quota }
             }
             Err(reason) => {
                 tracing::info!("no session for {}: {reason}", session.source);
                 ToFarEnd::Denied { reason }
             }
         };
-        let _ = packet::send(&session.control, &packet, None, SendFlags::DONTWAIT);
+        session.tell(&packet);
     }
 
     fn is_ready(&mut self, number: u64) {
@@ -433,19 +535,7 @@ impl Front {
 
     /// Reads the list of clients again when it has changed.
     fn read_clients(&mut self) {
-        let changed = self.options.keys.clients_changed();
-        if changed != self.clients_changed {
-            match self.options.keys.clients() {
-                Ok(clients) => {
-                    (self.clients, self.clients_changed, self.clients_unread) = (clients, changed, false);
-                }
-                // New sessions read it themselves, and are refused.
-                Err(error) if !std::mem::replace(&mut self.clients_unread, true) => {
-                    tracing::error!("{error}; running sessions go on by the list before");
-                }
-                Err(_) => {}
-            }
-        }
+        self.clients.renew(self.options.keys.clients_version(), || self.options.keys.clients());
     }
 
     /// Ends sessions of those who are let in no more.
@@ -453,7 +543,7 @@ impl Front {
         self.read_clients();
         let is_out = |session: &Session| {
             let key = session.holder().and_then(|holder| holder.key);
-            key.is_some_and(|key| self.clients.admit(key).is_err())
+            key.is_some_and(|key| self.clients.value.admit(key).is_err())
         };
         let out: Vec<u64> =
             self.sessions.iter().filter(|(_, session)| is_out(session)).map(|(number, _)| *number).collect();
@@ -510,8 +600,8 @@ impl Waiting {
 }
 
 /// Hands a connection to its session's process, which may be too busy for it.
-fn pass(session: &Session, number: u64, plain: bool, waiting: &Waiting) {
-    let packet = ToFarEnd::Connection { session: number, plain, source: waiting.source };
+fn pass(session: &Session, plain: bool, waiting: &Waiting) {
+    let packet = ToFarEnd::Connection { plain, source: waiting.source };
     let socket = Some(waiting.socket.as_fd());
     if let Err(error) = packet::send(&session.control, &packet, socket, SendFlags::DONTWAIT) {
         tracing::debug!("a connection from {} finds its session busy: {error}", waiting.source);

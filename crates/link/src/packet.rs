@@ -1,7 +1,7 @@
 //! What the process that accepts connections and those of the sessions say to each other: packets of bounded length, one of which may carry a socket.
 
 use crate::fingerprint::Fingerprint;
-use crate::keys::Quota;
+use crate::keys::{Denied, Quota};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -19,17 +19,27 @@ const PACKET_MAX: usize = 2048;
 /// To a session's process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToFarEnd {
+    /// The first: this machine's certificates, the newest first; none without TLS.
+    Begin { certificates: Vec<Vec<u8>> },
     /// A connection, whose preface has been read; it comes with the packet.
-    Connection { session: u64, plain: bool, source: IpAddr },
-    /// The client may have a session.
-    Granted { name: String, quota: Quota },
-    /// It may not.
+    Connection { plain: bool, source: IpAddr },
+    /// To [`ToFront::Sign`].
+    Signed { signature: Vec<u8> },
+    /// To [`ToFront::Known`].
+    Known { is: Result<(), Denied> },
+    /// To [`ToFront::Admitted`]: the client may have a session.
+    Granted { session: u64, name: String, quota: Quota },
+    /// It may not; or what was asked for is not had.
     Denied { reason: String },
 }
 
 /// From it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToFront {
+    /// Prove in a handshake that this machine has this key.
+    Sign { key: Fingerprint, message: Vec<u8> },
+    /// Is this key let in?
+    Known { key: Fingerprint },
     /// Its client has proved to have this key, or there is no TLS.
     Admitted { key: Option<Fingerprint> },
     /// It needs no more connections.

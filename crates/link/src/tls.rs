@@ -1,7 +1,7 @@
 //! TLS as it is used here: version 1.3 alone, both sides with a certificate of their own, known by the key in it.
 
 use crate::fingerprint::Fingerprint;
-use crate::keys::{Clients, Denied, Identity, Moment};
+use crate::keys::{Denied, Identity, Moment};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption};
 use rustls::crypto::ring::{self, cipher_suite};
@@ -11,8 +11,12 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert, ServerConfig,
 };
-use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme, version};
+use rustls::sign::{CertifiedKey, Signer, SigningKey};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureAlgorithm, SignatureScheme,
+    version,
+};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
@@ -88,19 +92,76 @@ pub(crate) fn peer(certificates: Option<&[CertificateDer<'_>]>) -> Option<Finger
     Some(Fingerprint::of(&parsed.subject_public_key_info()))
 }
 
-/// The server's side: `identities` are its keys, the newest first.
-pub(crate) fn server(identities: &[Identity], clients: Clients) -> Result<Arc<ServerConfig>, Error> {
-    let certified = |identity: &Identity| Some((identity.fingerprint().server_name(), identity.certified()?));
-    let keys = OwnKeys(identities.iter().filter_map(certified).collect());
+/// Who has the server's keys, and knows whom it lets in: another process than the one that talks with clients.
+pub(crate) trait Authority: fmt::Debug + Send + Sync {
+    /// Proves, in a handshake of which this is to be signed, that the server has this key.
+    fn sign(&self, key: Fingerprint, message: &[u8]) -> Option<Vec<u8>>;
+    /// Whether this key is let in; `None` when nobody answers.
+    fn knows(&self, key: Fingerprint) -> Option<Result<(), Denied>>;
+}
+
+/// The server's side, of which these are the certificates, the newest first.
+pub(crate) fn server(
+    certificates: Vec<CertificateDer<'static>>,
+    authority: &Arc<dyn Authority>,
+) -> Result<Arc<ServerConfig>, Error> {
+    let shown = |certificate: CertificateDer<'static>| {
+        let (key, _) = examine(&certificate)?;
+        let signing = Arc::new(DistantKey { key, authority: authority.clone() });
+        Some((key.server_name(), Arc::new(CertifiedKey::new(vec![certificate], signing))))
+    };
+    let keys = OwnKeys(certificates.into_iter().filter_map(shown).collect());
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])?
-        .with_client_cert_verifier(Arc::new(KnownClients(clients)))
+        .with_client_cert_verifier(Arc::new(KnownClients(authority.clone())))
         .with_cert_resolver(Arc::new(keys));
     config.alpn_protocols = vec![ALPN.to_vec()];
     // Nothing is resumed, and nothing is sent the other way once a connection carries data.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Arc::new(config))
+}
+
+/// A key of which only the name is here.
+#[derive(Clone, Debug)]
+struct DistantKey {
+    key: Fingerprint,
+    authority: Arc<dyn Authority>,
+}
+
+impl SigningKey for DistantKey {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        offered.contains(&SignatureScheme::ED25519).then(|| Box::new(self.clone()) as Box<dyn Signer>)
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        SignatureAlgorithm::ED25519
+    }
+}
+
+impl Signer for DistantKey {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        let signature = self.authority.sign(self.key, message);
+        signature.ok_or_else(|| Error::General("nothing was signed".to_owned()))
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        SignatureScheme::ED25519
+    }
+}
+
+/// What a server signs in a handshake: spaces, a context, and the hash of what was said.
+const PROOF: &[u8] = b"TLS 1.3, server CertificateVerify\0";
+const SPACES: usize = 64;
+
+/// Signs a server's part of a handshake with a key, and nothing else.
+pub(crate) fn sign_handshake(key: &CertifiedKey, message: &[u8]) -> Option<Vec<u8>> {
+    let (spaces, rest) = message.split_at_checked(SPACES)?;
+    let hash = rest.strip_prefix(PROOF)?;
+    if spaces.iter().any(|byte| *byte != b' ') || ![32, 48].contains(&hash.len()) {
+        return None;
+    }
+    key.key.choose_scheme(&[SignatureScheme::ED25519])?.sign(message).ok()
 }
 
 /// A server's keys by the names that clients ask for them by.
@@ -117,7 +178,7 @@ impl ResolvesServerCert for OwnKeys {
 
 /// Lets those in whom the list has. Whom it turns away learns why by the alert that rustls makes of the error; see [`crate::dial()`].
 #[derive(Debug)]
-struct KnownClients(Clients);
+struct KnownClients(Arc<dyn Authority>);
 
 impl ClientCertVerifier for KnownClients {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -131,11 +192,12 @@ impl ClientCertVerifier for KnownClients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let key = verify(certificate, chain, now, KeyUsage::client_auth())?;
-        match self.0.admit(key) {
-            Ok(_) => Ok(ClientCertVerified::assertion()),
-            Err(Denied::Unknown) => Err(CertificateError::UnknownIssuer.into()),
-            Err(Denied::Revoked) => Err(CertificateError::Revoked.into()),
-            Err(Denied::Expired) => Err(CertificateError::ApplicationVerificationFailure.into()),
+        match self.0.knows(key) {
+            Some(Ok(())) => Ok(ClientCertVerified::assertion()),
+            Some(Err(Denied::Unknown)) => Err(CertificateError::UnknownIssuer.into()),
+            Some(Err(Denied::Revoked)) => Err(CertificateError::Revoked.into()),
+            Some(Err(Denied::Expired)) => Err(CertificateError::ApplicationVerificationFailure.into()),
+            None => Err(Error::General("nobody says who is known".to_owned())),
         }
     }
 
@@ -270,5 +332,32 @@ impl ServerCertVerifier for KnownServer {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         ALGORITHMS.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::keys::YEAR;
+
+    #[test]
+    fn nothing_but_a_servers_part_of_a_handshake_is_signed() {
+        let key = Identity::new(SystemTime::now() + YEAR).unwrap().certified().unwrap();
+        let message = |spaces: usize, context: &[u8], hash: usize| {
+            [vec![b' '; spaces], context.to_vec(), vec![7; hash]].concat()
+        };
+        assert_eq!(sign_handshake(&key, &message(64, PROOF, 32)).unwrap().len(), 64);
+        assert!(sign_handshake(&key, &message(64, PROOF, 48)).is_some());
+        for other in [
+            message(64, PROOF, 33),
+            message(63, PROOF, 33),
+            message(64, PROOF, 0),
+            message(64, b"TLS 1.3, client CertificateVerify\0", 32),
+            message(0, b"", 32),
+            vec![],
+        ] {
+            assert!(sign_handshake(&key, &other).is_none(), "{other:?}");
+        }
     }
 }

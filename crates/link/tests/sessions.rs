@@ -48,9 +48,7 @@ const TESTS: &[(&str, fn())] = &[
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     match args.get(1).map(String::as_str) {
-        Some("far-end") => {
-            serve_session(&args[2], args.get(3).is_some_and(|arg| arg == "insecure"), args.get(4))
-        }
+        Some("far-end") => serve_session(args[2] == "insecure", args.get(3)),
         Some("client") => be_a_client(&args[2], &args[3]),
         _ => {
             let trials = TESTS.iter().map(|(name, test)| {
@@ -65,9 +63,8 @@ fn main() -> ExitCode {
 }
 
 /// Sends back what comes; the first line on the control stream is the client's name.
-fn serve_session(folder: &str, insecure_loopback: bool, idle: Option<&String>) -> ExitCode {
+fn serve_session(insecure_loopback: bool, idle: Option<&String>) -> ExitCode {
     let options = link::far_end::FarEndOptions {
-        keys: Keys::new(folder.into()),
         insecure_loopback,
         user: Some(User::nobody()),
         system_calls: true,
@@ -175,11 +172,11 @@ fn server(way: &Way) -> Server {
     let at = front.local_addr().unwrap();
     let started = Arc::new(Mutex::new(Vec::new()));
     let list = started.clone();
-    let (path, insecure, idle) = (keys.folder().to_owned(), way.insecure, way.idle_ms);
+    let (insecure, idle) = (way.insecure, way.idle_ms);
     thread::spawn(move || {
         front.run(move |control| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.arg("far-end").arg(&path).arg(if insecure { "insecure" } else { "tls" });
+            command.arg("far-end").arg(if insecure { "insecure" } else { "tls" });
             command.args(idle.map(|idle| idle.to_string()));
             let child = command.stdin(control).stdout(Stdio::null()).spawn()?;
             list.lock().unwrap().push(child.id());

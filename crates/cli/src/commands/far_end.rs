@@ -4,8 +4,8 @@ use super::server;
 use crate::flags::{Device, FarEnd};
 use backend::Backend;
 use checkpoint::Chain;
+use link::Wires;
 use link::far_end::{FarEndError, FarEndOptions};
-use link::{Keys, Wires};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,6 @@ fn serve(wires: Wires, backend: Arc<dyn Backend>) {
 /// Serves one client.
 pub fn run(flags: &FarEnd) -> ExitCode {
     let options = FarEndOptions {
-        keys: Keys::new(flags.keys.clone()),
         insecure_loopback: flags.insecure_loopback,
         user: Some(flags.user),
         // What a driver's library calls is not known well enough to be listed (docs/security.md).
@@ -36,7 +35,7 @@ pub fn run(flags: &FarEnd) -> ExitCode {
             if usize::try_from(facts.device).is_ok_and(|device| device < count) {
                 Ok(|wires| serve(wires, backend))
             } else {
-                Err(format!("it has {count} devices, of which none is number {}", facts.device))
+                Err(format!("it has no device number {} (they count from 0, and there are {count})", facts.device))
             }
         })
     });

@@ -6,7 +6,7 @@ use crate::output::{self, Show, table};
 use checkpoint::Failure;
 use indicatif::BinaryBytes;
 use link::keys::{Client, Moment, Pin, Server};
-use link::{Fingerprint, Keys, KeysError, Quota};
+use link::{Address, Fingerprint, Keys, KeysError, Quota};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -70,7 +70,7 @@ pub fn run(command: KeysCommand) -> ExitCode {
         KeysCommand::List(flags) => output::finish(flags.json.json, list(&keys)),
         KeysCommand::Authorize(flags) => done(authorize(&keys, &flags)),
         KeysCommand::Trust(flags) => done(trust(&keys, &flags)),
-        KeysCommand::Revoke(flags) => done(keys.revoke(&flags.name)),
+        KeysCommand::Revoke(flags) => done(revoke(&keys, &flags.name)),
     }
 }
 
@@ -105,6 +105,17 @@ pub fn list(keys: &Keys) -> Result<All, Failure> {
 fn authorize(keys: &Keys, flags: &KeysAuthorize) -> Result<(), KeysError> {
     let quota = Quota { memory: flags.memory, sessions: flags.sessions, expires: flags.expires.map(Moment) };
     keys.authorize(&flags.name, flags.key, quota, flags.succession.grace())
+}
+
+/// A client by its name; a server by host, as it was trusted, or host and port, as it is listed.
+fn revoke(keys: &Keys, name: &str) -> Result<(), KeysError> {
+    match keys.revoke(name) {
+        Err(unknown @ KeysError::Unknown(_)) => match name.parse::<Address>() {
+            Ok(address) if address.machine() != name => keys.revoke(&address.machine()),
+            _ => Err(unknown),
+        },
+        done => done,
+    }
 }
 
 fn trust(keys: &Keys, flags: &KeysTrust) -> Result<(), KeysError> {
@@ -196,7 +207,10 @@ mod tests {
         keys.authorize("desk", own.key, quota, None).unwrap();
         keys.trust("gpu1:7070", own.key, None).unwrap();
         keys.authorize("gone", link::Fingerprint::of(b"x"), Quota::default(), None).unwrap();
-        keys.revoke("gone").unwrap();
+        revoke(&keys, "gone").unwrap();
+        keys.trust("gpu2:7070", own.key, None).unwrap();
+        revoke(&keys, "gpu2").unwrap();
+        assert!(matches!(revoke(&keys, "gpu2"), Err(KeysError::Unknown(_))));
         let mut text = Vec::new();
         list(&keys).unwrap().show(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();

@@ -15,7 +15,6 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
     let program =
         std::env::current_exe().map_err(|error| Failure::of("cannot find this program's file", &error))?;
     let keys = Keys::default();
-    let folder = std::path::absolute(keys.folder()).unwrap_or_else(|_| keys.folder().to_owned());
     let front = Front::bind(FrontOptions {
         listen: flags.listen,
         keys,
@@ -34,7 +33,7 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
     let user = flags.user.unwrap_or_else(User::nobody);
     let served = front.run(|control| {
         let mut far_end = Command::new(&program);
-        far_end.arg("far-end").arg("--keys").arg(&folder);
+        far_end.arg("far-end");
         far_end.args(["--device", device, "--user", &user.to_string()]);
         if let Some(memory) = flags.device_memory {
             far_end.args(["--device-memory", &memory.to_string()]);

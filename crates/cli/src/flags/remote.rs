@@ -4,7 +4,6 @@ use super::{Device, Json, device_size};
 use clap::{Args, Subcommand};
 use link::{Address, Fingerprint, User};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 /// `dormouse serve`
@@ -39,9 +38,6 @@ pub struct Serve {
 /// `dormouse far-end`; the socket to the process that accepts connections is standard input.
 #[derive(Args, Debug)]
 pub struct FarEnd {
-    /// Where the keys are
-    #[arg(long)]
-    pub keys: PathBuf,
     /// Where calls go
     #[arg(long, value_enum)]
     pub device: Device,
@@ -163,7 +159,7 @@ pub struct KeysList {
 /// `dormouse keys revoke`
 #[derive(Args, Debug)]
 pub struct KeysRevoke {
-    /// The client's name, or the server as HOST:PORT
+    /// The client's name, or the server's: HOST or HOST:PORT
     pub name: String,
 }
 

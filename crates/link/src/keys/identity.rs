@@ -115,6 +115,11 @@ impl Identity {
         Some(Arc::new(CertifiedKey::new(vec![self.certificate.clone()], key.ok()?)))
     }
 
+    /// What others are shown.
+    pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
     /// What others know it by.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {

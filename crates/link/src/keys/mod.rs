@@ -105,6 +105,9 @@ impl KeysError {
     }
 }
 
+/// Which files there were: number and time of each.
+pub(crate) type Version = [Option<(u64, SystemTime)>; 2];
+
 /// The folder. Every question reads it anew.
 #[derive(Clone, Debug)]
 pub struct Keys {
@@ -241,10 +244,19 @@ impl Keys {
         self.change(SERVERS, |servers: &mut Servers| servers.forget(name).then_some(()).ok_or_else(unknown))
     }
 
-    /// When the list of clients was last changed, to see whether it has been.
-    pub(crate) fn clients_changed(&self) -> Option<(u64, SystemTime)> {
+    /// By what one can see whether the list of clients has been changed.
+    pub(crate) fn clients_version(&self) -> Version {
+        [self.version(CLIENTS), None]
+    }
+
+    /// The same of this machine's own keys.
+    pub(crate) fn identity_version(&self) -> Version {
+        [self.version(IDENTITY), self.version(PREVIOUS)]
+    }
+
+    fn version(&self, name: &str) -> Option<(u64, SystemTime)> {
         use std::os::unix::fs::MetadataExt;
-        let found = std::fs::metadata(self.folder.join(CLIENTS)).ok()?;
+        let found = std::fs::metadata(self.folder.join(name)).ok()?;
         Some((found.ino(), found.modified().ok()?))
     }
 

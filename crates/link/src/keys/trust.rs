@@ -89,7 +89,7 @@ pub struct Client {
 }
 
 /// Why a key is not let in.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Denied {
     /// Nobody knows it.
     Unknown,
