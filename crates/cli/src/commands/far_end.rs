@@ -35,7 +35,10 @@ pub fn run(flags: &FarEnd) -> ExitCode {
             if usize::try_from(facts.device).is_ok_and(|device| device < count) {
                 Ok(|wires| serve(wires, backend))
             } else {
-                Err(format!("it has no device number {} (they count from 0, and there are {count})", facts.device))
+                Err(format!(
+                    "it has no device number {} (they count from 0, and there are {count})",
+                    facts.device
+                ))
             }
         })
     });

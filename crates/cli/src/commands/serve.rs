@@ -3,6 +3,7 @@
 use crate::flags::Serve;
 use checkpoint::{Chain, Failure, Kind};
 use link::{Front, FrontError, FrontOptions, Keys, KeysError, User};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -30,10 +31,11 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
     if flags.insecure_loopback {
         tracing::warn!("anybody on this machine is let in without a key (--insecure-loopback)");
     }
+    let kept: Vec<_> = std::env::vars_os().filter(|(name, _)| is_for_sessions(name)).collect();
     let user = flags.user.unwrap_or_else(User::nobody);
     let served = front.run(|control| {
         let mut far_end = Command::new(&program);
-        far_end.arg("far-end");
+        far_end.arg("far-end").env_clear().envs(kept.iter().cloned());
         far_end.args(["--device", device, "--user", &user.to_string()]);
         if let Some(memory) = flags.device_memory {
             far_end.args(["--device-memory", &memory.to_string()]);
@@ -47,6 +49,14 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
         far_end.stdin(control).stdout(Stdio::null()).spawn()
     });
     served.map_err(failure)
+}
+
+/// What a session's process has of the environment: what devices and logs look at. There may be secrets among the rest.
+fn is_for_sessions(name: &OsStr) -> bool {
+    const NAMES: [&str; 4] = ["DORMOUSE_LOG", "DORMOUSE_SOFT_MEMORY", "LD_LIBRARY_PATH", "RUST_BACKTRACE"];
+    const FAMILIES: [&[u8]; 2] = [b"CUDA_", b"NVIDIA_"];
+    let is_in = |family: &&[u8]| name.as_encoded_bytes().starts_with(family);
+    NAMES.iter().any(|kept| name == *kept) || FAMILIES.iter().any(is_in)
 }
 
 fn failure(error: FrontError) -> Failure {
@@ -71,4 +81,19 @@ pub fn keys_failure(error: &KeysError) -> Failure {
         _ => Kind::Failed,
     };
     Failure::new(kind, Chain(error).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_have_no_secrets_of_the_environment() {
+        for kept in ["CUDA_VISIBLE_DEVICES", "DORMOUSE_LOG", "LD_LIBRARY_PATH"] {
+            assert!(is_for_sessions(OsStr::new(kept)), "{kept}");
+        }
+        for secret in ["DORMOUSE_KEY", "DORMOUSE_KEYS", "AWS_SECRET_ACCESS_KEY", "DORMOUSE_LOGIN", "CUDA"] {
+            assert!(!is_for_sessions(OsStr::new(secret)), "{secret}");
+        }
+    }
 }
