@@ -628,3 +628,36 @@ fn network(source: IpAddr) -> IpAddr {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn from(source: &str) -> Waiting {
+        let (socket, _) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let source = source.parse().unwrap();
+        Waiting { socket, source, since: Instant::now(), got: [0; Preface::LEN], len: 0 }
+    }
+
+    #[test]
+    fn whoever_has_most_connections_makes_room() {
+        let mut connections: VecDeque<Waiting> = [
+            "10.0.0.1",
+            "2001:db8::1",
+            "10.0.0.2",
+            // One network's, whatever their number.
+            "2001:db8::2",
+            "2001:db8::ffff:3",
+            "10.0.0.2",
+        ]
+        .map(from)
+        .into();
+        drop_oldest(&mut connections);
+        let left: Vec<String> = connections.iter().map(|each| each.source.to_string()).collect();
+        assert_eq!(left, ["10.0.0.1", "10.0.0.2", "2001:db8::2", "2001:db8::ffff:3", "10.0.0.2"]);
+        (0..9).for_each(|_| drop_oldest(&mut connections));
+        assert!(connections.is_empty());
+    }
+}

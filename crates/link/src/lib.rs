@@ -1,8 +1,8 @@
 //! Authenticated connections between the machine of a program and the machine of its GPU.
 //!
 //! A *session* is what one process of a program has on the other machine. It consists of several TCP connections, each with a TLS of its own and each
-//! used in one direction only once it stands: [`Wires`]. [`dial()`] opens them; on the other side [`front`] accepts, and gives each session a process
-//! ([`far_end`]) which alone has TLS, keys and data. Who may talk to whom is in [`keys`].
+//! used in one direction only once it stands: [`Wires`]. [`dial()`] opens them; on the other side [`front`] accepts, has the key, and gives each session a
+//! process ([`mod@far_end`]), which alone has TLS and data. Who may talk to whom is in [`keys`].
 //!
 //! `docs/security.md` says what all that protects from, and from what it does not.
 
