@@ -20,6 +20,7 @@ use rustix::net::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -402,17 +403,21 @@ impl Front {
     /// Starts processes for those who want a session.
     fn start(&mut self, spawn: &mut impl FnMut(OwnedFd) -> io::Result<Child>) {
         while !self.queued.is_empty() {
-            let starting = self.sessions.iter().filter(|(_, session)| session.stage == Stage::Starting);
-            let oldest = starting.clone().min_by_key(|(_, session)| session.since);
-            if starting.count() >= STARTING_MAX {
-                let Some((number, session)) = oldest else { return };
-                if session.since.elapsed() < STARTING_SHARE {
-                    return;
-                }
-                let number = *number;
+            let starting = || self.sessions.iter().filter(|(_, session)| session.stage == Stage::Starting);
+            let mut shares: HashMap<IpAddr, usize> = HashMap::new();
+            starting().for_each(|(_, session)| *shares.entry(network(session.source)).or_default() += 1);
+            let share = |source| shares.get(&network(source)).copied().unwrap_or(0);
+            if starting().count() >= STARTING_MAX {
+                let slow = starting().filter(|(_, session)| session.since.elapsed() >= STARTING_SHARE);
+                let slowest = slow.min_by_key(|(_, session)| (Reverse(share(session.source)), session.since));
+                let Some((&number, _)) = slowest else { return };
                 self.end(number, "others wait");
+                continue;
             }
-            let Some(waiting) = self.queued.pop_front() else { return };
+            // Of whoever has least, and the newest: where more come than can be served, the old ones are mostly not meant.
+            let newest = self.queued.iter().enumerate().rev();
+            let next = newest.min_by_key(|(_, waiting)| share(waiting.source)).map(|(index, _)| index);
+            let Some(waiting) = next.and_then(|next| self.queued.remove(next)) else { return };
             if let Err(error) = self.start_one(waiting, spawn) {
                 tracing::warn!("cannot start a session's process: {error}");
                 self.exhausted();

@@ -50,6 +50,10 @@ fn main() -> ExitCode {
     match args.get(1).map(String::as_str) {
         Some("far-end") => serve_session(args[2] == "insecure", args.get(3)),
         Some("client") => be_a_client(&args[2], &args[3]),
+        Some("descriptors") => {
+            run_out_of_descriptors();
+            ExitCode::SUCCESS
+        }
         _ => {
             let trials = TESTS.iter().map(|(name, test)| {
                 Trial::test(*name, || {
@@ -595,7 +599,7 @@ fn half_open_connections_keep_nobody_out() {
     works(&mut wires, "desk");
     let honest = before.elapsed() - flood;
     println!("500 half-open connections in {flood:?}; an honest client after {honest:?}");
-    assert!(honest < Duration::from_secs(6), "{honest:?}");
+    assert!(honest < Duration::from_secs(4), "{honest:?}");
     assert!(server.running() <= 40, "{}", server.running());
     drop(wires);
     drop(silent);
@@ -816,10 +820,16 @@ fn the_software_device_needs_no_more() {
 }
 
 fn a_server_out_of_descriptors_goes_on() {
+    // The limit is a process's: other tests may be in this one.
+    let alone = Command::new(std::env::current_exe().unwrap()).arg("descriptors").status().unwrap();
+    assert!(alone.success());
+}
+
+fn run_out_of_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let server = server(&Way { half_open: Some(1000), ..Way::default() });
     let client = server.client("desk");
-    // Everybody's of this process: so they are taken here, and the limit put where it bites.
+    // The server is a thread here, so they are taken here, and the limit put where it bites.
     let before = getrlimit(Resource::Nofile);
     let held: Vec<TcpStream> = (0..100).map(|_| connect(&server)).collect();
     let now = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
