@@ -5,28 +5,29 @@
 //! One thread, one loop, which waits for nobody: a connection is *half-open* until its session's process says that the client is known, and the oldest
 //! ones of whoever has most of them make room for others.
 
+mod half_open;
+mod own;
+mod session;
+
 use crate::far_end::PATIENCE;
 use crate::fingerprint::Fingerprint;
-use crate::keys::{Clients, Identity, Keys, KeysError, Moment, Version};
+use crate::keys::{Clients, Keys, KeysError, Moment};
 use crate::packet::{self, ToFarEnd, ToFront};
-use crate::protocol::{BULK_MAX, Kind, Notice, Preface};
+use crate::protocol::{Kind, Notice, Preface};
 use crate::tls;
+use half_open::{Waiting, drop_oldest, network};
+use own::{Own, Read};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, acceptfrom_with, listen, recv, send,
-    socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, acceptfrom_with, listen, socketpair};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustls::pki_types::CertificateDer;
-use rustls::sign::CertifiedKey;
+use session::{Holder, SIGNATURES_MAX, Session, Stage};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How many connections the kernel keeps until they are accepted.
@@ -35,14 +36,10 @@ const BACKLOG: i32 = 1024;
 const ACCEPTED_AT_ONCE: usize = 64;
 /// How much a session may say before others have their turn.
 const HEARD_AT_ONCE: usize = 8;
-/// How many handshakes a session may have: one for each connection, and a few more.
-const SIGNATURES_MAX: usize = 2 * BULK_MAX as usize + 8;
 /// How many sessions may be at their handshake at once.
 const STARTING_MAX: usize = 32;
 /// How long a handshake may hold its place when others wait for one.
 const STARTING_SHARE: Duration = Duration::from_secs(1);
-/// How long a known client's session may take to begin: devices are opened meanwhile.
-const BEGINNING: Duration = Duration::from_secs(30);
 /// How long nothing is accepted when there are no descriptors left.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 /// How often ended processes are looked after, and the list of clients.
@@ -102,128 +99,6 @@ pub struct Front {
     /// Processes that are to end, or have ended.
     ended: Vec<Child>,
     accept_from: Instant,
-}
-
-/// What was read of a file, which may change.
-#[derive(Debug)]
-struct Read<T> {
-    value: T,
-    version: Version,
-    /// Whether it could not be read lately, which is told once.
-    is_stale: bool,
-}
-
-impl<T> Read<T> {
-    fn first(value: T, version: Version) -> Self {
-        Self { value, version, is_stale: false }
-    }
-
-    /// Reads it again if it has another version.
-    fn renew(&mut self, version: Version, read: impl FnOnce() -> Result<T, KeysError>) {
-        if version == self.version {
-            return;
-        }
-        match read() {
-            Ok(value) => *self = Self::first(value, version),
-            Err(error) if !self.is_stale => {
-                self.is_stale = true;
-                tracing::error!("{error}; what was read before is in force");
-            }
-            Err(_) => {}
-        }
-    }
-}
-
-/// A key of this machine, ready to sign.
-#[derive(Debug)]
-struct Own {
-    fingerprint: Fingerprint,
-    certificate: CertificateDer<'static>,
-    certified: Arc<CertifiedKey>,
-}
-
-impl Own {
-    /// All of them, the newest first.
-    fn read(keys: &Keys) -> Result<Vec<Self>, KeysError> {
-        let newest = match keys.identity() {
-            Ok(identity) => identity,
-            // Without TLS there need be none; with it the first reading has failed already.
-            Err(KeysError::None { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let all = [Some(newest), keys.previous()?].into_iter().flatten();
-        let ready = |identity: Identity| {
-            let certified = identity.certified()?;
-            let certificate = identity.certificate().clone();
-            Some(Self { fingerprint: identity.fingerprint(), certificate, certified })
-        };
-        Ok(all.filter_map(ready).collect())
-    }
-}
-
-/// A connection of which little is known.
-#[derive(Debug)]
-struct Waiting {
-    socket: OwnedFd,
-    source: IpAddr,
-    since: Instant,
-    got: [u8; Preface::LEN],
-    len: usize,
-}
-
-/// A process that serves a client, or will.
-#[derive(Debug)]
-struct Session {
-    child: Child,
-    control: OwnedFd,
-    source: IpAddr,
-    since: Instant,
-    stage: Stage,
-    /// How many handshakes may be signed for it yet.
-    signatures: usize,
-}
-
-/// How far a session is.
-#[derive(Debug, PartialEq, Eq)]
-enum Stage {
-    /// Nobody knows who it is.
-    Starting,
-    /// Its client is known, and its connections come.
-    Joining(Holder),
-    /// It has all of them.
-    Ready(Holder),
-}
-
-/// Whose session it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Holder {
-    name: String,
-    key: Option<Fingerprint>,
-}
-
-impl Session {
-    fn holder(&self) -> Option<&Holder> {
-        match &self.stage {
-            Stage::Starting => None,
-            Stage::Joining(holder) | Stage::Ready(holder) => Some(holder),
-        }
-    }
-
-    /// Says something, which it waits for or need not have.
-    fn tell(&self, packet: &ToFarEnd) {
-        if let Err(error) = packet::send(&self.control, packet, None, SendFlags::DONTWAIT) {
-            tracing::debug!("a session of {} hears nothing: {error}", self.source);
-        }
-    }
-
-    /// When it is given up if it does not get further.
-    fn deadline(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Starting => Some(self.since + PATIENCE),
-            Stage::Joining(_) => Some(self.since + BEGINNING),
-            Stage::Ready(_) => None,
-        }
-    }
 }
 
 impl Front {
@@ -397,7 +272,7 @@ impl Front {
         let Some(session) = session.filter(|session| matches!(session.stage, Stage::Joining(_))) else {
             return waiting.close(Notice::NoSession);
         };
-        pass(session, plain, &waiting);
+        session.pass(plain, &waiting);
     }
 
     /// Starts processes for those who want a session.
@@ -446,7 +321,7 @@ impl Front {
         let certificates = self.own.value.iter().map(|own| own.certificate.to_vec()).collect();
         session.tell(&ToFarEnd::Begin { certificates });
         let plain = Preface::from_bytes(waiting.got).is_some_and(|preface| preface.kind == Kind::Plain);
-        pass(&session, plain, &waiting);
+        session.pass(plain, &waiting);
         self.sessions.insert(number, session);
         Ok(())
     }
@@ -580,89 +455,5 @@ impl Drop for Front {
             let _ = session.child.kill();
             let _ = session.child.wait();
         }
-    }
-}
-
-impl Waiting {
-    /// What has arrived of the preface, and no byte more; an error when it is none.
-    fn read(&mut self) -> Result<Option<Preface>, ()> {
-        match recv(&self.socket, &mut self.got[self.len..], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Err(()),
-            Ok((_, len)) => self.len += len,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
-            Err(_) => return Err(()),
-        }
-        if !Preface::may_begin(&self.got[..self.len]) {
-            return Err(());
-        }
-        if self.len < Preface::LEN { Ok(None) } else { Preface::from_bytes(self.got).map(Some).ok_or(()) }
-    }
-
-    fn close(self, notice: Notice) {
-        let bytes = Preface::notice(notice).to_bytes();
-        let _ = send(&self.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-    }
-}
-
-/// Hands a connection to its session's process, which may be too busy for it.
-fn pass(session: &Session, plain: bool, waiting: &Waiting) {
-    let packet = ToFarEnd::Connection { plain, source: waiting.source };
-    let socket = Some(waiting.socket.as_fd());
-    if let Err(error) = packet::send(&session.control, &packet, socket, SendFlags::DONTWAIT) {
-        tracing::debug!("a connection from {} finds its session busy: {error}", waiting.source);
-    }
-}
-
-/// Drops the oldest connection of whoever has most of them.
-fn drop_oldest(connections: &mut VecDeque<Waiting>) {
-    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-    connections.iter().for_each(|each| *counts.entry(network(each.source)).or_default() += 1);
-    let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(source, _)| source);
-    if let Some(index) = connections.iter().position(|each| Some(network(each.source)) == most) {
-        connections.remove(index);
-    }
-}
-
-/// Whoever has one IPv6 address has 2^64 of them.
-fn network(source: IpAddr) -> IpAddr {
-    match source {
-        IpAddr::V4(_) => source,
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            [a, b, c, d, 0, 0, 0, 0].into()
-        }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    fn from(source: &str) -> Waiting {
-        let (socket, _) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        let source = source.parse().unwrap();
-        Waiting { socket, source, since: Instant::now(), got: [0; Preface::LEN], len: 0 }
-    }
-
-    #[test]
-    fn whoever_has_most_connections_makes_room() {
-        let mut connections: VecDeque<Waiting> = [
-            "10.0.0.1",
-            "2001:db8::1",
-            "10.0.0.2",
-            // One network's, whatever their number.
-            "2001:db8::2",
-            "2001:db8::ffff:3",
-            "10.0.0.2",
-        ]
-        .map(from)
-        .into();
-        drop_oldest(&mut connections);
-        let left: Vec<String> = connections.iter().map(|each| each.source.to_string()).collect();
-        assert_eq!(left, ["10.0.0.1", "10.0.0.2", "2001:db8::2", "2001:db8::ffff:3", "10.0.0.2"]);
-        (0..9).for_each(|_| drop_oldest(&mut connections));
-        assert!(connections.is_empty());
     }
 }
