@@ -2,9 +2,11 @@
 
 mod images;
 mod planning;
+mod remote;
 
 pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
 pub use planning::{Least, Plan, PlanModel, Profile, ProfileCommand, ProfileShow, Record, Regularly};
+pub use remote::{FarEnd, KeysAuthorize, KeysCommand, KeysTrust, MachineKeys, Serve};
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -64,6 +66,10 @@ pub enum Command {
     Plan(Box<Plan>),
     /// Look at profiles
     Profile(Profile),
+    /// Let programs on other machines use this one's devices
+    Serve(Serve),
+    /// Make and exchange the keys by which machines know each other
+    Keys(MachineKeys),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -77,6 +83,9 @@ pub enum Command {
     /// The GPU server of one application process; started by the supervisor
     #[command(hide = true)]
     Server(Server),
+    /// A session of `dormouse serve`
+    #[command(hide = true)]
+    FarEnd(FarEnd),
 }
 
 /// `dormouse run`

@@ -1,7 +1,7 @@
 //! `docs/json.md` against what the commands print.
 #![allow(clippy::unwrap_used)]
 
-use crate::commands::{copy, devices, diff, doctor, images, plan, profile, prune, ps, restart, rm};
+use crate::commands::{copy, devices, diff, doctor, images, keys, plan, profile, prune, ps, restart, rm};
 use crate::flags;
 use checkpoint::admin::Report;
 use checkpoint::runtime::{Filled, JobFacts};
@@ -309,6 +309,26 @@ fn plans_are_as_documented() {
     newer[8] = 2;
     fs::write(file("newer.profile"), newer).unwrap();
     assert_eq!(kind(shown("newer.profile").map(drop)), Kind::Mismatch);
+}
+
+#[test]
+fn keys_are_as_documented() {
+    use link::keys::{GRACE, Keys, Moment, Quota, YEAR};
+    let folder = tempfile::tempdir().unwrap();
+    let all = Keys::new(folder.path().join("keys"));
+    let in_a_year = std::time::SystemTime::now() + YEAR;
+    let key = all.create(in_a_year).unwrap().fingerprint();
+    let young = keys::own(&all, Ok(())).unwrap();
+    let next = all.rotate(in_a_year, GRACE).unwrap().fingerprint();
+    check("`dormouse keys show`", &[&young, &keys::own(&all, Ok(())).unwrap()], Fields::new());
+    let quota = Quota { memory: Some(1 << 30), sessions: Some(1), expires: Some(Moment(in_a_year)) };
+    all.authorize("plain", key, Quota::default(), None).unwrap();
+    all.authorize("plain", next, Quota::default(), Some(GRACE)).unwrap();
+    all.authorize("other", link::Fingerprint::of(b"x"), quota, None).unwrap();
+    all.revoke("other").unwrap();
+    all.trust("gpu1:7070", key, None).unwrap();
+    all.trust("gpu1:7070", next, Some(GRACE)).unwrap();
+    check("`dormouse keys list`", &[&keys::list(&all).unwrap()], Fields::new());
 }
 
 #[test]

@@ -39,9 +39,12 @@ fn main() -> ExitCode {
         Command::Profile(flags::Profile { command: flags::ProfileCommand::Show(flags) }) => {
             output::finish(flags.json.json, commands::profile::show(&flags))
         }
+        Command::Serve(flags) => output::finish(false, commands::serve::run(&flags)),
+        Command::Keys(flags) => commands::keys::run(flags.command),
         Command::Completions { shell } => commands::manual::completions(shell),
         Command::Man { folder } => output::finish(false, commands::manual::man(&folder)),
         Command::Server(flags) => commands::server::run(&flags),
+        Command::FarEnd(flags) => commands::far_end::run(&flags),
     }
 }
 

@@ -6,7 +6,9 @@ pub mod copy;
 pub mod devices;
 pub mod diff;
 pub mod doctor;
+pub mod far_end;
 pub mod images;
+pub mod keys;
 pub mod manual;
 pub mod plan;
 pub mod profile;
@@ -15,6 +17,7 @@ pub mod ps;
 pub mod restart;
 pub mod rm;
 pub mod run;
+pub mod serve;
 pub mod server;
 
 use crate::flags;

@@ -34,7 +34,7 @@ fn end() -> ExitCode {
 }
 
 /// The backend for a device, of which no more than so much memory is given; why not, as a sentence.
-fn open(device: Device, memory: Option<u64>) -> Result<Arc<dyn Backend>, String> {
+pub fn open(device: Device, memory: Option<u64>) -> Result<Arc<dyn Backend>, String> {
     let driver = |opened: Result<Driver, DriverUnavailable>| {
         let limited = opened.map(|driver| Arc::new(driver.limited(memory)) as Arc<dyn Backend>);
         limited.map_err(|error| checkpoint::Chain(&error).to_string())

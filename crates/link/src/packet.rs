@@ -1,0 +1,93 @@
+//! What the process that accepts connections and those of the sessions say to each other: packets of bounded length, one of which may carry a socket.
+
+use crate::fingerprint::Fingerprint;
+use crate::keys::{Denied, Quota};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The longest packet.
+const PACKET_MAX: usize = 2048;
+
+/// To a session's process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToFarEnd {
+    /// The first: this machine's certificates, the newest first; none without TLS.
+    Begin { certificates: Vec<Vec<u8>> },
+    /// A connection, whose preface has been read; it comes with the packet.
+    Connection { plain: bool, source: IpAddr },
+    /// To [`ToFront::Sign`].
+    Signed { signature: Vec<u8> },
+    /// To [`ToFront::Known`].
+    Known { is: Result<(), Denied> },
+    /// To [`ToFront::Admitted`]: the client may have a session.
+    Granted { session: u64, name: String, quota: Quota },
+    /// It may not; or what was asked for is not had.
+    Denied { reason: String },
+}
+
+/// From it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToFront {
+    /// Prove in a handshake that this machine has this key.
+    Sign { key: Fingerprint, message: Vec<u8> },
+    /// Is this key let in?
+    Known { key: Fingerprint },
+    /// Its client has proved to have this key, or there is no TLS.
+    Admitted { key: Option<Fingerprint> },
+    /// It needs no more connections.
+    Ready,
+}
+
+/// Sends a packet. Does not wait with `DONTWAIT`.
+pub(crate) fn send<T: Serialize>(
+    to: impl AsFd,
+    message: &T,
+    file: Option<BorrowedFd<'_>>,
+    flags: SendFlags,
+) -> io::Result<()> {
+    let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    if bytes.len() > PACKET_MAX {
+        return Err(io::Error::other("a packet that is too long"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
+    if !files.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    sendmsg(to, &[IoSlice::new(&bytes)], &mut control, flags | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a packet; `None` at the end.
+pub(crate) fn receive<T: DeserializeOwned>(
+    from: impl AsFd,
+    flags: RecvFlags,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut bytes = vec![0; PACKET_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(from, &mut parts, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+    let mut file = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut files) = message {
+            file = files.next();
+        }
+    }
+    match bytes.get(..received.bytes) {
+        None | Some([]) => Ok(None),
+        Some(bytes) => match postcard::from_bytes(bytes) {
+            Ok(message) => Ok(Some((message, file))),
+            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        },
+    }
+}
