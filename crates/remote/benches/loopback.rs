@@ -1,0 +1,2 @@
+//! What it costs that the device is on another machine.
+fn main() {}

@@ -1,0 +1,15 @@
+//! The crate's tests. The far end is a process of its own, as it is in life: mirrors lie at the addresses of what they mirror.
+//! The test binary is both ends.
+
+mod common;
+mod conformance;
+
+fn main() {
+    if let Some(place) = std::env::var_os(common::PLACE) {
+        common::far_end(&place);
+        return;
+    }
+    let args = libtest_mimic::Arguments::from_args();
+    let trials = conformance::trials().into_iter().collect();
+    libtest_mimic::run(&args, trials).exit();
+}
