@@ -1,9 +1,9 @@
 //! How the trait's own types travel to a device on another machine. A handle is then whatever name the two ends have agreed on.
 
 use crate::{
-    Access, BoxSide, Copy3D, CopyBox, DeviceHeap, Fill, GraphConditional, GraphKernel, Pitched, Range, RawArray,
-    RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule, RawPhysical,
-    RawStream, RawTemplate, StreamArg,
+    Access, BoxSide, Copy3D, CopyBox, DeviceHeap, Fill, GraphConditional, GraphKernel, Pitched, Range,
+    RawArray, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule,
+    RawPhysical, RawStream, RawTemplate, StreamArg,
 };
 use wire::{Bytes, DecodeError, Decoder, Encoder, Wire};
 
@@ -20,8 +20,18 @@ macro_rules! handles {
     )*};
 }
 handles!(
-    RawContext, RawBlock, RawPhysical, RawModule, RawFunction, RawStream, RawEvent, RawGraph, RawTemplate,
-    RawArray, RawMipmap, RawGreen
+    RawContext,
+    RawBlock,
+    RawPhysical,
+    RawModule,
+    RawFunction,
+    RawStream,
+    RawEvent,
+    RawGraph,
+    RawTemplate,
+    RawArray,
+    RawMipmap,
+    RawGreen
 );
 
 macro_rules! structs {

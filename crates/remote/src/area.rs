@@ -31,7 +31,11 @@ impl Area {
         if range.base == 0 {
             return Err(rustix::io::Errno::INVAL);
         }
-        Self::map(range.base as usize, bytes, MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE)
+        Self::map(
+            range.base as usize,
+            bytes,
+            MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+        )
     }
 
     fn map(address: usize, bytes: usize, flags: MapFlags) -> rustix::io::Result<Self> {

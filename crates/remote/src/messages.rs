@@ -5,13 +5,13 @@
 
 use crate::frame::{INLINE_MAX, LONG_MAX, SHORT_MAX};
 use backend::{
-    Access, BoxSide, CopyBox, DeviceHeap, Fill, GraphConditional, GraphKernel, MemoryOperation, Range, RawArray,
-    RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule, RawPhysical,
-    RawStream, RawTemplate, RawTexture, StreamArg,
+    Access, BoxSide, CopyBox, DeviceHeap, Fill, GraphConditional, GraphKernel, MemoryOperation, Range,
+    RawArray, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule,
+    RawPhysical, RawStream, RawTemplate, RawTexture, StreamArg,
 };
 use wire::{
-    ArrayDesc, Bytes, DecodeError, Decoder, DeviceFacts, Encoder, FunctionFacts, GraphEdge, LaunchValue, Resource,
-    SmCount, SmSplit, SmStep, TensorMap, TensorMapRequest, Wire,
+    ArrayDesc, Bytes, DecodeError, Decoder, DeviceFacts, Encoder, FunctionFacts, GraphEdge, LaunchValue,
+    Resource, SmCount, SmSplit, SmStep, TensorMap, TensorMapRequest, Wire,
 };
 
 /// How the far end carries out a call.

@@ -77,7 +77,9 @@ mod tests {
         assert!(!ranges.insert(Range { base: u64::MAX, bytes: 5 }, ()));
         assert!(ranges.covers(10, 15) && ranges.covers(24, 1) && ranges.covers(10, 0));
         assert!(!ranges.covers(9, 2) && !ranges.covers(20, 6) && !ranges.covers(20, u64::MAX));
-        assert!(ranges.overlaps(Range { base: 0, bytes: 11 }) && !ranges.overlaps(Range { base: 0, bytes: 10 }));
+        assert!(
+            ranges.overlaps(Range { base: 0, bytes: 11 }) && !ranges.overlaps(Range { base: 0, bytes: 10 })
+        );
         assert!(ranges.remove(10).is_some());
         assert!(!ranges.covers(10, 1));
     }

@@ -7,9 +7,9 @@ use super::{Callback, Function, LOST, Link, PLACING, RemoteBackend};
 use crate::lock;
 use crate::messages as ask;
 use backend::{
-    Access, Backend, Compiled, Copy3D, Fill, GraphKernel, GraphPlan, GraphWork, HostFunction, Launch, LinkInput,
-    LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawModule,
-    RawPhysical, RawStream, Result, StreamArg,
+    Access, Backend, Compiled, Copy3D, Fill, GraphKernel, GraphPlan, GraphWork, HostFunction, Launch,
+    LinkInput, LoadError, MemoryOperation, Range, RawBlock, RawContext, RawEvent, RawFunction, RawGraph,
+    RawModule, RawPhysical, RawStream, Result, StreamArg,
 };
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,8 @@ impl Link {
         }
         let row = fill.width.checked_mul(fill.element.into());
         let rows = fill.pitch.checked_mul(fill.height - 1);
-        let bytes = row.zip(rows).and_then(|(row, rows)| row.checked_add(rows)).ok_or(CuError::INVALID_VALUE)?;
+        let bytes =
+            row.zip(rows).and_then(|(row, rows)| row.checked_add(rows)).ok_or(CuError::INVALID_VALUE)?;
         self.reachable(fill.dst, bytes)
     }
 
@@ -53,7 +54,8 @@ impl Link {
         let threads: u64 = launch.block.iter().map(|size| u64::from(*size)).product();
         let right = within(launch.grid, MAX_GRID)
             && within(launch.block, MAX_BLOCK)
-            && i64::try_from(threads).is_ok_and(|all| all <= function.max_threads.load(Ordering::Relaxed).into())
+            && i64::try_from(threads)
+                .is_ok_and(|all| all <= function.max_threads.load(Ordering::Relaxed).into())
             && i64::from(launch.shared) <= function.max_dynamic.load(Ordering::Relaxed).into()
             && launch.params.len() >= function.params;
         if right { Ok(()) } else { Err(CuError::INVALID_VALUE) }
@@ -245,7 +247,9 @@ impl Backend for RemoteBackend {
                 self.link.reach(*address)?;
             }
         }
-        if FATBIN.iter().any(|magic| image.starts_with(magic)) || image.windows(7).any(|part| part == b"vprintf") {
+        if FATBIN.iter().any(|magic| image.starts_with(magic))
+            || image.windows(7).any(|part| part == b"vprintf")
+        {
             self.link.prints.store(true, Ordering::Release);
         }
         let module = RawModule(self.link.name());
@@ -288,7 +292,8 @@ impl Backend for RemoteBackend {
         }
         let function = RawFunction(self.link.name());
         let facts = self.link.ask(&ask::Function { ctx, module, name: name.to_owned(), function })?;
-        let attribute = |wanted: i32| facts.attributes.iter().find(|(id, _)| *id == wanted).map(|(_, value)| *value);
+        let attribute =
+            |wanted: i32| facts.attributes.iter().find(|(id, _)| *id == wanted).map(|(_, value)| *value);
         let end = facts.params.iter().map(|param| u64::from(param.offset) + u64::from(param.size)).max();
         let known = Function {
             params: usize::try_from(end.unwrap_or(0)).unwrap_or(usize::MAX),

@@ -1,12 +1,14 @@
 //! Copies: what lies here travels, what lies at the far end is copied there.
 
+use super::Link;
 use super::mirrors::Registered;
 use super::progress::{Ticket, key};
 use super::transfers::Destination;
 use super::uploads::Latch;
-use super::Link;
 use crate::frame::{INLINE_MAX, PIECE};
-use crate::messages::{BoxIn, BoxInBulk, BoxOut, Copy, CopyBoxes, CopyIn, CopyInBulk, CopyOut, StreamSynchronize};
+use crate::messages::{
+    BoxIn, BoxInBulk, BoxOut, Copy, CopyBoxes, CopyIn, CopyInBulk, CopyOut, StreamSynchronize,
+};
 use backend::{BoxSide, CopyBox, Pitched, Range, RawContext, Result, StreamArg};
 use std::sync::{Arc, PoisonError};
 use wire::{Bytes, CuError};
@@ -85,7 +87,10 @@ fn row(address: u64, bytes: u64) -> Vec<u8> {
 /// The rows of a box of the host's memory, one behind the other.
 fn pack(memory: &Pitched, [width, height, depth]: [u64; 3]) -> Vec<u8> {
     let at = |z: u64, y: u64| memory.address + z * memory.pitch * memory.rows + y * memory.pitch;
-    (0..depth).flat_map(|z| (0..height).map(move |y| at(z, y))).flat_map(|address| row(address, width)).collect()
+    (0..depth)
+        .flat_map(|z| (0..height).map(move |y| at(z, y)))
+        .flat_map(|address| row(address, width))
+        .collect()
 }
 
 impl Link {
@@ -327,7 +332,9 @@ mod tests {
     #[test]
     fn parts_are_pieces_and_make_up_the_box() {
         let piece = PIECE as u64;
-        for size in [[1, 1, 1], [100, 3, 5], [piece, 2, 2], [piece + 1, 2, 1], [3 * piece, 1, 1], [4096, 4096, 3]] {
+        for size in
+            [[1, 1, 1], [100, 3, 5], [piece, 2, 2], [piece + 1, 2, 1], [3 * piece, 1, 1], [4096, 4096, 3]]
+        {
             let parts = parts(size);
             let bytes = |size: &[u64; 3]| size.iter().product::<u64>();
             assert_eq!(parts.iter().map(|(_, size)| bytes(size)).sum::<u64>(), bytes(&size));

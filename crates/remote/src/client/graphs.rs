@@ -71,7 +71,8 @@ impl Link {
         plan: &GraphPlan,
         flags: u64,
     ) -> Result<RawGraph> {
-        let node = |node: &backend::GraphNode| Ok(Node { task: self.task(&node.work)?, after: node.after.clone() });
+        let node =
+            |node: &backend::GraphNode| Ok(Node { task: self.task(&node.work)?, after: node.after.clone() });
         let nodes = plan.nodes.iter().map(node).collect::<Result<Vec<_>>>()?;
         let mut known = Known::default();
         nodes.iter().enumerate().for_each(|(at, node)| known.note(at, &node.task));

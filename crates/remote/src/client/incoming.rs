@@ -36,7 +36,8 @@ impl Link {
         loop {
             let header = frame::read(&mut stream, |_| Word::LIMIT, &mut body)?;
             self.hear();
-            let word = Word::decode(header.opcode, &body).map_err(|error| frame::invalid(error.to_string()))?;
+            let word =
+                Word::decode(header.opcode, &body).map_err(|error| frame::invalid(error.to_string()))?;
             self.believe_in_turn(header.call, word)?;
         }
     }
@@ -100,10 +101,13 @@ impl Link {
             }
             Word::Done { tickets, .. } => {
                 let mut whole = true;
-                let ended = |transfer: u64, succeeded: bool| whole &= self.transfers.end(transfer) || !succeeded;
+                let ended =
+                    |transfer: u64, succeeded: bool| whole &= self.transfers.end(transfer) || !succeeded;
                 let known = self.progress.done(&tickets, |word| self.mirrors.write(word), ended);
                 if !known || !whole {
-                    return Err(frame::invalid("something is complete that was not asked for, or has not come"));
+                    return Err(frame::invalid(
+                        "something is complete that was not asked for, or has not come",
+                    ));
                 }
             }
             Word::Failed { ctx, error } => {

@@ -104,7 +104,8 @@ impl Mirrors {
             if word.wide {
                 AtomicU64::from_ptr(place.cast()).store(word.value, Ordering::Release);
             } else {
-                std::sync::atomic::AtomicU32::from_ptr(place.cast()).store(word.value as u32, Ordering::Release);
+                std::sync::atomic::AtomicU32::from_ptr(place.cast())
+                    .store(word.value as u32, Ordering::Release);
             }
         }
     }
@@ -160,7 +161,8 @@ impl Link {
 
     /// Mirrors every region that an address in these bytes points into: a kernel may follow it.
     pub(super) fn reach_all(self: &Arc<Self>, bytes: &[u8], step: usize) -> Result<()> {
-        let (low, high) = (self.mirrors.low.load(Ordering::Acquire), self.mirrors.high.load(Ordering::Acquire));
+        let (low, high) =
+            (self.mirrors.low.load(Ordering::Acquire), self.mirrors.high.load(Ordering::Acquire));
         if low >= high {
             return Ok(());
         }

@@ -8,6 +8,8 @@ mod incoming;
 mod mirrors;
 mod outgoing;
 mod progress;
+#[cfg(test)]
+mod tests;
 mod transfers;
 mod uploads;
 
@@ -18,7 +20,9 @@ use crate::ranges::Ranges;
 use crate::wires::LANES_MAX;
 use crate::workers::Workers;
 use crate::{LOST, Wires, lock};
-use ::backend::{GraphFunction, HostFunction, LoadError, RawContext, RawEvent, RawFunction, RawModule, Result, StreamArg};
+use ::backend::{
+    GraphFunction, HostFunction, LoadError, RawContext, RawEvent, RawFunction, RawModule, Result, StreamArg,
+};
 use incoming::Held;
 use mirrors::Mirrors;
 use outgoing::Outgoing;
@@ -42,7 +46,9 @@ pub enum ConnectError {
     #[error("the connection to the device machine broke while greeting: {0}")]
     Io(#[from] io::Error),
     /// The peer is something else, or of another version.
-    #[error("the peer speaks {0}, and this end speaks version {VERSION} of the protocol: use the same release on both machines")]
+    #[error(
+        "the peer speaks {0}, and this end speaks version {VERSION} of the protocol: use the same release on both machines"
+    )]
     Version(String),
 }
 
@@ -390,7 +396,10 @@ impl Link {
             std::thread::sleep(step);
             let heard = Duration::from_millis(self.heard.load(Ordering::Acquire));
             if self.begun.elapsed().saturating_sub(heard) > silence {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("nothing was heard for {silence:?}")));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("nothing was heard for {silence:?}"),
+                ));
             }
             if said.elapsed() >= silence / 4 {
                 self.out.push_if_room(&Ping {});

@@ -59,7 +59,8 @@ impl Outgoing {
         let (stream, spare) = &mut *stream;
         // The order of the buffer is kept: nobody else takes it while the stream is held.
         std::mem::swap(&mut lock(&self.buffer).bytes, spare);
-        let written = if spare.is_empty() { Ok(()) } else { stream.write_all(spare).and_then(|()| stream.flush()) };
+        let written =
+            if spare.is_empty() { Ok(()) } else { stream.write_all(spare).and_then(|()| stream.flush()) };
         spare.clear();
         written
     }

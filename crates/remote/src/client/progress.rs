@@ -184,7 +184,8 @@ impl Progress {
         let State { events, streams, contexts, .. } = &mut *state;
         let known = events.get_mut(&event.0).ok_or(CuError::INVALID_HANDLE)?;
         let (ctx, record) = (known.ctx, known.record);
-        let passed = known.place.is_some_and(|(key, at)| streams.get(&key).is_some_and(|stream| stream.done >= at));
+        let passed =
+            known.place.is_some_and(|(key, at)| streams.get(&key).is_some_and(|stream| stream.done >= at));
         known.done |= passed;
         let (done, asked) = (known.done, std::mem::replace(&mut known.asked, true));
         if let Some(error) = contexts.get(&ctx).and_then(|context| context.failed) {

@@ -116,7 +116,12 @@ impl Transfers {
         let names: Vec<u64> = {
             let state = lock(&self.state);
             let inside = |to: &Destination| to.range().base < range.end() && range.base < to.range().end();
-            state.transfers.iter().filter(|(_, transfer)| inside(&transfer.to)).map(|(name, _)| *name).collect()
+            state
+                .transfers
+                .iter()
+                .filter(|(_, transfer)| inside(&transfer.to))
+                .map(|(name, _)| *name)
+                .collect()
         };
         for name in names {
             self.end(name);
@@ -144,7 +149,8 @@ impl Transfers {
     /// Lets one write to the memory of a transfer; `None` where there is none any more.
     fn enter(&self, head: PieceHeader) -> io::Result<Option<Destination>> {
         let mut state = lock(&self.state);
-        let Some(transfer) = state.transfers.get_mut(&head.transfer).filter(|transfer| !transfer.ended) else {
+        let Some(transfer) = state.transfers.get_mut(&head.transfer).filter(|transfer| !transfer.ended)
+        else {
             return Ok(None);
         };
         let (all, bytes) = (transfer.to.bytes(), head.bytes as u64);
@@ -180,7 +186,8 @@ impl Transfers {
         spare.resize(PIECE, 0);
         let Some(to) = self.enter(head)? else { return stream.read_exact(&mut spare[..head.bytes]) };
         let read = if to.size[1..] == [1, 1] {
-            let place = std::ptr::with_exposed_provenance_mut::<u8>((to.memory.address + head.offset) as usize);
+            let place =
+                std::ptr::with_exposed_provenance_mut::<u8>((to.memory.address + head.offset) as usize);
             // SAFETY: the piece lies inside, and the memory stays until the transfer has ended, which this thread holds up.
             stream.read_exact(unsafe { std::slice::from_raw_parts_mut(place, head.bytes) })
         } else {

@@ -217,7 +217,8 @@ impl Session {
                 return true;
             }
             completions.idle.store(true, Ordering::Release);
-            let patience = if self.mirrors.is_empty() { Duration::from_secs(1) } else { Duration::from_millis(2) };
+            let patience =
+                if self.mirrors.is_empty() { Duration::from_secs(1) } else { Duration::from_millis(2) };
             let waited = completions.more.wait_timeout(incoming, patience);
             let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             incoming = back;
@@ -269,11 +270,13 @@ impl Session {
     fn probe(&self, probe: &Probe) -> Option<Result<()>> {
         match probe {
             Probe::Now(result) => Some(*result),
-            Probe::Ours(ctx, event) | Probe::Theirs(ctx, event) => match self.backend.event_query(*ctx, *event) {
-                Ok(false) | Err(CuError::NOT_READY) => None,
-                Ok(true) => Some(Ok(())),
-                Err(error) => Some(Err(error)),
-            },
+            Probe::Ours(ctx, event) | Probe::Theirs(ctx, event) => {
+                match self.backend.event_query(*ctx, *event) {
+                    Ok(false) | Err(CuError::NOT_READY) => None,
+                    Ok(true) => Some(Ok(())),
+                    Err(error) => Some(Err(error)),
+                }
+            }
         }
     }
 
@@ -290,7 +293,9 @@ impl Session {
         let mut data = Vec::new();
         let mut freed = 0;
         for (result, effects) in first.iter_mut().chain(second.iter_mut()) {
-            for effect in effects.extract_if(.., |each| matches!(each, Effect::Send { .. } | Effect::Release(_))) {
+            for effect in
+                effects.extract_if(.., |each| matches!(each, Effect::Send { .. } | Effect::Release(_)))
+            {
                 match effect {
                     Effect::Send { transfer, offset, buffer } if result.is_ok() => {
                         let bytes = buffer.bytes().len();
@@ -362,7 +367,8 @@ impl Lists {
         };
         let mut entries: Vec<Entry> = self.loose.extract_if(.., of).collect();
         if let Gone::Context(ctx) = gone {
-            let names: Vec<(u64, u64)> = self.streams.range((ctx, 0)..=(ctx, u64::MAX)).map(|(key, _)| *key).collect();
+            let names: Vec<(u64, u64)> =
+                self.streams.range((ctx, 0)..=(ctx, u64::MAX)).map(|(key, _)| *key).collect();
             entries.extend(names.iter().filter_map(|name| self.streams.remove(name)).flatten());
         }
         entries

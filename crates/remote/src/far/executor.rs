@@ -5,8 +5,8 @@ use super::completions::{Effect, Entry, Probe};
 use super::objects::Counted;
 use super::quota::Kind;
 use crate::lock;
-use crate::messages::{Call, Word};
 use crate::messages as ask;
+use crate::messages::{Call, Word};
 use backend::{CopyBox, LinkInput, LoadError, RawContext, RawModule, RawTexture, Result};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -98,12 +98,18 @@ impl Session {
                     let host = self.host(function);
                     self.backend.host_function(at.ctx, at.stream, Box::new(host))
                 });
-                self.told(ctx, done);
+                if let Err(error) = done {
+                    // Nobody waits for a function in vain.
+                    let call = Effect::Host { call: 0, function, error: error.code() };
+                    self.now(RawContext(0), Ok(()), vec![call]);
+                    self.failed(ctx, error);
+                }
             }
             Call::HostDone(ask::HostDone { call }) => drop(lock(&self.hosts).remove(&call)),
             Call::CopyIn(ask::CopyIn { ctx, stream, dst, data }) => {
                 let fits = Self::fits_inline(&data.0);
-                let done = fits.and_then(|()| self.at(ctx, stream)).and_then(|at| self.copy_in(at, dst, &data.0));
+                let done =
+                    fits.and_then(|()| self.at(ctx, stream)).and_then(|at| self.copy_in(at, dst, &data.0));
                 self.told(ctx, done);
             }
             Call::CopyInBulk(ask::CopyInBulk { ctx, stream, dst, bytes, transfer }) => {
@@ -111,8 +117,9 @@ impl Session {
             }
             Call::BoxIn(ask::BoxIn { ctx, stream, dst, size, data }) => {
                 let fits = Self::fits_inline(&data.0);
-                let done =
-                    fits.and_then(|()| self.at(ctx, stream)).and_then(|at| self.box_in(at, dst, size, &data.0));
+                let done = fits
+                    .and_then(|()| self.at(ctx, stream))
+                    .and_then(|at| self.box_in(at, dst, size, &data.0));
                 self.told(ctx, done);
             }
             Call::BoxInBulk(ask::BoxInBulk { ctx, stream, dst, size, transfer }) => {
@@ -130,7 +137,8 @@ impl Session {
                 Err(error) => self.now(ctx, Err(error), vec![Effect::Ticket(ticket)]),
             },
             Call::Watch(ask::Watch { ctx, event, ticket }) => {
-                let found = self.objects.ctx(ctx).and_then(|raw| Ok((raw, self.objects.events.get(event.0)?)));
+                let found =
+                    self.objects.ctx(ctx).and_then(|raw| Ok((raw, self.objects.events.get(event.0)?)));
                 let probe = match found {
                     Ok((ctx, event)) => Probe::Theirs(ctx, event),
                     Err(error) => Probe::Now(Err(error)),
@@ -165,7 +173,12 @@ impl Session {
             Call::StreamWaitEvent(ask::StreamWaitEvent { ctx, stream, event, flags }) => {
                 let wait = || {
                     let at = self.at(ctx, stream)?;
-                    self.backend.stream_wait_event(at.ctx, at.stream, self.objects.events.get(event.0)?, flags)
+                    self.backend.stream_wait_event(
+                        at.ctx,
+                        at.stream,
+                        self.objects.events.get(event.0)?,
+                        flags,
+                    )
                 };
                 self.told(ctx, wait());
             }
@@ -235,7 +248,9 @@ impl Session {
             Call::MapPhysical(ask::MapPhysical { physical, range }) => {
                 self.answer(call, self.map_physical(physical, range));
             }
-            Call::UnmapPhysical(ask::UnmapPhysical { range }) => self.answer(call, self.unmap_physical(range)),
+            Call::UnmapPhysical(ask::UnmapPhysical { range }) => {
+                self.answer(call, self.unmap_physical(range))
+            }
             Call::SetAccess(ask::SetAccess { device, range, access }) => {
                 let set = || {
                     objects.owns(range.base, range.bytes)?;
@@ -254,12 +269,15 @@ impl Session {
                 let create = || backend.context_create(device as usize, flags, primary);
                 self.answer(call, self.make(&objects.contexts, ctx.0, ctx, create));
             }
-            Call::ContextDestroy(ask::ContextDestroy { ctx }) => self.answer_behind(call, self.context_destroy(ctx)),
+            Call::ContextDestroy(ask::ContextDestroy { ctx }) => {
+                self.answer_behind(call, self.context_destroy(ctx))
+            }
             Call::ContextSynchronize(ask::ContextSynchronize { ctx }) => {
                 self.answer_behind(call, ctx_of(ctx).and_then(|raw| backend.context_synchronize(raw)));
             }
             Call::StreamSynchronize(ask::StreamSynchronize { ctx, stream }) => {
-                let waited = self.at(ctx, stream).and_then(|at| backend.stream_synchronize(at.ctx, at.stream));
+                let waited =
+                    self.at(ctx, stream).and_then(|at| backend.stream_synchronize(at.ctx, at.stream));
                 self.answer_behind(call, waited);
             }
             Call::ContextLimit(ask::ContextLimit { ctx, limit }) => {
@@ -294,11 +312,13 @@ impl Session {
             Call::Holds(ask::Holds { range }) => self.answer(call, Ok(backend.holds(range))),
             Call::ModuleLoad(load) => self.module_load(call, &load),
             Call::Link(ask::Link { ctx, inputs, options }) => {
-                let input = |(kind, (name, data)): &'_ (u32, (String, Bytes))| (*kind, name.clone(), data.0.clone());
+                let input =
+                    |(kind, (name, data)): &'_ (u32, (String, Bytes))| (*kind, name.clone(), data.0.clone());
                 let inputs: Vec<_> = inputs.iter().map(input).collect();
                 let inputs: Vec<_> =
                     inputs.iter().map(|(kind, name, data)| LinkInput { kind: *kind, name, data }).collect();
-                let linked = ctx_of(ctx).map_err(LoadError::from).and_then(|raw| backend.link(raw, &inputs, &options));
+                let linked =
+                    ctx_of(ctx).map_err(LoadError::from).and_then(|raw| backend.link(raw, &inputs, &options));
                 self.answer_in_words(call, linked.map(|made| (Bytes(made.code), made.info)));
             }
             Call::ModuleUnload(ask::ModuleUnload { ctx, module }) => {
@@ -335,12 +355,19 @@ impl Session {
                 self.answer(call, get());
             }
             Call::FunctionSetAttribute(ask::FunctionSetAttribute { ctx, function, attribute, value }) => {
-                let set =
-                    || backend.function_set_attribute(ctx_of(ctx)?, objects.function(function)?, attribute, value);
+                let set = || {
+                    backend.function_set_attribute(
+                        ctx_of(ctx)?,
+                        objects.function(function)?,
+                        attribute,
+                        value,
+                    )
+                };
                 self.answer(call, set());
             }
             Call::FunctionSetCacheConfig(ask::FunctionSetCacheConfig { ctx, function, config }) => {
-                let set = || backend.function_set_cache_config(ctx_of(ctx)?, objects.function(function)?, config);
+                let set =
+                    || backend.function_set_cache_config(ctx_of(ctx)?, objects.function(function)?, config);
                 self.answer(call, set());
             }
             Call::Global(ask::Global { ctx, module, name }) => {
@@ -354,12 +381,14 @@ impl Session {
                 self.answer(call, found);
             }
             Call::OccupancyBlocks(ask::OccupancyBlocks { ctx, function, block, shared, flags }) => {
-                let blocks =
-                    || backend.occupancy_blocks(ctx_of(ctx)?, objects.function(function)?, block, shared, flags);
+                let blocks = || {
+                    backend.occupancy_blocks(ctx_of(ctx)?, objects.function(function)?, block, shared, flags)
+                };
                 self.answer(call, blocks());
             }
             Call::OccupancyShared(ask::OccupancyShared { ctx, function, blocks, block }) => {
-                let shared = || backend.occupancy_shared(ctx_of(ctx)?, objects.function(function)?, blocks, block);
+                let shared =
+                    || backend.occupancy_shared(ctx_of(ctx)?, objects.function(function)?, blocks, block);
                 self.answer(call, shared());
             }
             Call::OccupancyClusters(ask::OccupancyClusters { ctx, active, stream, kernel }) => {
@@ -377,7 +406,8 @@ impl Session {
                 self.answer(call, ctx_of(ctx).and_then(create));
             }
             Call::EventElapsed(ask::EventElapsed { start, end }) => {
-                let elapsed = || backend.event_elapsed(objects.events.get(start.0)?, objects.events.get(end.0)?);
+                let elapsed =
+                    || backend.event_elapsed(objects.events.get(start.0)?, objects.events.get(end.0)?);
                 self.answer(call, elapsed());
             }
             Call::StreamAttribute(ask::StreamAttribute { ctx, stream, attribute }) => {
@@ -385,7 +415,8 @@ impl Session {
                 self.answer(call, self.at(ctx, stream).and_then(get));
             }
             Call::StreamSetAttribute(ask::StreamSetAttribute { ctx, stream, attribute, value }) => {
-                let set = |at: super::work::At| backend.stream_set_attribute(at.ctx, at.stream, attribute, value);
+                let set =
+                    |at: super::work::At| backend.stream_set_attribute(at.ctx, at.stream, attribute, value);
                 self.answer(call, self.at(ctx, stream).and_then(set));
             }
             other => self.carry_out_chapters(call, other),
@@ -429,7 +460,8 @@ impl Session {
                 self.answer(call, ctx_of(ctx).and_then(create));
             }
             Call::TemplateCondition(ask::TemplateCondition { ctx, template, initial }) => {
-                let make = || backend.template_condition(ctx_of(ctx)?, objects.templates.get(template.0)?, initial);
+                let make =
+                    || backend.template_condition(ctx_of(ctx)?, objects.templates.get(template.0)?, initial);
                 self.answer(call, make());
             }
             Call::TemplateDestroy(ask::TemplateDestroy { ctx, template }) => {
@@ -441,7 +473,8 @@ impl Session {
                 self.answer(call, self.array_create(ctx, array, &desc));
             }
             Call::ArrayDestroy(ask::ArrayDestroy { ctx, array }) => {
-                let destroy = || backend.array_destroy(ctx_of(ctx)?, self.counted_gone(&objects.arrays, array.0)?);
+                let destroy =
+                    || backend.array_destroy(ctx_of(ctx)?, self.counted_gone(&objects.arrays, array.0)?);
                 self.answer(call, destroy());
             }
             Call::MipmapCreate(ask::MipmapCreate { ctx, mipmap, desc, levels }) => {
@@ -549,7 +582,8 @@ impl Session {
 
     fn module_load(&self, call: u64, load: &ask::ModuleLoad) {
         let ask::ModuleLoad { ctx, module, image, options, managed } = load;
-        let managed: Vec<(&str, u64)> = managed.iter().map(|(name, address)| (name.as_str(), *address)).collect();
+        let managed: Vec<(&str, u64)> =
+            managed.iter().map(|(name, address)| (name.as_str(), *address)).collect();
         let mut info = Ok(String::new());
         let made = self.objects.ctx(*ctx).and_then(|raw| {
             // Variables lie in memory of the client's.

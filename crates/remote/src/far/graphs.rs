@@ -3,7 +3,9 @@
 use super::Session;
 use crate::lock;
 use crate::messages::{Node, Task};
-use backend::{BoxSide, CopyBox, Fill, GraphFunction, GraphNode, GraphPlan, GraphWork, MemoryOperation, Result};
+use backend::{
+    BoxSide, CopyBox, Fill, GraphFunction, GraphNode, GraphPlan, GraphWork, MemoryOperation, Result,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 use wire::{CuError, GRAPH_DEPTH_MAX};
@@ -124,7 +126,9 @@ impl Session {
             Touched::Copy(copy) => {
                 let size = [copy.width, copy.height, copy.depth];
                 let sides = [copy.dst, copy.src].into_iter();
-                sides.filter(|side| matches!(side, BoxSide::Memory(_))).try_for_each(|side| self.side(side, size).map(drop))
+                sides
+                    .filter(|side| matches!(side, BoxSide::Memory(_)))
+                    .try_for_each(|side| self.side(side, size).map(drop))
             }
             Touched::Fill(fill) => self.owns_fill(fill),
             Touched::Words(operations) => self.owns_words(operations),

@@ -148,9 +148,17 @@ impl Session {
         self.counted(ctx, &self.objects.arrays, name.0, desc, 1, |ctx| self.backend.array_create(ctx, desc))
     }
 
-    pub(super) fn mipmap_create(&self, ctx: RawContext, name: RawMipmap, desc: &ArrayDesc, levels: u32) -> Result<()> {
+    pub(super) fn mipmap_create(
+        &self,
+        ctx: RawContext,
+        name: RawMipmap,
+        desc: &ArrayDesc,
+        levels: u32,
+    ) -> Result<()> {
         // All levels together have less than twice the first one's memory.
-        self.counted(ctx, &self.objects.mipmaps, name.0, desc, 2, |ctx| self.backend.mipmap_create(ctx, desc, levels))
+        self.counted(ctx, &self.objects.mipmaps, name.0, desc, 2, |ctx| {
+            self.backend.mipmap_create(ctx, desc, levels)
+        })
     }
 
     fn counted<T: Copy>(

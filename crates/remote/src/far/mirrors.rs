@@ -60,7 +60,8 @@ impl Mirrors {
         let mut known = lock(&mirror.known);
         let known = &mut known.bytes_mut()[offset..];
         // SAFETY: the rest of the mirror's memory, which is as long as what is known of it.
-        unsafe { diff::apply(mirror.memory.as_mut_ptr().add(offset), known, runs) }.ok_or(CuError::INVALID_VALUE)
+        unsafe { diff::apply(mirror.memory.as_mut_ptr().add(offset), known, runs) }
+            .ok_or(CuError::INVALID_VALUE)
     }
 }
 

@@ -8,6 +8,8 @@ mod mirrors;
 mod objects;
 mod quota;
 mod staging;
+#[cfg(test)]
+mod tests;
 mod work;
 
 pub use quota::Quota;
@@ -42,7 +44,9 @@ const LEAVE: Duration = Duration::from_millis(900);
 #[non_exhaustive]
 pub enum ServeError {
     /// The peer is no client, or of another version.
-    #[error("the client speaks {0}, and this end speaks version {VERSION} of the protocol: use the same release on both machines")]
+    #[error(
+        "the client speaks {0}, and this end speaks version {VERSION} of the protocol: use the same release on both machines"
+    )]
     Version(String),
     /// The connection broke, or the client does not keep to the protocol.
     #[error("the connection to the client broke: {0}")]
@@ -82,6 +86,8 @@ struct Session {
     read: AtomicU64,
     begun: Instant,
     heard: AtomicU64,
+    /// Whether the thread that reads is carrying out a call: then it is not the client that is silent.
+    busy: AtomicBool,
     lost: AtomicBool,
     hang_up: Arc<dyn Fn() + Send + Sync>,
 }
@@ -124,6 +130,7 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
         read: AtomicU64::new(0),
         begun: Instant::now(),
         heard: AtomicU64::new(0),
+        busy: AtomicBool::new(false),
         lost: AtomicBool::new(false),
         hang_up,
     });
@@ -146,13 +153,12 @@ fn greet(
     from.read_exact(&mut magic)?;
     from.read_exact(&mut version)?;
     // A peer of another version is told which this one is.
-    to.write_all(&MAGIC)?;
-    to.write_all(&VERSION.to_le_bytes())?;
+    let mut bytes = [MAGIC.as_slice(), &VERSION.to_le_bytes()].concat();
+    let told = to.write_all(&bytes).and_then(|()| to.flush());
     if magic != MAGIC {
         return Err(ServeError::Version("something else".into()));
     }
     if version != VERSION.to_le_bytes() {
-        to.flush()?;
         return Err(ServeError::Version(format!("version {}", u32::from_le_bytes(version))));
     }
     let hello = Hello {
@@ -162,7 +168,8 @@ fn greet(
         driver_version: backend.driver_version(),
         devices: backend.devices().to_vec(),
     };
-    let mut bytes = Vec::new();
+    told?;
+    bytes.clear();
     frame::append(&mut bytes, 0, 0, 0, &hello);
     to.write_all(&bytes)?;
     Ok(to.flush()?)
@@ -184,10 +191,13 @@ impl Session {
             };
             Builder::new().name(name.into()).spawn(run).map(drop)
         };
-        spawn("remote-watch", Box::new(|session| {
-            session.watch();
-            Ok(())
-        }))?;
+        spawn(
+            "remote-watch",
+            Box::new(|session| {
+                session.watch();
+                Ok(())
+            }),
+        )?;
         for mut stream in bulk_in {
             spawn("remote-bulk-in", Box::new(move |session| session.receive_bulk(&mut *stream)))?;
         }
@@ -222,7 +232,7 @@ impl Session {
         while !self.is_lost() {
             std::thread::sleep(step);
             let heard = Duration::from_millis(self.heard.load(Ordering::Acquire));
-            if self.begun.elapsed().saturating_sub(heard) > silence {
+            if self.begun.elapsed().saturating_sub(heard) > silence && !self.busy.load(Ordering::Acquire) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             // Whoever holds it is saying something.
@@ -297,7 +307,12 @@ impl Session {
                         let session = Arc::clone(self);
                         self.workers.run(move || session.carry_out(header.call, call));
                     }
-                    _ => self.carry_out(header.call, call),
+                    _ => {
+                        self.busy.store(true, Ordering::Release);
+                        self.carry_out(header.call, call);
+                        self.hear();
+                        self.busy.store(false, Ordering::Release);
+                    }
                 }
             }
             if read - acked >= ACK_EVERY {
@@ -335,6 +350,8 @@ impl Session {
             if let Some(buffer) = arrivals.remove(&(transfer, offset)) {
                 return Some(buffer);
             }
+            // It is the client's turn.
+            self.busy.store(false, Ordering::Release);
             if self.is_lost() {
                 return None;
             }

@@ -2,8 +2,8 @@
 
 use crate::ranges::Ranges;
 use backend::{
-    Range, RawArray, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule, RawPhysical,
-    RawStream, RawTemplate, Result, StreamArg,
+    Range, RawArray, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule,
+    RawPhysical, RawStream, RawTemplate, Result, StreamArg,
 };
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -125,7 +125,13 @@ impl Objects {
         self.functions.get(function.0).map(|function| function.raw)
     }
 
-    pub(super) fn add_function(&self, name: RawFunction, raw: RawFunction, module: RawModule, ctx: RawContext) {
+    pub(super) fn add_function(
+        &self,
+        name: RawFunction,
+        raw: RawFunction,
+        module: RawModule,
+        ctx: RawContext,
+    ) {
         self.functions.insert(name.0, FunctionOf { raw, module: module.0 }, ctx.0);
     }
 

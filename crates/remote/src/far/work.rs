@@ -5,7 +5,9 @@ use super::completions::{Effect, Entry, Probe};
 use super::staging::Buffer;
 use crate::frame::{INLINE_MAX, PIECE};
 use crate::messages::Word;
-use backend::{BoxSide, CopyBox, Fill, GraphKernel, Launch, MemoryOperation, Pitched, RawContext, Result, StreamArg};
+use backend::{
+    BoxSide, CopyBox, Fill, GraphKernel, Launch, MemoryOperation, Pitched, RawContext, Result, StreamArg,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::CuError;
@@ -104,7 +106,8 @@ impl Session {
         }
         let row = fill.width.checked_mul(fill.element.into());
         let rows = fill.pitch.checked_mul(fill.height - 1);
-        let bytes = row.zip(rows).and_then(|(row, rows)| row.checked_add(rows)).ok_or(CuError::INVALID_VALUE)?;
+        let bytes =
+            row.zip(rows).and_then(|(row, rows)| row.checked_add(rows)).ok_or(CuError::INVALID_VALUE)?;
         self.objects.owns(fill.dst, bytes)
     }
 
@@ -169,7 +172,13 @@ impl Session {
         self.backend.copy_box(at.ctx, at.stream, &copy)
     }
 
-    pub(super) fn box_in_bulk(&self, at: Result<At>, dst: BoxSide, size: [u64; 3], transfer: u64) -> Result<()> {
+    pub(super) fn box_in_bulk(
+        &self,
+        at: Result<At>,
+        dst: BoxSide,
+        size: [u64; 3],
+        transfer: u64,
+    ) -> Result<()> {
         let Some(buffer) = self.arrival(transfer, 0) else { return Ok(()) };
         match at.and_then(|at| self.box_from(at, dst, size, &buffer).map(|()| at)) {
             Ok(at) => self.when(at, vec![Effect::Release(buffer)]),
@@ -207,13 +216,21 @@ impl Session {
         }
     }
 
-    pub(super) fn box_out(&self, ctx: RawContext, at: Result<At>, src: BoxSide, size: [u64; 3], transfer: u64) {
+    pub(super) fn box_out(
+        &self,
+        ctx: RawContext,
+        at: Result<At>,
+        src: BoxSide,
+        size: [u64; 3],
+        transfer: u64,
+    ) {
         let out = || -> Result<(At, Buffer)> {
             let at = at?;
             let bytes = volume(size).filter(|bytes| (1..=PIECE as u64).contains(bytes));
             let buffer = self.staging.get(bytes.ok_or(CuError::INVALID_VALUE)? as usize)?;
             let [width, height, depth] = size;
-            let copy = CopyBox { dst: packed(&buffer, size), src: self.side(src, size)?, width, height, depth };
+            let copy =
+                CopyBox { dst: packed(&buffer, size), src: self.side(src, size)?, width, height, depth };
             self.backend.copy_box(at.ctx, at.stream, &copy)?;
             Ok((at, buffer))
         };

@@ -6,8 +6,8 @@ use libtest_mimic::Trial;
 use remote::RemoteBackend;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub fn trials() -> [Trial; 2] {
-    [
+pub fn trials() -> Vec<Trial> {
+    vec![
         Trial::test("conformance::over_socket_pairs", || shows_every_behaviour(over_unix())),
         Trial::test("conformance::over_tcp", || shows_every_behaviour(over_tcp())),
     ]

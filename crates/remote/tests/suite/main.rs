@@ -3,6 +3,10 @@
 
 mod common;
 mod conformance;
+mod faults;
+mod memory;
+mod proxy;
+mod slow;
 
 fn main() {
     if let Some(place) = std::env::var_os(common::PLACE) {
@@ -10,6 +14,6 @@ fn main() {
         return;
     }
     let args = libtest_mimic::Arguments::from_args();
-    let trials = conformance::trials().into_iter().collect();
-    libtest_mimic::run(&args, trials).exit();
+    let chapters = [conformance::trials(), faults::trials(), memory::trials(), slow::trials()];
+    libtest_mimic::run(&args, chapters.into_iter().flatten().collect()).exit();
 }
