@@ -22,6 +22,9 @@ pub(super) struct Known {
     last: Option<(Key, u64)>,
 }
 
+/// Functions of a graph that is gone, and where it was launched last.
+pub(super) type Retired = (Option<(Key, u64)>, Vec<u64>);
+
 impl Link {
     fn task(self: &Arc<Self>, work: &GraphWork) -> Result<Task> {
         Ok(match work {

@@ -120,7 +120,7 @@ pub(crate) struct Link {
     blocks: Mutex<HashMap<u64, u64>>,
     graphs: Mutex<HashMap<u64, graphs::Known>>,
     /// Functions of graphs that are gone, to be forgotten when their last launch is over.
-    retired: Mutex<Vec<(Option<(progress::Key, u64)>, Vec<u64>)>>,
+    retired: Mutex<Vec<graphs::Retired>>,
     output: Mutex<Vec<u8>>,
     workers: Workers,
     prints: AtomicBool,
@@ -138,6 +138,9 @@ pub(crate) struct Link {
 pub struct RemoteBackend {
     link: Arc<Link>,
 }
+
+/// What a thread of a session does.
+type Task = Box<dyn FnOnce(&Arc<Link>) -> io::Result<()> + Send>;
 
 impl RemoteBackend {
     /// Greets the far end. `lost` is told, once, why the connection is gone; from then on every call answers `DEVICE_UNAVAILABLE`.
@@ -202,7 +205,7 @@ impl RemoteBackend {
         bulk_in: Vec<Box<dyn Read + Send>>,
         silence: Duration,
     ) -> io::Result<()> {
-        let spawn = |name: &str, run: Box<dyn FnOnce(&Arc<Link>) -> io::Result<()> + Send>| {
+        let spawn = |name: &str, run: Task| {
             let link = Arc::clone(&self.link);
             let run = move || {
                 if let Err(error) = run(&link) {

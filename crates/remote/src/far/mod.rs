@@ -175,6 +175,9 @@ fn greet(
     Ok(to.flush()?)
 }
 
+/// What a thread of a session does.
+type Task = Box<dyn FnOnce(&Arc<Session>) -> io::Result<()> + Send>;
+
 impl Session {
     fn run(
         self: &Arc<Self>,
@@ -182,7 +185,7 @@ impl Session {
         bulk_in: Vec<Box<dyn Read + Send>>,
         silence: Duration,
     ) -> io::Result<()> {
-        let spawn = |name: &str, run: Box<dyn FnOnce(&Arc<Session>) -> io::Result<()> + Send>| {
+        let spawn = |name: &str, run: Task| {
             let session = Arc::clone(self);
             let run = move || {
                 if run(&session).is_err() {

@@ -1,6 +1,9 @@
 //! The crate's tests. The far end is a process of its own, as it is in life: mirrors lie at the addresses of what they mirror.
 //! The test binary is both ends.
 
+// A test says what it saw by panicking.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 mod conformance;
 mod faults;
