@@ -216,6 +216,7 @@ impl Link {
             return Err(CuError::HOST_MEMORY_NOT_REGISTERED);
         }
         self.uploads.wait_for(range);
+        self.transfers.wait_for(range);
         self.transfers.abandon(range);
         // What the device has written comes before the mirror goes.
         let mirrored = self.mirrors.is(range.base, range.bytes) == Registered::Mirrored;

@@ -311,8 +311,9 @@ impl Link {
             lock(&self.calls).remove(&call);
             return Err(LOST.into());
         }
-        self.out.push(Self::flags(), call, message);
-        self.flush();
+        if let Err(error) = self.out.push_and_flush(Self::flags(), call, message) {
+            self.lose(&error.to_string());
+        }
         let body = slot.wait()?;
         let mut fields = Decoder::new(&body);
         let reply = M::Reply::decode(&mut fields).and_then(|reply| fields.finish().map(|()| reply));

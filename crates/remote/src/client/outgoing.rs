@@ -38,18 +38,28 @@ impl Outgoing {
 
     /// Appends a call, once the far end is near enough behind. After a loss it goes nowhere.
     pub(super) fn push<M: Message>(&self, flags: u16, call: u64, message: &M) {
+        self.push_to(flags, call, message, true);
+    }
+
+    /// The same by somebody who writes it at once.
+    pub(super) fn push_and_flush<M: Message>(&self, flags: u16, call: u64, message: &M) -> io::Result<()> {
+        self.push_to(flags, call, message, false);
+        self.flush()
+    }
+
+    fn push_to<M: Message>(&self, flags: u16, call: u64, message: &M, wake: bool) {
         let mut buffer = lock(&self.buffer);
         while buffer.appended - buffer.acked >= CONTROL_WINDOW && !buffer.lost {
             buffer = self.room.wait(buffer).unwrap_or_else(PoisonError::into_inner);
         }
-        append(&mut buffer, &self.more, flags, call, message);
+        append(&mut buffer, wake.then_some(&self.more), flags, call, message);
     }
 
     /// Appends a message without an answer that may as well not be sent.
     pub(super) fn push_if_room<M: Message>(&self, message: &M) {
         let mut buffer = lock(&self.buffer);
         if buffer.appended - buffer.acked < CONTROL_WINDOW {
-            append(&mut buffer, &self.more, 0, 0, message);
+            append(&mut buffer, Some(&self.more), 0, 0, message);
         }
     }
 
@@ -99,14 +109,14 @@ impl Outgoing {
     }
 }
 
-fn append<M: Message>(buffer: &mut Buffer, more: &Condvar, flags: u16, call: u64, message: &M) {
+fn append<M: Message>(buffer: &mut Buffer, more: Option<&Condvar>, flags: u16, call: u64, message: &M) {
     if buffer.lost {
         return;
     }
     let before = buffer.bytes.len();
     frame::append(&mut buffer.bytes, M::OPCODE, flags, call, message);
     buffer.appended += (buffer.bytes.len() - before) as u64;
-    if buffer.writer_idle {
+    if let Some(more) = more.filter(|_| buffer.writer_idle) {
         buffer.writer_idle = false;
         more.notify_one();
     }

@@ -128,18 +128,18 @@ impl Transfers {
         }
     }
 
-    /// Ends one; whether all of it has come. When it returns, nobody writes to its memory.
+    /// Ends one, if it has not been abandoned; whether all of it has come. When it returns, nobody writes to its memory.
     pub(super) fn end(&self, name: u64) -> bool {
         let mut state = lock(&self.state);
         loop {
-            let Some(transfer) = state.transfers.get_mut(&name) else { return false };
+            let Some(transfer) = state.transfers.get_mut(&name) else { return true };
             transfer.ended = true;
             if transfer.writers == 0 {
                 break;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let Some(transfer) = state.transfers.remove(&name) else { return false };
+        let Some(transfer) = state.transfers.remove(&name) else { return true };
         let bytes = transfer.to.bytes();
         state.pending -= transfer.to.cost();
         self.changed.notify_all();

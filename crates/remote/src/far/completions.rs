@@ -21,6 +21,8 @@ use wire::{Bytes, CuError};
 const UNTIMED: u32 = 2;
 /// How long the thread looks again at once before it takes its time.
 const EAGER: Duration = Duration::from_micros(200);
+/// Watched events that are looked at in one go.
+const LOOSE_MAX: usize = 64;
 
 /// How it is seen that something is complete.
 pub(super) enum Probe {
@@ -89,7 +91,7 @@ type Done = Vec<(Result<()>, Vec<Effect>)>;
 #[derive(Default)]
 struct Lists {
     streams: BTreeMap<(u64, u64), VecDeque<Entry>>,
-    loose: Vec<Entry>,
+    loose: VecDeque<Entry>,
 }
 
 impl Completions {
@@ -203,7 +205,7 @@ impl Session {
             for entry in incoming.entries.drain(..) {
                 match entry.stream {
                     Some(stream) => lists.streams.entry((entry.ctx, stream)).or_default().push_back(entry),
-                    None => lists.loose.push(entry),
+                    None => lists.loose.push_back(entry),
                 }
             }
             for (gone, to) in incoming.forgotten.drain(..) {
@@ -258,11 +260,12 @@ impl Session {
             }
             !list.is_empty()
         });
-        let loose = std::mem::take(&mut lists.loose);
-        for entry in loose {
+        // A client may watch thousands of events. No bytes wait for them, so they can take turns.
+        for _ in 0..lists.loose.len().min(LOOSE_MAX) {
+            let Some(entry) = lists.loose.pop_front() else { break };
             match self.probe(&entry.probe) {
                 Some(result) => done.push(self.take(entry, result)),
-                None => lists.loose.push(entry),
+                None => lists.loose.push_back(entry),
             }
         }
     }
@@ -365,7 +368,9 @@ impl Lists {
             Gone::Context(ctx) => entry.ctx == ctx,
             Gone::Event(event) => matches!(entry.probe, Probe::Theirs(_, watched) if watched == event),
         };
-        let mut entries: Vec<Entry> = self.loose.extract_if(.., of).collect();
+        let mut loose: Vec<Entry> = std::mem::take(&mut self.loose).into();
+        let mut entries: Vec<Entry> = loose.extract_if(.., of).collect();
+        self.loose = loose.into();
         if let Gone::Context(ctx) = gone {
             let names: Vec<(u64, u64)> =
                 self.streams.range((ctx, 0)..=(ctx, u64::MAX)).map(|(key, _)| *key).collect();
