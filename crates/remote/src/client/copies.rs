@@ -182,12 +182,14 @@ impl Link {
             // SAFETY: the caller of the trait vouches for the host's side of a copy.
             let data = unsafe { std::slice::from_raw_parts(from, part.bytes as usize) };
             let to_word = (dst + offset).wrapping_neg() as usize % 8;
-            sent = self.reach_all(&data[to_word..], 8).and_then(|()| {
+            sent = self.reach_all(&data[to_word..], 8).and_then(|()| self.progress.check(ctx));
+            if sent.is_ok() {
+                let _turn = self.uploads.turn();
                 let transfer = self.name();
                 self.uploads.give(transfer, part, &latch);
                 let (dst, bytes) = (dst + offset, part.bytes);
-                self.submit(ctx, stream, &CopyInBulk { ctx, stream, dst, bytes, transfer })
-            });
+                self.submit_checked(ctx, stream, &CopyInBulk { ctx, stream, dst, bytes, transfer });
+            }
             if sent.is_err() {
                 break;
             }
@@ -273,8 +275,10 @@ impl Link {
                         self.submit(ctx, stream, &BoxIn { ctx, stream, dst, size, data: Bytes(data) })?;
                     } else {
                         let transfer = self.name();
+                        self.progress.check(ctx)?;
+                        let _turn = self.uploads.turn();
                         self.uploads.give_packed(transfer, data);
-                        self.submit(ctx, stream, &BoxInBulk { ctx, stream, dst, size, transfer })?;
+                        self.submit_checked(ctx, stream, &BoxInBulk { ctx, stream, dst, size, transfer });
                     }
                 }
                 Ok(())

@@ -166,16 +166,17 @@ impl Link {
         if low >= high {
             return Ok(());
         }
-        let span = high - low;
-        let mut at = 0;
-        while let Some(word) = bytes.get(at..at + 8) {
-            let mut value = [0; 8];
-            value.copy_from_slice(word);
-            let value = u64::from_le_bytes(value);
-            if value.wrapping_sub(low) < span {
-                self.reach(value)?;
+        let inside = |word: &[u8; 8]| u64::from_le_bytes(*word).wrapping_sub(low) < high - low;
+        for begin in (0..8).step_by(step) {
+            let (words, _) = bytes.get(begin..).unwrap_or_default().as_chunks::<8>();
+            for some in words.chunks(512) {
+                // Without a way out, it is several words at a time.
+                if some.iter().fold(false, |found, word| found | inside(word)) {
+                    for word in some.iter().filter(|word| inside(word)) {
+                        self.reach(u64::from_le_bytes(*word))?;
+                    }
+                }
             }
-            at += step;
         }
         Ok(())
     }

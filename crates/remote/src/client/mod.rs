@@ -332,9 +332,14 @@ impl Link {
     /// A piece of work for a stream.
     fn submit<M: Message>(&self, ctx: RawContext, stream: StreamArg, work: &M) -> Result<()> {
         self.progress.check(ctx)?;
+        self.submit_checked(ctx, stream, work);
+        Ok(())
+    }
+
+    /// The same once it has been checked that there is nothing to tell: what belongs to the call may be on its way.
+    fn submit_checked<M: Message>(&self, ctx: RawContext, stream: StreamArg, work: &M) {
         self.tell(work);
         self.progress.submitted(progress::key(ctx, stream));
-        Ok(())
     }
 
     fn mark(&self, ctx: RawContext, stream: StreamArg, ticket: u64) {

@@ -4,7 +4,7 @@ use crate::frame::{BULK_WINDOW, PIECE, PieceHeader};
 use crate::lanes::{Lanes, Piece};
 use crate::lock;
 use backend::Range;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How many pieces of some memory are still to be read.
 #[derive(Default)]
@@ -63,6 +63,8 @@ struct Window {
 /// The client's bulk streams.
 pub(super) struct Uploads {
     lanes: Lanes,
+    /// Whoever gives pieces, until their call is on its way: room that is taken is room that the far end will use.
+    turn: Mutex<()>,
     window: Mutex<Window>,
     room: Condvar,
     /// Registered memory that is read after the call has returned.
@@ -71,7 +73,17 @@ pub(super) struct Uploads {
 
 impl Uploads {
     pub(super) fn new(lanes: Lanes) -> Self {
-        Self { lanes, window: Mutex::default(), room: Condvar::new(), borrowed: Mutex::default() }
+        Self {
+            lanes,
+            turn: Mutex::default(),
+            window: Mutex::default(),
+            room: Condvar::new(),
+            borrowed: Mutex::default(),
+        }
+    }
+
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.turn)
     }
 
     /// Every piece takes a whole buffer at the far end.

@@ -397,6 +397,6 @@ impl Session {
             let _ = backend.physical_release(physical.raw);
         }
         self.unmirror_all();
-        self.staging.clear();
+        self.staging.unregister();
     }
 }

@@ -84,10 +84,9 @@ impl Staging {
         lock(&self.state).sent
     }
 
-    /// Gives everything back; nothing uses it any more.
-    pub(super) fn clear(&self) {
-        let slabs = std::mem::take(&mut *lock(&self.state)).slabs;
-        for slab in slabs {
+    /// Makes it ordinary memory again, which goes with the last buffer: a thread may still be reading into one.
+    pub(super) fn unregister(&self) {
+        for slab in &lock(&self.state).slabs {
             let _ = self.backend.unregister_host(Range { base: slab.address(), bytes: SLAB as u64 });
         }
     }
