@@ -11,8 +11,8 @@ use crate::lanes::Piece as _;
 use crate::lock;
 use crate::messages::Word;
 use backend::{RawContext, RawEvent, Result};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use wire::{Bytes, CuError};
@@ -21,6 +21,8 @@ use wire::{Bytes, CuError};
 const UNTIMED: u32 = 2;
 /// How long the thread looks again at once before it takes its time.
 const EAGER: Duration = Duration::from_micros(200);
+/// How long the thread that reads calls waits for a stream itself, when it has nothing else to do.
+const SOON: Duration = Duration::from_micros(40);
 /// Watched events that are looked at in one go.
 const LOOSE_MAX: usize = 64;
 
@@ -80,9 +82,11 @@ pub(super) struct Completions {
     incoming: Mutex<Incoming>,
     more: Condvar,
     spare: Mutex<HashMap<u64, Vec<RawEvent>>>,
-    /// Events of the client's that are looked at.
-    watched: Mutex<HashSet<RawEvent>>,
+    /// Events of the client's that are looked at, and how often.
+    watched: Mutex<HashMap<RawEvent, usize>>,
     idle: AtomicBool,
+    /// Entries that the thread has or is about to have.
+    pending: AtomicUsize,
 }
 
 type Done = Vec<(Result<()>, Vec<Effect>)>;
@@ -97,8 +101,9 @@ struct Lists {
 impl Completions {
     pub(super) fn push(&self, entry: Entry) {
         if let Probe::Theirs(_, event) = entry.probe {
-            lock(&self.watched).insert(event);
+            *lock(&self.watched).entry(event).or_default() += 1;
         }
+        self.pending.fetch_add(1, Ordering::AcqRel);
         lock(&self.incoming).entries.push(entry);
         if self.idle.swap(false, Ordering::AcqRel) {
             self.more.notify_one();
@@ -124,7 +129,7 @@ impl Completions {
 
     /// An event is about to go: whoever watches it is told that it has come.
     pub(super) fn event_gone(&self, event: RawEvent) {
-        if lock(&self.watched).remove(&event) {
+        if lock(&self.watched).remove(&event).is_some() {
             for entry in self.take_out(Gone::Event(event)) {
                 self.push(Entry { probe: Probe::Now(Ok(())), ..entry });
             }
@@ -132,7 +137,7 @@ impl Completions {
     }
 
     fn take_out(&self, gone: Gone) -> Vec<Entry> {
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel::<Vec<Entry>>();
         {
             let mut incoming = lock(&self.incoming);
             if incoming.ended {
@@ -141,7 +146,9 @@ impl Completions {
             incoming.forgotten.push((gone, sender));
         }
         self.more.notify_one();
-        receiver.recv().unwrap_or_default()
+        let entries = receiver.recv().unwrap_or_default();
+        self.pending.fetch_sub(entries.len(), Ordering::AcqRel);
+        entries
     }
 }
 
@@ -165,6 +172,30 @@ impl Session {
                 Err(error)
             }
         }
+    }
+
+    /// Waits a moment for a stream, and does at once what is to be done when it has come here: where nothing else is pending the thread
+    /// need not be woken. Gives the effects back where it takes longer.
+    pub(super) fn soon(
+        &self,
+        ctx: RawContext,
+        stream: backend::StreamArg,
+        effects: Vec<Effect>,
+    ) -> std::result::Result<(), Vec<Effect>> {
+        let alone = self.completions.pending.load(Ordering::Acquire) == 0 && self.mirrors.is_empty();
+        if !alone || self.more_calls.load(Ordering::Acquire) {
+            return Err(effects);
+        }
+        let begun = Instant::now();
+        loop {
+            match self.backend.stream_query(ctx, stream) {
+                Ok(false) | Err(CuError::NOT_READY) if begun.elapsed() < SOON => std::thread::yield_now(),
+                Ok(false) | Err(CuError::NOT_READY) => return Err(effects),
+                Ok(true) => break self.tell(&mut vec![(Ok(()), effects)], &mut Vec::new()),
+                Err(error) => break self.tell(&mut vec![(Err(error), effects)], &mut Vec::new()),
+            }
+        }
+        Ok(())
     }
 
     /// The thread.
@@ -192,7 +223,9 @@ impl Session {
                 return;
             }
             self.look(&mut lists, &mut next);
+            let told = done.len();
             self.tell(&mut done, &mut next);
+            self.completions.pending.fetch_sub(told, Ordering::AcqRel);
             last = Instant::now();
         }
     }
@@ -284,6 +317,15 @@ impl Session {
     }
 
     fn take(&self, entry: Entry, result: Result<()>) -> (Result<()>, Vec<Effect>) {
+        if let Probe::Theirs(_, event) = entry.probe {
+            let mut watched = lock(&self.completions.watched);
+            if let Some(count) = watched.get_mut(&event) {
+                *count -= 1;
+                if *count == 0 {
+                    watched.remove(&event);
+                }
+            }
+        }
         if let Probe::Ours(_, event) = entry.probe {
             lock(&self.completions.spare).entry(entry.ctx).or_default().push(event);
         }

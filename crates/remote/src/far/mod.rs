@@ -88,6 +88,8 @@ struct Session {
     heard: AtomicU64,
     /// Whether the thread that reads is carrying out a call: then it is not the client that is silent.
     busy: AtomicBool,
+    /// Whether more calls have come than are carried out.
+    more_calls: AtomicBool,
     lost: AtomicBool,
     hang_up: Arc<dyn Fn() + Send + Sync>,
 }
@@ -131,6 +133,7 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
         begun: Instant::now(),
         heard: AtomicU64::new(0),
         busy: AtomicBool::new(false),
+        more_calls: AtomicBool::new(false),
         lost: AtomicBool::new(false),
         hang_up,
     });
@@ -312,6 +315,7 @@ impl Session {
                     }
                     _ => {
                         self.busy.store(true, Ordering::Release);
+                        self.more_calls.store(!stream.buffer().is_empty(), Ordering::Release);
                         self.carry_out(header.call, call);
                         self.hear();
                         self.busy.store(false, Ordering::Release);

@@ -47,6 +47,14 @@ impl Session {
 
     /// Has something done when the stream has come here.
     pub(super) fn when(&self, at: At, effects: Vec<Effect>) -> Result<()> {
+        let awaited = matches!(effects.last(), Some(Effect::Ticket(_)));
+        let effects = match awaited {
+            true => match self.soon(at.ctx, at.stream, effects) {
+                Ok(()) => return Ok(()),
+                Err(effects) => effects,
+            },
+            false => effects,
+        };
         let recorded = self.record(at.name.0, at.ctx, at.stream);
         let probe = match recorded {
             Ok((ctx, event)) => Probe::Ours(ctx, event),
