@@ -20,11 +20,22 @@ pub use client::{ConnectError, RemoteBackend};
 pub use far::{Quota, ServeError, serve};
 pub use wires::{Patience, Wires};
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 use wire::CuError;
 
 /// What every call answers once the connection is lost.
 const LOST: CuError = CuError::DEVICE_UNAVAILABLE;
+
+/// How long whoever waits looks on before it sleeps: being woken takes as long as a message over a fast network, but where cores are
+/// few, the thread that is to bring the answer needs this one.
+fn looks_for() -> Duration {
+    static TIME: OnceLock<Duration> = OnceLock::new();
+    *TIME.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        if cores < 8 { Duration::ZERO } else { Duration::from_micros(50) }
+    })
+}
 
 /// A thread that panicked while it held a lock has left nothing half-done that another could trip over.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -19,7 +19,7 @@ use crate::messages::{Hello, Mark, Message, Ping, Watch};
 use crate::ranges::Ranges;
 use crate::wires::LANES_MAX;
 use crate::workers::Workers;
-use crate::{LOST, Wires, lock};
+use crate::{LOST, Wires, lock, looks_for};
 use ::backend::{
     GraphFunction, HostFunction, LoadError, RawContext, RawEvent, RawFunction, RawModule, Result, StreamArg,
 };
@@ -76,6 +76,10 @@ impl Slot {
     }
 
     fn wait(&self) -> Answer {
+        let begun = Instant::now();
+        while begun.elapsed() < looks_for() && lock(&self.0).is_none() {
+            std::hint::spin_loop();
+        }
         let mut slot = lock(&self.0);
         loop {
             match slot.take() {

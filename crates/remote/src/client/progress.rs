@@ -1,10 +1,10 @@
 //! How far streams and events have come, as far as the far end has told, and the errors that contexts are in.
 
-use crate::{LOST, lock};
+use crate::{LOST, lock, looks_for};
 use backend::{MemoryOperation, RawContext, RawEvent, RawStream, Result, StreamArg};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::CuError;
 
 /// A stream, as it is named here.
@@ -224,6 +224,7 @@ impl Progress {
     }
 
     fn wait(&self, mut ready: impl FnMut(&mut State) -> Option<Result<()>>) -> Result<()> {
+        let begun = Instant::now();
         let mut state = lock(&self.state);
         loop {
             if state.lost {
@@ -231,6 +232,12 @@ impl Progress {
             }
             if let Some(result) = ready(&mut state) {
                 return result;
+            }
+            if begun.elapsed() < looks_for() {
+                drop(state);
+                std::hint::spin_loop();
+                state = lock(&self.state);
+                continue;
             }
             let waited = self.changed.wait_timeout(state, Duration::from_secs(1));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;

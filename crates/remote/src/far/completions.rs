@@ -365,9 +365,13 @@ impl Session {
         if !self.mirrors.is_empty() {
             self.send_changes();
         }
-        let output = self.backend.take_output();
-        if !output.is_empty() {
-            data.push(Word::Output { data: Bytes(output) });
+        // Only what has waited has output to be complete; whoever marks a stream of kernels that print waits too.
+        if first.iter().flat_map(|(_, effects)| effects).any(|effect| matches!(effect, Effect::Reply { .. }))
+        {
+            let output = self.backend.take_output();
+            if !output.is_empty() {
+                data.push(Word::Output { data: Bytes(output) });
+            }
         }
         let after = self.lanes.counts();
         let mut tickets = Vec::new();

@@ -105,7 +105,6 @@ impl Session {
                     self.failed(ctx, error);
                 }
             }
-            Call::HostDone(ask::HostDone { call }) => drop(lock(&self.hosts).remove(&call)),
             Call::CopyIn(ask::CopyIn { ctx, stream, dst, data }) => {
                 let fits = Self::fits_inline(&data.0);
                 let done =
@@ -213,9 +212,8 @@ impl Session {
                 };
                 self.told(ctx, destroy());
             }
-            // Of a mirror that has just gone there is nothing to change.
-            Call::Changes(ask::Changes { base, runs }) => drop(self.mirrors.apply(base, &runs.0)),
-            Call::Ping(ask::Ping {}) => {}
+            // The first two are done where they are read.
+            Call::HostDone(_) | Call::Changes(_) | Call::Ping(_) => {}
             other => self.carry_out_and_answer(call, other),
         }
     }

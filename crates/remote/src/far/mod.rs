@@ -7,6 +7,7 @@ mod making;
 mod mirrors;
 mod objects;
 mod quota;
+mod reading;
 mod staging;
 #[cfg(test)]
 mod tests;
@@ -14,9 +15,9 @@ mod work;
 
 pub use quota::Quota;
 
-use crate::frame::{self, IN_PLACE, MAGIC, PieceHeader, VERSION};
+use crate::frame::{self, MAGIC, PieceHeader, VERSION};
 use crate::lanes::Lanes;
-use crate::messages::{Call, Hello, Mode, Word, call_limit};
+use crate::messages::{Call, Hello, Word};
 use crate::wires::LANES_MAX;
 use crate::workers::Workers;
 use crate::{Wires, lock};
@@ -27,7 +28,7 @@ use objects::Objects;
 use quota::Account;
 use staging::{Buffer, Staging};
 use std::collections::HashMap;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -90,6 +91,7 @@ struct Session {
     busy: AtomicBool,
     /// Whether more calls have come than are carried out.
     more_calls: AtomicBool,
+    turns: reading::Turns,
     lost: AtomicBool,
     hang_up: Arc<dyn Fn() + Send + Sync>,
 }
@@ -134,6 +136,7 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
         heard: AtomicU64::new(0),
         busy: AtomicBool::new(false),
         more_calls: AtomicBool::new(false),
+        turns: reading::Turns::default(),
         lost: AtomicBool::new(false),
         hang_up,
     });
@@ -207,6 +210,7 @@ impl Session {
         for mut stream in bulk_in {
             spawn("remote-bulk-in", Box::new(move |session| session.receive_bulk(&mut *stream)))?;
         }
+        spawn("remote-read-on", Box::new(|session| session.read_on()))?;
         spawn("remote-alive", Box::new(move |session| session.stay_alive(silence)))?;
         self.read_calls(control_in)
     }
@@ -285,51 +289,6 @@ impl Session {
     fn ack(&self) {
         let control = self.read.load(Ordering::Acquire);
         self.say(0, &Word::Ack { control, bulk: self.staging.acked() });
-    }
-
-    fn read_calls(self: &Arc<Self>, stream: Box<dyn Read + Send>) -> io::Result<()> {
-        let mut stream = BufReader::with_capacity(256 << 10, stream);
-        let (mut body, mut acked) = (Vec::new(), 0);
-        loop {
-            let header = frame::read(&mut stream, call_limit, &mut body)?;
-            self.hear();
-            let read = self.read.fetch_add((frame::HEADER + body.len()) as u64, Ordering::AcqRel);
-            let invalid = |error: wire::DecodeError| frame::invalid(error.to_string());
-            let mode = Call::mode(header.opcode);
-            let call = Call::decode(header.opcode, &body).map_err(invalid)?;
-            let pipelined = mode == Some(Mode::Pipelined);
-            if pipelined != (header.call == 0) {
-                return Err(frame::invalid("a call without a number, or with one that it does not need"));
-            }
-            if header.flags & IN_PLACE != 0 {
-                let place = lock(&self.place).clone();
-                let inside = place.is_some_and(|place| place.send((header.call, call)).is_ok());
-                if !inside {
-                    return Err(frame::invalid("a call inside of a place that nobody has begun"));
-                }
-            } else {
-                match mode {
-                    Some(Mode::Slow) => {
-                        let session = Arc::clone(self);
-                        self.workers.run(move || session.carry_out(header.call, call));
-                    }
-                    _ => {
-                        self.busy.store(true, Ordering::Release);
-                        self.more_calls.store(!stream.buffer().is_empty(), Ordering::Release);
-                        self.carry_out(header.call, call);
-                        self.hear();
-                        self.busy.store(false, Ordering::Release);
-                    }
-                }
-            }
-            if read - acked >= ACK_EVERY {
-                acked = read;
-                self.ack();
-            }
-            if self.is_lost() {
-                return Ok(());
-            }
-        }
     }
 
     fn receive_bulk(&self, stream: &mut (dyn Read + Send)) -> io::Result<()> {

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::{Quota, serve};
-use crate::frame::{self, HEADER, MAGIC, VERSION};
+use crate::frame::{self, HEADER, MAGIC, PieceHeader, VERSION};
 use crate::messages::{self as ask, Hello, Message, Word};
 use crate::{Wires, lock};
 use backend::{
@@ -26,7 +26,7 @@ const QUOTA: Quota = Quota { memory: Some(64 << 20), host_memory: 1 << 20, objec
 /// A client that says what it is told to.
 struct Raw {
     control: UnixStream,
-    _bulk: UnixStream,
+    bulk: UnixStream,
     far: Option<std::thread::JoinHandle<Result<(), super::ServeError>>>,
     next: u64,
 }
@@ -38,7 +38,7 @@ impl Raw {
         let wires = Wires::of_unix(vec![far_control, far_bulk]).unwrap();
         let far = std::thread::spawn(|| serve(wires, Arc::new(SoftBackend::default()), QUOTA));
         control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Self { control, _bulk: bulk, far: Some(far), next: 1 }
+        Self { control, bulk, far: Some(far), next: 1 }
     }
 
     fn greeted() -> Self {
@@ -198,6 +198,35 @@ fn nobody_has_more_than_the_quota() {
     let event = |name| ask::EventCreate { ctx: CTX, event: backend::RawEvent(name), flags: 0 };
     (10..28).for_each(|name| raw.tell(&event(name)));
     assert_eq!(raw.failure(&event(28)), CuError::OUT_OF_MEMORY);
+    raw.end().unwrap();
+}
+
+#[test]
+fn who_waits_for_contents_holds_nobody_up_for_ever() {
+    let mut raw = Raw::with_context();
+    let base = addresses();
+    raw.ask(&ask::Reserve { range: Range { base, bytes: 1 << 30 } }).unwrap();
+    let range = Range { base, bytes: BLOCK_GRANULARITY };
+    raw.ask(&ask::MapBlock { block: RawBlock(2), device: 0, range }).unwrap();
+    for round in 0..5u8 {
+        let (bytes, transfer) = (20_000, 50 + u64::from(round));
+        raw.tell(&ask::CopyInBulk { ctx: CTX, stream: LEGACY, dst: base, bytes, transfer });
+        // Long enough for the second thread to read on; what comes now waits for its turn.
+        std::thread::sleep(Duration::from_millis(30));
+        let out = 200 + u64::from(round);
+        raw.tell(&ask::CopyOut { ctx: CTX, stream: LEGACY, src: base + 19_990, bytes: 10, transfer: out });
+        raw.tell(&ask::Ping {});
+        std::thread::sleep(Duration::from_millis(10));
+        PieceHeader { transfer, offset: 0, bytes: 20_000 }.write(&mut raw.bulk).unwrap();
+        raw.bulk.write_all(&vec![round; 20_000]).unwrap();
+        loop {
+            if let Word::Data { transfer, data, .. } = raw.hear().1 {
+                assert_eq!((transfer, data), (out, Bytes(vec![round; 10])));
+                break;
+            }
+        }
+        raw.ask(&ask::ContextSynchronize { ctx: CTX }).unwrap();
+    }
     raw.end().unwrap();
 }
 
