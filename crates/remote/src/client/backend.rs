@@ -397,7 +397,6 @@ impl Backend for RemoteBackend {
         if self.link.ask_stream(ctx, stream)? {
             return Ok(());
         }
-        self.link.flush();
         self.link.progress.wait_stream(key(ctx, stream))
     }
 
@@ -442,7 +441,6 @@ impl Backend for RemoteBackend {
         if self.link.ask_event(ctx, event)? {
             return Ok(());
         }
-        self.link.flush();
         self.link.progress.wait_event(event)
     }
 

@@ -298,6 +298,13 @@ impl Link {
         self.out.push(Self::flags(), 0, message);
     }
 
+    /// The same by somebody who waits for what comes of it.
+    fn tell_and_flush<M: Message>(&self, message: &M) {
+        if let Err(error) = self.out.push_and_flush(Self::flags(), 0, message) {
+            self.lose(&error.to_string());
+        }
+    }
+
     /// The same, never as a part of `place`.
     fn tell_always<M: Message>(&self, message: &M) {
         self.out.push(0, 0, message);
@@ -347,14 +354,16 @@ impl Link {
     }
 
     fn mark(&self, ctx: RawContext, stream: StreamArg, ticket: u64) {
-        self.tell(&Mark { ctx, stream, ticket });
+        self.tell_and_flush(&Mark { ctx, stream, ticket });
     }
 
     /// Whether a stream has come to its end; the far end is asked to tell when it has.
     fn ask_stream(&self, ctx: RawContext, stream: StreamArg) -> Result<bool> {
         match self.progress.ask_stream(progress::key(ctx, stream))? {
             Asked::Complete => return Ok(true),
-            Asked::Ask(ticket) => self.mark(ctx, stream, ticket),
+            Asked::Ask(ticket) => {
+                self.mark(ctx, stream, ticket);
+            }
             Asked::Waiting => {}
         }
         Ok(false)
@@ -363,7 +372,9 @@ impl Link {
     fn ask_event(&self, ctx: RawContext, event: RawEvent) -> Result<bool> {
         match self.progress.ask_event(event)? {
             Asked::Complete => return Ok(true),
-            Asked::Ask(ticket) => self.tell(&Watch { ctx, event, ticket }),
+            Asked::Ask(ticket) => {
+                self.tell_and_flush(&Watch { ctx, event, ticket });
+            }
             Asked::Waiting => {}
         }
         Ok(false)
@@ -373,6 +384,7 @@ impl Link {
     fn notify(&self, ctx: RawContext, stream: StreamArg, words: Vec<::backend::MemoryOperation>) {
         let key = progress::key(ctx, stream);
         let ticket = self.progress.ticket(Ticket::Words(key, words));
+        // Somebody polls them.
         self.mark(ctx, stream, ticket);
         self.progress.submitted(key);
     }

@@ -5,6 +5,14 @@ use crate::lock;
 use crate::messages::Message;
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long after it has written something the thread looks for more by itself, and how often: a program that submits without a pause
+/// need not wake it each time.
+const BUSY: Duration = Duration::from_millis(1);
+const LOOK: Duration = Duration::from_micros(30);
+/// What is so much that it is written at once.
+const BATCH: usize = 64 << 10;
 
 #[derive(Default)]
 struct Buffer {
@@ -77,17 +85,24 @@ impl Outgoing {
 
     /// The writing thread: until the connection is lost.
     pub(super) fn write(&self) -> io::Result<()> {
+        let mut written = Instant::now();
         loop {
             let mut buffer = lock(&self.buffer);
             while buffer.bytes.is_empty() {
                 if buffer.lost {
                     return Ok(());
                 }
-                buffer.writer_idle = true;
-                buffer = self.more.wait(buffer).unwrap_or_else(PoisonError::into_inner);
+                if written.elapsed() < BUSY {
+                    let waited = self.more.wait_timeout(buffer, LOOK);
+                    buffer = waited.unwrap_or_else(PoisonError::into_inner).0;
+                } else {
+                    buffer.writer_idle = true;
+                    buffer = self.more.wait(buffer).unwrap_or_else(PoisonError::into_inner);
+                }
             }
             drop(buffer);
             self.flush()?;
+            written = Instant::now();
         }
     }
 
@@ -116,7 +131,8 @@ fn append<M: Message>(buffer: &mut Buffer, more: Option<&Condvar>, flags: u16, c
     let before = buffer.bytes.len();
     frame::append(&mut buffer.bytes, M::OPCODE, flags, call, message);
     buffer.appended += (buffer.bytes.len() - before) as u64;
-    if let Some(more) = more.filter(|_| buffer.writer_idle) {
+    let due = buffer.writer_idle || before < BATCH && buffer.bytes.len() >= BATCH;
+    if let Some(more) = more.filter(|_| due) {
         buffer.writer_idle = false;
         more.notify_one();
     }
