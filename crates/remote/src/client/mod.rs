@@ -266,6 +266,8 @@ impl Link {
 
     /// Ends the session: everybody who waits is told.
     fn lose(&self, why: &str) {
+        // First of all, so that no query answers otherwise once a call has said that the connection is lost.
+        self.progress.lose();
         if !self.lost.swap(true, Ordering::AcqRel) {
             tracing::warn!("the connection to the device machine is lost: {why}");
             self.end();

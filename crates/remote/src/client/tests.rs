@@ -114,8 +114,15 @@ fn a_silent_far_end_is_lost() {
     assert_eq!(asked[..8], MAGIC);
 }
 
+/// So many, or as many as the environment says.
+fn cases(some: u32) -> ProptestConfig {
+    let told = std::env::var_os("PROPTEST_CASES").is_some();
+    let default = ProptestConfig::default();
+    if told { default } else { ProptestConfig { cases: some, ..default } }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(cases(100))]
     #[test]
     fn nothing_that_a_far_end_says_harms(
         said in proptest::collection::vec((1u16..11, 0u64..12, proptest::collection::vec(prop_oneof![3 => 0u8..3, 1 => any::<u8>()], 0..80)), 0..30),

@@ -274,8 +274,15 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(field, 0..12).prop_map(|fields| fields.concat())
 }
 
+/// So many, or as many as the environment says.
+fn cases(some: u32) -> ProptestConfig {
+    let told = std::env::var_os("PROPTEST_CASES").is_some();
+    let default = ProptestConfig::default();
+    if told { default } else { ProptestConfig { cases: some, ..default } }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(cases(150))]
     /// Whatever is said: no panic, no hang, and everything is given back.
     #[test]
     fn nothing_that_a_client_says_harms(calls in proptest::collection::vec((0u16..140, any::<bool>(), body()), 1..60)) {

@@ -2,10 +2,10 @@
 
 use super::common::{Far, Program, connect, tcp};
 use super::proxy::{Network, between};
-use backend::{Backend, StreamArg};
+use backend::{Backend, Range, StreamArg};
 use libtest_mimic::{Failed, Trial};
 use remote::{RemoteBackend, Wires};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use wire::CuError;
@@ -21,6 +21,24 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
+/// A page of the host's.
+#[repr(C, align(4096))]
+struct Page([AtomicU32; 1024]);
+
+impl Page {
+    fn new() -> Box<Self> {
+        Box::new(Self([const { AtomicU32::new(0) }; 1024]))
+    }
+
+    fn range(&self) -> Range {
+        Range { base: &raw const self.0 as u64, bytes: 4096 }
+    }
+
+    fn first(&self) -> u32 {
+        self.0[0].load(Ordering::Acquire)
+    }
+}
+
 /// A little of everything; what it computes is right, or there is an error.
 fn everything(backend: &RemoteBackend) -> Result<(), CuError> {
     let program = Program::new(backend)?;
@@ -30,6 +48,25 @@ fn everything(backend: &RemoteBackend) -> Result<(), CuError> {
     for number in 0..50 {
         program.store(number)?;
     }
+    let mut stream = None;
+    backend.place(None, &mut || {
+        stream = Some(StreamArg::Created(backend.stream_create(program.ctx, 1, 0)?));
+        Ok(())
+    })?;
+    let stream = stream.ok_or(CuError::UNKNOWN)?;
+    // A page that a kernel reaches, and an event behind it that another stream waits for.
+    let page = Page::new();
+    backend.register_host(page.range())?;
+    let pointer = [page.range().base];
+    program.copy(program.at(2 << 20), pointer.as_ptr() as u64, 8)?;
+    program.follow(program.at(2 << 20))?;
+    let event = backend.event_create(program.ctx, 2)?;
+    backend.event_record(program.ctx, event, StreamArg::Legacy, 0)?;
+    backend.stream_wait_event(program.ctx, stream, event, 0)?;
+    backend.event_synchronize(program.ctx, event)?;
+    assert_eq!(page.first(), 1, "what the kernel wrote is not here");
+    backend.event_destroy(program.ctx, event)?;
+    backend.unregister_host(page.range())?;
     let called = Arc::new(Mutex::new(false));
     let told = Arc::clone(&called);
     let function = move |status: Result<(), CuError>| *told.lock().unwrap() = status.is_ok();
