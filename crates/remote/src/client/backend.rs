@@ -394,10 +394,14 @@ impl Backend for RemoteBackend {
             }
             return waited.and_then(|()| self.link.progress.check(ctx));
         }
-        if self.link.ask_stream(ctx, stream)? {
-            return Ok(());
+        let upto = self.link.progress.given_to(key(ctx, stream));
+        while !self.link.ask_stream(ctx, stream)? {
+            match self.link.progress.wait_stream(key(ctx, stream), upto) {
+                Err(CuError::NOT_READY) => {}
+                waited => return waited,
+            }
         }
-        self.link.progress.wait_stream(key(ctx, stream))
+        Ok(())
     }
 
     fn stream_wait_event(
@@ -438,10 +442,13 @@ impl Backend for RemoteBackend {
 
     fn event_synchronize(&self, ctx: RawContext, event: RawEvent) -> Result<()> {
         self.link.push_changes();
-        if self.link.ask_event(ctx, event)? {
-            return Ok(());
+        while !self.link.ask_event(ctx, event)? {
+            match self.link.progress.wait_event(event) {
+                Err(CuError::NOT_READY) => {}
+                waited => return waited,
+            }
         }
-        self.link.progress.wait_event(event)
+        Ok(())
     }
 
     fn event_elapsed(&self, start: RawEvent, end: RawEvent) -> Result<f32> {

@@ -198,23 +198,37 @@ impl Progress {
         Ok(if asked { Asked::Waiting } else { Asked::Ask(state.ticket(Ticket::Event(event.0, record))) })
     }
 
-    /// Waits until what has been given to the stream so far is complete.
-    pub(super) fn wait_stream(&self, key: Key) -> Result<()> {
-        let mut upto = None;
+    /// What a stream has been given so far.
+    pub(super) fn given_to(&self, key: Key) -> u64 {
+        lock(&self.state).streams.get(&key).map_or(0, |stream| stream.submitted)
+    }
+
+    /// Waits until a stream has come there. `NOT_READY` when it is to be asked for again.
+    pub(super) fn wait_stream(&self, key: Key, upto: u64) -> Result<()> {
         self.wait(|state| {
-            let stream = state.streams.get(&key).copied().unwrap_or_default();
-            let upto = *upto.get_or_insert(stream.submitted);
-            if stream.done >= upto { Some(state.check(key.0)) } else { state.check(key.0).err().map(Err) }
+            let Some(stream) = state.streams.get(&key).copied() else { return Some(state.check(key.0)) };
+            match state.check(key.0) {
+                Ok(()) if stream.done >= upto => Some(Ok(())),
+                Ok(()) if stream.asked < upto => Some(Err(CuError::NOT_READY)),
+                Ok(()) => None,
+                failed => Some(failed),
+            }
         })
     }
 
-    /// Waits until the record that the event has now is complete.
+    /// Waits until the record that the event has now is complete. `NOT_READY` when it is to be asked for again.
     pub(super) fn wait_event(&self, event: RawEvent) -> Result<()> {
         let mut record = None;
         self.wait(|state| {
             let Some(known) = state.events.get(&event.0) else { return Some(Err(CuError::INVALID_HANDLE)) };
-            let (ctx, done) = (known.ctx, known.done || known.record > *record.get_or_insert(known.record));
-            if done { Some(state.check(ctx)) } else { state.check(ctx).err().map(Err) }
+            let (ctx, asked) = (known.ctx, known.asked);
+            let done = known.done || known.record > *record.get_or_insert(known.record);
+            match state.check(ctx) {
+                Ok(()) if done => Some(Ok(())),
+                Ok(()) if !asked => Some(Err(CuError::NOT_READY)),
+                Ok(()) => None,
+                failed => Some(failed),
+            }
         })
     }
 
@@ -256,9 +270,11 @@ impl Progress {
             let result = CuError::from_code(*error).map_or(Ok(()), Err);
             let Some(ticket) = state.tickets.remove(number) else { return false };
             let reached = |state: &mut State, key: Key, upto| {
-                let stream = state.streams.get_mut(&key);
-                if let Some(stream) = stream.filter(|_| result.is_ok()) {
-                    stream.done = stream.done.max(upto);
+                match (state.streams.get_mut(&key), result) {
+                    (Some(stream), Ok(())) => stream.done = stream.done.max(upto),
+                    // Whoever still waits asks again.
+                    (Some(stream), Err(_)) => stream.asked = stream.done,
+                    (None, _) => {}
                 }
             };
             let ctx = match ticket {
@@ -270,7 +286,7 @@ impl Progress {
                     let State { events, .. } = &mut *state;
                     let Some(event) = events.get_mut(&name) else { continue };
                     if event.record == record {
-                        event.done = true;
+                        (event.done, event.asked) = (result.is_ok(), result.is_ok());
                         let place = event.place;
                         let ctx = event.ctx;
                         if let Some((key, at)) = place {
