@@ -8,8 +8,8 @@ use super::Session;
 use super::staging::Buffer;
 use crate::frame::{INLINE_MAX, PieceHeader};
 use crate::lanes::Piece as _;
-use crate::lock;
 use crate::messages::Word;
+use crate::{lock, looks_for};
 use backend::{RawContext, RawEvent, Result};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -189,7 +189,13 @@ impl Session {
         let begun = Instant::now();
         loop {
             match self.backend.stream_query(ctx, stream) {
-                Ok(false) | Err(CuError::NOT_READY) if begun.elapsed() < SOON => std::thread::yield_now(),
+                Ok(false) | Err(CuError::NOT_READY) if begun.elapsed() < SOON => {
+                    if looks_for().is_zero() {
+                        std::thread::yield_now()
+                    } else {
+                        std::hint::spin_loop()
+                    }
+                }
                 Ok(false) | Err(CuError::NOT_READY) => return Err(effects),
                 Ok(true) => break self.tell(&mut vec![(Ok(()), effects)], &mut Vec::new()),
                 Err(error) => break self.tell(&mut vec![(Err(error), effects)], &mut Vec::new()),
