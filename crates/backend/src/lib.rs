@@ -14,6 +14,7 @@ mod partition;
 mod sharing;
 mod textures;
 mod types;
+mod wired;
 
 pub use attributes::*;
 pub use graph::*;

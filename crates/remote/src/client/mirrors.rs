@@ -1,0 +1,228 @@
+//! Registered host memory. The far end has a mirror of a region, at the same address, from the moment that the device can reach it:
+//! when an address inside is given to a kernel, is copied to the device, or is named by a call whose work reads or writes it
+//! there. From then on what changes at either end is carried over: ours before any work is submitted, the device's before its work
+//! is told to be complete. What is only copied explicitly never has a mirror.
+
+use super::Link;
+use crate::area::Area;
+use crate::messages::{Changes, MirrorDrop, MirrorMake};
+use crate::ranges::Ranges;
+use crate::{diff, lock};
+use backend::{MemoryOperation, Range, Result};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use wire::{Bytes, CuError};
+
+/// How much of a region is compared before what has changed is sent: its runs fit into a message.
+const STEP: usize = 256 << 10;
+
+struct Twin {
+    range: Range,
+    /// What the far end knows.
+    known: Mutex<Area>,
+    /// Whoever sends changes: they arrive in the order in which they were found.
+    sending: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Region {
+    twin: Option<Arc<Twin>>,
+}
+
+/// All registered memory.
+#[derive(Default)]
+pub(super) struct Mirrors {
+    regions: Mutex<Ranges<Region>>,
+    /// One region at a time gets its mirror.
+    reaching: Mutex<()>,
+    reached: AtomicBool,
+    /// Between which addresses all regions without a mirror lie.
+    low: AtomicU64,
+    high: AtomicU64,
+}
+
+/// What an address range is in registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Registered {
+    No,
+    /// Only the host's.
+    Here,
+    /// Both ends'.
+    Mirrored,
+}
+
+impl Mirrors {
+    pub(super) fn register(&self, range: Range) -> Result<()> {
+        let mut regions = lock(&self.regions);
+        if !regions.insert(range, Region::default()) {
+            return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        self.bound(&regions);
+        Ok(())
+    }
+
+    /// Forgets a region; whether the far end has a mirror of it.
+    pub(super) fn unregister(&self, base: u64) -> Result<bool> {
+        let mut regions = lock(&self.regions);
+        let (_, region) = regions.remove(base).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?;
+        self.bound(&regions);
+        Ok(region.twin.is_some())
+    }
+
+    pub(super) fn is_registered(&self, range: Range) -> bool {
+        lock(&self.regions).at(range.base).is_some_and(|(known, _)| known == range)
+    }
+
+    fn bound(&self, regions: &Ranges<Region>) {
+        let without = || regions.iter().filter(|(_, region)| region.twin.is_none()).map(|(range, _)| range);
+        self.low.store(without().map(|range| range.base).min().unwrap_or(u64::MAX), Ordering::Release);
+        self.high.store(without().map(Range::end).max().unwrap_or(0), Ordering::Release);
+        self.reached.store(regions.iter().any(|(_, region)| region.twin.is_some()), Ordering::Release);
+    }
+
+    pub(super) fn is(&self, address: u64, bytes: u64) -> Registered {
+        let regions = lock(&self.regions);
+        match regions.at(address) {
+            Some((range, region)) if range.contains(address, bytes) => match region.twin {
+                Some(_) => Registered::Mirrored,
+                None => Registered::Here,
+            },
+            _ => Registered::No,
+        }
+    }
+
+    /// Writes a word of registered memory as the device would.
+    pub(super) fn write(&self, operation: &MemoryOperation) {
+        let MemoryOperation::Write { word } = operation else { return };
+        let regions = lock(&self.regions);
+        if !regions.at(word.address).is_some_and(|(range, _)| range.contains(word.address, word.bytes())) {
+            return;
+        }
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(word.address as usize);
+        // SAFETY: an aligned word of memory that is registered as long as the lock is held; who reads it meanwhile reads it as one.
+        unsafe {
+            if word.wide {
+                AtomicU64::from_ptr(place.cast()).store(word.value, Ordering::Release);
+            } else {
+                std::sync::atomic::AtomicU32::from_ptr(place.cast())
+                    .store(word.value as u32, Ordering::Release);
+            }
+        }
+    }
+
+    /// Applies what the device has changed; `false` where that is no such region, or are no changes of it.
+    pub(super) fn apply(&self, base: u64, runs: &[u8]) -> bool {
+        let regions = lock(&self.regions);
+        let (range, twin) = match regions.at(base) {
+            Some((range, Region { twin: Some(twin) })) => (range, Arc::clone(twin)),
+            // It has just been unregistered.
+            _ => return true,
+        };
+        if !base.is_multiple_of(8) {
+            return false;
+        }
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(base as usize);
+        let mut known = lock(&twin.known);
+        let known = &mut known.bytes_mut()[(base - range.base) as usize..];
+        // SAFETY: `known` is as long as the rest of the region, which is registered as long as the lock is held.
+        unsafe { diff::apply(place, known, runs) }.is_some()
+    }
+
+    fn twins(&self) -> Vec<Arc<Twin>> {
+        lock(&self.regions).iter().filter_map(|(_, region)| region.twin.clone()).collect()
+    }
+}
+
+impl Link {
+    /// Gives the far end a mirror of the region that an address lies in, if it is one.
+    pub(super) fn reach(self: &Arc<Self>, address: u64) -> Result<()> {
+        let mirrors = &self.mirrors;
+        let _one = lock(&mirrors.reaching);
+        let range = match lock(&mirrors.regions).at(address) {
+            Some((range, region)) if region.twin.is_none() => range,
+            _ => return Ok(()),
+        };
+        // What is on its way into the region comes first: the mirror begins with it.
+        self.transfers.wait_for(range);
+        self.ask(&MirrorMake { range })?;
+        let bytes = usize::try_from(range.bytes).map_err(|_| CuError::OUT_OF_MEMORY)?;
+        let known = Mutex::new(Area::new(bytes).map_err(|_| CuError::OUT_OF_MEMORY)?);
+        let twin = Arc::new(Twin { range, known, sending: Mutex::default() });
+        {
+            let mut regions = lock(&mirrors.regions);
+            let Some(region) = regions.get_mut(range.base) else { return Ok(()) };
+            region.twin = Some(twin);
+            mirrors.bound(&regions);
+        }
+        self.push_changes();
+        self.keep_in_step();
+        Ok(())
+    }
+
+    /// Mirrors every region that an address in these bytes points into: a kernel may follow it.
+    pub(super) fn reach_all(self: &Arc<Self>, bytes: &[u8], step: usize) -> Result<()> {
+        let (low, high) =
+            (self.mirrors.low.load(Ordering::Acquire), self.mirrors.high.load(Ordering::Acquire));
+        if low >= high {
+            return Ok(());
+        }
+        let inside = |word: &[u8; 8]| u64::from_le_bytes(*word).wrapping_sub(low) < high - low;
+        for begin in (0..8).step_by(step) {
+            let (words, _) = bytes.get(begin..).unwrap_or_default().as_chunks::<8>();
+            for some in words.chunks(512) {
+                // Without a way out, it is several words at a time.
+                if some.iter().fold(false, |found, word| found | inside(word)) {
+                    for word in some.iter().filter(|word| inside(word)) {
+                        self.reach(u64::from_le_bytes(*word))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the host has written to mirrored memory. Called before work is submitted that may read it.
+    pub(super) fn push_changes(&self) {
+        if !self.mirrors.reached.load(Ordering::Acquire) {
+            return;
+        }
+        for twin in self.mirrors.twins() {
+            let _turn = lock(&twin.sending);
+            for begin in (0..twin.range.bytes as usize).step_by(STEP) {
+                let mut runs = Vec::new();
+                {
+                    let regions = lock(&self.mirrors.regions);
+                    if regions.at(twin.range.base).is_none_or(|(range, _)| range != twin.range) {
+                        break;
+                    }
+                    let mut known = lock(&twin.known);
+                    let known = known.bytes_mut();
+                    let end = known.len().min(begin + STEP);
+                    let place = std::ptr::with_exposed_provenance::<u8>(twin.range.base as usize + begin);
+                    // SAFETY: a part of a region that is registered as long as the lock is held.
+                    unsafe { diff::collect(place, &mut known[begin..end], &mut runs) };
+                }
+                if !runs.is_empty() {
+                    // Runs count from the beginning of what was compared.
+                    let base = twin.range.base + begin as u64;
+                    self.tell_always(&Changes { base, runs: Bytes(runs) });
+                }
+            }
+        }
+    }
+
+    /// Takes the mirror away, if the far end has one.
+    pub(super) fn leave(&self, range: Range) -> Result<()> {
+        if !self.mirrors.is_registered(range) {
+            return Err(CuError::HOST_MEMORY_NOT_REGISTERED);
+        }
+        self.uploads.wait_for(range);
+        self.transfers.wait_for(range);
+        self.transfers.abandon(range);
+        // What the device has written comes before the mirror goes.
+        let mirrored = self.mirrors.is(range.base, range.bytes) == Registered::Mirrored;
+        let left = if mirrored { self.ask(&MirrorDrop { range }) } else { Ok(()) };
+        self.mirrors.unregister(range.base)?;
+        left
+    }
+}

@@ -1,0 +1,455 @@
+//! The near end: what the server takes for a device.
+
+mod backend;
+mod chapters;
+mod copies;
+mod graphs;
+mod incoming;
+mod mirrors;
+mod outgoing;
+mod progress;
+#[cfg(test)]
+mod tests;
+mod transfers;
+mod uploads;
+
+use crate::frame::{self, IN_PLACE, MAGIC, VERSION};
+use crate::lanes::Lanes;
+use crate::messages::{Hello, Mark, Message, Ping, Watch};
+use crate::ranges::Ranges;
+use crate::wires::LANES_MAX;
+use crate::workers::Workers;
+use crate::{LOST, Wires, lock, looks_for};
+use ::backend::{
+    GraphFunction, HostFunction, LoadError, RawContext, RawEvent, RawFunction, RawModule, Result, StreamArg,
+};
+use incoming::Held;
+use mirrors::Mirrors;
+use outgoing::Outgoing;
+use progress::{Asked, Progress, Ticket};
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+use transfers::Transfers;
+use uploads::Uploads;
+use wire::{CuError, Decoder, Wire};
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The streams broke, or what came is no greeting.
+    #[error("the connection to the device machine broke while greeting: {0}")]
+    Io(#[from] io::Error),
+    /// The peer is something else, or of another version.
+    #[error(
+        "the peer speaks {0}, and this end speaks version {VERSION} of the protocol: use the same release on both machines"
+    )]
+    Version(String),
+}
+
+thread_local! {
+    /// Whether this thread is inside of `place`.
+    static PLACING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What is known of a function: what a launch is checked against.
+struct Function {
+    params: usize,
+    max_threads: AtomicI32,
+    max_dynamic: AtomicI32,
+}
+
+#[derive(Default)]
+struct Slot(Mutex<Option<Answer>>, Condvar);
+
+type Answer = std::result::Result<Vec<u8>, LoadError>;
+
+impl Slot {
+    fn fill(&self, answer: Answer) {
+        lock(&self.0).get_or_insert(answer);
+        self.1.notify_all();
+    }
+
+    fn wait(&self) -> Answer {
+        let begun = Instant::now();
+        while begun.elapsed() < looks_for() && lock(&self.0).is_none() {
+            std::hint::spin_loop();
+        }
+        let mut slot = lock(&self.0);
+        loop {
+            match slot.take() {
+                Some(answer) => return answer,
+                None => slot = self.1.wait(slot).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// A function of the host that the far end may ask for.
+#[derive(Clone)]
+enum Callback {
+    Once(Arc<Mutex<Option<HostFunction>>>),
+    Graph(GraphFunction),
+}
+
+/// Device memory, as far as it is known here.
+#[derive(Default)]
+struct Space {
+    reserved: Ranges,
+    mapped: Ranges,
+    /// Variables and heaps, by the module or the context that they go with.
+    others: Ranges<(u64, u64)>,
+}
+
+/// A connection and all that is known of what lies behind it.
+pub(crate) struct Link {
+    hello: Hello,
+    out: Outgoing,
+    progress: Progress,
+    transfers: Transfers,
+    uploads: Uploads,
+    mirrors: Mirrors,
+    held: Held,
+    space: RwLock<Space>,
+    calls: Mutex<HashMap<u64, Arc<Slot>>>,
+    callbacks: Mutex<HashMap<u64, Callback>>,
+    functions: RwLock<HashMap<u64, Arc<Function>>>,
+    named: Mutex<HashMap<(u64, String), RawFunction>>,
+    contexts: RwLock<HashMap<u64, usize>>,
+    blocks: Mutex<HashMap<u64, u64>>,
+    graphs: Mutex<HashMap<u64, graphs::Known>>,
+    /// Functions of graphs that are gone, to be forgotten when their last launch is over.
+    retired: Mutex<Vec<graphs::Retired>>,
+    output: Mutex<Vec<u8>>,
+    workers: Workers,
+    prints: AtomicBool,
+    stepping: AtomicBool,
+    next: AtomicU64,
+    lost: AtomicBool,
+    begun: Instant,
+    /// When something was last heard, milliseconds since the beginning.
+    heard: AtomicU64,
+    hang_up: Arc<dyn Fn() + Send + Sync>,
+    on_loss: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+/// A device on another machine.
+pub struct RemoteBackend {
+    link: Arc<Link>,
+}
+
+/// What a thread of a session does.
+type Task = Box<dyn FnOnce(&Arc<Link>) -> io::Result<()> + Send>;
+
+impl RemoteBackend {
+    /// Greets the far end. `lost` is told, once, why the connection is gone; from then on every call answers `DEVICE_UNAVAILABLE`.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(
+        wires: Wires,
+        lost: impl Fn(&str) + Send + Sync + 'static,
+    ) -> std::result::Result<Self, ConnectError> {
+        let Wires { mut control_out, mut control_in, bulk_out, bulk_in, hang_up, patience } = wires;
+        if bulk_in.len() > LANES_MAX || bulk_out.len() > LANES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many bulk streams").into());
+        }
+        let hello = greet(&mut *control_out, &mut *control_in)?;
+        let weak: Arc<Mutex<std::sync::Weak<Link>>> = Arc::default();
+        let broken = Arc::clone(&weak);
+        let broke = move |why: &str| {
+            let link = lock(&broken).upgrade();
+            if let Some(link) = link {
+                link.lose(why);
+            }
+        };
+        let link = Arc::new(Link {
+            hello,
+            out: Outgoing::new(control_out),
+            progress: Progress::default(),
+            transfers: Transfers::default(),
+            uploads: Uploads::new(Lanes::new(bulk_out, broke)?),
+            mirrors: Mirrors::default(),
+            held: Held::new(bulk_in.len()),
+            space: RwLock::default(),
+            calls: Mutex::default(),
+            callbacks: Mutex::default(),
+            functions: RwLock::default(),
+            named: Mutex::default(),
+            contexts: RwLock::default(),
+            blocks: Mutex::default(),
+            graphs: Mutex::default(),
+            retired: Mutex::default(),
+            output: Mutex::default(),
+            workers: Workers::default(),
+            prints: AtomicBool::new(false),
+            stepping: AtomicBool::new(false),
+            next: AtomicU64::new(1),
+            lost: AtomicBool::new(false),
+            begun: Instant::now(),
+            heard: AtomicU64::new(0),
+            hang_up,
+            on_loss: Box::new(lost),
+        });
+        *lock(&weak) = Arc::downgrade(&link);
+        // Dropped when anything below fails: the threads that run already then end.
+        let backend = Self { link };
+        backend.start(control_in, bulk_in, patience.silence)?;
+        Ok(backend)
+    }
+
+    fn start(
+        &self,
+        mut control_in: Box<dyn Read + Send>,
+        bulk_in: Vec<Box<dyn Read + Send>>,
+        silence: Duration,
+    ) -> io::Result<()> {
+        let spawn = |name: &str, run: Task| {
+            let link = Arc::clone(&self.link);
+            let run = move || {
+                if let Err(error) = run(&link) {
+                    link.lose(&error.to_string());
+                }
+            };
+            Builder::new().name(name.into()).spawn(run).map(drop)
+        };
+        spawn("remote-out", Box::new(|link| link.out.write()))?;
+        spawn("remote-in", Box::new(move |link| link.receive(&mut *control_in)))?;
+        for (lane, mut stream) in bulk_in.into_iter().enumerate() {
+            spawn("remote-bulk-in", Box::new(move |link| link.receive_bulk(lane, &mut *stream)))?;
+        }
+        spawn("remote-alive", Box::new(move |link| link.stay_alive(silence)))
+    }
+}
+
+impl Drop for RemoteBackend {
+    fn drop(&mut self) {
+        // What was submitted still goes out; nobody hears of the end that the owner has chosen.
+        let _ = self.link.out.flush();
+        self.link.lost.store(true, Ordering::Release);
+        self.link.end();
+    }
+}
+
+fn greet(
+    to: &mut (dyn Write + Send),
+    from: &mut (dyn Read + Send),
+) -> std::result::Result<Hello, ConnectError> {
+    to.write_all(&MAGIC)?;
+    to.write_all(&VERSION.to_le_bytes())?;
+    to.flush()?;
+    let (mut magic, mut version) = ([0; 8], [0; 4]);
+    from.read_exact(&mut magic)?;
+    from.read_exact(&mut version)?;
+    if magic != MAGIC {
+        return Err(ConnectError::Version("something else".into()));
+    }
+    if version != VERSION.to_le_bytes() {
+        return Err(ConnectError::Version(format!("version {}", u32::from_le_bytes(version))));
+    }
+    let mut body = Vec::new();
+    frame::read(&mut &mut *from, |_| frame::SHORT_MAX, &mut body)?;
+    let mut fields = Decoder::new(&body);
+    let hello = Hello::decode(&mut fields).and_then(|hello| fields.finish().map(|()| hello));
+    Ok(hello.map_err(|error| frame::invalid(error.to_string()))?)
+}
+
+impl Link {
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Ends the session: everybody who waits is told.
+    fn lose(&self, why: &str) {
+        // First of all, so that no query answers otherwise once a call has said that the connection is lost.
+        self.progress.lose();
+        if !self.lost.swap(true, Ordering::AcqRel) {
+            tracing::warn!("the connection to the device machine is lost: {why}");
+            self.end();
+            (self.on_loss)(why);
+        }
+    }
+
+    fn end(&self) {
+        (self.hang_up)();
+        self.out.lose();
+        self.progress.lose();
+        self.transfers.lose();
+        self.uploads.lose();
+        for (_, slot) in lock(&self.calls).drain() {
+            slot.fill(Err(LOST.into()));
+        }
+    }
+
+    /// A name for something new at the far end.
+    fn name(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn flags() -> u16 {
+        if PLACING.get() { IN_PLACE } else { 0 }
+    }
+
+    /// A call without an answer.
+    fn tell<M: Message>(&self, message: &M) {
+        self.out.push(Self::flags(), 0, message);
+    }
+
+    /// The same by somebody who waits for what comes of it.
+    fn tell_and_flush<M: Message>(&self, message: &M) {
+        if let Err(error) = self.out.push_and_flush(Self::flags(), 0, message) {
+            self.lose(&error.to_string());
+        }
+    }
+
+    /// The same, never as a part of `place`.
+    fn tell_always<M: Message>(&self, message: &M) {
+        self.out.push(0, 0, message);
+    }
+
+    /// A call and its answer.
+    fn ask<M: Message>(&self, message: &M) -> Result<M::Reply> {
+        self.ask_in_words(message).map_err(|error| error.code)
+    }
+
+    fn ask_in_words<M: Message>(&self, message: &M) -> std::result::Result<M::Reply, LoadError> {
+        let (call, slot) = (self.name(), Arc::<Slot>::default());
+        lock(&self.calls).insert(call, Arc::clone(&slot));
+        if self.is_lost() {
+            lock(&self.calls).remove(&call);
+            return Err(LOST.into());
+        }
+        if let Err(error) = self.out.push_and_flush(Self::flags(), call, message) {
+            self.lose(&error.to_string());
+        }
+        let body = slot.wait()?;
+        let mut fields = Decoder::new(&body);
+        let reply = M::Reply::decode(&mut fields).and_then(|reply| fields.finish().map(|()| reply));
+        reply.map_err(|error| {
+            self.lose(&format!("an answer is not what was asked for: {error}"));
+            LOST.into()
+        })
+    }
+
+    fn flush(&self) {
+        if let Err(error) = self.out.flush() {
+            self.lose(&error.to_string());
+        }
+    }
+
+    /// A piece of work for a stream.
+    fn submit<M: Message>(&self, ctx: RawContext, stream: StreamArg, work: &M) -> Result<()> {
+        self.progress.check(ctx)?;
+        self.submit_checked(ctx, stream, work);
+        Ok(())
+    }
+
+    /// The same once it has been checked that there is nothing to tell: what belongs to the call may be on its way.
+    fn submit_checked<M: Message>(&self, ctx: RawContext, stream: StreamArg, work: &M) {
+        self.tell(work);
+        self.progress.submitted(progress::key(ctx, stream));
+    }
+
+    fn mark(&self, ctx: RawContext, stream: StreamArg, ticket: u64) {
+        self.tell_and_flush(&Mark { ctx, stream, ticket });
+    }
+
+    /// Whether a stream has come to its end; the far end is asked to tell when it has.
+    fn ask_stream(&self, ctx: RawContext, stream: StreamArg) -> Result<bool> {
+        match self.progress.ask_stream(progress::key(ctx, stream))? {
+            Asked::Complete => return Ok(true),
+            Asked::Ask(ticket) => {
+                self.mark(ctx, stream, ticket);
+            }
+            Asked::Waiting => {}
+        }
+        Ok(false)
+    }
+
+    fn ask_event(&self, ctx: RawContext, event: RawEvent) -> Result<bool> {
+        match self.progress.ask_event(event)? {
+            Asked::Complete => return Ok(true),
+            Asked::Ask(ticket) => {
+                self.tell_and_flush(&Watch { ctx, event, ticket });
+            }
+            Asked::Waiting => {}
+        }
+        Ok(false)
+    }
+
+    /// Has words of registered memory written when a stream comes here.
+    fn notify(&self, ctx: RawContext, stream: StreamArg, words: Vec<::backend::MemoryOperation>) {
+        let key = progress::key(ctx, stream);
+        let ticket = self.progress.ticket(Ticket::Words(key, words));
+        // Somebody polls them.
+        self.mark(ctx, stream, ticket);
+        self.progress.submitted(key);
+    }
+
+    /// Forgets what went with a module.
+    fn module_gone(&self, module: RawModule) {
+        let mut gone = HashSet::new();
+        lock(&self.named).retain(|(of, _), function| {
+            let kept = *of != module.0;
+            if !kept {
+                gone.insert(function.0);
+            }
+            kept
+        });
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        functions.retain(|name, _| !gone.contains(name));
+        self.space().others.retain(|(of, _)| *of != module.0);
+    }
+
+    fn space(&self) -> std::sync::RwLockWriteGuard<'_, Space> {
+        self.space.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn function_known(&self, function: RawFunction) -> Result<Arc<Function>> {
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        functions.get(&function.0).cloned().ok_or(CuError::INVALID_HANDLE)
+    }
+
+    /// Says something now and then, and listens whether anything is heard.
+    fn stay_alive(&self, silence: Duration) -> io::Result<()> {
+        let step = (silence / 4).min(Duration::from_millis(250));
+        let mut said = Instant::now();
+        while !self.is_lost() {
+            std::thread::sleep(step);
+            let heard = Duration::from_millis(self.heard.load(Ordering::Acquire));
+            if self.begun.elapsed().saturating_sub(heard) > silence {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("nothing was heard for {silence:?}"),
+                ));
+            }
+            if said.elapsed() >= silence / 4 {
+                self.out.push_if_room(&Ping {});
+                said = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries over what the host writes to mirrored memory while work runs, within milliseconds and for a small part of the
+    /// time. Coherence does not rest on it: programs that poll do.
+    fn keep_in_step(self: &Arc<Self>) {
+        if self.stepping.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let link = Arc::clone(self);
+        let run = move || {
+            while !link.is_lost() {
+                let begun = Instant::now();
+                link.push_changes();
+                std::thread::sleep((begun.elapsed() * 30).max(Duration::from_millis(1)));
+            }
+        };
+        let _ = Builder::new().name("remote-mirrors".into()).spawn(run);
+    }
+}

@@ -1,0 +1,142 @@
+//! The near end and a device machine that does not keep to anything.
+
+// A test says what it saw by panicking.
+#![allow(clippy::unwrap_used)]
+
+use super::RemoteBackend;
+use crate::Wires;
+use crate::frame::{self, MAGIC, VERSION};
+use crate::messages::{Hello, Word};
+use backend::{Backend, Range, RawContext, StreamArg};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use wire::{Bytes, CuError};
+
+/// A connection to a far end that says `greeting`, the device facts, and then `more`.
+fn connected(version: u32, more: Vec<u8>, bulk: Vec<u8>) -> Result<RemoteBackend, super::ConnectError> {
+    let (control, mut far_control) = UnixStream::pair().unwrap();
+    let (bulk_near, mut far_bulk) = UnixStream::pair().unwrap();
+    let mut bytes = [MAGIC.as_slice(), &version.to_le_bytes()].concat();
+    let hello = Hello {
+        kind: "soft".into(),
+        on_cores: true,
+        describe: "nothing".into(),
+        driver_version: 13000,
+        devices: Vec::new(),
+    };
+    frame::append(&mut bytes, 0, 0, 0, &hello);
+    far_control.write_all(&bytes).unwrap();
+    let mut listening = far_control.try_clone().unwrap();
+    std::thread::spawn(move || std::io::copy(&mut listening, &mut std::io::sink()));
+    let wires = Wires::of_unix(vec![control, bulk_near]).unwrap();
+    let backend = RemoteBackend::connect(wires, |_| {});
+    let _ = far_bulk.write_all(&bulk);
+    let _ = far_control.write_all(&more);
+    // The far end is gone when it has said all.
+    let _ = far_control.shutdown(std::net::Shutdown::Write);
+    backend
+}
+
+fn word(call: u64, word: &Word) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::append(&mut bytes, word.opcode(), 0, call, &word.body());
+    bytes
+}
+
+fn reply(call: u64, body: Vec<u8>) -> Vec<u8> {
+    word(call, &Word::Reply { after: vec![], error: 0, detail: String::new(), body: Bytes(body) })
+}
+
+/// Every call ends, soon, and once the connection is lost it says so.
+fn ends(backend: &RemoteBackend) -> bool {
+    let begun = Instant::now();
+    let ctx = backend.context_create(0, 0, true).unwrap_or(RawContext(1));
+    let _ = backend.memory_info(ctx);
+    let _ = backend.stream_create(ctx, 0, 0);
+    let _ = backend.reserve(Range { base: 1 << 40, bytes: 1 << 30 });
+    let mut page = vec![0u8; 100_000];
+    let _ = backend.copy(ctx, StreamArg::Legacy, page.as_mut_ptr() as u64, 1 << 40, 100_000);
+    let _ = backend.context_synchronize(ctx);
+    while backend.context_limit(ctx, 0) != Err(CuError::DEVICE_UNAVAILABLE) {
+        if begun.elapsed() > Duration::from_secs(10) {
+            return false;
+        }
+    }
+    begun.elapsed() < Duration::from_secs(10)
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let error = connected(7, Vec::new(), Vec::new()).err().map(|error| error.to_string());
+    assert!(error.as_ref().is_some_and(|error| error.contains("version 7")), "{error:?}");
+}
+
+#[test]
+fn an_answer_that_was_not_asked_for_ends_the_session() {
+    for said in [
+        reply(40, Vec::new()),
+        reply(1, vec![0; 100]),
+        word(0, &Word::Ack { control: u64::MAX, bulk: 0 }),
+        word(0, &Word::Ack { control: 0, bulk: 1 << 30 }),
+        word(0, &Word::Done { after: vec![], tickets: vec![(5, 0)] }),
+        word(0, &Word::Done { after: vec![0; 20], tickets: vec![] }),
+        word(0, &Word::HostCall { after: vec![], call: 1, function: 9, error: 0 }),
+    ] {
+        assert!(ends(&connected(VERSION, said, Vec::new()).unwrap()));
+    }
+}
+
+#[test]
+fn a_silent_far_end_is_lost() {
+    let (control, mut far_control) = UnixStream::pair().unwrap();
+    let (bulk, _far_bulk) = UnixStream::pair().unwrap();
+    let mut bytes = [MAGIC.as_slice(), &VERSION.to_le_bytes()].concat();
+    let hello = Hello {
+        kind: "soft".into(),
+        on_cores: true,
+        describe: "nothing".into(),
+        driver_version: 13000,
+        devices: Vec::new(),
+    };
+    frame::append(&mut bytes, 0, 0, 0, &hello);
+    far_control.write_all(&bytes).unwrap();
+    let mut wires = Wires::of_unix(vec![control, bulk]).unwrap();
+    wires.patience.silence = Duration::from_millis(400);
+    let backend = RemoteBackend::connect(wires, |_| {}).unwrap();
+    let begun = Instant::now();
+    assert_eq!(backend.context_create(0, 0, true), Err(CuError::DEVICE_UNAVAILABLE));
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    // What was asked is in the socket.
+    let mut asked = [0; 12];
+    far_control.read_exact(&mut asked).unwrap();
+    assert_eq!(asked[..8], MAGIC);
+}
+
+/// So many, or as many as the environment says.
+fn cases(some: u32) -> ProptestConfig {
+    let told = std::env::var_os("PROPTEST_CASES").is_some();
+    let default = ProptestConfig::default();
+    if told { default } else { ProptestConfig { cases: some, ..default } }
+}
+
+proptest! {
+    #![proptest_config(cases(100))]
+    #[test]
+    fn nothing_that_a_far_end_says_harms(
+        said in proptest::collection::vec((1u16..11, 0u64..12, proptest::collection::vec(prop_oneof![3 => 0u8..3, 1 => any::<u8>()], 0..80)), 0..30),
+        bulk in proptest::collection::vec(prop_oneof![3 => 0u8..3, 1 => any::<u8>()], 0..200),
+    ) {
+        let mut bytes = Vec::new();
+        for (opcode, call, body) in said {
+            bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(&opcode.to_le_bytes());
+            bytes.extend_from_slice(&[0, 0]);
+            bytes.extend_from_slice(&call.to_le_bytes());
+            bytes.extend_from_slice(&body);
+        }
+        let backend = connected(VERSION, bytes, bulk).unwrap();
+        prop_assert!(ends(&backend));
+    }
+}

@@ -1,0 +1,348 @@
+//! The far end and clients that do not keep to anything.
+
+// A test says what it saw by panicking.
+#![allow(clippy::unwrap_used)]
+
+use super::{Quota, serve};
+use crate::frame::{self, HEADER, MAGIC, PieceHeader, VERSION};
+use crate::messages::{self as ask, Call, Hello, Message, Mode, Word};
+use crate::{Wires, lock};
+use backend::{
+    BLOCK_GRANULARITY, Fill, MemoryOperation, Range, RawArray, RawBlock, RawContext, RawPhysical, StreamArg,
+};
+use backend_soft::SoftBackend;
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use wire::{Bytes, CuError, Decoder, Wire};
+
+const CTX: RawContext = RawContext(1);
+const LEGACY: StreamArg = StreamArg::Legacy;
+const QUOTA: Quota = Quota { memory: Some(64 << 20), host_memory: 1 << 20, objects: 20 };
+
+/// A client that says what it is told to.
+struct Raw {
+    control: UnixStream,
+    bulk: UnixStream,
+    far: Option<std::thread::JoinHandle<Result<(), super::ServeError>>>,
+    next: u64,
+}
+
+impl Raw {
+    fn new() -> Self {
+        let (control, far_control) = UnixStream::pair().unwrap();
+        let (bulk, far_bulk) = UnixStream::pair().unwrap();
+        let wires = Wires::of_unix(vec![far_control, far_bulk]).unwrap();
+        let far = std::thread::spawn(|| serve(wires, Arc::new(SoftBackend::default()), QUOTA));
+        control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Self { control, bulk, far: Some(far), next: 1 }
+    }
+
+    fn greeted() -> Self {
+        let mut raw = Self::new();
+        raw.control.write_all(&MAGIC).unwrap();
+        raw.control.write_all(&VERSION.to_le_bytes()).unwrap();
+        let mut greeting = [0; 12];
+        raw.control.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting[..8], &MAGIC);
+        let mut body = Vec::new();
+        frame::read(&mut raw.control, |_| 1 << 20, &mut body).unwrap();
+        assert_eq!(Hello::decode(&mut Decoder::new(&body)).unwrap().kind, "soft");
+        raw
+    }
+
+    fn with_context() -> Self {
+        let mut raw = Self::greeted();
+        raw.ask(&ask::ContextCreate { ctx: CTX, device: 0, flags: 0, primary: false }).unwrap();
+        raw
+    }
+
+    fn tell<M: Message>(&mut self, message: &M) {
+        let mut bytes = Vec::new();
+        frame::append(&mut bytes, M::OPCODE, 0, 0, message);
+        self.control.write_all(&bytes).unwrap();
+    }
+
+    fn hear(&mut self) -> (u64, Word) {
+        let mut body = Vec::new();
+        let header = frame::read(&mut self.control, |_| Word::LIMIT, &mut body).unwrap();
+        (header.call, Word::decode(header.opcode, &body).unwrap())
+    }
+
+    fn ask<M: Message>(&mut self, message: &M) -> Result<M::Reply, CuError> {
+        self.next += 1;
+        let call = self.next;
+        let mut bytes = Vec::new();
+        frame::append(&mut bytes, M::OPCODE, 0, call, message);
+        self.control.write_all(&bytes).unwrap();
+        loop {
+            if let (number, Word::Reply { error, body, .. }) = self.hear()
+                && number == call
+            {
+                return match CuError::from_code(error) {
+                    Some(error) => Err(error),
+                    None => Ok(M::Reply::decode(&mut Decoder::new(&body.0)).unwrap()),
+                };
+            }
+        }
+    }
+
+    /// What a pipelined call comes to, as far as it fails.
+    fn failure<M: Message>(&mut self, message: &M) -> CuError {
+        self.tell(message);
+        loop {
+            match self.hear().1 {
+                Word::Failed { error, .. } => return CuError::from_code(error).unwrap(),
+                Word::Done { tickets, .. } => return CuError::from_code(tickets[0].1).unwrap(),
+                _ => {}
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<(), super::ServeError> {
+        self.control.shutdown(std::net::Shutdown::Both).unwrap();
+        self.far.take().unwrap().join().unwrap()
+    }
+}
+
+fn addresses() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0x5000_0000_0000);
+    NEXT.fetch_add(2 << 30, Ordering::Relaxed)
+}
+
+#[test]
+fn no_address_of_this_process_is_touched() {
+    let mut raw = Raw::with_context();
+    let secret = [7u32; 1024];
+    let address = secret.as_ptr() as u64;
+    let base = addresses();
+    raw.ask(&ask::Reserve { range: Range { base, bytes: 1 << 30 } }).unwrap();
+    let range = Range { base, bytes: BLOCK_GRANULARITY };
+    raw.ask(&ask::MapBlock { block: RawBlock(2), device: 0, range }).unwrap();
+    let invalid = CuError::INVALID_VALUE;
+    let copy = |dst, src| ask::Copy { ctx: CTX, stream: LEGACY, dst, src, bytes: 16 };
+    assert_eq!(raw.failure(&copy(address, base)), invalid);
+    assert_eq!(raw.failure(&copy(base, address)), invalid);
+    // One byte beyond what is mapped, and what goes round.
+    assert_eq!(raw.failure(&copy(range.end() - 15, base)), invalid);
+    assert_eq!(raw.failure(&copy(u64::MAX - 3, base)), invalid);
+    let fill = Fill { dst: address, pitch: 0, element: 4, value: 1, width: 4, height: 1 };
+    assert_eq!(raw.failure(&ask::FillMemory { ctx: CTX, stream: LEGACY, fill }), invalid);
+    let fill = Fill { dst: base, pitch: 1 << 40, element: 4, value: 1, width: 4, height: 1 << 40 };
+    assert_eq!(raw.failure(&ask::FillMemory { ctx: CTX, stream: LEGACY, fill }), invalid);
+    let word = backend::Word { address, value: 0, wide: false };
+    let operations = vec![MemoryOperation::Write { word }];
+    assert_eq!(raw.failure(&ask::Operations { ctx: CTX, stream: LEGACY, operations }), invalid);
+    let data = Bytes(vec![0; 16]);
+    assert_eq!(raw.failure(&ask::CopyIn { ctx: CTX, stream: LEGACY, dst: address, data }), invalid);
+    let out = ask::CopyOut { ctx: CTX, stream: LEGACY, src: address, bytes: 16, transfer: 9 };
+    assert_eq!(raw.failure(&out), invalid);
+    let taken = Range { base: address & !4095, bytes: 4096 };
+    assert_eq!(raw.ask(&ask::MirrorMake { range: taken }), Err(CuError::OUT_OF_MEMORY));
+    assert_eq!(raw.ask(&ask::UnmapPhysical { range: taken }), Err(invalid));
+    assert_eq!(secret, [7; 1024]);
+    // None of that is an execution error.
+    raw.ask(&ask::ContextSynchronize { ctx: CTX }).unwrap();
+    raw.end().unwrap();
+}
+
+#[test]
+fn names_that_nobody_has_given_are_refused() {
+    let mut raw = Raw::with_context();
+    let other = RawContext(77);
+    assert_eq!(raw.ask(&ask::ContextSynchronize { ctx: other }), Err(CuError::INVALID_CONTEXT));
+    assert_eq!(raw.ask(&ask::PhysicalRelease { physical: RawPhysical(5) }), Err(CuError::INVALID_HANDLE));
+    assert_eq!(raw.ask(&ask::ArrayDestroy { ctx: CTX, array: RawArray(5) }), Err(CuError::INVALID_HANDLE));
+    assert_eq!(raw.ask(&ask::TextureDestroy { ctx: CTX, texture: 5 }), Err(CuError::INVALID_HANDLE));
+    let again = ask::ContextCreate { ctx: CTX, device: 0, flags: 0, primary: false };
+    assert_eq!(raw.ask(&again), Err(CuError::INVALID_VALUE), "the name is given");
+    let stream = StreamArg::Created(backend::RawStream(5));
+    assert_eq!(raw.failure(&ask::Mark { ctx: CTX, stream, ticket: 3 }), CuError::INVALID_HANDLE);
+    raw.end().unwrap();
+}
+
+#[test]
+fn nobody_has_more_than_the_quota() {
+    let mut raw = Raw::with_context();
+    let (free, total) = raw.ask(&ask::MemoryInfo { ctx: CTX }).unwrap();
+    assert_eq!((free, total), (64 << 20, 64 << 20));
+    let base = addresses();
+    raw.ask(&ask::Reserve { range: Range { base, bytes: 1 << 30 } }).unwrap();
+    let create = |name, bytes| ask::PhysicalCreate {
+        physical: RawPhysical(name),
+        device: 0,
+        bytes,
+        compressible: false,
+    };
+    assert_eq!(raw.ask(&create(2, 66 << 20)), Err(CuError::OUT_OF_MEMORY));
+    raw.ask(&create(2, 60 << 20)).unwrap();
+    let block = |name| {
+        let range = Range { base: base + (128 << 20), bytes: 6 << 20 };
+        ask::MapBlock { block: RawBlock(name), device: 0, range }
+    };
+    assert_eq!(raw.ask(&block(3)), Err(CuError::OUT_OF_MEMORY));
+    assert_eq!(raw.ask(&ask::MemoryInfo { ctx: CTX }).unwrap(), (4 << 20, 64 << 20));
+    // A mapping keeps the memory when its handle is gone.
+    let range = Range { base, bytes: 60 << 20 };
+    raw.ask(&ask::MapPhysical { physical: RawPhysical(2), range }).unwrap();
+    raw.ask(&ask::PhysicalRelease { physical: RawPhysical(2) }).unwrap();
+    assert_eq!(raw.ask(&block(3)), Err(CuError::OUT_OF_MEMORY));
+    raw.ask(&ask::UnmapPhysical { range }).unwrap();
+    raw.ask(&block(3)).unwrap();
+    let mirror = Range { base: addresses(), bytes: 2 << 20 };
+    assert_eq!(raw.ask(&ask::MirrorMake { range: mirror }), Err(CuError::OUT_OF_MEMORY));
+    raw.ask(&ask::MirrorMake { range: Range { bytes: 4096, ..mirror } }).unwrap();
+    let event = |name| ask::EventCreate { ctx: CTX, event: backend::RawEvent(name), flags: 0 };
+    (10..28).for_each(|name| raw.tell(&event(name)));
+    assert_eq!(raw.failure(&event(28)), CuError::OUT_OF_MEMORY);
+    raw.end().unwrap();
+}
+
+#[test]
+fn who_waits_for_contents_holds_nobody_up_for_ever() {
+    let mut raw = Raw::with_context();
+    let base = addresses();
+    raw.ask(&ask::Reserve { range: Range { base, bytes: 1 << 30 } }).unwrap();
+    let range = Range { base, bytes: BLOCK_GRANULARITY };
+    raw.ask(&ask::MapBlock { block: RawBlock(2), device: 0, range }).unwrap();
+    for round in 0..5u8 {
+        let (bytes, transfer) = (20_000, 50 + u64::from(round));
+        raw.tell(&ask::CopyInBulk { ctx: CTX, stream: LEGACY, dst: base, bytes, transfer });
+        // Long enough for the second thread to read on; what comes now waits for its turn.
+        std::thread::sleep(Duration::from_millis(30));
+        let out = 200 + u64::from(round);
+        raw.tell(&ask::CopyOut { ctx: CTX, stream: LEGACY, src: base + 19_990, bytes: 10, transfer: out });
+        raw.tell(&ask::Ping {});
+        std::thread::sleep(Duration::from_millis(10));
+        PieceHeader { transfer, offset: 0, bytes: 20_000 }.write(&mut raw.bulk).unwrap();
+        raw.bulk.write_all(&vec![round; 20_000]).unwrap();
+        loop {
+            if let Word::Data { transfer, data, .. } = raw.hear().1 {
+                assert_eq!((transfer, data), (out, Bytes(vec![round; 10])));
+                break;
+            }
+        }
+        raw.ask(&ask::ContextSynchronize { ctx: CTX }).unwrap();
+    }
+    raw.end().unwrap();
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let mut raw = Raw::new();
+    raw.control.write_all(&MAGIC).unwrap();
+    raw.control.write_all(&9u32.to_le_bytes()).unwrap();
+    let error = raw.end().unwrap_err().to_string();
+    assert!(error.contains("version 9"), "{error}");
+    let mut raw = Raw::new();
+    raw.control.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let error = raw.end().unwrap_err().to_string();
+    assert!(error.contains("something else"), "{error}");
+}
+
+#[test]
+fn a_length_that_is_a_lie_takes_no_memory() {
+    let mut raw = Raw::greeted();
+    let mut head = vec![0; HEADER];
+    head[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+    head[4..6].copy_from_slice(&ask::Launch::OPCODE.to_le_bytes());
+    raw.control.write_all(&head).unwrap();
+    let error = raw.far.take().unwrap().join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("too long"), "{error}");
+}
+
+/// Stands for the address of the client's memory.
+const SOMEWHERE: u64 = 0x5fff_0000_0000;
+
+/// A number as a client might send it that knows what there is.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => 0u64..6,
+        2 => Just(SOMEWHERE),
+        1 => Just(BLOCK_GRANULARITY),
+        1 => 0u64..100_000,
+        1 => any::<u64>(),
+    ]
+}
+
+fn body() -> impl Strategy<Value = Vec<u8>> {
+    let field = prop_oneof![
+        3 => number().prop_map(|value| value.to_le_bytes().to_vec()),
+        1 => (0u32..5).prop_map(|value| value.to_le_bytes().to_vec()),
+        1 => any::<u8>().prop_map(|value| vec![value]),
+    ];
+    proptest::collection::vec(field, 0..20).prop_map(|fields| fields.concat())
+}
+
+/// So many, or as many as the environment says.
+fn cases(some: u32) -> ProptestConfig {
+    let told = std::env::var_os("PROPTEST_CASES").is_some();
+    let default = ProptestConfig::default();
+    if told { default } else { ProptestConfig { cases: some, ..default } }
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+    /// Whatever is said: no panic, no hang, and everything is given back.
+    #[test]
+    fn nothing_that_a_client_says_harms(calls in proptest::collection::vec((0u16..140, any::<bool>(), body()), 1..200)) {
+        static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        static HOOK: std::sync::Once = std::sync::Once::new();
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |info| {
+                lock(&PANICS).push(info.to_string());
+                before(info);
+            }));
+        });
+        let mut raw = Raw::with_context();
+        // Something of most kinds is there, under the names that calls most often have.
+        let base = addresses();
+        let memory = Range { base, bytes: BLOCK_GRANULARITY };
+        raw.ask(&ask::Reserve { range: Range { bytes: 1 << 30, ..memory } }).unwrap();
+        raw.ask(&ask::MapBlock { block: RawBlock(2), device: 0, range: memory }).unwrap();
+        raw.ask(&ask::StreamCreate { ctx: CTX, stream: backend::RawStream(3), flags: 0, priority: 0 }).unwrap();
+        raw.tell(&ask::EventCreate { ctx: CTX, event: backend::RawEvent(4), flags: 0 });
+        let desc = wire::ArrayDesc { width: 64, height: 4, depth: 0, format: 1, channels: 1, flags: 0 };
+        raw.ask(&ask::ArrayCreate { ctx: CTX, array: RawArray(5), desc }).unwrap();
+        let mut answers = raw.control.try_clone().unwrap();
+        let reader = std::thread::spawn(move || {
+            let _ = std::io::copy(&mut answers, &mut std::io::sink());
+        });
+        for (number, (opcode, garbage, body)) in calls.iter().enumerate() {
+            let pipelined = Call::mode(*opcode) == Some(Mode::Pipelined);
+            let call = u64::from(!pipelined) * (number as u64 + 9);
+            let mut body = body.clone();
+            for at in 0..body.len().saturating_sub(7) {
+                if body[at..at + 8] == SOMEWHERE.to_le_bytes() {
+                    body[at..at + 8].copy_from_slice(&base.to_le_bytes());
+                }
+            }
+            // Mostly as much of it as is such a call; what is none ends the session. A stream may wait for a word for ever.
+            let decodes = |bytes: &usize| Call::decode(*opcode, &body[..*bytes]).is_ok();
+            match (0..=body.len()).find(decodes) {
+                _ if *opcode == ask::Operations::OPCODE => continue,
+                Some(bytes) => body.truncate(bytes),
+                None if *garbage && number % 8 == 7 => {}
+                None => continue,
+            }
+            let mut bytes = Vec::new();
+            bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(&opcode.to_le_bytes());
+            bytes.extend_from_slice(&[0, 0]);
+            bytes.extend_from_slice(&call.to_le_bytes());
+            bytes.extend_from_slice(&body);
+            if raw.control.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        let ended = raw.end();
+        reader.join().unwrap();
+        prop_assert!(!matches!(ended, Err(super::ServeError::Stuck)), "{ended:?}");
+        let panics = lock(&PANICS).clone();
+        prop_assert!(panics.is_empty(), "{panics:?}");
+    }
+}

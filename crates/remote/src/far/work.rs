@@ -1,0 +1,275 @@
+//! Work for streams. What fails here is told by a later call of its context.
+
+use super::Session;
+use super::completions::{Effect, Entry, Probe};
+use super::staging::Buffer;
+use crate::frame::{INLINE_MAX, PIECE};
+use crate::messages::Word;
+use backend::{
+    BoxSide, CopyBox, Fill, GraphKernel, Launch, MemoryOperation, Pitched, RawContext, Result, StreamArg,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wire::CuError;
+
+/// A context and a stream: how the client names them, and what they are.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    name: (u64, u64),
+    pub(super) ctx: RawContext,
+    pub(super) stream: StreamArg,
+}
+
+/// All that lies between the first and the last byte of some rows.
+fn extent(memory: &Pitched, [width, height, depth]: [u64; 3]) -> Option<u64> {
+    let slice = memory.pitch.checked_mul(memory.rows)?.checked_mul(depth.checked_sub(1)?)?;
+    slice.checked_add(memory.pitch.checked_mul(height.checked_sub(1)?)?)?.checked_add(width)
+}
+
+/// Bytes of a box.
+fn volume([width, height, depth]: [u64; 3]) -> Option<u64> {
+    width.checked_mul(height)?.checked_mul(depth)
+}
+
+/// A box that lies packed in a buffer.
+fn packed(buffer: &Buffer, [width, height, _]: [u64; 3]) -> BoxSide {
+    BoxSide::Memory(Pitched { address: buffer.address(), pitch: width, rows: height })
+}
+
+impl Session {
+    pub(super) fn at(&self, ctx: RawContext, stream: StreamArg) -> Result<At> {
+        let name = match stream {
+            StreamArg::Legacy => 0,
+            StreamArg::Created(stream) => stream.0,
+        };
+        Ok(At { name: (ctx.0, name), ctx: self.objects.ctx(ctx)?, stream: self.objects.stream(stream)? })
+    }
+
+    /// Has something done when the stream has come here.
+    pub(super) fn when(&self, at: At, effects: Vec<Effect>) -> Result<()> {
+        let awaited = matches!(effects.last(), Some(Effect::Ticket(_)));
+        let effects = match awaited {
+            true => match self.soon(at.ctx, at.stream, effects) {
+                Ok(()) => return Ok(()),
+                Err(effects) => effects,
+            },
+            false => effects,
+        };
+        let recorded = self.record(at.name.0, at.ctx, at.stream);
+        let probe = match recorded {
+            Ok((ctx, event)) => Probe::Ours(ctx, event),
+            Err(error) => Probe::Now(Err(error)),
+        };
+        self.completions.push(Entry { ctx: at.name.0, stream: Some(at.name.1), probe, effects });
+        recorded.map(drop)
+    }
+
+    /// The same now.
+    pub(super) fn now(&self, ctx: RawContext, result: Result<()>, effects: Vec<Effect>) {
+        self.completions.push(Entry { ctx: ctx.0, stream: None, probe: Probe::Now(result), effects });
+    }
+
+    pub(super) fn failed(&self, ctx: RawContext, error: CuError) {
+        self.say(0, &Word::Failed { ctx, error: error.code() });
+    }
+
+    pub(super) fn launch(&self, at: At, kernel: &GraphKernel) -> Result<()> {
+        let launch = self.launch_of(at.stream, kernel)?;
+        self.backend.launch(at.ctx, &launch)
+    }
+
+    pub(super) fn launch_of<'a>(&self, stream: StreamArg, kernel: &'a GraphKernel) -> Result<Launch<'a>> {
+        let GraphKernel { function, grid, block, shared, attributes, params } = kernel;
+        Ok(Launch {
+            function: self.objects.function(*function)?,
+            grid: *grid,
+            block: *block,
+            shared: *shared,
+            stream,
+            attributes,
+            params,
+        })
+    }
+
+    /// A side of a copy as the backend knows it, if it is the client's.
+    pub(super) fn side(&self, side: BoxSide, size: [u64; 3]) -> Result<BoxSide> {
+        match side {
+            BoxSide::Memory(memory) => {
+                let bytes = extent(&memory, size).ok_or(CuError::INVALID_VALUE)?;
+                self.objects.owns(memory.address, bytes)?;
+                Ok(side)
+            }
+            BoxSide::Array(array, at) => Ok(BoxSide::Array(self.objects.arrays.get(array.0)?.raw, at)),
+        }
+    }
+
+    pub(super) fn boxes(&self, copy: &CopyBox) -> Result<CopyBox> {
+        let size = [copy.width, copy.height, copy.depth];
+        Ok(CopyBox { dst: self.side(copy.dst, size)?, src: self.side(copy.src, size)?, ..*copy })
+    }
+
+    pub(super) fn owns_fill(&self, fill: &Fill) -> Result<()> {
+        if fill.width == 0 || fill.height == 0 {
+            return Ok(());
+        }
+        let row = fill.width.checked_mul(fill.element.into());
+        let rows = fill.pitch.checked_mul(fill.height - 1);
+        let bytes =
+            row.zip(rows).and_then(|(row, rows)| row.checked_add(rows)).ok_or(CuError::INVALID_VALUE)?;
+        self.objects.owns(fill.dst, bytes)
+    }
+
+    pub(super) fn owns_words(&self, operations: &[MemoryOperation]) -> Result<()> {
+        operations.iter().filter_map(MemoryOperation::word).try_for_each(|word| {
+            if !word.address.is_multiple_of(word.bytes()) {
+                return Err(CuError::INVALID_VALUE);
+            }
+            self.objects.owns(word.address, word.bytes())
+        })
+    }
+
+    /// Bytes that came with the call: the backend has read them when it returns.
+    pub(super) fn copy_in(&self, at: At, dst: u64, data: &[u8]) -> Result<()> {
+        self.objects.owns(dst, data.len() as u64)?;
+        let mut buffer = self.staging.get(data.len().max(1))?;
+        buffer.bytes_mut()[..data.len()].copy_from_slice(data);
+        self.backend.copy(at.ctx, at.stream, dst, buffer.address(), data.len() as u64)?;
+        self.keep(at, buffer)
+    }
+
+    /// Keeps a small buffer until the stream has come here.
+    fn keep(&self, at: At, buffer: Buffer) -> Result<()> {
+        self.when(at, vec![Effect::Keep(buffer)])
+    }
+
+    pub(super) fn copy_in_bulk(&self, at: Result<At>, dst: u64, bytes: u64, transfer: u64) -> Result<()> {
+        let mut all = at.and_then(|at| self.objects.owns(dst, bytes).map(|()| at));
+        let mut offset = 0;
+        while offset < bytes {
+            let piece = (bytes - offset).min(PIECE as u64);
+            let Some(buffer) = self.arrival(transfer, offset) else { return Ok(()) };
+            let right = buffer.len() as u64 == piece;
+            let copied = all.and_then(|at| {
+                let right = if right { Ok(()) } else { Err(CuError::INVALID_VALUE) };
+                right?;
+                self.backend.copy(at.ctx, at.stream, dst + offset, buffer.address(), piece).map(|()| at)
+            });
+            match copied {
+                Ok(at) => self.when(at, vec![Effect::Release(buffer)])?,
+                Err(_) => self.now(RawContext(0), Ok(()), vec![Effect::Release(buffer)]),
+            }
+            all = copied;
+            offset += piece;
+        }
+        all.map(drop)
+    }
+
+    pub(super) fn box_in(&self, at: At, dst: BoxSide, size: [u64; 3], data: &[u8]) -> Result<()> {
+        let mut buffer = self.staging.get(data.len().max(1))?;
+        buffer.bytes_mut()[..data.len()].copy_from_slice(data);
+        self.box_from(at, dst, size, &buffer)?;
+        self.keep(at, buffer)
+    }
+
+    fn box_from(&self, at: At, dst: BoxSide, size: [u64; 3], buffer: &Buffer) -> Result<()> {
+        if volume(size) != Some(buffer.len() as u64) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let [width, height, depth] = size;
+        let copy = CopyBox { dst: self.side(dst, size)?, src: packed(buffer, size), width, height, depth };
+        self.backend.copy_box(at.ctx, at.stream, &copy)
+    }
+
+    pub(super) fn box_in_bulk(
+        &self,
+        at: Result<At>,
+        dst: BoxSide,
+        size: [u64; 3],
+        transfer: u64,
+    ) -> Result<()> {
+        let Some(buffer) = self.arrival(transfer, 0) else { return Ok(()) };
+        match at.and_then(|at| self.box_from(at, dst, size, &buffer).map(|()| at)) {
+            Ok(at) => self.when(at, vec![Effect::Release(buffer)]),
+            Err(error) => {
+                self.now(RawContext(0), Ok(()), vec![Effect::Release(buffer)]);
+                Err(error)
+            }
+        }
+    }
+
+    /// The transfer's ticket is told in any case.
+    pub(super) fn copy_out(&self, ctx: RawContext, at: Result<At>, src: u64, bytes: u64, transfer: u64) {
+        let out = || -> Result<()> {
+            let at = at?;
+            self.objects.owns(src, bytes)?;
+            let mut offset = 0;
+            while offset < bytes {
+                let piece = (bytes - offset).min(PIECE as u64);
+                let buffer = self.staging.get(piece as usize)?;
+                self.backend.copy(at.ctx, at.stream, buffer.address(), src + offset, piece)?;
+                let mut effects = vec![Effect::Send { transfer, offset, buffer }];
+                offset += piece;
+                if offset == bytes {
+                    effects.push(Effect::Ticket(transfer));
+                    // It is told with the ticket whether this fails.
+                    let _ = self.when(at, effects);
+                    return Ok(());
+                }
+                self.when(at, effects)?;
+            }
+            Err(CuError::INVALID_VALUE)
+        };
+        if let Err(error) = out() {
+            self.now(ctx, Err(error), vec![Effect::Ticket(transfer)]);
+        }
+    }
+
+    pub(super) fn box_out(
+        &self,
+        ctx: RawContext,
+        at: Result<At>,
+        src: BoxSide,
+        size: [u64; 3],
+        transfer: u64,
+    ) {
+        let out = || -> Result<(At, Buffer)> {
+            let at = at?;
+            let bytes = volume(size).filter(|bytes| (1..=PIECE as u64).contains(bytes));
+            let buffer = self.staging.get(bytes.ok_or(CuError::INVALID_VALUE)? as usize)?;
+            let [width, height, depth] = size;
+            let copy =
+                CopyBox { dst: packed(&buffer, size), src: self.side(src, size)?, width, height, depth };
+            self.backend.copy_box(at.ctx, at.stream, &copy)?;
+            Ok((at, buffer))
+        };
+        match out() {
+            Ok((at, buffer)) => {
+                let effects = vec![Effect::Send { transfer, offset: 0, buffer }, Effect::Ticket(transfer)];
+                let _ = self.when(at, effects);
+            }
+            Err(error) => self.now(ctx, Err(error), vec![Effect::Ticket(transfer)]),
+        }
+    }
+
+    /// A function of the client's: the thread that runs it waits until the client has.
+    pub(super) fn host(self: &Arc<Self>, function: u64) -> impl Fn(Result<()>) + Send + Sync + 'static {
+        let session = Arc::downgrade(self);
+        move |status| {
+            let Some(session) = session.upgrade() else { return };
+            let call = session.next_host.fetch_add(1, Ordering::Relaxed);
+            let (sender, receiver) = std::sync::mpsc::channel();
+            crate::lock(&session.hosts).insert(call, sender);
+            if session.is_lost() {
+                crate::lock(&session.hosts).clear();
+            }
+            let error = status.err().map_or(0, CuError::code);
+            session.now(RawContext(0), Ok(()), vec![Effect::Host { call, function, error }]);
+            drop(session);
+            let _ = receiver.recv();
+        }
+    }
+
+    pub(super) fn fits_inline(data: &[u8]) -> Result<()> {
+        if data.is_empty() || data.len() > INLINE_MAX { Err(CuError::INVALID_VALUE) } else { Ok(()) }
+    }
+}

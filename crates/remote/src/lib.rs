@@ -1,0 +1,43 @@
+//! A device on another machine. [`RemoteBackend`] is a [`backend::Backend`] whose calls go over a few byte streams to the *far
+//! end* ([`serve`]), which holds a real one. What the streams are (TCP, TLS, a socket pair) is the caller's affair, and so is
+//! who may use them. `docs/remote.md` says what travels, when, and what it means for memory that both ends see.
+//!
+//! Neither end trusts the other: every length is bounded before anything is allocated, names mean something in one session
+//! only, and addresses are checked at the end where they are used.
+
+mod area;
+mod client;
+mod diff;
+mod far;
+mod frame;
+mod lanes;
+mod messages;
+mod ranges;
+mod wires;
+mod workers;
+
+pub use client::{ConnectError, RemoteBackend};
+pub use far::{Quota, ServeError, serve};
+pub use wires::{Patience, Wires};
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use wire::CuError;
+
+/// What every call answers once the connection is lost.
+const LOST: CuError = CuError::DEVICE_UNAVAILABLE;
+
+/// How long whoever waits looks on before it sleeps: being woken takes as long as a message over a fast network, but where cores are
+/// few, the thread that is to bring the answer needs this one.
+fn looks_for() -> Duration {
+    static TIME: OnceLock<Duration> = OnceLock::new();
+    *TIME.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        if cores < 8 { Duration::ZERO } else { Duration::from_micros(50) }
+    })
+}
+
+/// A thread that panicked while it held a lock has left nothing half-done that another could trip over.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,22 @@
+//! The crate's tests. The far end is a process of its own, as it is in life: mirrors lie at the addresses of what they mirror.
+//! The test binary is both ends.
+
+// A test says what it saw by panicking.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod conformance;
+mod faults;
+mod memory;
+mod proxy;
+mod slow;
+
+fn main() {
+    if let Some(place) = std::env::var_os(common::PLACE) {
+        common::far_end(&place);
+        return;
+    }
+    let args = libtest_mimic::Arguments::from_args();
+    let chapters = [conformance::trials(), faults::trials(), memory::trials(), slow::trials()];
+    libtest_mimic::run(&args, chapters.into_iter().flatten().collect()).exit();
+}

@@ -1,0 +1,179 @@
+//! Memory that both ends see.
+
+use super::common::{Program, over_tcp};
+use backend::{Backend, CopyBox, MemoryOperation, Pitched, Range, StreamArg, Word};
+use libtest_mimic::{Failed, Trial};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("memory::large_copies_arrive_whole", large_copies_arrive_whole),
+        Trial::test(
+            "memory::registered_memory_is_copied_where_it_lies",
+            registered_memory_is_copied_where_it_lies,
+        ),
+        Trial::test("memory::large_boxes_arrive_whole", large_boxes_arrive_whole),
+        Trial::test(
+            "memory::kernels_follow_addresses_that_were_copied",
+            kernels_follow_addresses_that_were_copied,
+        ),
+        Trial::test(
+            "memory::words_are_written_when_the_stream_is_there",
+            words_are_written_when_the_stream_is_there,
+        ),
+        Trial::test("memory::many_threads_copy_at_once", many_threads_copy_at_once),
+    ]
+}
+
+/// Pages of the host's, registered.
+struct Pages<'a>(&'a dyn Backend, Vec<u64>, Range);
+
+impl<'a> Pages<'a> {
+    fn new(backend: &'a dyn Backend, bytes: u64) -> Self {
+        let words = vec![0u64; (bytes as usize + 8192) / 8];
+        let base = (words.as_ptr() as u64).next_multiple_of(4096);
+        let range = Range { base, bytes: bytes.next_multiple_of(4096) };
+        backend.register_host(range).unwrap();
+        Self(backend, words, range)
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        assert!((at * 4) < self.2.bytes as usize);
+        // SAFETY: a word of the pages, which live as long as `self`.
+        unsafe { &*((self.2.base as usize + at * 4) as *const AtomicU32) }
+    }
+}
+
+impl Drop for Pages<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.unregister_host(self.2);
+        self.1.clear();
+    }
+}
+
+fn pattern(words: usize) -> Vec<u32> {
+    (0..words as u32).map(|at| at.wrapping_mul(2_654_435_761)).collect()
+}
+
+fn large_copies_arrive_whole() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    // Below and above what travels with the call, pieces, transfers, and what is under way at a time.
+    for words in [1, 4096, 4097, 131_072, 131_073, 9_000_001, 40_000_000] {
+        let sent = pattern(words);
+        let bytes = (words * 4) as u64;
+        program.copy(program.at(4), sent.as_ptr() as u64, bytes)?;
+        let mut back = vec![0u32; words];
+        program.copy(back.as_mut_ptr() as u64, program.at(4), bytes)?;
+        assert!(sent == back, "{words} words");
+    }
+    Ok(())
+}
+
+fn registered_memory_is_copied_where_it_lies() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let bytes = 3_000_000u64;
+    let (one, two) = (Pages::new(&backend, bytes), Pages::new(&backend, bytes));
+    for round in 0..5u32 {
+        for at in (0..750_000).step_by(1000) {
+            one.word(at).store(at as u32 + round, Ordering::Relaxed);
+        }
+        // There, back into other memory, from that there again, and back: in order without any wait between.
+        program.copy(program.at(0), one.2.base, bytes)?;
+        program.copy(two.2.base, program.at(0), bytes)?;
+        program.copy(program.at(4 << 20), two.2.base, bytes)?;
+        program.copy(one.2.base, program.at(4 << 20), bytes)?;
+        backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        for at in (0..750_000).step_by(1000) {
+            assert_eq!(two.word(at).load(Ordering::Relaxed), at as u32 + round);
+            assert_eq!(one.word(at).load(Ordering::Relaxed), at as u32 + round);
+        }
+    }
+    Ok(())
+}
+
+fn large_boxes_arrive_whole() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    // Rows of words out of wider ones; one box has rows longer than a piece.
+    for (width, pitch, height, depth) in
+        [(100, 120, 33, 3), (5000, 5008, 40, 2), (1 << 20, (1 << 20) + 64, 3, 2)]
+    {
+        let rows = height + 1;
+        let sent = pattern((pitch / 4 * rows * depth) as usize);
+        let mut back = vec![0u32; sent.len()];
+        let side = |address| backend::BoxSide::Memory(Pitched { address, pitch, rows });
+        let copy = |dst, src| CopyBox { dst: side(dst), src: side(src), width, height, depth };
+        let there = copy(program.at(0), sent.as_ptr() as u64);
+        backend::Textures::copy_box(&backend, program.ctx, StreamArg::Legacy, &there)?;
+        let here = copy(back.as_mut_ptr() as u64, program.at(0));
+        backend::Textures::copy_box(&backend, program.ctx, StreamArg::Legacy, &here)?;
+        backend.context_synchronize(program.ctx)?;
+        for (at, (sent, back)) in sent.iter().zip(&back).enumerate() {
+            let (row, column) = (at as u64 / (pitch / 4), at as u64 % (pitch / 4));
+            let inside = row % rows < height && column * 4 < width;
+            assert_eq!(*back, if inside { *sent } else { 0 }, "row {row}, column {column}");
+        }
+    }
+    Ok(())
+}
+
+fn kernels_follow_addresses_that_were_copied() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let pages = Pages::new(&backend, 8192);
+    let pointer = [pages.2.base + 4 * 1500];
+    program.copy(program.at(64), pointer.as_ptr() as u64, 8)?;
+    for round in 1..4 {
+        pages.word(1500).store(round * 10, Ordering::Relaxed);
+        pages.word(1501).store(round, Ordering::Relaxed);
+        // It adds 1 to what the pointer at that address points to.
+        program.follow(program.at(64))?;
+        backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        assert_eq!(pages.word(1500).load(Ordering::Relaxed), round * 10 + 1);
+        assert_eq!(pages.word(1501).load(Ordering::Relaxed), round);
+    }
+    Ok(())
+}
+
+fn words_are_written_when_the_stream_is_there() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let pages = Pages::new(&backend, 4096);
+    for round in 1..100u32 {
+        program.store(round)?;
+        let word = Word { address: pages.2.base + 8, value: round.into(), wide: false };
+        let operations = [MemoryOperation::Write { word }];
+        backend.memory_operations(program.ctx, StreamArg::Legacy, &operations)?;
+        let begun = Instant::now();
+        while pages.word(2).load(Ordering::Acquire) != round {
+            assert!(begun.elapsed() < Duration::from_secs(10), "the word of round {round} is not written");
+        }
+    }
+    Ok(())
+}
+
+fn many_threads_copy_at_once() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    std::thread::scope(|scope| {
+        for thread in 0..6u64 {
+            let (backend, program) = (&backend, &program);
+            scope.spawn(move || {
+                let stream = StreamArg::Created(backend.stream_create(program.ctx, 1, 0).unwrap());
+                for words in [10, 5000, 200_000, 3, 1_000_000] {
+                    let sent: Vec<u32> =
+                        pattern(words).into_iter().map(|word| word ^ thread as u32).collect();
+                    let mut back = vec![0u32; words];
+                    let (place, bytes) = (program.at(thread << 23), (words * 4) as u64);
+                    backend.copy(program.ctx, stream, place, sent.as_ptr() as u64, bytes).unwrap();
+                    backend.copy(program.ctx, stream, back.as_mut_ptr() as u64, place, bytes).unwrap();
+                    assert!(sent == back, "thread {thread}, {words} words");
+                }
+            });
+        }
+    });
+    Ok(())
+}
