@@ -122,6 +122,9 @@ pub struct Machine {
     /// The GPU to use: `gpu`, the software device (`soft`), or whichever there is
     #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Device,
+    /// Use the devices of another machine instead, on which `dormouse serve` runs
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub gpu: Option<link::Address>,
     /// Managed memory: one memory that processor and device have in common (`coherent`), memory of the device with copies
     /// for the processor (`shadow`), or the one for regions of up to 1 MiB and the other for larger ones (`auto`)
     /// [default: auto, or at a restart what the job had]
@@ -149,6 +152,52 @@ pub enum Device {
     /// Dormouse's own driver, of the job that this job is in: what needs a driver runs where there is none
     #[value(hide = true)]
     Nested,
+}
+
+/// Where calls go, as GPU servers and images are told: to a device of this machine, or to another's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// This machine's.
+    Here(Device),
+    /// Those of a machine that serves.
+    Remote(link::Address),
+}
+
+impl Target {
+    const REMOTE: &str = "remote:";
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self::Here(Device::default())
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Here(device) => {
+                f.write_str(device.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
+            }
+            Self::Remote(address) => write!(f, "{}{address}", Self::REMOTE),
+        }
+    }
+}
+
+impl std::str::FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix(Self::REMOTE) {
+            Some(address) => address
+                .parse()
+                .map(Self::Remote)
+                .map_err(|error: link::address::NotAnAddress| error.to_string()),
+            None => Device::from_str(text, false)
+                .map(Self::Here)
+                .map_err(|_| "say gpu, soft, auto or remote:HOST[:PORT]".to_owned()),
+        }
+    }
 }
 
 /// Which store.
@@ -200,9 +249,9 @@ pub struct Ps {
 #[derive(Args, Debug)]
 #[command(after_help = "Programs of a job see the same through NVML.")]
 pub struct Devices {
-    /// Whose devices: `gpu`, the software device (`soft`), or whichever there are
-    #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
-    pub device: Device,
+    /// Whose devices: `gpu`, the software device (`soft`), whichever there are (`auto`), or those of another machine (`remote:HOST[:PORT]`)
+    #[arg(long, default_value_t, env = "DORMOUSE_DEVICE")]
+    pub device: Target,
     /// As the supervisor asks
     #[arg(long, hide = true, conflicts_with = "json")]
     pub greeting: bool,
@@ -324,8 +373,8 @@ pub struct Server {
     #[arg(long)]
     pub session: u32,
     /// Where calls go
-    #[arg(long, value_enum)]
-    pub device: Device,
+    #[arg(long)]
+    pub device: Target,
     /// Whether there are other sessions to share with
     #[arg(long)]
     pub shares: bool,

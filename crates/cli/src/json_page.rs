@@ -334,7 +334,7 @@ fn keys_are_as_documented() {
 #[test]
 fn machines_and_failures_are_as_documented() {
     let found = devices::run(&flags::Devices {
-        device: flags::Device::Soft,
+        device: flags::Target::Here(flags::Device::Soft),
         greeting: false,
         json: flags::Json { json: true },
     });

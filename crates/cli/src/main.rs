@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Command::Rm(flags) => output::finish(flags.json.json, commands::rm::run(&flags)),
         Command::Prune(flags) => output::finish(flags.json.json, commands::prune::run(&flags)),
         Command::Doctor(flags) => output::finish(flags.json.json, commands::doctor::run(&flags)),
-        Command::Devices(flags) if flags.greeting => commands::devices::greet(flags.device),
+        Command::Devices(flags) if flags.greeting => commands::devices::greet(&flags.device),
         Command::Devices(flags) => output::finish(flags.json.json, commands::devices::run(&flags)),
         Command::Plan(flags) => output::finish(flags.json.json, commands::plan::run(&flags)),
         Command::Profile(flags::Profile { command: flags::ProfileCommand::Show(flags) }) => {

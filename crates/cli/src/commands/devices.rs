@@ -1,6 +1,6 @@
 //! `dormouse devices`
 
-use crate::flags::{self, Devices};
+use crate::flags::{Devices, Target};
 use crate::output::{Show, table};
 use checkpoint::{Chain, Failure, Kind};
 use indicatif::BinaryBytes;
@@ -31,18 +31,14 @@ struct Listed {
 
 /// Lists the machine's devices.
 pub fn run(flags: &Devices) -> Result<Found, Failure> {
-    let device = super::device(flags.device)?;
-    let Machine { driver, cuda, gpus, .. } =
-        look(device).map_err(|reason| Failure::new(Kind::Unavailable, reason))?;
+    let Machine { driver, cuda, gpus, .. } = look(&flags.device)?;
     Ok(Found { driver, cuda, devices: gpus.iter().map(one).collect() })
 }
 
 /// Says it as the hello socket does.
-pub fn greet(device: flags::Device) -> ExitCode {
-    let answer = super::device(device)
-        .map_err(|failure| failure.message)
-        .and_then(look)
-        .map_or_else(|reason| Greeting::Refused { reason }, Greeting::Machine);
+pub fn greet(target: &Target) -> ExitCode {
+    let answer =
+        look(target).map_or_else(|failure| Greeting::Refused { reason: failure.message }, Greeting::Machine);
     let mut bytes = Vec::new();
     answer.encode(&mut Encoder::new(&mut bytes));
     let mut out = io::stdout();
@@ -52,11 +48,16 @@ pub fn greet(device: flags::Device) -> ExitCode {
     }
 }
 
-fn look(device: &str) -> Result<Machine, String> {
+fn look(target: &Target) -> Result<Machine, Failure> {
+    let device = match target {
+        Target::Here(device) => super::device(*device)?,
+        Target::Remote(address) => return super::remote::machine(address),
+    };
     if device == "soft" {
         return Ok(backend_soft::machine(&backend_soft::Options::from_environment()));
     }
-    backend_driver::machine::look().map_err(|error| Chain(&error).to_string())
+    backend_driver::machine::look()
+        .map_err(|error| Failure::new(Kind::Unavailable, Chain(&error).to_string()))
 }
 
 fn one(gpu: &Gpu) -> Listed {
@@ -111,8 +112,9 @@ mod tests {
 
     #[test]
     fn the_software_device_is_listed() {
-        let json = flags::Json { json: true };
-        let found = run(&Devices { device: flags::Device::Soft, greeting: false, json }).unwrap();
+        let json = crate::flags::Json { json: true };
+        let found = run(&Devices { device: Target::Here(crate::flags::Device::Soft), greeting: false, json })
+            .unwrap();
         let mut text = Vec::new();
         found.show(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();

@@ -14,6 +14,7 @@ pub mod plan;
 pub mod profile;
 pub mod prune;
 pub mod ps;
+pub mod remote;
 pub mod restart;
 pub mod rm;
 pub mod run;
@@ -110,6 +111,17 @@ pub fn device(flags: flags::Device) -> Result<&'static str, Failure> {
             "soft"
         }
     })
+}
+
+/// What a job's GPU servers are told of where calls go: to another machine, whose address is tried, if one is given.
+pub fn target(machine: &flags::Machine) -> Result<String, Failure> {
+    let Some(address) = &machine.gpu else { return device(machine.device).map(str::to_owned) };
+    if machine.device_memory.is_some() {
+        let message = "--device-memory is for this machine's devices: `dormouse serve --device-memory` and `dormouse keys authorize --memory` bound what sessions take of another's";
+        return Err(Failure::new(Kind::Usage, message));
+    }
+    remote::open(address)?;
+    Ok(flags::Target::Remote(address.clone()).to_string())
 }
 
 /// Our `libcuda.so.1`: `$DORMOUSE_SHIM`, or where a bundle or a build folder has it.

@@ -1,6 +1,6 @@
 //! `dormouse restart`
 
-use super::{device, profile_file, store_access};
+use super::{profile_file, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::output::{Show, complain, finish, tell_end};
@@ -113,9 +113,9 @@ fn device_memory_for(flags: &Restart, restart: &restart::Restart) -> Option<u64>
 
 /// Without a wish the job goes back to the sort of device it was on.
 fn device_for(flags: &Restart, restart: &restart::Restart) -> Result<String, Failure> {
-    match flags.machine.device {
-        flags::Device::Auto => Ok(restart.device().to_owned()),
-        asked => device(asked).map(str::to_owned),
+    match (flags.machine.device, &flags.machine.gpu) {
+        (flags::Device::Auto, None) => Ok(restart.device().to_owned()),
+        _ => target(&flags.machine),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `dormouse run`
 
-use super::{device, profile_file, shim, store_access};
+use super::{profile_file, shim, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{KEY_VARIABLE, Run};
 use crate::output::{complain, tell_end};
@@ -39,7 +39,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     let settings = Settings {
         point_wait: flags.regularly.point_wait(),
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
-        device: device(flags.machine.device).map_err(own)?.to_owned(),
+        device: target(&flags.machine).map_err(own)?,
         managed: flags.machine.managed.unwrap_or_default(),
         store: Access { recipients: flags.encrypt, ..store_access(&flags.store).map_err(own)? },
         trace: flags.trace.trace,

@@ -1,6 +1,6 @@
 //! `dormouse server`: a GPU server, on whichever device it was told.
 
-use crate::flags::{Device, Server};
+use crate::flags::{Device, Server, Target};
 use backend::Backend;
 use backend_driver::{Driver, DriverUnavailable};
 use rustix::process::{Signal, getpid, kill_process};
@@ -11,11 +11,11 @@ use std::sync::Arc;
 /// Serves one application process until its supervisor ends it.
 pub fn run(flags: &Server) -> ExitCode {
     let layout = match flags.device {
-        Device::Nested => Layout::nested(flags.session),
+        Target::Here(Device::Nested) => Layout::nested(flags.session),
         _ => Layout::of_session(flags.session),
     };
     match server::serve(&flags.dir, flags.session, layout, (flags.shares, flags.managed), || {
-        open(flags.device, flags.device_memory)
+        open(&flags.device, flags.device_memory)
     }) {
         Ok(()) => end(),
         Err(error) if error.is_orphaned() => end(),
@@ -33,8 +33,19 @@ fn end() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The backend for a device, of which no more than so much memory is given; why not, as a sentence.
-pub fn open(device: Device, memory: Option<u64>) -> Result<Arc<dyn Backend>, String> {
+/// The backend for a device, wherever it is.
+fn open(target: &Target, memory: Option<u64>) -> Result<Arc<dyn Backend>, String> {
+    match target {
+        Target::Here(device) => local(*device, memory),
+        Target::Remote(address) => match super::remote::open(address) {
+            Ok(device) => Ok(Arc::new(device)),
+            Err(failure) => Err(failure.message),
+        },
+    }
+}
+
+/// The backend for a device of this machine, of which no more than so much memory is given; why not, as a sentence.
+pub fn local(device: Device, memory: Option<u64>) -> Result<Arc<dyn Backend>, String> {
     let driver = |opened: Result<Driver, DriverUnavailable>| {
         let limited = opened.map(|driver| Arc::new(driver.limited(memory)) as Arc<dyn Backend>);
         limited.map_err(|error| checkpoint::Chain(&error).to_string())

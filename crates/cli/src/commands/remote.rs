@@ -1,0 +1,70 @@
+//! Devices of another machine: this end of a session with its `dormouse serve`, and the other.
+
+use backend::Backend;
+use checkpoint::{Chain, Failure, Kind};
+use link::{Address, DialError, DialOptions, Keys, Trust, dial};
+use remote::{Patience, Quota, RemoteBackend};
+use std::sync::Arc;
+use wire::{Gpu, Machine, Quantity};
+
+/// A session with a machine that serves, as a device.
+pub fn open(address: &Address) -> Result<RemoteBackend, Failure> {
+    if address.device() != 0 {
+        let message = format!(
+            "device {} of {} cannot be asked for: a session has all devices of the machine. Leave /{0} away, and have the program choose (cudaSetDevice)",
+            address.device(),
+            address.machine()
+        );
+        return Err(Failure::new(Kind::Usage, message));
+    }
+    let keys = Keys::default();
+    let (wires, welcome) =
+        dial(address, Trust::Keys(&keys), &DialOptions::default()).map_err(|error| failure(&error))?;
+    if let Some(key) = welcome.new_key {
+        tracing::warn!(
+            "{machine} has a new key: type  dormouse keys trust --replace {machine} {key}",
+            machine = address.machine()
+        );
+    }
+    let machine = address.machine();
+    let lost = move |why: &str| tracing::error!("the session with {machine} is lost: {why}");
+    RemoteBackend::connect(streams(wires), lost)
+        .map_err(|error| Failure::new(Kind::Unavailable, format!("{}: {}", address.machine(), Chain(&error))))
+}
+
+/// The machine's GPUs, as far as they are known here: what NVML watches is not.
+pub fn machine(address: &Address) -> Result<Machine, Failure> {
+    let device = open(address)?;
+    let version = device.driver_version();
+    let driver = format!("{}.{}", version / 1000, version % 1000 / 10);
+    let gpu = |facts| {
+        let mut gpu = Gpu::of(facts);
+        let total = facts.total_memory;
+        for (which, bytes) in [(1, 0), (2, total), (3, 0)] {
+            gpu.set_number(Quantity::Memory, which, bytes);
+        }
+        gpu
+    };
+    let gpus = device.devices().iter().map(gpu).collect();
+    Ok(Machine { nvml: format!("13.{driver}"), driver, cuda: version, gpus })
+}
+
+/// Serves one client until it is gone.
+pub fn serve(wires: link::Wires, backend: Arc<dyn Backend>, memory: Option<u64>) {
+    let quota = Quota { memory, ..Quota::default() };
+    if let Err(error) = remote::serve(streams(wires), backend, quota) {
+        tracing::info!("a session ended: {}", Chain(&error));
+    }
+}
+
+fn streams(wires: link::Wires) -> remote::Wires {
+    let link::Wires { control_out, control_in, bulk_out, bulk_in, hang_up } = wires;
+    remote::Wires { control_out, control_in, bulk_out, bulk_in, hang_up, patience: Patience::default() }
+}
+
+fn failure(error: &DialError) -> Failure {
+    match error {
+        DialError::OwnKeys(error) => super::serve::keys_failure(error),
+        _ => Failure::new(Kind::Unavailable, Chain(error).to_string()),
+    }
+}
