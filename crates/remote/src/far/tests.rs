@@ -109,7 +109,7 @@ impl Raw {
 }
 
 fn addresses() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0x5000_0000_0000);
+    static NEXT: AtomicU64 = AtomicU64::new(0x3000_0000_0000);
     NEXT.fetch_add(2 << 30, Ordering::Relaxed)
 }
 
