@@ -134,6 +134,10 @@ impl Progress {
     /// behind it.
     pub(super) fn submitted(&self, key: Key) -> u64 {
         let mut state = lock(&self.state);
+        // The legacy stream is complete only when what it is ordered with is: a mark in it waits for that.
+        if key.1 != 0 {
+            state.streams.entry((key.0, 0)).or_default().submitted += 1;
+        }
         let stream = state.streams.entry(key).or_default();
         stream.submitted += 1;
         stream.submitted
