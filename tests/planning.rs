@@ -68,7 +68,7 @@ fn plans_and_profiles_that_make_no_sense() {
 #[test]
 fn a_plan_of_another_program_is_noticed() {
     let planned = planned("another", 0.3);
-    // Longer than twice the interval of the plan.
+    // Both compute all the time, and this one twice as much: longer than twice the interval of the plan.
     let run = planned.stage.command_with(&planned.flags(), "vector_loop", &["700", "40"]);
     let ended = finish(run).unwrap();
     assert!(ended.stderr.contains("is it a plan of another program"), "{}", ended.stderr);

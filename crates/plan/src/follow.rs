@@ -214,10 +214,10 @@ impl Follower {
         self.leads.get(number).copied().unwrap_or_default()
     }
 
-    /// Whether the program has come to any place of a sort that the plan names.
+    /// Whether the program has come to any place of a sort that the plan names, if that names any.
     #[must_use]
     pub fn is_recognised(&self) -> bool {
-        self.counts.values().any(|count| *count > 0)
+        self.counts.is_empty() || self.counts.values().any(|count| *count > 0)
     }
 
     /// The checkpoint with this number has been taken or given up, and all before it.

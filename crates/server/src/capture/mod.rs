@@ -353,7 +353,9 @@ impl Session {
         for (mut item, parts) in items.into_iter().zip(planned) {
             let placed = parts.iter().map(|(bytes, _)| bytes).sum();
             if placed < item.planned().bytes {
-                copies.at_once.push(item.split_off(placed));
+                // An array is read whole.
+                let kept = if matches!(item.source, Source::Memory(_)) { placed } else { 0 };
+                copies.at_once.push(item.split_off(kept));
                 if item.spans.is_empty() {
                     continue;
                 }

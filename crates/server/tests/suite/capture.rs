@@ -79,6 +79,40 @@ fn what_happens_behind_the_cut_is_in_no_image() {
     }
 }
 
+/// Memory can be divided between copies and the store, an array cannot.
+#[test]
+fn an_array_for_which_there_is_half_the_room_comes_back_whole() {
+    let (app, mut thread) = App::with_memory(1 << 30);
+    let images = Images::new();
+    let (bytes, array) = (6 * MIB, ArrayId(70));
+    let address = thread.alloc(bytes);
+    let desc = ArrayDesc { width: 1024, height: bytes / 4096, depth: 0, format: 32, channels: 1, flags: 0 };
+    thread.call(ArrayCreate { ctx: CTX, array, desc }).unwrap();
+    let shape = desc.shape().unwrap();
+    let copy = |thread: &mut Thread, dst, src| {
+        let (width, height, depth) = (shape.row, shape.rows, 1);
+        thread.send(CopyBox { ctx: CTX, stream: Stream::Legacy, dst, src, width, height, depth });
+        thread.synchronize().unwrap();
+    };
+    let memory = CopySide::Memory(Pitched { address, pitch: shape.row, rows: shape.rows });
+    fill(&mut thread, address, bytes, 7);
+    copy(&mut thread, CopySide::Array(array, [0; 3]), memory);
+    fill(&mut thread, address, bytes, 0);
+    // The memory goes there, and a part of the array would.
+    let budget = CopyBudget { on_devices: false, on_host: bytes + 3 * MIB };
+    let room = app.session.room_for_copies(budget, &mut |_| Ok(()));
+    app.session.close_gate(LONG).unwrap();
+    let begun = images.begin(&app.session, room);
+    assert_eq!((begun.taken.kept.on_host, begun.taken.kept.written), (bytes, bytes));
+    app.session.open_gate();
+    let (id, _) = begun.publish(&mut |_| Ok(()));
+    let (app, mut thread) = restored(app, thread, &images, &id);
+    check(&mut thread, address, bytes, 0);
+    copy(&mut thread, memory, CopySide::Array(array, [0; 3]));
+    check(&mut thread, address, bytes, 7);
+    let _ = app.kill();
+}
+
 /// Of the second checkpoint on, what is as it was stays where it is, and every image has all of it.
 #[test]
 fn what_has_not_changed_is_not_read_again() {

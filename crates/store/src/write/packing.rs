@@ -47,7 +47,8 @@ impl Packing {
         };
         let more = store.media().side_by_side().saturating_sub(1);
         let packs = Packs { shared, frames: Mutex::new(frames), full, store: store.clone(), image, pack_len };
-        let packer = packer(Arc::new(packs), more);
+        let packs = Arc::new(packs);
+        let packer = std::thread::spawn(move || packs.write(more));
         Self { packer, sealer }
     }
 
@@ -58,13 +59,9 @@ impl Packing {
     }
 }
 
-/// A thread that writes packs, and begins as many more as are worth it.
-fn packer(packs: Arc<Packs>, more: usize) -> JoinHandle<()> {
-    std::thread::spawn(move || packs.write(more))
-}
-
 impl Packs {
-    fn write(self: Arc<Self>, more: usize) {
+    /// Writes packs, and begins as many more threads that do as are worth it.
+    fn write(self: Arc<Self>, mut more: usize) {
         let mut open: Option<OpenPack> = None;
         let (mut bytes, mut beside) = (0, None);
         loop {
@@ -75,9 +72,12 @@ impl Packs {
                 // The sealer ends only after these threads.
                 let _ = self.full.send(full);
             }
-            if more > 0 && bytes >= WORTH_ANOTHER && beside.is_none() {
-                self.shared.packers.fetch_add(1, Ordering::Relaxed);
-                beside = Some(packer(self.clone(), more - 1));
+            if more > 0 && bytes >= WORTH_ANOTHER {
+                let (this, rest) = (self.clone(), more - 1);
+                // Where there may be no more threads, this one goes on alone.
+                beside = std::thread::Builder::new().spawn(move || this.write(rest)).ok();
+                self.shared.packers.fetch_add(usize::from(beside.is_some()), Ordering::Relaxed);
+                more = 0;
             }
         }
         if let Some(last) = open {
