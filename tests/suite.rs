@@ -13,5 +13,6 @@ mod planning;
 mod private_memory;
 mod refusals;
 mod regular;
+mod remote;
 mod restarts;
 mod trace;
