@@ -122,6 +122,15 @@ fn a_machine_that_is_not_known_and_one_that_is_not_there_are_told_of_before_the_
     failed(&format!("{}/1", server.address)).expect(125, &["cannot be asked for"]);
 }
 
+#[test]
+fn a_checkpoint_is_refused_by_name_and_the_program_runs_on() {
+    let stage = Stage::new("remote-refused").unwrap();
+    let server = Server::trusted(&stage);
+    let job = first_line(Job::start(server.command(&stage, "vector_loop", &["600", "40"])).unwrap()).unwrap();
+    stage.refused_checkpoint(&[]).unwrap().expect(6, &["another machine's"]);
+    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+}
+
 /// A program hears of it within a second, and the other machine has nothing left of it.
 #[test]
 fn a_session_that_ends_fails_the_program_and_a_program_that_ends_frees_its_session() {
