@@ -3,7 +3,7 @@
 //
 // `self_checkpoint [STEPS [WORK [HOW]]]`: HOW is "plain" (it asks for none), "loop" (a checkpoint after each quarter of the steps), "no_wait" (the same, but it goes on while images
 // are written), "stop" (the job ends after each), "points" (each step is a convenient point), "processes" (three processes ask at once), "threads", or "spin"
-// (while a kernel waits for the host), "told" (the same, once there is a file "go").
+// (while a kernel waits for the host), "told" (the same, once there is a file "go"; it ends when that is gone).
 #include <cstring>
 #include <string>
 #include <sys/wait.h>
@@ -157,6 +157,7 @@ uint32_t while_it_spins(bool told) {
     ask("spin", 1, 0);
     *reinterpret_cast<volatile int *>(go) = 1;
     CUDA(cudaDeviceSynchronize());
+    while (told && access("go", F_OK) == 0) usleep(1000);
     return 0;
 }
 
