@@ -117,6 +117,32 @@ fn a_checkpoint_waits_for_a_point_that_suits_the_program() {
     assert!(restarted.stderr.contains("callbacks 1 before 0 after 1 restarted"), "{}", restarted.stderr);
 }
 
+/// It would come to a point only after an hour.
+#[test]
+fn a_checkpoint_that_is_given_up_waits_for_no_point_and_is_in_nobodys_way() {
+    let stage = Stage::new("given-up").unwrap();
+    let program = "import dormouse, os, time\ndormouse.convenient_point()\nprint('here', flush=True)\n\
+                   while not os.path.exists('go'): time.sleep(0.01)";
+    let mut command = stage.place().run_command(Path::new("python3"), &["-c".to_owned(), program.to_owned()]);
+    command.env("PYTHONPATH", stage.place().kit.part("python"));
+    let job = first_line(Job::start(command).unwrap()).unwrap();
+    let checkpoint = |wait: &str| {
+        let mut command = stage.place().checkpoint_command(After::LeaveRunning);
+        command.args(["--point-wait", wait]).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let mut given_up = checkpoint("3600").spawn().unwrap();
+    // Its turn has come before it makes the store.
+    wait_until(|| stage.place().store().join("config").exists());
+    assert_eq!(checkpoint("0").status().unwrap().code(), Some(4), "it is under way");
+    given_up.kill().unwrap();
+    given_up.wait().unwrap();
+    wait_until(|| checkpoint("0").status().is_ok_and(|status| status.success()));
+    std::fs::write(stage.place().cwd().join("go"), "").unwrap();
+    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+    assert_eq!(stage.images().unwrap().len(), 1);
+}
+
 #[test]
 fn so_do_regular_ones_also_of_a_job_that_was_restarted() {
     let stage = Stage::new("every").unwrap();
