@@ -3,7 +3,7 @@
 //
 // `self_checkpoint [STEPS [WORK [HOW]]]`: HOW is "plain" (it asks for none), "loop" (a checkpoint after each quarter of the steps), "no_wait" (the same, but it goes on while images
 // are written), "stop" (the job ends after each), "points" (each step is a convenient point), "processes" (three processes ask at once), "threads", or "spin"
-// (while a kernel waits for the host).
+// (while a kernel waits for the host), "told" (the same, once there is a file "go"; it ends when that is gone).
 #include <cstring>
 #include <string>
 #include <sys/wait.h>
@@ -146,17 +146,18 @@ uint32_t threads(int steps, int work) {
     return guest::fold(0, sums, 3);
 }
 
-uint32_t while_it_spins() {
+uint32_t while_it_spins(bool told) {
     int *go;
     CUDA(cudaHostAlloc(&go, sizeof *go, cudaHostAllocMapped));
     *go = 0;
     spin<<<1, 1>>>(go);
     LAUNCHED();
     printf("spinning\n");
-    usleep(1500 * 1000);
+    while (told && access("go", F_OK)) usleep(1000);
     ask("spin", 1, 0);
     *reinterpret_cast<volatile int *>(go) = 1;
     CUDA(cudaDeviceSynchronize());
+    while (told && access("go", F_OK) == 0) usleep(1000);
     return 0;
 }
 
@@ -177,7 +178,8 @@ int main(int argc, char **argv) {
 
     uint32_t sum = strcmp(how, "points") == 0    ? points(steps, work)
                    : strcmp(how, "threads") == 0 ? threads(steps, work)
-                   : strcmp(how, "spin") == 0    ? while_it_spins()
+                   : strcmp(how, "spin") == 0    ? while_it_spins(false)
+                   : strcmp(how, "told") == 0    ? while_it_spins(true)
                    : strcmp(how, "no_wait") == 0 ? loop("main", steps, work, DORMOUSE_NO_WAIT, true)
                    : strcmp(how, "plain") == 0   ? loop("main", steps, work, NEVER, true)
                    : strcmp(how, "stop") == 0    ? loop("main", steps, work, DORMOUSE_STOP, true)

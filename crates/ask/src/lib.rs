@@ -83,8 +83,9 @@ impl Refusal {
 
     fn of(error: TransportError) -> Self {
         match error {
-            // The supervisor's own words.
-            TransportError::Refused(reason) => Self::busy(reason),
+            // The supervisor's own words: of these, the former come of another version.
+            TransportError::Refused(reason) => Self::failed(reason),
+            TransportError::NotAsked { code, reason } => Self::Failed { code, text: reason },
             other => Self::failed(other.to_string()),
         }
     }

@@ -5,6 +5,7 @@
 
 use crate::admin::CheckpointOptions;
 use crate::error::{Chain, Failure, Kind};
+use crate::sessions::panicked;
 use crate::supervisor::Supervisor;
 use host::InnerPid;
 use image::ImageId;
@@ -70,7 +71,7 @@ impl Asks {
     /// Makes the board on the job's tmpfs, or takes over the one that came with `image`.
     ///
     /// # Errors
-    /// When there is no room for it.
+    /// When there is no room for a new job's.
     pub fn begin(
         &self,
         tmpfs: &Path,
@@ -86,9 +87,9 @@ impl Asks {
         state.point_wait = point_wait;
         match made {
             Ok(board) => state.board = Some(board),
-            // The job has made it that, and gets no more of it.
-            Err(error @ TransportError::NotASession { .. }) => {
-                tracing::warn!("programs of this job cannot ask for checkpoints: {error}");
+            // The job may have put anything there, and its programs get no more of it. It is restarted all the same.
+            Err(error) if image.is_some() => {
+                tracing::warn!("programs of this job cannot ask for checkpoints: {}", Chain(&error));
             }
             Err(error) => return Err(error),
         }
@@ -103,7 +104,7 @@ impl Asks {
         let mut state = self.lock();
         let state = &mut *state;
         if !state.allowance.is_granted(Instant::now()) || state.waiting.len() >= WAITING_MAX {
-            return Err(Failure::new(Kind::Busy, "programs of the job ask too often; wait a while"));
+            return Err(too_often());
         }
         let board = state
             .board
@@ -115,11 +116,16 @@ impl Asks {
             Question::HasPoints => false,
         };
         let outcome = if is_pending { Outcome::Pending } else { Outcome::Unwanted };
+        // Their places are theirs until they are told how it ended.
+        let held =
+            |ticket| state.cut.contains(&ticket) || state.waiting.iter().any(|ask| ask.ticket == ticket);
         let given = match (question, u32::try_from(process.0)) {
-            (Question::HasPoints, Ok(pid)) => board.has_points(pid).and_then(|()| board.give(&outcome)),
-            _ => board.give(&outcome),
+            (Question::HasPoints, Ok(pid)) => board.has_points(pid).and_then(|()| board.give(&outcome, held)),
+            _ => board.give(&outcome, held),
         };
-        let ticket = given.map_err(|error| Failure::of("the job's board is not written", &error))?;
+        let ticket = given
+            .map_err(|error| Failure::of("the job's board is not written", &error))?
+            .ok_or_else(too_often)?;
         if is_pending {
             state.waiting.push(Ask { ticket, question, waits: false });
         }
@@ -163,15 +169,25 @@ impl Asks {
         waits.then_some(Approach { asks: self, patience, until: None, is_reached: false })
     }
 
-    /// The job stands still and is captured: those that wait are in the image.
-    pub fn is_cut(&self, stop: bool) {
+    /// The job stands still and is captured: those that wait are in the image. Whether one is among them that asked for it, and was not only at a
+    /// point that suits it.
+    pub fn is_cut(&self, options: &CheckpointOptions) -> bool {
         let mut state = self.lock();
-        // Who wants the job stopped has not got that by an image alone.
-        let got = state.waiting.extract_if(.., |ask| stop || !ask.is_for_stop());
-        let got: Vec<u64> = got.map(|ask| ask.ticket).collect();
-        state.cut.extend(got);
+        // Who wants the job stopped has not got that by an image alone, and who asks for an image wants it in the job's own store.
+        let is_got = |ask: &mut Ask| match ask.question {
+            Question::Now { stop } => options.store.is_none() && (options.stop || !stop),
+            Question::AtPoint | Question::HasPoints => true,
+        };
+        let got: Vec<Ask> = state.waiting.extract_if(.., is_got).collect();
+        state.cut = got.iter().map(|ask| ask.ticket).collect();
         state.is_approaching = false;
         self.changed.notify_all();
+        got.iter().any(Ask::is_for_now)
+    }
+
+    /// A checkpoint begins, whose turn it is by `cutting`.
+    pub fn turn<'a>(&'a self, cutting: MutexGuard<'a, ()>) -> Turn<'a> {
+        Turn { asks: self, cutting: Some(cutting) }
     }
 
     /// The job goes on, before the image is written.
@@ -181,7 +197,7 @@ impl Asks {
     }
 
     /// So the checkpoint that was under way has ended.
-    pub fn conclude(&self, taken: Result<&str, &Failure>) {
+    fn conclude(&self, taken: Result<&str, &Failure>, cutting: MutexGuard<'_, ()>) {
         let mut state = self.lock();
         let cut = std::mem::take(&mut state.cut);
         let at_points = state.waiting.extract_if(.., |ask| !ask.is_for_now());
@@ -192,6 +208,10 @@ impl Asks {
         };
         state.tell(cut.into_iter(), &outcome);
         state.tell(at_points.into_iter(), &late);
+        state.is_approaching = false;
+        // Who has waited for the approach to end finds nobody else at it then.
+        drop(cutting);
+        self.changed.notify_all();
     }
 
     /// The job has ended.
@@ -203,6 +223,10 @@ impl Asks {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn too_often() -> Failure {
+    Failure::new(Kind::Busy, "programs of the job ask too often; wait a while")
 }
 
 fn failed(failure: &Failure) -> Outcome {
@@ -228,6 +252,29 @@ impl State {
         if let Err(error) = told {
             tracing::error!("the program is not told that a checkpoint is wanted: {}", Chain(&error));
         }
+    }
+}
+
+/// The one checkpoint that is under way. Who is in it is told how it ended, also where that is a panic.
+pub struct Turn<'a> {
+    asks: &'a Asks,
+    cutting: Option<MutexGuard<'a, ()>>,
+}
+
+impl Turn<'_> {
+    /// So it has ended.
+    pub fn ends(mut self, taken: Result<&str, &Failure>) {
+        self.conclude(taken);
+    }
+
+    fn conclude(&mut self, taken: Result<&str, &Failure>) {
+        self.cutting.take().into_iter().for_each(|cutting| self.asks.conclude(taken, cutting));
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.conclude(Err(&panicked()));
     }
 }
 
@@ -272,10 +319,8 @@ impl Approach<'_> {
 
 impl Drop for Approach<'_> {
     fn drop(&mut self) {
-        let mut state = self.asks.lock();
-        state.is_approaching = false;
-        state.want(false);
-        self.asks.changed.notify_all();
+        // Who asks waits until its turn has ended: the next would not get his yet.
+        self.asks.lock().want(false);
     }
 }
 
@@ -329,6 +374,7 @@ mod tests {
     struct Fixture {
         asks: Asks,
         board: Board,
+        cutting: Mutex<()>,
         _dir: tempfile::TempDir,
     }
 
@@ -337,7 +383,7 @@ mod tests {
         let asks = Asks::default();
         asks.begin(dir.path(), None, Duration::from_secs(60)).unwrap();
         let board = Board::open(&dir.path().join(BOARD)).unwrap();
-        Fixture { asks, board, _dir: dir }
+        Fixture { asks, board, cutting: Mutex::default(), _dir: dir }
     }
 
     impl Fixture {
@@ -345,6 +391,14 @@ mod tests {
             let ticket = self.asks.note(question, InnerPid(2)).unwrap();
             self.asks.waits(ticket);
             ticket
+        }
+
+        fn turn(&self) -> Turn<'_> {
+            self.asks.turn(self.cutting.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+
+        fn conclude(&self, taken: Result<&str, &Failure>) {
+            self.turn().ends(taken);
         }
 
         fn approach(&self) -> Approach<'_> {
@@ -362,13 +416,13 @@ mod tests {
         let (first, second) = (f.ask(NOW), f.ask(NOW));
         let stop = f.ask(Question::Now { stop: true });
         assert_eq!(f.asks.next().unwrap().len(), 3);
-        f.asks.is_cut(false);
+        f.asks.is_cut(&CheckpointOptions::default());
         let late = f.ask(NOW);
         f.asks.goes_on();
         assert_eq!(f.board.outcome(first), Outcome::Taken);
         // Its own attempt was too late; it has its image all the same.
         f.asks.refuse(&[Ask { ticket: first, question: NOW, waits: true }], &busy());
-        f.asks.conclude(Ok(IMAGE));
+        f.conclude(Ok(IMAGE));
         for ticket in [first, second] {
             assert_eq!(f.board.outcome(ticket), Outcome::Published { image: IMAGE.into() });
         }
@@ -381,6 +435,91 @@ mod tests {
         assert_eq!(f.board.outcome(late), Outcome::Failed { code: 4, text: "another one".into() });
         f.asks.end();
         assert!(f.asks.next().is_none());
+    }
+
+    /// However often others ask while an image is written.
+    #[test]
+    fn who_is_in_a_cut_keeps_his_place_on_the_board() {
+        let f = fixture();
+        let first = f.ask(NOW);
+        assert!(f.asks.is_cut(&CheckpointOptions::default()));
+        let others: Vec<u64> = (0..4 * TICKETS)
+            .map(|_| {
+                f.asks.lock().allowance = Allowance::default();
+                f.ask(Question::AtPoint)
+            })
+            .collect();
+        f.conclude(Ok(IMAGE));
+        assert_eq!(f.board.outcome(first), Outcome::Published { image: IMAGE.into() });
+        let told = |each: &u64| matches!(f.board.outcome(*each), Outcome::Unwanted | Outcome::Forgotten);
+        assert!(others.iter().all(told));
+    }
+
+    #[test]
+    fn an_image_in_another_store_is_not_what_was_asked_for() {
+        let f = fixture();
+        let ticket = f.ask(NOW);
+        let elsewhere = CheckpointOptions {
+            store: Some(store::Location::Folder("elsewhere".into()).into()),
+            ..CheckpointOptions::default()
+        };
+        assert!(!f.asks.is_cut(&elsewhere));
+        f.conclude(Ok(IMAGE));
+        assert_eq!(f.board.outcome(ticket), Outcome::Pending);
+        // Nor is one at a point asked for by the program.
+        f.asks.lock().want(true);
+        f.asks.refuse(&f.asks.next().unwrap(), &busy());
+        f.ask(Question::AtPoint);
+        assert!(!f.asks.is_cut(&CheckpointOptions::default()));
+    }
+
+    #[test]
+    fn who_is_in_the_cut_of_a_checkpoint_that_panics_is_told() {
+        let f = fixture();
+        let ticket = f.ask(NOW);
+        std::thread::scope(|scope| {
+            let panics = scope.spawn(|| {
+                let _turn = f.turn();
+                f.asks.is_cut(&CheckpointOptions::default());
+                panic!("as if something were amiss");
+            });
+            assert!(panics.join().is_err());
+        });
+        assert!(matches!(f.board.outcome(ticket), Outcome::Failed { .. }));
+        f.conclude(Ok(IMAGE));
+        assert!(matches!(f.board.outcome(ticket), Outcome::Failed { .. }));
+    }
+
+    /// It tries for itself then, and hears why there is none.
+    #[test]
+    fn who_asks_during_an_approach_that_fails_finds_nobody_else_at_it() {
+        let f = fixture();
+        let turn = f.turn();
+        let mut approach = f.approach();
+        assert!(!approach.is_reached(|| true));
+        f.ask(NOW);
+        std::thread::scope(|scope| {
+            let tries = scope.spawn(|| {
+                let asked = f.asks.next().unwrap();
+                (asked.len(), f.cutting.try_lock().is_ok())
+            });
+            drop(approach);
+            std::thread::sleep(LOOK);
+            assert!(!tries.is_finished());
+            turn.ends(Err(&busy()));
+            assert_eq!(tries.join().unwrap(), (1, true));
+        });
+    }
+
+    #[test]
+    fn a_job_that_has_spoilt_its_board_is_restarted_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(BOARD)).unwrap();
+        let asks = Asks::default();
+        asks.begin(dir.path(), Some(IMAGE.parse().unwrap()), Duration::ZERO).unwrap();
+        let refused = asks.note(NOW, InnerPid(2)).unwrap_err();
+        assert_eq!(refused.kind, Kind::Failed);
+        assert!(Asks::default().begin(dir.path(), None, Duration::ZERO).is_err());
     }
 
     #[test]
@@ -396,8 +535,8 @@ mod tests {
             let ticket = f.ask(Question::AtPoint);
             assert!(waiting.join().unwrap());
             assert_eq!(f.board.outcome(f.ask(Question::AtPoint)), Outcome::Unwanted);
-            f.asks.is_cut(false);
-            f.asks.conclude(Err(&busy()));
+            f.asks.is_cut(&CheckpointOptions::default());
+            f.conclude(Err(&busy()));
             assert_eq!(f.board.outcome(ticket), Outcome::Failed { code: 4, text: "another one".into() });
         });
         // Gone on to a further try, it is still there.
@@ -411,9 +550,9 @@ mod tests {
         let mut approach = f.approach();
         let ticket = f.ask(NOW);
         assert!(approach.is_reached(|| false));
-        f.asks.is_cut(false);
+        f.asks.is_cut(&CheckpointOptions::default());
         drop(approach);
-        f.asks.conclude(Ok(IMAGE));
+        f.conclude(Ok(IMAGE));
         assert_eq!(f.board.outcome(ticket), Outcome::Published { image: IMAGE.into() });
     }
 

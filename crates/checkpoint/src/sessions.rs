@@ -292,7 +292,7 @@ impl Sessions {
             .and_then(|inner_pid| self.asks.note(question, inner_pid));
         let told = match &ticket {
             Ok(ticket) => pending.asked(*ticket),
-            Err(failure) => pending.refuse(&failure.message),
+            Err(failure) => pending.not_asked(failure.kind.exit_code().into(), &failure.message),
         };
         // Not before: a checkpoint that begins at once would find the connection. And not later: one that is under way may wait for it.
         ticket.into_iter().for_each(|ticket| self.asks.waits(ticket));

@@ -348,9 +348,9 @@ impl Supervisor {
         moment: Option<&Moment>,
         events: &mpsc::Sender<Event>,
     ) -> Result<crate::admin::Report, Failure> {
-        let _cutting = self.turn(options.stop, events)?;
+        let turn = self.sessions.asks().turn(self.turn(options.stop, events)?);
         let taken = self.await_filled(events).and_then(|()| cut::take(self, options, moment, events));
-        self.sessions.asks().conclude(taken.as_ref().map(|report| &*report.image));
+        turn.ends(taken.as_ref().map(|report| &*report.image));
         taken
     }
 

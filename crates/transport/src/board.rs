@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub const BOARD: &str = "board";
 /// The most processes of a job whose convenient points are known.
 pub const POINTS_MAX: usize = 32;
-/// The most tickets whose outcomes are on the board: the next one takes the place of the oldest.
+/// The most tickets whose outcomes are on the board: the next one takes the place of the oldest that nobody waits for.
 pub const TICKETS: usize = 64;
 /// The longest text of an outcome, bytes.
 pub const TEXT_MAX: usize = SLOT_BYTES - slot::TEXT;
@@ -192,7 +192,17 @@ impl Board {
 }
 
 fn place(ticket: u64) -> usize {
-    at::SLOTS + (ticket % TICKETS as u64) as usize * SLOT_BYTES
+    at::SLOTS + number(ticket) * SLOT_BYTES
+}
+
+/// Which place that is.
+fn number(ticket: u64) -> usize {
+    (ticket % TICKETS as u64) as usize
+}
+
+/// The next ticket; 0 is none.
+fn after(ticket: u64) -> u64 {
+    ticket.wrapping_add(1).max(1)
 }
 
 /// The board as the supervisor has it.
@@ -202,6 +212,8 @@ pub struct BoardFile {
     path: PathBuf,
     next: u64,
     points: Vec<u32>,
+    /// The ticket that has each place, 0 for none. What stands in the file about that is not looked at: the job may have written it.
+    owners: [u64; TICKETS],
 }
 
 impl BoardFile {
@@ -217,7 +229,8 @@ impl BoardFile {
         let mut bytes = vec![0; BYTES];
         put(&mut bytes, at::MAGIC, &MAGIC.to_le_bytes());
         put(&mut bytes, at::VERSION, &wire::ASK_VERSION.to_le_bytes());
-        let board = Self { file: file.into(), path: path.to_owned(), next: 1, points: Vec::new() };
+        let (file, path) = (file.into(), path.to_owned());
+        let board = Self { file, path, next: 1, points: Vec::new(), owners: [0; TICKETS] };
         board.write(0, &bytes)?;
         Ok(board)
     }
@@ -264,34 +277,44 @@ impl BoardFile {
         let points = (0..POINTS_MAX).map(|each| word(&bytes, at::POINTS + 4 * each));
         let points = points.filter(|pid| *pid != 0).collect();
         let (next, restarts) = (long(&bytes, at::NEXT).max(1), word(&bytes, at::RESTARTS));
-        let board = Self { file, path: path.to_owned(), next, points };
+        let board = Self { file, path: path.to_owned(), next, points, owners: [0; TICKETS] };
         board.write(0, &bytes)?;
         board.restarted(restarts.saturating_add(1), image)?;
         Ok(board)
     }
 
-    /// Gives a ticket, which has `outcome` so far.
+    /// Gives a ticket, which has `outcome` so far; `None` when there is no place but those of `held` tickets, which somebody waits for.
     ///
     /// # Errors
     /// [`TransportError::Io`].
-    pub fn give(&mut self, outcome: &Outcome) -> Result<u64> {
-        let ticket = self.next;
-        let next = ticket.wrapping_add(1).max(1);
+    pub fn give(&mut self, outcome: &Outcome, held: impl Fn(u64) -> bool) -> Result<Option<u64>> {
+        let numbers = std::iter::successors(Some(self.next), |ticket| Some(after(*ticket)));
+        let free = numbers.take(TICKETS).find(|ticket| {
+            let owner = self.owners[number(*ticket)];
+            owner == 0 || !held(owner)
+        });
+        let Some(ticket) = free else { return Ok(None) };
+        let next = after(ticket);
         let base = place(ticket);
+        // From here on nothing is told to the former one, whatever fails.
+        self.owners[number(ticket)] = ticket;
         // Whoever reads the former one's has nothing, until this one's is whole.
         self.write(base + slot::STATE, &[0; 4])?;
         self.write(base + slot::TICKET, &ticket.to_le_bytes())?;
         self.write(at::NEXT, &next.to_le_bytes())?;
         self.tell(ticket, outcome)?;
         self.next = next;
-        Ok(ticket)
+        Ok(Some(ticket))
     }
 
-    /// That has become of a ticket.
+    /// That has become of a ticket, which is told if its place has not been given to another.
     ///
     /// # Errors
     /// [`TransportError::Io`].
     pub fn tell(&self, ticket: u64, outcome: &Outcome) -> Result<()> {
+        if self.owners[number(ticket)] != ticket {
+            return Ok(());
+        }
         let base = place(ticket);
         let mut bytes = vec![0; SLOT_BYTES];
         match outcome {
@@ -392,6 +415,35 @@ mod tests {
         Outcome::Published { image: IMAGE.into() }
     }
 
+    /// A ticket, where nobody waits for another.
+    fn given(file: &mut BoardFile, outcome: &Outcome) -> u64 {
+        file.give(outcome, |_| false).unwrap().unwrap()
+    }
+
+    /// Or else somebody would take another's image for his own.
+    #[test]
+    fn nothing_is_told_in_a_place_that_was_given_to_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(BOARD);
+        let mut file = BoardFile::create(&path).unwrap();
+        let board = Board::open(&path).unwrap();
+        let (first, kept) = (given(&mut file, &Outcome::Pending), given(&mut file, &Outcome::Pending));
+        let others: Vec<u64> = (0..2 * TICKETS)
+            .map(|_| file.give(&Outcome::Unwanted, |ticket| ticket == kept).unwrap().unwrap())
+            .collect();
+        let later = others.iter().copied().find(|each| number(*each) == number(first)).unwrap();
+        file.tell(first, &published()).unwrap();
+        assert_eq!(board.outcome(first), Outcome::Forgotten);
+        assert!(others.iter().all(|each| number(*each) != number(kept)), "its place is kept");
+        file.tell(later, &published()).unwrap();
+        file.tell(kept, &published()).unwrap();
+        assert_eq!(board.outcome(kept), published());
+        assert_eq!(board.outcome(others[others.len() - 1]), Outcome::Unwanted);
+        // Nobody gets the place of one that is waited for.
+        assert_eq!(file.give(&Outcome::Pending, |_| true).unwrap(), None);
+        assert!(given(&mut file, &Outcome::Pending) > others[others.len() - 1]);
+    }
+
     #[test]
     fn what_is_written_is_read_and_what_nobody_waits_for_any_more_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
@@ -400,7 +452,7 @@ mod tests {
         let mut file = BoardFile::create(&path).unwrap();
         let board = Board::open(&path).unwrap();
         assert_eq!((board.restarts(), board.image()), (0, None));
-        let first = file.give(&Outcome::Pending).unwrap();
+        let first = given(&mut file, &Outcome::Pending);
         assert_eq!(board.outcome(first), Outcome::Pending);
         let failed = Outcome::Failed { code: 10, text: "ü".repeat(TEXT_MAX) };
         for outcome in [Outcome::Taken, published(), Outcome::Unwanted] {
@@ -410,7 +462,7 @@ mod tests {
         file.tell(first, &failed).unwrap();
         let Outcome::Failed { code: 10, text } = board.outcome(first) else { panic!("it has failed") };
         assert!(text.len() <= TEXT_MAX && text.chars().all(|each| each == 'ü') && text.len() > 900);
-        let others: Vec<u64> = (0..TICKETS).map(|_| file.give(&Outcome::Pending).unwrap()).collect();
+        let others: Vec<u64> = (0..TICKETS).map(|_| given(&mut file, &Outcome::Pending)).collect();
         assert_eq!(board.outcome(first), Outcome::Forgotten);
         assert!(others.iter().all(|each| board.outcome(*each) == Outcome::Pending));
         assert_eq!(board.outcome(u64::MAX), Outcome::Forgotten);
@@ -423,7 +475,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(BOARD);
         let mut file = BoardFile::create(&path).unwrap();
-        let (done, waits) = (file.give(&Outcome::Unwanted).unwrap(), file.give(&Outcome::Pending).unwrap());
+        let (done, waits) = (given(&mut file, &Outcome::Unwanted), given(&mut file, &Outcome::Pending));
         file.want(true).unwrap();
         file.has_points(7).unwrap();
         file.has_points(9).unwrap();
@@ -435,7 +487,7 @@ mod tests {
             assert_eq!(board.outcome(waits), Outcome::Restarted { image: IMAGE.into() });
             assert_eq!(board.outcome(done), Outcome::Unwanted);
             assert_eq!(board.wanted().load(Ordering::Relaxed), 0);
-            assert_eq!(file.give(&Outcome::Unwanted).unwrap(), waits + u64::from(restarts));
+            assert_eq!(given(&mut file, &Outcome::Unwanted), waits + u64::from(restarts));
         }
         std::fs::remove_file(&path).unwrap();
         BoardFile::take_over(&path, IMAGE).unwrap();
@@ -449,7 +501,7 @@ mod tests {
         let path = dir.path().join(BOARD);
         let mut file = BoardFile::create(&path).unwrap();
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
-        file.give(&Outcome::Pending).unwrap();
+        given(&mut file, &Outcome::Pending);
         for odd in [vec![], vec![0xff; BYTES], vec![0; BYTES], vec![0; BYTES + 1]] {
             std::fs::write(&path, odd).unwrap();
             assert!(BoardFile::take_over(&path, IMAGE).is_err());
@@ -472,7 +524,7 @@ mod tests {
         assert_eq!(file.points().len(), POINTS_MAX);
         file.has_points(3).unwrap();
         assert_eq!(file.points().len(), POINTS_MAX);
-        let ticket = file.give(&published()).unwrap();
+        let ticket = given(&mut file, &published());
         assert_eq!(Board::open(&path).unwrap().outcome(ticket), published());
         assert_eq!(Board::open(&path).unwrap().restarts(), u32::MAX);
     }

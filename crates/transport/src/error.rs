@@ -60,6 +60,14 @@ pub enum TransportError {
     /// The job's supervisor refused the session.
     #[error("the supervisor refused a session: {0}")]
     Refused(String),
+    /// The job's supervisor does not note what the program has asked for.
+    #[error("the supervisor does not note the question: {reason}")]
+    NotAsked {
+        /// The exit code that `dormouse checkpoint` would have had.
+        code: u32,
+        /// Why, for people.
+        reason: String,
+    },
     /// Nobody answered in time.
     #[error("nothing was said in time on {}", path.display())]
     Timeout {

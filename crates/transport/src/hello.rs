@@ -43,7 +43,7 @@ pub fn ask_devices(path: &Path, patience: Duration) -> Result<Machine> {
 /// Asks something of the job itself on `path`; tells the number under which the board will have the answer ([`crate::board`]).
 ///
 /// # Errors
-/// As [`ask_devices`]'s.
+/// As [`ask_devices`]'s, and [`TransportError::NotAsked`].
 pub fn ask_job(path: &Path, question: Question, patience: Duration) -> Result<u64> {
     match exchange(path, &Greeting::Ask { version: ASK_VERSION, question }, Some(patience))? {
         Greeting::Asked { ticket } => Ok(ticket),
@@ -118,6 +118,7 @@ fn call(path: &Path) -> Result<OwnedFd> {
 fn no_answer(greeting: Greeting) -> TransportError {
     match greeting {
         Greeting::Refused { reason } => TransportError::Refused(reason),
+        Greeting::NotAsked { code, reason } => TransportError::NotAsked { code, reason },
         _ => wire::DecodeError::Invalid { what: "answer to a greeting", value: 0 }.into(),
     }
 }
@@ -287,12 +288,24 @@ impl Pending {
     /// # Errors
     /// When the application is gone.
     pub fn refuse(self, reason: &str) -> Result<()> {
-        let mut end = reason.len().min(REASON_MAX);
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        say(&self.socket, &self.path, &Greeting::Refused { reason: reason[..end].to_owned() }).map(drop)
+        say(&self.socket, &self.path, &Greeting::Refused { reason: shortened(reason) }).map(drop)
     }
+
+    /// What it asked of the job is not noted.
+    ///
+    /// # Errors
+    /// When the application is gone.
+    pub fn not_asked(self, code: u32, reason: &str) -> Result<()> {
+        say(&self.socket, &self.path, &Greeting::NotAsked { code, reason: shortened(reason) }).map(drop)
+    }
+}
+
+fn shortened(reason: &str) -> String {
+    let mut end = reason.len().min(REASON_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason[..end].to_owned()
 }
 
 fn seqpacket(path: &Path) -> Result<OwnedFd> {

@@ -58,6 +58,13 @@ pub enum Greeting {
         /// Under this number.
         ticket: u64,
     },
+    /// That is not noted.
+    NotAsked {
+        /// The exit code that `dormouse checkpoint` would have had: whoever asked too often may try again, others not.
+        code: u32,
+        /// Why, for people.
+        reason: String,
+    },
 }
 
 /// What a program asks of its own job.
@@ -145,6 +152,11 @@ impl Wire for Greeting {
                 10u32.encode(to);
                 ticket.encode(to);
             }
+            Self::NotAsked { code, reason } => {
+                11u32.encode(to);
+                code.encode(to);
+                reason.encode(to);
+            }
         }
     }
 
@@ -167,6 +179,7 @@ impl Wire for Greeting {
             8 => Self::Userfault { protocol: Wire::decode(from)? },
             9 => Self::Ask { version: Wire::decode(from)?, question: Wire::decode(from)? },
             10 => Self::Asked { ticket: Wire::decode(from)? },
+            11 => Self::NotAsked { code: Wire::decode(from)?, reason: Wire::decode(from)? },
             other => return Err(DecodeError::Invalid { what: "greeting kind", value: other.into() }),
         })
     }

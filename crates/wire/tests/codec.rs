@@ -102,7 +102,8 @@ proptest! {
     fn greetings_are_exact(protocol in any::<u32>(), session in any::<u32>(), reason in text()) {
         is_exact(&Greeting::Hello { protocol });
         is_exact(&Greeting::Welcome { session });
-        is_exact(&Greeting::Refused { reason });
+        is_exact(&Greeting::Refused { reason: reason.clone() });
+        is_exact(&Greeting::NotAsked { code: session, reason });
         is_exact(&Greeting::Devices { protocol });
         is_exact(&Greeting::Still { protocol, thread: session });
         is_exact(&Greeting::Stilled);

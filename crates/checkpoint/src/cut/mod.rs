@@ -27,6 +27,7 @@ use crate::supervisor::{Supervisor, criu, ended_before};
 use crate::work::WorkFolder;
 use image::{CutTimes, ImageId, Manifest, ObjectKind};
 use server::control::{Ask, CopyBudget, few};
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -44,6 +45,9 @@ const LITTLE_MEMORY: u64 = 48 << 20;
 /// How long the gate stays open for a process that has asked for something, and how long in all before that counts as an attempt.
 const ASKING_PAUSE: Duration = Duration::from_millis(30);
 const ASKING_MOST: Duration = Duration::from_secs(10);
+/// How often it is looked, while a point is waited for, whether somebody still wants the checkpoint.
+const LOOK: Duration = Duration::from_secs(1);
+const WAITING_FOR_POINT: &str = "waiting for a point that suits the program";
 
 /// Takes a checkpoint of the supervisor's job, at a moment if there is one, and publishes it.
 ///
@@ -77,6 +81,17 @@ pub fn take(
     let mut point = if moment.is_none() { job.sessions.asks().approach(options, &job.job) } else { None };
     let mut pause = BACK_OFF;
     let mut retries = 0;
+    // When the program first was where the job is to be stopped.
+    let mut reached = None;
+    // Not at each look: what is sent for a checkpoint on which nobody looks piles up.
+    let looked = Cell::new(Instant::now());
+    let is_given_up = || {
+        let is_due = looked.get().elapsed() >= LOOK;
+        is_due && {
+            looked.set(Instant::now());
+            still_wanted(events, WAITING_FOR_POINT).is_err()
+        }
+    };
     loop {
         // From here on, a try is made whoever is still there.
         still_wanted(events, "preparing")?;
@@ -95,9 +110,13 @@ pub fn take(
         let is_in_the_way = || job.sessions.is_asked() || job.ends_within(Duration::ZERO);
         let come = moment.map_or(Ok(true), |moment| steer::wait(moment, &mut servers, is_in_the_way))?
             && point.as_mut().is_none_or(|point| {
-                cut.step("waiting for a point that suits the program");
-                point.is_reached(|| job.sessions.keeps_asking() || job.ends_within(Duration::ZERO))
+                cut.step(WAITING_FOR_POINT);
+                let keeps_asking = || job.sessions.keeps_asking();
+                point.is_reached(|| keeps_asking() || job.ends_within(Duration::ZERO) || is_given_up())
             });
+        if come {
+            reached.get_or_insert_with(Instant::now);
+        }
         cut.step("closing the gate");
         let mut asked = false;
         let closed = Instant::now();
@@ -136,7 +155,8 @@ pub fn take(
         };
         drop(held);
         // It is answered in a moment, and no sign of a job that does not get idle; but one that asks all the time shall not hold this up for ever.
-        if asked && began.elapsed() < ASKING_MOST {
+        // Until the point or the moment is there nothing counts: that wait ends by itself.
+        if asked && reached.is_none_or(|reached| reached.elapsed() < ASKING_MOST) {
             if job.ends_within(ASKING_PAUSE) {
                 return Err(ended_before());
             }
@@ -286,7 +306,7 @@ impl<'a> Cut<'a> {
         (work, room): (&WorkFolder, Option<host::Scratch>),
     ) -> Result<Report, Failure> {
         let Self { job, options, .. } = self;
-        job.sessions.asks().is_cut(options.stop);
+        let is_asked_for = job.sessions.asks().is_cut(options);
         let Still { captured, gated, held, closed, drain, retries } = still;
         let Captured { mut frozen, host_time, device, device_time } = captured;
         let table_changed = gated.table_changed;
@@ -376,7 +396,8 @@ impl<'a> Cut<'a> {
         // An image names the one before it only where both lie.
         let parent = job.newest_image().filter(|image| self.store.manifest(image).is_ok());
         let manifest = Manifest {
-            regular: options.regular,
+            // What the program has asked for stays.
+            regular: options.regular && !is_asked_for,
             ..manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed)
         };
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
