@@ -30,7 +30,7 @@ use progress::{Asked, Progress, Ticket};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -111,6 +111,8 @@ pub(crate) struct Link {
     hello: Hello,
     out: Outgoing,
     progress: Progress,
+    /// Held while a piece of work is pushed and counted: streams count in the order in which the far end hears of it, whoever gives it.
+    order: Mutex<()>,
     transfers: Transfers,
     uploads: Uploads,
     mirrors: Mirrors,
@@ -123,6 +125,10 @@ pub(crate) struct Link {
     contexts: RwLock<HashMap<u64, usize>>,
     blocks: Mutex<HashMap<u64, u64>>,
     graphs: Mutex<HashMap<u64, graphs::Known>>,
+    /// Host functions in streams that have not returned.
+    hosting: AtomicUsize,
+    /// Work that may be waiting for the host, where that is not known to be over.
+    holds: Mutex<Vec<(progress::Key, u64)>>,
     /// Functions of graphs that are gone, to be forgotten when their last launch is over.
     retired: Mutex<Vec<graphs::Retired>>,
     output: Mutex<Vec<u8>>,
@@ -172,6 +178,7 @@ impl RemoteBackend {
             hello,
             out: Outgoing::new(control_out),
             progress: Progress::default(),
+            order: Mutex::default(),
             transfers: Transfers::default(),
             uploads: Uploads::new(Lanes::new(bulk_out, broke)?),
             mirrors: Mirrors::default(),
@@ -184,6 +191,8 @@ impl RemoteBackend {
             contexts: RwLock::default(),
             blocks: Mutex::default(),
             graphs: Mutex::default(),
+            hosting: AtomicUsize::new(0),
+            holds: Mutex::default(),
             retired: Mutex::default(),
             output: Mutex::default(),
             workers: Workers::default(),
@@ -351,8 +360,29 @@ impl Link {
 
     /// The same once it has been checked that there is nothing to tell: what belongs to the call may be on its way.
     fn submit_checked<M: Message>(&self, ctx: RawContext, stream: StreamArg, work: &M) {
+        self.give(progress::key(ctx, stream), work);
+    }
+
+    /// Pushes a piece of work; which one of its stream it is.
+    fn give<M: Message>(&self, key: progress::Key, work: &M) -> u64 {
+        let _order = lock(&self.order);
         self.tell(work);
-        self.progress.submitted(progress::key(ctx, stream));
+        self.progress.submitted(key)
+    }
+
+    /// A piece of work waits for the host, or has the host run a function.
+    fn note_hold(&self, place: (progress::Key, u64)) {
+        let mut holds = lock(&self.holds);
+        holds.retain(|place| !self.progress.has_passed(*place));
+        holds.push(place);
+    }
+
+    /// Whether work that is under way may be waiting for something that the host has yet to do. What is behind it sees what the host writes
+    /// until then.
+    fn is_held(&self) -> bool {
+        let mut holds = lock(&self.holds);
+        holds.retain(|place| !self.progress.has_passed(*place));
+        !holds.is_empty() || self.hosting.load(Ordering::Acquire) > 0
     }
 
     fn mark(&self, ctx: RawContext, stream: StreamArg, ticket: u64) {
@@ -386,9 +416,13 @@ impl Link {
     fn notify(&self, ctx: RawContext, stream: StreamArg, words: Vec<::backend::MemoryOperation>) {
         let key = progress::key(ctx, stream);
         let ticket = self.progress.ticket(Ticket::Words(key, words));
+        {
+            let _order = lock(&self.order);
+            self.tell(&Mark { ctx, stream, ticket });
+            self.progress.submitted(key);
+        }
         // Somebody polls them.
-        self.mark(ctx, stream, ticket);
-        self.progress.submitted(key);
+        self.flush();
     }
 
     /// Forgets what went with a module.
