@@ -4,6 +4,7 @@ use super::chapters::number;
 use super::copies::Place;
 use super::progress::key;
 use super::{Callback, Function, LOST, Link, PLACING, RemoteBackend};
+use crate::area::Area;
 use crate::lock;
 use crate::messages as ask;
 use backend::{
@@ -100,8 +101,10 @@ impl Backend for RemoteBackend {
     }
 
     fn reserve(&self, range: Range) -> Result<()> {
+        // Here too: an address is either the device's or the host's, and memory that this process makes must not come to lie among the device's.
+        let claimed = Area::claim(range).map_err(|_| CuError::OUT_OF_MEMORY)?;
         self.link.ask(&ask::Reserve { range })?;
-        self.link.space().reserved.insert(range, ());
+        self.link.space().reserved.insert(range, claimed);
         Ok(())
     }
 

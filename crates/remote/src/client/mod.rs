@@ -13,6 +13,7 @@ mod tests;
 mod transfers;
 mod uploads;
 
+use crate::area::Area;
 use crate::frame::{self, IN_PLACE, MAGIC, VERSION};
 use crate::lanes::Lanes;
 use crate::messages::{Hello, Mark, Message, Ping, Watch};
@@ -100,7 +101,8 @@ enum Callback {
 /// Device memory, as far as it is known here.
 #[derive(Default)]
 struct Space {
-    reserved: Ranges,
+    /// With what keeps the addresses free of memory of this process's.
+    reserved: Ranges<Area>,
     mapped: Ranges,
     /// Variables and heaps, by the module or the context that they go with.
     others: Ranges<(u64, u64)>,
@@ -242,6 +244,8 @@ impl Drop for RemoteBackend {
         let _ = self.link.out.flush();
         self.link.lost.store(true, Ordering::Release);
         self.link.end();
+        // Threads that have yet to notice hold on to the rest.
+        *self.link.space() = Space::default();
     }
 }
 
