@@ -384,7 +384,7 @@ impl Backend for RemoteBackend {
     }
 
     fn stream_query(&self, ctx: RawContext, stream: StreamArg) -> Result<bool> {
-        self.link.ask_stream(ctx, stream)
+        self.link.query(ctx, stream)
     }
 
     fn stream_synchronize(&self, ctx: RawContext, stream: StreamArg) -> Result<()> {

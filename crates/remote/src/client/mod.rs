@@ -16,7 +16,7 @@ mod uploads;
 use crate::area::Area;
 use crate::frame::{self, IN_PLACE, MAGIC, VERSION};
 use crate::lanes::Lanes;
-use crate::messages::{Hello, Mark, Message, Ping, Watch};
+use crate::messages::{Echo, Hello, Mark, Message, Ping, Watch};
 use crate::ranges::Ranges;
 use crate::wires::LANES_MAX;
 use crate::workers::Workers;
@@ -68,6 +68,9 @@ struct Function {
 #[derive(Default)]
 struct Slot(Mutex<Option<Answer>>, Condvar);
 
+/// How long a query waits for the far end to look.
+const ECHO: Duration = Duration::from_millis(300);
+
 type Answer = std::result::Result<Vec<u8>, LoadError>;
 
 impl Slot {
@@ -76,11 +79,21 @@ impl Slot {
         self.1.notify_all();
     }
 
-    fn wait(&self) -> Answer {
+    fn look(&self) {
         let begun = Instant::now();
         while begun.elapsed() < looks_for() && lock(&self.0).is_none() {
             std::hint::spin_loop();
         }
+    }
+
+    /// Waits for an answer that says nothing, and may not come soon.
+    fn wait_a_while(&self, most: Duration) {
+        self.look();
+        let _ = self.1.wait_timeout_while(lock(&self.0), most, |answer| answer.is_none());
+    }
+
+    fn wait(&self) -> Answer {
+        self.look();
         let mut slot = lock(&self.0);
         loop {
             match slot.take() {
@@ -403,6 +416,24 @@ impl Link {
             Asked::Waiting => {}
         }
         Ok(false)
+    }
+
+    /// The same by somebody who may have heard otherwise that the stream has come to its end, and must not be told that it has not: the first
+    /// question about new work waits until the far end has looked. It may be held up by other work, so not for ever.
+    fn query(&self, ctx: RawContext, stream: StreamArg) -> Result<bool> {
+        let key = progress::key(ctx, stream);
+        let is_new = self.progress.is_new(key);
+        let done = self.ask_stream(ctx, stream)?;
+        if done || !is_new {
+            return Ok(done);
+        }
+        let (call, slot) = (self.name(), Arc::<Slot>::default());
+        lock(&self.calls).insert(call, Arc::clone(&slot));
+        if let Err(error) = self.out.push_and_flush(Self::flags(), call, &Echo {}) {
+            self.lose(&error.to_string());
+        }
+        slot.wait_a_while(ECHO);
+        self.ask_stream(ctx, stream)
     }
 
     fn ask_event(&self, ctx: RawContext, event: RawEvent) -> Result<bool> {

@@ -22,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
             "memory::words_are_written_when_the_stream_is_there",
             words_are_written_when_the_stream_is_there,
         ),
+        Trial::test("memory::no_query_is_behind_another", no_query_is_behind_another),
         Trial::test("memory::many_threads_copy_at_once", many_threads_copy_at_once),
         Trial::test("memory::reserved_addresses_are_taken_here_too", reserved_addresses_are_taken_here_too),
         Trial::test(
@@ -279,6 +280,24 @@ fn operations_of_a_batch_are_in_order() -> Result<(), Failed> {
         }
         told.word(1).store(0, Ordering::Release);
         awaited.word(2).store(0, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Whoever has waited for a stream behind another knows that the other is done.
+fn no_query_is_behind_another() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let create = || backend.stream_create(program.ctx, 1, 0).map(StreamArg::Created);
+    let (one, two) = (create()?, create()?);
+    let event = backend.event_create(program.ctx, 2)?;
+    for round in 0..200u32 {
+        let sent = [round];
+        backend.copy(program.ctx, one, program.at(0), sent.as_ptr() as u64, 4)?;
+        backend.event_record(program.ctx, event, one, 0)?;
+        backend.stream_wait_event(program.ctx, two, event, 0)?;
+        backend.stream_synchronize(program.ctx, two)?;
+        assert!(backend.stream_query(program.ctx, one)?, "round {round}");
     }
     Ok(())
 }
