@@ -22,11 +22,20 @@ unsafe impl Sync for Area {}
 impl Area {
     /// Anywhere.
     pub(crate) fn new(bytes: usize) -> rustix::io::Result<Self> {
-        Self::map(0, bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
+        Self::map(0, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)
     }
 
     /// Exactly there, where nothing is yet.
     pub(crate) fn at(range: Range) -> rustix::io::Result<Self> {
+        Self::exactly(range, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// The same, which nobody can read or write: so that nothing else comes to lie there.
+    pub(crate) fn claim(range: Range) -> rustix::io::Result<Self> {
+        Self::exactly(range, ProtFlags::empty())
+    }
+
+    fn exactly(range: Range, rights: ProtFlags) -> rustix::io::Result<Self> {
         let bytes = usize::try_from(range.bytes).map_err(|_| rustix::io::Errno::NOMEM)?;
         if range.base == 0 {
             return Err(rustix::io::Errno::INVAL);
@@ -34,14 +43,15 @@ impl Area {
         Self::map(
             range.base as usize,
             bytes,
+            rights,
             MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
         )
     }
 
-    fn map(address: usize, bytes: usize, flags: MapFlags) -> rustix::io::Result<Self> {
+    fn map(address: usize, bytes: usize, rights: ProtFlags, flags: MapFlags) -> rustix::io::Result<Self> {
         let wanted = std::ptr::with_exposed_provenance_mut::<c_void>(address);
         // SAFETY: a new mapping that replaces none.
-        let got = unsafe { mmap_anonymous(wanted, bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        let got = unsafe { mmap_anonymous(wanted, bytes, rights, flags) }?;
         let base = NonNull::new(got.cast::<u8>()).ok_or(rustix::io::Errno::NOMEM)?;
         let area = Self { base, bytes };
         // A kernel that does not know the flag takes the address for a hint.

@@ -93,6 +93,7 @@ calls! {
     13 Slow MirrorDrop { range: Range };
     14 Pipelined Changes { base: u64, runs: Bytes };
     15 Pipelined Ping {};
+    16 Quick Echo {};
 
     // --- contexts
     20 Slow ContextCreate { ctx: RawContext, device: u32, flags: u32, primary: bool };

@@ -4,6 +4,7 @@ use super::chapters::number;
 use super::copies::Place;
 use super::progress::key;
 use super::{Callback, Function, LOST, Link, PLACING, RemoteBackend};
+use crate::area::Area;
 use crate::lock;
 use crate::messages as ask;
 use backend::{
@@ -100,8 +101,10 @@ impl Backend for RemoteBackend {
     }
 
     fn reserve(&self, range: Range) -> Result<()> {
+        // Here too: an address is either the device's or the host's, and memory that this process makes must not come to lie among the device's.
+        let claimed = Area::claim(range).map_err(|_| CuError::OUT_OF_MEMORY)?;
         self.link.ask(&ask::Reserve { range })?;
-        self.link.space().reserved.insert(range, ());
+        self.link.space().reserved.insert(range, claimed);
         Ok(())
     }
 
@@ -381,7 +384,7 @@ impl Backend for RemoteBackend {
     }
 
     fn stream_query(&self, ctx: RawContext, stream: StreamArg) -> Result<bool> {
-        self.link.ask_stream(ctx, stream)
+        self.link.query(ctx, stream)
     }
 
     fn stream_synchronize(&self, ctx: RawContext, stream: StreamArg) -> Result<()> {
@@ -430,8 +433,8 @@ impl Backend for RemoteBackend {
 
     fn event_record(&self, ctx: RawContext, event: RawEvent, stream: StreamArg, flags: u32) -> Result<()> {
         self.link.progress.check(ctx)?;
-        self.link.tell(&ask::EventRecord { ctx, event, stream, flags });
-        let place = (key(ctx, stream), self.link.progress.submitted(key(ctx, stream)));
+        let key = key(ctx, stream);
+        let place = (key, self.link.give(key, &ask::EventRecord { ctx, event, stream, flags }));
         self.link.progress.recorded(event, Some(place));
         Ok(())
     }
@@ -461,8 +464,7 @@ impl Backend for RemoteBackend {
         self.link.reach_all(launch.params, 1)?;
         self.link.push_changes();
         let (stream, kernel) = (launch.stream, kernel(launch));
-        self.link.tell(&ask::Launch { ctx, stream, kernel });
-        self.link.progress.submitted(key(ctx, stream));
+        self.link.submit_checked(ctx, stream, &ask::Launch { ctx, stream, kernel });
         Ok(())
     }
 
@@ -502,27 +504,41 @@ impl Backend for RemoteBackend {
         operations: &[MemoryOperation],
     ) -> Result<()> {
         self.link.progress.check(ctx)?;
-        let mut words = Vec::new();
-        let mut far = Vec::new();
-        for operation in operations {
-            let here = match operation {
-                MemoryOperation::Write { word } if word.address.is_multiple_of(word.bytes()) => {
-                    self.link.place_of(word.address, word.bytes())? == Place::Registered
-                }
-                _ => {
-                    self.link.words_reachable(&[*operation])?;
-                    false
-                }
-            };
-            if here { words.push(*operation) } else { far.push(*operation) }
+        // Those that wait first: what they wait for in has a mirror then, and words beside it are written there.
+        let (writes, others): (Vec<_>, Vec<_>) =
+            operations.iter().partition(|operation| matches!(operation, MemoryOperation::Write { .. }));
+        self.link.words_reachable(&others)?;
+        let is_here = |operation: &MemoryOperation| match operation {
+            MemoryOperation::Write { word } if word.address.is_multiple_of(word.bytes()) => {
+                Ok(self.link.place_of(word.address, word.bytes())? == Place::Registered)
+            }
+            _ => Ok(false),
+        };
+        for write in &writes {
+            if !is_here(write)? {
+                self.link.words_reachable(&[*write])?;
+            }
         }
-        self.link.words_reachable(&far)?;
-        if far.iter().any(|operation| operation.word().is_some()) || words.is_empty() {
-            self.link.push_changes();
-            self.link.submit(ctx, stream, &ask::Operations { ctx, stream, operations: far })?;
+        if others.iter().any(|operation| matches!(operation, MemoryOperation::Wait { .. })) {
+            self.link.note_hold((key(ctx, stream), self.link.progress.given_to(key(ctx, stream)) + 1));
         }
-        if !words.is_empty() {
-            self.link.notify(ctx, stream, words);
+        // In their order: a word of the host's may be what lets somebody write the next one that is waited for.
+        let here = operations.iter().map(is_here).collect::<Result<Vec<bool>>>()?;
+        let mut rest = operations.iter().zip(here).peekable();
+        while let Some((first, here)) = rest.next() {
+            let mut some = vec![*first];
+            while let Some((next, _)) = rest.next_if(|(_, next)| *next == here) {
+                some.push(*next);
+            }
+            if here {
+                self.link.notify(ctx, stream, some);
+            } else {
+                self.link.push_changes();
+                self.link.submit(ctx, stream, &ask::Operations { ctx, stream, operations: some })?;
+            }
+        }
+        if operations.is_empty() {
+            self.link.submit(ctx, stream, &ask::Operations { ctx, stream, operations: Vec::new() })?;
         }
         Ok(())
     }
@@ -532,6 +548,7 @@ impl Backend for RemoteBackend {
         let name = self.link.name();
         let callback = Callback::Once(Arc::new(Mutex::new(Some(function))));
         lock(&self.link.callbacks).insert(name, callback);
+        self.link.hosting.fetch_add(1, Ordering::AcqRel);
         self.link.submit(ctx, stream, &ask::HostFunction { ctx, stream, function: name })
     }
 

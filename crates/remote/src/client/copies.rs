@@ -31,6 +31,10 @@ impl Place {
     fn is_far(self) -> bool {
         matches!(self, Self::Far { .. })
     }
+
+    fn is_mirrored(self) -> bool {
+        matches!(self, Self::Far { mirrored: true })
+    }
 }
 
 /// All that lies between the first and the last byte of some rows.
@@ -110,6 +114,16 @@ impl Link {
         }
     }
 
+    /// Where a copy's source is read: registered memory from its mirror, where something before the copy may wait for the host, which may
+    /// write to it until then. Whatever else the host does there is in no order with the copy, so it is read here, at once.
+    fn source(self: &Arc<Self>, address: u64, from: Place) -> Result<Place> {
+        if from != Place::Registered || !self.is_held() {
+            return Ok(from);
+        }
+        self.reach(address)?;
+        Ok(Place::Far { mirrored: true })
+    }
+
     /// Memory that work of the far end is to reach: mirrored if it is the host's.
     pub(super) fn reachable(self: &Arc<Self>, address: u64, bytes: u64) -> Result<()> {
         match self.place_of(address, bytes)? {
@@ -140,12 +154,16 @@ impl Link {
         if bytes == 0 {
             return self.progress.check(ctx);
         }
-        let (to, from) = (self.place_of(dst, bytes)?, self.place_of(src, bytes)?);
+        let (to, mut from) = (self.place_of(dst, bytes)?, self.place_of(src, bytes)?);
+        if to.is_far() {
+            from = self.source(src, from)?;
+        }
+        if to.is_mirrored() || from.is_mirrored() {
+            // What the host has written there is older than what the copy reads or writes.
+            self.push_changes();
+        }
         match (to, from) {
-            (Place::Far { mirrored: a }, Place::Far { mirrored: b }) => {
-                if a || b {
-                    self.push_changes();
-                }
+            (Place::Far { .. }, Place::Far { .. }) => {
                 self.submit(ctx, stream, &Copy { ctx, stream, dst, src, bytes })
             }
             (Place::Far { .. }, _) => self.copy_in(ctx, stream, dst, Range { base: src, bytes }, from),
@@ -256,10 +274,17 @@ impl Link {
             BoxSide::Memory(memory) => self.place_of(memory.address, extent(memory, size)?),
             BoxSide::Array(..) => Ok(Place::Far { mirrored: false }),
         };
-        let (to, from) = (place(&dst)?, place(&src)?);
+        let (to, mut from) = (place(&dst)?, place(&src)?);
+        if let BoxSide::Memory(memory) = src
+            && to.is_far()
+        {
+            from = self.source(memory.address, from)?;
+        }
+        if to.is_mirrored() || from.is_mirrored() {
+            self.push_changes();
+        }
         match (dst, src) {
             _ if to.is_far() && from.is_far() => {
-                self.push_changes();
                 self.submit(ctx, stream, &CopyBoxes { ctx, stream, copy: *copy })
             }
             (_, BoxSide::Memory(memory)) if to.is_far() => {

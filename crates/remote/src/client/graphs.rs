@@ -16,6 +16,8 @@ pub(super) struct Known {
     records: HashMap<usize, RawEvent>,
     /// Its host functions, by node.
     functions: HashMap<usize, u64>,
+    /// Whether it has had nodes that wait for words.
+    waits: bool,
     /// Functions that its nodes had before, which launches that are under way may still call.
     former: Vec<u64>,
     /// Where it was launched last, and at which piece of work: its launches are in turn.
@@ -102,6 +104,7 @@ impl Link {
         match (updated, lock(&self.graphs).get_mut(&graph.0)) {
             (Ok(()), Some(old)) => {
                 old.records.extend(known.records);
+                old.waits |= known.waits;
                 for (at, function) in known.functions {
                     old.former.extend(old.functions.insert(at, function));
                 }
@@ -121,9 +124,11 @@ impl Link {
         self.push_changes();
         let mut graphs = lock(&self.graphs);
         let known = graphs.get_mut(&graph.0).ok_or(CuError::INVALID_HANDLE)?;
-        self.tell(&GraphLaunch { ctx, stream, graph });
-        let place = (key(ctx, stream), self.progress.submitted(key(ctx, stream)));
+        let place = (key(ctx, stream), self.give(key(ctx, stream), &GraphLaunch { ctx, stream, graph }));
         known.last = Some(place);
+        if !known.functions.is_empty() || known.waits {
+            self.note_hold(place);
+        }
         known.records.values().for_each(|event| self.progress.recorded(*event, None));
         Ok(())
     }
@@ -152,6 +157,9 @@ impl Known {
         match task {
             Task::EventRecord(event) => drop(self.records.insert(at, *event)),
             Task::Host(function) => drop(self.functions.insert(at, *function)),
+            Task::Operations(_, operations) => {
+                self.waits |= operations.iter().any(|each| matches!(each, MemoryOperation::Wait { .. }));
+            }
             _ => {}
         }
     }

@@ -145,12 +145,16 @@ impl Link {
         let (link, status) = (Arc::clone(self), CuError::from_code(error).map_or(Ok(()), Err));
         self.workers.run(move || {
             match callback {
-                Callback::Once(function) => {
-                    if let Some(function) = lock(&function).take() {
+                Callback::Once(ref function) => {
+                    if let Some(function) = lock(function).take() {
                         function(status);
                     }
                 }
-                Callback::Graph(function) => (function.0)(status),
+                Callback::Graph(ref function) => (function.0)(status),
+            }
+            // What is read from now on is read behind it.
+            if let Callback::Once(_) = callback {
+                link.hosting.fetch_sub(1, Ordering::AcqRel);
             }
             // It may have written to memory that the stream's work reads.
             link.push_changes();

@@ -13,9 +13,10 @@ mod tests;
 mod transfers;
 mod uploads;
 
+use crate::area::Area;
 use crate::frame::{self, IN_PLACE, MAGIC, VERSION};
 use crate::lanes::Lanes;
-use crate::messages::{Hello, Mark, Message, Ping, Watch};
+use crate::messages::{Echo, Hello, Mark, Message, Ping, Watch};
 use crate::ranges::Ranges;
 use crate::wires::LANES_MAX;
 use crate::workers::Workers;
@@ -30,7 +31,7 @@ use progress::{Asked, Progress, Ticket};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -67,6 +68,9 @@ struct Function {
 #[derive(Default)]
 struct Slot(Mutex<Option<Answer>>, Condvar);
 
+/// How long a query waits for the far end to look.
+const ECHO: Duration = Duration::from_millis(300);
+
 type Answer = std::result::Result<Vec<u8>, LoadError>;
 
 impl Slot {
@@ -75,11 +79,21 @@ impl Slot {
         self.1.notify_all();
     }
 
-    fn wait(&self) -> Answer {
+    fn look(&self) {
         let begun = Instant::now();
         while begun.elapsed() < looks_for() && lock(&self.0).is_none() {
             std::hint::spin_loop();
         }
+    }
+
+    /// Waits for an answer that says nothing, and may not come soon.
+    fn wait_a_while(&self, most: Duration) {
+        self.look();
+        let _ = self.1.wait_timeout_while(lock(&self.0), most, |answer| answer.is_none());
+    }
+
+    fn wait(&self) -> Answer {
+        self.look();
         let mut slot = lock(&self.0);
         loop {
             match slot.take() {
@@ -100,7 +114,8 @@ enum Callback {
 /// Device memory, as far as it is known here.
 #[derive(Default)]
 struct Space {
-    reserved: Ranges,
+    /// With what keeps the addresses free of memory of this process's.
+    reserved: Ranges<Area>,
     mapped: Ranges,
     /// Variables and heaps, by the module or the context that they go with.
     others: Ranges<(u64, u64)>,
@@ -111,6 +126,8 @@ pub(crate) struct Link {
     hello: Hello,
     out: Outgoing,
     progress: Progress,
+    /// Held while a piece of work is pushed and counted: streams count in the order in which the far end hears of it, whoever gives it.
+    order: Mutex<()>,
     transfers: Transfers,
     uploads: Uploads,
     mirrors: Mirrors,
@@ -123,6 +140,10 @@ pub(crate) struct Link {
     contexts: RwLock<HashMap<u64, usize>>,
     blocks: Mutex<HashMap<u64, u64>>,
     graphs: Mutex<HashMap<u64, graphs::Known>>,
+    /// Host functions in streams that have not returned.
+    hosting: AtomicUsize,
+    /// Work that may be waiting for the host, where that is not known to be over.
+    holds: Mutex<Vec<(progress::Key, u64)>>,
     /// Functions of graphs that are gone, to be forgotten when their last launch is over.
     retired: Mutex<Vec<graphs::Retired>>,
     output: Mutex<Vec<u8>>,
@@ -172,6 +193,7 @@ impl RemoteBackend {
             hello,
             out: Outgoing::new(control_out),
             progress: Progress::default(),
+            order: Mutex::default(),
             transfers: Transfers::default(),
             uploads: Uploads::new(Lanes::new(bulk_out, broke)?),
             mirrors: Mirrors::default(),
@@ -184,6 +206,8 @@ impl RemoteBackend {
             contexts: RwLock::default(),
             blocks: Mutex::default(),
             graphs: Mutex::default(),
+            hosting: AtomicUsize::new(0),
+            holds: Mutex::default(),
             retired: Mutex::default(),
             output: Mutex::default(),
             workers: Workers::default(),
@@ -233,6 +257,8 @@ impl Drop for RemoteBackend {
         let _ = self.link.out.flush();
         self.link.lost.store(true, Ordering::Release);
         self.link.end();
+        // Threads that have yet to notice hold on to the rest.
+        *self.link.space() = Space::default();
     }
 }
 
@@ -351,8 +377,29 @@ impl Link {
 
     /// The same once it has been checked that there is nothing to tell: what belongs to the call may be on its way.
     fn submit_checked<M: Message>(&self, ctx: RawContext, stream: StreamArg, work: &M) {
+        self.give(progress::key(ctx, stream), work);
+    }
+
+    /// Pushes a piece of work; which one of its stream it is.
+    fn give<M: Message>(&self, key: progress::Key, work: &M) -> u64 {
+        let _order = lock(&self.order);
         self.tell(work);
-        self.progress.submitted(progress::key(ctx, stream));
+        self.progress.submitted(key)
+    }
+
+    /// A piece of work waits for the host, or has the host run a function.
+    fn note_hold(&self, place: (progress::Key, u64)) {
+        let mut holds = lock(&self.holds);
+        holds.retain(|place| !self.progress.has_passed(*place));
+        holds.push(place);
+    }
+
+    /// Whether work that is under way may be waiting for something that the host has yet to do. What is behind it sees what the host writes
+    /// until then.
+    fn is_held(&self) -> bool {
+        let mut holds = lock(&self.holds);
+        holds.retain(|place| !self.progress.has_passed(*place));
+        !holds.is_empty() || self.hosting.load(Ordering::Acquire) > 0
     }
 
     fn mark(&self, ctx: RawContext, stream: StreamArg, ticket: u64) {
@@ -371,6 +418,24 @@ impl Link {
         Ok(false)
     }
 
+    /// The same by somebody who may have heard otherwise that the stream has come to its end, and must not be told that it has not: the first
+    /// question about new work waits until the far end has looked. It may be held up by other work, so not for ever.
+    fn query(&self, ctx: RawContext, stream: StreamArg) -> Result<bool> {
+        let key = progress::key(ctx, stream);
+        let is_new = self.progress.is_new(key);
+        let done = self.ask_stream(ctx, stream)?;
+        if done || !is_new {
+            return Ok(done);
+        }
+        let (call, slot) = (self.name(), Arc::<Slot>::default());
+        lock(&self.calls).insert(call, Arc::clone(&slot));
+        if let Err(error) = self.out.push_and_flush(Self::flags(), call, &Echo {}) {
+            self.lose(&error.to_string());
+        }
+        slot.wait_a_while(ECHO);
+        self.ask_stream(ctx, stream)
+    }
+
     fn ask_event(&self, ctx: RawContext, event: RawEvent) -> Result<bool> {
         match self.progress.ask_event(event)? {
             Asked::Complete => return Ok(true),
@@ -386,9 +451,13 @@ impl Link {
     fn notify(&self, ctx: RawContext, stream: StreamArg, words: Vec<::backend::MemoryOperation>) {
         let key = progress::key(ctx, stream);
         let ticket = self.progress.ticket(Ticket::Words(key, words));
+        {
+            let _order = lock(&self.order);
+            self.tell(&Mark { ctx, stream, ticket });
+            self.progress.submitted(key);
+        }
         // Somebody polls them.
-        self.mark(ctx, stream, ticket);
-        self.progress.submitted(key);
+        self.flush();
     }
 
     /// Forgets what went with a module.

@@ -168,6 +168,14 @@ impl Progress {
         lock(&self.state).ticket(ticket)
     }
 
+    /// Whether a stream has been given work since it was asked about last.
+    pub(super) fn is_new(&self, key: Key) -> bool {
+        lock(&self.state)
+            .streams
+            .get(&key)
+            .is_some_and(|stream| stream.submitted > stream.asked.max(stream.done))
+    }
+
     pub(super) fn ask_stream(&self, key: Key) -> Result<Asked> {
         let mut state = lock(&self.state);
         state.check(key.0)?;
@@ -195,10 +203,11 @@ impl Progress {
         if let Some(error) = contexts.get(&ctx).and_then(|context| context.failed) {
             return Err(error);
         }
-        if done {
-            return if state.lost { Err(LOST) } else { Ok(Asked::Complete) };
-        }
+        // Also where it is complete: a call before it may have failed.
         state.check(ctx)?;
+        if done {
+            return Ok(Asked::Complete);
+        }
         Ok(if asked { Asked::Waiting } else { Asked::Ask(state.ticket(Ticket::Event(event.0, record))) })
     }
 

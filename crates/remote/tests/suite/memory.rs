@@ -1,7 +1,7 @@
 //! Memory that both ends see.
 
 use super::common::{Program, over_tcp};
-use backend::{Backend, CopyBox, MemoryOperation, Pitched, Range, StreamArg, Word};
+use backend::{Backend, CopyBox, MemoryOperation, Pitched, Range, StreamArg, Until, Word};
 use libtest_mimic::{Failed, Trial};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +22,18 @@ pub fn trials() -> Vec<Trial> {
             "memory::words_are_written_when_the_stream_is_there",
             words_are_written_when_the_stream_is_there,
         ),
+        Trial::test("memory::no_query_is_behind_another", no_query_is_behind_another),
         Trial::test("memory::many_threads_copy_at_once", many_threads_copy_at_once),
+        Trial::test("memory::reserved_addresses_are_taken_here_too", reserved_addresses_are_taken_here_too),
+        Trial::test(
+            "memory::copies_see_what_the_host_wrote_before_them",
+            copies_see_what_the_host_wrote_before_them,
+        ),
+        Trial::test(
+            "memory::copies_read_what_a_host_function_has_written",
+            copies_read_what_a_host_function_has_written,
+        ),
+        Trial::test("memory::operations_of_a_batch_are_in_order", operations_of_a_batch_are_in_order),
     ]
 }
 
@@ -175,5 +186,118 @@ fn many_threads_copy_at_once() -> Result<(), Failed> {
             });
         }
     });
+    Ok(())
+}
+
+/// Else memory of this process's could lie where the device's does, and copies would take the one for the other.
+fn reserved_addresses_are_taken_here_too() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let map = |address: u64| {
+        let (rights, flags) = (rustix::mm::ProtFlags::empty(), rustix::mm::MapFlags::PRIVATE);
+        // SAFETY: a mapping that replaces none.
+        unsafe { rustix::mm::mmap_anonymous(address as *mut _, 4096, rights, flags) }
+    };
+    let elsewhere = map(program.at(0))? as u64;
+    assert_ne!(elsewhere, program.at(0));
+    drop(backend);
+    Ok(())
+}
+
+fn copies_see_what_the_host_wrote_before_them() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let pages = Pages::new(&backend, 4096);
+    // A kernel that is given an address inside makes it memory of both ends.
+    let pointer = [pages.2.base];
+    program.copy(program.at(64), pointer.as_ptr() as u64, 8)?;
+    program.follow(program.at(64))?;
+    for round in 1..200u32 {
+        pages.word(100).store(round, Ordering::Relaxed);
+        let mut seen = 0u32;
+        program.copy((&raw mut seen) as u64, pages.2.base + 400, 4)?;
+        assert_eq!(seen, round, "a copy from there");
+        // What is copied there is newer than what the host has written.
+        pages.word(101).store(round, Ordering::Relaxed);
+        let sent = [round + 1000];
+        program.copy(pages.2.base + 404, sent.as_ptr() as u64, 4)?;
+        backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        assert_eq!(pages.word(101).load(Ordering::Relaxed), round + 1000, "a copy to there");
+    }
+    Ok(())
+}
+
+fn copies_read_what_a_host_function_has_written() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let bytes = 100_000u64;
+    let pages = Pages::new(&backend, bytes);
+    for (round, bytes) in (1..40u32).zip([4u64, bytes].into_iter().cycle()) {
+        let word = pages.2.base + bytes - 4;
+        pages.word((bytes as usize - 4) / 4).store(0, Ordering::Relaxed);
+        let write = move |_| {
+            std::thread::sleep(Duration::from_millis(3));
+            // SAFETY: a word of the pages, which live until the stream is done.
+            unsafe { &*(word as *const AtomicU32) }.store(round, Ordering::Release);
+        };
+        backend.host_function(program.ctx, StreamArg::Legacy, Box::new(write))?;
+        program.copy(program.at(0), pages.2.base, bytes)?;
+        let mut seen = 0u32;
+        program.copy((&raw mut seen) as u64, program.at(bytes - 4), 4)?;
+        assert_eq!(seen, round, "{bytes} bytes");
+    }
+    Ok(())
+}
+
+/// A word that the host waits for before it writes the next one, in one batch.
+fn operations_of_a_batch_are_in_order() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let (one, two) = (Pages::new(&backend, 4096), Pages::new(&backend, 4096));
+    // The wait is in the same memory, or in other.
+    for (told, awaited) in [(&one, &one), (&two, &one)] {
+        for round in 1..20u32 {
+            let word = |pages: &Pages<'_>, at: u64| Word {
+                address: pages.2.base + 4 * at,
+                value: round.into(),
+                wide: false,
+            };
+            let operations = [
+                MemoryOperation::Write { word: word(told, 1) },
+                MemoryOperation::Wait { word: word(awaited, 2), until: Until::Equal },
+            ];
+            backend.memory_operations(program.ctx, StreamArg::Legacy, &operations)?;
+            backend.stream_query(program.ctx, StreamArg::Legacy)?;
+            let begun = Instant::now();
+            while told.word(1).load(Ordering::Acquire) != round {
+                assert!(
+                    begun.elapsed() < Duration::from_secs(10),
+                    "the word of round {round} is not written"
+                );
+            }
+            awaited.word(2).store(round, Ordering::Release);
+            backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        }
+        told.word(1).store(0, Ordering::Release);
+        awaited.word(2).store(0, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Whoever has waited for a stream behind another knows that the other is done.
+fn no_query_is_behind_another() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let create = || backend.stream_create(program.ctx, 1, 0).map(StreamArg::Created);
+    let (one, two) = (create()?, create()?);
+    let event = backend.event_create(program.ctx, 2)?;
+    for round in 0..200u32 {
+        let sent = [round];
+        backend.copy(program.ctx, one, program.at(0), sent.as_ptr() as u64, 4)?;
+        backend.event_record(program.ctx, event, one, 0)?;
+        backend.stream_wait_event(program.ctx, two, event, 0)?;
+        backend.stream_synchronize(program.ctx, two)?;
+        assert!(backend.stream_query(program.ctx, one)?, "round {round}");
+    }
     Ok(())
 }
