@@ -11,6 +11,7 @@ use testkit::job::Job;
 use testkit::kit::Kit;
 use testkit::manifest::Guest;
 use testkit::outcome::Exit;
+use testkit::place::After;
 
 const KEYS: &str = "DORMOUSE_KEYS";
 
@@ -24,7 +25,8 @@ struct Server {
 
 impl Server {
     fn begin(stage: &Stage) -> Self {
-        let [server, client] = ["server", "client"].map(|side| stage.place().folder.join(side));
+        let folder = tempfile::Builder::new().tempdir_in(stage.place().folder).unwrap().keep();
+        let [server, client] = ["server", "client"].map(|side| folder.join(side));
         let keys = |of: &PathBuf, words: &[&str]| {
             let output = stage.place().dormouse("keys").args(words).env(KEYS, of).output().unwrap();
             assert!(output.status.success(), "{words:?}: {output:?}");
@@ -122,13 +124,28 @@ fn a_machine_that_is_not_known_and_one_that_is_not_there_are_told_of_before_the_
     failed(&format!("{}/1", server.address)).expect(125, &["cannot be asked for"]);
 }
 
+/// From there to another machine that serves, and from there to a device of its own machine.
 #[test]
-fn a_checkpoint_is_refused_by_name_and_the_program_runs_on() {
-    let stage = Stage::new("remote-refused").unwrap();
-    let server = Server::trusted(&stage);
-    let job = first_line(Job::start(server.command(&stage, "vector_loop", &["600", "40"])).unwrap()).unwrap();
-    stage.refused_checkpoint(&[]).unwrap().expect(6, &["another machine's"]);
-    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+fn an_image_continues_wherever_there_is_a_device() {
+    let stage = Stage::new("moving").unwrap();
+    let servers = [Server::trusted(&stage), Server::trusted(&stage)];
+    let args = ["600", "40"];
+    let whole = finish(stage.command("vector_loop", &args)).unwrap().stdout;
+    let mut job = first_line(Job::start(servers[0].command(&stage, "vector_loop", &args)).unwrap()).unwrap();
+    let mut printed = Vec::new();
+    for server in [Some(&servers[1]), None] {
+        let image = stage.checkpoint(After::Stop).unwrap();
+        printed.extend(job.finish().unwrap().stdout);
+        let mut restart = stage.place().restart_command(&image);
+        if let Some(server) = server {
+            restart.args(["--gpu", &server.address]).env(KEYS, &server.client);
+        }
+        job = first_line(Job::start(restart).unwrap()).unwrap();
+    }
+    let ended = job.finish().unwrap();
+    printed.extend(ended.stdout);
+    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+    assert_eq!(printed, whole);
 }
 
 /// A program hears of it within a second, and the other machine has nothing left of it.

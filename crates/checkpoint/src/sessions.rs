@@ -107,13 +107,6 @@ pub struct Destination {
     pub memory: Option<u64>,
 }
 
-impl Destination {
-    /// Whether the device is another machine's.
-    pub(crate) fn is_remote(&self) -> bool {
-        self.device.starts_with("remote:")
-    }
-}
-
 /// All sessions of a job.
 pub struct Sessions {
     /// The job's tmpfs, as seen by the supervisor.

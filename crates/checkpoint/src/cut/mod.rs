@@ -60,10 +60,6 @@ pub fn take(
     events: &Sender<Event>,
 ) -> Result<Report, Failure> {
     let began = Instant::now();
-    if job.sessions.target().is_remote() {
-        let reason = "its device is another machine's (--gpu), and such jobs cannot be checkpointed yet";
-        return Err(gate::refused(vec![reason.to_owned()]));
-    }
     let refusals = job.job.refusals();
     if !refusals.is_empty() {
         return Err(gate::refused(refusals));
