@@ -165,7 +165,13 @@ impl Backend for RemoteBackend {
         if self.link.is_lost() {
             return Err(LOST);
         }
-        self.link.mirrors.register(range)
+        self.link.mirrors.register(range)?;
+        // Of code that was loaded before.
+        let named = lock(&self.link.managed).iter().find(|(_, at)| range.contains(*at, 1)).copied();
+        match named {
+            Some((_, address)) => self.link.reach(address),
+            None => Ok(()),
+        }
     }
 
     fn unregister_host(&self, range: Range) -> Result<()> {
@@ -245,11 +251,6 @@ impl Backend for RemoteBackend {
         options: &[(u32, u64)],
         managed: &[(&str, u64)],
     ) -> std::result::Result<Compiled<RawModule>, LoadError> {
-        for (_, address) in managed {
-            if self.link.place_of(*address, 1)? == Place::Registered {
-                self.link.reach(*address)?;
-            }
-        }
         if FATBIN.iter().any(|magic| image.starts_with(magic))
             || image.windows(7).any(|part| part == b"vprintf")
         {
@@ -263,6 +264,11 @@ impl Backend for RemoteBackend {
             options: options.to_vec(),
             managed: managed.iter().map(|(name, address)| ((*name).to_owned(), *address)).collect(),
         })?;
+        for (_, address) in managed {
+            // No parameter tells that kernels reach them.
+            self.link.reach(*address)?;
+            lock(&self.link.managed).push((module.0, *address));
+        }
         Ok(Compiled { code: module, info })
     }
 
@@ -280,6 +286,7 @@ impl Backend for RemoteBackend {
 
     fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()> {
         self.link.ask(&ask::ModuleUnload { ctx, module })?;
+        lock(&self.link.managed).retain(|(of, _)| *of != module.0);
         self.link.module_gone(module);
         Ok(())
     }

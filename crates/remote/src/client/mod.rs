@@ -136,6 +136,8 @@ pub(crate) struct Link {
     calls: Mutex<HashMap<u64, Arc<Slot>>>,
     callbacks: Mutex<HashMap<u64, Callback>>,
     functions: RwLock<HashMap<u64, Arc<Function>>>,
+    /// Where variables in managed memory lie, by module.
+    managed: Mutex<Vec<(u64, u64)>>,
     named: Mutex<HashMap<(u64, String), RawFunction>>,
     contexts: RwLock<HashMap<u64, usize>>,
     blocks: Mutex<HashMap<u64, u64>>,
@@ -202,6 +204,7 @@ impl RemoteBackend {
             calls: Mutex::default(),
             callbacks: Mutex::default(),
             functions: RwLock::default(),
+            managed: Mutex::default(),
             named: Mutex::default(),
             contexts: RwLock::default(),
             blocks: Mutex::default(),

@@ -85,6 +85,8 @@ struct Session {
     workers: Workers,
     /// Bytes of calls that have been read.
     read: AtomicU64,
+    /// Of these, what the client has been told of.
+    acked: AtomicU64,
     begun: Instant,
     heard: AtomicU64,
     /// Whether the thread that reads is carrying out a call: then it is not the client that is silent.
@@ -132,6 +134,7 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
         graphs: Mutex::default(),
         workers: Workers::default(),
         read: AtomicU64::new(0),
+        acked: AtomicU64::new(0),
         begun: Instant::now(),
         heard: AtomicU64::new(0),
         busy: AtomicBool::new(false),
@@ -287,8 +290,25 @@ impl Session {
 
     /// Tells the client how much of what it has sent is used.
     fn ack(&self) {
+        let mut out = lock(&self.out);
+        // Read while nobody else says it: it never becomes less.
         let control = self.read.load(Ordering::Acquire);
-        self.say(0, &Word::Ack { control, bulk: self.staging.acked() });
+        self.acked.store(control, Ordering::Release);
+        let word = Word::Ack { control, bulk: self.staging.acked() };
+        let (stream, spare) = &mut *out;
+        spare.clear();
+        frame::append(spare, word.opcode(), 0, 0, &word.body());
+        if stream.write_all(spare).and_then(|()| stream.flush()).is_err() {
+            (self.hang_up)();
+        }
+    }
+
+    /// Counts bytes of calls that have been read, and tells the client where they are many.
+    fn has_read(&self, bytes: usize) {
+        let read = self.read.fetch_add(bytes as u64, Ordering::AcqRel) + bytes as u64;
+        if read.saturating_sub(self.acked.load(Ordering::Acquire)) >= ACK_EVERY {
+            self.ack();
+        }
     }
 
     fn receive_bulk(&self, stream: &mut (dyn Read + Send)) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //! device's queue is full, contents are still to come), a second one goes on reading: what the device may wait for meanwhile (a host
 //! function's end, what the host has written) must not wait behind the call that waits for the device.
 
-use super::{ACK_EVERY, Session};
+use super::Session;
 use crate::frame::{self, CONTROL_WINDOW, HEADER, IN_PLACE, LONG_MAX};
 use crate::lock;
 use crate::messages::{self as ask, Call, Mode, call_limit};
@@ -63,7 +63,6 @@ impl Session {
     }
 
     fn take_turns(self: &Arc<Self>) -> io::Result<()> {
-        let mut acked = 0;
         while !self.is_lost() {
             let item = match self.turn() {
                 None => return Ok(()),
@@ -86,11 +85,6 @@ impl Session {
             };
             self.begin(item);
             lock(&self.turns.0).busy = None;
-            let read = self.read.load(Ordering::Acquire);
-            if read - acked >= ACK_EVERY {
-                acked = read;
-                self.ack();
-            }
         }
         Ok(())
     }
@@ -115,7 +109,7 @@ impl Session {
 
     /// Has a call carried out, here or in a thread of its own.
     fn begin(self: &Arc<Self>, item: Item) {
-        self.read.fetch_add(item.bytes as u64, Ordering::AcqRel);
+        self.has_read(item.bytes);
         let Item { number, call, slow, .. } = item;
         if slow {
             let session = Arc::clone(self);
@@ -155,7 +149,7 @@ impl Session {
                 }
             }
         }
-        self.read.fetch_add(bytes as u64, Ordering::AcqRel);
+        self.has_read(bytes);
         Ok(None)
     }
 

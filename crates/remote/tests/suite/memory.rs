@@ -3,7 +3,8 @@
 use super::common::{Program, over_tcp};
 use backend::{Backend, CopyBox, MemoryOperation, Pitched, Range, StreamArg, Until, Word};
 use libtest_mimic::{Failed, Trial};
-use std::sync::atomic::{AtomicU32, Ordering};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub fn trials() -> Vec<Trial> {
@@ -22,6 +23,7 @@ pub fn trials() -> Vec<Trial> {
             "memory::words_are_written_when_the_stream_is_there",
             words_are_written_when_the_stream_is_there,
         ),
+        Trial::test("memory::a_large_region_changes_as_a_whole", a_large_region_changes_as_a_whole),
         Trial::test("memory::no_query_is_behind_another", no_query_is_behind_another),
         Trial::test("memory::many_threads_copy_at_once", many_threads_copy_at_once),
         Trial::test("memory::reserved_addresses_are_taken_here_too", reserved_addresses_are_taken_here_too),
@@ -38,28 +40,34 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Pages of the host's, registered.
-struct Pages<'a>(&'a dyn Backend, Vec<u64>, Range);
+struct Pages<'a>(&'a dyn Backend, Range);
 
 impl<'a> Pages<'a> {
     fn new(backend: &'a dyn Backend, bytes: u64) -> Self {
-        let words = vec![0u64; (bytes as usize + 8192) / 8];
-        let base = (words.as_ptr() as u64).next_multiple_of(4096);
-        let range = Range { base, bytes: bytes.next_multiple_of(4096) };
+        // Where the far end has nothing: a mirror lies at the same address.
+        static NEXT: AtomicU64 = AtomicU64::new(0x5100_0000_0000);
+        let bytes = bytes.next_multiple_of(4096);
+        let wanted = NEXT.fetch_add(bytes, Ordering::Relaxed);
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a mapping that replaces none.
+        let base = unsafe { mmap_anonymous(wanted as *mut _, bytes as usize, rights, flags) }.unwrap() as u64;
+        let range = Range { base, bytes };
         backend.register_host(range).unwrap();
-        Self(backend, words, range)
+        Self(backend, range)
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
-        assert!((at * 4) < self.2.bytes as usize);
+        assert!((at * 4) < self.1.bytes as usize);
         // SAFETY: a word of the pages, which live as long as `self`.
-        unsafe { &*((self.2.base as usize + at * 4) as *const AtomicU32) }
+        unsafe { &*((self.1.base as usize + at * 4) as *const AtomicU32) }
     }
 }
 
 impl Drop for Pages<'_> {
     fn drop(&mut self) {
-        let _ = self.0.unregister_host(self.2);
-        self.1.clear();
+        let _ = self.0.unregister_host(self.1);
+        // SAFETY: its own mapping, which no work uses any more.
+        let _ = unsafe { munmap(self.1.base as *mut _, self.1.bytes as usize) };
     }
 }
 
@@ -92,10 +100,10 @@ fn registered_memory_is_copied_where_it_lies() -> Result<(), Failed> {
             one.word(at).store(at as u32 + round, Ordering::Relaxed);
         }
         // There, back into other memory, from that there again, and back: in order without any wait between.
-        program.copy(program.at(0), one.2.base, bytes)?;
-        program.copy(two.2.base, program.at(0), bytes)?;
-        program.copy(program.at(4 << 20), two.2.base, bytes)?;
-        program.copy(one.2.base, program.at(4 << 20), bytes)?;
+        program.copy(program.at(0), one.1.base, bytes)?;
+        program.copy(two.1.base, program.at(0), bytes)?;
+        program.copy(program.at(4 << 20), two.1.base, bytes)?;
+        program.copy(one.1.base, program.at(4 << 20), bytes)?;
         backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
         for at in (0..750_000).step_by(1000) {
             assert_eq!(two.word(at).load(Ordering::Relaxed), at as u32 + round);
@@ -135,7 +143,7 @@ fn kernels_follow_addresses_that_were_copied() -> Result<(), Failed> {
     let (_far, backend) = over_tcp();
     let program = Program::new(&backend)?;
     let pages = Pages::new(&backend, 8192);
-    let pointer = [pages.2.base + 4 * 1500];
+    let pointer = [pages.1.base + 4 * 1500];
     program.copy(program.at(64), pointer.as_ptr() as u64, 8)?;
     for round in 1..4 {
         pages.word(1500).store(round * 10, Ordering::Relaxed);
@@ -155,7 +163,7 @@ fn words_are_written_when_the_stream_is_there() -> Result<(), Failed> {
     let pages = Pages::new(&backend, 4096);
     for round in 1..100u32 {
         program.store(round)?;
-        let word = Word { address: pages.2.base + 8, value: round.into(), wide: false };
+        let word = Word { address: pages.1.base + 8, value: round.into(), wide: false };
         let operations = [MemoryOperation::Write { word }];
         backend.memory_operations(program.ctx, StreamArg::Legacy, &operations)?;
         let begun = Instant::now();
@@ -194,9 +202,8 @@ fn reserved_addresses_are_taken_here_too() -> Result<(), Failed> {
     let (_far, backend) = over_tcp();
     let program = Program::new(&backend)?;
     let map = |address: u64| {
-        let (rights, flags) = (rustix::mm::ProtFlags::empty(), rustix::mm::MapFlags::PRIVATE);
         // SAFETY: a mapping that replaces none.
-        unsafe { rustix::mm::mmap_anonymous(address as *mut _, 4096, rights, flags) }
+        unsafe { mmap_anonymous(address as *mut _, 4096, ProtFlags::empty(), MapFlags::PRIVATE) }
     };
     let elsewhere = map(program.at(0))? as u64;
     assert_ne!(elsewhere, program.at(0));
@@ -209,18 +216,18 @@ fn copies_see_what_the_host_wrote_before_them() -> Result<(), Failed> {
     let program = Program::new(&backend)?;
     let pages = Pages::new(&backend, 4096);
     // A kernel that is given an address inside makes it memory of both ends.
-    let pointer = [pages.2.base];
+    let pointer = [pages.1.base];
     program.copy(program.at(64), pointer.as_ptr() as u64, 8)?;
     program.follow(program.at(64))?;
     for round in 1..200u32 {
         pages.word(100).store(round, Ordering::Relaxed);
         let mut seen = 0u32;
-        program.copy((&raw mut seen) as u64, pages.2.base + 400, 4)?;
+        program.copy((&raw mut seen) as u64, pages.1.base + 400, 4)?;
         assert_eq!(seen, round, "a copy from there");
         // What is copied there is newer than what the host has written.
         pages.word(101).store(round, Ordering::Relaxed);
         let sent = [round + 1000];
-        program.copy(pages.2.base + 404, sent.as_ptr() as u64, 4)?;
+        program.copy(pages.1.base + 404, sent.as_ptr() as u64, 4)?;
         backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
         assert_eq!(pages.word(101).load(Ordering::Relaxed), round + 1000, "a copy to there");
     }
@@ -233,7 +240,7 @@ fn copies_read_what_a_host_function_has_written() -> Result<(), Failed> {
     let bytes = 100_000u64;
     let pages = Pages::new(&backend, bytes);
     for (round, bytes) in (1..40u32).zip([4u64, bytes].into_iter().cycle()) {
-        let word = pages.2.base + bytes - 4;
+        let word = pages.1.base + bytes - 4;
         pages.word((bytes as usize - 4) / 4).store(0, Ordering::Relaxed);
         let write = move |_| {
             std::thread::sleep(Duration::from_millis(3));
@@ -241,7 +248,7 @@ fn copies_read_what_a_host_function_has_written() -> Result<(), Failed> {
             unsafe { &*(word as *const AtomicU32) }.store(round, Ordering::Release);
         };
         backend.host_function(program.ctx, StreamArg::Legacy, Box::new(write))?;
-        program.copy(program.at(0), pages.2.base, bytes)?;
+        program.copy(program.at(0), pages.1.base, bytes)?;
         let mut seen = 0u32;
         program.copy((&raw mut seen) as u64, program.at(bytes - 4), 4)?;
         assert_eq!(seen, round, "{bytes} bytes");
@@ -258,7 +265,7 @@ fn operations_of_a_batch_are_in_order() -> Result<(), Failed> {
     for (told, awaited) in [(&one, &one), (&two, &one)] {
         for round in 1..20u32 {
             let word = |pages: &Pages<'_>, at: u64| Word {
-                address: pages.2.base + 4 * at,
+                address: pages.1.base + 4 * at,
                 value: round.into(),
                 wide: false,
             };
@@ -298,6 +305,26 @@ fn no_query_is_behind_another() -> Result<(), Failed> {
         backend.stream_wait_event(program.ctx, two, event, 0)?;
         backend.stream_synchronize(program.ctx, two)?;
         assert!(backend.stream_query(program.ctx, one)?, "round {round}");
+    }
+    Ok(())
+}
+
+/// More than may be on its way to the far end at a time, in one go.
+fn a_large_region_changes_as_a_whole() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let bytes = 20 << 20;
+    let pages = Pages::new(&backend, bytes);
+    for round in 1..4u32 {
+        for at in 0..bytes as usize / 4 {
+            pages.word(at).store(round.wrapping_mul(0x0101_0101), Ordering::Relaxed);
+        }
+        let pointer = [pages.1.base + bytes - 4];
+        program.copy(program.at(64), pointer.as_ptr() as u64, 8)?;
+        program.follow(program.at(64))?;
+        backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        let last = pages.word(bytes as usize / 4 - 1).load(Ordering::Relaxed);
+        assert_eq!(last, round.wrapping_mul(0x0101_0101) + 1);
     }
     Ok(())
 }
