@@ -20,7 +20,9 @@ pub use client::{ConnectError, RemoteBackend};
 pub use far::{Quota, ServeError, serve};
 pub use wires::{Patience, Wires};
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Builder;
 use std::time::Duration;
 use wire::CuError;
 
@@ -35,6 +37,21 @@ fn looks_for() -> Duration {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         if cores < 8 { Duration::ZERO } else { Duration::from_micros(50) }
     })
+}
+
+/// Greets, and hangs up where that takes longer than a peer may be silent.
+fn in_time<T>(patience: Patience, hang_up: &Arc<dyn Fn() + Send + Sync>, greet: impl FnOnce() -> T) -> T {
+    let (done, over) = channel::<()>();
+    let hang_up = Arc::clone(hang_up);
+    // Without a thread for it nobody looks at the time.
+    let _ = Builder::new().name("remote-greeting".into()).spawn(move || {
+        if over.recv_timeout(patience.silence) == Err(RecvTimeoutError::Timeout) {
+            hang_up();
+        }
+    });
+    let greeted = greet();
+    drop(done);
+    greeted
 }
 
 /// A thread that panicked while it held a lock has left nothing half-done that another could trip over.

@@ -425,7 +425,7 @@ impl Backend for RemoteBackend {
     }
 
     fn event_create(&self, ctx: RawContext, flags: u32) -> Result<RawEvent> {
-        self.link.progress.check(ctx)?;
+        self.link.progress.check_alive(ctx)?;
         let event = RawEvent(self.link.name());
         self.link.tell(&ask::EventCreate { ctx, event, flags });
         self.link.progress.event_made(ctx, event);
@@ -439,7 +439,7 @@ impl Backend for RemoteBackend {
     }
 
     fn event_record(&self, ctx: RawContext, event: RawEvent, stream: StreamArg, flags: u32) -> Result<()> {
-        self.link.progress.check(ctx)?;
+        self.link.progress.check_alive(ctx)?;
         let key = key(ctx, stream);
         let place = (key, self.link.give(key, &ask::EventRecord { ctx, event, stream, flags }));
         self.link.progress.recorded(event, Some(place));
@@ -556,7 +556,12 @@ impl Backend for RemoteBackend {
         let callback = Callback::Once(Arc::new(Mutex::new(Some(function))));
         lock(&self.link.callbacks).insert(name, callback);
         self.link.hosting.fetch_add(1, Ordering::AcqRel);
-        self.link.submit(ctx, stream, &ask::HostFunction { ctx, stream, function: name })
+        let submitted = self.link.submit(ctx, stream, &ask::HostFunction { ctx, stream, function: name });
+        if submitted.is_err() {
+            lock(&self.link.callbacks).remove(&name);
+            self.link.hosting.fetch_sub(1, Ordering::AcqRel);
+        }
+        submitted
     }
 
     fn graph_instantiate(&self, ctx: RawContext, plan: &GraphPlan, flags: u64) -> Result<RawGraph> {

@@ -187,6 +187,7 @@ impl Link {
         self.progress.check(ctx)?;
         if from == Place::Registered {
             self.transfers.wait_for(src);
+            self.progress.wait_words(src);
         }
         if src.bytes <= INLINE_MAX as u64 {
             let data = row(src.base, src.bytes);

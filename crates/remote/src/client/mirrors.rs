@@ -144,6 +144,7 @@ impl Link {
         };
         // What is on its way into the region comes first: the mirror begins with it.
         self.transfers.wait_for(range);
+        self.progress.wait_words(range);
         self.ask(&MirrorMake { range })?;
         let bytes = usize::try_from(range.bytes).map_err(|_| CuError::OUT_OF_MEMORY)?;
         let known = Mutex::new(Area::new(bytes).map_err(|_| CuError::OUT_OF_MEMORY)?);

@@ -20,7 +20,7 @@ use crate::messages::{Echo, Hello, Mark, Message, Ping, Watch};
 use crate::ranges::Ranges;
 use crate::wires::LANES_MAX;
 use crate::workers::Workers;
-use crate::{LOST, Wires, lock, looks_for};
+use crate::{LOST, Wires, in_time, lock, looks_for};
 use ::backend::{
     GraphFunction, HostFunction, LoadError, RawContext, RawEvent, RawFunction, RawModule, Result, StreamArg,
 };
@@ -182,7 +182,7 @@ impl RemoteBackend {
         if bulk_in.len() > LANES_MAX || bulk_out.len() > LANES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many bulk streams").into());
         }
-        let hello = greet(&mut *control_out, &mut *control_in)?;
+        let hello = in_time(patience, &hang_up, || greet(&mut *control_out, &mut *control_in))?;
         let weak: Arc<Mutex<std::sync::Weak<Link>>> = Arc::default();
         let broken = Arc::clone(&weak);
         let broke = move |why: &str| {
@@ -295,7 +295,9 @@ impl Link {
 
     /// Ends the session: everybody who waits is told.
     fn lose(&self, why: &str) {
-        // First of all, so that no query answers otherwise once a call has said that the connection is lost.
+        // Whoever reads or writes goes on, whatever it holds.
+        (self.hang_up)();
+        // So that no query answers otherwise once a call has said that the connection is lost.
         self.progress.lose();
         if !self.lost.swap(true, Ordering::AcqRel) {
             tracing::warn!("the connection to the device machine is lost: {why}");
@@ -336,9 +338,9 @@ impl Link {
         }
     }
 
-    /// The same, never as a part of `place`.
+    /// The same, never as a part of `place`, and never behind what the far end has yet to read.
     fn tell_always<M: Message>(&self, message: &M) {
-        self.out.push(0, 0, message);
+        self.out.push_always(message);
     }
 
     /// A call and its answer.

@@ -63,6 +63,11 @@ impl Outgoing {
         append(&mut buffer, wake.then_some(&self.more), flags, call, message);
     }
 
+    /// Appends a message however far the far end is behind: it may be what that waits for.
+    pub(super) fn push_always<M: Message>(&self, message: &M) {
+        append(&mut lock(&self.buffer), Some(&self.more), 0, 0, message);
+    }
+
     /// Appends a message without an answer that may as well not be sent.
     pub(super) fn push_if_room<M: Message>(&self, message: &M) {
         let mut buffer = lock(&self.buffer);

@@ -1,7 +1,7 @@
 //! How far streams and events have come, as far as the far end has told, and the errors that contexts are in.
 
 use crate::{LOST, lock, looks_for};
-use backend::{MemoryOperation, RawContext, RawEvent, RawStream, Result, StreamArg};
+use backend::{MemoryOperation, Range, RawContext, RawEvent, RawStream, Result, StreamArg};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -83,6 +83,16 @@ impl State {
         }
     }
 
+    /// What a question answers before anything else, and what the server does for itself: what a call before it has met is left for the
+    /// program's next one that submits or waits.
+    fn check_alive(&self, ctx: u64) -> Result<()> {
+        if self.lost {
+            return Err(LOST);
+        }
+        let context = self.contexts.get(&ctx).ok_or(CuError::INVALID_CONTEXT)?;
+        context.failed.map_or(Ok(()), Err)
+    }
+
     fn met(&mut self, ctx: u64, error: CuError) {
         if let Some(context) = self.contexts.get_mut(&ctx) {
             let place = if error.is_sticky() { &mut context.failed } else { &mut context.deferred };
@@ -117,6 +127,24 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn check(&self, ctx: RawContext) -> Result<()> {
         lock(&self.state).check(ctx.0)
+    }
+
+    /// The same without what calls before have met.
+    pub(super) fn check_alive(&self, ctx: RawContext) -> Result<()> {
+        lock(&self.state).check_alive(ctx.0)
+    }
+
+    /// Waits until no word of a range is still to be written when a stream comes there.
+    pub(super) fn wait_words(&self, range: Range) {
+        let is_there = |ticket: &Ticket| match ticket {
+            Ticket::Words(_, operations) => {
+                let mut words = operations.iter().filter_map(MemoryOperation::word);
+                words.any(|word| word.address < range.end() && range.base < word.address + word.bytes())
+            }
+            _ => false,
+        };
+        // Where the connection is lost there is nothing to wait for.
+        let _ = self.wait(|state| (!state.tickets.values().any(is_there)).then_some(Ok(())));
     }
 
     pub(super) fn context_made(&self, ctx: RawContext) {
@@ -178,7 +206,7 @@ impl Progress {
 
     pub(super) fn ask_stream(&self, key: Key) -> Result<Asked> {
         let mut state = lock(&self.state);
-        state.check(key.0)?;
+        state.check_alive(key.0)?;
         let Some(stream) = state.streams.get_mut(&key) else { return Ok(Asked::Complete) };
         let upto = stream.submitted;
         if stream.done >= upto {
@@ -193,22 +221,24 @@ impl Progress {
 
     pub(super) fn ask_event(&self, event: RawEvent) -> Result<Asked> {
         let mut state = lock(&self.state);
-        let State { events, streams, contexts, .. } = &mut *state;
+        let State { events, streams, .. } = &mut *state;
         let known = events.get_mut(&event.0).ok_or(CuError::INVALID_HANDLE)?;
         let (ctx, record) = (known.ctx, known.record);
         let passed =
             known.place.is_some_and(|(key, at)| streams.get(&key).is_some_and(|stream| stream.done >= at));
         known.done |= passed;
-        let (done, asked) = (known.done, std::mem::replace(&mut known.asked, true));
-        if let Some(error) = contexts.get(&ctx).and_then(|context| context.failed) {
-            return Err(error);
-        }
-        // Also where it is complete: a call before it may have failed.
-        state.check(ctx)?;
+        let (done, asked) = (known.done, known.asked);
+        state.check_alive(ctx)?;
         if done {
             return Ok(Asked::Complete);
         }
-        Ok(if asked { Asked::Waiting } else { Asked::Ask(state.ticket(Ticket::Event(event.0, record))) })
+        if asked {
+            return Ok(Asked::Waiting);
+        }
+        if let Some(known) = state.events.get_mut(&event.0) {
+            known.asked = true;
+        }
+        Ok(Asked::Ask(state.ticket(Ticket::Event(event.0, record))))
     }
 
     /// What a stream has been given so far.

@@ -325,6 +325,7 @@ impl Session {
                 let unload = || {
                     let raw = ctx_of(ctx)?;
                     let module_raw = self.unmake(&objects.modules, module.0)?;
+                    lock(&objects.managed).retain(|(of, _)| *of != module.0);
                     self.account.give_back(Kind::Objects, objects.module_gone(module));
                     backend.module_unload(raw, module_raw)
                 };
@@ -373,7 +374,9 @@ impl Session {
             Call::Global(ask::Global { ctx, module, name }) => {
                 let find = || backend.global(ctx_of(ctx)?, objects.modules.get(module.0)?, &name);
                 let found = find();
+                let is_managed = lock(&objects.managed).contains(&(module.0, name.clone()));
                 if let Ok(range) = found
+                    && !is_managed
                     && objects.owns(range.base, range.bytes).is_err()
                 {
                     objects.space_mut().others.insert(range, (module.0, ctx.0));
@@ -584,6 +587,7 @@ impl Session {
         let ask::ModuleLoad { ctx, module, image, options, managed } = load;
         let managed: Vec<(&str, u64)> =
             managed.iter().map(|(name, address)| (name.as_str(), *address)).collect();
+        lock(&self.objects.managed).extend(managed.iter().map(|(name, _)| (module.0, (*name).to_owned())));
         let mut info = Ok(String::new());
         let made = self.objects.ctx(*ctx).and_then(|raw| {
             // Where variables lie there need be memory only when a kernel runs, and kernels reach what they like.

@@ -20,7 +20,7 @@ use crate::lanes::Lanes;
 use crate::messages::{Call, Hello, Word};
 use crate::wires::LANES_MAX;
 use crate::workers::Workers;
-use crate::{Wires, lock};
+use crate::{Wires, in_time, lock};
 use backend::{Backend, Range};
 use completions::Completions;
 use mirrors::Mirrors;
@@ -108,7 +108,7 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
     if bulk_in.len() > LANES_MAX || bulk_out.len() > LANES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many bulk streams").into());
     }
-    greet(&mut *control_out, &mut *control_in, &*backend)?;
+    in_time(patience, &hang_up, || greet(&mut *control_out, &mut *control_in, &*backend))?;
     let broken = Arc::new(AtomicBool::new(false));
     let (told, end) = (Arc::clone(&broken), Arc::clone(&hang_up));
     let lanes = Lanes::new(bulk_out, move |_: &str| {

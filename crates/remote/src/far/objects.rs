@@ -5,8 +5,8 @@ use backend::{
     Range, RawArray, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule,
     RawPhysical, RawStream, RawTemplate, Result, StreamArg,
 };
-use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use wire::CuError;
 
 /// Objects of one kind, with the name of the context that each belongs to (0 for none).
@@ -93,6 +93,8 @@ pub(super) struct Space {
 pub(super) struct Objects {
     pub(super) contexts: Names<RawContext>,
     pub(super) modules: Names<RawModule>,
+    /// Variables in managed memory, by their modules: they lie where the client says, which makes nothing its own.
+    pub(super) managed: Mutex<HashSet<(u64, String)>>,
     pub(super) functions: Names<FunctionOf>,
     pub(super) streams: Names<RawStream>,
     pub(super) events: Names<RawEvent>,

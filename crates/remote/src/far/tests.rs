@@ -144,6 +144,16 @@ fn no_address_of_this_process_is_touched() {
     let taken = Range { base: address & !4095, bytes: 4096 };
     assert_eq!(raw.ask(&ask::MirrorMake { range: taken }), Err(CuError::OUT_OF_MEMORY));
     assert_eq!(raw.ask(&ask::UnmapPhysical { range: taken }), Err(invalid));
+    // A variable of managed memory lies where the client says, and makes nothing its own.
+    let ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .global .attribute(.managed) .align 8 .b8 x[4096];\n";
+    let module = backend::RawModule(30);
+    let managed = vec![("x".to_owned(), address)];
+    let image = Bytes(ptx.as_bytes().to_vec());
+    raw.ask(&ask::ModuleLoad { ctx: CTX, module, image, options: Vec::new(), managed }).unwrap();
+    let found = raw.ask(&ask::Global { ctx: CTX, module, name: "x".into() });
+    assert!(found.is_ok_and(|range| range.base == address));
+    assert_eq!(raw.failure(&copy(address, base)), invalid);
+    assert_eq!(raw.failure(&copy(base, address)), invalid);
     assert_eq!(secret, [7; 1024]);
     // None of that is an execution error.
     raw.ask(&ask::ContextSynchronize { ctx: CTX }).unwrap();

@@ -159,13 +159,18 @@ impl Session {
             let copied = all.and_then(|at| {
                 let right = if right { Ok(()) } else { Err(CuError::INVALID_VALUE) };
                 right?;
+                // It may have been given back since the piece before.
+                self.objects.owns(dst + offset, piece)?;
                 self.backend.copy(at.ctx, at.stream, dst + offset, buffer.address(), piece).map(|()| at)
             });
-            match copied {
-                Ok(at) => self.when(at, vec![Effect::Release(buffer)])?,
-                Err(_) => self.now(RawContext(0), Ok(()), vec![Effect::Release(buffer)]),
-            }
-            all = copied;
+            // Whatever happens, all pieces are taken.
+            all = match copied {
+                Ok(at) => self.when(at, vec![Effect::Release(buffer)]).map(|()| at),
+                Err(error) => {
+                    self.now(RawContext(0), Ok(()), vec![Effect::Release(buffer)]);
+                    Err(error)
+                }
+            };
             offset += piece;
         }
         all.map(drop)
