@@ -140,7 +140,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_close,
     libc::SYS_poll,
     libc::SYS_ppoll,
-    libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_lseek,
     libc::SYS_setsockopt,
@@ -226,6 +225,19 @@ fn restrict_system_calls() -> Result<(), ConfineError> {
     let mut allowed: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     allowed.extend(conditions.map(|(call, rule)| (call, vec![rule])));
+    // Not those by which others are sent signals.
+    let plain = [
+        libc::F_GETFD,
+        libc::F_SETFD,
+        libc::F_GETFL,
+        libc::F_SETFL,
+        libc::F_DUPFD_CLOEXEC,
+        libc::F_ADD_SEALS,
+        libc::F_GET_SEALS,
+    ];
+    let plain = plain.map(|command| is(1, SeccompCmpOp::Eq, u64::from(command.cast_unsigned())));
+    let plain: Result<Vec<SeccompRule>, _> = plain.into_iter().collect();
+    allowed.insert(libc::SYS_fcntl, plain.map_err(|error| about(&error))?);
     // Its arguments lie in memory, where a filter cannot look: the C library then uses `clone`.
     let unknown: BTreeMap<i64, Vec<SeccompRule>> = [(libc::SYS_clone3, Vec::new())].into();
     allowed.insert(libc::SYS_clone3, Vec::new());

@@ -30,11 +30,13 @@ pub struct Wires {
 pub struct Patience {
     /// A peer of which nothing has been heard for this long is lost. It says something four times as often.
     pub silence: Duration,
+    /// At the far end: a client that has asked for nothing for this long, and of whose work nothing is under way, is left.
+    pub idle: Option<Duration>,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { silence: Duration::from_secs(10) }
+        Self { silence: Duration::from_secs(10), idle: None }
     }
 }
 

@@ -14,8 +14,10 @@ pub fn run(flags: &FarEnd) -> ExitCode {
         user: Some(flags.user),
         // What a driver's library calls is not known well enough to be listed (docs/security.md).
         system_calls: flags.device == Device::Soft,
-        idle: flags.idle_ms.map(Duration::from_millis),
+        // Its client and it say something all the time.
+        idle: None,
     };
+    let idle = flags.idle_ms.map(Duration::from_millis);
     let ended = link::far_end::control().map_err(FarEndError::from).and_then(|control| {
         link::far_end(control, &options, |facts| {
             // The smaller of what the server gives anybody and what this client may have.
@@ -23,7 +25,7 @@ pub fn run(flags: &FarEnd) -> ExitCode {
             let backend = server::local(flags.device, memory)?;
             let count = backend.devices().len();
             if usize::try_from(facts.device).is_ok_and(|device| device < count) {
-                Ok(move |wires| remote::serve(wires, backend, memory))
+                Ok(move |wires| remote::serve(wires, backend, (memory, idle)))
             } else {
                 Err(format!(
                     "it has no device number {} (they count from 0, and there are {count})",

@@ -5,6 +5,7 @@ use checkpoint::{Chain, Failure, Kind};
 use link::{Address, DialError, DialOptions, Keys, Trust, dial};
 use remote::{Patience, Quota, RemoteBackend};
 use std::sync::Arc;
+use std::time::Duration;
 use wire::{Gpu, Machine, Quantity};
 
 /// A session with a machine that serves, as a device.
@@ -50,9 +51,11 @@ pub fn machine(address: &Address) -> Result<Machine, Failure> {
 }
 
 /// Serves one client until it is gone.
-pub fn serve(wires: link::Wires, backend: Arc<dyn Backend>, memory: Option<u64>) {
+pub fn serve(wires: link::Wires, backend: Arc<dyn Backend>, (memory, idle): (Option<u64>, Option<Duration>)) {
     let quota = Quota { memory, ..Quota::default() };
-    if let Err(error) = remote::serve(streams(wires), backend, quota) {
+    let patience = Patience { idle, ..Patience::default() };
+    let wires = remote::Wires { patience, ..streams(wires) };
+    if let Err(error) = remote::serve(wires, backend, quota) {
         tracing::info!("a session ended: {}", Chain(&error));
     }
 }

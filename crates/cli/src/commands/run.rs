@@ -52,7 +52,9 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     let mut spec = host::JobSpec::inherit(flags.program).map_err(io)?;
     // They would be in its images, where they open the store to whoever has one of them, or say where its key lies.
     let is_ours = |name: &[u8]| {
-        name == KEY_VARIABLE.as_bytes() || name.starts_with(store::media::S3::OWN_VARIABLES.as_bytes())
+        name == KEY_VARIABLE.as_bytes()
+            || name == link::keys::FOLDER_VARIABLE.as_bytes()
+            || name.starts_with(store::media::S3::OWN_VARIABLES.as_bytes())
     };
     spec.env.retain(|(name, _)| !is_ours(name.as_bytes()));
     supervisor::run(settings, spec, &shim().map_err(own)?, signals).map_err(|failure| {

@@ -21,7 +21,7 @@ pub struct Serve {
     /// Most memory of each device that one session may take; a client's own limit is kept, too [default: all there is]
     #[arg(long, value_name = "SIZE", value_parser = device_size)]
     pub device_memory: Option<u64>,
-    /// End a session that has been silent for so long [default: never; one whose client is gone ends at once]
+    /// End a session that has asked for nothing for so long, while its device had nothing to do [default: never; one whose client is gone ends at once]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub idle: Option<Duration>,
     /// Most sessions at a time: each process of a program that uses CUDA is one

@@ -88,9 +88,10 @@ fn clients_are_let_in_until_something_is_over() {
     for bad in ["", "a b", "-x", "é", &"x".repeat(65)] {
         assert!(matches!(keys.authorize(bad, second, quota, None), Err(KeysError::BadName(_))), "{bad}");
     }
-    // With a successor, both for a while.
-    keys.authorize("desk", second, quota, Some(GRACE)).unwrap();
-    assert!(admitted(first).is_ok() && admitted(second).is_ok());
+    // With a successor, both for a while; what is not said of it stays.
+    keys.authorize("desk", second, Quota::default(), Some(GRACE)).unwrap();
+    assert!(admitted(first).is_ok());
+    assert_eq!(admitted(second).unwrap().quota, quota);
     keys.authorize("desk", second, quota, Some(Duration::ZERO)).unwrap();
     assert_eq!((admitted(first).unwrap_err(), admitted(second).is_ok()), (Denied::Expired, true));
     // By its own date.

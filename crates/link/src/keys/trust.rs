@@ -173,7 +173,15 @@ impl Clients {
             None if others => {}
             grace => succeed(&mut client.keys, key, grace.unwrap_or_default()),
         }
-        client.quota = quota;
+        client.quota = match replace {
+            None => quota,
+            // What is not said of a successor stays.
+            Some(_) => Quota {
+                memory: quota.memory.or(client.quota.memory),
+                sessions: quota.sessions.or(client.quota.sessions),
+                expires: quota.expires.or(client.quota.expires),
+            },
+        };
         Ok(())
     }
 

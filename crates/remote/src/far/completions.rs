@@ -110,6 +110,11 @@ impl Completions {
         }
     }
 
+    /// Whether nothing is waited for.
+    pub(super) fn are_all_told(&self) -> bool {
+        self.pending.load(Ordering::Acquire) == 0
+    }
+
     pub(super) fn wake(&self) {
         drop(lock(&self.incoming));
         self.more.notify_one();

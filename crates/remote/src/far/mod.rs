@@ -18,7 +18,7 @@ pub use quota::Quota;
 use crate::frame::{self, MAGIC, PieceHeader, VERSION};
 use crate::lanes::Lanes;
 use crate::messages::{Call, Hello, Word};
-use crate::wires::LANES_MAX;
+use crate::wires::{LANES_MAX, Patience};
 use crate::workers::Workers;
 use crate::{Wires, in_time, lock};
 use backend::{Backend, Range};
@@ -89,6 +89,8 @@ struct Session {
     acked: AtomicU64,
     begun: Instant,
     heard: AtomicU64,
+    /// When the last call came.
+    called: AtomicU64,
     /// Whether the thread that reads is carrying out a call: then it is not the client that is silent.
     busy: AtomicBool,
     /// Whether more calls have come than are carried out.
@@ -137,13 +139,14 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
         acked: AtomicU64::new(0),
         begun: Instant::now(),
         heard: AtomicU64::new(0),
+        called: AtomicU64::new(0),
         busy: AtomicBool::new(false),
         more_calls: AtomicBool::new(false),
         turns: reading::Turns::default(),
         lost: AtomicBool::new(false),
         hang_up,
     });
-    let ended = session.run(control_in, bulk_in, patience.silence);
+    let ended = session.run(control_in, bulk_in, patience);
     session.lose();
     session.leave()?;
     match ended {
@@ -192,7 +195,7 @@ impl Session {
         self: &Arc<Self>,
         control_in: Box<dyn Read + Send>,
         bulk_in: Vec<Box<dyn Read + Send>>,
-        silence: Duration,
+        patience: Patience,
     ) -> io::Result<()> {
         let spawn = |name: &str, run: Task| {
             let session = Arc::clone(self);
@@ -214,7 +217,7 @@ impl Session {
             spawn("remote-bulk-in", Box::new(move |session| session.receive_bulk(&mut *stream)))?;
         }
         spawn("remote-read-on", Box::new(|session| session.read_on()))?;
-        spawn("remote-alive", Box::new(move |session| session.stay_alive(silence)))?;
+        spawn("remote-alive", Box::new(move |session| session.stay_alive(patience)))?;
         self.read_calls(control_in)
     }
 
@@ -238,14 +241,31 @@ impl Session {
         self.heard.store(self.begun.elapsed().as_millis() as u64, Ordering::Release);
     }
 
+    /// A call is carried out.
+    fn called(&self) {
+        self.called.store(self.begun.elapsed().as_millis() as u64, Ordering::Release);
+    }
+
+    /// Whether the client has asked for nothing for so long, and nothing is under way.
+    fn is_idle(&self, most: Duration) -> bool {
+        let called = Duration::from_millis(self.called.load(Ordering::Acquire));
+        self.begun.elapsed().saturating_sub(called) > most
+            && self.completions.are_all_told()
+            && !self.busy.load(Ordering::Acquire)
+    }
+
     /// Says something now and then, and listens whether anything is heard.
-    fn stay_alive(&self, silence: Duration) -> io::Result<()> {
+    fn stay_alive(&self, Patience { silence, idle }: Patience) -> io::Result<()> {
         let step = (silence / 4).min(Duration::from_millis(250));
         let mut said = Instant::now();
         while !self.is_lost() {
             std::thread::sleep(step);
             let heard = Duration::from_millis(self.heard.load(Ordering::Acquire));
             if self.begun.elapsed().saturating_sub(heard) > silence && !self.busy.load(Ordering::Acquire) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            if idle.is_some_and(|most| self.is_idle(most)) {
+                tracing::info!("a client has asked for nothing for {idle:?}: its session ends");
                 return Err(io::ErrorKind::TimedOut.into());
             }
             // Whoever holds it is saying something.

@@ -111,6 +111,9 @@ impl Session {
     fn begin(self: &Arc<Self>, item: Item) {
         self.has_read(item.bytes);
         let Item { number, call, slow, .. } = item;
+        if !matches!(call, Call::Ping(_)) {
+            self.called();
+        }
         if slow {
             let session = Arc::clone(self);
             self.workers.run(move || session.carry_out(number, call));

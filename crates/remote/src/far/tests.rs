@@ -6,7 +6,7 @@
 use super::{Quota, serve};
 use crate::frame::{self, HEADER, MAGIC, PieceHeader, VERSION};
 use crate::messages::{self as ask, Call, Hello, Message, Mode, Word};
-use crate::{Wires, lock};
+use crate::{Patience, Wires, lock};
 use backend::{
     BLOCK_GRANULARITY, Fill, MemoryOperation, Range, RawArray, RawBlock, RawContext, RawPhysical, StreamArg,
 };
@@ -33,16 +33,24 @@ struct Raw {
 
 impl Raw {
     fn new() -> Self {
+        Self::with(Patience::default())
+    }
+
+    fn with(patience: Patience) -> Self {
         let (control, far_control) = UnixStream::pair().unwrap();
         let (bulk, far_bulk) = UnixStream::pair().unwrap();
-        let wires = Wires::of_unix(vec![far_control, far_bulk]).unwrap();
+        let wires = Wires { patience, ..Wires::of_unix(vec![far_control, far_bulk]).unwrap() };
         let far = std::thread::spawn(|| serve(wires, Arc::new(SoftBackend::default()), QUOTA));
         control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Self { control, bulk, far: Some(far), next: 1 }
     }
 
     fn greeted() -> Self {
-        let mut raw = Self::new();
+        Self::new().greet()
+    }
+
+    fn greet(self) -> Self {
+        let mut raw = self;
         raw.control.write_all(&MAGIC).unwrap();
         raw.control.write_all(&VERSION.to_le_bytes()).unwrap();
         let mut greeting = [0; 12];
@@ -158,6 +166,28 @@ fn no_address_of_this_process_is_touched() {
     // None of that is an execution error.
     raw.ask(&ask::ContextSynchronize { ctx: CTX }).unwrap();
     raw.end().unwrap();
+}
+
+/// However often it says that it is there.
+#[test]
+fn a_client_that_asks_for_nothing_is_left() {
+    let (silence, idle) = (Duration::from_secs(4), Some(Duration::from_millis(600)));
+    let mut raw = Raw::with(Patience { silence, idle }).greet();
+    let begun = std::time::Instant::now();
+    let create = ask::ContextCreate { ctx: CTX, device: 0, flags: 0, primary: false };
+    raw.ask(&create).unwrap();
+    while begun.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(100));
+        raw.ask(&ask::MemoryInfo { ctx: CTX }).unwrap();
+    }
+    let asked = std::time::Instant::now();
+    let mut bytes = Vec::new();
+    frame::append(&mut bytes, ask::Ping::OPCODE, 0, 0, &ask::Ping {});
+    while raw.control.write_all(&bytes).is_ok() {
+        assert!(asked.elapsed() < Duration::from_secs(10), "it is still served");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(asked.elapsed() >= Duration::from_millis(500));
 }
 
 #[test]
