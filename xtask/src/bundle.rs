@@ -25,7 +25,7 @@ use crate::workspace::Workspace;
 /// The oldest C library that the bundle's own programs run with.
 pub const GLIBC: &str = "2.28";
 /// It must fit into what people copy to borrowed machines.
-const SIZE_LIMIT: u64 = 96 << 20;
+const SIZE_LIMIT: u64 = 128 << 20;
 
 const GPU_CHECK: &str = "#!/bin/sh
 # Runs every check of this bundle on this machine's GPU and prints a table last; --soak for the long runs.
