@@ -19,14 +19,8 @@ pub fn open(address: &Address) -> Result<RemoteBackend, Failure> {
         return Err(Failure::new(Kind::Usage, message));
     }
     let keys = Keys::default();
-    let (wires, welcome) =
+    let (wires, _) =
         dial(address, Trust::Keys(&keys), &DialOptions::default()).map_err(|error| failure(&error))?;
-    if let Some(key) = welcome.new_key {
-        tracing::warn!(
-            "{machine} has a new key: type  dormouse keys trust --replace {machine} {key}",
-            machine = address.machine()
-        );
-    }
     let machine = address.machine();
     let lost = move |why: &str| tracing::error!("the session with {machine} is lost: {why}");
     RemoteBackend::connect(streams(wires), lost)

@@ -14,10 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use wire::{Bytes, CuError};
 
-/// A connection to a far end that says `greeting`, the device facts, and then `more`.
-fn connected(version: u32, more: Vec<u8>, bulk: Vec<u8>) -> Result<RemoteBackend, super::ConnectError> {
-    let (control, mut far_control) = UnixStream::pair().unwrap();
-    let (bulk_near, mut far_bulk) = UnixStream::pair().unwrap();
+/// What a far end of this version, without devices, begins with.
+fn greeting(version: u32) -> Vec<u8> {
     let mut bytes = [MAGIC.as_slice(), &version.to_le_bytes()].concat();
     let hello = Hello {
         kind: "soft".into(),
@@ -27,6 +25,14 @@ fn connected(version: u32, more: Vec<u8>, bulk: Vec<u8>) -> Result<RemoteBackend
         devices: Vec::new(),
     };
     frame::append(&mut bytes, 0, 0, 0, &hello);
+    bytes
+}
+
+/// A connection to a far end that says its greeting, the device facts, and then `more`.
+fn connected(version: u32, more: Vec<u8>, bulk: Vec<u8>) -> Result<RemoteBackend, super::ConnectError> {
+    let (control, mut far_control) = UnixStream::pair().unwrap();
+    let (bulk_near, mut far_bulk) = UnixStream::pair().unwrap();
+    let bytes = greeting(version);
     far_control.write_all(&bytes).unwrap();
     let mut listening = far_control.try_clone().unwrap();
     std::thread::spawn(move || std::io::copy(&mut listening, &mut std::io::sink()));
@@ -92,15 +98,7 @@ fn an_answer_that_was_not_asked_for_ends_the_session() {
 fn a_silent_far_end_is_lost() {
     let (control, mut far_control) = UnixStream::pair().unwrap();
     let (bulk, _far_bulk) = UnixStream::pair().unwrap();
-    let mut bytes = [MAGIC.as_slice(), &VERSION.to_le_bytes()].concat();
-    let hello = Hello {
-        kind: "soft".into(),
-        on_cores: true,
-        describe: "nothing".into(),
-        driver_version: 13000,
-        devices: Vec::new(),
-    };
-    frame::append(&mut bytes, 0, 0, 0, &hello);
+    let bytes = greeting(VERSION);
     far_control.write_all(&bytes).unwrap();
     let mut wires = Wires::of_unix(vec![control, bulk]).unwrap();
     wires.patience.silence = Duration::from_millis(400);
