@@ -36,7 +36,7 @@ fn follow(stage: &Stage, command: &str) -> Finished {
 fn the_command_that_continues_a_stopped_job_continues_its_newest_image() {
     let stage = Stage::new("told").unwrap();
     let elsewhere = stage.place().folder.join("else where");
-    let job = stage.started("vector_loop", &["300", "40"]).unwrap();
+    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let mut stop = stage.place().checkpoint_command(After::Stop);
     let stopped = stop.arg("--store").arg(&elsewhere).output().unwrap();
@@ -50,14 +50,14 @@ fn the_command_that_continues_a_stopped_job_continues_its_newest_image() {
     assert_ne!(newest, older);
     let after = follow(&stage, &command);
     assert_eq!(after.exit, Exit::Code(0), "{}", after.stderr);
-    let whole = stage.started("vector_loop", &["300", "40"]).unwrap().finish().unwrap();
+    let whole = stage.started("vector_loop", &["1000", "40"]).unwrap().finish().unwrap();
     assert!([before.stdout, after.stdout].concat() == whole.stdout, "something was done twice, or lost");
 }
 
 #[test]
 fn a_store_that_was_named_is_named() {
     let stage = Stage::new("named").unwrap();
-    let job = stage.started("vector_loop", &["300", "40"]).unwrap();
+    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     let command = told(&job.finish().unwrap());
     let store = stage.place().store();
@@ -80,7 +80,7 @@ fn truncate(file: &Path, length: u64) {
 #[test]
 fn a_damaged_newest_image_is_not_passed_over() {
     let stage = Stage::new("passed-over").unwrap();
-    let job = stage.started("vector_loop", &["300", "40"]).unwrap();
+    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let newest = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();

@@ -70,7 +70,7 @@ fn awkward_processes_have_theirs_after_a_restart() {
     let sorts = [("stopped", true), ("vforked", true), ("huge", false)];
     for (sort, forks) in sorts.iter().take(if huge_pages.is_some() { 3 } else { 2 }) {
         let stage = Stage::new(sort).unwrap();
-        let job = stage.started("odd_processes", &[sort, "3"]).unwrap();
+        let job = stage.started("odd_processes", &[sort, "8"]).unwrap();
         let said = take(stage.place().checkpoint_command(After::LeaveRunning));
         assert_eq!(said["private_forked"].as_u64().unwrap() > 8 << 20, *forks, "{sort}: {said}");
         assert_eq!(job.finish().unwrap().exit, Exit::Code(0), "{sort}");

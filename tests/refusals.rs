@@ -14,7 +14,7 @@ use testkit::place::{After, Checkpoint, Device, Place};
 /// A guest that was checkpointed and stopped: what is left is its image.
 fn asleep(name: &str) -> (Stage, String) {
     let stage = Stage::new(name).unwrap();
-    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    let job = stage.started("vector_loop", &["400", "40"]).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
     (stage, image)
@@ -38,7 +38,7 @@ fn run_on_after_failed_checkpoint(stage: &Stage, job: Job) {
 #[test]
 fn no_criu() {
     let stage = Stage::new("no-criu").unwrap();
-    let mut command = stage.command("vector_loop", &["200", "40"]);
+    let mut command = stage.command("vector_loop", &["400", "40"]);
     command.env("DORMOUSE_CRIU", "/nowhere/criu");
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(9, &["CRIU", "/nowhere/criu"]);
@@ -61,7 +61,7 @@ fn old_criu(stage: &Stage) -> PathBuf {
 fn a_criu_that_does_not_work_on_this_kernel() {
     let stage = Stage::new("old-criu").unwrap();
     let old = old_criu(&stage);
-    let mut command = stage.command("vector_loop", &["200", "40"]);
+    let mut command = stage.command("vector_loop", &["400", "40"]);
     command.env("DORMOUSE_CRIU", &old);
     let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(9, &["CRIU", old.to_str().unwrap()]);
@@ -149,7 +149,7 @@ fn a_flipped_bit_in_the_data() {
 #[test]
 fn a_flipped_bit_in_the_data_of_an_earlier_image() {
     let stage = Stage::new("mended").unwrap();
-    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
     stage.checkpoint(After::LeaveRunning).unwrap();
     change(&pack(&stage), |bytes| bytes[4096] ^= 4);
     let image = stage.checkpoint(After::Stop).unwrap();
@@ -197,7 +197,7 @@ fn asleep_from_a_copy(name: &str) -> (Stage, String, PathBuf) {
     let stage = Stage::new(name).unwrap();
     let program = stage.place().cwd().join("program");
     std::fs::copy(stage.guest("vector_loop"), &program).unwrap();
-    let args = ["200", "40"].map(str::to_owned);
+    let args = ["400", "40"].map(str::to_owned);
     let job = dormouse_tests::first_line(stage.place().run(&program, &args).unwrap()).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     job.finish().unwrap();
@@ -223,7 +223,7 @@ fn a_missing_program() {
 fn a_full_store() {
     let stage = Stage::new("full").unwrap();
     let _store = Mount::tmpfs(stage.place().store(), "size=1m").unwrap();
-    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    let job = stage.started("vector_loop", &["400", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
     run_on_after_failed_checkpoint(&stage, job);
 }
@@ -232,7 +232,7 @@ fn a_full_store() {
 fn a_read_only_store() {
     let stage = Stage::new("read-only").unwrap();
     let _store = Mount::tmpfs(stage.place().store(), "ro").unwrap();
-    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    let job = stage.started("vector_loop", &["400", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &[stage.place().store().to_str().unwrap()]);
     run_on_after_failed_checkpoint(&stage, job);
 }
@@ -243,7 +243,7 @@ fn a_folder_that_is_no_store_is_named_at_the_start_and_another_can_be_chosen() {
     let (place, other) = (stage.place(), stage.place().folder.join("other"));
     std::fs::create_dir(place.store()).unwrap();
     std::fs::write(place.store().join("something"), "else").unwrap();
-    let job = stage.started("vector_loop", &["200", "40"]).unwrap();
+    let job = stage.started("vector_loop", &["1000", "40"]).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(10, &["something"]);
     let output = place.checkpoint_command(After::Stop).arg("--store").arg(&other).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -447,7 +447,7 @@ fn a_restart_without_a_file_that_was_written() {
 #[test]
 fn another_terminal_another_folder_other_pids() {
     let (stage, image) = asleep("elsewhere");
-    let undisturbed = stage.started("vector_loop", &["200", "40"]).unwrap().finish().unwrap();
+    let undisturbed = stage.started("vector_loop", &["400", "40"]).unwrap().finish().unwrap();
     let mut command = stage.place().restart_command(&image);
     command.current_dir("/").env_clear();
     let finished = Job::start(command).unwrap().finish().unwrap();
