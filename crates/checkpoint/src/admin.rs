@@ -20,6 +20,19 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub enum Request {
     /// Take a checkpoint.
     Checkpoint(CheckpointOptions),
+    /// Have the job stand still and give up its devices.
+    Suspend(SuspendOptions),
+    /// Have a job that was suspended go on.
+    Resume,
+}
+
+/// How to suspend a job.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SuspendOptions {
+    /// How long to wait for the device to get idle before the gate reopens, ms.
+    pub gate_deadline_ms: u64,
+    /// How often to try again, with growing pauses, when it did not.
+    pub retries: u32,
 }
 
 /// How to take a checkpoint.
@@ -93,6 +106,10 @@ pub enum Event {
     },
     /// The image is published.
     Published(Report),
+    /// The job is suspended.
+    Suspended(SuspendReport),
+    /// It goes on.
+    Resumed(ResumeReport),
     /// What was asked for did not happen.
     Failed(Failure),
 }
@@ -101,8 +118,42 @@ impl Event {
     /// Whether nothing follows it.
     #[must_use]
     pub fn is_last(&self) -> bool {
-        matches!(self, Self::Published(_) | Self::Failed(_))
+        matches!(self, Self::Published(_) | Self::Suspended(_) | Self::Resumed(_) | Self::Failed(_))
     }
+}
+
+/// About a job that is suspended; times in milliseconds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SuspendReport {
+    /// The job.
+    pub job: String,
+    /// How often the gate had to reopen before.
+    pub retries: u32,
+    /// From the request until nothing of it was on a device.
+    pub total_ms: f64,
+    /// Of it, closing the gate and waiting for the device.
+    pub drain_ms: f64,
+    /// Of it, copying device memory, and trying that it can be had again.
+    pub copy_ms: f64,
+    /// Device memory, zeros included.
+    pub device_bytes: u64,
+    /// What it takes of the host's memory.
+    pub host_bytes: u64,
+    /// What may not come back.
+    pub warnings: Vec<String>,
+}
+
+/// About a job that goes on; times in milliseconds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ResumeReport {
+    /// The job.
+    pub job: String,
+    /// How long it was suspended.
+    pub asleep_ms: f64,
+    /// From the request until it went on.
+    pub total_ms: f64,
+    /// How many of its processes have a GPU session again.
+    pub sessions: usize,
 }
 
 /// About a published image; times in milliseconds.

@@ -113,6 +113,12 @@ impl Broker {
         self.give(session, &ToServer::Userfault, userfault)
     }
 
+    /// A session has no server any more, and holds nothing; who listens to that server need not have noticed yet.
+    pub fn forget(&self, session: u32) {
+        let letters = self.state().leave(session);
+        letters.into_iter().for_each(Letter::send);
+    }
+
     fn give(&self, session: u32, message: &ToServer, file: BorrowedFd<'_>) -> io::Result<()> {
         let socket = self.state().members.get(&session).map(|member| Arc::clone(&member.socket));
         send(&*socket.ok_or(io::ErrorKind::NotConnected)?, message, Some(file))

@@ -86,7 +86,7 @@ impl Supervisor {
             match self.sessions.filled() {
                 Ok(filled) => {
                     let left = (filled.done < filled.total).then_some(filled);
-                    folder.note_filling(left);
+                    folder.notes().note_filling(left);
                     self.filling.note(left);
                     if left.is_none() {
                         tracing::info!("{} bytes of device memory are filled", filled.total);

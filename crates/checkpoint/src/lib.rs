@@ -22,6 +22,7 @@ mod sessions;
 mod steer;
 mod stores;
 pub mod supervisor;
+mod suspend;
 mod trace;
 mod way_back;
 mod work;

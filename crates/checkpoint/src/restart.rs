@@ -369,7 +369,7 @@ fn wake(
         sessions.give_userfault(&session, userfault)?;
         session.server().tell(&Ask::Keep)?;
         session.server().tell(&Ask::Ungate { keep: false })?;
-        sessions.watch(process, session)
+        sessions.watch(process, session).map(drop)
     };
     stopped
         .resume_behind(&held, |process, userfault| {

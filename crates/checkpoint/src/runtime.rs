@@ -5,7 +5,7 @@ use crate::error::{Failure, Kind};
 use crate::lineage::Life;
 use crate::lock;
 use image::Lineage;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use server::memory::Managed;
 use std::fs;
 use std::io;
@@ -39,6 +39,9 @@ pub struct JobFacts {
     /// How much of its device memory is filled, as long as that is not all.
     #[serde(skip)]
     pub filling: Option<Filled>,
+    /// That it is suspended, if it is.
+    #[serde(skip)]
+    pub sleep: Option<Sleep>,
 }
 
 /// How much of a job's device memory holds what it is to hold.
@@ -48,6 +51,15 @@ pub struct Filled {
     pub done: u64,
     /// Of how many.
     pub total: u64,
+}
+
+/// A job that is suspended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sleep {
+    /// Since when, in ns since 1970 UTC.
+    pub since_ns: u64,
+    /// What its device memory takes of the host's, bytes.
+    pub bytes: u64,
 }
 
 /// A job's folder, claimed: nobody else can use the name until this is dropped.
@@ -65,6 +77,46 @@ const LOCK: &str = "lock";
 const ADMIN_SOCKET: &str = "admin.sock";
 /// The file that says how far the filling of memory is.
 const FILLING: &str = "filling.json";
+
+/// The file that says that the job is suspended.
+const SLEEP: &str = "sleep.json";
+
+/// Where it is noted what becomes of a running job.
+#[derive(Clone, Debug)]
+pub struct Notes(PathBuf);
+
+impl Notes {
+    /// Of the running job of this name.
+    #[must_use]
+    pub fn of(root: &Path, job: &str) -> Self {
+        Self(root.join(job))
+    }
+
+    /// Says how much of the job's memory is filled, as long as that is not all.
+    pub fn note_filling(&self, filled: Option<Filled>) {
+        self.note(FILLING, filled);
+    }
+
+    /// Says that the job is suspended, as long as it is.
+    pub fn note_sleep(&self, sleep: Option<Sleep>) {
+        self.note(SLEEP, sleep);
+    }
+
+    fn note<T: Serialize>(&self, name: &str, what: Option<T>) {
+        let (path, fresh) = (self.0.join(name), self.0.join(format!("{name}.new")));
+        let noted = match what.map(|what| serde_json::to_vec(&what)) {
+            Some(Ok(text)) => fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)),
+            Some(Err(error)) => Err(error.into()),
+            None => fs::remove_file(&path).or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            }),
+        };
+        if let Err(error) = noted {
+            tracing::debug!("{}: {error}", path.display());
+        }
+    }
+}
 
 /// Where the folders of all jobs lie.
 #[must_use]
@@ -136,20 +188,10 @@ impl JobFolder {
         self.life.note_init(name, pid).map_err(|error| Failure::of("cannot note the job's init", &error))
     }
 
-    /// Says how much of the job's memory is filled, as long as that is not all.
-    pub fn note_filling(&self, filled: Option<Filled>) {
-        let (path, fresh) = (self.path.join(FILLING), self.path.join(format!("{FILLING}.new")));
-        let noted = match filled.map(|filled| serde_json::to_vec(&filled)) {
-            Some(Ok(text)) => fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)),
-            Some(Err(error)) => Err(error.into()),
-            None => fs::remove_file(&path).or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            }),
-        };
-        if let Err(error) = noted {
-            tracing::debug!("{}: {error}", path.display());
-        }
+    /// Where it is noted what becomes of the job.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        Notes(self.path.clone())
     }
 
     /// Where the supervisor listens.
@@ -224,8 +266,12 @@ fn running(path: &Path) -> Option<JobFacts> {
         return None;
     }
     let facts: JobFacts = serde_json::from_slice(&fs::read(path.join("job.json")).ok()?).ok()?;
-    let filling = fs::read(path.join(FILLING)).ok().and_then(|text| serde_json::from_slice(&text).ok());
-    Some(JobFacts { filling, ..facts })
+    let (filling, sleep) = (noted(path, FILLING), noted(path, SLEEP));
+    Some(JobFacts { filling, sleep, ..facts })
+}
+
+fn noted<T: DeserializeOwned>(path: &Path, name: &str) -> Option<T> {
+    fs::read(path.join(name)).ok().and_then(|text| serde_json::from_slice(&text).ok())
 }
 
 /// The lock of a job's folder, which is made if need be.
@@ -257,13 +303,15 @@ mod tests {
             store: Location::Folder("/store".into()),
             restarted_from: None,
             filling: None,
+            sleep: None,
         }
     }
 
     #[test]
     fn how_far_memory_is_filled_is_told_until_it_is() {
         let root = tempfile::tempdir().unwrap();
-        let held = JobFolder::claim(root.path(), &facts("a")).unwrap();
+        let folder = JobFolder::claim(root.path(), &facts("a")).unwrap();
+        let held = folder.notes();
         let filling = || find(root.path(), "a").unwrap().filling;
         assert_eq!(filling(), None);
         held.note_filling(None);

@@ -90,6 +90,14 @@ impl Session {
         self.userfault.get().is_some()
     }
 
+    /// A duplicate of the process's userfaultfd, if its managed memory has shadow pages.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub(crate) fn userfault(&self) -> io::Result<Option<OwnedFd>> {
+        self.userfault.get().map(OwnedFd::try_clone).transpose()
+    }
+
     /// The server, for the caller alone.
     pub fn server(&self) -> MutexGuard<'_, ServerProcess> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
@@ -242,7 +250,7 @@ impl Sessions {
             .and_then(|record| Ok((self.join(number, false)?, record)))
             .and_then(|(broker, record)| self.start(record, &Start::Fresh, broker))
             .and_then(|session| {
-                self.introduce(pid, &session).and_then(|process| self.watch(process, session))
+                self.introduce(pid, &session).and_then(|process| self.watch(process, session)).map(drop)
             });
         match begun {
             Ok(()) => {
@@ -397,7 +405,7 @@ impl Sessions {
         lazy: bool,
     ) -> Result<Vec<Session>, Failure> {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
-        self.next.store(next, Ordering::Relaxed);
+        self.next.fetch_max(next, Ordering::Relaxed);
         let start = Start::Restore { store: store.clone(), image: image.to_owned(), lazy };
         // All take part before one begins: they get from each other what they share.
         let brokers =
@@ -441,7 +449,7 @@ impl Sessions {
     ///
     /// # Errors
     /// When there are no descriptors left.
-    pub fn watch(self: &Arc<Self>, process: OwnedFd, session: Session) -> Result<(), Failure> {
+    pub fn watch(self: &Arc<Self>, process: OwnedFd, session: Session) -> Result<Arc<Session>, Failure> {
         let number = session.record.number;
         let server = session
             .server_fd
@@ -462,30 +470,28 @@ impl Sessions {
         if let Some(former) = former {
             self.finish(&former);
         }
-        let sessions = Arc::clone(self);
+        let (sessions, watched) = (Arc::clone(self), Arc::clone(&session));
         std::thread::spawn(move || {
             let mut each = [PollFd::new(&process, PollFlags::IN), PollFd::new(&server, PollFlags::IN)];
             while matches!(poll(&mut each, None), Err(Errno::INTR)) {}
+            if !sessions.is_live(&session) {
+                return;
+            }
             let server_first = each[0].revents().is_empty();
             if server_first {
                 sessions.lost(&session, &process, &server);
-            }
-            if server_first {
                 while matches!(poll(&mut each[..1], None), Err(Errno::INTR)) {}
             }
             sessions.finish(&session);
         });
-        Ok(())
+        Ok(watched)
     }
 
     /// A server died under its application: every call of it answers an error from now on. Whoever is asking the server something
     /// holds its lock, and is not waited for.
     fn lost(&self, session: &Session, process: &OwnedFd, server: &OwnedFd) {
         let number = session.record.number;
-        if !self.live().contains_key(&number) {
-            return;
-        }
-        if self.watching.get().is_some_and(|watching| watching.profile.is_some()) {
+        if self.is_recorded() {
             tracing::warn!(
                 "there is no profile of session {number}: it is written when its GPU server ends, and that is gone"
             );
@@ -519,7 +525,7 @@ impl Sessions {
 
     /// The process of a session is gone: so is the session.
     fn finish(&self, session: &Session) {
-        if self.live().remove(&session.record.number).is_none() {
+        if !self.leave(session) {
             return;
         }
         let mut server = session.server();
@@ -532,8 +538,38 @@ impl Sessions {
         if let Some(trace) = self.trace() {
             trace.leave(session.record.number);
         }
-        if let Err(error) = fs::remove_dir_all(&session.dir) {
-            tracing::debug!("{}: {error}", session.dir.display());
+        self.remove_files(session.record.number);
+    }
+
+    /// Removes what a session shared with its process.
+    pub(crate) fn remove_files(&self, number: u32) {
+        let dir = self.dir(number);
+        if let Err(error) = fs::remove_dir_all(&dir) {
+            tracing::debug!("{}: {error}", dir.display());
+        }
+    }
+
+    /// Takes a session out of those that there are; whether it was among them.
+    fn leave(&self, session: &Session) -> bool {
+        let number = session.record.number;
+        let mut live = self.live();
+        // Another may have its number.
+        let is_it = live.get(&number).is_some_and(|live| std::ptr::eq(&raw const **live, session));
+        is_it && live.remove(&number).is_some()
+    }
+
+    fn is_live(&self, session: &Arc<Session>) -> bool {
+        self.live().get(&session.record.number).is_some_and(|live| Arc::ptr_eq(live, session))
+    }
+
+    /// Ends a session's server, and leaves what it shares with its process, which stands still, as it is.
+    pub(crate) fn put_to_sleep(&self, session: &Session, server: &mut ServerProcess) {
+        // First, so that nobody takes it for lost.
+        self.leave(session);
+        server.kill();
+        self.broker.forget(session.record.number);
+        if let Some(trace) = self.trace() {
+            trace.leave(session.record.number);
         }
     }
 
@@ -562,6 +598,13 @@ impl Sessions {
         false
     }
 
+    /// A session was so far in its plan at the cut.
+    pub(crate) fn has_passed(&self, number: u32, passed: Option<Passed>) {
+        if let Some(session) = self.live().get(&number) {
+            session.has_passed(passed);
+        }
+    }
+
     /// Those that there are now.
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         self.live().values().map(Arc::clone).collect()
@@ -573,9 +616,13 @@ impl Sessions {
         self.live().contains_key(&number)
     }
 
+    /// Whether profiles of the program are recorded.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.watching.get().is_some_and(|watching| watching.profile.is_some())
+    }
+
     fn end(&self) {
-        let is_recorded = self.watching.get().is_some_and(|watching| watching.profile.is_some());
-        if is_recorded && self.next.load(Ordering::Acquire) == 1 {
+        if self.is_recorded() && self.next.load(Ordering::Acquire) == 1 {
             tracing::warn!("there is no profile: no process of the job has used CUDA");
         }
         self.ended.store(true, Ordering::Release);

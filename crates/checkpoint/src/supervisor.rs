@@ -11,6 +11,7 @@ use crate::runtime::{self, JobFacts, JobFolder};
 use crate::sessions::{Destination, RECOVERY, Sessions, stop_listening, wait_for_caller};
 use crate::steer::{Moment, Watching};
 use crate::stores::check_store_for_job;
+use crate::suspend::Wake;
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use image::{Command, ImageId, Lineage, RawPath};
@@ -118,6 +119,8 @@ pub struct Supervisor {
     pub(crate) job: Arc<host::Job>,
     pub(crate) sessions: Arc<Sessions>,
     cutting: Mutex<()>,
+    /// By which a job that is suspended is resumed.
+    pub(crate) wake: Mutex<Option<mpsc::Sender<Wake>>>,
     way_back: Arc<WayBack>,
     /// Its store, and what opens that.
     pub(crate) store: Access,
@@ -210,6 +213,7 @@ impl Supervisor {
             job: Arc::new(job),
             sessions,
             cutting: Mutex::default(),
+            wake: Mutex::default(),
             way_back,
             store,
             recipients: OnceLock::new(),
@@ -306,19 +310,13 @@ impl Supervisor {
         stream.set_read_timeout(Some(ASKING))?;
         stream.set_write_timeout(Some(ASKING))?;
         match receive(&mut BufReader::new(stream))? {
-            Some(Request::Checkpoint(options)) => {
-                // Who is gone by now, as when this process was suspended, wants no checkpoint any more.
+            Some(request) => {
+                // Who is gone by now, as when this process was suspended, wants nothing any more.
                 send(stream, &Event::Step { step: "preparing".to_owned() })?;
                 let (events, queue) = mpsc::channel();
                 let this = Arc::clone(&self);
-                // The checkpoint does not wait for whoever looks on.
-                std::thread::spawn(move || {
-                    let last = match this.checkpoint(&options, &events) {
-                        Ok(report) => Event::Published(report),
-                        Err(failure) => Event::Failed(failure),
-                    };
-                    let _ = events.send(last);
-                });
+                // What was asked for does not wait for whoever looks on.
+                std::thread::spawn(move || this.carry_out(&request, events));
                 loop {
                     match queue.recv_timeout(LOOK) {
                         Ok(event) => send(stream, &event)?,
@@ -330,6 +328,20 @@ impl Supervisor {
                 }
             }
             None => Ok(()),
+        }
+    }
+
+    fn carry_out(&self, request: &Request, events: mpsc::Sender<Event>) {
+        match request {
+            Request::Checkpoint(options) => {
+                let last = match self.checkpoint(options, &events) {
+                    Ok(report) => Event::Published(report),
+                    Err(failure) => Event::Failed(failure),
+                };
+                let _ = events.send(last);
+            }
+            Request::Suspend(options) => self.suspend(options, events),
+            Request::Resume => self.resume(events),
         }
     }
 
@@ -356,8 +368,9 @@ impl Supervisor {
 
     /// What whoever takes a checkpoint holds. Who wants to stop the job waits for one that is under way, as long as he looks on: the job had
     /// better not be killed without its image because another one was being written.
-    fn turn(&self, waits: bool, events: &mpsc::Sender<Event>) -> Result<MutexGuard<'_, ()>, Failure> {
+    pub(crate) fn turn(&self, waits: bool, events: &mpsc::Sender<Event>) -> Result<MutexGuard<'_, ()>, Failure> {
         loop {
+            self.is_awake()?;
             match self.cutting.try_lock() {
                 Ok(guard) => return Ok(guard),
                 Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
@@ -501,6 +514,7 @@ pub(crate) fn claim(
         store: settings.store.at.clone(),
         restarted_from: restarted_from.clone(),
         filling: None,
+        sleep: None,
     };
     let mut number = 0;
     loop {

@@ -40,6 +40,10 @@ pub enum Command {
     Ps(Ps),
     /// Write a running job to the store
     Checkpoint(Checkpoint),
+    /// Have a running job stand still and give up its GPU until it is resumed
+    Suspend(Suspend),
+    /// Have a suspended job go on
+    Resume(Resume),
     /// Continue a job from an image
     Restart(Restart),
     /// List the images of a store
@@ -259,6 +263,52 @@ pub struct Devices {
     pub json: Json,
 }
 
+/// How long a job is waited for that is not idle
+#[derive(Args, Debug)]
+pub struct Patience {
+    /// How long to wait for the GPU to finish what it was given, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
+    pub gate_deadline: f64,
+    /// How often to try again when it did not finish
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub retries: u32,
+}
+
+impl Patience {
+    /// In ms.
+    pub fn gate_deadline_ms(&self) -> u64 {
+        (self.gate_deadline * 1000.0) as u64
+    }
+}
+
+/// `dormouse suspend`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The job's processes stand still, its device memory moves to this machine's memory, and nothing of it is left on a GPU: other jobs can have it. `dormouse resume JOB` brings it back. A job that is suspended is lost with its `dormouse run`; `dormouse checkpoint --stop` writes one to a store instead."
+)]
+pub struct Suspend {
+    /// The job
+    #[arg(value_parser = job_name)]
+    pub job: String,
+    #[command(flatten)]
+    pub patience: Patience,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// `dormouse resume`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Where the GPU has no room for it now, the job stays suspended, and can be resumed later."
+)]
+pub struct Resume {
+    /// The job
+    #[arg(value_parser = job_name)]
+    pub job: String,
+    #[command(flatten)]
+    pub json: Json,
+}
+
 /// `dormouse checkpoint`
 #[derive(Args, Debug)]
 pub struct Checkpoint {
@@ -271,12 +321,8 @@ pub struct Checkpoint {
     /// End the job when its image is safe
     #[arg(long)]
     pub stop: bool,
-    /// How long to wait for the GPU to finish what it was given, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
-    pub gate_deadline: f64,
-    /// How often to try again when it did not finish
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub retries: u32,
+    #[command(flatten)]
+    pub patience: Patience,
     /// How long to wait for a point that suits the program, if it comes to such (`dormouse.h`), in seconds; 0 is not at all [default: as the
     /// job was started with]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

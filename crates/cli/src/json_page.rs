@@ -3,8 +3,8 @@
 
 use crate::commands::{copy, devices, diff, doctor, images, keys, plan, profile, prune, ps, restart, rm};
 use crate::flags;
-use checkpoint::admin::Report;
-use checkpoint::runtime::{Filled, JobFacts};
+use checkpoint::admin::{Report, ResumeReport, SuspendReport};
+use checkpoint::runtime::{Filled, JobFacts, Sleep};
 use checkpoint::{Failure, Kind};
 use image::{
     Command, DeviceFacts, DeviceOrdinal, FileAction, HostFacts, JobFile, Lineage, Manifest, MappedFile,
@@ -223,6 +223,7 @@ fn jobs_are_as_documented() {
         store: Location::Folder("/store".into()),
         restarted_from,
         filling,
+        sleep: filling.map(|_| Sleep { since_ns: 1, bytes: 1 }),
     };
     let jobs = ps::Jobs::from(vec![
         facts(None, None),
@@ -253,6 +254,19 @@ fn jobs_are_as_documented() {
         warnings: vec![String::new()],
     };
     check("`dormouse checkpoint`", &[&report], Fields::new());
+    let suspended = SuspendReport {
+        job: String::new(),
+        retries: 0,
+        total_ms: 1.0,
+        drain_ms: 1.0,
+        copy_ms: 1.0,
+        device_bytes: 1,
+        host_bytes: 1,
+        warnings: vec![String::new()],
+    };
+    check("`dormouse suspend`", &[&suspended], Fields::new());
+    let resumed = ResumeReport { job: String::new(), asleep_ms: 1.0, total_ms: 1.0, sessions: 1 };
+    check("`dormouse resume`", &[&resumed], Fields::new());
     let restartable =
         restart::Restartable { image: String::new(), job: String::new(), device: String::new() };
     check("`dormouse restart --check`", &[&restartable], Fields::new());

@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         Command::Restart(flags) => commands::restart::run(flags),
         Command::Ps(flags) => output::finish(flags.json.json, commands::ps::run(&flags)),
         Command::Checkpoint(flags) => output::finish(flags.json.json, commands::checkpoint::run(&flags)),
+        Command::Suspend(flags) => output::finish(flags.json.json, commands::suspend::suspend(&flags)),
+        Command::Resume(flags) => output::finish(flags.json.json, commands::suspend::resume(&flags)),
         Command::Ls(flags) => output::finish(flags.json.json, commands::images::ls(&flags)),
         Command::Inspect(flags) => output::finish(flags.json.json, commands::images::inspect(&flags)),
         Command::Diff(flags) => output::finish(flags.json.json, commands::diff::run(&flags)),

@@ -85,6 +85,6 @@ pub use job::{Ending, Job, JobSpec, SpawnError, Target, check_privilege};
 pub use mounts::Mount;
 pub use net::Connection;
 pub use stdio::Stdio;
-pub use still::Still;
+pub use still::{Standstill, Still};
 pub use tasks::{InnerPid, OuterPid, Task, inner_pid};
 pub use tmpfs::{JOB_DIR, Scratch, Tmpfs, TmpfsError, copy_tree, next_data};

@@ -1,12 +1,17 @@
-//! Holding all threads of a process but one for a moment, in a way that neither it nor its parent sees: ptrace without signals.
+//! Holding threads in a way that neither their process nor its parent sees, by ptrace without signals: those of a process but one, for a
+//! moment, or all of a job, for as long as it takes.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::tasks::OuterPid;
+use crate::job::Job;
+use crate::tasks::{self, InnerPid, OuterPid};
 
 /// A thread that has not stopped after this long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -55,8 +60,38 @@ impl Still {
         if found { Ok(still) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
+    /// Holds all threads of a job's processes but its init.
+    fn of_all(job: &Job) -> io::Result<Self> {
+        let mut still = Self { held: Vec::new(), here: PhantomData };
+        let mut known = BTreeSet::new();
+        let deadline = Instant::now() + PATIENCE;
+        // Those that are not held yet may make new ones.
+        loop {
+            let mut fresh = Vec::new();
+            for task in job.tasks().into_iter().filter(|task| task.inner != InnerPid::INIT) {
+                let threads: Vec<i32> =
+                    task.threads.iter().copied().filter(|thread| known.insert(*thread)).collect();
+                fresh.extend(threads.into_iter().map(|thread| (task.clone(), thread)));
+            }
+            if fresh.is_empty() {
+                return Ok(still);
+            }
+            for (task, thread) in fresh {
+                still.hold(thread, deadline).map_err(|error| {
+                    let (inner, comm) = (task.inner, task.comm);
+                    let what =
+                        format!("thread {thread} of process {inner} of the job ({comm}) is not held: {error}");
+                    io::Error::new(error.kind(), what)
+                })?;
+            }
+        }
+    }
+
     fn hold(&mut self, thread: i32, deadline: Instant) -> io::Result<()> {
         while let Err(error) = trace(libc::PTRACE_SEIZE, thread, 0) {
+            if tasks::is_over(thread) {
+                return Ok(());
+            }
             // CRIU may still be about to let go of it, after a checkpoint or a restart.
             if error.raw_os_error() != Some(libc::EPERM) || Instant::now() > deadline {
                 return gone(error);
@@ -102,6 +137,47 @@ impl Drop for Still {
                 tracing::debug!("thread {thread} has ended, or goes on when its tracer ends: {error}");
             }
         }
+    }
+}
+
+/// A job of which nothing runs but its init, until this is dropped. Who is killed meanwhile ends all the same; other signals wait.
+#[derive(Debug)]
+pub struct Standstill {
+    /// Dropped first: that is what the thread waits for.
+    held: Option<Sender<()>>,
+    holder: Option<JoinHandle<()>>,
+}
+
+impl Standstill {
+    /// Stops the job. No checkpoint of it is taken as long.
+    ///
+    /// # Errors
+    /// When somebody else traces one of its threads, or one cannot stop, as one that waits for a child of `vfork`; then all go on.
+    pub fn of(job: &Arc<Job>) -> io::Result<Self> {
+        let (stopped, has_stopped) = mpsc::channel();
+        let (held, let_go) = mpsc::channel::<()>();
+        let job = Arc::clone(job);
+        let holder = std::thread::Builder::new().name("standstill".into()).spawn(move || {
+            let _cutting = job.cutting.lock().unwrap_or_else(PoisonError::into_inner);
+            let still = Still::of_all(&job);
+            let told = still.as_ref().map(drop).map_err(|error| io::Error::new(error.kind(), error.to_string()));
+            if stopped.send(told).is_ok() {
+                // Nothing is ever sent: it ends when the other end is dropped.
+                let _ = let_go.recv();
+            }
+            drop(still);
+        })?;
+        let this = Self { held: Some(held), holder: Some(holder) };
+        has_stopped.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that holds them panicked")))?;
+        Ok(this)
+    }
+}
+
+impl Drop for Standstill {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        // One that panicked has let go of all.
+        drop(self.holder.take().map(JoinHandle::join));
     }
 }
 

@@ -63,6 +63,12 @@ impl Task {
     }
 }
 
+/// Whether a thread has ended, collected or not.
+pub(crate) fn is_over(thread: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat"));
+    stat.ok().and_then(|stat| state_letter(&stat)).is_none_or(|state| "ZX".contains(state))
+}
+
 fn state_letter(stat: &str) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }

@@ -83,14 +83,21 @@ impl Userfault {
         Ok(unsafe { rustix::mm::userfaultfd(Flags::CLOEXEC | Flags::NONBLOCK) }?)
     }
 
-    /// Takes one into use, which nobody has done before.
+    /// Takes one into use, whether another process, which is gone, has had it in use or not.
     ///
     /// # Errors
     /// The kernel's, if it has not what is needed or the descriptor is something else.
     pub fn open(fd: OwnedFd) -> io::Result<Self> {
         let mut this = Self { fd, maps_protected: false };
-        let api = sys::uffdio_api { api: sys::UFFD_API.into(), features: FEATURES.into(), ioctls: 0 };
-        let answer = this.ask::<{ ioctl::UFFDIO_API }, _>(api)?;
+        let api = || sys::uffdio_api { api: sys::UFFD_API.into(), features: FEATURES.into(), ioctls: 0 };
+        let answer = match this.ask::<{ ioctl::UFFDIO_API }, _>(api()) {
+            // It can be done once, and what is answered is the kernel's affair, not the descriptor's.
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                let other = Self { fd: Self::create()?, maps_protected: false };
+                other.ask::<{ ioctl::UFFDIO_API }, _>(api())?
+            }
+            answer => answer?,
+        };
         this.maps_protected = answer.features & u64::from(FEATURE_MAP_PROTECTED) != 0;
         Ok(this)
     }

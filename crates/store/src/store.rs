@@ -245,10 +245,8 @@ fn read_whole(file: &dyn MediaRead) -> Result<Cursor<'_>, FormatError> {
 /// Creates `dir` and what is missing above it, and makes its name durable.
 fn create_durably(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
-    match dir.canonicalize()?.parent() {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
+    // Wherever it really lies, in a mount that is attached nowhere, too.
+    File::open(dir.join(".."))?.sync_all()
 }
 
 /// Lays a store out, and says what it is encrypted with. May be called again after it failed or was cut off at any point.

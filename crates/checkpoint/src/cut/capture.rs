@@ -1,7 +1,7 @@
 //! What is taken while the job stands still: device memory by its servers, the host half by CRIU; and the writing of what of device
 //! memory is not in the store then.
 
-use super::gate::{Gated, Servers};
+use super::gate::{Gated, Servers, processes};
 use crate::admin::Event;
 use crate::error::{Chain, Failure, Kind};
 use crate::folder::write_failure;
@@ -68,7 +68,6 @@ pub fn capture<'a>(
     (images, memory): (&Path, host::MemoryWay),
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
-    let (done, total) = (AtomicU64::new(0), gated.bytes);
     let began = Instant::now();
     let mut memory = Some(memory);
     let mut dump = || {
@@ -80,47 +79,52 @@ pub fn capture<'a>(
     if let Some((Err(error), _)) = &before {
         return Err(dump_failure(job, error));
     }
-    let (dumped, host_time, answers) = std::thread::scope(|scope| {
-        let capturing: Vec<_> = gated
-            .servers
-            .iter_mut()
+    let (servers, total) = (processes(&mut gated.servers), gated.bytes);
+    let (dumped, host_time, device) = std::thread::scope(|scope| {
+        let capturing = scope.spawn(move || devices(servers, total, events));
+        let (dumped, host_time) = before.unwrap_or_else(dump);
+        (dumped, host_time, capturing.join().unwrap_or_else(|_| Err(panicked())))
+    });
+    let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
+    let (device, device_time) = device?;
+    Ok(Captured { frozen, host_time, device, device_time })
+}
+
+/// Has servers whose gates are closed take device memory, `total` bytes of it, side by side; answers what they have taken, and how long that was.
+///
+/// # Errors
+/// The first server's that fails.
+pub fn devices(
+    servers: Vec<&mut ServerProcess>,
+    total: u64,
+    events: &Sender<Event>,
+) -> Result<(Device, Duration), Failure> {
+    let (done, began) = (AtomicU64::new(0), Instant::now());
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let capturing: Vec<_> = servers
+            .into_iter()
             .map(|server| {
-                let server: &mut ServerProcess = server;
                 let (done, events) = (&done, events.clone());
-                scope.spawn(move || {
-                    let answer = server.ask(
-                        &Ask::Capture,
-                        &mut adding(done, |done| {
-                            let _ = events.send(Event::Progress { done, total });
-                        }),
-                    );
-                    match answer? {
-                        Answer::Captured { kept, devices, passed } => Ok((
-                            kept,
-                            devices,
-                            (server.session(), passed.map(|passed| *passed)),
-                            began.elapsed(),
-                        )),
-                        other => Err(server.unexpected(&other)),
+                let mut told = adding(done, move |done| {
+                    let _ = events.send(Event::Progress { done, total });
+                });
+                scope.spawn(move || match server.ask(&Ask::Capture, &mut told)? {
+                    Answer::Captured { kept, devices, passed } => {
+                        Ok((kept, devices, (server.session(), passed.map(|passed| *passed))))
                     }
+                    other => Err(server.unexpected(&other)),
                 })
             })
             .collect();
-        let (dumped, host_time) = before.unwrap_or_else(dump);
-        let answers: Vec<_> =
-            capturing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect();
-        (dumped, host_time, answers)
+        capturing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
     });
-    let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
     let mut device = Device::default();
-    let mut device_time = Duration::ZERO;
     for answer in answers {
-        let (kept, devices, passed, time) = answer?;
+        let (kept, devices, passed) = answer?;
         device.passed.push(passed);
         device.add(kept, devices);
-        device_time = device_time.max(time);
     }
-    Ok(Captured { frozen, host_time, device, device_time })
+    Ok((device, began.elapsed()))
 }
 
 impl Device {
@@ -141,10 +145,9 @@ impl Device {
 pub fn write(servers: &mut Servers<'_>, states: &Path, done: &AtomicU64) -> Result<Written, Failure> {
     let ask = &Ask::Write { states: states.into() };
     let written: Vec<_> = std::thread::scope(|scope| {
-        let writing: Vec<_> = servers
-            .iter_mut()
+        let writing: Vec<_> = processes(servers)
+            .into_iter()
             .map(|server| {
-                let server: &mut ServerProcess = server;
                 scope.spawn(move || match server.ask(ask, &mut adding(done, |_| {}))? {
                     Answer::Written { receipt_bytes } => {
                         let session = server.session();

@@ -12,6 +12,11 @@ use std::time::Duration;
 /// Servers, for the holder alone.
 pub type Servers<'a> = Vec<MutexGuard<'a, ServerProcess>>;
 
+/// For threads of their own, side by side.
+pub fn processes<'a>(servers: &'a mut Servers<'_>) -> Vec<&'a mut ServerProcess> {
+    servers.iter_mut().map(|server| &mut **server).collect()
+}
+
 /// A job whose gate is closed; opened again when this is dropped.
 pub struct Gated<'a> {
     pub servers: Servers<'a>,

@@ -3,19 +3,22 @@
 mod ahead;
 mod begin;
 mod capture;
-mod gate;
+pub(crate) mod gate;
 mod progress;
-mod rehearsal;
+pub(crate) mod rehearsal;
 mod shared;
+pub(crate) mod tries;
 
 use self::ahead::write_ahead;
 use self::begin::{begin, still_wanted};
-use self::capture::{Captured, Device, First, capture, write};
+use self::capture::{Captured, First, capture};
+pub(crate) use self::capture::{Device, devices, write};
 pub use self::gate::Servers;
 use self::gate::{Busy, Gated, Opened};
 use self::progress::telling;
 use self::rehearsal::rehearse;
 use self::shared::Shared;
+use self::tries::{Hindrance, Tries};
 use crate::admin::{CheckpointOptions, Event, Report};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
@@ -23,9 +26,9 @@ use crate::folder::{self, Entry, write_failure};
 use crate::record::JobRecord;
 use crate::sessions::{Held, Session, SessionRecord, panicked};
 use crate::steer::{self, Moment};
-use crate::supervisor::{Supervisor, criu, ended_before};
+use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
-use image::{CutTimes, ImageId, Manifest, ObjectKind};
+use image::{CutTimes, Manifest, ObjectKind};
 use server::control::{Ask, CopyBudget, few};
 use std::cell::Cell;
 use std::path::Path;
@@ -35,16 +38,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 
-/// First pause before the gate is tried again; it doubles each time.
-const BACK_OFF: Duration = Duration::from_millis(100);
-/// No pause is longer.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// What writing takes, where nobody says how much it may, and for each writer no less than the second; bytes.
 const MEMORY: u64 = 256 << 20;
 const LITTLE_MEMORY: u64 = 48 << 20;
-/// How long the gate stays open for a process that has asked for something, and how long in all before that counts as an attempt.
-const ASKING_PAUSE: Duration = Duration::from_millis(30);
-const ASKING_MOST: Duration = Duration::from_secs(10);
 /// How often it is looked, while a point is waited for, whether somebody still wants the checkpoint.
 const LOOK: Duration = Duration::from_secs(1);
 const WAITING_FOR_POINT: &str = "waiting for a point that suits the program";
@@ -75,8 +71,7 @@ pub fn take(
     let _last_step = LastStep(job);
     // A moment is where the program's memory or a plan has it.
     let mut point = if moment.is_none() { job.sessions.asks().approach(options, &job.job) } else { None };
-    let mut pause = BACK_OFF;
-    let mut retries = 0;
+    let mut tries = Tries::new(job, options, events);
     // When the program first was where the job is to be stopped.
     let mut reached = None;
     // Not at each look: what is sent for a checkpoint on which nobody looks piles up.
@@ -113,62 +108,41 @@ pub fn take(
         if come {
             reached.get_or_insert_with(Instant::now);
         }
+        let asking = Hindrance::Asking { since: reached };
         cut.step("closing the gate");
-        let mut asked = false;
         let closed = Instant::now();
         let successions = job.sessions.broker().successions();
-        let closed_gate = if come { gate::close(servers, options)? } else { Err(let_go(servers)) };
-        let Busy(holders) = match closed_gate {
-            Err(busy) => {
-                asked = !come;
-                busy
-            }
-            // Its connection leads out of the job, so it gets its session first.
-            Ok(_) if job.sessions.keeps_asking() => {
-                asked = true;
-                asking()
-            }
-            Ok(mut gated) => {
-                let drain = closed.elapsed();
-                cut.step("capturing");
-                match cut.capture(&mut gated, &sessions, (&work.images(), memory_way)) {
-                    Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
-                    Ok(captured) => {
-                        let still = Still { captured, gated, held, closed, drain, retries };
-                        return cut.publish(still, &sessions, (&work, room));
-                    }
-                    Err(_) if job.sessions.is_asked() => {
-                        asked = true;
-                        asking()
-                    }
-                    Err(failure) => {
-                        // The job runs on while the reason is looked for.
-                        drop((gated, held));
-                        return Err(explained(&cut.criu, failure));
+        let hindrance = if come {
+            match gate::close(servers, options)? {
+                Err(Busy(holders)) => Hindrance::Held(holders),
+                // Its connection leads out of the job, so it gets its session first.
+                Ok(_) if job.sessions.keeps_asking() => asking,
+                Ok(mut gated) => {
+                    let drain = closed.elapsed();
+                    cut.step("capturing");
+                    match cut.capture(&mut gated, &sessions, (&work.images(), memory_way)) {
+                        Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
+                        Ok(captured) => {
+                            let still =
+                                Still { captured, gated, held, closed, drain, retries: tries.retries() };
+                            return cut.publish(still, &sessions, (&work, room));
+                        }
+                        Err(_) if job.sessions.is_asked() => asking,
+                        Err(failure) => {
+                            // The job runs on while the reason is looked for.
+                            drop((gated, held));
+                            return Err(explained(&cut.criu, failure));
+                        }
                     }
                 }
             }
+        } else {
+            // They go on as before.
+            gate::ungate(&mut servers, false);
+            asking
         };
         drop(held);
-        // It is answered in a moment, and no sign of a job that does not get idle; but one that asks all the time shall not hold this up for ever.
-        // Until the point or the moment is there nothing counts: that wait ends by itself.
-        if asked && reached.is_none_or(|reached| reached.elapsed() < ASKING_MOST) {
-            if job.ends_within(ASKING_PAUSE) {
-                return Err(ended_before());
-            }
-            continue;
-        }
-        if retries >= options.retries {
-            return Err(not_idle(options, retries, &holders));
-        }
-        retries += 1;
-        let held_by = holders.join("; ");
-        // Whoever asked may have gone, which is seen before the next try.
-        let _ = events.send(Event::Retry { number: retries, of: options.retries, held_by });
-        if job.ends_within(pause) {
-            return Err(ended_before());
-        }
-        pause = (pause * 2).min(PAUSE_MAX);
+        tries.again(hindrance)?;
     }
 }
 
@@ -183,32 +157,8 @@ impl Drop for LastStep<'_> {
     }
 }
 
-/// The servers of a job that does not come to its boundary now go on as before.
-fn let_go(mut servers: Servers<'_>) -> Busy {
-    gate::ungate(&mut servers, false);
-    asking()
-}
-
-fn asking() -> Busy {
-    Busy(vec!["a process that asks for its GPU".to_owned()])
-}
-
-fn ending() -> Busy {
-    Busy(vec!["a process that ends and has shared memory with others".to_owned()])
-}
-
-fn not_idle(options: &CheckpointOptions, retries: u32, holders: &[String]) -> Failure {
-    let message = format!(
-        "the job was not idle within {} ms of closing the gate, tried {}, and runs on: held by {}. \
-         Give it longer with --gate-deadline",
-        options.gate_deadline_ms,
-        match retries {
-            0 => "once".to_owned(),
-            more => format!("{} times", more + 1),
-        },
-        holders.join("; ")
-    );
-    Failure::new(Kind::NotIdle, message)
+fn ending() -> Hindrance {
+    Hindrance::Held(vec!["a process that ends and has shared memory with others".to_owned()])
 }
 
 /// A checkpoint on its way.
@@ -262,8 +212,7 @@ impl<'a> Cut<'a> {
             if sessions.iter().any(|session| session.has_shadows()) { First::Host } else { First::Both };
         let captured = capture(self.job, &self.criu, (gated, first), (images, memory), self.events)?;
         for (number, passed) in &captured.device.passed {
-            let session = sessions.iter().find(|session| session.record.number == *number);
-            session.into_iter().for_each(|session| session.has_passed(passed.clone()));
+            self.job.sessions.has_passed(*number, passed.clone());
         }
         Ok(captured)
     }
@@ -394,7 +343,10 @@ impl<'a> Cut<'a> {
         let manifest = Manifest {
             // What the program has asked for stays.
             regular: options.regular && !is_asked_for,
-            ..manifest(job, (self.draft.id(), parent), &record, &device, times, rehearsed)
+            parent,
+            job_files: record.host.written.iter().map(facts::job_file).collect(),
+            mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),
+            ..manifest(job, &device, times, rehearsed)
         };
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
         job.published(published.id, (&self.store, &self.access), rehearsed);
@@ -501,31 +453,22 @@ fn memory_of_each(limit: Option<u64>, sessions: usize) -> Result<u64, Failure> {
     Ok(each)
 }
 
-fn manifest(
+/// What an image of this job says of itself, but for its host half.
+pub(crate) fn manifest(
     job: &Supervisor,
-    (id, parent): (ImageId, Option<ImageId>),
-    record: &JobRecord,
     device: &Device,
     cut: CutTimes,
     rehearsed: bool,
 ) -> Manifest {
     Manifest {
-        id,
-        machine: image::Machine::HOST,
-        job: job.facts.job.clone(),
         created_ns: facts::now_ns(),
         dormouse: env!("CARGO_PKG_VERSION").to_owned(),
-        parent,
-        regular: false,
         rehearsed,
         host: facts::host(),
         devices: device.devices.clone(),
         command: image::Command { args: job.command.args.clone(), cwd: job.command.cwd.clone() },
         cut,
-        stored: image::StoredBytes::default(),
-        job_files: record.host.written.iter().map(facts::job_file).collect(),
-        mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),
-        objects: Vec::new(),
+        ..Manifest::new(&job.facts.job)
     }
 }
 

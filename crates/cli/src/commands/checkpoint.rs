@@ -8,6 +8,7 @@ use checkpoint::{Failure, Kind, runtime};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 /// How long the supervisor of a stopped job may take to end: a restart may follow at once.
@@ -24,8 +25,8 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
     let store = flags.store.clone();
     let options = CheckpointOptions {
         stop: flags.stop,
-        gate_deadline_ms: (flags.gate_deadline * 1000.0) as u64,
-        retries: flags.retries,
+        gate_deadline_ms: flags.patience.gate_deadline_ms(),
+        retries: flags.patience.retries,
         compress: flags.compress.into(),
         memory: flags.memory_limit,
         paranoid: flags.paranoid,
@@ -33,9 +34,22 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         point_wait_ms: flags.point_wait.map(|seconds| (seconds * 1000.0) as u64),
         regular: false,
     };
-    let bar = if io::stderr().is_terminal() && !flags.json.json { bar() } else { ProgressBar::hidden() };
-    let socket = runtime::admin_socket(&root, &job.job);
-    let last = admin::ask(&socket, &Request::Checkpoint(options), |event| match event {
+    match ask(&root, &job.job, &Request::Checkpoint(options), !flags.json.json)? {
+        Event::Published(report) => {
+            if flags.stop {
+                runtime::wait_until_gone(&root, &job, SUPERVISOR_END);
+            }
+            Ok(Published(report))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Asks a job's supervisor for something, and shows how it goes; answers with what it says at the end, unless that is a failure.
+pub fn ask(root: &Path, job: &str, request: &Request, shows: bool) -> Result<Event, Failure> {
+    let bar = if io::stderr().is_terminal() && shows { bar() } else { ProgressBar::hidden() };
+    let socket = runtime::admin_socket(root, job);
+    let last = admin::ask(&socket, request, |event| match event {
         Event::Step { step } => bar.set_message(step.clone()),
         Event::Retry { number, of, held_by } => bar.suspend(|| {
             eprintln!("dormouse: not idle, held by {held_by}; trying again ({number} of {of})");
@@ -48,15 +62,14 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
     });
     bar.finish_and_clear();
     match last? {
-        Event::Published(report) => {
-            if flags.stop {
-                runtime::wait_until_gone(&root, &job, SUPERVISOR_END);
-            }
-            Ok(Published(report))
-        }
         Event::Failed(failure) => Err(failure),
-        other => Err(Failure::new(Kind::Failed, format!("the job's supervisor answered {other:?}"))),
+        event => Ok(event),
     }
+}
+
+/// The failure of a supervisor that answers what it was not asked.
+pub fn unexpected(event: &Event) -> Failure {
+    Failure::new(Kind::Failed, format!("the job's supervisor answered {event:?}"))
 }
 
 fn bar() -> ProgressBar {

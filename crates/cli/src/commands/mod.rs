@@ -20,6 +20,7 @@ pub mod rm;
 pub mod run;
 pub mod serve;
 pub mod server;
+pub mod suspend;
 
 use crate::flags;
 use ::checkpoint::{Failure, Kind};

@@ -31,6 +31,8 @@ struct Job {
     restarted_from: Option<String>,
     filled: Option<u64>,
     to_fill: Option<u64>,
+    suspended: Option<String>,
+    asleep_bytes: Option<u64>,
 }
 
 /// Lists running jobs.
@@ -59,6 +61,8 @@ impl From<JobFacts> for Job {
             restarted_from: facts.restarted_from,
             filled: facts.filling.map(|filling| filling.done),
             to_fill: facts.filling.map(|filling| filling.total),
+            suspended: facts.sleep.map(|sleep| rfc3339(sleep.since_ns)),
+            asleep_bytes: facts.sleep.map(|sleep| sleep.bytes),
         }
     }
 }
@@ -77,6 +81,12 @@ impl Show for Jobs {
             ]
         }));
         table(out, &rows)?;
+        for Job { job, suspended, asleep_bytes, .. } in &self.jobs {
+            if let (Some(since), Some(bytes)) = (suspended, asleep_bytes) {
+                let bytes = HumanBytes(*bytes);
+                writeln!(out, "{job}: suspended since {since}, with {bytes} of its device memory in this machine's")?;
+            }
+        }
         self.jobs.iter().filter_map(|job| Some((&job.job, job.filled?, job.to_fill?))).try_for_each(
             |(job, filled, all)| {
                 let (filled, all) = (HumanBytes(filled), HumanBytes(all));

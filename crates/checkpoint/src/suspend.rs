@@ -1,0 +1,366 @@
+//! Suspending a job where it is, and resuming it: its processes stand still, its device memory moves to the host's memory, and its GPU servers
+//! end, so that nothing of it is left on a device. What it takes on the host it keeps, and nothing of it outlives its supervisor.
+
+use crate::admin::{CheckpointOptions, Event, ResumeReport, SuspendOptions, SuspendReport};
+use crate::cut::gate::{self, Busy, Gated};
+use crate::cut::rehearsal::rehearse;
+use crate::cut::tries::{Hindrance, Tries};
+use crate::cut::{devices, manifest, write};
+use crate::error::{Chain, Failure, Kind};
+use crate::facts;
+use crate::folder::write_failure;
+use crate::runtime::{self, Notes, Sleep};
+use crate::sessions::{Held, Session, SessionRecord};
+use crate::stores::open_store_for_job;
+use crate::supervisor::Supervisor;
+use image::{Compress, CutTimes};
+use server::control::Ask;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use store::report::ImageSummary;
+use store::{Access, Draft, Location};
+
+/// How often a job that is asleep is looked at, whether it has ended.
+const LOOK: Duration = Duration::from_millis(200);
+/// What each server takes while it writes, bytes.
+const MEMORY: u64 = 256 << 20;
+
+/// Somebody wants it to go on, and hears how that goes.
+pub(crate) type Wake = Sender<Event>;
+
+/// A job whose processes stand still and which has nothing on a device. When this is dropped they go on.
+struct Asleep<'a> {
+    job: &'a Supervisor,
+    sleepers: Vec<Sleeper>,
+    /// In the bed's store, with the device memory.
+    image: String,
+    bed: Bed,
+    since: Instant,
+    // Let go of in this order.
+    _standstill: host::Standstill,
+    _held: Held<'a>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+/// A session without a server.
+struct Sleeper {
+    record: SessionRecord,
+    userfault: Option<OwnedFd>,
+}
+
+/// What a suspension is made in: a store in memory, and beside it a folder for what servers hand over.
+struct Bed {
+    store: Access,
+    states: PathBuf,
+    room: u64,
+    /// It all goes with it.
+    _tmpfs: host::Scratch,
+}
+
+impl Bed {
+    fn new() -> Result<Self, Failure> {
+        let room = host::memory::available();
+        let tmpfs = host::Scratch::create(room).map_err(|error| {
+            Failure::new(Kind::Failed, format!("there is no memory to suspend to: {}", Chain(&error)))
+        })?;
+        let states = tmpfs.path().join("states");
+        std::fs::create_dir(&states)
+            .map_err(|error| Failure::of(format_args!("cannot make {}", states.display()), &error))?;
+        let store = Location::Folder(tmpfs.path().join("store")).into();
+        Ok(Self { store, states, room, _tmpfs: tmpfs })
+    }
+
+    fn preparation(&self, draft: &Draft) -> Ask {
+        Ask::Prepare {
+            store: self.store.clone(),
+            draft: draft.id().to_string(),
+            compress: Compress::None,
+            memory: MEMORY,
+            reread: false,
+            compare: false,
+            copies: None,
+        }
+    }
+
+    /// Whether so much device memory has room, beside what the machine needs to breathe.
+    fn check_room(&self, bytes: u64) -> Result<(), Failure> {
+        let room = self.room / 10 * 9;
+        if bytes <= room {
+            return Ok(());
+        }
+        let [bytes, room] = [bytes, room].map(|bytes| bytes >> 20);
+        let message = format!(
+            "the job has {bytes} MiB of device memory, and this machine {room} MiB of memory for it; the job runs on. \
+             `dormouse checkpoint --stop` writes it to its store"
+        );
+        Err(Failure::new(Kind::Refused, message))
+    }
+}
+
+impl Supervisor {
+    /// Suspends the job, and stays with it until it is resumed or has ended.
+    pub(crate) fn suspend(&self, options: &SuspendOptions, events: Sender<Event>) {
+        let (wake, wakes) = mpsc::channel();
+        let notes = Notes::of(&runtime::root(), &self.facts.job);
+        let mut asleep = match self.fall_asleep(options, &events) {
+            Ok((asleep, report)) => {
+                notes.note_sleep(Some(Sleep { since_ns: facts::now_ns(), bytes: report.host_bytes }));
+                *self.waker() = Some(wake);
+                let _ = events.send(Event::Suspended(report));
+                asleep
+            }
+            Err(failure) => {
+                let _ = events.send(Event::Failed(failure));
+                return;
+            }
+        };
+        // Who asked for it hears no more.
+        drop(events);
+        while let Some(events) = self.next_wake(&wakes) {
+            let last = match asleep.wake(&events) {
+                Ok(report) => Event::Resumed(report),
+                Err(failure) => {
+                    let _ = events.send(Event::Failed(failure));
+                    continue;
+                }
+            };
+            *self.waker() = None;
+            notes.note_sleep(None);
+            drop(asleep);
+            let _ = events.send(last);
+            return;
+        }
+        *self.waker() = None;
+    }
+
+    /// Who wants it to go on; none once it has ended.
+    fn next_wake(&self, wakes: &mpsc::Receiver<Wake>) -> Option<Wake> {
+        loop {
+            match wakes.recv_timeout(LOOK) {
+                Ok(events) => return Some(events),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.ends_within(Duration::ZERO) => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Has the job go on; whoever suspended it tells how that goes.
+    pub(crate) fn resume(&self, events: Sender<Event>) {
+        let unsent = match &*self.waker() {
+            Some(wake) => wake.send(events).err().map(|unsent| unsent.0),
+            None => Some(events),
+        };
+        if let Some(events) = unsent {
+            let message = format!("job {:?} is not suspended", self.facts.job);
+            let _ = events.send(Event::Failed(Failure::new(Kind::Busy, message)));
+        }
+    }
+
+    /// The failure of what cannot be done to a job that is asleep, if it is.
+    pub(crate) fn is_awake(&self) -> Result<(), Failure> {
+        if self.waker().is_none() {
+            return Ok(());
+        }
+        let job = &self.facts.job;
+        let message = format!("job {job:?} is suspended: `dormouse resume {job}` first");
+        Err(Failure::new(Kind::Busy, message))
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Sender<Wake>>> {
+        self.wake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fall_asleep(
+        &self,
+        options: &SuspendOptions,
+        events: &Sender<Event>,
+    ) -> Result<(Asleep<'_>, SuspendReport), Failure> {
+        let began = Instant::now();
+        let turn = self.turn(true, events)?;
+        self.await_filled(events)?;
+        let mut refusals = self.job.refusals();
+        if self.sessions.is_recorded() {
+            refusals.push("a profile of the program is being recorded (--profile), and would end here".to_owned());
+        }
+        if !refusals.is_empty() {
+            return Err(gate::refused(refusals));
+        }
+        let bed = Bed::new()?;
+        let patience = CheckpointOptions {
+            gate_deadline_ms: options.gate_deadline_ms,
+            retries: options.retries,
+            ..CheckpointOptions::default()
+        };
+        let mut tries = Tries::new(self, &patience, events);
+        let slept = loop {
+            match self.try_to_sleep(&bed, (&patience, began), events)? {
+                Ok(slept) => break slept,
+                Err(hindrance) => tries.again(hindrance)?,
+            }
+        };
+        let report = SuspendReport {
+            job: self.facts.job.clone(),
+            retries: tries.retries(),
+            total_ms: began.elapsed().as_secs_f64() * 1e3,
+            drain_ms: slept.drain.as_secs_f64() * 1e3,
+            copy_ms: slept.copy.as_secs_f64() * 1e3,
+            device_bytes: slept.bytes,
+            host_bytes: slept.image.stored.written,
+            warnings: slept.warnings,
+        };
+        let asleep = Asleep {
+            job: self,
+            sleepers: slept.sleepers,
+            image: slept.image.id.to_string(),
+            bed,
+            since: Instant::now(),
+            _standstill: slept.standstill,
+            _held: slept.held,
+            _turn: turn,
+        };
+        Ok((asleep, report))
+    }
+
+    /// One attempt. Whatever keeps it from succeeding, the job goes on as it was.
+    fn try_to_sleep(
+        &self,
+        bed: &Bed,
+        (patience, began): (&CheckpointOptions, Instant),
+        events: &Sender<Event>,
+    ) -> Result<Result<Slept<'_>, Hindrance>, Failure> {
+        let step = |step: &str| drop(events.send(Event::Step { step: step.to_owned() }));
+        let asking = Ok(Err(Hindrance::Asking { since: Some(began) }));
+        let draft = open_store_for_job(&bed.store)?.begin().map_err(write_failure)?;
+        let (sessions, held) = self.sessions.hold();
+        let mut servers = gate::servers(self, &sessions);
+        gate::prepare(&mut servers, &bed.preparation(&draft))?;
+        step("closing the gate");
+        let closed = Instant::now();
+        let mut gated = match gate::close(servers, patience)? {
+            Ok(gated) => gated,
+            Err(Busy(holders)) => return Ok(Err(Hindrance::Held(holders))),
+        };
+        let drain = closed.elapsed();
+        // It gets its session first.
+        if self.sessions.keeps_asking() {
+            return asking;
+        }
+        bed.check_room(gated.bytes)?;
+        let standstill = host::Standstill::of(&self.job)
+            .map_err(|error| Failure::of("the job does not stand still, and runs on", &error))?;
+        // It has been stopped with its connection open.
+        if self.sessions.is_asked() {
+            return asking;
+        }
+        step("copying device memory");
+        let copying = Instant::now();
+        let bytes = gated.bytes;
+        let (image, warnings) = self.keep_device_memory(&mut gated, draft, &bed.states, events)?;
+        let copy = copying.elapsed();
+        let sleepers = sessions.iter().map(|session| Sleeper::of(session)).collect::<Result<_, _>>()?;
+        step("freeing the device");
+        for server in &mut gated.servers {
+            let session = sessions.iter().find(|session| session.record.number == server.session());
+            session.into_iter().for_each(|session| self.sessions.put_to_sleep(session, server));
+        }
+        gated.servers.clear();
+        drop(gated);
+        Ok(Ok(Slept { sleepers, image, bytes, warnings, drain, copy, standstill, held }))
+    }
+
+    /// Copies device memory into the draft, and tries that it can be had again.
+    fn keep_device_memory(
+        &self,
+        gated: &mut Gated<'_>,
+        draft: Draft,
+        states: &Path,
+        events: &Sender<Event>,
+    ) -> Result<(ImageSummary, Vec<String>), Failure> {
+        if gated.table_changed {
+            self.forget_rehearsal();
+        }
+        let total = gated.bytes;
+        let (device, device_capture) = devices(gate::processes(&mut gated.servers), total, events)?;
+        for (number, passed) in &device.passed {
+            self.sessions.has_passed(*number, passed.clone());
+        }
+        let written = write(&mut gated.servers, states, &AtomicU64::new(0))?;
+        let warnings =
+            if self.is_rehearsed() { Vec::new() } else { rehearse(self, &written.states)?.into_iter().collect() };
+        let times = CutTimes { device_capture, ..CutTimes::default() };
+        let manifest = manifest(self, &device, times, warnings.is_empty());
+        let image = draft.publish(manifest, written.receipts).map_err(write_failure)?;
+        Ok((image, warnings))
+    }
+}
+
+/// What an attempt that has succeeded leaves.
+struct Slept<'a> {
+    sleepers: Vec<Sleeper>,
+    image: ImageSummary,
+    bytes: u64,
+    warnings: Vec<String>,
+    drain: Duration,
+    copy: Duration,
+    standstill: host::Standstill,
+    held: Held<'a>,
+}
+
+impl Sleeper {
+    fn of(session: &Session) -> Result<Self, Failure> {
+        let record = session.recorded();
+        let userfault = session.userfault().map_err(|error| {
+            Failure::of(format_args!("the faults of session {} cannot be kept", record.number), &error)
+        })?;
+        Ok(Self { record, userfault })
+    }
+}
+
+impl Asleep<'_> {
+    /// Makes the sessions again. What fails leaves the job asleep.
+    fn wake(&mut self, events: &Sender<Event>) -> Result<ResumeReport, Failure> {
+        let began = Instant::now();
+        let step = |step: &str| drop(events.send(Event::Step { step: step.to_owned() }));
+        step("making the GPU sessions again");
+        let sessions = &self.job.sessions;
+        // Who has been killed meanwhile needs none.
+        let (there, gone): (Vec<_>, Vec<_>) =
+            self.sleepers.iter().partition(|sleeper| self.job.job.outer(sleeper.record.inner_pid).is_some());
+        let records: Vec<_> = there.iter().map(|sleeper| sleeper.record.clone()).collect();
+        let restored = sessions.restore(&records, &self.bed.store, &self.image, false)?;
+        let mut ready = Vec::new();
+        for (session, sleeper) in restored.into_iter().zip(there) {
+            let Some(outer) = self.job.job.outer(sleeper.record.inner_pid) else { continue };
+            let process = sessions.introduce(outer.0, &session)?;
+            if let Some(userfault) = &sleeper.userfault {
+                let userfault = userfault.try_clone().map_err(|error| {
+                    Failure::of(format_args!("the faults of process {outer} cannot be kept"), &error)
+                })?;
+                sessions.give_userfault(&session, userfault)?;
+                session.server().tell(&Ask::Keep)?;
+            }
+            ready.push((process, session));
+        }
+        // From here on there is no way back to sleep: calls are executed.
+        gone.iter().for_each(|sleeper| sessions.remove_files(sleeper.record.number));
+        for (process, session) in ready {
+            let session = sessions.watch(process, session)?;
+            if let Err(failure) = session.server().tell(&Ask::Ungate { keep: false }) {
+                // Whoever watches it says so to the program.
+                tracing::error!("{failure}");
+            }
+        }
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Ok(ResumeReport {
+            job: self.job.facts.job.clone(),
+            asleep_ms: ms(began.duration_since(self.since)),
+            total_ms: ms(began.elapsed()),
+            sessions: records.len(),
+        })
+    }
+}
