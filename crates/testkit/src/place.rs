@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
 use crate::job::Job;
@@ -122,6 +122,42 @@ impl Place<'_> {
         command
     }
 
+    /// Suspends the job.
+    pub fn suspend(&self) -> anyhow::Result<Suspension> {
+        let output = self.asked("suspend").output().context("cannot run dormouse suspend")?;
+        match output.status.code() {
+            Some(0) => Ok(Suspension::Suspended),
+            Some(code) if Checkpoint::NOT_THERE.contains(&code) => Ok(Suspension::Ended),
+            Some(Checkpoint::NOT_RESTORABLE) => {
+                Ok(Suspension::Refused(String::from_utf8_lossy(&output.stdout).into_owned()))
+            }
+            _ => bail!("the job is not suspended: {output:?}"),
+        }
+    }
+
+    /// Has the job go on that was suspended.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        let output = self.asked("resume").output().context("cannot run dormouse resume")?;
+        ensure!(output.status.success(), "the job is not resumed: {output:?}");
+        Ok(())
+    }
+
+    /// A `dormouse` command that asks the job's supervisor for something, and answers in JSON.
+    pub fn asked(&self, subcommand: &str) -> Command {
+        let mut command = self.dormouse(subcommand);
+        command.args([self.name, "--json"]);
+        command
+    }
+
+    /// The job's GPU servers.
+    pub fn servers(&self, job: &Job) -> anyhow::Result<Vec<i32>> {
+        let is_server = |pid: &i32| {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split('\0').nth(1) == Some("server")
+        };
+        Ok(tree::descendants(job.pid())?.into_iter().filter(is_server).collect())
+    }
+
     /// All processes of the job: supervisor, servers, application.
     pub fn processes(&self, job: &Job) -> anyhow::Result<Vec<i32>> {
         let mut all = tree::descendants(job.pid())?;
@@ -156,6 +192,17 @@ impl After {
             Self::Stop => "--stop",
         }
     }
+}
+
+/// How a suspension went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Suspension {
+    /// It is suspended.
+    Suspended,
+    /// The job was over.
+    Ended,
+    /// The job holds what cannot be had again; what was said.
+    Refused(String),
 }
 
 /// How a checkpoint went.

@@ -9,7 +9,7 @@ use crate::job::{Job, LIMIT};
 use crate::kit::Kit;
 use crate::manifest::Guest;
 use crate::outcome::{Outcome, fits};
-use crate::place::{After, Checkpoint, Device, Place, Report};
+use crate::place::{After, Checkpoint, Device, Place, Report, Suspension};
 use crate::reference::{Reference, finish};
 use crate::seed::Seed;
 
@@ -22,11 +22,13 @@ pub enum Scenario {
     KillAndRestart,
     /// The same three times in a row, each image taken from the job restarted from the one before.
     Chain,
+    /// Suspended and resumed, once or twice; or once, and then stopped by a checkpoint and restarted.
+    Suspend,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Checkpoint, Self::KillAndRestart, Self::Chain];
+    pub const ALL: [Self; 4] = [Self::Checkpoint, Self::KillAndRestart, Self::Chain, Self::Suspend];
 
     /// Its name, in tables and test names.
     pub fn name(self) -> &'static str {
@@ -34,13 +36,14 @@ impl Scenario {
             Self::Checkpoint => "checkpoint",
             Self::KillAndRestart => "restart",
             Self::Chain => "chain",
+            Self::Suspend => "suspend",
         }
     }
 
     /// How many times the job is restarted.
     fn restarts(self) -> usize {
         match self {
-            Self::Checkpoint => 0,
+            Self::Checkpoint | Self::Suspend => 0,
             Self::KillAndRestart => 1,
             Self::Chain => 3,
         }
@@ -114,6 +117,9 @@ impl Case<'_> {
         if let (Device::Gpu | Device::Nested, Some(word)) = (self.device, &self.guest.refused_on_gpu) {
             return self.refused(job, place, word, seed.fraction() * hurry);
         }
+        if scenario == Scenario::Suspend {
+            return self.suspended(job, place, seed, hurry);
+        }
         let mut reports = Vec::new();
         let mut pieces: Vec<Vec<u8>> = Vec::new();
         let cuts = scenario.restarts().max(1);
@@ -164,6 +170,47 @@ impl Case<'_> {
         }
         pieces.push(std::mem::take(&mut outcome.stdout));
         self.compare(outcome, &pieces, exact).with_context(|| format!("stderr: {}", finished.stderr))?;
+        Ok(Attempt::Done(reports))
+    }
+
+    /// Suspends the guest and resumes it. It may be stopped and restarted behind that, so that what was resumed is seen to be whole.
+    fn suspended(
+        &self,
+        mut job: Job,
+        place: &Place<'_>,
+        seed: &mut Seed,
+        hurry: f64,
+    ) -> anyhow::Result<Attempt> {
+        let (mut reports, mut pieces) = (Vec::new(), Vec::new());
+        for turn in 0..2 {
+            if !job.stdout.wait_for_line(LIMIT) {
+                return self.too_late(job, place);
+            }
+            std::thread::sleep(self.reference.window.mul_f64(seed.fraction() * hurry / 2.0));
+            if turn == 1 && seed.coin() {
+                // The guest may be nearly over: what counts was done.
+                let Some(report) = self.checkpoint(place, After::Stop)? else { break };
+                pieces.push(job.finish()?.stdout);
+                job = place.restart(&report.image)?;
+                reports.push(report);
+                break;
+            }
+            match place.suspend()? {
+                Suspension::Suspended => {}
+                Suspension::Ended if turn == 0 => return self.too_late(job, place),
+                Suspension::Ended => break,
+                // Its last kernel has faulted: the end is near.
+                Suspension::Refused(_) if self.guest.faults => return self.too_late(job, place),
+                Suspension::Refused(why) => bail!("the suspension was refused: {why}"),
+            }
+            let servers = place.servers(&job)?;
+            ensure!(servers.is_empty(), "GPU servers are left when the job is suspended: {servers:?}");
+            std::thread::sleep(Duration::from_millis(seed.draw() % 60));
+            place.resume()?;
+        }
+        let (mut outcome, finished) = finish(job, self.guest, place)?;
+        pieces.push(std::mem::take(&mut outcome.stdout));
+        self.compare(outcome, &pieces, true).with_context(|| format!("stderr: {}", finished.stderr))?;
         Ok(Attempt::Done(reports))
     }
 
