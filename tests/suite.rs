@@ -15,4 +15,5 @@ mod refusals;
 mod regular;
 mod remote;
 mod restarts;
+mod suspend;
 mod trace;

@@ -368,7 +368,11 @@ impl Supervisor {
 
     /// What whoever takes a checkpoint holds. Who wants to stop the job waits for one that is under way, as long as he looks on: the job had
     /// better not be killed without its image because another one was being written.
-    pub(crate) fn turn(&self, waits: bool, events: &mpsc::Sender<Event>) -> Result<MutexGuard<'_, ()>, Failure> {
+    pub(crate) fn turn(
+        &self,
+        waits: bool,
+        events: &mpsc::Sender<Event>,
+    ) -> Result<MutexGuard<'_, ()>, Failure> {
         loop {
             self.is_awake()?;
             match self.cutting.try_lock() {

@@ -5,7 +5,7 @@ use crate::admin::{CheckpointOptions, Event, ResumeReport, SuspendOptions, Suspe
 use crate::cut::gate::{self, Busy, Gated};
 use crate::cut::rehearsal::rehearse;
 use crate::cut::tries::{Hindrance, Tries};
-use crate::cut::{devices, manifest, write};
+use crate::cut::{devices, manifest, still_wanted, write};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::write_failure;
@@ -185,7 +185,9 @@ impl Supervisor {
         self.await_filled(events)?;
         let mut refusals = self.job.refusals();
         if self.sessions.is_recorded() {
-            refusals.push("a profile of the program is being recorded (--profile), and would end here".to_owned());
+            refusals.push(
+                "a profile of the program is being recorded (--profile), and would end here".to_owned(),
+            );
         }
         if !refusals.is_empty() {
             return Err(gate::refused(refusals));
@@ -263,7 +265,8 @@ impl Supervisor {
         let (image, warnings) = self.keep_device_memory(&mut gated, draft, &bed.states, events)?;
         let copy = copying.elapsed();
         let sleepers = sessions.iter().map(|session| Sleeper::of(session)).collect::<Result<_, _>>()?;
-        step("freeing the device");
+        // Whoever is gone by now does not expect it to be asleep.
+        still_wanted(events, "freeing the device")?;
         for server in &mut gated.servers {
             let session = sessions.iter().find(|session| session.record.number == server.session());
             session.into_iter().for_each(|session| self.sessions.put_to_sleep(session, server));
@@ -290,8 +293,11 @@ impl Supervisor {
             self.sessions.has_passed(*number, passed.clone());
         }
         let written = write(&mut gated.servers, states, &AtomicU64::new(0))?;
-        let warnings =
-            if self.is_rehearsed() { Vec::new() } else { rehearse(self, &written.states)?.into_iter().collect() };
+        let warnings = if self.is_rehearsed() {
+            Vec::new()
+        } else {
+            rehearse(self, &written.states)?.into_iter().collect()
+        };
         let times = CutTimes { device_capture, ..CutTimes::default() };
         let manifest = manifest(self, &device, times, warnings.is_empty());
         let image = draft.publish(manifest, written.receipts).map_err(write_failure)?;
@@ -322,6 +328,10 @@ impl Sleeper {
 }
 
 impl Asleep<'_> {
+    fn process(&self, sleeper: &Sleeper) -> Option<host::OuterPid> {
+        self.job.job.living(sleeper.record.inner_pid)
+    }
+
     /// Makes the sessions again. What fails leaves the job asleep.
     fn wake(&mut self, events: &Sender<Event>) -> Result<ResumeReport, Failure> {
         let began = Instant::now();
@@ -330,12 +340,12 @@ impl Asleep<'_> {
         let sessions = &self.job.sessions;
         // Who has been killed meanwhile needs none.
         let (there, gone): (Vec<_>, Vec<_>) =
-            self.sleepers.iter().partition(|sleeper| self.job.job.outer(sleeper.record.inner_pid).is_some());
+            self.sleepers.iter().partition(|sleeper| self.process(sleeper).is_some());
         let records: Vec<_> = there.iter().map(|sleeper| sleeper.record.clone()).collect();
         let restored = sessions.restore(&records, &self.bed.store, &self.image, false)?;
         let mut ready = Vec::new();
         for (session, sleeper) in restored.into_iter().zip(there) {
-            let Some(outer) = self.job.job.outer(sleeper.record.inner_pid) else { continue };
+            let Some(outer) = self.process(sleeper) else { continue };
             let process = sessions.introduce(outer.0, &session)?;
             if let Some(userfault) = &sleeper.userfault {
                 let userfault = userfault.try_clone().map_err(|error| {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use crate::tasks::{self, InnerPid, OuterPid};
 
 /// A thread that has not stopped after this long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked, while a job stands still, who of it has been killed.
+const REAPING: Duration = Duration::from_millis(50);
 /// Between two looks.
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -79,10 +81,27 @@ impl Still {
             for (task, thread) in fresh {
                 still.hold(thread, deadline).map_err(|error| {
                     let (inner, comm) = (task.inner, task.comm);
-                    let what =
-                        format!("thread {thread} of process {inner} of the job ({comm}) is not held: {error}");
+                    let what = format!(
+                        "thread {thread} of process {inner} of the job ({comm}) is not held: {error}"
+                    );
                     io::Error::new(error.kind(), what)
                 })?;
+            }
+        }
+    }
+
+    /// Whoever was killed is over for its parent only when its tracer has taken note of it.
+    fn reap(&mut self) {
+        loop {
+            let mut status = 0;
+            let whom = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
+            // SAFETY: a status of our own to be written; only what this thread traces is meant, and it has no children.
+            let thread = unsafe { libc::waitpid(-1, &raw mut status, whom) };
+            if thread <= 0 {
+                return;
+            }
+            if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+                self.held.retain(|held| held.thread != thread);
             }
         }
     }
@@ -159,16 +178,23 @@ impl Standstill {
         let job = Arc::clone(job);
         let holder = std::thread::Builder::new().name("standstill".into()).spawn(move || {
             let _cutting = job.cutting.lock().unwrap_or_else(PoisonError::into_inner);
-            let still = Still::of_all(&job);
-            let told = still.as_ref().map(drop).map_err(|error| io::Error::new(error.kind(), error.to_string()));
-            if stopped.send(told).is_ok() {
-                // Nothing is ever sent: it ends when the other end is dropped.
-                let _ = let_go.recv();
+            let (mut still, told) = match Still::of_all(&job) {
+                Ok(still) => (Some(still), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            if stopped.send(told).is_err() {
+                return;
+            }
+            // Nothing is ever sent: it ends when the other end is dropped.
+            while let_go.recv_timeout(REAPING) == Err(RecvTimeoutError::Timeout) {
+                still.as_mut().into_iter().for_each(Still::reap);
             }
             drop(still);
         })?;
         let this = Self { held: Some(held), holder: Some(holder) };
-        has_stopped.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that holds them panicked")))?;
+        has_stopped
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that holds them panicked")))?;
         Ok(this)
     }
 }

@@ -48,8 +48,7 @@ pub fn begin(
 /// # Errors
 /// [`Kind::Failed`] where he is gone.
 pub fn still_wanted(events: &Sender<Event>, step: &str) -> Result<(), Failure> {
-    let gone =
-        |_| Failure::new(Kind::Failed, "whoever asked for the checkpoint does not wait for it any more");
+    let gone = |_| Failure::new(Kind::Failed, "whoever asked for this does not wait for it any more");
     events.send(Event::Step { step: step.to_owned() }).map_err(gone)
 }
 

@@ -10,7 +10,8 @@ mod shared;
 pub(crate) mod tries;
 
 use self::ahead::write_ahead;
-use self::begin::{begin, still_wanted};
+use self::begin::begin;
+pub(crate) use self::begin::still_wanted;
 use self::capture::{Captured, First, capture};
 pub(crate) use self::capture::{Device, devices, write};
 pub use self::gate::Servers;
@@ -454,12 +455,7 @@ fn memory_of_each(limit: Option<u64>, sessions: usize) -> Result<u64, Failure> {
 }
 
 /// What an image of this job says of itself, but for its host half.
-pub(crate) fn manifest(
-    job: &Supervisor,
-    device: &Device,
-    cut: CutTimes,
-    rehearsed: bool,
-) -> Manifest {
+pub(crate) fn manifest(job: &Supervisor, device: &Device, cut: CutTimes, rehearsed: bool) -> Manifest {
     Manifest {
         created_ns: facts::now_ns(),
         dormouse: env!("CARGO_PKG_VERSION").to_owned(),

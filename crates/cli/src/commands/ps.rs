@@ -84,7 +84,10 @@ impl Show for Jobs {
         for Job { job, suspended, asleep_bytes, .. } in &self.jobs {
             if let (Some(since), Some(bytes)) = (suspended, asleep_bytes) {
                 let bytes = HumanBytes(*bytes);
-                writeln!(out, "{job}: suspended since {since}, with {bytes} of its device memory in this machine's")?;
+                writeln!(
+                    out,
+                    "{job}: suspended since {since}, with {bytes} of its device memory in this machine's"
+                )?;
             }
         }
         self.jobs.iter().filter_map(|job| Some((&job.job, job.filled?, job.to_fill?))).try_for_each(

@@ -45,7 +45,10 @@ impl Show for Suspended {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         let SuspendReport { job, total_ms, drain_ms, copy_ms, device_bytes, host_bytes, warnings, .. } =
             &self.0;
-        writeln!(out, "job {job} is suspended, and has nothing on a device: `dormouse resume {job}` has it go on")?;
+        writeln!(
+            out,
+            "job {job} is suspended, and has nothing on a device: `dormouse resume {job}` has it go on"
+        )?;
         writeln!(
             out,
             "{} of device memory take {} of this machine's; after {total_ms:.0} ms (drain {drain_ms:.0}, copying {copy_ms:.0})",
@@ -60,6 +63,9 @@ impl Show for Resumed {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         let ResumeReport { job, asleep_ms, total_ms, .. } = &self.0;
         let seconds = asleep_ms / 1e3;
-        writeln!(out, "job {job} goes on, {total_ms:.0} ms after it was asked to; it was suspended for {seconds:.1} s")
+        writeln!(
+            out,
+            "job {job} goes on, {total_ms:.0} ms after it was asked to; it was suspended for {seconds:.1} s"
+        )
     }
 }

@@ -135,6 +135,14 @@ impl Job {
         self.tasks().into_iter().find(|t| t.inner == inner).map(|t| t.outer)
     }
 
+    /// The same, of one that has not ended.
+    #[must_use]
+    pub fn living(&self, inner: InnerPid) -> Option<OuterPid> {
+        let tasks = self.tasks();
+        let is_over = |task: &Task| task.state == 'Z' && task.threads.len() <= 1;
+        tasks.into_iter().find(|task| task.inner == inner && !is_over(task)).map(|task| task.outer)
+    }
+
     /// Bytes of private memory that the job's processes have, swapped out or not, of memory they share that is not on the job's
     /// tmpfs, of deleted files they have open, and of files that are saved: about what a dump writes with `options`.
     #[must_use]

@@ -1,0 +1,216 @@
+//! Suspended jobs, beyond what happens to every guest (`matrix.rs`).
+#![allow(clippy::unwrap_used)]
+
+use dormouse_tests::{Failure, Stage};
+use serde_json::Value;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use testkit::job::Job;
+use testkit::kit::Kit;
+use testkit::outcome::Exit;
+use testkit::place::{Place, Suspension};
+
+/// Some seconds of work.
+const ARGS: [&str; 2] = ["800", "40"];
+
+fn suspend(stage: &Stage) {
+    assert_eq!(stage.place().suspend().unwrap(), Suspension::Suspended);
+}
+
+/// The job as `dormouse ps` has it.
+fn listed(stage: &Stage) -> Value {
+    let output = stage.place().dormouse("ps").arg("--json").output().unwrap();
+    let jobs: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let jobs = jobs["jobs"].as_array().unwrap().clone();
+    jobs.into_iter().find(|job| job["job"] == stage.name()).unwrap()
+}
+
+/// The processes of the job that run this program.
+fn running(stage: &Stage, job: &Job, program: &str) -> Vec<i32> {
+    let comm = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let all = stage.place().processes(job).unwrap();
+    all.into_iter().filter(|pid| comm(pid).trim_end() == program).collect()
+}
+
+/// User and system time, in clock ticks.
+fn processor_time(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn what_is_asleep_does_nothing_and_is_told_of() {
+    let stage = Stage::new("asleep").unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    assert_eq!(listed(&stage)["suspended"], Value::Null);
+    Failure::of(&stage.place().asked("resume").output().unwrap()).unwrap().expect(4, &["is not suspended"]);
+    suspend(&stage);
+    assert!(listed(&stage)["asleep_bytes"].as_u64().unwrap() > 512 << 10, "its memory lies somewhere");
+    let [program] = running(&stage, &job, "vector_loop")[..] else { panic!("there is one") };
+    let before = (processor_time(program), job.stdout.so_far());
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((processor_time(program), job.stdout.so_far()), before);
+    let resume = format!("dormouse resume {}", stage.name());
+    stage.refused_checkpoint(&[]).unwrap().expect(4, &["suspended", &resume]);
+    Failure::of(&stage.place().asked("suspend").output().unwrap())
+        .unwrap()
+        .expect(4, &["suspended", &resume]);
+    stage.place().resume().unwrap();
+    assert_eq!(listed(&stage)["suspended"], Value::Null);
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+}
+
+#[test]
+fn regular_checkpoints_are_left_out_while_a_job_is_asleep() {
+    let stage = Stage::new("regular-sleep").unwrap();
+    let job = Job::start(stage.command_with(&["--every", "1s"], "vector_loop", &ARGS)).unwrap();
+    let job = dormouse_tests::first_line(job).unwrap();
+    suspend(&stage);
+    let before = stage.images().unwrap().len();
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(stage.images().unwrap().len(), before);
+    stage.place().resume().unwrap();
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("warning"), "{}", finished.stderr);
+    assert!(stage.images().unwrap().len() > before);
+}
+
+/// A kit whose `dormouse` can be made one that cannot be started.
+fn kit_of_its_own(folder: &Path) -> Kit {
+    let whole = Kit::locate().unwrap();
+    let bin = folder.join("kit/bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    for program in std::fs::read_dir(whole.dormouse().parent().unwrap()).unwrap() {
+        let program = program.unwrap();
+        std::fs::copy(program.path(), bin.join(program.file_name())).unwrap();
+    }
+    for entry in std::fs::read_dir(whole.part("")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() != "bin" {
+            symlink(entry.path(), folder.join("kit").join(entry.file_name())).unwrap();
+        }
+    }
+    Kit::at(&folder.join("kit")).unwrap()
+}
+
+#[test]
+fn what_cannot_be_resumed_stays_asleep() {
+    let stage = Stage::new("stays").unwrap();
+    let kit = kit_of_its_own(stage.place().folder);
+    let place = Place { kit: &kit, ..stage.place() };
+    let args = ARGS.map(str::to_owned);
+    let native = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let run = place.run(&stage.guest("vector_loop"), &args).unwrap();
+    let job = dormouse_tests::first_line(run).unwrap();
+    suspend(&stage);
+    let may_run = |mode| std::fs::set_permissions(kit.dormouse(), PermissionsExt::from_mode(mode)).unwrap();
+    may_run(0o644);
+    for _ in 0..2 {
+        let failed = stage.place().asked("resume").output().unwrap();
+        Failure::of(&failed).unwrap().expect(1, &["cannot start the GPU server of session 1"]);
+        assert_ne!(listed(&stage)["suspended"], Value::Null);
+    }
+    may_run(0o755);
+    stage.place().resume().unwrap();
+    let finished = job.finish().unwrap();
+    assert_eq!((finished.exit, finished.stdout), (Exit::Code(0), native.stdout), "{}", finished.stderr);
+}
+
+#[test]
+fn a_job_that_is_killed_in_its_sleep_is_gone() {
+    for who in ["vector_loop", "dormouse"] {
+        let stage = Stage::new("never-wakes").unwrap();
+        let job = stage.started("vector_loop", &ARGS).unwrap();
+        suspend(&stage);
+        let doomed = running(&stage, &job, who);
+        assert!(!doomed.is_empty(), "{who}");
+        let all = stage.place().processes(&job).unwrap();
+        let kill = Command::new("kill").arg("-KILL").args(doomed.iter().map(i32::to_string)).status();
+        assert!(kill.unwrap().success());
+        assert_eq!(job.finish().unwrap().exit, Exit::Signal(9), "{who}");
+        let until = Instant::now() + Duration::from_secs(30);
+        while all.iter().any(|pid| Path::new(&format!("/proc/{pid}/exe")).exists()) {
+            assert!(Instant::now() < until, "{who}: processes are left");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What waits for a stopped process by a signal gets it when it goes on.
+#[test]
+fn a_signal_waits_until_it_is_awake() {
+    let stage = Stage::new("signalled").unwrap();
+    let job = stage.started("vector_loop", &["4000", "40"]).unwrap();
+    suspend(&stage);
+    let supervisor = job.pid().to_string();
+    assert!(Command::new("kill").args(["-TERM", &supervisor]).status().unwrap().success());
+    std::thread::sleep(Duration::from_millis(200));
+    assert_ne!(listed(&stage)["suspended"], Value::Null);
+    stage.place().resume().unwrap();
+    assert_eq!(job.finish().unwrap().exit, Exit::Signal(15));
+}
+
+#[test]
+fn one_of_several_processes_may_die_in_the_sleep_of_all() {
+    let stage = Stage::new("several").unwrap();
+    let guest = stage.guest("vector_loop").display().to_string();
+    let script = format!("{guest} 100000 40 >/dev/null & {guest} 600 40; kill %1; wait; echo over");
+    let job = Job::start(stage.shell(&script)).unwrap();
+    let job = dormouse_tests::first_line(job).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while stage.place().servers(&job).unwrap().len() < 2 {
+        assert!(Instant::now() < until, "there are two sessions");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    suspend(&stage);
+    let is_endless = |pid: &i32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        line.split('\0').nth(1) == Some("100000")
+    };
+    let endless = running(&stage, &job, "vector_loop").into_iter().find(is_endless).unwrap();
+    assert!(Command::new("kill").args(["-KILL", &endless.to_string()]).status().unwrap().success());
+    let output = stage.place().asked("resume").output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["sessions"], 1, "{output:?}");
+    let finished = job.finish().unwrap();
+    assert!(String::from_utf8_lossy(&finished.stdout).ends_with("over\n"), "{}", finished.stderr);
+}
+
+#[test]
+fn whoever_traces_the_job_is_in_the_way_by_name() {
+    let stage = Stage::new("traced-sleep").unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let [program] = running(&stage, &job, "vector_loop")[..] else { panic!("there is one") };
+    let mut tracer = Command::new("strace");
+    tracer.args(["-qq", "-e", "trace=none", "-p", &program.to_string()]).stderr(Stdio::null());
+    let Ok(mut tracer) = tracer.spawn() else {
+        eprintln!("not tried: there is no strace here");
+        return;
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    let status = || std::fs::read_to_string(format!("/proc/{program}/status")).unwrap();
+    while status().contains("TracerPid:\t0\n") {
+        assert!(Instant::now() < until, "it is traced");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let refused = stage.place().asked("suspend").output().unwrap();
+    Failure::of(&refused).unwrap().expect(6, &["traced by process", "strace"]);
+    tracer.kill().unwrap();
+    tracer.wait().unwrap();
+    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+}
+
+#[test]
+fn a_profile_is_not_cut_off() {
+    let stage = Stage::new("recorded").unwrap();
+    let command = stage.command_with(&["--profile", "profile"], "vector_loop", &ARGS);
+    let job = dormouse_tests::first_line(Job::start(command).unwrap()).unwrap();
+    let refused = stage.place().asked("suspend").output().unwrap();
+    Failure::of(&refused).unwrap().expect(6, &["--profile"]);
+    assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
+}
