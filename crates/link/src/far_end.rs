@@ -190,7 +190,7 @@ fn refuse(lane: &mut Lane, name: String, code: Refusal, mut reason: String) -> F
     reason.truncate(end);
     let answer = Answer::Refused { code, reason: reason.clone() };
     if protocol::send(lane, &answer).is_ok() {
-        lane.refuse();
+        lane.close();
     }
     FarEndError::Refused { name, reason }
 }

@@ -77,11 +77,8 @@ impl Lane {
     }
 
     /// Closes it so that what was sent last arrives.
-    pub fn refuse(&mut self) {
-        if let Some(tls) = &mut self.tls {
-            tls.send_close_notify();
-            let _ = drain(tls, self.socket.get_mut());
-        }
+    pub fn close(&mut self) {
+        self.farewell();
         linger(self.socket.get_ref());
     }
 

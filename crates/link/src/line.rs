@@ -178,7 +178,7 @@ impl Line {
         let mut state = self.state();
         state.finished = true;
         match &mut state.lane {
-            Some(lane) if self.writes => lane.farewell(),
+            Some(lane) if self.writes => lane.close(),
             _ => self.end_connection(Some(true)),
         }
         self.changed.notify_all();
