@@ -155,6 +155,8 @@ fn serve_session() {
                 send(&mut wires.bulk_out, pieces)
             }
             wires.control_out.write_all(&[1]).unwrap();
+            // With this process would go what has not arrived.
+            let _ = wires.control_in.read(&mut [0]);
         })
     });
     served.unwrap();

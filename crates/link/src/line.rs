@@ -173,12 +173,13 @@ impl Line {
         Ok(taken.len())
     }
 
-    /// Whoever uses it needs it no more. Of a writer's end its peer is told: a reader can tell it from a line that was cut.
+    /// Whoever uses it needs it no more. Of a writer's end its peer is told: a reader can tell it from a line that was cut. Nobody waits until what was
+    /// written has arrived: a process that ends then has to know that by itself.
     pub fn finish(&self) {
         let mut state = self.state();
         state.finished = true;
         match &mut state.lane {
-            Some(lane) if self.writes => lane.close(),
+            Some(lane) if self.writes => lane.farewell(),
             _ => self.end_connection(Some(true)),
         }
         self.changed.notify_all();
