@@ -16,15 +16,15 @@ use testkit::place::After;
 const KEYS: &str = "DORMOUSE_KEYS";
 
 /// A machine that serves the software device, and the keys of one that it lets in.
-struct Server {
+pub(crate) struct Server {
     front: Child,
-    address: String,
+    pub(crate) address: String,
     key: String,
     client: PathBuf,
 }
 
 impl Server {
-    fn begin(stage: &Stage) -> Self {
+    pub(crate) fn begin(stage: &Stage) -> Self {
         let folder = tempfile::Builder::new().tempdir_in(stage.place().folder).unwrap().keep();
         let [server, client] = ["server", "client"].map(|side| folder.join(side));
         let keys = |of: &PathBuf, words: &[&str]| {
@@ -50,15 +50,20 @@ impl Server {
     /// With the server's key known to the client.
     fn trusted(stage: &Stage) -> Self {
         let this = Self::begin(stage);
-        let mut trust = stage.place().dormouse("keys");
-        let trusted =
-            trust.args(["trust", &this.address, &this.key]).env(KEYS, &this.client).output().unwrap();
-        assert!(trusted.status.success(), "{trusted:?}");
+        this.is_trusted(stage);
         this
     }
 
+    /// Makes the server's key known to the client.
+    pub(crate) fn is_trusted(&self, stage: &Stage) {
+        let mut trust = stage.place().dormouse("keys");
+        let trusted =
+            trust.args(["trust", &self.address, &self.key]).env(KEYS, &self.client).output().unwrap();
+        assert!(trusted.status.success(), "{trusted:?}");
+    }
+
     /// A guest whose device is there.
-    fn command(&self, stage: &Stage, guest: &str, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, stage: &Stage, guest: &str, args: &[&str]) -> Command {
         let mut command = stage.command_with(&["--gpu", &self.address], guest, args);
         command.env(KEYS, &self.client);
         command

@@ -10,6 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 const PIECE: usize = 1 << 20;
+/// What is asked for in the place of a direction: bytes come back.
+const ECHO: u8 = 2;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -57,6 +59,12 @@ fn main() {
         }
         println!("{row}");
     }
+    for trust in [Trust::Keys(&keys), Trust::InsecureLoopback] {
+        let options = DialOptions { bulk: 1, timeout: Duration::from_secs(10) };
+        let (wires, _) = dial(&address, trust, &options).unwrap();
+        let tls = if matches!(trust, Trust::Keys(_)) { "with TLS" } else { "without" };
+        println!("a byte there and back, {tls}: {:.1} µs", round_trip(wires).as_secs_f64() * 1e6);
+    }
     let since = Instant::now();
     for _ in 0..20 {
         let options = DialOptions { bulk: 4, timeout: Duration::from_secs(10) };
@@ -88,6 +96,21 @@ fn measure(mut wires: Wires, up: bool, pieces: u64) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
+/// The median of a byte's way there and back.
+fn round_trip(mut wires: Wires) -> Duration {
+    wires.control_out.write_all(&[0, 0, 0, 0, 0, 0, 0, 0, ECHO]).unwrap();
+    let mut times: Vec<Duration> = (0..5000)
+        .map(|_| {
+            let since = Instant::now();
+            wires.control_out.write_all(&[1]).unwrap();
+            wires.control_in.read_exact(&mut [0]).unwrap();
+            since.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
 fn send(to: &mut [Box<dyn Write + Send>], pieces: u64) {
     let piece = vec![7; PIECE];
     thread::scope(|scope| {
@@ -109,8 +132,9 @@ fn take(from: &mut [Box<dyn Read + Send>], pieces: u64) {
 }
 
 fn serve_session() {
+    let grace = Duration::from_secs(std::env::var("GRACE").map_or(30, |text| text.parse().unwrap()));
     let options =
-        link::far_end::FarEndOptions { insecure_loopback: true, user: None, system_calls: true, idle: None };
+        link::far_end::FarEndOptions { insecure_loopback: true, user: None, system_calls: true, grace };
     let served = far_end(link::far_end::control().unwrap(), &options, |_| {
         Ok(|mut wires: Wires| {
             let mut order = [0; 9];
@@ -118,12 +142,21 @@ fn serve_session() {
                 return;
             }
             let pieces = u64::from_le_bytes(order[..8].try_into().unwrap());
+            if order[8] == ECHO {
+                let mut byte = [0];
+                while wires.control_in.read_exact(&mut byte).is_ok() {
+                    wires.control_out.write_all(&byte).unwrap();
+                }
+                return;
+            }
             if order[8] == 1 {
                 take(&mut wires.bulk_in, pieces)
             } else {
                 send(&mut wires.bulk_out, pieces)
             }
             wires.control_out.write_all(&[1]).unwrap();
+            // With this process would go what has not arrived.
+            let _ = wires.control_in.read(&mut [0]);
         })
     });
     served.unwrap();

@@ -3,16 +3,20 @@
 use crate::address::Address;
 use crate::fingerprint::Fingerprint;
 use crate::keys::{Identity, Keys, KeysError, Moment};
-use crate::lane::{self, Activity, Lane};
-use crate::protocol::{self, Answer, BULK_MAX, Hello, Kind, Notice, Preface, Refusal, Role, Token, VERSION};
+use crate::lane::{self, Lane};
+use crate::lines::{End, Lines, silence};
+use crate::mend::Session;
+use crate::protocol::{self, Answer, Hello, Kind, Notice, Preface, Refusal, Role, VERSION};
 use crate::tls::{ClientSide, ServerProblem};
 use crate::{Welcome, Wires};
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConnection};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use wires::BULK_MAX;
 
 /// How each side knows the other.
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +182,12 @@ pub enum DialError {
         /// The machine.
         machine: String,
     },
+    /// The server has ended the session, or was itself started anew.
+    #[error("{machine} has the session no more: `dormouse serve` was started anew there, or has ended it")]
+    NoSession {
+        /// The machine.
+        machine: String,
+    },
     /// The server takes TLS only.
     #[error("{machine} takes no connection without TLS: it was not started with --insecure-loopback")]
     NotPlain {
@@ -235,11 +245,13 @@ pub fn dial(
     }
 }
 
-/// One attempt.
-struct Dial<'a> {
-    address: &'a Address,
-    at: SocketAddr,
-    tls: Option<Own>,
+/// One attempt, and what it takes for another.
+#[derive(Clone)]
+pub(crate) struct Dial {
+    address: Address,
+    /// Where that is: the first that answers is the machine.
+    at: Vec<SocketAddr>,
+    tls: Option<Arc<Own>>,
     deadline: Instant,
     timeout: Duration,
 }
@@ -254,21 +266,20 @@ struct Own {
     server_name: ServerName<'static>,
 }
 
-impl<'a> Dial<'a> {
+impl Dial {
     fn new(
-        address: &'a Address,
+        address: &Address,
         keys: Option<(Identity, Vec<Fingerprint>)>,
         deadline: Instant,
         options: &DialOptions,
     ) -> Result<Self, DialError> {
         let machine = address.machine();
         let host = address.host().to_owned();
-        // One resolution for all connections: they must lead to one machine.
         let resolved = (address.host(), address.port()).to_socket_addrs();
-        let all: Vec<SocketAddr> =
+        let at: Vec<SocketAddr> =
             resolved.map_err(|error| DialError::NotResolved { host: host.clone(), error })?.collect();
         let tls = match keys {
-            None if !all.iter().all(|at| at.ip().is_loopback()) => {
+            None if !at.iter().all(|at| at.ip().is_loopback()) => {
                 return Err(DialError::NotLoopback { machine });
             }
             None => None,
@@ -279,88 +290,63 @@ impl<'a> Dial<'a> {
                     machine: machine.clone(),
                     error: io::Error::other(what),
                 };
-                Some(Own {
+                Some(Arc::new(Own {
                     key: identity.fingerprint(),
                     expires: Moment(identity.expires()),
                     side: ClientSide::new(&identity, known.clone())
                         .map_err(|error| broken(error.to_string()))?,
                     known,
                     server_name: ServerName::try_from(name).map_err(|error| broken(error.to_string()))?,
-                })
+                }))
             }
         };
-        let mut dial = Self {
-            address,
-            at: SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0),
-            tls,
-            deadline,
-            timeout: options.timeout,
-        };
-        dial.at = dial.first_that_answers(&all)?;
-        Ok(dial)
+        Ok(Self { address: address.clone(), at, tls, deadline, timeout: options.timeout })
+    }
+
+    /// Another one, which may take so long.
+    pub fn again(&self, timeout: Duration) -> Self {
+        Self { deadline: Instant::now() + timeout, timeout, ..self.clone() }
+    }
+
+    pub fn machine(&self) -> String {
+        self.address.machine()
     }
 
     /// A name may have several addresses, not all of which are served.
-    fn first_that_answers(&self, all: &[SocketAddr]) -> Result<SocketAddr, DialError> {
-        let [one] = all else {
-            let mut last = io::Error::from(io::ErrorKind::NotFound);
-            for (tried, at) in all.iter().enumerate() {
-                let share = self.left() / u32::try_from(all.len() - tried).unwrap_or(1);
-                match TcpStream::connect_timeout(at, share.max(Duration::from_millis(1))) {
-                    Ok(_) => return Ok(*at),
-                    Err(error) => last = error,
-                }
+    fn connect(&self) -> io::Result<TcpStream> {
+        let mut connected = Err(io::ErrorKind::NotFound.into());
+        for (tried, at) in self.at.iter().enumerate() {
+            let share = self.left() / u32::try_from(self.at.len() - tried).unwrap_or(1);
+            connected = TcpStream::connect_timeout(at, share.max(Duration::from_millis(1)));
+            if connected.is_ok() {
+                break;
             }
-            return Err(self.of(last));
-        };
-        Ok(*one)
+        }
+        connected
     }
 
     fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
 
-    fn session(&self, bulk: u8) -> Result<(Wires, Welcome), DialError> {
+    fn session(mut self, bulk: u8) -> Result<(Wires, Welcome), DialError> {
         let device = self.address.device();
         let (control, answer) = self.connection(0, &Hello::New { device, bulk })?;
         let Answer::New { session, token, welcome } = answer else {
-            return Err(DialError::NotDormouse { machine: self.address.machine() });
+            return Err(DialError::NotDormouse { machine: self.machine() });
         };
-        let roles = [Role::ControlDown].into_iter();
-        let roles = roles.chain((0..bulk).flat_map(|number| [Role::BulkUp(number), Role::BulkDown(number)]));
-        // All at once: they take one another's round trips.
-        let joined: Vec<Result<Lane, DialError>> = thread::scope(|scope| {
-            let join = |role| {
-                let hello = Hello::Join { token: Token::clone(&token), role };
-                scope.spawn(move || match self.connection(session, &hello)? {
-                    (lane, Answer::Joined) => Ok(lane),
-                    _ => Err(DialError::NotDormouse { machine: self.address.machine() }),
-                })
-            };
-            let all: Vec<_> = roles.map(join).collect();
-            let ended = || DialError::Broken {
-                machine: self.address.machine(),
-                error: io::Error::other("a thread ended"),
-            };
-            all.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(ended()))).collect()
-        });
-        let joined: Vec<Lane> = joined.into_iter().collect::<Result<_, _>>()?;
-        let of = |error| self.of(error);
-        let sockets: io::Result<_> = joined.iter().chain([&control]).map(Lane::socket).collect();
-        let hang_up = lane::hang_up(sockets.map_err(of)?);
-        let mut joined = joined.into_iter();
-        let activity = Activity::new();
-        let mut next = || joined.next().ok_or_else(|| self.of(io::ErrorKind::NotFound.into()));
-        let control_in = next()?.into_reader(activity.clone()).map_err(of)?;
-        let (mut bulk_out, mut bulk_in) = (Vec::new(), Vec::new());
-        for _ in 0..bulk {
-            bulk_out.push(next()?.into_writer(activity.clone()).map_err(of)?);
-            bulk_in.push(next()?.into_reader(activity.clone()).map_err(of)?);
+        // The others lead to the same machine.
+        let found = control.socket().and_then(|socket| socket.peer_addr());
+        self.at = vec![found.map_err(|error| self.of(error))?];
+        let lines = Lines::new(End::Client, bulk, welcome.grace);
+        if let Some(line) = lines.get(Role::ControlUp) {
+            line.resume(control, silence(line.role()), |_, _| Ok(0)).map_err(|error| self.of(error))?;
         }
-        let control_out = control.into_writer(activity).map_err(of)?;
-        let wires = Wires { control_out, control_in, bulk_out, bulk_in, hang_up };
+        let wires = lines.wires().map_err(|error| self.of(error))?;
+        let machine = self.machine();
+        let session = Arc::new(Session::new(self, session, token, lines, welcome.grace));
+        session.begin()?;
         if let Some(key) = welcome.new_key {
-            let machine = self.address.machine();
             tracing::warn!(
                 "{machine} has a new key, which follows the one that is known; type:  dormouse keys trust --replace {machine} {key}"
             );
@@ -368,8 +354,8 @@ impl<'a> Dial<'a> {
         Ok((wires, welcome))
     }
 
-    fn connection(&self, session: u64, hello: &Hello) -> Result<(Lane, Answer), DialError> {
-        let mut socket = TcpStream::connect_timeout(&self.at, self.left()).map_err(|error| self.of(error))?;
+    pub fn connection(&self, session: u64, hello: &Hello) -> Result<(Lane, Answer), DialError> {
+        let mut socket = self.connect().map_err(|error| self.of(error))?;
         // Where nobody listens on a port of one's own machine, a connection may by chance be to itself.
         if socket.local_addr().ok() == socket.peer_addr().ok() {
             return Err(DialError::ConnectionRefused { machine: self.address.machine() });
@@ -427,12 +413,15 @@ impl<'a> Dial<'a> {
 
     /// An answer in the clear, where a notice may stand in its place: its first two bytes are a length that no answer has.
     fn plain_answer(lane: &mut Lane) -> Result<Answer, (io::Error, Vec<u8>)> {
-        let mut first = [0; 2];
-        lane.read_exact(&mut first).map_err(|error| (error, Vec::new()))?;
-        if Preface::may_begin(&first) {
+        let plain = |error| (error, Vec::new());
+        let mut first = [0; Preface::LEN];
+        let (length, rest) = first.split_at_mut(2);
+        lane.read_exact(length).map_err(plain)?;
+        if Preface::may_begin(length) {
+            lane.read_exact(rest).map_err(plain)?;
             return Err((io::ErrorKind::InvalidData.into(), first.to_vec()));
         }
-        protocol::receive(&mut (&first[..]).chain(lane)).map_err(|error| (error, Vec::new()))
+        protocol::receive(&mut (&*length).chain(lane)).map_err(plain)
     }
 
     /// What a server says in the clear before it closes.
@@ -440,7 +429,7 @@ impl<'a> Dial<'a> {
         if seen.is_empty() {
             return None;
         }
-        // With TLS they were looked at, without it read.
+        // With TLS they were looked at, without it all of them read.
         let taken = if self.tls.is_some() { 0 } else { seen.len() };
         let mut bytes = [0; Preface::LEN];
         bytes[..taken].copy_from_slice(&seen[..taken]);
@@ -451,16 +440,13 @@ impl<'a> Dial<'a> {
             Kind::Notice(Notice::Version) => Some(DialError::Version { machine, theirs: preface.version }),
             Kind::Notice(Notice::Busy) => Some(DialError::Busy { machine }),
             Kind::Notice(Notice::NotPlain) => Some(DialError::NotPlain { machine }),
-            Kind::Notice(Notice::NoSession) => {
-                let error = io::Error::other("it ended while it began");
-                Some(DialError::Broken { machine, error })
-            }
+            Kind::Notice(Notice::NoSession) => Some(DialError::NoSession { machine }),
             Kind::Tls | Kind::Plain => None,
         }
     }
 
     /// What an error of a socket or of TLS means.
-    fn of(&self, error: io::Error) -> DialError {
+    pub fn of(&self, error: io::Error) -> DialError {
         let machine = self.address.machine();
         if let Some(own) = &self.tls {
             match (own.side.problem(), own.known.first()) {

@@ -1,37 +1,40 @@
 //! The process of one session: TLS, keys and data, and none of the front's rights.
 //!
 //! It gives up its privileges before it reads anything at all, and has no key of this machine: the front signs handshakes for it, and knows the clients. The client that proves to have an authorised key on the first
-//! connection is the session's; the others must show the same key, and the token that the first was given.
+//! connection is the session's; the others must show the same key, and the token that the first was given. So must those that come when one has broken.
 
 use crate::confine::{ConfineError, User, confine};
 use crate::fingerprint::Fingerprint;
 use crate::keys::{Denied, Quota};
-use crate::lane::{self, Activity, Lane};
+use crate::lane::{self, Lane};
+use crate::line::Line;
+use crate::lines::{End, Lines, silence, wait_for_end};
 use crate::packet::{self, ToFarEnd, ToFront};
-use crate::protocol::{self, Answer, BULK_MAX, Hello, Refusal, Role, Token};
+use crate::protocol::{self, Answer, Hello, Refusal, Role, Token};
 use crate::tls::{self, Authority};
 use crate::{Welcome, Wires};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Signal, getpid, kill_process};
 use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection};
-use std::collections::HashMap;
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use wires::BULK_MAX;
 
 /// How long a connection may take for its handshake and hello, each read or write of it; the front bounds the whole.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How many connections may be in that at once: those of a session, and a few more.
 const PENDING_MAX: usize = 2 * BULK_MAX as usize + 8;
-/// How long a service may go on after its client has left, to end by itself.
-const GRACE: Duration = Duration::from_millis(500);
+/// How long a client that has closed all its connections, or something on the way has, may take to knock again, and a service to end by itself.
+const LEAVE: Duration = Duration::from_millis(500);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How a session's process behaves.
 #[derive(Debug)]
@@ -42,8 +45,8 @@ pub struct FarEndOptions {
     pub user: Option<User>,
     /// Whether to allow only the system calls that the software device makes.
     pub system_calls: bool,
-    /// After how long a silence to end.
-    pub idle: Option<Duration>,
+    /// For how long what a client has is kept when its connections break, for it to come back.
+    pub grace: Duration,
 }
 
 /// Who the client is, and what it may have.
@@ -95,7 +98,7 @@ pub enum FarEndError {
 /// Serves one session, whose connections come through `control`, in a process of its own that has no other thread yet.
 ///
 /// `open` makes what serves it, once the client is known, or says why not; what it makes has the wires until the session ends. When the client is gone
-/// and that goes on, the process is ended.
+/// and that goes on, the process is ended: a client whose machine has closed all connections, within a second; one that has fallen silent, after the time of grace.
 ///
 /// # Errors
 /// [`FarEndError`]: there was no session.
@@ -131,57 +134,54 @@ pub fn far_end<S: FnOnce(Wires)>(
     let (session, name, quota) = match front.ask(&ToFront::Admitted { key }).ok_or_else(gone)? {
         ToFarEnd::Granted { session, name, quota } => (session, name, quota),
         ToFarEnd::Denied { reason } => {
-            return Err(refuse(lane, source.to_string(), Refusal::Sessions, reason));
+            return Err(refuse(&mut lane, source.to_string(), Refusal::Sessions, reason));
         }
         _ => return Err(gone()),
     };
+    let lines = Lines::new(End::Server, bulk, options.grace);
+    let control = lines.get(Role::ControlUp).ok_or_else(gone)?;
+    let asked_for = lane.asked_for();
+    control.resume(lane, silence(control.role()), |_, _| Ok(0)).map_err(about)?;
     // A client that goes while its device is opened, or its other connections come, does not keep them.
-    watch_over(vec![lane.socket().map_err(about)?], &Activity::new(), None);
+    let knocks = Arc::new(Knocks::default());
+    for line in lines.iter() {
+        let (line, lines, knocks, grace) = (line.clone(), lines.clone(), knocks.clone(), options.grace);
+        thread::spawn(move || keep(&line, &lines, &knocks, grace));
+    }
     let facts = ClientFacts { name, key, source, device, quota };
     let service = match open(&facts) {
         Ok(service) => service,
-        Err(reason) => return Err(refuse(lane, facts.name, Refusal::Request, reason)),
+        Err(reason) => {
+            let refused = |lane: &mut Lane| Ok(refuse(lane, facts.name, Refusal::Request, reason));
+            return Err(control.with_lane(refused).map_err(about)?);
+        }
     };
     let token = Token::random()?;
     let welcome = Welcome {
         release: env!("CARGO_PKG_VERSION").to_owned(),
-        new_key: newest.filter(|_| lane.asked_for() != newest.map(|key| key.server_name())),
+        new_key: newest.filter(|_| asked_for != newest.map(|key| key.server_name())),
         memory: quota.memory,
+        grace: options.grace,
     };
     let answer = Answer::New { session, token: token.clone(), welcome };
-    protocol::send(&mut lane, &answer).map_err(about)?;
+    control.with_lane(|lane| protocol::send(lane, &answer)).map_err(about)?;
 
-    let (joined, joins) = mpsc::channel();
-    let joiner = Joiner { arrivals, key, token, joined };
+    let joiner = Joiner { arrivals, key, token, lines: lines.clone(), knocks };
     thread::spawn(move || joiner.run(&arriving));
-    let mut lanes = HashMap::from([(Role::ControlUp, lane)]);
-    let expected = 2 + 2 * usize::from(bulk);
-    while lanes.len() < expected {
+    for line in lines.iter() {
         // The front ends this process when they do not come.
-        let (role, lane) = joins.recv().map_err(|_| gone())?;
-        let in_range = match role {
-            Role::ControlUp => false,
-            Role::ControlDown => true,
-            Role::BulkUp(number) | Role::BulkDown(number) => number < bulk,
-        };
-        if in_range {
-            lanes.entry(role).or_insert(lane);
-        }
+        line.connection_after(0).ok_or_else(gone)?;
     }
     front.tell(&ToFront::Ready)?;
 
-    let activity = Activity::new();
-    let sockets = || lanes.values().map(Lane::socket).collect::<io::Result<Vec<TcpStream>>>();
-    watch_over(sockets().map_err(about)?, &activity, options.idle);
-    let hang_up = lane::hang_up(sockets().map_err(about)?);
-    let wires = wires(lanes, bulk, &activity, hang_up).map_err(about)?;
+    let wires = lines.wires().map_err(about)?;
     tracing::info!("a session of {} ({}) begins", facts.name, facts.source);
     service(wires);
     tracing::info!("a session of {} ({}) has ended", facts.name, facts.source);
     Ok(())
 }
 
-fn refuse(mut lane: Lane, name: String, code: Refusal, mut reason: String) -> FarEndError {
+fn refuse(lane: &mut Lane, name: String, code: Refusal, mut reason: String) -> FarEndError {
     // As much as a message holds.
     let mut end = reason.len().min(900);
     while !reason.is_char_boundary(end) {
@@ -189,8 +189,8 @@ fn refuse(mut lane: Lane, name: String, code: Refusal, mut reason: String) -> Fa
     }
     reason.truncate(end);
     let answer = Answer::Refused { code, reason: reason.clone() };
-    if protocol::send(&mut lane, &answer).is_ok() {
-        lane.refuse();
+    if protocol::send(lane, &answer).is_ok() {
+        lane.close();
     }
     FarEndError::Refused { name, reason }
 }
@@ -279,30 +279,55 @@ impl Arrivals {
     }
 }
 
-/// Lets the other connections of the session in.
+/// Who knocks, and when anything last happened to the session's connections.
+struct Knocks {
+    pending: AtomicUsize,
+    last: Mutex<Instant>,
+}
+
+impl Default for Knocks {
+    fn default() -> Self {
+        Self { pending: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
+    }
+}
+
+impl Knocks {
+    fn note(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Whether nobody has knocked for so long, and nothing else has happened.
+    fn are_over(&self, since: Duration) -> bool {
+        self.pending.load(Ordering::Acquire) == 0
+            && self.last.lock().unwrap_or_else(PoisonError::into_inner).elapsed() >= since
+    }
+}
+
+/// Lets the other connections of the session in, and later those that come in the place of one that broke.
 struct Joiner {
     arrivals: Arrivals,
     key: Option<Fingerprint>,
     token: Token,
-    joined: mpsc::Sender<(Role, Lane)>,
+    lines: Lines,
+    knocks: Arc<Knocks>,
 }
 
 impl Joiner {
     fn run(self, arriving: &mpsc::Receiver<Arrival>) {
         let joiner = Arc::new(self);
-        let pending = Arc::new(AtomicUsize::new(0));
         while let Ok((socket, plain, source)) = arriving.recv() {
             // Whoever guessed the session's number finds no more room than this.
-            if pending.load(Ordering::Relaxed) >= PENDING_MAX {
+            if joiner.knocks.pending.load(Ordering::Acquire) >= PENDING_MAX {
                 continue;
             }
-            pending.fetch_add(1, Ordering::Relaxed);
-            let (joiner, pending) = (joiner.clone(), pending.clone());
+            joiner.knocks.pending.fetch_add(1, Ordering::AcqRel);
+            let joiner = joiner.clone();
             thread::spawn(move || {
                 if let Err(error) = joiner.join(socket, plain, source) {
                     tracing::debug!("a connection from {source}: {error}");
                 }
-                pending.fetch_sub(1, Ordering::Relaxed);
+                joiner.knocks.note();
+                joiner.knocks.pending.fetch_sub(1, Ordering::AcqRel);
             });
         }
     }
@@ -312,54 +337,35 @@ impl Joiner {
         if lane.peer() != self.key {
             return Err(io::Error::other("its key is not that of the session"));
         }
-        let Hello::Join { token, role } = protocol::receive(&mut lane)? else {
+        let Hello::Join { token, role, arrived } = protocol::receive(&mut lane)? else {
             return Err(io::Error::other("it belongs to a session, and asks for one"));
         };
         if !self.token.is(&token) {
             return Err(io::Error::other("its token is not that of the session"));
         }
-        protocol::send(&mut lane, &Answer::Joined)?;
-        self.joined.send((role, lane)).map_err(io::Error::other)
+        let line = self.lines.get(role).ok_or_else(|| io::Error::other("the session has no such stream"))?;
+        line.resume(lane, silence(role), |lane, here| {
+            protocol::send(lane, &Answer::Joined { arrived: here }).map(|()| arrived)
+        })
     }
 }
 
-fn wires(
-    mut lanes: HashMap<Role, Lane>,
-    bulk: u8,
-    activity: &Activity,
-    hang_up: Arc<dyn Fn() + Send + Sync>,
-) -> io::Result<Wires> {
-    let mut take = |role| lanes.remove(&role).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
-    let mut reader = |role| -> io::Result<Box<dyn Read + Send>> { take(role)?.into_reader(activity.clone()) };
-    let control_in = reader(Role::ControlUp)?;
-    let bulk_in = (0..bulk).map(|number| reader(Role::BulkUp(number))).collect::<Result<_, _>>()?;
-    let mut writer =
-        |role| -> io::Result<Box<dyn Write + Send>> { take(role)?.into_writer(activity.clone()) };
-    let control_out = writer(Role::ControlDown)?;
-    let bulk_out = (0..bulk).map(|number| writer(Role::BulkDown(number))).collect::<Result<_, _>>()?;
-    Ok(Wires { control_out, control_in, bulk_out, bulk_in, hang_up })
-}
-
-/// Ends the process when its client has gone, or says nothing for too long.
-fn watch_over(sockets: Vec<TcpStream>, activity: &Activity, idle: Option<Duration>) {
-    let activity = activity.clone();
-    thread::spawn(move || watch(&sockets, &activity, idle));
-}
-
-fn watch(sockets: &[TcpStream], activity: &Activity, idle: Option<Duration>) {
-    let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+/// Ends the process when the client has gone: its machine, or something on the way, has closed all connections and nobody knocks again, or one was
+/// silent for longer than the time of grace.
+fn keep(line: &Line, lines: &Lines, knocks: &Knocks, grace: Duration) {
+    let mut count = 0;
     loop {
-        let mut polled: Vec<PollFd<'_>> =
-            sockets.iter().map(|socket| PollFd::new(socket, PollFlags::RDHUP)).collect();
-        let a_second = Timespec { tv_sec: 1, tv_nsec: 0 };
-        let _ = poll(&mut polled, idle.is_some().then_some(&a_second));
-        if polled.iter().any(|socket| socket.revents().intersects(gone)) {
-            thread::sleep(GRACE);
-            end();
+        if let Some((next, socket)) = line.connection_after(count) {
+            count = next;
+            line.has_ended(count, wait_for_end(socket));
         }
-        if idle.is_some_and(|idle| activity.idle() >= idle) {
-            tracing::warn!("nothing was said for {}s: the session ends", activity.idle().as_secs());
-            end();
+        knocks.note();
+        let since = Instant::now();
+        while !line.has_connection_after(count, LOOK) {
+            let deserted = lines.are_closed() && knocks.are_over(LEAVE);
+            if deserted || since.elapsed() >= grace.max(LEAVE) {
+                end();
+            }
         }
     }
 }

@@ -1,13 +1,12 @@
-//! One connection: both ways while it is set up, one way from then on.
+//! One connection: both ways while it is set up, from then on one way, and counts the other.
 
 use crate::fingerprint::Fingerprint;
 use crate::tls;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use rustls::Connection;
-use std::io::{self, BufReader, IoSlice, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What is read from a socket at once: rustls by itself would read 4 KiB.
@@ -16,12 +15,13 @@ const READ_AHEAD: usize = 256 << 10;
 const WRITE_BEHIND: usize = 256 << 10;
 /// How long a connection may take to say that it ends.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// How long a machine may be silent before it counts as gone: while it is owed something, and while it is not.
-const SILENCE: Duration = Duration::from_secs(15);
+/// How long a machine may be silent before the connection counts as broken: while it is owed something, and while it is not.
+pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 
-/// A connection that is being set up.
+/// A connection.
 pub(crate) struct Lane {
-    socket: TcpStream,
+    // What is read ahead takes no memory until it is there.
+    socket: BufReader<TcpStream>,
     tls: Option<Box<Connection>>,
 }
 
@@ -44,18 +44,18 @@ impl Lane {
     ///
     /// # Errors
     /// As the handshake's; `tls` has told the peer.
-    pub fn open(socket: TcpStream, tls: Option<Connection>) -> io::Result<Self> {
-        let mut lane = Self { socket, tls: tls.map(Box::new) };
-        if let Some(tls) = &mut lane.tls {
+    pub fn open(mut socket: TcpStream, tls: Option<Connection>) -> io::Result<Self> {
+        let mut tls = tls.map(Box::new);
+        if let Some(tls) = &mut tls {
             tls.set_buffer_limit(Some(WRITE_BEHIND));
-            if let Err(error) = uninterrupted(|| tls.complete_io(&mut lane.socket)) {
+            if let Err(error) = uninterrupted(|| tls.complete_io(&mut socket)) {
                 // What is left to send is the alert that says why.
-                let _ = drain(tls, &mut lane.socket);
-                linger(&lane.socket);
+                let _ = drain(tls, &mut socket);
+                linger(&socket);
                 return Err(error);
             }
         }
-        Ok(lane)
+        Ok(Self { socket: BufReader::with_capacity(READ_AHEAD, socket), tls })
     }
 
     /// The key that the peer has shown.
@@ -73,53 +73,64 @@ impl Lane {
 
     /// Another descriptor of the same socket.
     pub fn socket(&self) -> io::Result<TcpStream> {
-        self.socket.try_clone()
+        self.socket.get_ref().try_clone()
     }
 
     /// Closes it so that what was sent last arrives.
-    pub fn refuse(mut self) {
+    pub fn close(&mut self) {
+        self.farewell();
+        linger(self.socket.get_ref());
+    }
+
+    /// It is set up: whoever reads it waits for so long, whoever writes for ever.
+    pub fn settle(&self, silence: Option<Duration>) -> io::Result<()> {
+        self.socket.get_ref().set_read_timeout(silence)?;
+        self.socket.get_ref().set_write_timeout(None)
+    }
+
+    /// Says that this was all.
+    pub fn farewell(&mut self) {
+        let socket = self.socket.get_mut();
+        let _ = socket.set_write_timeout(Some(FAREWELL));
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            let _ = drain(tls, &mut self.socket);
+            let _ = drain(tls, socket);
         }
-        linger(&self.socket);
+        let _ = socket.shutdown(Shutdown::Write);
     }
 
-    /// What writes to it.
-    pub fn into_writer(self, activity: Activity) -> io::Result<Box<dyn Write + Send>> {
-        self.socket.set_read_timeout(None)?;
-        self.socket.set_write_timeout(None)?;
-        Ok(Box::new(Writer { socket: self.socket, tls: self.tls, activity }))
-    }
-
-    /// What reads from it.
-    pub fn into_reader(self, activity: Activity) -> io::Result<Box<dyn Read + Send>> {
-        self.socket.set_read_timeout(None)?;
-        self.socket.set_write_timeout(None)?;
-        let socket = BufReader::with_capacity(READ_AHEAD, self.socket);
-        Ok(Box::new(Reader { socket, tls: self.tls, activity }))
+    /// Whether something has come that has not been read.
+    pub fn has_input(&self) -> io::Result<bool> {
+        let mut polled = [PollFd::new(self.socket.get_ref(), PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Ok(!self.socket.buffer().is_empty() || poll(&mut polled, Some(&now))? > 0)
     }
 }
 
 impl Read for Lane {
+    /// 0 at the end that the peer has said; one that it has not said is an error. Without TLS none is said.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.tls {
             Some(tls) => decrypt(tls, &mut self.socket, buffer),
-            None => self.socket.read(buffer),
+            None => match self.socket.read(buffer) {
+                Ok(0) if !buffer.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+                done => done,
+            },
         }
     }
 }
 
 impl Write for Lane {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let socket = self.socket.get_mut();
         match &mut self.tls {
-            Some(tls) => encrypt(tls, &[IoSlice::new(bytes)], &mut self.socket),
-            None => self.socket.write(bytes),
+            Some(tls) => encrypt(tls, bytes, socket),
+            None => socket.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.socket.flush()
+        Ok(())
     }
 }
 
@@ -134,8 +145,8 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::R
 }
 
 /// Takes what it can of a text, and writes that; nothing of it stays behind.
-fn encrypt(tls: &mut Connection, parts: &[IoSlice<'_>], socket: &mut TcpStream) -> io::Result<usize> {
-    let taken = tls.writer().write_vectored(parts)?;
+fn encrypt(tls: &mut Connection, bytes: &[u8], socket: &mut TcpStream) -> io::Result<usize> {
+    let taken = tls.writer().write(bytes)?;
     drain(tls, socket)?;
     Ok(taken)
 }
@@ -172,89 +183,6 @@ fn linger(socket: &TcpStream) {
         let _ = socket.set_read_timeout(Some(left));
         if !matches!((&*socket).read(&mut sink), Ok(1..)) {
             break;
-        }
-    }
-}
-
-/// Ends these connections at once.
-pub(crate) fn hang_up(sockets: Vec<TcpStream>) -> Arc<dyn Fn() + Send + Sync> {
-    Arc::new(move || sockets.iter().for_each(|socket| drop(socket.shutdown(Shutdown::Both))))
-}
-
-/// When anything last went through any connection of a session.
-#[derive(Clone)]
-pub(crate) struct Activity {
-    since: Instant,
-    last_ms: Arc<AtomicU64>,
-}
-
-impl Activity {
-    pub fn new() -> Self {
-        Self { since: Instant::now(), last_ms: Arc::default() }
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn mark(&self) {
-        self.last_ms.store(self.now_ms(), Ordering::Relaxed);
-    }
-
-    /// How long ago that was.
-    pub fn idle(&self) -> Duration {
-        Duration::from_millis(self.now_ms().saturating_sub(self.last_ms.load(Ordering::Relaxed)))
-    }
-}
-
-struct Writer {
-    socket: TcpStream,
-    tls: Option<Box<Connection>>,
-    activity: Activity,
-}
-
-impl Write for Writer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_vectored(&[IoSlice::new(bytes)])
-    }
-
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.activity.mark();
-        match &mut self.tls {
-            Some(tls) => encrypt(tls, parts, &mut self.socket),
-            None => self.socket.write_vectored(parts),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.socket.flush()
-    }
-}
-
-impl Drop for Writer {
-    /// Says that this was all: a reader can tell it from a line that was cut.
-    fn drop(&mut self) {
-        let _ = self.socket.set_write_timeout(Some(FAREWELL));
-        if let Some(tls) = &mut self.tls {
-            tls.send_close_notify();
-            let _ = drain(tls, &mut self.socket);
-        }
-        let _ = self.socket.shutdown(Shutdown::Write);
-    }
-}
-
-struct Reader {
-    socket: BufReader<TcpStream>,
-    tls: Option<Box<Connection>>,
-    activity: Activity,
-}
-
-impl Read for Reader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.activity.mark();
-        match &mut self.tls {
-            Some(tls) => decrypt(tls, &mut self.socket, buffer),
-            None => self.socket.read(buffer),
         }
     }
 }

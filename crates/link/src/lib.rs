@@ -1,7 +1,7 @@
 //! Authenticated connections between the machine of a program and the machine of its GPU.
 //!
 //! A *session* is what one process of a program has on the other machine. It consists of several TCP connections, each with a TLS of its own and each
-//! used in one direction only once it stands: [`Wires`]. [`dial()`] opens them; on the other side [`front`] accepts, has the key, and gives each session a
+//! used in one direction only once it stands: [`Wires`]. A connection that breaks is made again for a time of grace, and its stream goes on where it was (`line`). [`dial()`] opens them; on the other side [`front`] accepts, has the key, and gives each session a
 //! process ([`mod@far_end`]), which alone has TLS and data. Who may talk to whom is in [`keys`].
 //!
 //! `docs/security.md` says what all that protects from, and from what it does not.
@@ -14,6 +14,9 @@ pub mod fingerprint;
 pub mod front;
 pub mod keys;
 mod lane;
+mod line;
+mod lines;
+mod mend;
 mod packet;
 mod protocol;
 mod tls;
@@ -26,24 +29,10 @@ pub use fingerprint::Fingerprint;
 pub use front::{Front, FrontError, FrontOptions};
 pub use keys::{Keys, KeysError, Quota};
 pub use protocol::Refusal;
+pub use wires::Wires;
 
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
-use std::sync::Arc;
-
-/// The streams of one session, each of which carries data one way.
-pub struct Wires {
-    /// Messages to the other side.
-    pub control_out: Box<dyn Write + Send>,
-    /// Messages from it.
-    pub control_in: Box<dyn Read + Send>,
-    /// Bytes of memory to the other side.
-    pub bulk_out: Vec<Box<dyn Write + Send>>,
-    /// Bytes of memory from it.
-    pub bulk_in: Vec<Box<dyn Read + Send>>,
-    /// Ends all of them at once, so that whoever reads or writes one is told.
-    pub hang_up: Arc<dyn Fn() + Send + Sync>,
-}
+use std::time::Duration;
 
 /// What a server says of itself when it takes a session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -54,4 +43,6 @@ pub struct Welcome {
     pub new_key: Option<Fingerprint>,
     /// The most memory of the device that this session may take.
     pub memory: Option<u64>,
+    /// For how long connections that break are made again; not at all where it is none.
+    pub grace: Duration,
 }

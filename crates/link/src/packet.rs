@@ -42,7 +42,7 @@ pub(crate) enum ToFront {
     Known { key: Fingerprint },
     /// Its client has proved to have this key, or there is no TLS.
     Admitted { key: Option<Fingerprint> },
-    /// It needs no more connections.
+    /// It has all its connections.
     Ready,
 }
 

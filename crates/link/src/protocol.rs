@@ -4,6 +4,8 @@
 //! 0 for a new one. It is all that the process reads that accepts connections. Then, inside TLS, the client sends a *hello* and gets an *answer*, and
 //! from then on the connection carries data in one direction. What a server says in the clear instead (a *notice*, of a preface's form) is a hint for
 //! people: whoever can forge it can as well cut the line.
+//!
+//! Against that direction nothing flows but counts ([`crate::line`]), `u64` each, of the bytes that have arrived.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::DeserializeOwned;
@@ -18,8 +20,6 @@ pub(crate) const VERSION: u16 = 1;
 const MAGIC: [u8; 4] = *b"DRMS";
 /// The longest hello or answer.
 const MESSAGE_MAX: usize = 1024;
-/// The most bulk connections in one direction.
-pub(crate) const BULK_MAX: u8 = 16;
 
 /// What follows a preface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,6 +143,23 @@ pub(crate) enum Role {
     BulkDown(u8),
 }
 
+impl Role {
+    /// Those of a session with so many bulk connections each way.
+    pub fn all(bulk: u8) -> impl Iterator<Item = Self> {
+        let of_bulk = (0..bulk).flat_map(|number| [Self::BulkUp(number), Self::BulkDown(number)]);
+        [Self::ControlUp, Self::ControlDown].into_iter().chain(of_bulk)
+    }
+
+    pub fn is_control(self) -> bool {
+        matches!(self, Self::ControlUp | Self::ControlDown)
+    }
+
+    /// Whether the client writes to it.
+    pub fn is_up(self) -> bool {
+        matches!(self, Self::ControlUp | Self::BulkUp(_))
+    }
+}
+
 /// What the client says first.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Hello {
@@ -153,8 +170,13 @@ pub(crate) enum Hello {
         /// How many bulk connections follow in each direction.
         bulk: u8,
     },
-    /// On the others.
-    Join { token: Token, role: Role },
+    /// On the others, and on those that follow one that broke.
+    Join {
+        token: Token,
+        role: Role,
+        /// Bytes of the stream that have arrived at the client.
+        arrived: u64,
+    },
 }
 
 /// What the server says to that.
@@ -165,7 +187,10 @@ pub(crate) enum Answer {
         token: Token,
         welcome: super::Welcome,
     },
-    Joined,
+    Joined {
+        /// Bytes of the stream that have arrived at the server.
+        arrived: u64,
+    },
     /// The reason is a sentence's end.
     Refused {
         code: Refusal,
@@ -239,7 +264,9 @@ mod tests {
         let token = Token::random().unwrap();
         assert!(token.is(&token.clone()) && !token.is(&Token::random().unwrap()));
         assert_eq!(
-            format!("{:?}", Hello::Join { token, role: Role::BulkUp(3) }).matches("Token(…)").count(),
+            format!("{:?}", Hello::Join { token, role: Role::BulkUp(3), arrived: 0 })
+                .matches("Token(…)")
+                .count(),
             1
         );
     }
@@ -264,16 +291,18 @@ mod tests {
         }
 
         #[test]
-        fn hellos_are_read_back(device: u32, bulk: u8, role: u8) {
+        fn hellos_are_read_back(device: u32, bulk: u8, role: u8, arrived: u64) {
             let mut bytes = Vec::new();
             send(&mut bytes, &Hello::New { device, bulk }).unwrap();
             let token = Token::random().unwrap();
-            send(&mut bytes, &Hello::Join { token: token.clone(), role: Role::BulkDown(role) }).unwrap();
+            send(&mut bytes, &Hello::Join { token: token.clone(), role: Role::BulkDown(role), arrived }).unwrap();
             let mut from = &bytes[..];
             let Hello::New { device: got, bulk: count } = receive(&mut from).unwrap() else { panic!() };
             prop_assert_eq!((got, count), (device, bulk));
-            let Hello::Join { token: same, role: got } = receive(&mut from).unwrap() else { panic!() };
-            prop_assert!(same.is(&token) && got == Role::BulkDown(role) && from.is_empty());
+            let Hello::Join { token: same, role: got, arrived: count } = receive(&mut from).unwrap() else {
+                panic!()
+            };
+            prop_assert!(same.is(&token) && got == Role::BulkDown(role) && count == arrived && from.is_empty());
         }
     }
 }

@@ -207,7 +207,7 @@ impl ClientCertVerifier for KnownClients {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken".to_owned()))
+        no_tls12()
     }
 
     fn verify_tls13_signature(
@@ -222,6 +222,11 @@ impl ClientCertVerifier for KnownClients {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         ALGORITHMS.supported_schemes()
     }
+}
+
+/// Whoever speaks it is not of ours.
+fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::General("TLS 1.2 is not spoken".to_owned()))
 }
 
 /// Why a client does not take a server's key.
@@ -318,7 +323,7 @@ impl ServerCertVerifier for KnownServer {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken".to_owned()))
+        no_tls12()
     }
 
     fn verify_tls13_signature(

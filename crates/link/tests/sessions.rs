@@ -2,6 +2,9 @@
 //! gives up cannot be had back.
 #![allow(clippy::unwrap_used)]
 
+#[path = "sessions/mending.rs"]
+mod mending;
+
 use libtest_mimic::{Arguments, Trial};
 use link::keys::{GRACE, Identity, Quota, YEAR};
 use link::{
@@ -34,7 +37,6 @@ const TESTS: &[(&str, fn())] = &[
     ("a_key_has_so_many_sessions", a_key_has_so_many_sessions),
     ("a_server_has_so_many_clients", a_server_has_so_many_clients),
     ("a_client_that_vanishes_leaves_nothing", a_client_that_vanishes_leaves_nothing),
-    ("a_silent_client_is_left", a_silent_client_is_left),
     ("a_token_opens_one_session", a_token_opens_one_session),
     ("another_key_joins_no_session", another_key_joins_no_session),
     ("keys_are_rotated_on_both_sides", keys_are_rotated_on_both_sides),
@@ -43,12 +45,20 @@ const TESTS: &[(&str, fn())] = &[
     ("a_session_without_all_its_connections_ends", a_session_without_all_its_connections_ends),
     ("the_software_device_needs_no_more", the_software_device_needs_no_more),
     ("a_server_out_of_descriptors_goes_on", a_server_out_of_descriptors_goes_on),
+    ("streams_go_on_where_they_were", mending::streams_go_on_where_they_were),
+    ("silent_lines_are_made_again", mending::silent_lines_are_made_again),
+    ("a_line_that_is_not_mended_in_time_is_the_end", mending::a_line_that_is_not_mended_in_time_is_the_end),
+    ("all_lines_closed_is_the_end_at_once", mending::all_lines_closed_is_the_end_at_once),
+    ("a_session_that_is_gone_is_lost_at_once", mending::a_session_that_is_gone_is_lost_at_once),
+    ("without_grace_nothing_is_mended", mending::without_grace_nothing_is_mended),
+    ("who_waits_for_a_client_is_not_evaded", mending::who_waits_for_a_client_is_not_evaded),
+    ("strangers_mend_nothing", mending::strangers_mend_nothing),
 ];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     match args.get(1).map(String::as_str) {
-        Some("far-end") => serve_session(args[2] == "insecure", args.get(3)),
+        Some("far-end") => serve_session(args[2] == "insecure", &args[3]),
         Some("client") => be_a_client(&args[2], &args[3]),
         Some("descriptors") => {
             run_out_of_descriptors();
@@ -67,12 +77,12 @@ fn main() -> ExitCode {
 }
 
 /// Sends back what comes; the first line on the control stream is the client's name.
-fn serve_session(insecure_loopback: bool, idle: Option<&String>) -> ExitCode {
+fn serve_session(insecure_loopback: bool, grace_ms: &str) -> ExitCode {
     let options = link::far_end::FarEndOptions {
         insecure_loopback,
         user: Some(User::nobody()),
         system_calls: true,
-        idle: idle.map(|millis| Duration::from_millis(millis.parse().unwrap())),
+        grace: Duration::from_millis(grace_ms.parse().unwrap()),
     };
     let served = far_end(link::far_end::control().unwrap(), &options, |facts| {
         if facts.device > 0 {
@@ -148,7 +158,7 @@ struct Way {
     insecure: bool,
     max_clients: Option<usize>,
     half_open: Option<usize>,
-    idle_ms: Option<u64>,
+    grace_ms: Option<u64>,
 }
 
 fn in_a_year() -> SystemTime {
@@ -176,12 +186,12 @@ fn server(way: &Way) -> Server {
     let at = front.local_addr().unwrap();
     let started = Arc::new(Mutex::new(Vec::new()));
     let list = started.clone();
-    let (insecure, idle) = (way.insecure, way.idle_ms);
+    let (insecure, grace) = (way.insecure, way.grace_ms.unwrap_or(30_000).to_string());
     thread::spawn(move || {
         front.run(move |control| {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.arg("far-end").arg(if insecure { "insecure" } else { "tls" });
-            command.args(idle.map(|idle| idle.to_string()));
+            command.arg(&grace);
             let child = command.stdin(control).stdout(Stdio::null()).spawn()?;
             list.lock().unwrap().push(child.id());
             Ok(child)
@@ -201,8 +211,13 @@ impl Server {
 
     /// A client that knows this server and is known to it.
     fn client(&self, name: &str) -> Client {
-        let client = self.stranger();
-        client.keys.trust(&self.address().machine(), self.key(), None).unwrap();
+        self.client_through(self.at, name)
+    }
+
+    /// One that reaches it through something else.
+    fn client_through(&self, at: SocketAddr, name: &str) -> Client {
+        let client = Client { server: at.to_string().parse().unwrap(), ..self.stranger() };
+        client.keys.trust(&client.server.machine(), self.key(), None).unwrap();
         self.keys.authorize(name, client.key(), Quota::default(), None).unwrap();
         client
     }
@@ -252,8 +267,13 @@ impl Client {
     }
 }
 
-/// Sends something through each stream, and gets it back.
+/// The client's name comes first, and then everything back that is sent.
 fn works(wires: &mut Wires, name: &str) {
+    says(wires, name);
+    echoes(wires, 1_000_003);
+}
+
+fn says(wires: &mut Wires, name: &str) {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {
         let mut byte = [0];
@@ -261,7 +281,11 @@ fn works(wires: &mut Wires, name: &str) {
         line.extend(byte);
     }
     assert_eq!(String::from_utf8(line).unwrap().trim(), name);
-    let pattern: Vec<u8> = (0..1_000_003_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+}
+
+/// Sends so many bytes through each stream, and gets them back.
+fn echoes(wires: &mut Wires, bytes: u32) {
+    let pattern: Vec<u8> = (0..bytes).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let check = |out: &mut Box<dyn Write + Send>, back: &mut Box<dyn Read + Send>| {
         thread::scope(|scope| {
             scope.spawn(|| out.write_all(&pattern).and_then(|()| out.flush()).unwrap());
@@ -668,17 +692,6 @@ fn a_client_that_vanishes_leaves_nothing() {
     process.wait().unwrap();
 }
 
-fn a_silent_client_is_left() {
-    let server = server(&Way { idle_ms: Some(1500), ..Way::default() });
-    let client = server.client("desk");
-    let (mut wires, _) = client.dial().unwrap();
-    works(&mut wires, "desk");
-    let since = Instant::now();
-    assert!(wires.control_in.read_exact(&mut [0]).is_err());
-    let took = since.elapsed();
-    assert!((Duration::from_secs(1)..Duration::from_secs(4)).contains(&took), "{took:?}");
-}
-
 /// Opens a session by hand: its number and token.
 fn raw_session(stream: &mut (impl Read + Write)) -> (u64, [u8; 32]) {
     stream.write_all(&[3, 0, 0, 0, 1]).unwrap();
@@ -699,14 +712,15 @@ fn raw_session(stream: &mut (impl Read + Write)) -> (u64, [u8; 32]) {
     (session, answer[at..at + 32].try_into().unwrap())
 }
 
-/// Joins by hand, as the control stream that comes down: whether it is let in.
-fn joins(stream: &mut (impl Read + Write), token: [u8; 32]) -> bool {
-    let hello = [&[34, 0, 1][..], &token, &[1]].concat();
+/// Joins by hand, as the control stream that comes down (1) or a bulk stream (2, 3), with nothing arrived: whether it is let in.
+fn joins(stream: &mut (impl Read + Write), token: [u8; 32], role: u8) -> bool {
+    let rest: &[u8] = if role == 1 { &[1, 0] } else { &[role, 0, 0] };
+    let hello = [&[(33 + rest.len()) as u8, 0, 1][..], &token, rest].concat();
     if stream.write_all(&hello).and_then(|()| stream.flush()).is_err() {
         return false;
     }
-    let mut answer = [0; 3];
-    stream.read_exact(&mut answer).is_ok_and(|()| answer == [1, 0, 1])
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).is_ok_and(|()| answer == [2, 0, 1, 0])
 }
 
 fn a_token_opens_one_session() {
@@ -719,10 +733,10 @@ fn a_token_opens_one_session() {
     let (mut one, mut two) = (open(0), open(0));
     let (first, second) = (raw_session(&mut one), raw_session(&mut two));
     assert!(first.0 != second.0 && first.1 != second.1);
-    assert!(!joins(&mut open(first.0), second.1), "with another session's token");
-    assert!(!joins(&mut open(first.0), [0; 32]), "with none");
-    assert!(!joins(&mut open(first.0 ^ 1), first.1), "into a session that is not there");
-    assert!(joins(&mut open(first.0), first.1) && joins(&mut open(second.0), second.1));
+    assert!(!joins(&mut open(first.0), second.1, 1), "with another session's token");
+    assert!(!joins(&mut open(first.0), [0; 32], 1), "with none");
+    assert!(!joins(&mut open(first.0 ^ 1), first.1, 1), "into a session that is not there");
+    assert!(joins(&mut open(first.0), first.1, 1) && joins(&mut open(second.0), second.1, 1));
 }
 
 fn another_key_joins_no_session() {
@@ -731,8 +745,8 @@ fn another_key_joins_no_session() {
     let raw = |session, client: &Client| raw_tls(&server, session, Some(&pem(&client.keys)), b"dormouse/1");
     let mut tls = raw(0, &desk);
     let (session, token) = raw_session(&mut tls);
-    assert!(!joins(&mut raw(session, &other), token), "somebody else is in");
-    assert!(joins(&mut raw(session, &desk), token));
+    assert!(!joins(&mut raw(session, &other), token, 1), "somebody else is in");
+    assert!(joins(&mut raw(session, &desk), token, 1));
 }
 
 fn keys_are_rotated_on_both_sides() {

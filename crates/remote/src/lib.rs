@@ -13,7 +13,6 @@ mod frame;
 mod lanes;
 mod messages;
 mod ranges;
-mod wires;
 mod workers;
 
 pub use client::{ConnectError, RemoteBackend};

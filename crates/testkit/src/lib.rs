@@ -9,6 +9,7 @@ pub mod cost;
 pub mod job;
 pub mod kit;
 pub mod manifest;
+pub mod network;
 pub mod outcome;
 pub mod place;
 pub mod reference;

@@ -14,8 +14,7 @@ pub fn run(flags: &FarEnd) -> ExitCode {
         user: Some(flags.user),
         // What a driver's library calls is not known well enough to be listed (docs/security.md).
         system_calls: flags.device == Device::Soft,
-        // Its client and it say something all the time.
-        idle: None,
+        grace: Duration::from_millis(flags.grace_ms),
     };
     let idle = flags.idle_ms.map(Duration::from_millis);
     let ended = link::far_end::control().map_err(FarEndError::from).and_then(|control| {

@@ -3,7 +3,7 @@
 use backend::Backend;
 use checkpoint::{Chain, Failure, Kind};
 use link::{Address, DialError, DialOptions, Keys, Trust, dial};
-use remote::{Patience, Quota, RemoteBackend};
+use remote::{Quota, RemoteBackend, Wires};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Gpu, Machine, Quantity};
@@ -23,7 +23,7 @@ pub fn open(address: &Address) -> Result<RemoteBackend, Failure> {
         dial(address, Trust::Keys(&keys), &DialOptions::default()).map_err(|error| failure(&error))?;
     let machine = address.machine();
     let lost = move |why: &str| tracing::error!("the session with {machine} is lost: {why}");
-    RemoteBackend::connect(streams(wires), lost)
+    RemoteBackend::connect(wires, lost)
         .map_err(|error| Failure::new(Kind::Unavailable, format!("{}: {}", address.machine(), Chain(&error))))
 }
 
@@ -45,18 +45,12 @@ pub fn machine(address: &Address) -> Result<Machine, Failure> {
 }
 
 /// Serves one client until it is gone.
-pub fn serve(wires: link::Wires, backend: Arc<dyn Backend>, (memory, idle): (Option<u64>, Option<Duration>)) {
+pub fn serve(mut wires: Wires, backend: Arc<dyn Backend>, (memory, idle): (Option<u64>, Option<Duration>)) {
     let quota = Quota { memory, ..Quota::default() };
-    let patience = Patience { idle, ..Patience::default() };
-    let wires = remote::Wires { patience, ..streams(wires) };
+    wires.patience.idle = idle;
     if let Err(error) = remote::serve(wires, backend, quota) {
         tracing::info!("a session ended: {}", Chain(&error));
     }
-}
-
-fn streams(wires: link::Wires) -> remote::Wires {
-    let link::Wires { control_out, control_in, bulk_out, bulk_in, hang_up } = wires;
-    remote::Wires { control_out, control_in, bulk_out, bulk_in, hang_up, patience: Patience::default() }
 }
 
 fn failure(error: &DialError) -> Failure {

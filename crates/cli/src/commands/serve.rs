@@ -37,6 +37,7 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
         let mut far_end = Command::new(&program);
         far_end.arg("far-end").env_clear().envs(kept.iter().cloned());
         far_end.args(["--device", device, "--user", &user.to_string()]);
+        far_end.args(["--grace-ms", &flags.grace.as_millis().to_string()]);
         if let Some(memory) = flags.device_memory {
             far_end.args(["--device-memory", &memory.to_string()]);
         }

@@ -24,6 +24,9 @@ pub struct Serve {
     /// End a session that has asked for nothing for so long, while its device had nothing to do [default: never; one whose client is gone ends at once]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub idle: Option<Duration>,
+    /// Keep what a client has for so long when its connections break, for it to come back: to it that is a pause; 0s to keep nothing
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = grace)]
+    pub grace: Duration,
     /// Most sessions at a time: each process of a program that uses CUDA is one
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_clients: u16,
@@ -47,6 +50,9 @@ pub struct FarEnd {
     /// The longest silence, milliseconds
     #[arg(long)]
     pub idle_ms: Option<u64>,
+    /// How long it is kept without its client, milliseconds
+    #[arg(long)]
+    pub grace_ms: u64,
     /// Whom to become
     #[arg(long)]
     pub user: User,

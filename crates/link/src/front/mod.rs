@@ -21,7 +21,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, acceptfrom_with, listen, socketpair};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use session::{Holder, SIGNATURES_MAX, Session, Stage};
+use session::{Holder, Session, Stage};
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -268,8 +268,8 @@ impl Front {
             }
             return;
         }
-        let session = self.sessions.get(&preface.session);
-        let Some(session) = session.filter(|session| matches!(session.stage, Stage::Joining(_))) else {
+        let session = self.sessions.get_mut(&preface.session);
+        let Some(session) = session.filter(|session| session.holder().is_some()) else {
             return waiting.close(Notice::NoSession);
         };
         session.pass(plain, &waiting);
@@ -315,8 +315,7 @@ impl Front {
         let child = spawn(theirs)?;
         let since = Instant::now();
         let stage = Stage::Starting;
-        let session =
-            Session { child, control, source: waiting.source, since, stage, signatures: SIGNATURES_MAX };
+        let mut session = Session { child, control, source: waiting.source, since, stage, signatures: 0 };
         self.own.renew(self.options.keys.identity_version(), || Own::read(&self.options.keys));
         let certificates = self.own.value.iter().map(|own| own.certificate.to_vec()).collect();
         session.tell(&ToFarEnd::Begin { certificates });

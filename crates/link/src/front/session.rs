@@ -4,15 +4,12 @@ use super::half_open::Waiting;
 use crate::far_end::PATIENCE;
 use crate::fingerprint::Fingerprint;
 use crate::packet::{self, ToFarEnd};
-use crate::protocol::BULK_MAX;
 use rustix::net::SendFlags;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// How many handshakes a session may have: one for each connection, and a few more.
-pub const SIGNATURES_MAX: usize = 2 * BULK_MAX as usize + 8;
 /// How long a known client's session may take to begin: devices are opened meanwhile.
 const BEGINNING: Duration = Duration::from_secs(30);
 
@@ -24,7 +21,7 @@ pub struct Session {
     pub source: IpAddr,
     pub since: Instant,
     pub stage: Stage,
-    /// How many handshakes may be signed for it yet.
+    /// How many handshakes may be signed for it yet: one for each connection that it was handed.
     pub signatures: usize,
 }
 
@@ -62,11 +59,14 @@ impl Session {
     }
 
     /// Hands a connection to its process, which may be too busy for it.
-    pub fn pass(&self, plain: bool, waiting: &Waiting) {
+    pub fn pass(&mut self, plain: bool, waiting: &Waiting) {
         let packet = ToFarEnd::Connection { plain, source: waiting.source };
         let socket = Some(waiting.socket.as_fd());
-        if let Err(error) = packet::send(&self.control, &packet, socket, SendFlags::DONTWAIT) {
-            tracing::debug!("a connection from {} finds its session busy: {error}", waiting.source);
+        match packet::send(&self.control, &packet, socket, SendFlags::DONTWAIT) {
+            Ok(()) => self.signatures += 1,
+            Err(error) => {
+                tracing::debug!("a connection from {} finds its session busy: {error}", waiting.source);
+            }
         }
     }
 

@@ -18,9 +18,8 @@ use crate::frame::{self, IN_PLACE, MAGIC, VERSION};
 use crate::lanes::Lanes;
 use crate::messages::{Echo, Hello, Mark, Message, Ping, Watch};
 use crate::ranges::Ranges;
-use crate::wires::LANES_MAX;
 use crate::workers::Workers;
-use crate::{LOST, Wires, in_time, lock, looks_for};
+use crate::{LOST, Patience, Wires, in_time, lock, looks_for};
 use ::backend::{
     GraphFunction, HostFunction, LoadError, RawContext, RawEvent, RawFunction, RawModule, Result, StreamArg,
 };
@@ -38,6 +37,7 @@ use std::time::{Duration, Instant};
 use transfers::Transfers;
 use uploads::Uploads;
 use wire::{CuError, Decoder, Wire};
+use wires::BULK_MAX;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +179,7 @@ impl RemoteBackend {
         lost: impl Fn(&str) + Send + Sync + 'static,
     ) -> std::result::Result<Self, ConnectError> {
         let Wires { mut control_out, mut control_in, bulk_out, bulk_in, hang_up, patience } = wires;
-        if bulk_in.len() > LANES_MAX || bulk_out.len() > LANES_MAX {
+        if bulk_in.len().max(bulk_out.len()) > BULK_MAX.into() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many bulk streams").into());
         }
         let hello = in_time(patience, &hang_up, || greet(&mut *control_out, &mut *control_in))?;
@@ -226,7 +226,7 @@ impl RemoteBackend {
         *lock(&weak) = Arc::downgrade(&link);
         // Dropped when anything below fails: the threads that run already then end.
         let backend = Self { link };
-        backend.start(control_in, bulk_in, patience.silence)?;
+        backend.start(control_in, bulk_in, patience)?;
         Ok(backend)
     }
 
@@ -234,7 +234,7 @@ impl RemoteBackend {
         &self,
         mut control_in: Box<dyn Read + Send>,
         bulk_in: Vec<Box<dyn Read + Send>>,
-        silence: Duration,
+        patience: Patience,
     ) -> io::Result<()> {
         let spawn = |name: &str, run: Task| {
             let link = Arc::clone(&self.link);
@@ -250,7 +250,7 @@ impl RemoteBackend {
         for (lane, mut stream) in bulk_in.into_iter().enumerate() {
             spawn("remote-bulk-in", Box::new(move |link| link.receive_bulk(lane, &mut *stream)))?;
         }
-        spawn("remote-alive", Box::new(move |link| link.stay_alive(silence)))
+        spawn("remote-alive", Box::new(move |link| link.stay_alive(patience)))
     }
 }
 
@@ -490,8 +490,9 @@ impl Link {
     }
 
     /// Says something now and then, and listens whether anything is heard.
-    fn stay_alive(&self, silence: Duration) -> io::Result<()> {
-        let step = (silence / 4).min(Duration::from_millis(250));
+    fn stay_alive(&self, patience: Patience) -> io::Result<()> {
+        let silence = patience.silence;
+        let step = patience.says_every().min(Duration::from_millis(250));
         let mut said = Instant::now();
         while !self.is_lost() {
             std::thread::sleep(step);
@@ -502,7 +503,7 @@ impl Link {
                     format!("nothing was heard for {silence:?}"),
                 ));
             }
-            if said.elapsed() >= silence / 4 {
+            if said.elapsed() >= patience.says_every() {
                 self.out.push_if_room(&Ping {});
                 said = Instant::now();
             }

@@ -18,9 +18,8 @@ pub use quota::Quota;
 use crate::frame::{self, MAGIC, PieceHeader, VERSION};
 use crate::lanes::Lanes;
 use crate::messages::{Call, Hello, Word};
-use crate::wires::{LANES_MAX, Patience};
 use crate::workers::Workers;
-use crate::{Wires, in_time, lock};
+use crate::{Patience, Wires, in_time, lock};
 use backend::{Backend, Range};
 use completions::Completions;
 use mirrors::Mirrors;
@@ -34,6 +33,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
+use wires::BULK_MAX;
 
 /// How far a client may be ahead of what it has been told is read.
 const ACK_EVERY: u64 = 256 << 10;
@@ -107,7 +107,7 @@ struct Session {
 /// [`ServeError`].
 pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<(), ServeError> {
     let Wires { mut control_out, mut control_in, bulk_out, bulk_in, hang_up, patience } = wires;
-    if bulk_in.len() > LANES_MAX || bulk_out.len() > LANES_MAX {
+    if bulk_in.len().max(bulk_out.len()) > BULK_MAX.into() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many bulk streams").into());
     }
     in_time(patience, &hang_up, || greet(&mut *control_out, &mut *control_in, &*backend))?;
@@ -255,8 +255,9 @@ impl Session {
     }
 
     /// Says something now and then, and listens whether anything is heard.
-    fn stay_alive(&self, Patience { silence, idle }: Patience) -> io::Result<()> {
-        let step = (silence / 4).min(Duration::from_millis(250));
+    fn stay_alive(&self, patience: Patience) -> io::Result<()> {
+        let Patience { silence, idle } = patience;
+        let step = patience.says_every().min(Duration::from_millis(250));
         let mut said = Instant::now();
         while !self.is_lost() {
             std::thread::sleep(step);
@@ -269,7 +270,7 @@ impl Session {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             // Whoever holds it is saying something.
-            if said.elapsed() >= silence / 4
+            if said.elapsed() >= patience.says_every()
                 && let Ok(mut out) = self.out.try_lock()
             {
                 said = Instant::now();

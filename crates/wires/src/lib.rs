@@ -1,4 +1,5 @@
-//! The byte streams between the two ends.
+//! The byte streams of a session between two machines: who makes them knows nothing of what they carry, and who uses them nothing of what they are.
+#![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The most bulk streams of a session in a direction.
-pub(crate) const LANES_MAX: usize = 16;
+pub const BULK_MAX: u8 = 16;
 
 /// Streams of one session, each used in one direction only, so that each can be a TLS connection of its own.
 pub struct Wires {
@@ -28,10 +29,18 @@ pub struct Wires {
 /// When a silent peer is given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
-    /// A peer of which nothing has been heard for this long is lost. It says something four times as often.
+    /// A peer of which nothing has been heard for this long is lost.
     pub silence: Duration,
     /// At the far end: a client that has asked for nothing for this long, and of whose work nothing is under way, is left.
     pub idle: Option<Duration>,
+}
+
+impl Patience {
+    /// How often each end says something, whether there is anything to say or not.
+    #[must_use]
+    pub fn says_every(&self) -> Duration {
+        (self.silence / 4).min(Duration::from_millis(2500))
+    }
 }
 
 impl Default for Patience {
