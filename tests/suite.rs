@@ -8,6 +8,7 @@ mod endings;
 mod gate;
 mod lazy;
 mod leftovers;
+mod networks;
 mod object_storage;
 mod planning;
 mod private_memory;
