@@ -127,9 +127,9 @@ again:
 }
 \0";
 
-/// From one program's memory to the next: a process may have several.
+/// From one program's memory to the next: a process may have several, and the conformance suite's from `0x4000_0000_0000` on.
 const RESERVED: u64 = 1 << 36;
-static NEXT: AtomicU64 = AtomicU64::new(0x4000_0000_0000);
+static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
 
 /// A context, memory and kernels.
 pub struct Program<'a> {

@@ -4,6 +4,7 @@
 // A test says what it saw by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod clients;
 mod common;
 mod conformance;
 mod faults;
@@ -23,7 +24,13 @@ fn main() -> ExitCode {
         return garbled::session(&seed);
     }
     let args = libtest_mimic::Arguments::from_args();
-    let chapters =
-        [conformance::trials(), faults::trials(), garbled::trials(), memory::trials(), slow::trials()];
+    let chapters = [
+        clients::trials(),
+        conformance::trials(),
+        faults::trials(),
+        garbled::trials(),
+        memory::trials(),
+        slow::trials(),
+    ];
     libtest_mimic::run(&args, chapters.into_iter().flatten().collect()).exit_code()
 }
