@@ -25,6 +25,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn begin(stage: &Stage) -> Self {
+        Self::begin_at(stage, "127.0.0.1")
+    }
+
+    /// Which listens at an address of its machine.
+    pub(crate) fn begin_at(stage: &Stage, listen: &str) -> Self {
         let folder = tempfile::Builder::new().tempdir_in(stage.place().folder).unwrap().keep();
         let [server, client] = ["server", "client"].map(|side| folder.join(side));
         let keys = |of: &PathBuf, words: &[&str]| {
@@ -36,7 +41,7 @@ impl Server {
         keys(&client, &["new"]);
         keys(&server, &["authorize", "client", &keys(&client, &["show"])]);
         let mut serve = stage.place().dormouse("serve");
-        serve.args(["--device", "soft", "--listen", "127.0.0.1:0"]).env(KEYS, &server);
+        serve.args(["--device", "soft", "--listen", &format!("{listen}:0")]).env(KEYS, &server);
         let mut front = serve.stderr(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         let mut lines = BufReader::new(front.stderr.take().unwrap());
@@ -69,6 +74,13 @@ impl Server {
         command
     }
 
+    /// An image, continued with a device there.
+    pub(crate) fn restart_command(&self, stage: &Stage, image: &str) -> Command {
+        let mut restart = stage.place().restart_command(image);
+        restart.args(["--gpu", &self.address]).env(KEYS, &self.client);
+        restart
+    }
+
     /// The processes that have a session each.
     fn sessions(&self) -> Vec<u32> {
         let children = format!("/proc/{0}/task/{0}/children", self.front.id());
@@ -85,27 +97,39 @@ impl Drop for Server {
 }
 
 /// What a guest prints there is what it prints here.
-fn the_same(guests: &[&str]) {
-    let stage = Stage::new("remote").unwrap();
-    let server = Server::trusted(&stage);
+pub(crate) fn the_same(stage: &Stage, server: &Server, guests: &[&str]) {
     let manifest = Kit::locate().unwrap().manifest().unwrap();
     for name in guests {
         let guest: &Guest = manifest.guest(name).unwrap();
         let args: Vec<&str> = guest.args(false).iter().map(String::as_str).collect();
         let here = finish(stage.command(guest.program(), &args)).unwrap();
-        let there = Job::start(server.command(&stage, guest.program(), &args)).unwrap().finish().unwrap();
+        let there = Job::start(server.command(stage, guest.program(), &args)).unwrap().finish().unwrap();
         assert_eq!((there.exit, &there.stdout), (here.exit, &here.stdout), "{name}: {}", there.stderr);
     }
 }
 
+fn on_another_machine(guests: &[&str]) {
+    let stage = Stage::new("remote").unwrap();
+    the_same(&stage, &Server::trusted(&stage), guests);
+}
+
 #[test]
 fn programs_compute_the_same_on_another_machine() {
-    the_same(&["reduction", "stencil", "textures", "streams", "host_threads", "symbols", "vmm", "batches"]);
+    on_another_machine(&[
+        "reduction",
+        "stencil",
+        "textures",
+        "streams",
+        "host_threads",
+        "symbols",
+        "vmm",
+        "batches",
+    ]);
 }
 
 #[test]
 fn programs_with_graphs_and_memory_of_the_host_do_too() {
-    the_same(&[
+    on_another_machine(&[
         "graphs",
         "graph_nodes",
         "conditional",
@@ -141,10 +165,8 @@ fn an_image_continues_wherever_there_is_a_device() {
     for server in [Some(&servers[1]), None] {
         let image = stage.checkpoint(After::Stop).unwrap();
         printed.extend(job.finish().unwrap().stdout);
-        let mut restart = stage.place().restart_command(&image);
-        if let Some(server) = server {
-            restart.args(["--gpu", &server.address]).env(KEYS, &server.client);
-        }
+        let here = || stage.place().restart_command(&image);
+        let restart = server.map_or_else(here, |server| server.restart_command(&stage, &image));
         job = first_line(Job::start(restart).unwrap()).unwrap();
     }
     let ended = job.finish().unwrap();

@@ -9,6 +9,7 @@ mod gate;
 mod lazy;
 mod leftovers;
 mod mending;
+mod networks;
 mod object_storage;
 mod planning;
 mod private_memory;

@@ -30,6 +30,7 @@ const TESTS: &[(&str, fn())] = &[
     ("expired_certificates", expired_certificates),
     ("a_server_with_another_key_is_told_of_loudly", a_server_with_another_key_is_told_of_loudly),
     ("garbage_is_dropped", garbage_is_dropped),
+    ("garbage_at_any_state_opens_no_session", garbage_at_any_state_opens_no_session),
     ("other_services_are_told_from_ours", other_services_are_told_from_ours),
     ("hellos_are_bounded", hellos_are_bounded),
     ("half_open_connections_keep_nobody_out", half_open_connections_keep_nobody_out),
@@ -534,6 +535,105 @@ fn garbage_is_dropped() {
     }
     assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
     server.is_left_alone_within(Duration::from_secs(3));
+}
+
+/// What somebody on the way makes of one direction of one connection, from some byte on.
+#[derive(Clone, Copy)]
+struct Garbling {
+    connection: usize,
+    to_server: bool,
+    from: usize,
+    sort: Sort,
+}
+
+#[derive(Clone, Copy)]
+enum Sort {
+    OneBit,
+    Garbage,
+    End,
+}
+
+/// Garbles connections to a server: where to connect to, and how many bytes each connection has carried, to it and back.
+fn somebody_on_the_way(at: SocketAddr, garbling: Option<Garbling>) -> (Address, Carried) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let carried = Carried::default();
+    let counts = carried.clone();
+    thread::spawn(move || {
+        for (connection, near) in listener.incoming().enumerate() {
+            let (near, far) = (near.unwrap(), TcpStream::connect(at).unwrap());
+            counts.lock().unwrap().push([0; 2]);
+            for to_server in [true, false] {
+                let [mut from, mut to] = [&near, &far].map(|socket| socket.try_clone().unwrap());
+                if !to_server {
+                    std::mem::swap(&mut from, &mut to);
+                }
+                let garbling = garbling
+                    .filter(|garbling| (garbling.connection, garbling.to_server) == (connection, to_server));
+                let counts = counts.clone();
+                let count = move |bytes| {
+                    let sum = &mut counts.lock().unwrap()[connection][usize::from(to_server)];
+                    *sum += bytes;
+                    *sum - bytes
+                };
+                thread::spawn(move || carry(from, to, garbling, count));
+            }
+        }
+    });
+    (address, carried)
+}
+
+type Carried = Arc<Mutex<Vec<[usize; 2]>>>;
+
+fn carry(mut from: TcpStream, mut to: TcpStream, garbling: Option<Garbling>, count: impl Fn(usize) -> usize) {
+    let mut bytes = [0; 4096];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        let mut bytes = &mut bytes[..read];
+        let before = count(read);
+        if let Some(Garbling { from, sort, .. }) = garbling
+            && before + read > from
+        {
+            let at = from.saturating_sub(before);
+            match sort {
+                Sort::OneBit if before <= from => bytes[at] ^= 1,
+                Sort::OneBit => {}
+                Sort::Garbage => bytes[at..].fill(0xa5),
+                Sort::End => bytes = &mut bytes[..at],
+            }
+        }
+        if to.write_all(bytes).is_err() || bytes.len() < read {
+            break;
+        }
+    }
+    let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
+}
+
+/// In the preface, anywhere in the handshake, in the hello and its answer, of the first connection and of one that joins it.
+fn garbage_at_any_state_opens_no_session() {
+    let server = server(&Way::default());
+    let client = server.client("desk");
+    let through = |garbling| {
+        let (address, carried) = somebody_on_the_way(server.at, garbling);
+        client.keys.trust(&address.machine(), server.key(), None).unwrap();
+        let session = dial(&address, Trust::Keys(&client.keys), &options());
+        let carried = carried.lock().unwrap().clone();
+        (session, carried)
+    };
+    let (session, carried) = through(None);
+    works(&mut session.unwrap().0, "desk");
+    for connection in [0, carried.len() - 1] {
+        for to_server in [true, false] {
+            // Lengths of numbers and of what is encrypted differ a little from session to session.
+            let whole = carried[connection][usize::from(to_server)] - 16;
+            for (number, from) in (0..16).step_by(5).chain((16..whole).step_by(whole / 7)).enumerate() {
+                let sort = [Sort::OneBit, Sort::Garbage, Sort::End][number % 3];
+                let (session, _) = through(Some(Garbling { connection, to_server, from, sort }));
+                assert!(session.is_err(), "connection {connection}, to the server {to_server}, byte {from}");
+            }
+        }
+    }
+    works(&mut client.dial().unwrap().0, "desk");
+    server.is_left_alone_within(Duration::from_secs(20));
 }
 
 fn other_services_are_told_from_ours() {

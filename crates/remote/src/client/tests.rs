@@ -5,7 +5,7 @@
 
 use super::RemoteBackend;
 use crate::Wires;
-use crate::frame::{self, MAGIC, VERSION};
+use crate::frame::{self, MAGIC, PieceHeader, VERSION};
 use crate::messages::{Hello, Word};
 use backend::{Backend, Range, RawContext, StreamArg};
 use proptest::prelude::*;
@@ -83,6 +83,7 @@ fn another_version_is_refused_by_name() {
 fn an_answer_that_was_not_asked_for_ends_the_session() {
     for said in [
         reply(40, Vec::new()),
+        vec![0xff; frame::HEADER],
         reply(1, vec![0; 100]),
         word(0, &Word::Ack { control: u64::MAX, bulk: 0 }),
         word(0, &Word::Ack { control: 0, bulk: 1 << 30 }),
@@ -91,6 +92,11 @@ fn an_answer_that_was_not_asked_for_ends_the_session() {
         word(0, &Word::HostCall { after: vec![], call: 1, function: 9, error: 0 }),
     ] {
         assert!(ends(&connected(VERSION, said, Vec::new()).unwrap()));
+    }
+    for bytes in [0, frame::PIECE + 1, usize::MAX] {
+        let mut piece = Vec::new();
+        PieceHeader { transfer: 1, offset: 0, bytes }.write(&mut piece).unwrap();
+        assert!(ends(&connected(VERSION, Vec::new(), piece).unwrap()));
     }
 }
 

@@ -110,6 +110,14 @@ impl Raw {
         }
     }
 
+    /// Reserves addresses and maps a block, which is 2, at their beginning.
+    fn block(&mut self) -> Range {
+        let memory = Range { base: addresses(), bytes: BLOCK_GRANULARITY };
+        self.ask(&ask::Reserve { range: Range { bytes: 1 << 30, ..memory } }).unwrap();
+        self.ask(&ask::MapBlock { block: RawBlock(2), device: 0, range: memory }).unwrap();
+        memory
+    }
+
     fn end(mut self) -> Result<(), super::ServeError> {
         self.control.shutdown(std::net::Shutdown::Both).unwrap();
         self.far.take().unwrap().join().unwrap()
@@ -127,10 +135,8 @@ fn no_address_of_this_process_is_touched() {
     let mut raw = Raw::with_context();
     let secret = [7u32; 1024];
     let address = secret.as_ptr() as u64;
-    let base = addresses();
-    raw.ask(&ask::Reserve { range: Range { base, bytes: 1 << 30 } }).unwrap();
-    let range = Range { base, bytes: BLOCK_GRANULARITY };
-    raw.ask(&ask::MapBlock { block: RawBlock(2), device: 0, range }).unwrap();
+    let range = raw.block();
+    let base = range.base;
     let invalid = CuError::INVALID_VALUE;
     let copy = |dst, src| ask::Copy { ctx: CTX, stream: LEGACY, dst, src, bytes: 16 };
     assert_eq!(raw.failure(&copy(address, base)), invalid);
@@ -166,6 +172,67 @@ fn no_address_of_this_process_is_touched() {
     // None of that is an execution error.
     raw.ask(&ask::ContextSynchronize { ctx: CTX }).unwrap();
     raw.end().unwrap();
+}
+
+/// What one client has, another cannot name, nor reach by its address. (Here they share a process, which they never do in life.)
+#[test]
+fn what_another_client_has_is_not_there() {
+    let mut one = Raw::with_context();
+    let memory = one.block();
+    let (stream, event, array) = (backend::RawStream(3), backend::RawEvent(4), RawArray(5));
+    let (module, function) = (backend::RawModule(6), backend::RawFunction(7));
+    one.ask(&ask::StreamCreate { ctx: CTX, stream, flags: 0, priority: 0 }).unwrap();
+    one.tell(&ask::EventCreate { ctx: CTX, event, flags: 0 });
+    let desc = wire::ArrayDesc { width: 64, height: 4, depth: 0, format: 1, channels: 1, flags: 0 };
+    one.ask(&ask::ArrayCreate { ctx: CTX, array, desc }).unwrap();
+    let ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+    let image = Bytes(ptx.as_bytes().to_vec());
+    one.ask(&ask::ModuleLoad { ctx: CTX, module, image, options: Vec::new(), managed: Vec::new() }).unwrap();
+    one.ask(&ask::Function { ctx: CTX, module, name: "nothing".into(), function }).unwrap();
+    let secret = Bytes(vec![42; 16]);
+    one.tell(&ask::CopyIn { ctx: CTX, stream: LEGACY, dst: memory.base, data: secret.clone() });
+    one.ask(&ask::ContextSynchronize { ctx: CTX }).unwrap();
+
+    let mut other = Raw::greeted();
+    assert_eq!(other.ask(&ask::ContextSynchronize { ctx: CTX }), Err(CuError::INVALID_CONTEXT));
+    let ctx = RawContext(11);
+    other.ask(&ask::ContextCreate { ctx, device: 0, flags: 0, primary: false }).unwrap();
+    let handle = Err(CuError::INVALID_HANDLE);
+    assert_eq!(other.ask(&ask::UnmapBlock { block: RawBlock(2) }), handle);
+    assert_eq!(other.ask(&ask::StreamSynchronize { ctx, stream: StreamArg::Created(stream) }), handle);
+    assert_eq!(other.ask(&ask::ArrayDestroy { ctx, array }), handle);
+    assert_eq!(other.ask(&ask::ModuleUnload { ctx, module }), handle);
+    assert!(other.ask(&ask::FunctionAsk { ctx, function }).is_err());
+    assert_eq!(
+        other.failure(&ask::EventRecord { ctx, event, stream: LEGACY, flags: 0 }),
+        CuError::INVALID_HANDLE
+    );
+    let (at, stream) = (memory.base, LEGACY);
+    let mine = other.block().base;
+    assert_eq!(other.ask(&ask::UnmapPhysical { range: memory }), Err(CuError::INVALID_VALUE));
+    assert!(
+        other.ask(&ask::SetAccess { device: 0, range: memory, access: backend::Access::ReadWrite }).is_err()
+    );
+    let invalid = CuError::INVALID_VALUE;
+    assert_eq!(other.failure(&ask::Copy { ctx, stream, dst: mine, src: at, bytes: 16 }), invalid);
+    assert_eq!(other.failure(&ask::Copy { ctx, stream, dst: at, src: mine, bytes: 16 }), invalid);
+    assert_eq!(other.failure(&ask::CopyIn { ctx, stream, dst: at, data: Bytes(vec![0; 16]) }), invalid);
+    assert_eq!(other.failure(&ask::CopyOut { ctx, stream, src: at, bytes: 16, transfer: 9 }), invalid);
+    let fill = Fill { dst: at, pitch: 0, element: 4, value: 1, width: 4, height: 1 };
+    assert_eq!(other.failure(&ask::FillMemory { ctx, stream, fill }), invalid);
+    let word = backend::Word { address: at, value: 0, wide: false };
+    let operations = vec![MemoryOperation::Write { word }];
+    assert_eq!(other.failure(&ask::Operations { ctx, stream, operations }), invalid);
+    other.end().unwrap();
+
+    one.tell(&ask::CopyOut { ctx: CTX, stream, src: at, bytes: 16, transfer: 9 });
+    loop {
+        if let Word::Data { data, .. } = one.hear().1 {
+            assert_eq!(data, secret);
+            break;
+        }
+    }
+    one.end().unwrap();
 }
 
 /// However often it says that it is there.
@@ -245,10 +312,7 @@ fn nobody_has_more_than_the_quota() {
 #[test]
 fn who_waits_for_contents_holds_nobody_up_for_ever() {
     let mut raw = Raw::with_context();
-    let base = addresses();
-    raw.ask(&ask::Reserve { range: Range { base, bytes: 1 << 30 } }).unwrap();
-    let range = Range { base, bytes: BLOCK_GRANULARITY };
-    raw.ask(&ask::MapBlock { block: RawBlock(2), device: 0, range }).unwrap();
+    let base = raw.block().base;
     for round in 0..5u8 {
         let (bytes, transfer) = (20_000, 50 + u64::from(round));
         raw.tell(&ask::CopyInBulk { ctx: CTX, stream: LEGACY, dst: base, bytes, transfer });
@@ -286,13 +350,25 @@ fn another_version_is_refused_by_name() {
 
 #[test]
 fn a_length_that_is_a_lie_takes_no_memory() {
-    let mut raw = Raw::greeted();
-    let mut head = vec![0; HEADER];
-    head[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-    head[4..6].copy_from_slice(&ask::Launch::OPCODE.to_le_bytes());
-    raw.control.write_all(&head).unwrap();
-    let error = raw.far.take().unwrap().join().unwrap().unwrap_err().to_string();
-    assert!(error.contains("too long"), "{error}");
+    for (opcode, bytes) in [
+        (ask::Launch::OPCODE, u32::MAX),
+        (ask::Copy::OPCODE, frame::SHORT_MAX as u32 + 1),
+        (ask::CopyIn::OPCODE, frame::INLINE_MAX as u32 + 257),
+        (ask::ModuleLoad::OPCODE, frame::LONG_MAX as u32 + 1),
+    ] {
+        let mut raw = Raw::greeted();
+        let mut head = vec![0; HEADER];
+        head[..4].copy_from_slice(&bytes.to_le_bytes());
+        head[4..6].copy_from_slice(&opcode.to_le_bytes());
+        raw.control.write_all(&head).unwrap();
+        let error = raw.far.take().unwrap().join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("too long"), "{error}");
+    }
+    for bytes in [0, frame::PIECE + 1, usize::MAX] {
+        let mut raw = Raw::greeted();
+        PieceHeader { transfer: 1, offset: 0, bytes }.write(&mut raw.bulk).unwrap();
+        let _ = raw.far.take().unwrap().join().unwrap();
+    }
 }
 
 /// Stands for the address of the client's memory.
@@ -341,10 +417,7 @@ proptest! {
         });
         let mut raw = Raw::with_context();
         // Something of most kinds is there, under the names that calls most often have.
-        let base = addresses();
-        let memory = Range { base, bytes: BLOCK_GRANULARITY };
-        raw.ask(&ask::Reserve { range: Range { bytes: 1 << 30, ..memory } }).unwrap();
-        raw.ask(&ask::MapBlock { block: RawBlock(2), device: 0, range: memory }).unwrap();
+        let base = raw.block().base;
         raw.ask(&ask::StreamCreate { ctx: CTX, stream: backend::RawStream(3), flags: 0, priority: 0 }).unwrap();
         raw.tell(&ask::EventCreate { ctx: CTX, event: backend::RawEvent(4), flags: 0 });
         let desc = wire::ArrayDesc { width: 64, height: 4, depth: 0, format: 1, channels: 1, flags: 0 };

@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the far end connects to: a port, or a path.
 pub const PLACE: &str = "DORMOUSE_REMOTE_TEST_PLACE";
@@ -19,6 +20,12 @@ pub const CONNECTIONS: usize = 4;
 
 /// What the binary does as the far end.
 pub fn far_end(place: &OsStr) {
+    // A thread of a far end that panics is a fault, whatever its client has said.
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        before(info);
+        std::process::abort();
+    }));
     let place = place.to_str().unwrap();
     let wires = match place.parse::<u16>() {
         Ok(port) => Wires::of_tcp(connections(|| TcpStream::connect(("127.0.0.1", port)).unwrap())),
@@ -120,6 +127,10 @@ again:
 }
 \0";
 
+/// From one program's memory to the next: a process may have several, and the conformance suite's from `0x4000_0000_0000` on.
+const RESERVED: u64 = 1 << 36;
+static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+
 /// A context, memory and kernels.
 pub struct Program<'a> {
     backend: &'a dyn Backend,
@@ -133,8 +144,9 @@ pub struct Program<'a> {
 impl<'a> Program<'a> {
     pub fn new(backend: &'a dyn Backend) -> Result<Self> {
         let ctx = backend.context_create(0, 0, true)?;
-        let memory = Range { base: 0x4000_0000_0000, bytes: 256 << 20 };
-        backend.reserve(Range { bytes: 1 << 36, ..memory })?;
+        let base = NEXT.fetch_add(RESERVED, Ordering::Relaxed);
+        let memory = Range { base, bytes: 256 << 20 };
+        backend.reserve(Range { bytes: RESERVED, ..memory })?;
         backend.map_block(0, memory)?;
         let module = backend.module_load(ctx, PTX.as_bytes(), &[], &[]).map_err(|error| error.code)?.code;
         let function = |name| backend.function(ctx, module, name);
@@ -169,6 +181,10 @@ impl<'a> Program<'a> {
 
     pub fn copy(&self, dst: u64, src: u64, bytes: u64) -> Result<()> {
         self.backend.copy(self.ctx, StreamArg::Legacy, dst, src, bytes)
+    }
+
+    pub fn wait(&self) -> Result<()> {
+        self.backend.stream_synchronize(self.ctx, StreamArg::Legacy)
     }
 
     /// What has been stored.

@@ -93,15 +93,15 @@ fn ended(far: &mut Far, within: Duration) -> bool {
 fn a_connection_is_cut_anywhere() -> Result<(), Failed> {
     let whole = {
         let (_far, sockets) = tcp(&[]);
-        let (near, count) = between(sockets, Network { delay: Duration::ZERO, cut_after: u64::MAX });
+        let (near, traffic) = between(sockets, Network::default());
         everything(&connect(Wires::of_tcp(near)?))?;
-        count.load(Ordering::Acquire)
+        traffic.bytes()
     };
     // Densely where it begins, and then all the way.
     let points = (0..24).map(|at| 13 * at).chain((1..40).map(|at| 400 + whole * at / 41));
     for point in points {
         let (mut far, sockets) = tcp(&[]);
-        let (near, _) = between(sockets, Network { delay: Duration::ZERO, cut_after: point });
+        let (near, _) = between(sockets, Network { cut_after: point, ..Network::default() });
         let begun = Instant::now();
         if let Ok(backend) = RemoteBackend::connect(Wires::of_tcp(near)?, |_| {}) {
             let result = everything(&backend);

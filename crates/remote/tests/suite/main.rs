@@ -4,19 +4,33 @@
 // A test says what it saw by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod clients;
 mod common;
 mod conformance;
 mod faults;
+mod garbled;
 mod memory;
 mod proxy;
 mod slow;
 
-fn main() {
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
     if let Some(place) = std::env::var_os(common::PLACE) {
         common::far_end(&place);
-        return;
+        return ExitCode::SUCCESS;
+    }
+    if let Ok(seed) = std::env::var(garbled::SEED) {
+        return garbled::session(&seed);
     }
     let args = libtest_mimic::Arguments::from_args();
-    let chapters = [conformance::trials(), faults::trials(), memory::trials(), slow::trials()];
-    libtest_mimic::run(&args, chapters.into_iter().flatten().collect()).exit();
+    let chapters = [
+        clients::trials(),
+        conformance::trials(),
+        faults::trials(),
+        garbled::trials(),
+        memory::trials(),
+        slow::trials(),
+    ];
+    libtest_mimic::run(&args, chapters.into_iter().flatten().collect()).exit_code()
 }

@@ -104,7 +104,7 @@ fn registered_memory_is_copied_where_it_lies() -> Result<(), Failed> {
         program.copy(two.1.base, program.at(0), bytes)?;
         program.copy(program.at(4 << 20), two.1.base, bytes)?;
         program.copy(one.1.base, program.at(4 << 20), bytes)?;
-        backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        program.wait()?;
         for at in (0..750_000).step_by(1000) {
             assert_eq!(two.word(at).load(Ordering::Relaxed), at as u32 + round);
             assert_eq!(one.word(at).load(Ordering::Relaxed), at as u32 + round);
@@ -150,7 +150,7 @@ fn kernels_follow_addresses_that_were_copied() -> Result<(), Failed> {
         pages.word(1501).store(round, Ordering::Relaxed);
         // It adds 1 to what the pointer at that address points to.
         program.follow(program.at(64))?;
-        backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        program.wait()?;
         assert_eq!(pages.word(1500).load(Ordering::Relaxed), round * 10 + 1);
         assert_eq!(pages.word(1501).load(Ordering::Relaxed), round);
     }
@@ -228,7 +228,7 @@ fn copies_see_what_the_host_wrote_before_them() -> Result<(), Failed> {
         pages.word(101).store(round, Ordering::Relaxed);
         let sent = [round + 1000];
         program.copy(pages.1.base + 404, sent.as_ptr() as u64, 4)?;
-        backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        program.wait()?;
         assert_eq!(pages.word(101).load(Ordering::Relaxed), round + 1000, "a copy to there");
     }
     Ok(())
@@ -283,7 +283,7 @@ fn operations_of_a_batch_are_in_order() -> Result<(), Failed> {
                 );
             }
             awaited.word(2).store(round, Ordering::Release);
-            backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+            program.wait()?;
         }
         told.word(1).store(0, Ordering::Release);
         awaited.word(2).store(0, Ordering::Release);
@@ -322,7 +322,7 @@ fn a_large_region_changes_as_a_whole() -> Result<(), Failed> {
         let pointer = [pages.1.base + bytes - 4];
         program.copy(program.at(64), pointer.as_ptr() as u64, 8)?;
         program.follow(program.at(64))?;
-        backend.stream_synchronize(program.ctx, StreamArg::Legacy)?;
+        program.wait()?;
         let last = pages.word(bytes as usize / 4 - 1).load(Ordering::Relaxed);
         assert_eq!(last, round.wrapping_mul(0x0101_0101) + 1);
     }

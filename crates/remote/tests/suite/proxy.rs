@@ -1,91 +1,184 @@
-//! A network between the two ends: it takes time, and breaks when it is told to.
+//! A network between the two ends: it takes time, carries so much at a time, and breaks or garbles what it carries when it is told to.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+/// The most bytes that one stream has on their way in one direction: more than a second of 10 Gbit/s has in 20 ms.
+const ON_THE_WAY: usize = 32 << 20;
 
 /// What the network does.
 #[derive(Clone, Copy)]
 pub struct Network {
     /// How long a byte takes, each way.
     pub delay: Duration,
+    /// Bytes a second, each way, of all connections together.
+    pub rate: Option<NonZeroU64>,
     /// After how many bytes, of all connections and both ways, everything is cut.
     pub cut_after: u64,
 }
 
-/// Puts a network before sockets that lead to the far end; gives the sockets of the near end, and the count of bytes.
-pub fn between(far: Vec<TcpStream>, network: Network) -> (Vec<TcpStream>, Arc<AtomicU64>) {
-    let count = Arc::new(AtomicU64::new(0));
-    let all = Arc::new(Mutex::new(Vec::new()));
+impl Default for Network {
+    fn default() -> Self {
+        Self { delay: Duration::ZERO, rate: None, cut_after: u64::MAX }
+    }
+}
+
+/// One direction of one connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stream {
+    /// Which connection, from 0.
+    pub connection: usize,
+    /// To the far end, or from it.
+    pub to_far: bool,
+}
+
+/// Makes of what has come what goes on.
+pub type Change = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send>;
+
+/// All that the network carries.
+#[derive(Default)]
+pub struct Traffic {
+    bytes: AtomicU64,
+    sockets: Mutex<Vec<TcpStream>>,
+}
+
+impl Traffic {
+    /// Bytes so far, of all connections and both ways.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Ends all connections.
+    pub fn cut(&self) {
+        for socket in &*self.sockets.lock().unwrap() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Puts a network before sockets that lead to the far end; gives the sockets of the near end.
+pub fn between(far: Vec<TcpStream>, network: Network) -> (Vec<TcpStream>, Arc<Traffic>) {
+    between_changing(far, network, |_| None)
+}
+
+/// The same, changing what streams carry.
+pub fn between_changing(
+    far: Vec<TcpStream>,
+    network: Network,
+    mut change: impl FnMut(Stream) -> Option<Change>,
+) -> (Vec<TcpStream>, Arc<Traffic>) {
+    let traffic = Arc::new(Traffic::default());
+    let wires = [(); 2].map(|()| Arc::new(Mutex::new(Instant::now())));
     let near = far
         .into_iter()
-        .map(|far| {
+        .enumerate()
+        .map(|(connection, far)| {
             far.set_nodelay(true).unwrap();
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (inside, _) = listener.accept().unwrap();
             inside.set_nodelay(true).unwrap();
             let clone = |socket: &TcpStream| socket.try_clone().unwrap();
-            all.lock().unwrap().extend([clone(&far), clone(&inside)]);
-            for (from, to) in [(clone(&inside), clone(&far)), (far, inside)] {
-                carry(from, to, network, Arc::clone(&count), Arc::clone(&all));
+            traffic.sockets.lock().unwrap().extend([clone(&far), clone(&inside)]);
+            for (to_far, from, to) in [(true, clone(&inside), clone(&far)), (false, far, inside)] {
+                let change = change(Stream { connection, to_far });
+                let wire = Arc::clone(&wires[usize::from(to_far)]);
+                carry(from, to, network, wire, change, Arc::clone(&traffic));
             }
             near
         })
         .collect();
-    (near, count)
+    (near, traffic)
 }
 
-type Line = Arc<(Mutex<(VecDeque<(Instant, Vec<u8>)>, bool)>, Condvar)>;
+/// Bytes on their way, each with the time at which they arrive.
+#[derive(Default)]
+struct Queue {
+    chunks: VecDeque<(Instant, Vec<u8>)>,
+    bytes: usize,
+    over: bool,
+}
 
+/// `wire` is when the last byte of its direction has left.
 fn carry(
     mut from: TcpStream,
     mut to: TcpStream,
     network: Network,
-    count: Arc<AtomicU64>,
-    all: Arc<Mutex<Vec<TcpStream>>>,
+    wire: Arc<Mutex<Instant>>,
+    mut change: Option<Change>,
+    traffic: Arc<Traffic>,
 ) {
-    let line = Line::default();
-    let sending = Arc::clone(&line);
+    let line = Arc::new((Mutex::new(Queue::default()), Condvar::new()));
+    let (sending, carried) = (Arc::clone(&line), Arc::clone(&traffic));
     std::thread::spawn(move || {
+        sleeps_exactly();
         let mut bytes = vec![0; 64 << 10];
         loop {
             let read = from.read(&mut bytes).unwrap_or(0);
-            let before = count.fetch_add(read as u64, Ordering::AcqRel);
+            let before = carried.bytes.fetch_add(read as u64, Ordering::AcqRel);
             let mut kept = &bytes[..read];
             let cut = before + read as u64 > network.cut_after;
             if cut {
                 kept = &kept[..(network.cut_after.saturating_sub(before) as usize).min(read)];
             }
+            let kept = change.as_mut().map_or_else(|| kept.to_vec(), |change| change(kept));
+            let sent = network.rate.map_or_else(Instant::now, |rate| leaves(&wire, kept.len(), rate));
             let mut queue = line.0.lock().unwrap();
-            if !kept.is_empty() {
-                queue.0.push_back((Instant::now() + network.delay, kept.to_vec()));
+            while queue.bytes > ON_THE_WAY && !queue.over {
+                queue = line.1.wait(queue).unwrap();
             }
-            queue.1 |= cut || read == 0;
-            line.1.notify_one();
-            if queue.1 {
+            queue.bytes += kept.len();
+            if !kept.is_empty() {
+                queue.chunks.push_back((sent + network.delay, kept));
+            }
+            queue.over |= cut || read == 0;
+            line.1.notify_all();
+            if queue.over {
                 return;
             }
         }
     });
     std::thread::spawn(move || {
+        sleeps_exactly();
         loop {
             let mut queue = sending.0.lock().unwrap();
-            while queue.0.is_empty() && !queue.1 {
+            while queue.chunks.is_empty() && !queue.over {
                 queue = sending.1.wait(queue).unwrap();
             }
-            let Some((due, bytes)) = queue.0.pop_front() else { break };
+            let Some((due, bytes)) = queue.chunks.pop_front() else { break };
+            queue.bytes -= bytes.len();
+            sending.1.notify_all();
             drop(queue);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             if to.write_all(&bytes).is_err() {
                 break;
             }
         }
-        for socket in &*all.lock().unwrap() {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
+        sending.0.lock().unwrap().over = true;
+        sending.1.notify_all();
+        traffic.cut();
     });
+}
+
+/// Waits until the wire is free, and tells when these bytes will have left it.
+fn leaves(wire: &Mutex<Instant>, bytes: usize, rate: NonZeroU64) -> Instant {
+    let takes = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
+    let (begin, end) = {
+        let mut free = wire.lock().unwrap();
+        let begin = (*free).max(Instant::now());
+        *free = begin + takes;
+        (begin, *free)
+    };
+    std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+    end
+}
+
+/// The kernel may wake a thread 50 µs late otherwise.
+fn sleeps_exactly() {
+    rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).unwrap();
 }

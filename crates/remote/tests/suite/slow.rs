@@ -16,7 +16,7 @@ pub fn trials() -> Vec<Trial> {
 fn launches_do_not_wait_for_the_network() -> Result<(), Failed> {
     const LAUNCHES: u32 = 100_000;
     let (_far, sockets) = tcp(&[]);
-    let (near, _) = between(sockets, Network { delay: DELAY, cut_after: u64::MAX });
+    let (near, _) = between(sockets, Network { delay: DELAY, ..Network::default() });
     let backend = connect(Wires::of_tcp(near)?);
     let program = Program::new(&backend)?;
     let begun = Instant::now();
