@@ -12,6 +12,8 @@ use crate::{kit, setup};
 
 /// The program that is shown; nothing in it knows of Dormouse.
 const PROGRAM: &str = "vector_loop";
+/// What it does on the software device: some seconds of work, so that half of it are enough for a first checkpoint on a machine that is busy.
+const ARGS: [&str; 2] = ["1500", "16"];
 
 /// Builds everything, then checkpoints a CUDA program, kills all there is of it, and wakes it up.
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
@@ -22,7 +24,8 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     let guest = manifest.guest(PROGRAM)?;
     let program = kit.guest(guest.program());
     let device = Device::of_this_machine();
-    let args = guest.args(device == Device::Gpu);
+    let args =
+        if device == Device::Gpu { guest.args(true).to_vec() } else { ARGS.map(str::to_owned).to_vec() };
 
     let folder =
         tempfile::Builder::new().prefix("dormouse-demo-").tempdir().context("cannot make a folder")?;
@@ -33,19 +36,19 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
 
     let undisturbed = if device == Device::Gpu {
         step(format_args!("running guests/{PROGRAM}.cu, undisturbed, on the GPU, without Dormouse"));
-        place.run_natively(&program, args)?
+        place.run_natively(&program, &args)?
     } else {
         step(format_args!(
             "running guests/{PROGRAM}.cu, undisturbed; there is no GPU here: on the software device"
         ));
-        place.run(&program, args)?
+        place.run(&program, &args)?
     };
     let undisturbed = undisturbed.finish()?;
     show(&undisturbed.stdout);
     ensure!(undisturbed.exit == Exit::Code(0), "{}\n{}", undisturbed.exit, undisturbed.stderr);
 
     step(format_args!("dormouse run --name {name} -- {PROGRAM} {}", args.join(" ")));
-    let job = place.run(&program, args)?;
+    let job = place.run(&program, &args)?;
     if !job.stdout.wait_for_line(LIMIT) {
         let finished = job.finish()?;
         bail!("it printed nothing ({})\n{}", finished.exit, finished.stderr);

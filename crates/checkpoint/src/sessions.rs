@@ -508,9 +508,7 @@ impl Sessions {
                 self.way_back.lose()
             );
         }
-        if let Err(error) = transport::mark_dead(&session.dir) {
-            tracing::error!("session {number} cannot be marked as dead: {}", Chain(&error));
-        }
+        self.mark_dead(number);
         if session.has_shadows() {
             return;
         }
@@ -521,6 +519,13 @@ impl Sessions {
             session.record.inner_pid,
             self.way_back.lose()
         );
+    }
+
+    /// Has the calls of a session's process fail.
+    pub(crate) fn mark_dead(&self, number: u32) {
+        if let Err(error) = transport::mark_dead(&self.dir(number)) {
+            tracing::error!("session {number} cannot be marked as dead: {}", Chain(&error));
+        }
     }
 
     /// The process of a session is gone: so is the session.

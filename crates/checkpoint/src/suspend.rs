@@ -359,10 +359,13 @@ impl Asleep<'_> {
         // From here on there is no way back to sleep: calls are executed.
         gone.iter().for_each(|sleeper| sessions.remove_files(sleeper.record.number));
         for (process, session) in ready {
-            let session = sessions.watch(process, session)?;
-            if let Err(failure) = session.server().tell(&Ask::Ungate { keep: false }) {
-                // Whoever watches it says so to the program.
+            let number = session.record.number;
+            let ungated = sessions
+                .watch(process, session)
+                .and_then(|session| session.server().tell(&Ask::Ungate { keep: false }));
+            if let Err(failure) = ungated {
                 tracing::error!("{failure}");
+                sessions.mark_dead(number);
             }
         }
         let ms = |time: Duration| time.as_secs_f64() * 1e3;

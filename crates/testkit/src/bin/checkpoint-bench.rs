@@ -20,6 +20,8 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// What the raw disk is measured with: as many bytes at a time, and as many of them under way, as a checkpoint's writer has.
 const PIECE: usize = 16 << 20;
 const WRITERS: u64 = 4;
+/// Which of the numbers of a device's memory is what is used (`docs/nvml.md`).
+const USED: usize = 3;
 
 /// What checkpoints cost: by the program itself, by the driver, and by Dormouse, side by side
 #[derive(Parser)]
@@ -34,6 +36,9 @@ struct Arguments {
     /// GiB of device memory, of little entropy, whose images go to memory: what capturing takes. None to leave that out
     #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "64,100")]
     to_memory: Vec<f64>,
+    /// GiB of device memory, random, of a program that is suspended and resumed. None to leave that out
+    #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1,20")]
+    suspended: Vec<f64>,
     /// A folder on the disk
     #[arg(long, default_value = "/tmp")]
     disk: PathBuf,
@@ -98,6 +103,29 @@ impl Row {
             figure(self.gap_ms, 0),
             figure(self.durable_s, 2),
             figure(self.written.map(|bytes| bytes / 1e6), 1),
+        );
+    }
+}
+
+/// One line of the table of suspensions.
+struct Slept {
+    gib: f64,
+    asleep_s: f64,
+    copied_s: f64,
+    left: u64,
+    holders: usize,
+    awake_s: f64,
+    step_s: f64,
+}
+
+impl Slept {
+    const HEAD: &str = "| GiB | nothing on a device after, s | of it copying, s | left on devices, MB | processes that have the driver open | resumed after, s | next step after, s |\n|---|---|---|---|---|---|---|";
+
+    fn print(&self) {
+        let Self { gib, asleep_s, copied_s, left, holders, awake_s, step_s } = self;
+        let left = *left as f64 / 1e6;
+        println!(
+            "| {gib} | {asleep_s:.2} | {copied_s:.2} | {left:.0} | {holders} | {awake_s:.2} | {step_s:.2} |"
         );
     }
 }
@@ -233,7 +261,63 @@ impl Bench {
             self.ours(gib, "thin", &self.arguments.memory, &changes)?;
         }
         println!("raw disk: {:.2} GB/s", raw_disk(&self.arguments.disk)? / 1e9);
-        Ok(())
+        if !self.arguments.suspended.is_empty() {
+            println!("{}", Slept::HEAD);
+        }
+        self.arguments.suspended.iter().try_for_each(|&gib| self.suspended(gib))
+    }
+
+    /// Suspends the program and resumes it, twice: the second time no object is new.
+    fn suspended(&self, gib: f64) -> anyhow::Result<()> {
+        let (folder, store) = (scratch(&self.arguments.disk)?, scratch(&self.arguments.disk)?);
+        let name = format!("bench-{}", std::process::id());
+        let before = self.used()?;
+        let mut command = self.dormouse("run", store.path());
+        command.args(["--name", &name, "--device", self.device.flag(), "--"]);
+        command.args(self.changes(gib, "random", folder.path()));
+        let mut program = Program::start(command, folder.path())?;
+        program.is_ready()?;
+        for _ in 0..2 {
+            program.calm_steps()?;
+            let said = self.ask_job("suspend", &name)?;
+            let left = self.used()?.saturating_sub(before);
+            let holders = holders_of_the_driver()?;
+            program.request("0 report")?;
+            let start = Instant::now();
+            let resumed = self.ask_job("resume", &name)?;
+            program.answered()?;
+            let step_s = start.elapsed().as_secs_f64();
+            let seconds = |of: &Value, name: &str| {
+                of.get(name).and_then(Value::as_f64).map(|ms| ms / 1e3).context("a time is missing")
+            };
+            Slept {
+                gib,
+                asleep_s: seconds(&said, "total_ms")?,
+                copied_s: seconds(&said, "copy_ms")?,
+                left,
+                holders,
+                awake_s: seconds(&resumed, "total_ms")?,
+                step_s,
+            }
+            .print();
+        }
+        program.end()
+    }
+
+    /// What a job's supervisor answers.
+    fn ask_job(&self, command: &str, name: &str) -> anyhow::Result<Value> {
+        let said = run(Command::new(self.kit.dormouse()).args([command, "--json", name]))?;
+        serde_json::from_str(&said).with_context(|| format!("what {command} answers is no JSON"))
+    }
+
+    /// Memory of all devices that is used, bytes, by NVML.
+    fn used(&self) -> anyhow::Result<u64> {
+        let mut command = Command::new(self.kit.dormouse());
+        let said = run(command.args(["devices", "--json", "--device", self.device.flag()]))?;
+        let said: Value = serde_json::from_str(&said).context("the devices are no JSON")?;
+        let devices = said["devices"].as_array().context("no devices")?;
+        let used = |device: &Value| device["numbers"]["memory"][USED].as_u64();
+        devices.iter().map(used).sum::<Option<u64>>().context("a device does not say what is used")
     }
 
     /// The program that is checkpointed.
@@ -341,10 +425,8 @@ impl Bench {
 
     fn checkpoint(&self, program: &mut Program, name: &str, gib: f64, what: &str) -> anyhow::Result<Row> {
         let before = program.calm_steps()?;
-        let mut command = Command::new(self.kit.dormouse());
-        let said = run(command.args(["checkpoint", "--json", name]))?;
+        let said = self.ask_job("checkpoint", name)?;
         let steps = program.steps()?;
-        let said: Value = serde_json::from_str(&said).context("the checkpoint's answer is no JSON")?;
         let field = |name: &str| said.get(name).and_then(Value::as_f64);
         Ok(Row {
             how: "Dormouse".into(),
@@ -372,6 +454,19 @@ fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{command:?} ended with {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// How many processes of this machine have a node of the driver open.
+fn holders_of_the_driver() -> anyhow::Result<usize> {
+    let is_node = |link: std::io::Result<PathBuf>| {
+        link.is_ok_and(|link| link.to_str().is_some_and(|link| link.starts_with("/dev/nvidia")))
+    };
+    let holds = |process: &Path| {
+        let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().filter_map(Result::ok);
+        descriptors.map(|descriptor| std::fs::read_link(descriptor.path())).any(is_node)
+    };
+    let processes = std::fs::read_dir("/proc").context("cannot read /proc")?;
+    Ok(processes.filter_map(Result::ok).filter(|process| holds(&process.path())).count())
 }
 
 fn scratch(place: &Path) -> anyhow::Result<TempDir> {
