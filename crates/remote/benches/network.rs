@@ -43,8 +43,8 @@ fn main() {
         if quick { Extent { launches: 100_000, turns: 3 } } else { Extent { launches: 1_000_000, turns: 7 } };
     println!(
         "| network | a byte there and back, µs | one stream, GB/s | a question, µs | launch + synchronise, µs \
-         | a launch, for the caller, µs | {} launches, s | × undelayed | to the device, GB/s | back, GB/s |\n\
-         |---|---|---|---|---|---|---|---|---|---|",
+         | a launch, for the caller, µs | {} launches, s | × undelayed | noise to the device, GB/s | back | small numbers to the device, GB/s | back |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|",
         extent.launches
     );
     {
@@ -117,8 +117,7 @@ impl Program<'_> {
     }
 
     /// To the device and back, GB/s.
-    fn bulk(&self) -> (f64, f64) {
-        let mut memory = vec![1u8; BULK];
+    fn bulk(&self, memory: &mut [u8]) -> (f64, f64) {
         let here = memory.as_mut_ptr() as u64;
         let timed = |dst, src| {
             let begun = Instant::now();
@@ -133,7 +132,8 @@ impl Program<'_> {
 
     fn cells(&self, launches: &[Launches], undelayed: Option<&[Launches]>) -> String {
         let blocking = round_trip(|| self.store(7).and_then(|()| self.wait()).unwrap());
-        let (to, back) = self.bulk();
+        let (to, back) = self.bulk(&mut noise());
+        let (small_to, small_back) = self.bulk(&mut small_numbers());
         let whole = median(launches.iter().map(|all| all.1));
         let beside = match undelayed {
             Some(others @ [_, ..]) => {
@@ -142,12 +142,30 @@ impl Program<'_> {
             _ => String::new(),
         };
         format!(
-            "{:.0} | {:.2} | {:.2} | {beside} | {to:.2} | {back:.2} ",
+            "{:.0} | {:.2} | {:.2} | {beside} | {to:.2} | {back:.2} | {small_to:.2} | {small_back:.2} ",
             micros(blocking),
             micros(median(launches.iter().map(|all| all.0))),
             whole.as_secs_f64()
         )
     }
+}
+
+/// What cannot be compressed.
+fn noise() -> Vec<u8> {
+    words(mixed)
+}
+
+/// What has zeros in between.
+fn small_numbers() -> Vec<u8> {
+    words(|at| mixed(at) >> 50)
+}
+
+fn mixed(at: u64) -> u64 {
+    at.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(at | 1)
+}
+
+fn words(word: impl Fn(u64) -> u64) -> Vec<u8> {
+    (0..BULK as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
 }
 
 fn micros(time: Duration) -> f64 {

@@ -86,22 +86,25 @@ pub(crate) struct PieceHeader {
 }
 
 impl PieceHeader {
-    pub(crate) fn write(self, to: &mut (impl Write + ?Sized)) -> io::Result<()> {
+    /// `saved` is how many bytes fewer than these are in the stream, because they are compressed.
+    pub(crate) fn write(self, saved: usize, to: &mut (impl Write + ?Sized)) -> io::Result<()> {
         let mut head = [0; 24];
         head[..8].copy_from_slice(&self.transfer.to_le_bytes());
         head[8..16].copy_from_slice(&self.offset.to_le_bytes());
-        head[16..].copy_from_slice(&(self.bytes as u64).to_le_bytes());
+        head[16..].copy_from_slice(&(self.bytes as u64 | (saved as u64) << 32).to_le_bytes());
         to.write_all(&head)
     }
 
-    pub(crate) fn read(from: &mut (impl Read + ?Sized)) -> io::Result<Self> {
+    /// The header, and how many bytes of the stream hold the piece.
+    pub(crate) fn read(from: &mut (impl Read + ?Sized)) -> io::Result<(Self, usize)> {
         let mut head = [[0; 8]; 3];
         from.read_exact(head.as_flattened_mut())?;
-        let [transfer, offset, bytes] = head.map(u64::from_le_bytes);
-        match usize::try_from(bytes) {
-            Ok(bytes) if (1..=PIECE).contains(&bytes) => Ok(Self { transfer, offset, bytes }),
-            _ => Err(invalid(format!("a piece of {bytes} bytes"))),
+        let [transfer, offset, lengths] = head.map(u64::from_le_bytes);
+        let (bytes, saved) = (lengths as u32 as usize, (lengths >> 32) as usize);
+        if !(1..=PIECE).contains(&bytes) || saved >= bytes {
+            return Err(invalid(format!("a piece of {bytes} bytes, of which {saved} are saved")));
         }
+        Ok((Self { transfer, offset, bytes }, bytes - saved))
     }
 }
 

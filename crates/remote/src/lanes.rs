@@ -2,6 +2,7 @@
 
 use crate::frame::PieceHeader;
 use crate::lock;
+use crate::packing::Packer;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -89,6 +90,7 @@ fn end(lane: &(Mutex<Queue>, Condvar)) {
 }
 
 fn send(lane: &(Mutex<Queue>, Condvar), stream: &mut (dyn Write + Send)) -> io::Result<()> {
+    let mut packer = Packer::default();
     loop {
         let (head, piece) = {
             let mut queue = lock(&lane.0);
@@ -102,10 +104,8 @@ fn send(lane: &(Mutex<Queue>, Condvar), stream: &mut (dyn Write + Send)) -> io::
                 queue = lane.1.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
         };
-        head.write(stream)?;
-        stream.write_all(piece.bytes())?;
+        packer.send(head, piece.bytes(), stream)?;
         drop(piece);
         lock(&lane.0).waiting_bytes -= head.bytes;
-        stream.flush()?;
     }
 }

@@ -12,6 +12,7 @@ mod far;
 mod frame;
 mod lanes;
 mod messages;
+mod packing;
 mod ranges;
 mod workers;
 

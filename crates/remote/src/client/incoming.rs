@@ -1,5 +1,6 @@
 //! What the far end says, in the order in which it is to be believed.
 
+use super::transfers::Spare;
 use super::{Callback, Link};
 use crate::messages::{HostDone, Word};
 use crate::{frame, lock};
@@ -48,7 +49,7 @@ impl Link {
         lane: usize,
         stream: &mut (dyn Read + Send),
     ) -> io::Result<()> {
-        let mut spare = Vec::new();
+        let mut spare = Spare::default();
         loop {
             self.transfers.receive(stream, &mut spare)?;
             self.hear();

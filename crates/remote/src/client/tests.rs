@@ -95,7 +95,7 @@ fn an_answer_that_was_not_asked_for_ends_the_session() {
     }
     for bytes in [0, frame::PIECE + 1, usize::MAX] {
         let mut piece = Vec::new();
-        PieceHeader { transfer: 1, offset: 0, bytes }.write(&mut piece).unwrap();
+        PieceHeader { transfer: 1, offset: 0, bytes }.write(0, &mut piece).unwrap();
         assert!(ends(&connected(VERSION, Vec::new(), piece).unwrap()));
     }
 }

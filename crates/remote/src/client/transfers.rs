@@ -1,7 +1,7 @@
 //! Contents of memory that come from the device: where they go, and the threads that put them there.
 
 use crate::frame::{BULK_WINDOW, INLINE_MAX, PIECE, PieceHeader, invalid};
-use crate::lock;
+use crate::{lock, packing};
 use backend::{Pitched, Range};
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -72,6 +72,13 @@ struct State {
     /// Bytes asked for that have not come.
     pending: u64,
     lost: bool,
+}
+
+/// What a thread reads pieces into that do not go where they belong at once.
+#[derive(Default)]
+pub(super) struct Spare {
+    piece: Vec<u8>,
+    packed: Vec<u8>,
 }
 
 /// Every transfer that is under way.
@@ -181,19 +188,21 @@ impl Transfers {
     }
 
     /// Takes one piece out of a bulk stream.
-    pub(super) fn receive(&self, stream: &mut (dyn Read + Send), spare: &mut Vec<u8>) -> io::Result<()> {
-        let head = PieceHeader::read(stream)?;
-        spare.resize(PIECE, 0);
-        let Some(to) = self.enter(head)? else { return stream.read_exact(&mut spare[..head.bytes]) };
+    pub(super) fn receive(&self, stream: &mut (dyn Read + Send), spare: &mut Spare) -> io::Result<()> {
+        let (head, held) = PieceHeader::read(stream)?;
+        spare.piece.resize(PIECE, 0);
+        let piece = &mut spare.piece[..head.bytes];
+        let Some(to) = self.enter(head)? else { return stream.read_exact(&mut piece[..held]) };
         let read = if to.size[1..] == [1, 1] {
             let place =
                 std::ptr::with_exposed_provenance_mut::<u8>((to.memory.address + head.offset) as usize);
             // SAFETY: the piece lies inside, and the memory stays until the transfer has ended, which this thread holds up.
-            stream.read_exact(unsafe { std::slice::from_raw_parts_mut(place, head.bytes) })
+            let place = unsafe { std::slice::from_raw_parts_mut(place, head.bytes) };
+            packing::receive(stream, held, place, &mut spare.packed)
         } else {
-            stream.read_exact(&mut spare[..head.bytes]).inspect(|()| {
+            packing::receive(stream, held, piece, &mut spare.packed).inspect(|()| {
                 // SAFETY: as above.
-                unsafe { to.put(head.offset, &spare[..head.bytes]) };
+                unsafe { to.put(head.offset, piece) };
             })
         };
         self.leave(head.transfer);

@@ -19,7 +19,7 @@ use crate::frame::{self, MAGIC, PieceHeader, VERSION};
 use crate::lanes::Lanes;
 use crate::messages::{Call, Hello, Word};
 use crate::workers::Workers;
-use crate::{Patience, Wires, in_time, lock};
+use crate::{Patience, Wires, in_time, lock, packing};
 use backend::{Backend, Range};
 use completions::Completions;
 use mirrors::Mirrors;
@@ -333,14 +333,15 @@ impl Session {
     }
 
     fn receive_bulk(&self, stream: &mut (dyn Read + Send)) -> io::Result<()> {
+        let mut spare = Vec::new();
         loop {
-            let head = PieceHeader::read(stream)?;
+            let (head, held) = PieceHeader::read(stream)?;
             if !self.staging.receive() {
                 return Err(frame::invalid("more contents than there is room for"));
             }
             let none = |error| io::Error::other(format!("no buffer for contents: {error:?}"));
             let mut buffer = self.staging.get(head.bytes).map_err(none)?;
-            stream.read_exact(buffer.bytes_mut())?;
+            packing::receive(stream, held, buffer.bytes_mut(), &mut spare)?;
             self.hear();
             let before = lock(&self.arrivals).insert((head.transfer, head.offset), buffer);
             if before.is_some() {

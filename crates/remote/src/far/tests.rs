@@ -322,7 +322,7 @@ fn who_waits_for_contents_holds_nobody_up_for_ever() {
         raw.tell(&ask::CopyOut { ctx: CTX, stream: LEGACY, src: base + 19_990, bytes: 10, transfer: out });
         raw.tell(&ask::Ping {});
         std::thread::sleep(Duration::from_millis(10));
-        PieceHeader { transfer, offset: 0, bytes: 20_000 }.write(&mut raw.bulk).unwrap();
+        PieceHeader { transfer, offset: 0, bytes: 20_000 }.write(0, &mut raw.bulk).unwrap();
         raw.bulk.write_all(&vec![round; 20_000]).unwrap();
         loop {
             if let Word::Data { transfer, data, .. } = raw.hear().1 {
@@ -366,7 +366,7 @@ fn a_length_that_is_a_lie_takes_no_memory() {
     }
     for bytes in [0, frame::PIECE + 1, usize::MAX] {
         let mut raw = Raw::greeted();
-        PieceHeader { transfer: 1, offset: 0, bytes }.write(&mut raw.bulk).unwrap();
+        PieceHeader { transfer: 1, offset: 0, bytes }.write(0, &mut raw.bulk).unwrap();
         let _ = raw.far.take().unwrap().join().unwrap();
     }
 }
