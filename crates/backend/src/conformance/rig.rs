@@ -149,7 +149,8 @@ pub(super) fn params(wide: &[u64], narrow: &[u32]) -> Vec<u8> {
 /// Host memory known to the device: a page with flags that kernels and the suite share.
 pub(super) struct Shared<'a> {
     backend: &'a dyn Backend,
-    page: Box<Page>,
+    /// Never freed: what was not shown may leave it registered.
+    page: &'static Page,
 }
 
 #[repr(C, align(4096))]
@@ -157,7 +158,7 @@ struct Page([std::sync::atomic::AtomicU32; 1024]);
 
 impl<'a> Shared<'a> {
     pub(super) fn new(backend: &'a dyn Backend) -> Self {
-        let page = Box::new(Page([const { std::sync::atomic::AtomicU32::new(0) }; 1024]));
+        let page = Box::leak(Box::new(Page([const { std::sync::atomic::AtomicU32::new(0) }; 1024])));
         let shared = Self { backend, page };
         backend.register_host(shared.range()).unwrap();
         shared
