@@ -214,3 +214,22 @@ fn a_profile_is_not_cut_off() {
     Failure::of(&refused).unwrap().expect(6, &["--profile"]);
     assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
 }
+
+/// Whoever hears that a job is suspended can resume it, however near its end was.
+#[test]
+fn a_job_that_ends_meanwhile_is_not_suspended() {
+    let stage = Stage::new("near-end").unwrap();
+    let mut suspended = 0;
+    for turn in 0..16 {
+        let words = ["-c".to_owned(), format!("echo ready; exec sleep 0.{:03}", 4 * turn)];
+        let run = stage.place().run("/bin/sh".as_ref(), &words).unwrap();
+        let job = dormouse_tests::first_line(run).unwrap();
+        if stage.place().suspend().unwrap() == Suspension::Suspended {
+            stage.place().resume().unwrap();
+            suspended += 1;
+        }
+        let finished = job.finish().unwrap();
+        assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    }
+    println!("{suspended} of 16 were suspended");
+}

@@ -12,7 +12,7 @@ use crate::folder::write_failure;
 use crate::runtime::{self, Notes, Sleep};
 use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_store_for_job;
-use crate::supervisor::Supervisor;
+use crate::supervisor::{Supervisor, ended_before};
 use image::{Compress, CutTimes};
 use server::control::Ask;
 use std::os::fd::OwnedFd;
@@ -255,6 +255,9 @@ impl Supervisor {
         bed.check_room(gated.bytes)?;
         let standstill = host::Standstill::of(&self.job)
             .map_err(|error| Failure::of("the job does not stand still, and runs on", &error))?;
+        if !self.job.lives() {
+            return Err(ended_before());
+        }
         // It has been stopped with its connection open.
         if self.sessions.is_asked() {
             return asking;

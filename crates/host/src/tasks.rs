@@ -52,6 +52,12 @@ pub struct Task {
 }
 
 impl Task {
+    /// Whether it has ended, and only its parent has not looked.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.state == 'Z' && self.threads.len() <= 1
+    }
+
     /// Whether every thread is stopped, by a signal or a tracer.
     #[must_use]
     pub fn is_stopped(&self) -> bool {

@@ -138,9 +138,13 @@ impl Job {
     /// The same, of one that has not ended.
     #[must_use]
     pub fn living(&self, inner: InnerPid) -> Option<OuterPid> {
-        let tasks = self.tasks();
-        let is_over = |task: &Task| task.state == 'Z' && task.threads.len() <= 1;
-        tasks.into_iter().find(|task| task.inner == inner && !is_over(task)).map(|task| task.outer)
+        self.tasks().into_iter().find(|task| task.inner == inner && !task.is_over()).map(|task| task.outer)
+    }
+
+    /// Whether any process but init has not ended; where none has, the job is about to.
+    #[must_use]
+    pub fn lives(&self) -> bool {
+        self.tasks().iter().any(|task| task.inner != InnerPid::INIT && !task.is_over())
     }
 
     /// Bytes of private memory that the job's processes have, swapped out or not, of memory they share that is not on the job's
