@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use testkit::job::{Job, LIMIT};
 use testkit::kit::Kit;
 use testkit::place::{After, Checkpoint, Device, Place};
+use testkit::served::Served;
 use testkit::suite::job_name;
 
 /// A test of whole jobs, on a device.
@@ -53,6 +54,7 @@ impl Stage {
         Place {
             kit: &self.kit,
             device: self.device,
+            served: None,
             name: &self.name,
             managed: None,
             device_memory: None,
@@ -86,6 +88,22 @@ impl Stage {
             .arg(place.store());
         command.args(flags).arg("--").arg(self.guest(guest)).args(args);
         command
+    }
+
+    /// Another machine that serves a device at an address of this one, and is not known to its client yet.
+    pub fn served(&self, device: Device, listen: &str) -> anyhow::Result<Served> {
+        Served::begin(&self.kit, device, self.folder.path(), listen)
+    }
+
+    /// The command that runs a guest whose device is another machine's.
+    pub fn command_at(&self, served: &Served, guest: &str, args: &[&str]) -> Command {
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        Place { served: Some(served), ..self.place() }.run_command(&self.guest(guest), &args)
+    }
+
+    /// The command that continues an image with another machine's device.
+    pub fn restart_at(&self, served: &Served, image: &str) -> Command {
+        Place { served: Some(served), ..self.place() }.restart_command(image)
     }
 
     /// The command that runs a script of the shell.

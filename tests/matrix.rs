@@ -28,6 +28,7 @@ fn trials() -> anyhow::Result<Vec<Trial>> {
     let suite = Suite {
         kit,
         device: Device::of_this_machine(),
+        served: None,
         rounds: number("DORMOUSE_ROUNDS", CI_ROUNDS)?,
         seed: number("DORMOUSE_SEED", 1)?,
         until: None,

@@ -2,7 +2,7 @@
 //! is the only way between them, or anywhere.
 #![allow(clippy::unwrap_used)]
 
-use crate::remote::{Server, the_same};
+use crate::remote::the_same;
 use dormouse_tests::planned::finish;
 use dormouse_tests::{Stage, first_line};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::Command;
 use testkit::job::Job;
 use testkit::outcome::Exit;
-use testkit::place::After;
+use testkit::place::{After, Device};
 
 /// The server's machine; this thread, and what it starts, is on the client's.
 struct Elsewhere(File);
@@ -69,17 +69,17 @@ fn a_network_is_the_only_way_between_a_program_and_its_device() {
         }
     };
     let stage = Stage::new("network").unwrap();
-    let server = elsewhere.at_it(|| Server::begin_at(&stage, Elsewhere::ADDRESS));
-    server.is_trusted(&stage);
+    let server = elsewhere.at_it(|| stage.served(Device::Soft, Elsewhere::ADDRESS)).unwrap();
+    server.is_trusted().unwrap();
     assert!(server.address.starts_with(Elsewhere::ADDRESS), "{}", server.address);
     the_same(&stage, &server, &["reduction", "streams", "pinned", "graphs", "managed_shadow"]);
     // And an image is made here, of memory that is there.
     let args = ["600", "40"];
     let whole = finish(stage.command("vector_loop", &args)).unwrap().stdout;
-    let job = first_line(Job::start(server.command(&stage, "vector_loop", &args)).unwrap()).unwrap();
+    let job = first_line(Job::start(stage.command_at(&server, "vector_loop", &args)).unwrap()).unwrap();
     let image = stage.checkpoint(After::Stop).unwrap();
     let mut printed = job.finish().unwrap().stdout;
-    let ended = Job::start(server.restart_command(&stage, &image)).unwrap().finish().unwrap();
+    let ended = Job::start(stage.restart_at(&server, &image)).unwrap().finish().unwrap();
     printed.extend(ended.stdout);
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
     assert_eq!(printed, whole);

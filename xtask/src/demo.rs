@@ -30,8 +30,15 @@ pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     let folder =
         tempfile::Builder::new().prefix("dormouse-demo-").tempdir().context("cannot make a folder")?;
     let name = format!("demo-{}", std::process::id());
-    let place =
-        Place { kit: &kit, device, name: &name, managed: None, device_memory: None, folder: folder.path() };
+    let place = Place {
+        kit: &kit,
+        device,
+        served: None,
+        name: &name,
+        managed: None,
+        device_memory: None,
+        folder: folder.path(),
+    };
     std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
 
     let undisturbed = if device == Device::Gpu {

@@ -40,7 +40,15 @@ pub fn measure(kit: &Kit) -> anyhow::Result<Vec<Cost>> {
         tempfile::Builder::new().prefix("dormouse-cost-").tempdir().context("cannot make a folder")?;
     let name = job_name("calls");
     let (device, folder_at) = (Device::Gpu, folder.path());
-    let place = Place { kit, device, name: &name, managed: None, device_memory: None, folder: folder_at };
+    let place = Place {
+        kit,
+        device,
+        served: None,
+        name: &name,
+        managed: None,
+        device_memory: None,
+        folder: folder_at,
+    };
     std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
     let program = kit.bench("calls");
     let figures = |native: bool| -> anyhow::Result<Vec<Figure>> {

@@ -16,5 +16,6 @@ pub mod reference;
 pub mod s3;
 pub mod scenario;
 pub mod seed;
+pub mod served;
 pub mod suite;
 pub mod tree;

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::job::Job;
 use crate::kit::Kit;
 use crate::manifest::Managed;
+use crate::served::Served;
 use crate::tree;
 
 /// Where calls go.
@@ -46,6 +47,8 @@ pub struct Place<'a> {
     pub kit: &'a Kit,
     /// Where calls go.
     pub device: Device,
+    /// Whose device it is, if it is another machine's.
+    pub served: Option<&'a Served>,
     /// The job's name.
     pub name: &'a str,
     /// The value of `--managed`, if it is given.
@@ -77,12 +80,20 @@ impl Place<'_> {
     /// The command that runs a program under Dormouse.
     pub fn run_command(&self, program: &Path, args: &[String]) -> Command {
         let mut command = self.dormouse("run");
-        command.args(["--name", self.name, "--device", self.device.flag()]).arg("--store").arg(self.store());
+        command.args(["--name", self.name]).arg("--store").arg(self.store());
+        self.choose_device(&mut command);
         // A restart is told neither: it has what the job had.
         command.args(self.managed.map(|managed| format!("--managed={}", managed.flag())));
         command.args(self.device_memory.map(|memory| format!("--device-memory={memory}M")));
         command.arg("--").arg(program).args(args);
         command
+    }
+
+    fn choose_device(&self, command: &mut Command) {
+        match self.served {
+            Some(served) => served.used_by(command),
+            None => drop(command.args(["--device", self.device.flag()])),
+        }
     }
 
     /// Starts a program under Dormouse.
@@ -100,7 +111,8 @@ impl Place<'_> {
     /// The command that continues an image.
     pub fn restart_command(&self, image: &str) -> Command {
         let mut command = self.dormouse("restart");
-        command.args(["--device", self.device.flag()]).arg("--store").arg(self.store()).arg(image);
+        self.choose_device(&mut command);
+        command.arg("--store").arg(self.store()).arg(image);
         command
     }
 

@@ -10,6 +10,7 @@ use crate::kit::Kit;
 use crate::manifest::Guest;
 use crate::outcome::{Outcome, files};
 use crate::place::{Device, Place};
+use crate::served::Served;
 
 /// How often the reference is run; all must agree. Nested, the guests are those of the software device, which are compared there.
 fn runs(device: Device) -> usize {
@@ -18,6 +19,17 @@ fn runs(device: Device) -> usize {
         Device::Soft => 2,
         Device::Nested => 1,
     }
+}
+
+/// How a guest is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Without Dormouse.
+    Natively,
+    /// Under Dormouse, on this machine's device.
+    Here,
+    /// Under Dormouse, where it is asked to.
+    Asked,
 }
 
 /// What an undisturbed guest leaves, and how long it takes.
@@ -35,33 +47,38 @@ pub struct Reference {
 
 impl Reference {
     /// Runs a guest a few times undisturbed and rejects it when the runs differ: natively on a GPU, under Dormouse on
-    /// the software device. On a GPU the run under Dormouse is then compared with the native ones.
+    /// the software device. The run under Dormouse on a GPU, or with another machine's device, is then compared with those.
     pub fn measure(
         kit: &Kit,
-        device: Device,
+        (device, served): (Device, Option<&Served>),
         guest: &Guest,
         folder: &Path,
         job: &str,
     ) -> anyhow::Result<Self> {
-        let run = |native: bool, index: usize| -> anyhow::Result<(Outcome, Finished)> {
-            let folder = folder.join(format!("reference-{}{index}", if native { "native-" } else { "" }));
+        let gpu = device == Device::Gpu;
+        let run = |way: Way, index: usize| -> anyhow::Result<(Outcome, Finished)> {
+            let folder = folder.join(format!("reference-{way:?}-{index}"));
             let place = Place {
                 kit,
                 device,
+                served: served.filter(|_| way == Way::Asked),
                 name: job,
                 managed: guest.managed,
-                device_memory: guest.device_memory(device == Device::Gpu),
+                device_memory: guest.device_memory(gpu),
                 folder: &folder,
             };
             std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
             let program = kit.guest(guest.program());
-            let args = guest.args(device == Device::Gpu);
-            let job = if native { place.run_natively(&program, args)? } else { place.run(&program, args)? };
+            let args = guest.args(gpu);
+            let job = match way {
+                Way::Natively => place.run_natively(&program, args)?,
+                Way::Here | Way::Asked => place.run(&program, args)?,
+            };
             finish(job, guest, &place)
         };
 
-        let native = device == Device::Gpu;
-        let (outcome, first) = run(native, 0)?;
+        let way = if gpu { Way::Natively } else { Way::Here };
+        let (outcome, first) = run(way, 0)?;
         if outcome.exit != guest.ends {
             let last = String::from_utf8_lossy(&outcome.stdout);
             bail!(
@@ -74,23 +91,23 @@ impl Reference {
         }
         let mut took = vec![first.took];
         for index in 1..runs(device) {
-            let (again, finished) = run(native, index)?;
+            let (again, finished) = run(way, index)?;
             took.push(finished.took);
             if let Some(difference) = again.difference(&outcome) {
                 bail!("rejected: undisturbed runs of {} differ: {difference}", guest.name);
             }
         }
-        if !native {
+        if !gpu && served.is_none() {
             return Ok(Self { outcome, native: None, took: first.took, window: first.window });
         }
-        let (under, finished) = run(false, 0)?;
+        let (under, finished) = run(Way::Asked, 0)?;
         if let Some(difference) = under.difference(&outcome) {
             bail!("under Dormouse: {difference}\nstderr: {}", finished.stderr);
         }
         took.sort();
         Ok(Self {
             outcome,
-            native: took.get(took.len() / 2).copied(),
+            native: took.get(took.len() / 2).copied().filter(|_| gpu),
             took: finished.took,
             window: finished.window,
         })

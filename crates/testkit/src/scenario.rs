@@ -12,6 +12,7 @@ use crate::outcome::{Outcome, fits};
 use crate::place::{After, Checkpoint, Device, Place, Report, Suspension};
 use crate::reference::{Reference, finish};
 use crate::seed::Seed;
+use crate::served::Served;
 
 /// A way to disturb a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct Case<'a> {
     pub kit: &'a Kit,
     /// Where calls go.
     pub device: Device,
+    /// Whose device it is, if it is another machine's.
+    pub served: Option<&'a Served>,
     /// The guest.
     pub guest: &'a Guest,
     /// Its undisturbed run.
@@ -88,6 +91,7 @@ impl Case<'_> {
             let place = Place {
                 kit: self.kit,
                 device: self.device,
+                served: self.served,
                 name: self.job,
                 managed: self.guest.managed,
                 device_memory: self.guest.device_memory(self.device == Device::Gpu),

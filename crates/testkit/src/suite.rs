@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
@@ -15,6 +15,7 @@ use crate::place::{Device, Report};
 use crate::reference::Reference;
 use crate::scenario::{Case, Scenario};
 use crate::seed::Seed;
+use crate::served::Served;
 
 /// Rounds of each scenario in CI.
 pub const CI_ROUNDS: u32 = 2;
@@ -28,6 +29,8 @@ pub struct Suite {
     pub kit: Kit,
     /// Where calls go.
     pub device: Device,
+    /// Whose device it is, if it is another machine's.
+    pub served: Option<Arc<Served>>,
     /// Rounds of each scenario.
     pub rounds: u32,
     /// What moments are drawn from.
@@ -146,7 +149,13 @@ struct Tally {
 
 impl<'a> Trial<'a> {
     fn begin(suite: &Suite, guest: &'a Guest, folder: PathBuf) -> Self {
-        let reference = Reference::measure(&suite.kit, suite.device, guest, &folder, &job_name(&guest.name));
+        let reference = Reference::measure(
+            &suite.kit,
+            (suite.device, suite.served.as_deref()),
+            guest,
+            &folder,
+            &job_name(&guest.name),
+        );
         let failures =
             reference.as_ref().err().map(|error| format!("{}, undisturbed: {error:#}", guest.name));
         let tally = Tally { failures: failures.into_iter().collect(), ..Tally::default() };
@@ -161,6 +170,7 @@ impl<'a> Trial<'a> {
             let case = Case {
                 kit: &suite.kit,
                 device: suite.device,
+                served: suite.served.as_deref(),
                 guest: self.guest,
                 reference,
                 job: &job_name(&self.guest.name),

@@ -2,7 +2,9 @@
 //! table last.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -11,6 +13,7 @@ use serde::Serialize;
 use testkit::cost::{self, Cost};
 use testkit::kit::Kit;
 use testkit::place::Device;
+use testkit::served::Served;
 use testkit::suite::{CI_ROUNDS, News, Row, SOAK_ROUNDS, Suite, Table, choose};
 
 /// Run every guest under every disturbance, and the other checks of this bundle
@@ -32,6 +35,9 @@ struct Arguments {
     /// Only these guests, separated by commas (and no other checks)
     #[arg(long, value_delimiter = ',')]
     guests: Vec<String>,
+    /// The device is another machine's: `dormouse serve` on this one, over its loopback (and no other checks)
+    #[arg(long)]
+    remote: bool,
     /// How many rounds run side by side
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -75,14 +81,17 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let rounds = arguments.rounds.unwrap_or(if arguments.soak { SOAK_ROUNDS } else { CI_ROUNDS });
     let manifest = kit.manifest()?;
     let guests = choose(&manifest, &arguments.guests)?;
-    let everything = arguments.guests.is_empty();
+    let everything = arguments.guests.is_empty() && !arguments.remote;
     let checks = if everything { other_checks(&kit, device)? } else { Vec::new() };
     // Costs are measured while nothing else runs; without a GPU there is nothing to compare with.
     let costs = if everything && device == Device::Gpu { cost::measure(&kit)? } else { Vec::new() };
 
     let until =
         arguments.minutes.map(|minutes| Instant::now() + Duration::from_secs(u64::from(minutes) * 60));
-    let suite = Suite { kit, device, rounds, seed: arguments.seed, until };
+    let folder =
+        tempfile::Builder::new().prefix("dormouse-keys-").tempdir().context("cannot make a folder")?;
+    let served = arguments.remote.then(|| served(&kit, device, folder.path())).transpose()?;
+    let suite = Suite { kit, device, served, rounds, seed: arguments.seed, until };
     let tell = |news: News<'_>| match news {
         News::Failed(failure) => eprintln!("FAILED: {failure}"),
         News::Done(row) => eprintln!("{row}"),
@@ -107,6 +116,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         println!("\n{passed} passed, {failed} failed or not run to their end");
     }
     Ok(failed == 0)
+}
+
+/// This machine, for itself.
+fn served(kit: &Kit, device: Device, folder: &Path) -> anyhow::Result<Arc<Served>> {
+    let served = Served::begin(kit, device, folder, "127.0.0.1")?;
+    served.is_trusted()?;
+    Ok(Arc::new(served))
 }
 
 /// Runs the programs in the kit's `checks/`, one after the other: each takes `--device`, says what it found, and fails when

@@ -1,0 +1,105 @@
+//! Another machine that serves its device: a `dormouse serve` on this one, and the keys of a client that it lets in.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, ensure};
+
+use crate::kit::Kit;
+use crate::place::Device;
+
+/// Where `dormouse` finds keys.
+const KEYS: &str = "DORMOUSE_KEYS";
+
+/// The machine; it is gone when this is dropped.
+#[derive(Debug)]
+pub struct Served {
+    front: Child,
+    dormouse: PathBuf,
+    /// `HOST:PORT`.
+    pub address: String,
+    /// The server's public key.
+    pub key: String,
+    client: PathBuf,
+}
+
+impl Served {
+    /// Serves a device at an address of this machine. The keys are in `folder`; the client does not know the server's yet.
+    ///
+    /// # Errors
+    /// When `dormouse keys` or `dormouse serve` fails.
+    pub fn begin(kit: &Kit, device: Device, folder: &Path, listen: &str) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().tempdir_in(folder).context("cannot make a folder")?.keep();
+        let dormouse = kit.dormouse();
+        let [server, client] = ["server", "client"].map(|side| folder.join(side));
+        keys(&dormouse, &server, &["new"])?;
+        keys(&dormouse, &client, &["new"])?;
+        keys(&dormouse, &server, &["authorize", "client", &keys(&dormouse, &client, &["show"])?])?;
+        let mut serve = Command::new(&dormouse);
+        serve.args(["serve", "--device", device.flag(), "--listen", &format!("{listen}:0")]);
+        let mut front = serve
+            .env(KEYS, &server)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run dormouse serve")?;
+        let mut said = String::new();
+        if let Some(stderr) = front.stderr.take() {
+            let mut lines = BufReader::new(stderr);
+            lines.read_line(&mut said).context("dormouse serve says nothing")?;
+            // What it says later is nobody's business.
+            std::thread::spawn(move || lines.lines().for_each(drop));
+        }
+        let address = said.split_once(" on ").and_then(|(_, rest)| rest.split_once(';'));
+        let address = address.with_context(|| format!("dormouse serve says: {said}"))?.0.to_owned();
+        let key = keys(&dormouse, &server, &["show"])?;
+        Ok(Self { front, dormouse, address, key, client })
+    }
+
+    /// Makes the server's key known to the client.
+    ///
+    /// # Errors
+    /// When `dormouse keys trust` fails.
+    pub fn is_trusted(&self) -> anyhow::Result<()> {
+        keys(&self.dormouse, &self.client, &["trust", &self.address, &self.key]).map(drop)
+    }
+
+    /// What a `dormouse` command takes to use its device.
+    pub fn used_by(&self, command: &mut Command) {
+        command.args(["--gpu", &self.address]);
+        self.known_to(command);
+    }
+
+    /// Gives a command the client's keys, and nothing else.
+    pub fn known_to(&self, command: &mut Command) {
+        command.env(KEYS, &self.client);
+    }
+
+    /// The processes that have a session each.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<i32> {
+        let children = format!("/proc/{0}/task/{0}/children", self.front.id());
+        let children = std::fs::read_to_string(children).unwrap_or_default();
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.front.kill();
+        let _ = self.front.wait();
+    }
+}
+
+/// `dormouse keys`; what it prints.
+fn keys(dormouse: &Path, of: &Path, words: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(dormouse)
+        .arg("keys")
+        .args(words)
+        .env(KEYS, of)
+        .output()
+        .context("cannot run dormouse")?;
+    ensure!(output.status.success(), "dormouse keys {}: {output:?}", words.join(" "));
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
