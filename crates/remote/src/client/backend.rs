@@ -469,7 +469,7 @@ impl Backend for RemoteBackend {
         self.link.progress.check(ctx)?;
         self.link.check_launch(ctx, launch)?;
         self.link.reach_all(launch.params, 1)?;
-        self.link.push_changes();
+        self.link.push_for_kernels()?;
         let (stream, kernel) = (launch.stream, kernel(launch));
         self.link.submit_checked(ctx, stream, &ask::Launch { ctx, stream, kernel });
         Ok(())

@@ -121,7 +121,7 @@ impl Link {
         graph: RawGraph,
     ) -> Result<()> {
         self.progress.check(ctx)?;
-        self.push_changes();
+        self.push_for_kernels()?;
         let mut graphs = lock(&self.graphs);
         let known = graphs.get_mut(&graph.0).ok_or(CuError::INVALID_HANDLE)?;
         let place = (key(ctx, stream), self.give(key(ctx, stream), &GraphLaunch { ctx, stream, graph }));

@@ -1,6 +1,6 @@
 //! Registered host memory. The far end has a mirror of a region, at the same address, from the moment that the device can reach it:
-//! when an address inside is given to a kernel, is copied to the device, or is named by a call whose work reads or writes it
-//! there. From then on what changes at either end is carried over: ours before any work is submitted, the device's before its work
+//! when an address inside is given to a kernel, is copied to the device, is found in memory that has a mirror, or is named by a call
+//! whose work reads or writes it there. From then on what changes at either end is carried over: ours before any work is submitted, the device's before its work
 //! is told to be complete. What is only copied explicitly never has a mirror.
 
 use super::Link;
@@ -9,6 +9,7 @@ use crate::messages::{Changes, MirrorDrop, MirrorMake};
 use crate::ranges::Ranges;
 use crate::{diff, lock};
 use backend::{MemoryOperation, Range, Result};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use wire::{Bytes, CuError};
@@ -20,8 +21,9 @@ struct Twin {
     range: Range,
     /// What the far end knows.
     known: Mutex<Area>,
-    /// Whoever sends changes: they arrive in the order in which they were found.
-    sending: Mutex<()>,
+    /// Whoever sends changes: they arrive in the order in which they were found. How many regions had been registered when all of
+    /// this one was last looked through for addresses.
+    sending: Mutex<u64>,
 }
 
 #[derive(Default)]
@@ -39,6 +41,10 @@ pub(super) struct Mirrors {
     /// Between which addresses all regions without a mirror lie.
     low: AtomicU64,
     high: AtomicU64,
+    /// How many regions have been registered.
+    registered: AtomicU64,
+    /// Regions without a mirror that mirrored memory points into, by their bases.
+    wanted: Mutex<BTreeSet<u64>>,
 }
 
 /// What an address range is in registered memory.
@@ -58,6 +64,8 @@ impl Mirrors {
             return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
         }
         self.bound(&regions);
+        // What points into it may have been written before.
+        self.registered.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
@@ -128,6 +136,38 @@ impl Mirrors {
         unsafe { diff::apply(place, known, runs) }.is_some()
     }
 
+    /// Hands over every address in these bytes, each at a multiple of `step`, that may lie in a region without a mirror.
+    fn addresses(&self, bytes: &[u8], step: usize, found: &mut impl FnMut(u64) -> Result<()>) -> Result<()> {
+        let (low, high) = (self.low.load(Ordering::Acquire), self.high.load(Ordering::Acquire));
+        if low >= high {
+            return Ok(());
+        }
+        let inside = |word: &[u8; 8]| u64::from_le_bytes(*word).wrapping_sub(low) < high - low;
+        for begin in (0..8).step_by(step) {
+            let (words, _) = bytes.get(begin..).unwrap_or_default().as_chunks::<8>();
+            for some in words.chunks(512) {
+                // Without a way out, it is several words at a time.
+                if some.iter().fold(false, |found, word| found | inside(word)) {
+                    some.iter()
+                        .filter(|word| inside(word))
+                        .try_for_each(|word| found(u64::from_le_bytes(*word)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers which regions without a mirror the words of mirrored memory point into.
+    fn look_through(&self, regions: &Ranges<Region>, bytes: &[u8]) {
+        let mut found = |address: u64| {
+            if let Some((range, Region { twin: None })) = regions.at(address) {
+                lock(&self.wanted).insert(range.base);
+            }
+            Ok(())
+        };
+        let _ = self.addresses(bytes, 8, &mut found);
+    }
+
     fn twins(&self) -> Vec<Arc<Twin>> {
         lock(&self.regions).iter().filter_map(|(_, region)| region.twin.clone()).collect()
     }
@@ -162,24 +202,22 @@ impl Link {
 
     /// Mirrors every region that an address in these bytes points into: a kernel may follow it.
     pub(super) fn reach_all(self: &Arc<Self>, bytes: &[u8], step: usize) -> Result<()> {
-        let (low, high) =
-            (self.mirrors.low.load(Ordering::Acquire), self.mirrors.high.load(Ordering::Acquire));
-        if low >= high {
-            return Ok(());
-        }
-        let inside = |word: &[u8; 8]| u64::from_le_bytes(*word).wrapping_sub(low) < high - low;
-        for begin in (0..8).step_by(step) {
-            let (words, _) = bytes.get(begin..).unwrap_or_default().as_chunks::<8>();
-            for some in words.chunks(512) {
-                // Without a way out, it is several words at a time.
-                if some.iter().fold(false, |found, word| found | inside(word)) {
-                    for word in some.iter().filter(|word| inside(word)) {
-                        self.reach(u64::from_le_bytes(*word))?;
-                    }
-                }
+        self.mirrors.addresses(bytes, step, &mut |address| self.reach(address))
+    }
+
+    /// Sends what the host has written to mirrored memory, and mirrors what that points to: a kernel may follow it.
+    pub(super) fn push_for_kernels(self: &Arc<Self>) -> Result<()> {
+        loop {
+            self.push_changes();
+            let wanted = std::mem::take(&mut *lock(&self.mirrors.wanted));
+            if wanted.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = wanted.iter().try_for_each(|base| self.reach(*base)) {
+                lock(&self.mirrors.wanted).extend(wanted);
+                return Err(error);
             }
         }
-        Ok(())
     }
 
     /// Sends what the host has written to mirrored memory. Called before work is submitted that may read it.
@@ -188,7 +226,8 @@ impl Link {
             return;
         }
         for twin in self.mirrors.twins() {
-            let _turn = lock(&twin.sending);
+            let mut looked_through = lock(&twin.sending);
+            let registered = self.mirrors.registered.load(Ordering::Acquire);
             for begin in (0..twin.range.bytes as usize).step_by(STEP) {
                 let mut runs = Vec::new();
                 {
@@ -202,6 +241,9 @@ impl Link {
                     let place = std::ptr::with_exposed_provenance::<u8>(twin.range.base as usize + begin);
                     // SAFETY: a part of a region that is registered as long as the lock is held.
                     unsafe { diff::collect(place, &mut known[begin..end], &mut runs) };
+                    if !runs.is_empty() || *looked_through != registered {
+                        self.mirrors.look_through(&regions, &known[begin..end]);
+                    }
                 }
                 if !runs.is_empty() {
                     // Runs count from the beginning of what was compared.
@@ -209,6 +251,7 @@ impl Link {
                     self.tell_always(&Changes { base, runs: Bytes(runs) });
                 }
             }
+            *looked_through = registered;
         }
     }
 

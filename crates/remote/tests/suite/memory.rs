@@ -20,6 +20,10 @@ pub fn trials() -> Vec<Trial> {
             kernels_follow_addresses_that_were_copied,
         ),
         Trial::test(
+            "memory::kernels_follow_addresses_in_memory_of_both_ends",
+            kernels_follow_addresses_in_memory_of_both_ends,
+        ),
+        Trial::test(
             "memory::words_are_written_when_the_stream_is_there",
             words_are_written_when_the_stream_is_there,
         ),
@@ -155,6 +159,34 @@ fn kernels_follow_addresses_that_were_copied() -> Result<(), Failed> {
         assert_eq!(pages.word(1501).load(Ordering::Relaxed), round);
     }
     Ok(())
+}
+
+fn kernels_follow_addresses_in_memory_of_both_ends() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let table = Pages::new(&backend, 8192);
+    let [first, second] = [(); 2].map(|()| Pages::new(&backend, 4096));
+    let points_to = |pages: &Pages<'_>| {
+        for (at, half) in [pages.1.base as u32, (pages.1.base >> 32) as u32].into_iter().enumerate() {
+            table.word(40 + at).store(half, Ordering::Relaxed);
+        }
+    };
+    let follows = |pages: &Pages<'_>, round: u32| {
+        pages.word(0).store(round, Ordering::Relaxed);
+        program.follow(table.1.base + 160)?;
+        program.wait()?;
+        assert_eq!(pages.word(0).load(Ordering::Relaxed), round + 1);
+        Ok::<(), Failed>(())
+    };
+    points_to(&first);
+    follows(&first, 10)?;
+    // The table has its mirror already.
+    points_to(&second);
+    follows(&second, 20)?;
+    // What is registered anew has no mirror, and the table does not change.
+    backend.unregister_host(second.1)?;
+    backend.register_host(second.1)?;
+    follows(&second, 30)
 }
 
 fn words_are_written_when_the_stream_is_there() -> Result<(), Failed> {
