@@ -26,6 +26,7 @@ use image::{ObjectKind, SessionId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
 use store::ReadError;
 use thiserror::Error;
 use transport::ServerSession;
@@ -185,6 +186,8 @@ impl Session {
     ) -> Result<Arc<Self>> {
         let Prepared { session: session_id, state, images, claims } = prepared;
         let config = Config { dir, layout: state.layout, sharing, managed };
+        let begun = Instant::now();
+        let told = |what: &str| tracing::debug!("{what} after {:.3} s", begun.elapsed().as_secs_f64());
         let made = Self::new(backend, link, config, state.turn);
         for (memory, arena) in made.devices.iter().zip(&state.arenas) {
             if let Some(arena) = arena {
@@ -199,7 +202,9 @@ impl Session {
             let memory = memory.ok_or(RestoreError::Device { device: record.device, count })?;
             memory.restore_pool(record.clone()).map_err(object("a memory pool"))?;
         }
+        told("device memory is there");
         made.replay(&state, images)?;
+        told("objects are made");
         made.restore_heaps(&state)?;
         lock(&made.pinned).claim(claims);
         for record in &state.slabs {
@@ -215,7 +220,9 @@ impl Session {
             made.shadows.restore(*record).map_err(object(name))?;
         }
         made.restore_graphs(&state, Purpose::Launch)?;
+        told("the host's memory is registered");
         let later = made.fill(&state, session_id, image, patience)?;
+        told("what must be filled is");
         made.restore_output(&state.output);
         made.start_epoch()?;
         made.fill_later(later);

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Access, ChunkWriter, OpenError, Receipt, WriteError, WriteOptions};
 use thiserror::Error;
 use transport::{ServerSession, TransportError};
@@ -167,6 +167,8 @@ pub fn serve_on(
     let Some(start) = start.map_or_else(|| supervisor.from.receive(), |start| Ok(Some(start)))? else {
         return Ok(());
     };
+    let begun = Instant::now();
+    let told = |what: &str| tracing::debug!("{what} after {:.3} s", begun.elapsed().as_secs_f64());
     // Before there is a device library, which takes addresses.
     let prepared = prepare(&start, session);
     if let Err(ServeError::Restore { source: RestoreError::Addresses(_), .. }) = &prepared {
@@ -175,6 +177,7 @@ pub fn serve_on(
     if let Ok(Some((opened, _))) = &prepared {
         read_ahead(opened.clone(), session);
     }
+    told("what is to be restored is read");
     let served = prepared.and_then(|prepared| {
         let sharing = match broker {
             Some(broker) => Sharing::over(broker)?,
@@ -182,6 +185,7 @@ pub fn serve_on(
         };
         Ok((prepared, sharing, open().map_err(ServeError::Device)?))
     });
+    told("the device library is there");
     let served = served.and_then(|(prepared, sharing, backend)| match start {
         Start::Rehearsal => rehearsal(&mut supervisor, dir, backend),
         Start::Fresh => {

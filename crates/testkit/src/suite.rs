@@ -100,6 +100,10 @@ impl Suite {
         Ok(rows)
     }
 
+    fn is_in_time(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() < until)
+    }
+
     fn beside(
         &self,
         guests: &[&Guest],
@@ -118,8 +122,7 @@ impl Suite {
         side_by_side_map(side_by_side, trials.len() * scenarios * self.rounds as usize, |unit| {
             let (round, unit) = (unit / (trials.len() * scenarios), unit % (trials.len() * scenarios));
             let trial = &trials[unit / scenarios];
-            let in_time = self.until.is_none_or(|until| Instant::now() < until);
-            let wanted = in_time && (round as u32) < trial.rounds;
+            let wanted = self.is_in_time() && (round as u32) < trial.rounds;
             if wanted && trial.round(self, unit % scenarios, round as u32, tell) {
                 tell(News::Done(&trial.row()));
             }
@@ -133,7 +136,8 @@ impl Suite {
 struct Trial<'a> {
     guest: &'a Guest,
     folder: PathBuf,
-    reference: anyhow::Result<Reference>,
+    /// None where it failed, or there was no time for it.
+    reference: Option<Reference>,
     rounds: u32,
     tally: Mutex<Tally>,
 }
@@ -149,23 +153,23 @@ struct Tally {
 
 impl<'a> Trial<'a> {
     fn begin(suite: &Suite, guest: &'a Guest, folder: PathBuf) -> Self {
-        let reference = Reference::measure(
-            &suite.kit,
-            (suite.device, suite.served.as_deref()),
-            guest,
-            &folder,
-            &job_name(&guest.name),
-        );
-        let failures =
-            reference.as_ref().err().map(|error| format!("{}, undisturbed: {error:#}", guest.name));
-        let tally = Tally { failures: failures.into_iter().collect(), ..Tally::default() };
+        let measure = || {
+            let (device, name) = ((suite.device, suite.served.as_deref()), job_name(&guest.name));
+            Reference::measure(&suite.kit, device, guest, &folder, &name)
+        };
+        let (reference, failure) = match suite.is_in_time().then(measure) {
+            Some(Ok(reference)) => (Some(reference), None),
+            Some(Err(error)) => (None, Some(format!("{}, undisturbed: {error:#}", guest.name))),
+            None => (None, None),
+        };
+        let tally = Tally { failures: failure.into_iter().collect(), ..Tally::default() };
         let most = guest.gpu_rounds.filter(|_| suite.device == Device::Gpu).unwrap_or(u32::MAX);
         Self { guest, folder, reference, rounds: suite.rounds.min(most), tally: Mutex::new(tally) }
     }
 
     /// Runs one round; whether it was the last one.
     fn round(&self, suite: &Suite, scenario: usize, round: u32, tell: impl Fn(News<'_>)) -> bool {
-        let result = self.reference.as_ref().ok().map(|reference| {
+        let result = self.reference.as_ref().map(|reference| {
             let kind = Scenario::ALL[scenario];
             let case = Case {
                 kit: &suite.kit,
@@ -201,7 +205,7 @@ impl<'a> Trial<'a> {
 
     fn row(&self) -> Row {
         let tally = self.tally();
-        let reference = self.reference.as_ref().ok();
+        let reference = self.reference.as_ref();
         let middle = |of: fn(&Report) -> f64| median(tally.reports.iter().map(of).collect());
         Row {
             guest: self.guest.name.clone(),

@@ -29,7 +29,7 @@ struct Arguments {
     /// The long runs: 20 rounds of each scenario
     #[arg(long, conflicts_with = "rounds")]
     soak: bool,
-    /// Begin no further round after this many minutes; what was not run does not count as passed
+    /// Begin no further run after this many minutes; what was not run does not count as passed
     #[arg(long)]
     minutes: Option<u32>,
     /// Only these guests, separated by commas (and no other checks)
@@ -80,7 +80,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let device = arguments.device.unwrap_or_else(Device::of_this_machine);
     let rounds = arguments.rounds.unwrap_or(if arguments.soak { SOAK_ROUNDS } else { CI_ROUNDS });
     let manifest = kit.manifest()?;
-    let guests = choose(&manifest, &arguments.guests)?;
+    let mut guests = choose(&manifest, &arguments.guests)?;
+    if arguments.remote {
+        // Who serves bounds what sessions take.
+        guests.retain(|guest| guest.device_memory(device == Device::Gpu).is_none());
+    }
     let everything = arguments.guests.is_empty() && !arguments.remote;
     let checks = if everything { other_checks(&kit, device)? } else { Vec::new() };
     // Costs are measured while nothing else runs; without a GPU there is nothing to compare with.
