@@ -19,3 +19,4 @@ mod remote;
 mod restarts;
 mod suspend;
 mod trace;
+mod visible;

@@ -1,6 +1,7 @@
 //! What is asked of a running job's supervisor, and how it answers: one JSON object a line over `admin.sock`.
 
 use crate::error::{Failure, Kind};
+use crate::gpus;
 use image::Compress;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -23,7 +24,7 @@ pub enum Request {
     /// Have the job stand still and give up its devices.
     Suspend(SuspendOptions),
     /// Have a job that was suspended go on.
-    Resume,
+    Resume(ResumeOptions),
 }
 
 /// How to suspend a job.
@@ -33,6 +34,14 @@ pub struct SuspendOptions {
     pub gate_deadline_ms: u64,
     /// How often to try again, with growing pauses, when it did not.
     pub retries: u32,
+}
+
+/// How to have a job go on.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ResumeOptions {
+    /// The GPUs that it has from then on, if not those that it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<gpus::List>,
 }
 
 /// How to take a checkpoint.

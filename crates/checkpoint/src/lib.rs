@@ -9,6 +9,7 @@ mod error;
 mod facts;
 mod filling;
 mod folder;
+pub mod gpus;
 mod interrupt;
 mod lineage;
 mod lock;

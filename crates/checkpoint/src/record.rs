@@ -25,6 +25,9 @@ pub struct JobRecord {
     /// The most memory of each device that a process may take, bytes, if there is a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<u64>,
+    /// The GPUs that the job was begun with, if not all of its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<String>,
     /// How managed memory of processes that have none yet is had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Managed>,

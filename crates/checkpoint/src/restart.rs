@@ -5,6 +5,7 @@ use crate::cut::explained;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{self, Target, read_failure};
+use crate::gpus::{self, Gpus};
 use crate::interrupt::Preparing;
 use crate::lineage;
 use crate::record::JobRecord;
@@ -94,6 +95,12 @@ impl Restart {
         self.record.device_memory
     }
 
+    /// The GPUs that the job has here: `asked`, or what the environment says.
+    #[must_use]
+    pub fn gpus(&self, asked: Option<&gpus::List>) -> Gpus {
+        Gpus::of_restart(self.record.gpus.clone(), asked)
+    }
+
     /// How managed memory was had.
     #[must_use]
     pub fn managed(&self) -> Managed {
@@ -109,6 +116,7 @@ impl Restart {
         &self,
         device: &str,
         (shared_memory, device_memory): (u64, Option<u64>),
+        gpus: Gpus,
     ) -> Result<(), Failure> {
         self.check_machine()?;
         lineage::check(&runtime::root(), self.record.lineage)?;
@@ -119,8 +127,12 @@ impl Restart {
         let tmpfs = tmpfs(shared_memory)?;
         self.load_shared(&tmpfs, &Meter::silent())?;
         let way_back = Arc::new(WayBack::new(self.job().to_owned(), None));
-        let target =
-            Destination { device: device.to_owned(), managed: Managed::Coherent, memory: device_memory };
+        let target = Destination {
+            device: device.to_owned(),
+            managed: Managed::Coherent,
+            memory: device_memory,
+            gpus,
+        };
         let sessions = Sessions::new(tmpfs.path(), target, way_back, None);
         match self.restore_sessions(&sessions) {
             // The servers end here.

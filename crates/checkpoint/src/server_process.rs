@@ -1,6 +1,7 @@
 //! One GPU server as its supervisor sees it.
 
 use crate::error::{Failure, Kind};
+use crate::gpus;
 use crate::sessions::Destination;
 use server::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use std::cmp::Ordering;
@@ -44,7 +45,7 @@ impl ServerProcess {
     pub fn start(
         session: u32,
         dir: &Path,
-        target: &Destination,
+        (target, visible): (&Destination, Option<String>),
         start: &Start,
         broker: Option<OwnedFd>,
     ) -> Result<Self, Failure> {
@@ -64,6 +65,8 @@ impl ServerProcess {
             .args(broker.is_some().then_some("--shares"))
             .args(["--managed", target.managed.name()])
             .args(target.memory.map(|bytes| format!("--device-memory={bytes}")))
+            .env_remove(gpus::VARIABLE)
+            .envs(visible.map(|list| (gpus::VARIABLE, list)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             // A group of its own: what a terminal sends to the job's foreground group is not for the server.

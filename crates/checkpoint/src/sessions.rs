@@ -3,6 +3,7 @@
 use crate::asks::Asks;
 use crate::broker::Broker;
 use crate::error::{Chain, Failure, Kind};
+use crate::gpus::{Gpus, Seen};
 use crate::machine::Watcher;
 use crate::server_process::ServerProcess;
 use crate::steer::Watching;
@@ -48,6 +49,9 @@ pub struct SessionRecord {
     pub number: u32,
     /// Its process.
     pub inner_pid: InnerPid,
+    /// Which GPUs it sees.
+    #[serde(default, skip_serializing_if = "Seen::is_jobs")]
+    pub seen: Seen,
     /// Whether its managed memory has shadow pages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shadows: bool,
@@ -113,6 +117,8 @@ pub struct Destination {
     pub managed: Managed,
     /// The most memory of each device that a process may take, bytes.
     pub memory: Option<u64>,
+    /// The GPUs of the job, at its beginning.
+    pub gpus: Gpus,
 }
 
 /// All sessions of a job.
@@ -120,6 +126,8 @@ pub struct Sessions {
     /// The job's tmpfs, as seen by the supervisor.
     shared: PathBuf,
     target: Destination,
+    /// Those it has now.
+    gpus: Mutex<Gpus>,
     trace: Option<Arc<Trace>>,
     machine: Arc<Watcher>,
     broker: Arc<Broker>,
@@ -168,6 +176,7 @@ impl Sessions {
             machine: Watcher::new(target.device.clone()),
             broker: Arc::default(),
             way_back,
+            gpus: Mutex::new(target.gpus.clone()),
             target,
             trace,
             live: Mutex::default(),
@@ -190,6 +199,23 @@ impl Sessions {
     pub fn watch_programs(&self, watching: Watching) {
         // It is said once, before there are sessions.
         let _ = self.watching.set(watching);
+    }
+
+    /// The GPUs of the job as they are now.
+    #[must_use]
+    pub fn gpus(&self) -> Gpus {
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The list of those that a session's process sees.
+    pub(crate) fn visible_to(&self, session: u32) -> Option<String> {
+        let seen = self.live().get(&session).map(|session| session.record.seen.clone());
+        self.gpus().list(&seen.unwrap_or_default())
+    }
+
+    /// From now on the job has other GPUs.
+    pub(crate) fn move_to(&self, gpus: Gpus) {
+        *self.gpus.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
     }
 
     /// Where calls go.
@@ -222,7 +248,7 @@ impl Sessions {
             match listener.accept() {
                 Ok(caller) => {
                     std::thread::spawn(move || match caller.hear(GREETING) {
-                        Ok(Wish::Session(pending)) => asking.0.begin(pending),
+                        Ok(Wish::Session(pending, visible)) => asking.0.begin(pending, visible.as_deref()),
                         Ok(Wish::Devices(pending)) => asking.0.tell(pending),
                         Ok(Wish::Userfault(pending, userfault)) => asking.0.keep(pending, userfault),
                         Ok(Wish::Still(pending, thread)) => asking.0.hold_still(pending, thread),
@@ -240,13 +266,16 @@ impl Sessions {
         }
     }
 
-    fn begin(self: &Arc<Self>, pending: Pending) {
+    fn begin(self: &Arc<Self>, pending: Pending, visible: Option<&str>) {
         let _beginning = self.beginning.read().unwrap_or_else(PoisonError::into_inner);
         let pid = pending.pid();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let begun = host::inner_pid(host::OuterPid(pid))
             .ok_or_else(|| Failure::new(Kind::Failed, "it is not a process of this job"))
-            .map(|inner_pid| SessionRecord { number, inner_pid, shadows: false, passed: None })
+            .map(|inner_pid| {
+                let seen = self.gpus().seen(visible);
+                SessionRecord { number, inner_pid, seen, shadows: false, passed: None }
+            })
             .and_then(|record| Ok((self.join(number, false)?, record)))
             .and_then(|(broker, record)| self.start(record, &Start::Fresh, broker))
             .and_then(|session| {
@@ -375,7 +404,10 @@ impl Sessions {
         let dir = self.dir(record.number);
         fs::create_dir_all(&dir)
             .map_err(|error| Failure::of(format_args!("cannot make {}", dir.display()), &error))?;
-        let mut server = ServerProcess::start(record.number, &dir, &self.target, start, Some(broker))?;
+        let mut server = {
+            let on = (&self.target, self.gpus().list(&record.seen));
+            ServerProcess::start(record.number, &dir, on, start, Some(broker))?
+        };
         match server.answer(&mut |_, _| {})? {
             Answer::Ready { device } => tracing::info!("session {}: {device}", record.number),
             other => return Err(server.unexpected(&other)),

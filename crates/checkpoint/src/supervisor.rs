@@ -5,6 +5,7 @@ use crate::cut;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::filling::Filling;
+use crate::gpus::Gpus;
 use crate::lineage;
 use crate::regular::Regularly;
 use crate::runtime::{self, JobFacts, JobFolder};
@@ -75,6 +76,8 @@ pub struct Settings {
     pub shared_memory: u64,
     /// Most memory of each device that a process may take, bytes.
     pub device_memory: Option<u64>,
+    /// Its GPUs.
+    pub gpus: Gpus,
     /// Where to write what its calls and checkpoints take.
     pub trace: Option<PathBuf>,
     /// Checkpoints that nobody asks for.
@@ -93,7 +96,12 @@ impl Settings {
     }
 
     pub(crate) fn target(&self) -> Destination {
-        Destination { device: self.device.clone(), managed: self.managed, memory: self.device_memory }
+        Destination {
+            device: self.device.clone(),
+            managed: self.managed,
+            memory: self.device_memory,
+            gpus: self.gpus.clone(),
+        }
     }
 }
 
@@ -341,7 +349,7 @@ impl Supervisor {
                 let _ = events.send(last);
             }
             Request::Suspend(options) => self.suspend(options, events),
-            Request::Resume => self.resume(events),
+            Request::Resume(options) => self.resume(options, events),
         }
     }
 
@@ -624,6 +632,7 @@ mod tests {
             store_is_default: false,
             shared_memory: 0,
             device_memory: None,
+            gpus: Gpus::default(),
             trace: None,
             regularly: None,
             profile: None,

@@ -1,7 +1,7 @@
 //! Suspending a job where it is, and resuming it: its processes stand still, its device memory moves to the host's memory, and its GPU servers
 //! end, so that nothing of it is left on a device. What it takes on the host it keeps, and nothing of it outlives its supervisor.
 
-use crate::admin::{CheckpointOptions, Event, ResumeReport, SuspendOptions, SuspendReport};
+use crate::admin::{CheckpointOptions, Event, ResumeOptions, ResumeReport, SuspendOptions, SuspendReport};
 use crate::cut::gate::{self, Busy, Gated};
 use crate::cut::rehearsal::rehearse;
 use crate::cut::tries::{Hindrance, Tries};
@@ -9,6 +9,7 @@ use crate::cut::{devices, manifest, still_wanted, write};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::write_failure;
+use crate::gpus::Gpus;
 use crate::runtime::{self, Notes, Sleep};
 use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_store_for_job;
@@ -30,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const MEMORY: u64 = 256 << 20;
 
 /// Somebody wants it to go on, and hears how that goes.
-pub(crate) type Wake = Sender<Event>;
+pub(crate) type Wake = (ResumeOptions, Sender<Event>);
 
 /// A job whose processes stand still and which has nothing on a device. When this is dropped they go on.
 struct Asleep<'a> {
@@ -120,8 +121,8 @@ impl Supervisor {
         };
         // Who asked for it hears no more.
         drop(events);
-        while let Some(events) = self.next_wake(&wakes) {
-            let last = match asleep.wake(&events) {
+        while let Some((options, events)) = self.next_wake(&wakes) {
+            let last = match asleep.wake(&options, &events) {
                 Ok(report) => Event::Resumed(report),
                 Err(failure) => {
                     let _ = events.send(Event::Failed(failure));
@@ -141,7 +142,7 @@ impl Supervisor {
     fn next_wake(&self, wakes: &mpsc::Receiver<Wake>) -> Option<Wake> {
         loop {
             match wakes.recv_timeout(LOOK) {
-                Ok(events) => return Some(events),
+                Ok(wake) => return Some(wake),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) if self.ends_within(Duration::ZERO) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -150,9 +151,9 @@ impl Supervisor {
     }
 
     /// Has the job go on; whoever suspended it tells how that goes.
-    pub(crate) fn resume(&self, events: Sender<Event>) {
+    pub(crate) fn resume(&self, options: &ResumeOptions, events: Sender<Event>) {
         let unsent = match &*self.waker() {
-            Some(wake) => wake.send(events).err().map(|unsent| unsent.0),
+            Some(wake) => wake.send((options.clone(), events)).err().map(|unsent| unsent.0.1),
             None => Some(events),
         };
         if let Some(events) = unsent {
@@ -336,7 +337,7 @@ impl Asleep<'_> {
     }
 
     /// Makes the sessions again. What fails leaves the job asleep.
-    fn wake(&mut self, events: &Sender<Event>) -> Result<ResumeReport, Failure> {
+    fn wake(&mut self, options: &ResumeOptions, events: &Sender<Event>) -> Result<ResumeReport, Failure> {
         let began = Instant::now();
         let step = |step: &str| drop(events.send(Event::Step { step: step.to_owned() }));
         step("making the GPU sessions again");
@@ -345,7 +346,13 @@ impl Asleep<'_> {
         let (there, gone): (Vec<_>, Vec<_>) =
             self.sleepers.iter().partition(|sleeper| self.process(sleeper).is_some());
         let records: Vec<_> = there.iter().map(|sleeper| sleeper.record.clone()).collect();
-        let restored = sessions.restore(&records, &self.bed.store, &self.image, false)?;
+        let had = sessions.gpus();
+        if let Some(list) = &options.gpus {
+            sessions.move_to(Gpus { now: Some(list.to_string()), ..had.clone() });
+        }
+        let restored = sessions
+            .restore(&records, &self.bed.store, &self.image, false)
+            .inspect_err(|_| sessions.move_to(had))?;
         let mut ready = Vec::new();
         for (session, sleeper) in restored.into_iter().zip(there) {
             let Some(outer) = self.process(sleeper) else { continue };

@@ -143,6 +143,15 @@ pub struct Machine {
     pub device_memory: Option<u64>,
 }
 
+/// Which GPUs a job has from now on.
+#[derive(Args, Debug)]
+pub struct Visible {
+    /// The GPUs of this machine that take the places of those that the job had, by number or UUID, as CUDA_VISIBLE_DEVICES has them
+    /// [default: what this variable says here, or all]
+    #[arg(id = "visible-devices", long = "visible-devices", value_name = "LIST")]
+    pub devices: Option<checkpoint::gpus::List>,
+}
+
 /// Where CUDA calls go.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Device {
@@ -306,6 +315,8 @@ pub struct Resume {
     #[arg(value_parser = job_name)]
     pub job: String,
     #[command(flatten)]
+    pub visible: Visible,
+    #[command(flatten)]
     pub json: Json,
 }
 
@@ -390,6 +401,8 @@ pub struct Restart {
     pub lazy: bool,
     #[command(flatten)]
     pub machine: Machine,
+    #[command(flatten)]
+    pub visible: Visible,
     #[command(flatten)]
     pub store: Store,
     #[command(flatten)]

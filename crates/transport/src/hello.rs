@@ -17,13 +17,13 @@ use wire::{
 };
 
 /// Asks for a session on `path` and waits until the server is ready, which a checkpoint that is under way puts off for as long
-/// as it takes; tells the session's number.
+/// as it takes; tells the session's number. `visible`: this process's `CUDA_VISIBLE_DEVICES`.
 ///
 /// # Errors
 /// [`TransportError::Io`] when there is no such socket, [`TransportError::Refused`] with the supervisor's reason,
 /// [`TransportError::Greeting`] when the supervisor goes away.
-pub fn ask(path: &Path) -> Result<u32> {
-    match exchange(path, &Greeting::Hello { protocol: PROTOCOL_VERSION }, None)? {
+pub fn ask(path: &Path, visible: Option<String>) -> Result<u32> {
+    match exchange(path, &Greeting::Hello { protocol: PROTOCOL_VERSION, visible }, None)? {
         Greeting::Welcome { session } => Ok(session),
         other => Err(no_answer(other)),
     }
@@ -176,7 +176,9 @@ impl Caller {
             socket_peercred(&socket).map_err(TransportError::io("cannot identify the peer of", &path))?;
         let pending = Pending { socket, path, pid: peer.pid.as_raw_nonzero().get() };
         match hear(&pending.socket, &pending.path, &mut vec![0u8; GREETING_MAX])? {
-            (Greeting::Hello { protocol: PROTOCOL_VERSION }, _) => Ok(Wish::Session(pending)),
+            (Greeting::Hello { protocol: PROTOCOL_VERSION, visible }, _) => {
+                Ok(Wish::Session(pending, visible))
+            }
             (Greeting::Devices { protocol: PROTOCOL_VERSION }, _) => Ok(Wish::Devices(pending)),
             (Greeting::Still { protocol: PROTOCOL_VERSION, thread }, _) => Ok(Wish::Still(pending, thread)),
             (Greeting::Userfault { protocol: PROTOCOL_VERSION }, userfault) => {
@@ -191,7 +193,7 @@ impl Caller {
                 Err(TransportError::Refused(reason))
             }
             (
-                Greeting::Hello { protocol }
+                Greeting::Hello { protocol, .. }
                 | Greeting::Devices { protocol }
                 | Greeting::Userfault { protocol }
                 | Greeting::Still { protocol, .. },
@@ -216,8 +218,8 @@ impl AsFd for HelloListener {
 
 /// What a process wants.
 pub enum Wish {
-    /// A session: answered by [`Pending::welcome`].
-    Session(Pending),
+    /// A session that sees these GPUs, or those of the job: answered by [`Pending::welcome`].
+    Session(Pending, Option<String>),
     /// To know which GPUs there are: answered by [`Pending::tell`].
     Devices(Pending),
     /// That all of its threads but the one with this number stand still: answered by [`Pending::stilled`].

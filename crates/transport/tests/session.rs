@@ -352,7 +352,7 @@ fn what_is_no_session_is_refused() {
 /// The next caller, who wants a session.
 fn asks_for_session(listener: &HelloListener, patience: Duration) -> Pending {
     match listener.accept().unwrap().hear(patience).unwrap() {
-        Wish::Session(pending) => pending,
+        Wish::Session(pending, _) => pending,
         _ => panic!("it asks for something else"),
     }
 }
@@ -398,7 +398,7 @@ fn a_session_is_asked_for_and_given_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hello.sock");
     let patience = Duration::from_secs(5);
-    assert!(matches!(ask(&path), Err(TransportError::Io { .. })));
+    assert!(matches!(ask(&path, None), Err(TransportError::Io { .. })));
     let listener = HelloListener::bind(&path).unwrap();
     let supervisor = std::thread::spawn(move || {
         let first = asks_for_session(&listener, patience);
@@ -410,10 +410,10 @@ fn a_session_is_asked_for_and_given_or_refused() {
         let silent = listener.accept().unwrap().hear(Duration::from_millis(100)).err().unwrap();
         assert!(matches!(silent, TransportError::Timeout { .. }), "{silent}");
     });
-    assert_eq!(ask(&path).unwrap(), 42);
-    let refused = ask(&path).err().unwrap();
+    assert_eq!(ask(&path, None).unwrap(), 42);
+    let refused = ask(&path, None).err().unwrap();
     assert!(refused.to_string().contains("there is no GPU left"), "{refused}");
-    assert!(ask(&path).is_err(), "the supervisor went away");
+    assert!(ask(&path, None).is_err(), "the supervisor went away");
     let kind = rustix::net::SocketType::SEQPACKET;
     let says_nothing = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();
     rustix::net::connect(&says_nothing, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();

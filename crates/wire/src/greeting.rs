@@ -14,6 +14,8 @@ pub enum Greeting {
     Hello {
         /// [`crate::PROTOCOL_VERSION`] of the shim.
         protocol: u32,
+        /// Which GPUs it wants to see: its `CUDA_VISIBLE_DEVICES`.
+        visible: Option<String>,
     },
     /// The server is ready: its files are in the session's folder.
     Welcome {
@@ -114,9 +116,10 @@ impl Wire for Greeting {
     fn encode(&self, to: &mut Encoder<'_>) {
         Self::MAGIC.encode(to);
         match self {
-            Self::Hello { protocol } => {
+            Self::Hello { protocol, visible } => {
                 1u32.encode(to);
                 protocol.encode(to);
+                visible.encode(to);
             }
             Self::Welcome { session } => {
                 2u32.encode(to);
@@ -166,7 +169,7 @@ impl Wire for Greeting {
             return Err(DecodeError::Invalid { what: "greeting", value: magic.into() });
         }
         Ok(match u32::decode(from)? {
-            1 => Self::Hello { protocol: Wire::decode(from)? },
+            1 => Self::Hello { protocol: Wire::decode(from)?, visible: Wire::decode(from)? },
             2 => Self::Welcome { session: Wire::decode(from)? },
             3 => Self::Refused { reason: Wire::decode(from)? },
             4 => Self::Devices { protocol: Wire::decode(from)? },

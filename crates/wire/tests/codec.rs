@@ -100,7 +100,8 @@ proptest! {
 
     #[test]
     fn greetings_are_exact(protocol in any::<u32>(), session in any::<u32>(), reason in text()) {
-        is_exact(&Greeting::Hello { protocol });
+        is_exact(&Greeting::Hello { protocol, visible: None });
+        is_exact(&Greeting::Hello { protocol, visible: Some(reason.clone()) });
         is_exact(&Greeting::Welcome { session });
         is_exact(&Greeting::Refused { reason: reason.clone() });
         is_exact(&Greeting::NotAsked { code: session, reason });

@@ -35,28 +35,52 @@ use crate::texture::{Array, Mipmap, Objects};
 pub const DRIVER_VERSION: i32 = 13000;
 
 /// What the software device looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Devices.
+    /// Devices of the machine.
     pub devices: usize,
+    /// Which of them there are for the program, in this order; all, if nothing is said.
+    pub visible: Option<Vec<usize>>,
     /// Memory of each, bytes.
     pub memory: u64,
 }
 
 impl Options {
-    /// The default, with as many MiB of memory as `DORMOUSE_SOFT_MEMORY` says, for tests.
+    /// The default, with as many devices as `DORMOUSE_SOFT_DEVICES` says and as many MiB of memory as `DORMOUSE_SOFT_MEMORY`, for tests;
+    /// of the devices those that `CUDA_VISIBLE_DEVICES` has.
     #[must_use]
     pub fn from_environment() -> Self {
         let default = Self::default();
-        let told = std::env::var("DORMOUSE_SOFT_MEMORY").ok().and_then(|value| value.parse::<u32>().ok());
-        Self { memory: told.map_or(default.memory, |mebibytes| u64::from(mebibytes) << 20), ..default }
+        let told = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+        let devices =
+            told("DORMOUSE_SOFT_DEVICES").map_or(default.devices, |count| count.clamp(1, 16) as usize);
+        let memory =
+            told("DORMOUSE_SOFT_MEMORY").map_or(default.memory, |mebibytes| u64::from(mebibytes) << 20);
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        Self { devices, visible: visible.map(|list| visible_of(&list, devices)), memory }
+    }
+
+    fn indices(&self) -> Vec<usize> {
+        self.visible.clone().unwrap_or_else(|| (0..self.devices).collect())
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { devices: 1, memory: 16 << 30 }
+        Self { devices: 1, visible: None, memory: 16 << 30 }
     }
+}
+
+/// The devices of a list, up to the first entry that is none, as CUDA has it.
+fn visible_of(list: &str, devices: usize) -> Vec<usize> {
+    let mut found = Vec::new();
+    for entry in list.split(',') {
+        match entry.trim().parse() {
+            Ok(index) if index < devices && !found.contains(&index) => found.push(index),
+            _ => break,
+        }
+    }
+    found
 }
 
 pub(super) struct ContextEntry {
@@ -105,9 +129,10 @@ pub struct SoftBackend {
 impl SoftBackend {
     /// Devices with nothing in them.
     pub fn new(options: Options) -> Self {
-        let memory = Arc::new(Memory::new(options.devices, options.memory));
+        let indices = options.indices();
+        let memory = Arc::new(Memory::new(indices.len(), options.memory));
         Self {
-            facts: (0..options.devices).map(|index| facts(index, options.memory)).collect(),
+            facts: indices.into_iter().map(|index| facts(index, options.memory)).collect(),
             workspaces: Workspaces::new(memory.clone()),
             memory,
             output: Arc::default(),

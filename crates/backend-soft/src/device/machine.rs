@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn devices_are_told_apart() {
-        let machine = machine(&Options { devices: 2, memory: 1 << 30 });
+        let machine = machine(&Options { devices: 2, visible: None, memory: 1 << 30 });
         let [first, second] = &machine.gpus[..] else { panic!("{machine:?}") };
         assert!(first.uuid != second.uuid && first.pci.bus != second.pci.bus);
         assert_eq!(second.number(Quantity::MinorNumber, 0), Some(1));

@@ -37,7 +37,7 @@ pub struct Device {
 pub struct Written {
     pub receipts: Vec<Receipt>,
     /// The object tables, to rehearse.
-    pub states: Vec<PathBuf>,
+    pub states: Vec<(u32, PathBuf)>,
 }
 
 /// A stopped job and its captured device memory, and how long each took.
@@ -155,7 +155,7 @@ pub fn write(servers: &mut Servers<'_>, states: &Path, done: &AtomicU64) -> Resu
                     Answer::Written { receipt_bytes } => {
                         let session = server.session();
                         let receipt = read_receipt(&control::receipt_file(states, session), receipt_bytes)?;
-                        Ok((receipt, control::state_file(states, session)))
+                        Ok((receipt, (session, control::state_file(states, session))))
                     }
                     other => Err(server.unexpected(&other)),
                 })

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// [`Kind::Refused`] when an object or an address differs: a restart would fail.
-pub fn rehearse(job: &Supervisor, states: &[PathBuf]) -> Result<Option<String>, Failure> {
-    verdict(states.iter().map(|state| replay(job, state)))
+pub fn rehearse(job: &Supervisor, states: &[(u32, PathBuf)]) -> Result<Option<String>, Failure> {
+    verdict(states.iter().map(|(session, state)| replay(job, *session, state)))
 }
 
 fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Option<String>, Failure> {
@@ -40,10 +40,11 @@ fn verdict(replays: impl Iterator<Item = Result<(), Failure>>) -> Result<Option<
     Ok(untried)
 }
 
-fn replay(job: &Supervisor, state: &Path) -> Result<(), Failure> {
+fn replay(job: &Supervisor, session: u32, state: &Path) -> Result<(), Failure> {
     let work = WorkFolder::new(0)?;
     let target = Destination { managed: Managed::Coherent, ..job.sessions.target().clone() };
-    let mut server = ServerProcess::start(0, &work.session(), &target, &Start::Rehearsal, None)?;
+    let visible = job.sessions.visible_to(session);
+    let mut server = ServerProcess::start(0, &work.session(), (&target, visible), &Start::Rehearsal, None)?;
     match server.answer(&mut |_, _| {})? {
         Answer::Ready { .. } => {}
         other => return Err(server.unexpected(&other)),

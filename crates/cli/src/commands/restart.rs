@@ -49,7 +49,7 @@ fn check(flags: &Restart) -> Result<Restartable, Failure> {
     let restart = restart::Restart::open(&store_access(&flags.store)?, &flags.image)?;
     let device = device_for(flags, &restart)?;
     let limits = (shared_memory_for(flags, &restart), device_memory_for(flags, &restart));
-    restart.check(&device, limits)?;
+    restart.check(&device, limits, restart.gpus(flags.visible.devices.as_ref()))?;
     Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device })
 }
 
@@ -71,6 +71,7 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
         store_is_default: flags.store.store.is_none(),
         shared_memory: shared_memory_for(&flags, &restart),
         device_memory: device_memory_for(&flags, &restart),
+        gpus: restart.gpus(flags.visible.devices.as_ref()),
         trace: flags.trace.trace.clone(),
         regularly: flags.regularly.wanted()?,
         profile,

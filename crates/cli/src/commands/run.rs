@@ -4,6 +4,7 @@ use super::{profile_file, shim, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{KEY_VARIABLE, Run};
 use crate::output::{complain, tell_end};
+use checkpoint::gpus::Gpus;
 use checkpoint::supervisor::{self, Ended, Name, Settings};
 use checkpoint::{Failure, Kind};
 use std::os::unix::ffi::OsStrExt;
@@ -48,6 +49,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
         device_memory: flags.machine.device_memory,
+        gpus: Gpus::of_environment(),
     };
     let mut spec = host::JobSpec::inherit(flags.program).map_err(io)?;
     // They would be in its images, where they open the store to whoever has one of them, or say where its key lies.

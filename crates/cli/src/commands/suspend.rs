@@ -3,7 +3,7 @@
 use super::checkpoint::{ask, unexpected};
 use crate::flags::{Resume, Suspend};
 use crate::output::Show;
-use checkpoint::admin::{Event, Request, ResumeReport, SuspendOptions, SuspendReport};
+use checkpoint::admin::{Event, Request, ResumeOptions, ResumeReport, SuspendOptions, SuspendReport};
 use checkpoint::{Failure, runtime};
 use indicatif::HumanBytes;
 use serde::Serialize;
@@ -35,7 +35,8 @@ pub fn suspend(flags: &Suspend) -> Result<Suspended, Failure> {
 pub fn resume(flags: &Resume) -> Result<Resumed, Failure> {
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
-    match ask(&root, &job.job, &Request::Resume, !flags.json.json)? {
+    let options = ResumeOptions { gpus: flags.visible.devices.clone() };
+    match ask(&root, &job.job, &Request::Resume(options), !flags.json.json)? {
         Event::Resumed(report) => Ok(Resumed(report)),
         other => Err(unexpected(&other)),
     }

@@ -34,8 +34,12 @@ pub fn start(job: &Path) -> CuResult {
     if SESSION.get().is_some() {
         return Ok(());
     }
+    let visible = visible();
+    if visible.as_deref().is_some_and(hides_all) {
+        return Err(CuError::NO_DEVICE);
+    }
     let (transport, folder) =
-        connect(job).inspect_err(|error| explain(job, error)).map_err(|_| CuError::NO_DEVICE)?;
+        connect(job, visible).inspect_err(|error| explain(job, error)).map_err(|_| CuError::NO_DEVICE)?;
     let facts = first_call(&transport, &GetFacts {})?;
     if facts.devices.is_empty() {
         return Err(CuError::NO_DEVICE);
@@ -59,10 +63,23 @@ fn tell_user(what: Unsupported) {
 
 type Connected = (std::sync::Arc<ClientSession>, std::path::PathBuf);
 
-fn connect(job: &Path) -> Result<Connected, TransportError> {
-    let session = hello::ask(&job.join("hello.sock"))?;
+fn connect(job: &Path, visible: Option<String>) -> Result<Connected, TransportError> {
+    let session = hello::ask(&job.join("hello.sock"), visible)?;
     let folder = job.join(format!("s{session}"));
     Ok((ClientSession::open(&folder)?, folder))
+}
+
+/// Which GPUs the program wants to see, if it says so.
+fn visible() -> Option<String> {
+    std::env::var("CUDA_VISIBLE_DEVICES").ok()
+}
+
+/// Whether such a list has no GPU, on whatever machine: CUDA looks no further than the first entry that is none.
+fn hides_all(list: &str) -> bool {
+    let first = list.split(',').next().unwrap_or_default().trim();
+    !(first.starts_with(|first: char| first.is_ascii_digit())
+        || first.starts_with("GPU-")
+        || first.starts_with("MIG-"))
 }
 
 /// Says on stderr why there is no GPU: a program may not, and without this nobody could tell.

@@ -149,7 +149,7 @@ impl Fake {
         std::thread::spawn(move || {
             while let Ok(caller) = listener.accept() {
                 match caller.hear(Duration::from_secs(5)).unwrap() {
-                    Wish::Session(pending) => pending.welcome(1).unwrap(),
+                    Wish::Session(pending, _) => pending.welcome(1).unwrap(),
                     Wish::Devices(pending) => pending.refuse("this supervisor knows no GPU").unwrap(),
                     Wish::Userfault(pending, _) => pending.refuse("memory is coherent here").unwrap(),
                     Wish::Still(pending, _) => pending.refuse("this supervisor holds nobody").unwrap(),

@@ -1,0 +1,193 @@
+//! Which of a machine's GPUs the processes of a job see. A program may say that for itself (`CUDA_VISIBLE_DEVICES`, CUDA C++ Programming
+//! Guide, "CUDA Environment Variables"), process by process, and a job may have other GPUs after a restart than before.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Where CUDA is told of it.
+pub const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
+/// Which lists are taken: as long as those of a machine with many GPUs, by UUID.
+const LENGTH_MAX: usize = 4096;
+
+/// GPUs of a machine, each by its number or UUID.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List(Vec<String>);
+
+/// No such list.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected GPUs by number or UUID, separated by commas, as CUDA_VISIBLE_DEVICES has them, such as 0,2"
+)]
+pub struct NoList;
+
+impl FromStr for List {
+    type Err = NoList;
+
+    fn from_str(text: &str) -> Result<Self, NoList> {
+        let is_good = |entry: &str| {
+            let number = !entry.is_empty() && entry.len() <= 4 && entry.bytes().all(|b| b.is_ascii_digit());
+            number || entry.starts_with("GPU-") || entry.starts_with("MIG-")
+        };
+        let entries: Vec<String> = text.split(',').map(|entry| entry.trim().to_owned()).collect();
+        if text.len() > LENGTH_MAX || !entries.iter().all(|entry| is_good(entry)) {
+            return Err(NoList);
+        }
+        Ok(Self(entries))
+    }
+}
+
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
+/// What a process sees.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen {
+    /// The GPUs that the job has.
+    #[default]
+    Jobs,
+    /// All of the machine, which the job was not given.
+    Machines,
+    /// These, in this order.
+    Of(Vec<Gpu>),
+}
+
+/// One of those that a process sees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gpu {
+    /// The job's, counted from 0.
+    Jobs(usize),
+    /// Another, as the program called it.
+    Called(String),
+}
+
+impl Seen {
+    /// Whether they are just the job's.
+    #[must_use]
+    pub fn is_jobs(&self) -> bool {
+        *self == Self::Jobs
+    }
+}
+
+/// The GPUs of a job; without a list, all of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gpus {
+    /// Those it was begun with: by them its processes call theirs.
+    pub first: Option<String>,
+    /// Those it has.
+    pub now: Option<String>,
+}
+
+impl Gpus {
+    /// What this process's environment says, for a job that begins.
+    #[must_use]
+    pub fn of_environment() -> Self {
+        let now = from_environment();
+        Self { first: now.clone(), now }
+    }
+
+    /// The same for a job that was begun with `first`, or what was asked for.
+    #[must_use]
+    pub fn of_restart(first: Option<String>, asked: Option<&List>) -> Self {
+        Self { first, now: asked.map(List::to_string).or_else(from_environment) }
+    }
+
+    /// What a process means whose environment has this list.
+    #[must_use]
+    pub fn seen(&self, list: Option<&str>) -> Seen {
+        let Some(list) = list.filter(|list| list.len() <= LENGTH_MAX) else {
+            return if self.first.is_some() { Seen::Machines } else { Seen::Jobs };
+        };
+        if self.first.as_deref() == Some(list) {
+            return Seen::Jobs;
+        }
+        let gpu = |entry: &str| {
+            let place = match &self.first {
+                Some(first) => entries(first).position(|each| each == entry),
+                None => entry.parse().ok(),
+            };
+            place.map_or_else(|| Gpu::Called(entry.to_owned()), Gpu::Jobs)
+        };
+        Seen::Of(entries(list).map(gpu).collect())
+    }
+
+    /// The list for the server of a process that sees this.
+    #[must_use]
+    pub fn list(&self, seen: &Seen) -> Option<String> {
+        let gpus = match seen {
+            Seen::Jobs => return self.now.clone(),
+            Seen::Machines => return None,
+            Seen::Of(gpus) => gpus,
+        };
+        let called = |gpu: &Gpu| match (gpu, &self.now) {
+            (Gpu::Jobs(place), Some(now)) => entries(now).nth(*place).map(str::to_owned),
+            (Gpu::Jobs(place), None) => Some(place.to_string()),
+            (Gpu::Called(name), _) => Some(name.clone()),
+        };
+        // As CUDA does: what comes behind one that is not there is not seen.
+        Some(gpus.iter().map_while(called).collect::<Vec<_>>().join(","))
+    }
+}
+
+fn from_environment() -> Option<String> {
+    std::env::var(VARIABLE).ok()
+}
+
+fn entries(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn gpus(first: Option<&str>, now: Option<&str>) -> Gpus {
+        Gpus { first: first.map(str::to_owned), now: now.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_process_sees_here_what_it_says() {
+        for first in [None, Some("0,1"), Some("2,GPU-8a,7")] {
+            let here = gpus(first, first);
+            for said in
+                [None, Some(""), Some("1"), Some("1,0"), Some("GPU-8a"), Some("7,2"), Some("-1"), first]
+            {
+                assert_eq!(here.list(&here.seen(said)).as_deref(), said, "{first:?}, {said:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn elsewhere_it_sees_those_in_their_places() {
+        for (first, said, now, sees) in [
+            (None, None, Some("4,5"), Some("4,5")),
+            (None, Some("1"), Some("4,5"), Some("5")),
+            (None, Some("1,0"), Some("4,5"), Some("5,4")),
+            (None, Some("0,3,1"), Some("4,5"), Some("4")),
+            (Some("2,3"), Some("2,3"), None, None),
+            (Some("2,3"), Some("3"), None, Some("1")),
+            (Some("2,3"), Some("3"), Some("GPU-5"), Some("")),
+            (Some("2,3"), Some("0"), Some("6,7"), Some("0")),
+            (Some("2,3"), None, Some("6"), None),
+        ] {
+            let seen = gpus(first, first).seen(said);
+            assert_eq!(gpus(first, now).list(&seen).as_deref(), sees, "{first:?}, {said:?}, {now:?}");
+        }
+    }
+
+    #[test]
+    fn lists_name_gpus() {
+        for good in ["0", "1,0", " 3, 4", "GPU-8a6b,2", "MIG-1"] {
+            assert!(good.parse::<List>().is_ok(), "{good}");
+        }
+        for bad in ["", ",", "-1", "all", "0,,1", "12345", "0;1"] {
+            assert_eq!(bad.parse::<List>(), Err(NoList), "{bad}");
+        }
+    }
+}

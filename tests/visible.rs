@@ -1,0 +1,107 @@
+//! Which of the machine's GPUs a program sees, as it says itself (`CUDA_VISIBLE_DEVICES`), and which it has later.
+#![allow(clippy::unwrap_used)]
+
+use dormouse_tests::planned::finish;
+use dormouse_tests::{Failure, Stage, first_line};
+use std::process::Command;
+use testkit::job::Job;
+use testkit::outcome::Exit;
+use testkit::place::{After, Suspension};
+
+const LIST: &str = "CUDA_VISIBLE_DEVICES";
+
+/// On a machine with so many devices.
+fn among(mut command: Command, devices: u32) -> Command {
+    command.env_remove(LIST).env("DORMOUSE_SOFT_DEVICES", devices.to_string());
+    command
+}
+
+/// What the guest says of the devices it sees.
+fn seen(stdout: &[u8]) -> Vec<String> {
+    let lines = String::from_utf8_lossy(stdout);
+    lines.lines().filter(|line| line.contains("device")).map(str::to_owned).collect()
+}
+
+/// The lists of the job's servers.
+fn lists(stage: &Stage, job: &Job) -> Vec<Option<String>> {
+    let list = |pid: i32| {
+        let environment = std::fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+        let found = environment.split('\0').find_map(|each| each.strip_prefix(LIST)?.strip_prefix('='));
+        found.map(str::to_owned)
+    };
+    stage.place().servers(job).unwrap().into_iter().map(list).collect()
+}
+
+#[test]
+fn each_process_of_a_job_sees_what_it_says() {
+    let stage = Stage::new("visible").unwrap();
+    let guest = stage.guest("devices");
+    let devices = |list: &str| {
+        let script = format!("{list} exec {} 3 1", guest.display());
+        seen(&finish(among(stage.shell(&script), 3)).unwrap().stdout)
+    };
+    assert_eq!(
+        devices(""),
+        ["device 0 at 0000:01:00.0", "device 1 at 0000:02:00.0", "device 2 at 0000:03:00.0"]
+    );
+    assert_eq!(devices("CUDA_VISIBLE_DEVICES=2,0"), ["device 0 at 0000:03:00.0", "device 1 at 0000:01:00.0"]);
+    assert_eq!(devices("CUDA_VISIBLE_DEVICES=1,7,0"), ["device 0 at 0000:02:00.0"]);
+    for none in ["''", "-1", "NoDevFiles"] {
+        assert_eq!(devices(&format!("CUDA_VISIBLE_DEVICES={none}")), ["no devices"], "{none}");
+    }
+    // What the job is begun with is no limit: a program may ask for others, as it may without Dormouse.
+    let mut inherited =
+        among(stage.shell(&format!("{0} 3 1; CUDA_VISIBLE_DEVICES=0 {0} 3 1", guest.display())), 2);
+    inherited.env(LIST, "1");
+    assert_eq!(
+        seen(&finish(inherited).unwrap().stdout),
+        ["device 0 at 0000:02:00.0", "device 0 at 0000:01:00.0"]
+    );
+}
+
+/// Two processes with a GPU each are restarted, and suspended and resumed, with other GPUs.
+#[test]
+fn a_job_goes_on_with_other_gpus() {
+    let stage = Stage::new("moved-gpus").unwrap();
+    let guest = stage.guest("devices");
+    let script = format!(
+        "CUDA_VISIBLE_DEVICES=0 {0} 600 8 >first & CUDA_VISIBLE_DEVICES=1 {0} 600 8; wait; cat first",
+        guest.display()
+    );
+    let whole = finish(among(stage.shell(&script), 2)).unwrap().stdout;
+    let mut job = first_line(Job::start(among(stage.shell(&script), 2)).unwrap()).unwrap();
+    let sorted = |job: &Job| {
+        let mut lists: Vec<_> = lists(&stage, job).into_iter().map(Option::unwrap_or_default).collect();
+        lists.sort();
+        lists
+    };
+    while lists(&stage, &job).len() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(sorted(&job), ["0", "1"]);
+    assert_eq!(stage.place().suspend().unwrap(), Suspension::Suspended);
+    let refused = stage.place().asked("resume").args(["--visible-devices", "none"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("such as 0,2"), "{refused:?}");
+    let cannot = stage.place().asked("resume").args(["--visible-devices", "0"]).output().unwrap();
+    assert!(!cannot.status.success(), "one has no device: {cannot:?}");
+    let resumed = stage.place().asked("resume").args(["--visible-devices", "1,0"]).output().unwrap();
+    assert!(resumed.status.success(), "{resumed:?}");
+    assert_eq!(sorted(&job), ["0", "1"]);
+    let image = stage.checkpoint(After::Stop).unwrap();
+    let mut printed = job.finish().unwrap().stdout;
+    let mut check = among(stage.place().restart_command(&image), 4);
+    Failure::of(&check.args(["--check", "--visible-devices", "3"]).output().unwrap())
+        .unwrap()
+        .expect(8, &["device 0", "here are 0"]);
+    let mut restart = among(stage.place().restart_command(&image), 4);
+    restart.args(["--visible-devices", "3,2"]);
+    job = Job::start(restart).unwrap();
+    while lists(&stage, &job).len() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(sorted(&job), ["2", "3"]);
+    let ended = job.finish().unwrap();
+    printed.extend(ended.stdout);
+    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+    assert_eq!(String::from_utf8_lossy(&printed), String::from_utf8_lossy(&whole));
+}
