@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use testkit::job::Job;
 use testkit::kit::Kit;
 use testkit::outcome::Exit;
-use testkit::place::{Place, Suspension};
+use testkit::place::{After, Place, Suspension};
 
 /// Some seconds of work.
 const ARGS: [&str; 2] = ["800", "40"];
@@ -62,6 +62,39 @@ fn what_is_asleep_does_nothing_and_is_told_of() {
     assert_eq!(listed(&stage)["suspended"], Value::Null);
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+}
+
+/// In its store, which has nothing of it afterwards, nor of one that is killed.
+#[test]
+fn device_memory_may_wait_in_the_store() {
+    let stage = Stage::new("stored-sleep").unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    let beside = || {
+        let entries = std::fs::read_dir(stage.place().store()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("asleep-")).count()
+    };
+    for _ in 0..2 {
+        let output = stage.place().asked("suspend").arg("--to-store").output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["host_bytes"], 0, "{output:?}");
+        assert!(report["store_bytes"].as_u64().unwrap() > 256 << 10, "{report}");
+        assert_eq!((beside(), stage.images().unwrap().len()), (1, 1));
+        stage.place().resume().unwrap();
+        assert_eq!(beside(), 0);
+    }
+    let finished = job.finish().unwrap();
+    assert_eq!((finished.exit, &finished.stdout), (Exit::Code(0), &whole.stdout), "{}", finished.stderr);
+    let job = Job::start(stage.place().restart_command(&image)).unwrap();
+    while !stage.place().asked("suspend").arg("--to-store").output().unwrap().status.success() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let program = running(&stage, &job, "vector_loop");
+    testkit::tree::kill_all(&program);
+    job.finish().unwrap();
+    assert_eq!(beside(), 0);
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub enum Request {
 /// How to suspend a job.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SuspendOptions {
+    /// Keep device memory beside the images in the job's store, instead of in this machine's memory.
+    #[serde(default)]
+    pub to_store: bool,
     /// How long to wait for the device to get idle before the gate reopens, ms.
     pub gate_deadline_ms: u64,
     /// How often to try again, with growing pauses, when it did not.
@@ -148,6 +151,8 @@ pub struct SuspendReport {
     pub device_bytes: u64,
     /// What it takes of the host's memory.
     pub host_bytes: u64,
+    /// Or of the job's store.
+    pub store_bytes: u64,
     /// What may not come back.
     pub warnings: Vec<String>,
 }

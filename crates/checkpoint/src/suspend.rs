@@ -1,5 +1,5 @@
-//! Suspending a job where it is, and resuming it: its processes stand still, its device memory moves to the host's memory, and its GPU servers
-//! end, so that nothing of it is left on a device. What it takes on the host it keeps, and nothing of it outlives its supervisor.
+//! Suspending a job where it is, and resuming it: its processes stand still, its device memory moves to the host's memory or its store, and its
+//! GPU servers end, so that nothing of it is left on a device. What it takes on the host it keeps, and nothing of it outlives its supervisor.
 
 use crate::admin::{CheckpointOptions, Event, ResumeOptions, ResumeReport, SuspendOptions, SuspendReport};
 use crate::cut::gate::{self, Busy, Gated};
@@ -8,7 +8,7 @@ use crate::cut::tries::{Hindrance, Tries};
 use crate::cut::{devices, manifest, still_wanted, write};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
-use crate::folder::write_failure;
+use crate::folder::{read_failure, write_failure};
 use crate::gpus::Gpus;
 use crate::runtime::{self, Notes, Sleep};
 use crate::sessions::{Held, Session, SessionRecord};
@@ -53,17 +53,34 @@ struct Sleeper {
     userfault: Option<OwnedFd>,
 }
 
-/// What a suspension is made in: a store in memory, and beside it a folder for what servers hand over.
+/// What a suspension is made in: a store, and a folder in memory for what servers hand over.
 struct Bed {
     store: Access,
     states: PathBuf,
-    room: u64,
+    /// Where the store is in memory, what there is of it.
+    room: Option<u64>,
     /// It all goes with it.
     _tmpfs: host::Scratch,
 }
 
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if self.room.is_some() {
+            return;
+        }
+        let cleared = match &self.store.at {
+            Location::Folder(dir) => std::fs::remove_dir_all(dir).map_err(|error| error.to_string()),
+            Location::Bucket { .. } => self.clear().map_err(|failure| failure.message),
+        };
+        if let Err(error) = cleared {
+            tracing::warn!("{} has a suspended job's memory, and can be removed: {error}", self.store.at);
+        }
+    }
+}
+
 impl Bed {
-    fn new() -> Result<Self, Failure> {
+    /// In this machine's memory, or in what is `beside` a job's images.
+    fn new(beside: Option<(&Access, &str)>) -> Result<Self, Failure> {
         let room = host::memory::available();
         let tmpfs = host::Scratch::create(room).map_err(|error| {
             Failure::new(Kind::Failed, format!("there is no memory to suspend to: {}", Chain(&error)))
@@ -71,15 +88,31 @@ impl Bed {
         let states = tmpfs.path().join("states");
         std::fs::create_dir(&states)
             .map_err(|error| Failure::of(format_args!("cannot make {}", states.display()), &error))?;
-        let store = Location::Folder(tmpfs.path().join("store")).into();
+        let (store, room) = match beside {
+            None => (Location::Folder(tmpfs.path().join("store")).into(), Some(room)),
+            Some((store, job)) => {
+                // As they are, it is encrypted, and for the same.
+                let images = open_store_for_job(store)?;
+                let at = store.at.beside(&format!("asleep-{job}-{:x}", facts::now_ns()));
+                (Access { at, recipients: images.recipients().to_vec(), ..store.clone() }, None)
+            }
+        };
         Ok(Self { store, states, room, _tmpfs: tmpfs })
+    }
+
+    /// Removes what the store has.
+    fn clear(&self) -> Result<(), Failure> {
+        let store = open_store_for_job(&self.store)?;
+        let listing = store.list().map_err(read_failure)?;
+        let images: Vec<_> = listing.images.into_iter().map(|image| image.id).collect();
+        store.remove(&images).map(drop).map_err(write_failure)
     }
 
     fn preparation(&self, draft: &Draft) -> Ask {
         Ask::Prepare {
             store: self.store.clone(),
             draft: draft.id().to_string(),
-            compress: Compress::None,
+            compress: if self.room.is_some() { Compress::None } else { Compress::default() },
             memory: MEMORY,
             reread: false,
             compare: false,
@@ -89,14 +122,13 @@ impl Bed {
 
     /// Whether so much device memory has room, beside what the machine needs to breathe.
     fn check_room(&self, bytes: u64) -> Result<(), Failure> {
-        let room = self.room / 10 * 9;
-        if bytes <= room {
+        let Some(room) = self.room.map(|room| room / 10 * 9).filter(|room| bytes > *room) else {
             return Ok(());
-        }
+        };
         let [bytes, room] = [bytes, room].map(|bytes| bytes >> 20);
         let message = format!(
             "the job has {bytes} MiB of device memory, and this machine {room} MiB of memory for it; the job runs on. \
-             `dormouse checkpoint --stop` writes it to its store"
+             `dormouse suspend --to-store` has its device memory written to its store"
         );
         Err(Failure::new(Kind::Refused, message))
     }
@@ -193,7 +225,8 @@ impl Supervisor {
         if !refusals.is_empty() {
             return Err(gate::refused(refusals));
         }
-        let bed = Bed::new()?;
+        let beside = options.to_store.then_some((&self.store, self.facts.job.as_str()));
+        let bed = Bed::new(beside)?;
         let patience = CheckpointOptions {
             gate_deadline_ms: options.gate_deadline_ms,
             retries: options.retries,
@@ -213,7 +246,8 @@ impl Supervisor {
             drain_ms: slept.drain.as_secs_f64() * 1e3,
             copy_ms: slept.copy.as_secs_f64() * 1e3,
             device_bytes: slept.bytes,
-            host_bytes: slept.image.stored.written,
+            host_bytes: bed.room.map_or(0, |_| slept.image.stored.written),
+            store_bytes: if bed.room.is_some() { 0 } else { slept.image.stored.written },
             warnings: slept.warnings,
         };
         let asleep = Asleep {

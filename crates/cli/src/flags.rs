@@ -299,6 +299,9 @@ pub struct Suspend {
     /// The job
     #[arg(value_parser = job_name)]
     pub job: String,
+    /// Keep its device memory in the job's store, compressed (and encrypted, if that is), until it is resumed, instead of in memory
+    #[arg(long)]
+    pub to_store: bool,
     #[command(flatten)]
     pub patience: Patience,
     #[command(flatten)]

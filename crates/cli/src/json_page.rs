@@ -262,6 +262,7 @@ fn jobs_are_as_documented() {
         copy_ms: 1.0,
         device_bytes: 1,
         host_bytes: 1,
+        store_bytes: 1,
         warnings: vec![String::new()],
     };
     check("`dormouse suspend`", &[&suspended], Fields::new());

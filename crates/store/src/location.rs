@@ -70,6 +70,19 @@ impl Location {
         Ok(Self::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
     }
 
+    /// A place for another store, which whoever removes images of this one leaves alone: a folder in it, or a prefix like its own.
+    /// `name` is a good name of a file.
+    #[must_use]
+    pub fn beside(&self, name: &str) -> Self {
+        match self {
+            Self::Folder(dir) => Self::Folder(dir.join(name)),
+            Self::Bucket { bucket, prefix } => {
+                let prefix = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}-{name}") };
+                Self::Bucket { bucket: bucket.clone(), prefix }
+            }
+        }
+    }
+
     /// The folder, if it is one.
     #[must_use]
     pub fn as_folder(&self) -> Option<&Path> {

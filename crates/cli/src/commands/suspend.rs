@@ -22,6 +22,7 @@ pub fn suspend(flags: &Suspend) -> Result<Suspended, Failure> {
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
     let options = SuspendOptions {
+        to_store: flags.to_store,
         gate_deadline_ms: flags.patience.gate_deadline_ms(),
         retries: flags.patience.retries,
     };
@@ -44,7 +45,7 @@ pub fn resume(flags: &Resume) -> Result<Resumed, Failure> {
 
 impl Show for Suspended {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let SuspendReport { job, total_ms, drain_ms, copy_ms, device_bytes, host_bytes, warnings, .. } =
+        let SuspendReport { job, total_ms, drain_ms, copy_ms, device_bytes, warnings, .. } =
             &self.0;
         writeln!(
             out,
@@ -52,9 +53,10 @@ impl Show for Suspended {
         )?;
         writeln!(
             out,
-            "{} of device memory take {} of this machine's; after {total_ms:.0} ms (drain {drain_ms:.0}, copying {copy_ms:.0})",
+            "{} of device memory take {} of {}; after {total_ms:.0} ms (drain {drain_ms:.0}, copying {copy_ms:.0})",
             HumanBytes(*device_bytes),
-            HumanBytes(*host_bytes),
+            HumanBytes(self.0.host_bytes + self.0.store_bytes),
+            if self.0.store_bytes > 0 { "its store" } else { "this machine's" },
         )?;
         warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
     }
