@@ -4,11 +4,13 @@ use backend::{Backend, Launch, Range, RawContext, RawFunction, Result, StreamArg
 use backend_soft::SoftBackend;
 use remote::{Quota, RemoteBackend, Wires, serve};
 use std::ffi::OsStr;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Where the far end connects to: a port, or a path.
 pub const PLACE: &str = "DORMOUSE_REMOTE_TEST_PLACE";
@@ -28,7 +30,7 @@ pub fn far_end(place: &OsStr) {
     }));
     let place = place.to_str().unwrap();
     let wires = match place.parse::<u16>() {
-        Ok(port) => Wires::of_tcp(connections(|| TcpStream::connect(("127.0.0.1", port)).unwrap())),
+        Ok(port) => Wires::of_tcp(connections(|| greeting(port))),
         Err(_) => Wires::of_unix(connections(|| UnixStream::connect(place).unwrap())),
     };
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
@@ -39,6 +41,26 @@ pub fn far_end(place: &OsStr) {
         Err(error) => {
             eprintln!("far end: {error}");
             std::process::exit(1);
+        }
+    }
+}
+
+/// A connection to a port, and who makes it: others may think that the port is still somebody else's.
+fn greeting(port: u16) -> TcpStream {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    socket.write_all(&std::process::id().to_le_bytes()).unwrap();
+    socket
+}
+
+/// The next connection that the far end makes.
+fn greeted(listener: &TcpListener, far: &Far) -> TcpStream {
+    loop {
+        let mut socket = listener.accept().unwrap().0;
+        let mut who = [0; 4];
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        if socket.read_exact(&mut who).is_ok() && u32::from_le_bytes(who) == far.0.id() {
+            socket.set_read_timeout(None).unwrap();
+            return socket;
         }
     }
 }
@@ -70,7 +92,7 @@ fn start(place: &str, limits: &[(&str, u64)]) -> Far {
 pub fn tcp(limits: &[(&str, u64)]) -> (Far, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let far = start(&listener.local_addr().unwrap().port().to_string(), limits);
-    let sockets = connections(|| listener.accept().unwrap().0);
+    let sockets = connections(|| greeted(&listener, &far));
     (far, sockets)
 }
 
@@ -93,7 +115,7 @@ pub fn over_unix() -> (Far, RemoteBackend) {
 }
 
 pub fn connect(wires: Wires) -> RemoteBackend {
-    RemoteBackend::connect(wires, |_| {}).unwrap()
+    RemoteBackend::connect(wires, |why| eprintln!("the session is lost: {why}")).unwrap()
 }
 
 /// Kernels that store a word, spin for ever, and follow a pointer.
