@@ -272,7 +272,12 @@ impl Restart {
     }
 
     fn restore_sessions(&self, sessions: &Sessions) -> Result<Vec<Session>, Failure> {
-        sessions.restore(&self.record.sessions, &self.store.access(), &self.image().to_string(), self.lazy)
+        sessions.restore(
+            &self.record.sessions,
+            &self.store.access(),
+            &self.image().to_string(),
+            (self.lazy, false),
+        )
     }
 
     /// How many bytes there are to be read for the objects `of` a kind: zeros are not stored.

@@ -426,6 +426,7 @@ impl Sessions {
     }
 
     /// Rebuilds the sessions of an image, side by side; their processes do not exist yet. If they are `lazy`, not all of their memory is filled then.
+    /// `own`: nobody else has had the store, which is in memory.
     ///
     /// # Errors
     /// The first server's failure.
@@ -434,11 +435,11 @@ impl Sessions {
         records: &[SessionRecord],
         store: &Access,
         image: &str,
-        lazy: bool,
+        (lazy, own): (bool, bool),
     ) -> Result<Vec<Session>, Failure> {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
         self.next.fetch_max(next, Ordering::Relaxed);
-        let start = Start::Restore { store: store.clone(), image: image.to_owned(), lazy };
+        let start = Start::Restore { store: store.clone(), image: image.to_owned(), lazy, own };
         // All take part before one begins: they get from each other what they share.
         let brokers =
             records.iter().map(|record| self.join(record.number, true)).collect::<Result<Vec<_>, _>>()?;

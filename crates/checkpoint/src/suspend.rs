@@ -39,12 +39,11 @@ struct Asleep<'a> {
     sleepers: Vec<Sleeper>,
     /// In the bed's store, with the device memory.
     image: String,
-    bed: Bed,
     since: Instant,
-    // Let go of in this order.
-    _standstill: host::Standstill,
-    _held: Held<'a>,
-    _turn: MutexGuard<'a, ()>,
+    bed: Bed,
+    standstill: host::Standstill,
+    held: Held<'a>,
+    turn: MutexGuard<'a, ()>,
 }
 
 /// A session without a server.
@@ -163,8 +162,11 @@ impl Supervisor {
             };
             *self.waker() = None;
             notes.note_sleep(None);
-            drop(asleep);
+            let Asleep { bed, standstill, held, turn, .. } = asleep;
+            drop((standstill, held, turn));
             let _ = events.send(last);
+            // Giving back much memory takes seconds.
+            drop((events, bed));
             return;
         }
         *self.waker() = None;
@@ -256,9 +258,9 @@ impl Supervisor {
             image: slept.image.id.to_string(),
             bed,
             since: Instant::now(),
-            _standstill: slept.standstill,
-            _held: slept.held,
-            _turn: turn,
+            standstill: slept.standstill,
+            held: slept.held,
+            turn,
         };
         Ok((asleep, report))
     }
@@ -385,7 +387,7 @@ impl Asleep<'_> {
             sessions.move_to(Gpus { now: Some(list.to_string()), ..had.clone() });
         }
         let restored = sessions
-            .restore(&records, &self.bed.store, &self.image, false)
+            .restore(&records, &self.bed.store, &self.image, (false, self.bed.room.is_some()))
             .inspect_err(|_| sessions.move_to(had))?;
         let mut ready = Vec::new();
         for (session, sleeper) in restored.into_iter().zip(there) {

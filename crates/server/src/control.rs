@@ -36,6 +36,9 @@ pub enum Start {
         /// Whether the session is ready before all its memory is filled.
         #[serde(default)]
         lazy: bool,
+        /// Whether nobody but this supervisor and its servers have ever had the store, which is in memory.
+        #[serde(default)]
+        own: bool,
     },
     /// Only replay an object table and compare addresses (no session files, no memory): the answer to the next question,
     /// [`Ask::Rehearse`].

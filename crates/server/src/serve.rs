@@ -215,11 +215,12 @@ pub fn serve_on(
 
 /// What a session is restored from, and its addresses.
 fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared)>, ServeError> {
-    let Start::Restore { store, image, .. } = start else { return Ok(None) };
+    let Start::Restore { store, image, own, .. } = start else { return Ok(None) };
     let failed = |reason: String| ServeError::Image { image: image.clone(), reason };
     let id: ImageId = image.parse().map_err(|error: image::ParseIdError| failed(error.to_string()))?;
     let opened = store.open().map_err(|error| failed(chain(&error)))?;
     let opened = opened.open_image(&id).map_err(|error| failed(chain(&error)))?;
+    let opened = if *own { opened.trusted() } else { opened };
     let prepared =
         Prepared::of(&opened, session).map_err(|source| ServeError::Restore { session, source })?;
     Ok(Some((opened, prepared)))

@@ -401,19 +401,27 @@ impl Writer {
     /// Has `bytes` written to `target`; complete after [`Writer::finish`].
     pub(crate) fn write(&mut self, target: Target<'_>, bytes: &[u8]) -> Result<(), TransferError> {
         for (number, piece) in bytes.chunks(CHUNK_SIZE).enumerate() {
-            let (target, len) = (target.offset((number * CHUNK_SIZE) as u64), piece.len() as u64);
-            let place = target.place(len);
-            while self.buffered >= self.buffers.count() && self.await_first()? {}
-            let buffer = self.buffers.buffer(self.next);
-            self.next += 1;
-            // SAFETY: the buffer has a chunk, a piece has no more, and the copy that used it last is complete.
-            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), buffer, piece.len()) };
-            let stream = self.stream();
-            let marker = target.write(&*self.backend, (&self.ctx, stream), buffer as u64, len);
-            let marker = marker.and_then(|()| self.ctx.mark(stream));
-            self.under_way(place, marker, true)?;
+            self.buffer()?[..piece.len()].copy_from_slice(piece);
+            self.write_buffer(target.offset((number * CHUNK_SIZE) as u64), piece.len())?;
         }
         Ok(())
+    }
+
+    /// Room for a chunk, for [`Writer::write_buffer`].
+    pub(crate) fn buffer(&mut self) -> Result<&mut [u8], TransferError> {
+        while self.buffered >= self.buffers.count() && self.await_first()? {}
+        // SAFETY: the buffer has a chunk, whatever is in it, the copy that used it last is complete, and nobody else has it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.buffers.buffer(self.next), CHUNK_SIZE) })
+    }
+
+    /// Has the first `bytes` of what was put into [`Writer::buffer`] written to `target`; complete after [`Writer::finish`].
+    pub(crate) fn write_buffer(&mut self, target: Target<'_>, bytes: usize) -> Result<(), TransferError> {
+        let (buffer, bytes) = (self.buffers.buffer(self.next), bytes.min(CHUNK_SIZE) as u64);
+        self.next += 1;
+        let (place, stream) = (target.place(bytes), self.stream());
+        let marker = target.write(&*self.backend, (&self.ctx, stream), buffer as u64, bytes);
+        let marker = marker.and_then(|()| self.ctx.mark(stream));
+        self.under_way(place, marker, true)
     }
 
     fn under_way(

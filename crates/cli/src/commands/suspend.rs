@@ -45,8 +45,7 @@ pub fn resume(flags: &Resume) -> Result<Resumed, Failure> {
 
 impl Show for Suspended {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let SuspendReport { job, total_ms, drain_ms, copy_ms, device_bytes, warnings, .. } =
-            &self.0;
+        let SuspendReport { job, total_ms, drain_ms, copy_ms, device_bytes, warnings, .. } = &self.0;
         writeln!(
             out,
             "job {job} is suspended, and has nothing on a device: `dormouse resume {job}` has it go on"

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::{Piece, PieceReader, ReadError};
+use store::{ChunkReader, ReadError};
 use thiserror::Error;
 
 /// How often whoever waits looks whether its session has ended.
@@ -316,7 +316,7 @@ struct Hand {
 
 impl Worker {
     fn work(&self, filling: &Filling) -> Result<(), FillError> {
-        let mut reader = self.image.pieces();
+        let mut reader = self.image.chunks();
         let mut hands: BTreeMap<usize, Hand> = BTreeMap::new();
         while let Some((part, awaited)) = filling.next() {
             if awaited {
@@ -331,7 +331,7 @@ impl Worker {
 
     fn fill(
         &self,
-        reader: &mut PieceReader,
+        reader: &mut ChunkReader,
         hands: &mut BTreeMap<usize, Hand>,
         part: Part,
     ) -> Result<(), FillError> {
@@ -345,9 +345,15 @@ impl Worker {
         };
         let object: &Object = &self.image.manifest().objects[object];
         let target = Target::Memory(range.base);
-        match reader.piece(object, offset, &extent)? {
-            Piece::Bytes(bytes) => hand.writer.write(target, bytes)?,
-            Piece::Zeros(bytes) => hand.writer.zeros(target, bytes)?,
+        match extent {
+            Extent::Zero { len } => hand.writer.zeros(target, len)?,
+            Extent::Chunk { id, len } => {
+                // Straight to where the device copies it from.
+                let room = hand.writer.buffer()?;
+                let bytes = (len as usize).min(room.len());
+                reader.read(object, offset, &id, &mut room[..bytes])?;
+                hand.writer.write_buffer(target, bytes)?;
+            }
         }
         hand.ranges.push_back(range);
         Ok(())

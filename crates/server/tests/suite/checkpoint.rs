@@ -419,7 +419,8 @@ fn a_server_answers_its_supervisor() {
 
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
     // The image is of session 60; another has nothing in it.
-    let start = Start::Restore { store: images.store.access(), image: id.to_string(), lazy: false };
+    let start =
+        Start::Restore { store: images.store.access(), image: id.to_string(), lazy: false, own: false };
     let mut restored = Supervisor::start(dir.path(), 60, &start);
     let ready = restored.answer();
     assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");

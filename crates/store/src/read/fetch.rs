@@ -23,9 +23,15 @@ pub(crate) struct Fetcher {
 pub(crate) struct Scratch {
     decoder: Decoder,
     frame: Vec<u8>,
+    /// Whether plain chunks are taken as they are read.
+    trusting: bool,
 }
 
 impl Scratch {
+    pub(crate) fn trusting(trusting: bool) -> Self {
+        Self { trusting, ..Self::default() }
+    }
+
     /// The frame that was decoded last; where that is the chunk itself, it is not here.
     pub(crate) fn frame(&self) -> &[u8] {
         &self.frame
@@ -89,7 +95,7 @@ impl Fetcher {
         let entry: &Entry = &place.entry;
         let checked = if entry.codec == Codec::Plain && plain.len() as u64 == u64::from(entry.plain_len) {
             read(plain)?;
-            check_plain(entry, plain)
+            if scratch.trusting { Ok(()) } else { check_plain(entry, plain) }
         } else {
             scratch.frame.resize(entry.frame_len as usize, 0);
             read(&mut scratch.frame)?;

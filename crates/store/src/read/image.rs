@@ -15,32 +15,39 @@ use crate::error::describe;
 use crate::media::MediaLock;
 use crate::{ReadError, Store};
 
-/// An image, open. Every byte that comes out of it is checked against its chunk's identity first. Cheap to clone.
+/// An image, open. Every byte that comes out of it is checked against its chunk's identity first, unless it is [trusted](Self::trusted).
+/// Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Image {
     manifest: Arc<Manifest>,
     fetcher: Arc<Fetcher>,
     threads: usize,
+    trusted: bool,
     /// Held as long as the image is open: its chunks stay. None where the medium cannot lock, where nothing can be removed either.
     _share: Option<Arc<MediaLock>>,
 }
 
-/// Reads an image's pieces one at a time, in whatever order they are asked for; for one thread.
+/// Reads an image's chunks one at a time, in whatever order they are asked for; for one thread.
 #[derive(Debug)]
-pub struct PieceReader {
+pub struct ChunkReader {
     image: Image,
     scratch: Scratch,
-    plain: Vec<u8>,
 }
 
-impl PieceReader {
-    /// The piece of `object` at `offset`, which is one of its extents.
+impl ChunkReader {
+    /// Fills `plain`, which is as long, with the chunk of `object` at `offset`.
     ///
     /// # Errors
     /// [`ReadError::Chunk`].
-    pub fn piece(&mut self, object: &Object, offset: u64, extent: &Extent) -> Result<Piece<'_>, ReadError> {
-        let Self { image, scratch, plain } = self;
-        image.piece(object, (offset, extent), plain, scratch)
+    pub fn read(
+        &mut self,
+        object: &Object,
+        offset: u64,
+        id: &ChunkId,
+        plain: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let fetched = self.image.fetcher.fetch(id, plain, &mut self.scratch);
+        fetched.map(drop).map_err(|problem| bad_chunk(object, offset, problem))
     }
 }
 
@@ -76,7 +83,7 @@ impl Store {
         // After the manifest: the indexes are then at least as new.
         let fetcher = Arc::new(Fetcher::new(self.clone(), ChunkMap::load(self)?));
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        Ok(Image { manifest: Arc::new(manifest), fetcher, threads, _share: share })
+        Ok(Image { manifest: Arc::new(manifest), fetcher, threads, trusted: false, _share: share })
     }
 }
 
@@ -174,10 +181,16 @@ impl Image {
         }
     }
 
-    /// A reader of single pieces. The image stays open as long as it lives.
+    /// A reader of single chunks. The image stays open as long as it lives.
     #[must_use]
-    pub fn pieces(&self) -> PieceReader {
-        PieceReader { image: self.clone(), scratch: Scratch::default(), plain: Vec::new() }
+    pub fn chunks(&self) -> ChunkReader {
+        ChunkReader { image: self.clone(), scratch: Scratch::trusting(self.trusted) }
+    }
+
+    /// The same image, whose uncompressed chunks a [`ChunkReader`] takes as they are: for a store in memory that nobody else has had.
+    #[must_use]
+    pub fn trusted(self) -> Self {
+        Self { trusted: true, ..self }
     }
 
     /// How many threads are good for reading on this machine.

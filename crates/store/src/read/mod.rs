@@ -5,4 +5,4 @@ mod image;
 
 pub(crate) use fetch::{BadCopy, Fetcher, Scratch};
 pub(crate) use image::chunk_error;
-pub use image::{Image, Piece, PieceReader};
+pub use image::{ChunkReader, Image, Piece};
