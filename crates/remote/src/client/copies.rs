@@ -158,8 +158,8 @@ impl Link {
         if to.is_far() {
             from = self.source(src, from)?;
         }
-        if to.is_mirrored() || from.is_mirrored() {
-            // What the host has written there is older than what the copy reads or writes.
+        if to.is_mirrored() || from.is_mirrored() || self.is_held() {
+            // What the host has written there is older than what the copy reads or writes, and than what a copy may let go.
             self.push_changes();
         }
         match (to, from) {
@@ -281,7 +281,7 @@ impl Link {
         {
             from = self.source(memory.address, from)?;
         }
-        if to.is_mirrored() || from.is_mirrored() {
+        if to.is_mirrored() || from.is_mirrored() || self.is_held() {
             self.push_changes();
         }
         match (dst, src) {
