@@ -4,7 +4,8 @@
 use dormouse_tests::planned::finish;
 use dormouse_tests::{Failure, Stage, first_line};
 use std::process::Command;
-use testkit::job::Job;
+use std::time::{Duration, Instant};
+use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Suspension};
 
@@ -65,19 +66,24 @@ fn a_job_goes_on_with_other_gpus() {
     let stage = Stage::new("moved-gpus").unwrap();
     let guest = stage.guest("devices");
     let script = format!(
-        "CUDA_VISIBLE_DEVICES=0 {0} 600 8 >first & CUDA_VISIBLE_DEVICES=1 {0} 600 8; wait; cat first",
+        "CUDA_VISIBLE_DEVICES=0 {0} 6000 8 >first & CUDA_VISIBLE_DEVICES=1 {0} 6000 8; wait; cat first",
         guest.display()
     );
     let whole = finish(among(stage.shell(&script), 2)).unwrap().stdout;
     let mut job = first_line(Job::start(among(stage.shell(&script), 2)).unwrap()).unwrap();
+    let await_two = |job: &Job| {
+        let begun = Instant::now();
+        while stage.place().servers(job).unwrap().len() < 2 {
+            assert!(begun.elapsed() < LIMIT, "there are no two servers");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
     let sorted = |job: &Job| {
         let mut lists: Vec<_> = lists(&stage, job).into_iter().map(Option::unwrap_or_default).collect();
         lists.sort();
         lists
     };
-    while lists(&stage, &job).len() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    await_two(&job);
     assert_eq!(sorted(&job), ["0", "1"]);
     assert_eq!(stage.place().suspend().unwrap(), Suspension::Suspended);
     let refused = stage.place().asked("resume").args(["--visible-devices", "none"]).output().unwrap();
@@ -96,9 +102,7 @@ fn a_job_goes_on_with_other_gpus() {
     let mut restart = among(stage.place().restart_command(&image), 4);
     restart.args(["--visible-devices", "3,2"]);
     job = Job::start(restart).unwrap();
-    while lists(&stage, &job).len() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    await_two(&job);
     assert_eq!(sorted(&job), ["2", "3"]);
     let ended = job.finish().unwrap();
     printed.extend(ended.stdout);
