@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use dormouse_tests::Stage;
@@ -78,7 +78,7 @@ fn crash(victim: Victim, delay: Duration, native: &[u8]) -> anyhow::Result<()> {
     let mut command = place.checkpoint_command(After::LeaveRunning);
     let checkpoint = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     std::thread::sleep(delay);
-    let all = place.processes(&job)?;
+    let (all, listed) = (place.processes(&job)?, Instant::now());
     let others: Vec<i32> = all.iter().copied().filter(|pid| *pid != application).collect();
     let killed = match victim {
         Victim::Supervisor => kill(job.pid())?,
@@ -104,7 +104,7 @@ fn crash(victim: Victim, delay: Duration, native: &[u8]) -> anyhow::Result<()> {
             ensure!(undisturbed, "the job was disturbed: {}: {}", finished.exit, finished.stderr);
         }
     }
-    wait_until_gone(&all, Duration::from_secs(10))?;
+    wait_until_gone(&all, listed, Duration::from_secs(10))?;
     let images = stage.images()?;
     ensure!(images.first() == Some(&first), "the image from before is lost: {images:?}");
     ensure!(!output.status.success() || images.len() == 2, "an image that was told of is lost: {said}");

@@ -114,7 +114,7 @@ fn a_killed_supervisor_takes_the_job_with_it_and_its_image_restarts() {
         stage.place().processes(&job).unwrap().into_iter().filter(|pid| *pid != job.pid()).collect();
     assert!(others.len() >= 3, "an init, an application and a server: {others:?}");
     kill_process(Pid::from_raw(job.pid()).unwrap(), Signal::KILL).unwrap();
-    wait_until_gone(&others, Duration::from_secs(5)).unwrap();
+    wait_until_gone(&others, Instant::now(), Duration::from_secs(5)).unwrap();
     assert_eq!(job.finish().unwrap().exit, Exit::Signal(Signal::KILL.as_raw()));
     let after = stage.place().restart(&image).unwrap().finish().unwrap();
     assert_eq!(after.exit, Exit::Code(42), "{}", after.stderr);
@@ -134,7 +134,7 @@ fn kill_server(stage: &Stage, job: &Job, application: &str) -> Pid {
     let (application, server) = (named(application), named("server"));
     kill_process(application, Signal::STOP).unwrap();
     kill_process(server, Signal::KILL).unwrap();
-    wait_until_gone(&[server.as_raw_nonzero().get()], Duration::from_secs(5)).unwrap();
+    wait_until_gone(&[server.as_raw_nonzero().get()], Instant::now(), Duration::from_secs(5)).unwrap();
     application
 }
 

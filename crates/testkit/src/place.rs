@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
@@ -180,10 +180,10 @@ impl Place<'_> {
     /// Kills application, servers and supervisor with SIGKILL, all at once, waits until they are gone, and answers with what
     /// was printed until then.
     pub fn kill_everything(&self, job: Job) -> anyhow::Result<Vec<u8>> {
-        let doomed = self.processes(&job)?;
+        let (doomed, listed) = (self.processes(&job)?, Instant::now());
         tree::kill_all(&doomed);
         let stdout = job.finish()?.stdout;
-        tree::wait_until_gone(&doomed, Duration::from_secs(10)).context("after SIGKILL")?;
+        tree::wait_until_gone(&doomed, listed, Duration::from_secs(10)).context("after SIGKILL")?;
         Ok(stdout)
     }
 }

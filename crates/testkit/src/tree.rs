@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+/// In which the kernel says when a process began (`proc_pid_stat(5)`).
+const TICK: Duration = Duration::from_millis(10);
+
 /// A process that we started, and its descendants. Dropped while it runs, it is killed with all of them: a test that fails
 /// leaves nothing behind.
 #[derive(Debug)]
@@ -54,12 +57,20 @@ pub fn kill_all(pids: &[i32]) {
     }
 }
 
-/// Waits until none of these processes lives.
-pub fn wait_until_gone(pids: &[i32], limit: Duration) -> anyhow::Result<()> {
+/// Waits until none of these processes lives, which were there at `listed`: who has begun since then only has the number of one.
+pub fn wait_until_gone(pids: &[i32], listed: Instant, limit: Duration) -> anyhow::Result<()> {
     let deadline = Instant::now() + limit;
-    while let Some(pid) = pids.iter().find(|pid| is_alive(**pid)) {
+    let is_there = |pid: &i32| is_alive(*pid) && age(*pid).is_none_or(|age| age + TICK > listed.elapsed());
+    while let Some(pid) = pids.iter().copied().find(is_there) {
         if Instant::now() > deadline {
-            bail!("process {pid} is still there after {limit:?}");
+            bail!(
+                "process {pid} is still there after {limit:?}: {:?}, of age {:?}, {:?}",
+                std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+                    .unwrap_or_default()
+                    .replace('\0', " "),
+                age(pid),
+                state_and_parent(pid)
+            );
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -85,6 +96,15 @@ pub fn descendants(ancestor: i32) -> anyhow::Result<Vec<i32>> {
         }
     }
     Ok(found)
+}
+
+/// How long ago a process began, if it is there.
+fn age(pid: i32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+    Duration::try_from_secs_f64(uptime - ticks * TICK.as_secs_f64()).ok()
 }
 
 fn is_alive(pid: i32) -> bool {
@@ -122,5 +142,14 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_alive(pid));
+        let own = std::process::id() as i32;
+        let (now, limit) = (Instant::now(), Duration::from_millis(20));
+        let there = wait_until_gone(&[own], now, limit).unwrap_err().to_string();
+        assert!(there.contains("of age"), "{there}");
+        let long_ago = now.checked_sub(age(own).unwrap() + Duration::from_secs(60)).unwrap_or(now);
+        assert!(
+            long_ago == now || wait_until_gone(&[own], long_ago, limit).is_ok(),
+            "its number was another's"
+        );
     }
 }
