@@ -11,6 +11,7 @@ mod leftovers;
 mod mending;
 mod networks;
 mod object_storage;
+mod on_failure;
 mod planning;
 mod private_memory;
 mod refusals;

@@ -37,4 +37,4 @@ pub use stores::{
     check_store, copy_failure, existing_store, find_image, open_or_create_store, open_store, prune_images,
     remove_images,
 };
-pub use way_back::quoted;
+pub use way_back::{Newest, quoted};

@@ -220,6 +220,9 @@ impl Restart {
             if lazy {
                 supervisor.begin_filling();
             }
+            if settings.continued {
+                supervisor.ends_when_lost();
+            }
             let seen = Arc::clone(&supervisor);
             std::thread::scope(|scope| {
                 let seeing = lazy.then(|| scope.spawn(|| seen.see_filled(&folder)));

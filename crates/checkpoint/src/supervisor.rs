@@ -82,6 +82,8 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// Checkpoints that nobody asks for.
     pub regularly: Option<Regularly>,
+    /// Whether whoever begins the job continues it from its newest image when a GPU server of it is lost: it is ended for that.
+    pub continued: bool,
     /// Where to write a profile of the program.
     pub profile: Option<PathBuf>,
     /// How long a checkpoint waits for a point that suits the program, if it comes to such.
@@ -116,8 +118,8 @@ pub struct Ended {
     pub stopped_after: Option<ImageId>,
     /// Whether a GPU server of it has died.
     pub lost: bool,
-    /// The command that continues it from its newest image.
-    pub restart: Option<String>,
+    /// Its newest image, if it has one.
+    pub newest: Option<Newest>,
 }
 
 /// A running job.
@@ -200,6 +202,9 @@ pub fn run(
     let ending = spawned.and_then(|job| {
         let told = (way_back, settings.store.clone(), settings.store_is_default);
         let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
+        if settings.continued {
+            supervisor.ends_when_lost();
+        }
         supervisor.supervise(&folder, callers, signals, settings.regularly)
     });
     serving.end();
@@ -232,6 +237,19 @@ impl Supervisor {
             ended: Mutex::default(),
             ending: Condvar::new(),
         })
+    }
+
+    /// Whoever began the job continues it from its newest image when a GPU server of it is lost.
+    pub(crate) fn ends_when_lost(&self) {
+        let job = Arc::clone(&self.job);
+        self.way_back.is_taken(move || {
+            let job = Arc::clone(&job);
+            std::thread::spawn(move || {
+                if let Err(error) = job.kill() {
+                    tracing::error!("the job does not end: {error}");
+                }
+            });
+        });
     }
 
     /// Answers questions until the job has ended.
@@ -283,7 +301,7 @@ impl Supervisor {
             ending: ending?,
             stopped_after: self.stopped_after.get().copied(),
             lost: self.way_back.is_lost(),
-            restart: self.way_back.newest().as_ref().map(Newest::command),
+            newest: self.way_back.newest(),
         })
     }
 
@@ -635,6 +653,7 @@ mod tests {
             gpus: Gpus::default(),
             trace: None,
             regularly: None,
+            continued: false,
             profile: None,
             point_wait: Duration::ZERO,
         };

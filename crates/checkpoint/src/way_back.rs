@@ -3,7 +3,7 @@
 use image::ImageId;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use store::Location;
 
 /// An image, and what `dormouse restart` has to be told to find it.
@@ -31,18 +31,25 @@ impl Newest {
 }
 
 /// A job's newest image, and whether the job has need of it.
-#[derive(Debug)]
 pub struct WayBack {
     job: String,
     newest: Mutex<Option<Newest>>,
     lost: AtomicBool,
+    /// Ends the job, if whoever started it continues it from its newest image then.
+    end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl WayBack {
     /// That of job `job`.
     #[must_use]
     pub fn new(job: String, newest: Option<Newest>) -> Self {
-        Self { job, newest: Mutex::new(newest), lost: AtomicBool::new(false) }
+        Self { job, newest: Mutex::new(newest), lost: AtomicBool::new(false), end: OnceLock::new() }
+    }
+
+    /// Whoever started the job continues it when a GPU server is lost and there is an image: `end` ends it.
+    pub fn is_taken(&self, end: impl Fn() + Send + Sync + 'static) {
+        // It is said once.
+        let _ = self.end.set(Box::new(end));
     }
 
     /// The newest image, if there is one.
@@ -59,11 +66,15 @@ impl WayBack {
     /// The job has lost a GPU server, and goes on without if it goes on at all. What its user can do about it, in a sentence.
     pub fn lose(&self) -> String {
         self.lost.store(true, Ordering::Release);
-        match self.newest() {
-            Some(newest) => {
+        match (self.newest(), self.end.get()) {
+            (Some(newest), Some(end)) => {
+                end();
+                format!("The job is ended, and continued from image {} (--restart-on-failure)", newest.image)
+            }
+            (Some(newest), None) => {
                 format!("End the job and continue it from image {} with '{}'", newest.image, newest.command())
             }
-            None => format!(
+            (None, _) => format!(
                 "There is no image of the job to continue from: start it anew, and have 'dormouse checkpoint {}' take one now and then",
                 self.job
             ),

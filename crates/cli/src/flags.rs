@@ -115,6 +115,8 @@ pub struct Run {
     pub regularly: Regularly,
     #[command(flatten)]
     pub record: Record,
+    #[command(flatten)]
+    pub on_failure: OnFailure,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -141,6 +143,18 @@ pub struct Machine {
     /// that is less [default: all there is, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = device_size)]
     pub device_memory: Option<u64>,
+}
+
+/// What is done about a job that has lost a GPU server.
+#[derive(Args, Debug, Clone)]
+pub struct OnFailure {
+    /// When a GPU server of the job dies, or the machine whose devices it uses is gone: end it, and continue it from its newest image; so many times
+    /// at most without a newer one [default with the flag: 3]. Without an image the program only gets the error
+    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "3")]
+    pub restart_on_failure: Option<u32>,
+    /// How often the image has been restarted without another
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub fruitless: u32,
 }
 
 /// Which GPUs a job has from now on.
@@ -414,6 +428,8 @@ pub struct Restart {
     pub regularly: Regularly,
     #[command(flatten)]
     pub record: Record,
+    #[command(flatten)]
+    pub on_failure: OnFailure,
 }
 
 /// `dormouse doctor`

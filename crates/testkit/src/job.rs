@@ -21,7 +21,8 @@ pub struct Job {
     started: Instant,
     /// Its standard output.
     pub stdout: Capture,
-    stderr: Capture,
+    /// Its standard error.
+    pub stderr: Capture,
 }
 
 /// A job that has ended.

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Gpu, Machine, Quantity};
 
-/// A session with a machine that serves, as a device.
-pub fn open(address: &Address) -> Result<RemoteBackend, Failure> {
+/// A session with a machine that serves, as a device; `gone` is called when it is lost.
+pub fn open(
+    address: &Address,
+    gone: impl Fn() + Send + Sync + 'static,
+) -> Result<RemoteBackend, Failure> {
     if address.device() != 0 {
         let message = format!(
             "device {} of {} cannot be asked for: a session has all devices of the machine. Leave /{0} away, and have the program choose (cudaSetDevice)",
@@ -22,14 +25,17 @@ pub fn open(address: &Address) -> Result<RemoteBackend, Failure> {
     let (wires, _) =
         dial(address, Trust::Keys(&keys), &DialOptions::default()).map_err(|error| failure(&error))?;
     let machine = address.machine();
-    let lost = move |why: &str| tracing::error!("the session with {machine} is lost: {why}");
+    let lost = move |why: &str| {
+        tracing::error!("the session with {machine} is lost: {why}");
+        gone();
+    };
     RemoteBackend::connect(wires, lost)
         .map_err(|error| Failure::new(Kind::Unavailable, format!("{}: {}", address.machine(), Chain(&error))))
 }
 
 /// The machine's GPUs, as far as they are known here: what NVML watches is not.
 pub fn machine(address: &Address) -> Result<Machine, Failure> {
-    let device = open(address)?;
+    let device = open(address, || {})?;
     let version = device.driver_version();
     let driver = format!("{}.{}", version / 1000, version % 1000 / 10);
     let gpu = |facts| {

@@ -1,6 +1,6 @@
 //! `dormouse restart`
 
-use super::{profile_file, store_access, target};
+use super::{again, profile_file, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
 use crate::output::{Show, complain, finish, tell_end};
@@ -33,8 +33,10 @@ pub fn run(flags: Restart) -> ExitCode {
     if flags.check {
         return finish(flags.json, check(&flags));
     }
+    let on_failure = flags.on_failure.clone();
     match start(flags) {
-        Ok(ended) => {
+        Ok((ended, from)) => {
+            again::restart(&ended, &on_failure, Some(&from));
             tell_end(&ended);
             ended.ending.exit_like_it()
         }
@@ -53,7 +55,8 @@ fn check(flags: &Restart) -> Result<Restartable, Failure> {
     Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device })
 }
 
-fn start(flags: Restart) -> Result<Ended, Failure> {
+/// Runs it; also tells the image, whole.
+fn start(flags: Restart) -> Result<(Ended, String), Failure> {
     let io = |error: io::Error| Failure::of("cannot prepare the job", &error);
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
@@ -75,8 +78,10 @@ fn start(flags: Restart) -> Result<Ended, Failure> {
         trace: flags.trace.trace.clone(),
         regularly: flags.regularly.wanted()?,
         profile,
+        continued: flags.on_failure.restart_on_failure.is_some(),
     };
-    restart.run(settings, stdio, signals, preparing, progress())
+    let from = restart.image().to_string();
+    Ok((restart.run(settings, stdio, signals, preparing, progress())?, from))
 }
 
 /// A bar on the user's terminal, for as long as it is the user's; standard output is the program's alone.

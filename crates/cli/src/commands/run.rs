@@ -1,6 +1,6 @@
 //! `dormouse run`
 
-use super::{profile_file, shim, store_access, target};
+use super::{again, profile_file, shim, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{KEY_VARIABLE, Run};
 use crate::output::{complain, tell_end};
@@ -17,8 +17,10 @@ const SHARED_MEMORY: u64 = 64 << 30;
 
 /// Runs a program as a job and ends as it does.
 pub fn run(flags: Run) -> ExitCode {
+    let on_failure = flags.on_failure.clone();
     match start(flags) {
         Ok(ended) => {
+            again::restart(&ended, &on_failure, None);
             tell_end(&ended);
             ended.ending.exit_like_it()
         }
@@ -46,6 +48,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         trace: flags.trace.trace,
         regularly: flags.regularly.wanted().map_err(own)?,
         profile,
+        continued: flags.on_failure.restart_on_failure.is_some(),
         store_is_default: flags.store.store.is_none(),
         shared_memory: flags.machine.shared_memory.unwrap_or(SHARED_MEMORY),
         device_memory: flags.machine.device_memory,

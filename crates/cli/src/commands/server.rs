@@ -37,7 +37,8 @@ fn end() -> ExitCode {
 fn open(target: &Target, memory: Option<u64>) -> Result<Arc<dyn Backend>, String> {
     match target {
         Target::Here(device) => local(*device, memory),
-        Target::Remote(address) => match super::remote::open(address) {
+        // Without its device a server is none, and the supervisor hears of it in this way.
+        Target::Remote(address) => match super::remote::open(address, || drop(end())) {
             Ok(device) => Ok(Arc::new(device)),
             Err(failure) => Err(failure.message),
         },

@@ -1,0 +1,94 @@
+//! Jobs that are continued by themselves when they lose a GPU server (`--restart-on-failure`).
+#![allow(clippy::unwrap_used)]
+
+use dormouse_tests::planned::finish;
+use dormouse_tests::{Stage, first_line};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use testkit::job::Job;
+use testkit::outcome::Exit;
+use testkit::place::{After, Device};
+
+const ARGS: [&str; 2] = ["800", "40"];
+
+fn begun(command: Command) -> Job {
+    first_line(Job::start(command).unwrap()).unwrap()
+}
+
+/// Kills the servers of a job that has some, and tells how many.
+fn kill_servers(stage: &Stage, job: &Job) -> usize {
+    let begun = Instant::now();
+    loop {
+        let servers = stage.place().servers(job).unwrap();
+        if !servers.is_empty() {
+            testkit::tree::kill_all(&servers);
+            return servers.len();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "the job has no server");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn last_line(stdout: &[u8]) -> String {
+    String::from_utf8_lossy(stdout).lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_job_whose_server_is_killed_is_continued_from_its_newest_image() {
+    let stage = Stage::new("continued").unwrap();
+    let whole = finish(stage.command("vector_loop", &ARGS)).unwrap();
+    let job = begun(stage.command_with(&["--restart-on-failure"], "vector_loop", &ARGS));
+    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    assert_eq!(kill_servers(&stage, &job), 1);
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert_eq!(last_line(&finished.stdout), last_line(&whole.stdout));
+    assert!(finished.stderr.contains(&format!("continuing from image {image}")), "{}", finished.stderr);
+}
+
+#[test]
+fn a_job_that_gets_no_further_is_given_up() {
+    let stage = Stage::new("given-up").unwrap();
+    let job = begun(stage.command_with(&["--restart-on-failure=1"], "vector_loop", &ARGS));
+    stage.checkpoint(After::LeaveRunning).unwrap();
+    kill_servers(&stage, &job);
+    // The one that is killed is the one that was restarted: the first has ended by then.
+    while !String::from_utf8_lossy(&job.stderr.so_far()).contains("continuing from image") {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_servers(&stage, &job);
+    let finished = job.finish().unwrap();
+    assert_ne!(finished.exit, Exit::Code(0));
+    for said in ["giving up", "dormouse restart"] {
+        assert!(finished.stderr.contains(said), "{said}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_job_without_an_image_only_gets_the_error() {
+    let stage = Stage::new("no-image").unwrap();
+    let job = begun(stage.command_with(&["--restart-on-failure"], "vector_loop", &ARGS));
+    kill_servers(&stage, &job);
+    let finished = job.finish().unwrap();
+    assert_ne!(finished.exit, Exit::Code(0));
+    assert!(finished.stderr.contains("There is no image of the job"), "{}", finished.stderr);
+}
+
+/// The other machine's server is gone, and comes back.
+#[test]
+fn a_job_goes_on_when_the_machine_of_its_device_does() {
+    let stage = Stage::new("machine-gone").unwrap();
+    let served = stage.served(Device::Soft, "127.0.0.1").unwrap();
+    served.is_trusted().unwrap();
+    let whole = finish(stage.command("vector_loop", &ARGS)).unwrap();
+    let flags = ["--gpu", &served.address, "--restart-on-failure"];
+    let mut command = stage.command_with(&flags, "vector_loop", &ARGS);
+    served.known_to(&mut command);
+    let job = begun(command);
+    stage.checkpoint(After::LeaveRunning).unwrap();
+    testkit::tree::kill_all(&served.sessions());
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert_eq!(last_line(&finished.stdout), last_line(&whole.stdout));
+    assert!(finished.stderr.contains("is lost"), "{}", finished.stderr);
+}
