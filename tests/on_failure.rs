@@ -5,7 +5,7 @@ use dormouse_tests::planned::finish;
 use dormouse_tests::{Stage, first_line};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testkit::job::Job;
+use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Device};
 
@@ -25,6 +25,14 @@ fn kill_servers(stage: &Stage, job: &Job) -> usize {
             return servers.len();
         }
         assert!(begun.elapsed() < Duration::from_secs(30), "the job has no server");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LIMIT, "it takes too long");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -52,10 +60,11 @@ fn a_job_that_gets_no_further_is_given_up() {
     let job = begun(stage.command_with(&["--restart-on-failure=1"], "vector_loop", &ARGS));
     stage.checkpoint(After::LeaveRunning).unwrap();
     kill_servers(&stage, &job);
-    // The one that is killed is the one that was restarted: the first has ended by then.
-    while !String::from_utf8_lossy(&job.stderr.so_far()).contains("continuing from image") {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    // Not while it is being restarted: that fails by itself.
+    let continued = || String::from_utf8_lossy(&job.stderr.so_far()).contains("continuing from image");
+    wait_until(continued);
+    let printed = job.stdout.so_far().len();
+    wait_until(|| job.stdout.so_far().len() > printed);
     kill_servers(&stage, &job);
     let finished = job.finish().unwrap();
     assert_ne!(finished.exit, Exit::Code(0));

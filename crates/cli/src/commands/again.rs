@@ -27,7 +27,9 @@ pub fn restart(ended: &Ended, wanted: &OnFailure, from: Option<&str>) {
     }
     let cli = Cli::command();
     let given = cli.clone().get_matches();
-    let (Some((_, given)), Some(restart)) = (given.subcommand(), cli.find_subcommand("restart")) else { return };
+    let (Some((_, given)), Some(restart)) = (given.subcommand(), cli.find_subcommand("restart")) else {
+        return;
+    };
     let mut words = vec!["restart".into()];
     words.extend(common(given, restart, newest));
     words.extend([

@@ -9,10 +9,7 @@ use std::time::Duration;
 use wire::{Gpu, Machine, Quantity};
 
 /// A session with a machine that serves, as a device; `gone` is called when it is lost.
-pub fn open(
-    address: &Address,
-    gone: impl Fn() + Send + Sync + 'static,
-) -> Result<RemoteBackend, Failure> {
+pub fn open(address: &Address, gone: impl Fn() + Send + Sync + 'static) -> Result<RemoteBackend, Failure> {
     if address.device() != 0 {
         let message = format!(
             "device {} of {} cannot be asked for: a session has all devices of the machine. Leave /{0} away, and have the program choose (cudaSetDevice)",
