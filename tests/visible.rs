@@ -70,7 +70,7 @@ fn a_job_goes_on_with_other_gpus() {
         guest.display()
     );
     let whole = finish(among(stage.shell(&script), 2)).unwrap().stdout;
-    let mut job = first_line(Job::start(among(stage.shell(&script), 2)).unwrap()).unwrap();
+    let mut job = first_line(Job::start(among(stage.shell(&script), 4)).unwrap()).unwrap();
     let await_two = |job: &Job| {
         let begun = Instant::now();
         while stage.place().servers(job).unwrap().len() < 2 {
@@ -90,9 +90,9 @@ fn a_job_goes_on_with_other_gpus() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("such as 0,2"), "{refused:?}");
     let cannot = stage.place().asked("resume").args(["--visible-devices", "0"]).output().unwrap();
     assert!(!cannot.status.success(), "one has no device: {cannot:?}");
-    let resumed = stage.place().asked("resume").args(["--visible-devices", "1,0"]).output().unwrap();
+    let resumed = stage.place().asked("resume").args(["--visible-devices", "3,2"]).output().unwrap();
     assert!(resumed.status.success(), "{resumed:?}");
-    assert_eq!(sorted(&job), ["0", "1"]);
+    assert_eq!(sorted(&job), ["2", "3"]);
     let image = stage.checkpoint(After::Stop).unwrap();
     let mut printed = job.finish().unwrap().stdout;
     let mut check = among(stage.place().restart_command(&image), 4);

@@ -23,7 +23,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::report::ImageSummary;
-use store::{Access, Draft, Location};
+use store::{Access, Draft, Key, Location};
 
 /// How often a job that is asleep is looked at, whether it has ended.
 const LOOK: Duration = Duration::from_millis(200);
@@ -93,7 +93,8 @@ impl Bed {
                 // As they are, it is encrypted, and for the same.
                 let images = open_store_for_job(store)?;
                 let at = store.at.beside(&format!("asleep-{job}-{:x}", facts::now_ns()));
-                (Access { at, recipients: images.recipients().to_vec(), ..store.clone() }, None)
+                let key = if images.is_encrypted() { store.key.clone() } else { Key::None };
+                (Access { at, key, recipients: images.recipients().to_vec() }, None)
             }
         };
         Ok(Self { store, states, room, _tmpfs: tmpfs })
@@ -163,10 +164,14 @@ impl Supervisor {
             *self.waker() = None;
             notes.note_sleep(None);
             let Asleep { bed, standstill, held, turn, .. } = asleep;
-            drop((standstill, held, turn));
+            drop((standstill, held));
+            // Giving back much memory takes seconds; what is in a store is removed while the job cannot be over without that.
+            let bed = bed.room.is_some().then_some(bed);
+            drop(turn);
             let _ = events.send(last);
-            // Giving back much memory takes seconds.
             drop((events, bed));
+            // Who has asked for the same meanwhile.
+            wakes.try_iter().for_each(|(_, events)| self.is_not_suspended(&events));
             return;
         }
         *self.waker() = None;
@@ -191,9 +196,13 @@ impl Supervisor {
             None => Some(events),
         };
         if let Some(events) = unsent {
-            let message = format!("job {:?} is not suspended", self.facts.job);
-            let _ = events.send(Event::Failed(Failure::new(Kind::Busy, message)));
+            self.is_not_suspended(&events);
         }
+    }
+
+    fn is_not_suspended(&self, events: &Sender<Event>) {
+        let message = format!("job {:?} is not suspended", self.facts.job);
+        let _ = events.send(Event::Failed(Failure::new(Kind::Busy, message)));
     }
 
     /// The failure of what cannot be done to a job that is asleep, if it is.
@@ -391,7 +400,10 @@ impl Asleep<'_> {
             .inspect_err(|_| sessions.move_to(had))?;
         let mut ready = Vec::new();
         for (session, sleeper) in restored.into_iter().zip(there) {
-            let Some(outer) = self.process(sleeper) else { continue };
+            let Some(outer) = self.process(sleeper) else {
+                sessions.remove_files(sleeper.record.number);
+                continue;
+            };
             let process = sessions.introduce(outer.0, &session)?;
             if let Some(userfault) = &sleeper.userfault {
                 let userfault = userfault.try_clone().map_err(|error| {

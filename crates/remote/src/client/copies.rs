@@ -201,7 +201,9 @@ impl Link {
             // SAFETY: the caller of the trait vouches for the host's side of a copy.
             let data = unsafe { std::slice::from_raw_parts(from, part.bytes as usize) };
             let to_word = (dst + offset).wrapping_neg() as usize % 8;
-            sent = self.reach_all(&data[to_word..], 8).and_then(|()| self.progress.check(ctx));
+            sent = self
+                .reach_all(data.get(to_word..).unwrap_or_default(), 8)
+                .and_then(|()| self.progress.check(ctx));
             if sent.is_ok() {
                 let _turn = self.uploads.turn();
                 let transfer = self.name();
