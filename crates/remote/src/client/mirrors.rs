@@ -45,6 +45,8 @@ pub(super) struct Mirrors {
     registered: AtomicU64,
     /// Regions without a mirror that mirrored memory points into, by their bases.
     wanted: Mutex<BTreeSet<u64>>,
+    /// One thread at a time mirrors what is wanted: no kernel of another's overtakes it.
+    following: Mutex<()>,
 }
 
 /// What an address range is in registered memory.
@@ -207,6 +209,10 @@ impl Link {
 
     /// Sends what the host has written to mirrored memory, and mirrors what that points to: a kernel may follow it.
     pub(super) fn push_for_kernels(self: &Arc<Self>) -> Result<()> {
+        if !self.mirrors.reached.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _one = lock(&self.mirrors.following);
         loop {
             self.push_changes();
             let wanted = std::mem::take(&mut *lock(&self.mirrors.wanted));
