@@ -116,10 +116,15 @@ impl Wire for Greeting {
     fn encode(&self, to: &mut Encoder<'_>) {
         Self::MAGIC.encode(to);
         match self {
-            Self::Hello { protocol, visible } => {
+            // A process of an older image says no more.
+            Self::Hello { protocol, visible: None } => {
                 1u32.encode(to);
                 protocol.encode(to);
-                visible.encode(to);
+            }
+            Self::Hello { protocol, visible: Some(list) } => {
+                12u32.encode(to);
+                protocol.encode(to);
+                list.encode(to);
             }
             Self::Welcome { session } => {
                 2u32.encode(to);
@@ -169,7 +174,8 @@ impl Wire for Greeting {
             return Err(DecodeError::Invalid { what: "greeting", value: magic.into() });
         }
         Ok(match u32::decode(from)? {
-            1 => Self::Hello { protocol: Wire::decode(from)?, visible: Wire::decode(from)? },
+            1 => Self::Hello { protocol: Wire::decode(from)?, visible: None },
+            12 => Self::Hello { protocol: Wire::decode(from)?, visible: Some(Wire::decode(from)?) },
             2 => Self::Welcome { session: Wire::decode(from)? },
             3 => Self::Refused { reason: Wire::decode(from)? },
             4 => Self::Devices { protocol: Wire::decode(from)? },

@@ -36,7 +36,7 @@ pub struct Device {
 #[derive(Default)]
 pub struct Written {
     pub receipts: Vec<Receipt>,
-    /// The object tables, to rehearse.
+    /// The object tables, to rehearse, each with the number of its session.
     pub states: Vec<(u32, PathBuf)>,
 }
 
