@@ -4,7 +4,7 @@ pub mod faults;
 pub mod planned;
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, bail, ensure};
@@ -93,6 +93,14 @@ impl Stage {
     /// Another machine that serves a device at an address of this one, and is not known to its client yet.
     pub fn served(&self, device: Device, listen: &str) -> anyhow::Result<Served> {
         Served::begin(&self.kit, device, self.folder.path(), listen)
+    }
+
+    /// Another machine that takes over jobs of a client that has these `rights`, and is known to it; what they bring and write is in `folder`.
+    pub fn receiving(&self, folder: &Path, rights: &[&str], listen: &str) -> anyhow::Result<Served> {
+        let store = folder.join("store");
+        let served = Served::receiving(&self.kit, &store, rights, self.folder.path(), listen)?;
+        served.is_trusted()?;
+        Ok(served)
     }
 
     /// The command that runs a guest whose device is another machine's.

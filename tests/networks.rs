@@ -2,12 +2,16 @@
 //! is the only way between them, or anywhere.
 #![allow(clippy::unwrap_used)]
 
+use crate::migrate::{report, wait_for_end};
 use crate::remote::the_same;
 use dormouse_tests::planned::finish;
-use dormouse_tests::{Stage, first_line};
+use dormouse_tests::{Failure, Stage, first_line};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use serde_json::Value;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 use std::process::Command;
 use testkit::job::Job;
 use testkit::outcome::Exit;
@@ -35,6 +39,18 @@ impl Elsewhere {
         Ok(elsewhere)
     }
 
+    /// The same, where it has running jobs of its own as well.
+    fn apart<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        self.at_it(|| {
+            // SAFETY: only what this thread sees of mounts changes, and it has nothing open by a path.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.unwrap();
+            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            mount_change("/", private).unwrap();
+            mount("tmpfs", "/run", "tmpfs", MountFlags::empty(), None).unwrap();
+            act()
+        })
+    }
+
     /// Does something on the server's machine.
     fn at_it<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let act = || {
@@ -59,15 +75,64 @@ fn ip(words: &[&str]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("ip {}: {said}", words.join(" "))) }
 }
 
+/// Two machines, if there can be.
+fn two_machines() -> Option<Elsewhere> {
+    let elsewhere = Elsewhere::beside();
+    elsewhere
+        .inspect_err(|why| {
+            println!("NOT RUN: two machines need network namespaces and veth interfaces, and {why}");
+        })
+        .ok()
+}
+
+#[test]
+fn a_job_moves_to_another_machine() {
+    let Some(elsewhere) = two_machines() else { return };
+    let stage = Stage::new("moves").unwrap();
+    let there = stage.place().folder.join("there");
+    let server = elsewhere.apart(|| stage.receiving(&there, &["--jobs"], Elsewhere::ADDRESS)).unwrap();
+    let args = ["800", "40"];
+    let whole = finish(stage.command("vector_loop", &args)).unwrap().stdout;
+    let migrate = |flags: &[&str], options: &[&str]| {
+        let mut command = stage.place().asked("migrate");
+        command.args(["--to", &server.address]).args(flags).arg("--").args(options);
+        server.known_to(&mut command);
+        command.output().unwrap()
+    };
+    let job = first_line(Job::start(stage.command("vector_loop", &args)).unwrap()).unwrap();
+    // What cannot be started there goes on here.
+    let refused = migrate(&[], &["--trace", "/no/such/folder/trace"]);
+    Failure::of(&refused).unwrap().expect(1, &["the job goes on where it was", "/no/such/folder"]);
+    let moved = report(&migrate(&[], &["--every", "1h"]));
+    println!("{moved:#}");
+    let left = job.finish().unwrap();
+    assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
+    let place = format!("the job goes on at {}", server.address);
+    assert!(left.stderr.contains(&place), "{}", left.stderr);
+    let rest = wait_for_end(&moved);
+    assert_eq!([left.stdout, rest].concat(), whole);
+    // One image is left of all that: here, and there with all that it needs.
+    let image = moved["image"].as_str().unwrap();
+    let near = stage.images().unwrap();
+    assert!(near.contains(&image.to_owned()) && near.len() == 2, "{near:?}: the one before was not taken");
+    let verify = |store: &Path| {
+        let mut command = stage.place().dormouse("verify");
+        command.args([image, "--read-data"]).arg("--store").arg(store).output().unwrap()
+    };
+    assert!(verify(&there.join("store")).status.success(), "{:?}", verify(&there.join("store")));
+    // Where both see the job's store, nothing is sent; the name is free again here, and there.
+    let job = first_line(Job::start(stage.place().restart_command(image)).unwrap()).unwrap();
+    let moved = report(&migrate(&["--shared-store", "--name", "other"], &[]));
+    let left = job.finish().unwrap();
+    assert_eq!((left.exit, &moved["last"]["sent"]), (Exit::Signal(9), &Value::from(0)), "{}", left.stderr);
+    let rest = wait_for_end(&moved);
+    let end = [left.stdout, rest].concat();
+    assert!(whole.ends_with(&end) && !end.is_empty(), "{}", String::from_utf8_lossy(&end));
+}
+
 #[test]
 fn a_network_is_the_only_way_between_a_program_and_its_device() {
-    let elsewhere = match Elsewhere::beside() {
-        Ok(elsewhere) => elsewhere,
-        Err(why) => {
-            println!("NOT RUN: two machines need network namespaces and veth interfaces, and {why}");
-            return;
-        }
-    };
+    let Some(elsewhere) = two_machines() else { return };
     let stage = Stage::new("network").unwrap();
     let server = elsewhere.at_it(|| stage.served(Device::Soft, Elsewhere::ADDRESS)).unwrap();
     server.is_trusted().unwrap();

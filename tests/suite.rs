@@ -9,6 +9,7 @@ mod gate;
 mod lazy;
 mod leftovers;
 mod mending;
+mod migrate;
 mod networks;
 mod object_storage;
 mod on_failure;

@@ -21,10 +21,34 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub enum Request {
     /// Take a checkpoint.
     Checkpoint(CheckpointOptions),
+    /// Take a checkpoint of a job that is to go on elsewhere: it stands still from then on, until a [`Word`] says what becomes of it.
+    HandOver(CheckpointOptions),
     /// Have the job stand still and give up its devices.
     Suspend(SuspendOptions),
     /// Have a job that was suspended go on.
     Resume(ResumeOptions),
+}
+
+/// What whoever moves a job says while it stands still, on the connection on which he asked for that. If he is gone before he has said
+/// anything, the job goes on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "word")]
+pub enum Word {
+    /// It is about to be started there, and may run there from now on: if nothing more is heard, it must not go on here.
+    Starting {
+        /// Where.
+        place: String,
+    },
+    /// It goes on there, and ends here.
+    Taken {
+        /// Where.
+        place: String,
+    },
+    /// It does not go on there, and does here.
+    Kept {
+        /// Why.
+        why: String,
+    },
 }
 
 /// How to suspend a job.
@@ -118,6 +142,13 @@ pub enum Event {
     },
     /// The image is published.
     Published(Report),
+    /// The same, and the job stands still until a [`Word`] says what becomes of it.
+    Standing {
+        /// About the image.
+        report: Report,
+        /// For how long it has stood still already, from closing the gate on, ms.
+        since_ms: f64,
+    },
     /// The job is suspended.
     Suspended(SuspendReport),
     /// It goes on.
@@ -256,51 +287,99 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Optio
 /// # Errors
 /// [`Kind::NotFound`] when nobody listens, [`Kind::Ended`] when the supervisor ends before it has answered, [`Kind::Failed`] when it
 /// is suspended.
-pub fn ask(socket: &Path, request: &Request, mut each: impl FnMut(&Event)) -> Result<Event, Failure> {
-    let ended =
-        || Failure::new(Kind::Ended, "the job ended before its supervisor answered; nothing was published");
-    let fail = |error: io::Error| match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => ended(),
-        _ => Failure::of("the job's supervisor does not answer", &error),
-    };
-    let stream = UnixStream::connect(socket).map_err(|error| {
-        let message = format!(
-            "the job has just ended, or has only begun: nobody answers at {}: {error}",
-            socket.display()
-        );
-        Failure::new(Kind::NotFound, message)
-    })?;
-    send(&stream, request).map_err(fail)?;
-    let listener = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid.as_raw_nonzero().get());
-    let waiting = stream.try_clone().map_err(fail)?;
-    waiting.set_read_timeout(Some(SILENCE)).map_err(fail)?;
-    let mut from = BufReader::new(stream);
-    // The first event comes at once; what is asked of one that is stopped before it is forgotten.
-    let mut begun = false;
-    let mut told = false;
-    loop {
-        while let Err(error) = from.fill_buf() {
-            match (error.kind(), &listener) {
-                (io::ErrorKind::WouldBlock, Ok(pid)) if !told && is_stopped(*pid) => {
-                    if !begun {
-                        return Err(suspended(*pid, "ask again"));
+pub fn ask(socket: &Path, request: &Request, each: impl FnMut(&Event)) -> Result<Event, Failure> {
+    Asked::of(socket, request)?.until(Event::is_last, each)
+}
+
+/// A supervisor that has been asked for something.
+#[derive(Debug)]
+pub struct Asked {
+    from: BufReader<UnixStream>,
+    /// The supervisor, if that is known.
+    listener: Option<i32>,
+    /// Whether it has said anything. The first event comes at once; what is asked of one that is stopped before it is forgotten.
+    begun: bool,
+}
+
+impl Asked {
+    /// Asks.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] when nobody listens.
+    pub fn of(socket: &Path, request: &Request) -> Result<Self, Failure> {
+        let stream = UnixStream::connect(socket).map_err(|error| {
+            let message = format!(
+                "the job has just ended, or has only begun: nobody answers at {}: {error}",
+                socket.display()
+            );
+            Failure::new(Kind::NotFound, message)
+        })?;
+        send(&stream, request).map_err(no_answer)?;
+        let listener = rustix::net::sockopt::socket_peercred(&stream).ok();
+        let listener = listener.map(|peer| peer.pid.as_raw_nonzero().get());
+        Ok(Self { from: BufReader::new(stream), listener, begun: false })
+    }
+
+    /// Says what becomes of a job that stands still.
+    ///
+    /// # Errors
+    /// [`Kind::Ended`] when nobody listens any more.
+    pub fn say(&self, word: &Word) -> Result<(), Failure> {
+        send(self.from.get_ref(), word).map_err(no_answer)
+    }
+
+    /// Passes on each event; answers with the first that is wanted.
+    ///
+    /// # Errors
+    /// [`Kind::Ended`] when the supervisor ends before that, [`Kind::Failed`] when it is suspended.
+    pub fn until(
+        &mut self,
+        is_wanted: impl Fn(&Event) -> bool,
+        mut each: impl FnMut(&Event),
+    ) -> Result<Event, Failure> {
+        loop {
+            let event = self.next(&mut each)?;
+            each(&event);
+            if is_wanted(&event) || event.is_last() {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn next(&mut self, each: &mut impl FnMut(&Event)) -> Result<Event, Failure> {
+        let patience = |from: &BufReader<UnixStream>, patience| {
+            from.get_ref().set_read_timeout(patience).map_err(no_answer)
+        };
+        patience(&self.from, Some(SILENCE))?;
+        let mut told = false;
+        while let Err(error) = self.from.fill_buf() {
+            match (error.kind(), self.listener) {
+                (io::ErrorKind::WouldBlock, Some(pid)) if !told && is_stopped(pid) => {
+                    if !self.begun {
+                        return Err(suspended(pid, "ask again"));
                     }
                     told = true;
-                    each(&Event::Step { step: suspended(*pid, "the checkpoint goes on").message });
+                    each(&Event::Step { step: suspended(pid, "the checkpoint goes on").message });
                 }
                 (io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted, _) => {}
-                _ => return Err(fail(error)),
+                _ => return Err(no_answer(error)),
             }
         }
         // What has begun to come comes whole.
-        waiting.set_read_timeout(None).map_err(fail)?;
-        let Some(event) = receive::<Event>(&mut from).map_err(fail)? else { return Err(ended()) };
-        waiting.set_read_timeout(Some(SILENCE)).map_err(fail)?;
-        (begun, told) = (true, false);
-        each(&event);
-        if event.is_last() {
-            return Ok(event);
-        }
+        patience(&self.from, None)?;
+        self.begun = true;
+        receive::<Event>(&mut self.from).map_err(no_answer)?.ok_or_else(ended)
+    }
+}
+
+fn ended() -> Failure {
+    Failure::new(Kind::Ended, "the job ended before its supervisor answered; nothing was published")
+}
+
+fn no_answer(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => ended(),
+        _ => Failure::of("the job's supervisor does not answer", &error),
     }
 }
 

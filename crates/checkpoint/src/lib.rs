@@ -10,6 +10,7 @@ mod facts;
 mod filling;
 mod folder;
 pub mod gpus;
+mod hand_over;
 mod interrupt;
 mod lineage;
 mod lock;
@@ -34,7 +35,7 @@ pub use interrupt::Preparing;
 pub use regular::{Regularly, When};
 pub use steer::Watching;
 pub use stores::{
-    check_store, copy_failure, existing_store, find_image, open_or_create_store, open_store, prune_images,
-    remove_images,
+    check_store, copy_failure, existing_store, find_image, open_failure, open_or_create_store, open_store,
+    prune_images, remove_images,
 };
 pub use way_back::{Newest, quoted};

@@ -122,7 +122,7 @@ impl Supervisor {
         // Nobody looks on; but as long as somebody could, the checkpoint is wanted.
         let (events, _nobody) = mpsc::channel();
         let options = CheckpointOptions { regular: true, ..CheckpointOptions::default() };
-        let taken = self.checkpoint_at(&options, moment.as_ref(), &events);
+        let taken = self.checkpoint_at(&options, (moment.as_ref(), None), &events);
         let is_there = !matches!(&taken, Err(failure) if failure.kind != Kind::Busy);
         match taken {
             Ok(report) => {

@@ -8,6 +8,7 @@ use crate::folder::{self, Target, read_failure};
 use crate::gpus::{self, Gpus};
 use crate::interrupt::Preparing;
 use crate::lineage;
+use crate::machine::Watcher;
 use crate::record::JobRecord;
 use crate::runtime;
 use crate::sessions::{Destination, Session, Sessions, panicked};
@@ -21,7 +22,7 @@ use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
 use server::control::Ask;
 use server::memory::Managed;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -37,12 +38,16 @@ const RECORD_MAX: usize = 256 << 20;
 /// Hears how a restart goes: its steps, and the bytes of the job's memory that are read. Dropped before the job runs.
 pub type Progress = Box<dyn Fn(&Event) + Send + Sync>;
 
+/// Told when the program goes on.
+pub type Ready = Box<dyn FnOnce() + Send>;
+
 /// An image that is to be restarted.
 pub struct Restart {
     store: Store,
     image: store::Image,
     record: JobRecord,
     lazy: bool,
+    ready: Option<Ready>,
 }
 
 impl Restart {
@@ -56,13 +61,19 @@ impl Restart {
         let image = store.open_image(&id).map_err(read_failure)?;
         let json = image.read_to_vec(&ObjectKind::HostRecord, RECORD_MAX).map_err(read_failure)?;
         let record = JobRecord::read(&json, image.manifest())?;
-        Ok(Self { store, image, record, lazy: false })
+        Ok(Self { store, image, record, lazy: false, ready: None })
     }
 
     /// Has the program go on before all its device memory is filled.
     #[must_use]
     pub fn lazily(self, lazy: bool) -> Self {
         Self { lazy, ..self }
+    }
+
+    /// Has somebody told when the program goes on.
+    #[must_use]
+    pub fn telling(self, ready: Ready) -> Self {
+        Self { ready: Some(ready), ..self }
     }
 
     /// The image.
@@ -107,8 +118,9 @@ impl Restart {
         self.record.managed()
     }
 
-    /// Finds out whether [`Self::run`] would succeed, changing nothing: the job does not run, this machine has what it needs,
-    /// CRIU works, and the device can hold the job's objects and memory at their addresses, which is tried.
+    /// Finds out whether [`Self::run`] would succeed, changing nothing: the job does not run (unless it `may_run` yet), this machine has what it needs,
+    /// CRIU works, and the device can hold the job's objects and memory at their addresses, which is tried. What the program would find otherwise than
+    /// it was is answered, a sentence each.
     ///
     /// # Errors
     /// [`Kind::Busy`], [`Kind::Unavailable`], [`Kind::Mismatch`], [`Kind::DeviceFull`], [`Kind::Damaged`].
@@ -117,9 +129,12 @@ impl Restart {
         device: &str,
         (shared_memory, device_memory): (u64, Option<u64>),
         gpus: Gpus,
-    ) -> Result<(), Failure> {
+        may_run: bool,
+    ) -> Result<Vec<String>, Failure> {
         self.check_machine()?;
-        lineage::check(&runtime::root(), self.record.lineage)?;
+        if !may_run {
+            lineage::check(&runtime::root(), self.record.lineage)?;
+        }
         criu()?
             .probe(None)
             .require_all()
@@ -136,10 +151,26 @@ impl Restart {
         let sessions = Sessions::new(tmpfs.path(), target, way_back, None);
         match self.restore_sessions(&sessions) {
             // The servers end here.
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(self.other_devices(device)),
             Err(failure) if failure.kind == Kind::Failed => Err(self.blamed(failure)),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Devices of which the program has been told, and of which there is none here: it may have kept what it was told.
+    fn other_devices(&self, device: &str) -> Vec<String> {
+        // What cannot be looked at now is not warned of.
+        let Ok(machine) = Watcher::new(device.to_owned()).look() else { return Vec::new() };
+        let here: Vec<&str> = machine.gpus.iter().map(|gpu| &*gpu.name).collect();
+        let had = self.image.manifest().devices.iter().filter(|device| !here.contains(&&*device.name));
+        let had: BTreeSet<&str> = had.map(|device| &*device.name).collect();
+        let warning = |name: &str| {
+            format!(
+                "the program has been told of a device {name:?}, and may have kept its attributes (processors, memory, compute capability); here there is {}",
+                if here.is_empty() { "none".to_owned() } else { here.join(", ") }
+            )
+        };
+        had.into_iter().map(warning).collect()
     }
 
     /// Continues the job, to its end.
@@ -148,7 +179,7 @@ impl Restart {
     /// When it cannot be restored; then nothing of it is left running, and files it has written are as they were unless CRIU
     /// failed half-way. A signal that asks this process to end does so, as long as it is `preparing`.
     pub fn run(
-        self,
+        mut self,
         settings: Settings,
         stdio: host::Stdio,
         signals: host::signals::Forwarder,
@@ -208,6 +239,7 @@ impl Restart {
         let stopped = host::Restored::restore(&criu, spec);
         let stopped = stopped.map_err(|error| explained(&criu, failure_of(&error)));
         drop(meter);
+        let ready = self.ready.take();
         // Its store stays one for these.
         let store = Access { recipients: self.store.recipients().to_vec(), ..settings.store.clone() };
         // The job goes on without its image, which may be removed.
@@ -217,6 +249,7 @@ impl Restart {
         let ending = job.and_then(|job| {
             let told = (way_back, store, settings.store_is_default);
             let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
+            ready.into_iter().for_each(|ready| ready());
             if lazy {
                 supervisor.begin_filling();
             }

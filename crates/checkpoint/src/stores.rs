@@ -43,7 +43,8 @@ fn there_or_not(at: &Access, opened: Result<Store, OpenError>) -> Result<Option<
 }
 
 /// A store that cannot be opened, with the kind of failure that it is.
-fn open_failure(error: &OpenError) -> Failure {
+#[must_use]
+pub fn open_failure(error: &OpenError) -> Failure {
     let kind = match error {
         OpenError::Config { error, .. } if error.is_newer() => Kind::Mismatch,
         OpenError::Config { .. } | OpenError::Changed { .. } => Kind::Damaged,

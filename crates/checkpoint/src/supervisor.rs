@@ -1,11 +1,12 @@
 //! A job's life under its supervisor: started or restarted, watched, checkpointed, ended.
 
-use crate::admin::{Event, Request, receive, send};
+use crate::admin::{CheckpointOptions, Event, Request, receive, send};
 use crate::cut;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::filling::Filling;
 use crate::gpus::Gpus;
+use crate::hand_over::HandOver;
 use crate::lineage;
 use crate::regular::Regularly;
 use crate::runtime::{self, JobFacts, JobFolder};
@@ -116,6 +117,8 @@ pub struct Ended {
     pub ending: host::Ending,
     /// The image after which it was stopped, when that is why it ended.
     pub stopped_after: Option<ImageId>,
+    /// Where it goes on, when it was stopped for that.
+    pub moved_to: Option<String>,
     /// Whether a GPU server of it has died.
     pub lost: bool,
     /// Its newest image, if it has one.
@@ -138,6 +141,7 @@ pub struct Supervisor {
     recipients: OnceLock<Vec<Recipient>>,
     store_is_default: bool,
     stopped_after: OnceLock<ImageId>,
+    moved_to: OnceLock<String>,
     pub(crate) filling: Filling,
     rehearsed: AtomicBool,
     ended: Mutex<bool>,
@@ -232,6 +236,7 @@ impl Supervisor {
             recipients: OnceLock::new(),
             store_is_default,
             stopped_after: OnceLock::new(),
+            moved_to: OnceLock::new(),
             filling: Filling::default(),
             rehearsed: AtomicBool::new(false),
             ended: Mutex::default(),
@@ -300,6 +305,7 @@ impl Supervisor {
             job: self.facts.job.clone(),
             ending: ending?,
             stopped_after: self.stopped_after.get().copied(),
+            moved_to: self.moved_to.get().cloned(),
             lost: self.way_back.is_lost(),
             newest: self.way_back.newest(),
         })
@@ -335,14 +341,17 @@ impl Supervisor {
     fn answer(self: Arc<Self>, stream: &UnixStream) -> io::Result<()> {
         stream.set_read_timeout(Some(ASKING))?;
         stream.set_write_timeout(Some(ASKING))?;
-        match receive(&mut BufReader::new(stream))? {
+        let mut from = BufReader::new(stream.try_clone()?);
+        match receive(&mut from)? {
             Some(request) => {
+                let is_handed_over = matches!(request, Request::HandOver(_));
+                let hand_over = is_handed_over.then(|| HandOver::heard(from)).transpose()?;
                 // Who is gone by now, as when this process was suspended, wants nothing any more.
                 send(stream, &Event::Step { step: "preparing".to_owned() })?;
                 let (events, queue) = mpsc::channel();
                 let this = Arc::clone(&self);
                 // What was asked for does not wait for whoever looks on.
-                std::thread::spawn(move || this.carry_out(&request, events));
+                std::thread::spawn(move || this.carry_out(&request, hand_over, events));
                 loop {
                     match queue.recv_timeout(LOOK) {
                         Ok(event) => send(stream, &event)?,
@@ -357,10 +366,12 @@ impl Supervisor {
         }
     }
 
-    fn carry_out(&self, request: &Request, events: mpsc::Sender<Event>) {
+    fn carry_out(&self, request: &Request, hand_over: Option<HandOver>, events: mpsc::Sender<Event>) {
         match request {
-            Request::Checkpoint(options) => {
-                let last = match self.checkpoint(options, &events) {
+            Request::Checkpoint(options) | Request::HandOver(options) => {
+                let stop = options.stop || hand_over.is_some();
+                let options = CheckpointOptions { stop, ..options.clone() };
+                let last = match self.checkpoint_at(&options, (None, hand_over.as_ref()), &events) {
                     Ok(report) => Event::Published(report),
                     Err(failure) => Event::Failed(failure),
                 };
@@ -373,21 +384,21 @@ impl Supervisor {
 
     pub(crate) fn checkpoint(
         &self,
-        options: &crate::admin::CheckpointOptions,
+        options: &CheckpointOptions,
         events: &mpsc::Sender<Event>,
     ) -> Result<crate::admin::Report, Failure> {
-        self.checkpoint_at(options, None, events)
+        self.checkpoint_at(options, (None, None), events)
     }
 
-    /// The same, at a moment that the program comes to.
+    /// The same, at a moment that the program comes to, or of a job that is to go on elsewhere.
     pub(crate) fn checkpoint_at(
         &self,
-        options: &crate::admin::CheckpointOptions,
-        moment: Option<&Moment>,
+        options: &CheckpointOptions,
+        how: (Option<&Moment>, Option<&HandOver>),
         events: &mpsc::Sender<Event>,
     ) -> Result<crate::admin::Report, Failure> {
         let turn = self.sessions.asks().turn(self.turn(options.stop, events)?);
-        let taken = self.await_filled(events).and_then(|()| cut::take(self, options, moment, events));
+        let taken = self.await_filled(events).and_then(|()| cut::take(self, options, how, events));
         turn.ends(taken.as_ref().map(|report| &*report.image));
         taken
     }
@@ -454,8 +465,14 @@ impl Supervisor {
         let _ = self.stopped_after.set(image);
     }
 
+    /// The job is about to be ended, since it goes on there.
+    pub(crate) fn going_to(&self, place: String) {
+        // As with its image.
+        let _ = self.moved_to.set(place);
+    }
+
     /// The store that a checkpoint goes to, and what opens it.
-    pub(crate) fn access(&self, options: &crate::admin::CheckpointOptions) -> Access {
+    pub(crate) fn access(&self, options: &CheckpointOptions) -> Access {
         let mut access = options.store.clone().unwrap_or_else(|| self.store.clone());
         inherit(&mut access, &self.store, self.recipients.get());
         access
@@ -463,7 +480,7 @@ impl Supervisor {
 
     /// A checkpoint has opened `store`. If that is the job's own and is encrypted, it stays so: nothing else that is found in its place later is
     /// written.
-    pub(crate) fn has_opened(&self, options: &crate::admin::CheckpointOptions, store: &Store) {
+    pub(crate) fn has_opened(&self, options: &CheckpointOptions, store: &Store) {
         if options.store.is_none() && store.is_encrypted() {
             // The first counts.
             let _ = self.recipients.set(store.recipients().to_vec());

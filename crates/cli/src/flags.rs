@@ -1,10 +1,12 @@
 //! Every flag, once: help, man pages and completions are made from these types.
 
 mod images;
+mod moving;
 mod planning;
 mod remote;
 
 pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
+pub use moving::{Arrival, Arrivals, Destination, Migrate, Receive};
 pub use planning::{Least, Plan, PlanModel, Profile, ProfileCommand, ProfileShow, Record, Regularly};
 pub use remote::{FarEnd, KeysAuthorize, KeysCommand, KeysTrust, MachineKeys, Serve};
 
@@ -46,6 +48,8 @@ pub enum Command {
     Resume(Resume),
     /// Continue a job from an image
     Restart(Restart),
+    /// Move a running job to another machine, or to another device of this one
+    Migrate(Migrate),
     /// List the images of a store
     Ls(Ls),
     /// Show what an image holds
@@ -72,6 +76,8 @@ pub enum Command {
     Profile(Profile),
     /// Let programs on other machines use this one's devices
     Serve(Serve),
+    /// Take over jobs that move here from other machines
+    Receive(Receive),
     /// Make and exchange the keys by which machines know each other
     Keys(MachineKeys),
     /// Print a completion script for a shell
@@ -90,6 +96,9 @@ pub enum Command {
     /// A session of `dormouse serve`
     #[command(hide = true)]
     FarEnd(FarEnd),
+    /// A session of `dormouse receive`
+    #[command(hide = true)]
+    Arrival(Arrival),
 }
 
 /// `dormouse run`
@@ -409,6 +418,9 @@ pub struct Restart {
     /// Only find out whether the image can be restarted here and now; changes nothing
     #[arg(long, conflicts_with_all = ["name", "trace", "profile", "when", "point_wait"])]
     pub check: bool,
+    /// With --check: the job may run yet, since it is to be stopped before
+    #[arg(long, requires = "check")]
+    pub may_run: bool,
     /// With --check: answer in JSON, whose fields are a promise
     #[arg(long, requires = "check")]
     pub json: bool,

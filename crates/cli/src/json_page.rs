@@ -1,7 +1,9 @@
 //! `docs/json.md` against what the commands print.
 #![allow(clippy::unwrap_used)]
 
-use crate::commands::{copy, devices, diff, doctor, images, keys, plan, profile, prune, ps, restart, rm};
+use crate::commands::{
+    copy, devices, diff, doctor, images, keys, migrate, plan, profile, prune, ps, restart, rm,
+};
 use crate::flags;
 use checkpoint::admin::{Report, ResumeReport, SuspendReport};
 use checkpoint::runtime::{Filled, JobFacts, Sleep};
@@ -268,8 +270,12 @@ fn jobs_are_as_documented() {
     check("`dormouse suspend`", &[&suspended], Fields::new());
     let resumed = ResumeReport { job: String::new(), asleep_ms: 1.0, total_ms: 1.0, sessions: 1 };
     check("`dormouse resume`", &[&resumed], Fields::new());
-    let restartable =
-        restart::Restartable { image: String::new(), job: String::new(), device: String::new() };
+    let restartable = restart::Restartable {
+        image: String::new(),
+        job: String::new(),
+        device: String::new(),
+        warnings: vec![String::new()],
+    };
     check("`dormouse restart --check`", &[&restartable], Fields::new());
 }
 
@@ -327,6 +333,32 @@ fn plans_are_as_documented() {
 }
 
 #[test]
+fn migrations_are_as_documented() {
+    let round = migrate::Round { written: 1, sent: 1, ms: 0.5 };
+    let text = String::new;
+    let migrated = migrate::Migrated {
+        job: text(),
+        to: text(),
+        name: text(),
+        device: text(),
+        image: text(),
+        rounds: vec![round.clone()],
+        last: round,
+        downtime_ms: 0.5,
+        stall_ms: 0.5,
+        write_ms: 0.5,
+        send_ms: 0.5,
+        start_ms: 0.5,
+        total_ms: 0.5,
+        supervisor: 1,
+        stdout: "/x".into(),
+        stderr: "/x".into(),
+        warnings: vec![text()],
+    };
+    check("`dormouse migrate`", &[&migrated], Fields::new());
+}
+
+#[test]
 fn keys_are_as_documented() {
     use link::keys::{GRACE, Keys, Moment, Quota, YEAR};
     let folder = tempfile::tempdir().unwrap();
@@ -336,7 +368,8 @@ fn keys_are_as_documented() {
     let young = keys::own(&all, Ok(())).unwrap();
     let next = all.rotate(in_a_year, GRACE).unwrap().fingerprint();
     check("`dormouse keys show`", &[&young, &keys::own(&all, Ok(())).unwrap()], Fields::new());
-    let quota = Quota { memory: Some(1 << 30), sessions: Some(1), expires: Some(Moment(in_a_year)) };
+    let quota =
+        Quota { memory: Some(1 << 30), sessions: Some(1), expires: Some(Moment(in_a_year)), jobs: true };
     all.authorize("plain", key, Quota::default(), None).unwrap();
     all.authorize("plain", next, Quota::default(), Some(GRACE)).unwrap();
     all.authorize("other", link::Fingerprint::of(b"x"), quota, None).unwrap();

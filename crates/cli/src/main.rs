@@ -5,6 +5,7 @@ mod exit;
 mod flags;
 #[cfg(test)]
 mod json_page;
+mod notify;
 mod output;
 
 use clap::Parser;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Checkpoint(flags) => output::finish(flags.json.json, commands::checkpoint::run(&flags)),
         Command::Suspend(flags) => output::finish(flags.json.json, commands::suspend::suspend(&flags)),
         Command::Resume(flags) => output::finish(flags.json.json, commands::suspend::resume(&flags)),
+        Command::Migrate(flags) => output::finish(flags.json.json, commands::migrate::run(&flags)),
         Command::Ls(flags) => output::finish(flags.json.json, commands::images::ls(&flags)),
         Command::Inspect(flags) => output::finish(flags.json.json, commands::images::inspect(&flags)),
         Command::Diff(flags) => output::finish(flags.json.json, commands::diff::run(&flags)),
@@ -42,11 +44,13 @@ fn main() -> ExitCode {
             output::finish(flags.json.json, commands::profile::show(&flags))
         }
         Command::Serve(flags) => output::finish(false, commands::serve::run(&flags)),
+        Command::Receive(flags) => output::finish(false, commands::receive::run(&flags)),
         Command::Keys(flags) => commands::keys::run(flags.command),
         Command::Completions { shell } => commands::manual::completions(shell),
         Command::Man { folder } => output::finish(false, commands::manual::man(&folder)),
         Command::Server(flags) => commands::server::run(&flags),
         Command::FarEnd(flags) => commands::far_end::run(&flags),
+        Command::Arrival(flags) => commands::receive::arrival(&flags),
     }
 }
 

@@ -55,7 +55,9 @@ pub fn complain(failure: &Failure) {
 /// Says how a job goes on that was stopped, or that has lost a GPU server.
 pub fn tell_end(ended: &Ended) {
     let Some(restart) = ended.newest.as_ref().map(checkpoint::Newest::command) else { return };
-    if let Some(image) = ended.stopped_after {
+    if let Some(place) = &ended.moved_to {
+        eprintln!("dormouse: the job goes on at {place}");
+    } else if let Some(image) = ended.stopped_after {
         eprintln!("dormouse: stopped after image {image} was taken; continue with '{restart}'");
     } else if ended.lost {
         eprintln!(

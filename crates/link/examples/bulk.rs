@@ -46,7 +46,7 @@ fn main() {
     for bulk in [1, 2, 4] {
         let mut row = format!("{bulk:7}");
         for trust in [Trust::Keys(&keys), Trust::InsecureLoopback] {
-            let options = DialOptions { bulk, timeout: Duration::from_secs(10) };
+            let options = DialOptions { bulk, timeout: Duration::from_secs(10), ..DialOptions::default() };
             let share = gigabytes * 1_000_000_000 / u64::from(bulk) / PIECE as u64;
             for up in [true, false] {
                 let (wires, _) = dial(&address, trust, &options).unwrap();
@@ -60,14 +60,14 @@ fn main() {
         println!("{row}");
     }
     for trust in [Trust::Keys(&keys), Trust::InsecureLoopback] {
-        let options = DialOptions { bulk: 1, timeout: Duration::from_secs(10) };
+        let options = DialOptions { bulk: 1, timeout: Duration::from_secs(10), ..DialOptions::default() };
         let (wires, _) = dial(&address, trust, &options).unwrap();
         let tls = if matches!(trust, Trust::Keys(_)) { "with TLS" } else { "without" };
         println!("a byte there and back, {tls}: {:.1} µs", round_trip(wires).as_secs_f64() * 1e6);
     }
     let since = Instant::now();
     for _ in 0..20 {
-        let options = DialOptions { bulk: 4, timeout: Duration::from_secs(10) };
+        let options = DialOptions { bulk: 4, timeout: Duration::from_secs(10), ..DialOptions::default() };
         drop(dial(&address, Trust::Keys(&keys), &options).unwrap());
     }
     println!("a session of 10 connections begins within {:?}", since.elapsed() / 20);
@@ -133,8 +133,12 @@ fn take(from: &mut [Box<dyn Read + Send>], pieces: u64) {
 
 fn serve_session() {
     let grace = Duration::from_secs(std::env::var("GRACE").map_or(30, |text| text.parse().unwrap()));
-    let options =
-        link::far_end::FarEndOptions { insecure_loopback: true, user: None, system_calls: true, grace };
+    let options = link::far_end::FarEndOptions {
+        service: link::Service::Devices,
+        insecure_loopback: true,
+        confinement: Some(link::Confinement { user: None, system_calls: true }),
+        grace,
+    };
     let served = far_end(link::far_end::control().unwrap(), &options, |_| {
         Ok(|mut wires: Wires| {
             let mut order = [0; 9];

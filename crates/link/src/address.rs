@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 /// The port that is meant where none is given.
 pub const DEFAULT_PORT: u16 = 7070;
+/// The same of a machine that takes over jobs.
+pub const JOBS_PORT: u16 = 7071;
 /// The longest name that DNS has.
 const HOST_MAX: usize = 253;
 
@@ -56,6 +58,16 @@ impl FromStr for Address {
     type Err = NotAnAddress;
 
     fn from_str(text: &str) -> Result<Self, NotAnAddress> {
+        Self::with_port(text, DEFAULT_PORT)
+    }
+}
+
+impl Address {
+    /// The address that `text` means, on this port if it names none.
+    ///
+    /// # Errors
+    /// [`NotAnAddress`].
+    pub fn with_port(text: &str, default: u16) -> Result<Self, NotAnAddress> {
         let (machine, device) = match text.split_once('/') {
             Some((machine, number)) => (machine, decimal(number).ok_or(NotAnAddress("no device's number"))?),
             None => (text, 0),
@@ -87,7 +99,7 @@ impl FromStr for Address {
         if host.is_empty() || host.len() > HOST_MAX || host.starts_with('-') {
             return Err(NotAnAddress("no machine's name"));
         }
-        let port = port.map_or(Some(DEFAULT_PORT), |port| {
+        let port = port.map_or(Some(default), |port| {
             decimal(port).and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
         });
         let port = port.ok_or(NotAnAddress("no port"))?;

@@ -98,8 +98,22 @@ impl ConfineError {
     }
 }
 
+/// What a session's process gives up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Confinement {
+    /// Whom to become, if root.
+    pub user: Option<User>,
+    /// Whether to allow only the system calls that the software device makes.
+    pub system_calls: bool,
+}
+
 /// Gives up what no session needs, for this thread and those that it will start: call it while there is no other.
-pub(crate) fn confine(user: Option<User>, system_calls: bool) -> Result<(), ConfineError> {
+pub(crate) fn confine(confinement: Option<Confinement>) -> Result<(), ConfineError> {
+    let Some(Confinement { user, system_calls }) = confinement else {
+        // What it starts lives on.
+        return set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(ConfineError::other("end with whoever started this process"));
+    };
     if let Some(user) = user.filter(|_| rustix::process::geteuid().is_root()) {
         become_user(user)?;
     }

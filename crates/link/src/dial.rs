@@ -6,7 +6,7 @@ use crate::keys::{Identity, Keys, KeysError, Moment};
 use crate::lane::{self, Lane};
 use crate::lines::{End, Lines, silence};
 use crate::mend::Session;
-use crate::protocol::{self, Answer, Hello, Kind, Notice, Preface, Refusal, Role, VERSION};
+use crate::protocol::{self, Answer, Hello, Kind, Notice, Preface, Refusal, Role, Service, VERSION};
 use crate::tls::{ClientSide, ServerProblem};
 use crate::{Welcome, Wires};
 use rustls::pki_types::ServerName;
@@ -30,6 +30,8 @@ pub enum Trust<'a> {
 /// How to open a session.
 #[derive(Clone, Copy, Debug)]
 pub struct DialOptions {
+    /// What is wanted of the machine.
+    pub service: Service,
     /// How many bulk connections in each direction, 16 at most.
     pub bulk: u8,
     /// How long all of it may take.
@@ -41,7 +43,7 @@ impl Default for DialOptions {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         // What is encrypted on one core gains nothing by several streams.
         let bulk = u8::try_from(cores.clamp(1, 4)).unwrap_or(1);
-        Self { bulk, timeout: Duration::from_secs(10) }
+        Self { service: Service::Devices, bulk, timeout: Duration::from_secs(10) }
     }
 }
 
@@ -59,11 +61,13 @@ pub enum DialError {
     },
     /// Nobody listens.
     #[error(
-        "{machine} refused the connection: does `dormouse serve` run there, and listen on that address and port?"
+        "{machine} refused the connection: does `{}` run there, and listen on that address and port?", service.command()
     )]
     ConnectionRefused {
         /// The machine.
         machine: String,
+        /// What is wanted of it.
+        service: Service,
     },
     /// Nobody answers.
     #[error("{machine} does not answer within {}s: is it up, and do firewalls let the port pass?", timeout.as_secs_f32())]
@@ -81,8 +85,8 @@ pub enum DialError {
         /// What happened.
         error: io::Error,
     },
-    /// Whatever listens there is no `dormouse serve`.
-    #[error("what answers at {machine} is not `dormouse serve`")]
+    /// Whatever listens there is no Dormouse.
+    #[error("what answers at {machine} is not Dormouse")]
     NotDormouse {
         /// The machine.
         machine: String,
@@ -183,7 +187,7 @@ pub enum DialError {
         machine: String,
     },
     /// The server has ended the session, or was itself started anew.
-    #[error("{machine} has the session no more: `dormouse serve` was started anew there, or has ended it")]
+    #[error("{machine} has the session no more: its server was started anew, or has ended it")]
     NoSession {
         /// The machine.
         machine: String,
@@ -249,6 +253,7 @@ pub fn dial(
 #[derive(Clone)]
 pub(crate) struct Dial {
     address: Address,
+    service: Service,
     /// Where that is: the first that answers is the machine.
     at: Vec<SocketAddr>,
     tls: Option<Arc<Own>>,
@@ -300,7 +305,14 @@ impl Dial {
                 }))
             }
         };
-        Ok(Self { address: address.clone(), at, tls, deadline, timeout: options.timeout })
+        Ok(Self {
+            address: address.clone(),
+            service: options.service,
+            at,
+            tls,
+            deadline,
+            timeout: options.timeout,
+        })
     }
 
     /// Another one, which may take so long.
@@ -331,7 +343,7 @@ impl Dial {
 
     fn session(mut self, bulk: u8) -> Result<(Wires, Welcome), DialError> {
         let device = self.address.device();
-        let (control, answer) = self.connection(0, &Hello::New { device, bulk })?;
+        let (control, answer) = self.connection(0, &Hello::New { service: self.service, device, bulk })?;
         let Answer::New { session, token, welcome } = answer else {
             return Err(DialError::NotDormouse { machine: self.machine() });
         };
@@ -358,7 +370,10 @@ impl Dial {
         let mut socket = self.connect().map_err(|error| self.of(error))?;
         // Where nobody listens on a port of one's own machine, a connection may by chance be to itself.
         if socket.local_addr().ok() == socket.peer_addr().ok() {
-            return Err(DialError::ConnectionRefused { machine: self.address.machine() });
+            return Err(DialError::ConnectionRefused {
+                machine: self.address.machine(),
+                service: self.service,
+            });
         }
         lane::prepare(&socket, self.left()).map_err(|error| self.of(error))?;
         let kind = if self.tls.is_some() { Kind::Tls } else { Kind::Plain };
@@ -481,7 +496,9 @@ impl Dial {
             }
         }
         match error.kind() {
-            io::ErrorKind::ConnectionRefused => DialError::ConnectionRefused { machine },
+            io::ErrorKind::ConnectionRefused => {
+                DialError::ConnectionRefused { machine, service: self.service }
+            }
             // A socket's own timeout reads as the former.
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 DialError::TimedOut { machine, timeout: self.timeout }

@@ -1,16 +1,16 @@
 //! The process of one session: TLS, keys and data, and none of the front's rights.
 //!
-//! It gives up its privileges before it reads anything at all, and has no key of this machine: the front signs handshakes for it, and knows the clients. The client that proves to have an authorised key on the first
+//! It gives up its privileges, if it needs none, before it reads anything at all, and has no key of this machine: the front signs handshakes for it, and knows the clients. The client that proves to have an authorised key on the first
 //! connection is the session's; the others must show the same key, and the token that the first was given. So must those that come when one has broken.
 
-use crate::confine::{ConfineError, User, confine};
+use crate::confine::{ConfineError, Confinement, confine};
 use crate::fingerprint::Fingerprint;
 use crate::keys::{Denied, Quota};
 use crate::lane::{self, Lane};
 use crate::line::Line;
 use crate::lines::{End, Lines, silence, wait_for_end};
 use crate::packet::{self, ToFarEnd, ToFront};
-use crate::protocol::{self, Answer, Hello, Refusal, Role, Token};
+use crate::protocol::{self, Answer, Hello, Refusal, Role, Service, Token};
 use crate::tls::{self, Authority};
 use crate::{Welcome, Wires};
 use rustix::net::{RecvFlags, SendFlags};
@@ -41,10 +41,10 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct FarEndOptions {
     /// Whether clients of this machine may come without TLS.
     pub insecure_loopback: bool,
-    /// Whom to become, if root.
-    pub user: Option<User>,
-    /// Whether to allow only the system calls that the software device makes.
-    pub system_calls: bool,
+    /// What it serves.
+    pub service: Service,
+    /// What it gives up; nothing, where it is to do what only this user may.
+    pub confinement: Option<Confinement>,
     /// For how long what a client has is kept when its connections break, for it to come back.
     pub grace: Duration,
 }
@@ -107,7 +107,7 @@ pub fn far_end<S: FnOnce(Wires)>(
     options: &FarEndOptions,
     open: impl FnOnce(&ClientFacts) -> Result<S, String>,
 ) -> Result<(), FarEndError> {
-    confine(options.user, options.system_calls)?;
+    confine(options.confinement)?;
     let gone = || FarEndError::Front(io::ErrorKind::UnexpectedEof.into());
     let next = || packet::receive(&control, RecvFlags::empty())?.ok_or_else(gone);
     let (ToFarEnd::Begin { certificates }, None) = next()? else { return Err(gone()) };
@@ -123,7 +123,7 @@ pub fn far_end<S: FnOnce(Wires)>(
     let about = |error| FarEndError::Client { source_ip: source, error };
     let arrivals = Arrivals { tls, insecure_loopback: options.insecure_loopback };
     let mut lane = arrivals.lane(socket, plain, source).map_err(about)?;
-    let Hello::New { device, bulk } = protocol::receive(&mut lane).map_err(about)? else {
+    let Hello::New { service, device, bulk } = protocol::receive(&mut lane).map_err(about)? else {
         return Err(about(io::ErrorKind::InvalidData.into()));
     };
     if !(1..=BULK_MAX).contains(&bulk) {
@@ -138,6 +138,11 @@ pub fn far_end<S: FnOnce(Wires)>(
         }
         _ => return Err(gone()),
     };
+    if service != options.service {
+        let [here, there] = [options.service, service].map(Service::command);
+        let reason = format!("it is `{here}` that listens on this port, and not `{there}`");
+        return Err(refuse(&mut lane, name, Refusal::Request, reason));
+    }
     let lines = Lines::new(End::Server, bulk, options.grace);
     let control = lines.get(Role::ControlUp).ok_or_else(gone)?;
     let asked_for = lane.asked_for();

@@ -1,4 +1,4 @@
-//! Authenticated connections between the machine of a program and the machine of its GPU.
+//! Authenticated connections between the machine of a program and the machine of its GPU, or the one that it moves to.
 //!
 //! A *session* is what one process of a program has on the other machine. It consists of several TCP connections, each with a TLS of its own and each
 //! used in one direction only once it stands: [`Wires`]. A connection that breaks is made again for a time of grace, and its stream goes on where it was (`line`). [`dial()`] opens them; on the other side [`front`] accepts, has the key, and gives each session a
@@ -22,13 +22,13 @@ mod protocol;
 mod tls;
 
 pub use address::Address;
-pub use confine::{ConfineError, User};
+pub use confine::{ConfineError, Confinement, User};
 pub use dial::{DialError, DialOptions, Trust, dial};
 pub use far_end::{ClientFacts, far_end};
 pub use fingerprint::Fingerprint;
 pub use front::{Front, FrontError, FrontOptions};
 pub use keys::{Keys, KeysError, Quota};
-pub use protocol::Refusal;
+pub use protocol::{Refusal, Service};
 pub use wires::Wires;
 
 use serde::{Deserialize, Serialize};

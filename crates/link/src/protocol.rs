@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use zeroize::Zeroize;
 
 /// The version of all this. Others are not spoken.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// What each preface begins with; no TLS record does.
 const MAGIC: [u8; 4] = *b"DRMS";
 /// The longest hello or answer.
@@ -160,12 +160,34 @@ impl Role {
     }
 }
 
+/// What a client wants of a machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Service {
+    /// Its devices.
+    Devices,
+    /// That it takes over jobs.
+    Jobs,
+}
+
+impl Service {
+    /// The command that serves it.
+    #[must_use]
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Devices => "dormouse serve",
+            Self::Jobs => "dormouse receive",
+        }
+    }
+}
+
 /// What the client says first.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Hello {
     /// On the first connection, which is [`Role::ControlUp`].
     New {
-        /// Which device it wants.
+        /// What it wants.
+        service: Service,
+        /// Which device.
         device: u32,
         /// How many bulk connections follow in each direction.
         bulk: u8,
@@ -293,12 +315,12 @@ mod tests {
         #[test]
         fn hellos_are_read_back(device: u32, bulk: u8, role: u8, arrived: u64) {
             let mut bytes = Vec::new();
-            send(&mut bytes, &Hello::New { device, bulk }).unwrap();
+            send(&mut bytes, &Hello::New { service: Service::Jobs, device, bulk }).unwrap();
             let token = Token::random().unwrap();
             send(&mut bytes, &Hello::Join { token: token.clone(), role: Role::BulkDown(role), arrived }).unwrap();
             let mut from = &bytes[..];
-            let Hello::New { device: got, bulk: count } = receive(&mut from).unwrap() else { panic!() };
-            prop_assert_eq!((got, count), (device, bulk));
+            let Hello::New { service, device: got, bulk: count } = receive(&mut from).unwrap() else { panic!() };
+            prop_assert_eq!((service, got, count), (Service::Jobs, device, bulk));
             let Hello::Join { token: same, role: got, arrived: count } = receive(&mut from).unwrap() else {
                 panic!()
             };

@@ -8,8 +8,8 @@ mod mending;
 use libtest_mimic::{Arguments, Trial};
 use link::keys::{GRACE, Identity, Quota, YEAR};
 use link::{
-    Address, DialError, DialOptions, Fingerprint, Front, FrontError, FrontOptions, Keys, KeysError, Refusal,
-    Trust, User, Welcome, Wires, dial, far_end,
+    Address, Confinement, DialError, DialOptions, Fingerprint, Front, FrontError, FrontOptions, Keys,
+    KeysError, Refusal, Service, Trust, User, Welcome, Wires, dial, far_end,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -80,9 +80,9 @@ fn main() -> ExitCode {
 /// Sends back what comes; the first line on the control stream is the client's name.
 fn serve_session(insecure_loopback: bool, grace_ms: &str) -> ExitCode {
     let options = link::far_end::FarEndOptions {
+        service: Service::Devices,
         insecure_loopback,
-        user: Some(User::nobody()),
-        system_calls: true,
+        confinement: Some(Confinement { user: Some(User::nobody()), system_calls: true }),
         grace: Duration::from_millis(grace_ms.parse().unwrap()),
     };
     let served = far_end(link::far_end::control().unwrap(), &options, |facts| {
@@ -167,7 +167,7 @@ fn in_a_year() -> SystemTime {
 }
 
 fn options() -> DialOptions {
-    DialOptions { bulk: 2, timeout: Duration::from_secs(20) }
+    DialOptions { service: Service::Devices, bulk: 2, timeout: Duration::from_secs(20) }
 }
 
 fn server(way: &Way) -> Server {
@@ -372,7 +372,7 @@ impl rustls::client::danger::ServerCertVerifier for Any {
 type Tls = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
 
 fn preface(kind: u16, session: u64) -> Vec<u8> {
-    [&b"DRMS\x01\0"[..], &kind.to_le_bytes(), &session.to_le_bytes()].concat()
+    [&b"DRMS\x02\0"[..], &kind.to_le_bytes(), &session.to_le_bytes()].concat()
 }
 
 fn connect(server: &Server) -> TcpStream {
@@ -644,7 +644,7 @@ fn other_services_are_told_from_ours() {
     let said: [(&[u8], Expected); 5] = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", |error| matches!(error, DialError::NotDormouse { .. })),
         (b"DRMS\x07\0\0\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Version { theirs: 7, .. })),
-        (b"DRMS\x01\0\x01\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Busy { .. })),
+        (b"DRMS\x02\0\x01\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Busy { .. })),
         (b"DRMS", |error| matches!(error, DialError::Broken { .. })),
         (b"", |error| matches!(error, DialError::Broken { .. })),
     ];
@@ -691,13 +691,14 @@ fn hellos_are_bounded() {
     closed_after(&server, &long);
     closed_after(&server, &[0x01, 0x04, 0, 0]);
     closed_after(&server, &[0, 0]);
-    // No variant, a device of too many bits, no bulk connection, too many, one byte too many, a token where none can be.
+    // No variant, no service, a device of too many bits, no bulk connection, too many, one byte too many, a token where none can be.
     for hello in [
-        &[9, 0, 1][..],
-        &[0, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
-        &[0, 0, 0],
-        &[0, 0, 17],
-        &[0, 0, 1, 1],
+        &[9, 0, 0, 1][..],
+        &[0, 9, 0, 1],
+        &[0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+        &[0, 0, 0, 0],
+        &[0, 0, 0, 17],
+        &[0, 0, 0, 1, 1],
         &[&[1][..], &[0; 33]].concat(),
     ] {
         closed_after(&server, &[&(hello.len() as u16).to_le_bytes()[..], hello].concat());
@@ -794,7 +795,7 @@ fn a_client_that_vanishes_leaves_nothing() {
 
 /// Opens a session by hand: its number and token.
 fn raw_session(stream: &mut (impl Read + Write)) -> (u64, [u8; 32]) {
-    stream.write_all(&[3, 0, 0, 0, 1]).unwrap();
+    stream.write_all(&[4, 0, 0, 0, 0, 1]).unwrap();
     stream.flush().unwrap();
     let mut len = [0; 2];
     stream.read_exact(&mut len).unwrap();

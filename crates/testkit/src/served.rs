@@ -1,5 +1,6 @@
-//! Another machine that serves its device: a `dormouse serve` on this one, and the keys of a client that it lets in.
+//! Another machine that serves its device, or takes over jobs: a `dormouse serve` or `receive` on this one, and the keys of a client that it lets in.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,29 +31,58 @@ impl Served {
     /// # Errors
     /// When `dormouse keys` or `dormouse serve` fails.
     pub fn begin(kit: &Kit, device: Device, folder: &Path, listen: &str) -> anyhow::Result<Self> {
+        let serve = ["serve", "--device", device.flag()].map(OsString::from);
+        Self::listening(kit, serve, &[], folder, listen)
+    }
+
+    /// Takes over jobs, whose images come into the folder `store`, and whose output into `output` beside it; of a client that has these `rights`.
+    ///
+    /// # Errors
+    /// When `dormouse keys` or `dormouse receive` fails.
+    pub fn receiving(
+        kit: &Kit,
+        store: &Path,
+        rights: &[&str],
+        folder: &Path,
+        listen: &str,
+    ) -> anyhow::Result<Self> {
+        let output = store.with_file_name("output");
+        let words: [&OsStr; 5] =
+            ["receive".as_ref(), "--store".as_ref(), store.as_ref(), "--output".as_ref(), output.as_ref()];
+        Self::listening(kit, words.map(OsStr::to_owned), rights, folder, listen)
+    }
+
+    fn listening<const N: usize>(
+        kit: &Kit,
+        words: [OsString; N],
+        rights: &[&str],
+        folder: &Path,
+        listen: &str,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().tempdir_in(folder).context("cannot make a folder")?.keep();
         let dormouse = kit.dormouse();
         let [server, client] = ["server", "client"].map(|side| folder.join(side));
         keys(&dormouse, &server, &["new"])?;
         keys(&dormouse, &client, &["new"])?;
-        keys(&dormouse, &server, &["authorize", "client", &keys(&dormouse, &client, &["show"])?])?;
+        let shown = keys(&dormouse, &client, &["show"])?;
+        keys(&dormouse, &server, &[&["authorize", "client", &shown], rights].concat())?;
         let mut serve = Command::new(&dormouse);
-        serve.args(["serve", "--device", device.flag(), "--listen", &format!("{listen}:0")]);
+        serve.args(words).args(["--listen", &format!("{listen}:0")]);
         let mut front = serve
             .env(KEYS, &server)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .context("cannot run dormouse serve")?;
+            .context("cannot run dormouse")?;
         let mut said = String::new();
         if let Some(stderr) = front.stderr.take() {
             let mut lines = BufReader::new(stderr);
-            lines.read_line(&mut said).context("dormouse serve says nothing")?;
+            lines.read_line(&mut said).context("whoever is to serve says nothing")?;
             // What it says later is nobody's business.
             std::thread::spawn(move || lines.lines().for_each(drop));
         }
         let address = said.split_once(" on ").and_then(|(_, rest)| rest.split_once(';'));
-        let address = address.with_context(|| format!("dormouse serve says: {said}"))?.0.to_owned();
+        let address = address.with_context(|| format!("whoever is to serve says: {said}"))?.0.to_owned();
         let key = keys(&dormouse, &server, &["show"])?;
         Ok(Self { front, dormouse, address, key, client })
     }

@@ -24,6 +24,7 @@ use crate::admin::{CheckpointOptions, Event, Report};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{self, Entry, write_failure};
+use crate::hand_over::HandOver;
 use crate::record::JobRecord;
 use crate::sessions::{Held, Session, SessionRecord, panicked};
 use crate::steer::{self, Moment};
@@ -46,14 +47,15 @@ const LITTLE_MEMORY: u64 = 48 << 20;
 const LOOK: Duration = Duration::from_secs(1);
 const WAITING_FOR_POINT: &str = "waiting for a point that suits the program";
 
-/// Takes a checkpoint of the supervisor's job, at a moment if there is one, and publishes it.
+/// Takes a checkpoint of the supervisor's job, at a moment if there is one, and publishes it. A job that is handed over stands still until it is known
+/// where it goes on.
 ///
 /// # Errors
 /// Whatever happens, nothing half-done is listed; the job runs on, or has ended by itself.
 pub fn take(
     job: &Supervisor,
     options: &CheckpointOptions,
-    moment: Option<&Moment>,
+    (moment, hand_over): (Option<&Moment>, Option<&HandOver>),
     events: &Sender<Event>,
 ) -> Result<Report, Failure> {
     let began = Instant::now();
@@ -64,10 +66,10 @@ pub fn take(
     let criu = criu()?;
     let memory = memory_of_each(options.memory, job.sessions.all().len())?;
     let access = job.access(options);
-    let (store, draft, writer) = begin(job, &access, write_options(options, memory), events)?;
+    let (store, draft, writer) = begin(job, &access, write_options(options, hand_over, memory), events)?;
     job.has_opened(options, &store);
     write_ahead(job.job.tmpfs(), &writer)?;
-    let cut = Cut { job, options, memory, events, criu, access, store, draft, writer, began };
+    let cut = Cut { job, options, hand_over, memory, events, criu, access, store, draft, writer, began };
 
     let _last_step = LastStep(job);
     // A moment is where the program's memory or a plan has it.
@@ -166,6 +168,7 @@ fn ending() -> Hindrance {
 struct Cut<'a> {
     job: &'a Supervisor,
     options: &'a CheckpointOptions,
+    hand_over: Option<&'a HandOver>,
     /// What each writer takes, bytes.
     memory: u64,
     events: &'a Sender<Event>,
@@ -239,9 +242,10 @@ impl<'a> Cut<'a> {
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
-        let compare = !stop && !paranoid;
+        let compare = !paranoid && !is_last(self.options, self.hand_over);
         let (memory, copies) = (self.memory, (!stop).then_some(budget));
-        Ask::Prepare { store, draft, compress, memory, reread: stop, compare, copies }
+        let reread = is_last(self.options, self.hand_over);
+        Ask::Prepare { store, draft, compress, memory, reread, compare, copies }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -352,14 +356,8 @@ impl<'a> Cut<'a> {
         };
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
         job.published(published.id, (&self.store, &self.access), rehearsed);
-        if let Some((frozen, gated, held)) = stopped {
-            job.stopping_after(published.id);
-            frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
-            // Its servers end with its processes.
-            drop((gated, held));
-        }
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        Ok(Report {
+        let report = Report {
             image: published.id.to_string(),
             job: job.facts.job.clone(),
             retries,
@@ -381,7 +379,20 @@ impl<'a> Cut<'a> {
             private_withheld: withheld,
             written: published.stored.written,
             warnings: few(warnings),
-        })
+        };
+        if let Some((frozen, gated, held)) = stopped {
+            if let Some(hand_over) = self.hand_over {
+                // Whoever is gone does not say where it goes on.
+                let since_ms = ms(closed.elapsed());
+                let _ = self.events.send(Event::Standing { report: report.clone(), since_ms });
+                job.going_to(hand_over.settle(job, published.id)?);
+            }
+            job.stopping_after(published.id);
+            frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;
+            // Its servers end with its processes.
+            drop((gated, held));
+        }
+        Ok(report)
     }
 }
 
@@ -434,9 +445,14 @@ fn resume<'a>(
     Ok((Rest::Running(opened), private))
 }
 
-fn write_options(options: &CheckpointOptions, memory: u64) -> WriteOptions {
-    // After the end of the job there is nothing else to take another image of.
-    WriteOptions { compress: options.compress, memory, reread: options.stop, ..WriteOptions::default() }
+fn write_options(options: &CheckpointOptions, hand_over: Option<&HandOver>, memory: u64) -> WriteOptions {
+    let reread = is_last(options, hand_over);
+    WriteOptions { compress: options.compress, memory, reread, ..WriteOptions::default() }
+}
+
+/// Whether the job ends before anybody has read its image: there is nothing to take another one of then, so nothing is left to hashes and to caches.
+fn is_last(options: &CheckpointOptions, hand_over: Option<&HandOver>) -> bool {
+    options.stop && hand_over.is_none()
 }
 
 /// What of so much memory each writer takes: those of the sessions, and the supervisor's.

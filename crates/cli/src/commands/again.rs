@@ -50,11 +50,20 @@ pub fn restart(ended: &Ended, wanted: &OnFailure, from: Option<&str>) {
 
 /// The flags of this command that a restart takes, too, as they were given.
 fn common(given: &ArgMatches, restart: &Command, newest: &Newest) -> Vec<OsString> {
+    let is_elsewhere = newest.store.is_some();
+    let mut words = repeated(given, restart, |id| !(OWN.contains(&id) || id == "store" && is_elsewhere));
+    if let Some(store) = &newest.store {
+        words.push(format!("--store={store}").into());
+    }
+    words
+}
+
+/// Those flags of `command`, among them that are `taken`, that were given, as they were.
+pub fn repeated(given: &ArgMatches, command: &Command, taken: impl Fn(&str) -> bool) -> Vec<OsString> {
     let mut words = Vec::new();
-    for flag in restart.get_arguments() {
+    for flag in command.get_arguments() {
         let (id, Some(long)) = (flag.get_id().as_str(), flag.get_long()) else { continue };
-        let elsewhere = id == "store" && newest.store.is_some();
-        if OWN.contains(&id) || elsewhere {
+        if !taken(id) {
             continue;
         }
         let was_given = given.try_contains_id(id).unwrap_or(false)
@@ -71,9 +80,6 @@ fn common(given: &ArgMatches, restart: &Command, newest: &Newest) -> Vec<OsStrin
             word.push(value);
             words.push(word);
         }
-    }
-    if let Some(store) = &newest.store {
-        words.push(format!("--store={store}").into());
     }
     words
 }

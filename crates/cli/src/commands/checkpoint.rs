@@ -47,9 +47,19 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
 
 /// Asks a job's supervisor for something, and shows how it goes; answers with what it says at the end, unless that is a failure.
 pub fn ask(root: &Path, job: &str, request: &Request, shows: bool) -> Result<Event, Failure> {
-    let bar = if io::stderr().is_terminal() && shows { bar() } else { ProgressBar::hidden() };
+    let bar = bar(shows);
     let socket = runtime::admin_socket(root, job);
-    let last = admin::ask(&socket, request, |event| match event {
+    let last = admin::ask(&socket, request, |event| follow(&bar, event));
+    bar.finish_and_clear();
+    match last? {
+        Event::Failed(failure) => Err(failure),
+        event => Ok(event),
+    }
+}
+
+/// Shows how far it is.
+pub fn follow(bar: &ProgressBar, event: &Event) {
+    match event {
         Event::Step { step } => bar.set_message(step.clone()),
         Event::Retry { number, of, held_by } => bar.suspend(|| {
             eprintln!("dormouse: not idle, held by {held_by}; trying again ({number} of {of})");
@@ -59,11 +69,6 @@ pub fn ask(root: &Path, job: &str, request: &Request, shows: bool) -> Result<Eve
             bar.set_position(*done);
         }
         _ => {}
-    });
-    bar.finish_and_clear();
-    match last? {
-        Event::Failed(failure) => Err(failure),
-        event => Ok(event),
     }
 }
 
@@ -72,7 +77,11 @@ pub fn unexpected(event: &Event) -> Failure {
     Failure::new(Kind::Failed, format!("the job's supervisor answered {event:?}"))
 }
 
-fn bar() -> ProgressBar {
+/// A bar on the user's terminal, if he is to see one.
+pub fn bar(shows: bool) -> ProgressBar {
+    if !shows || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
     let style = ProgressStyle::with_template("{msg:24} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -4,6 +4,7 @@ use super::{remote, server};
 use crate::flags::{Device, FarEnd};
 use checkpoint::Chain;
 use link::far_end::{FarEndError, FarEndOptions};
+use link::{Confinement, Service};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,9 +12,12 @@ use std::time::Duration;
 pub fn run(flags: &FarEnd) -> ExitCode {
     let options = FarEndOptions {
         insecure_loopback: flags.insecure_loopback,
-        user: Some(flags.user),
-        // What a driver's library calls is not known well enough to be listed (docs/security.md).
-        system_calls: flags.device == Device::Soft,
+        service: Service::Devices,
+        confinement: Some(Confinement {
+            user: Some(flags.user),
+            // What a driver's library calls is not known well enough to be listed (docs/security.md).
+            system_calls: flags.device == Device::Soft,
+        }),
         grace: Duration::from_millis(flags.grace_ms),
     };
     let idle = flags.idle_ms.map(Duration::from_millis);
@@ -33,6 +37,11 @@ pub fn run(flags: &FarEnd) -> ExitCode {
             }
         })
     });
+    code(ended)
+}
+
+/// The exit code of a session's process.
+pub fn code(ended: Result<(), FarEndError>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         // Strangers come by all day.

@@ -37,6 +37,7 @@ struct OneClient {
     memory: Option<u64>,
     sessions: Option<u32>,
     expires: Option<Moment>,
+    jobs: bool,
     revoked: Option<Moment>,
 }
 
@@ -103,7 +104,12 @@ pub fn list(keys: &Keys) -> Result<All, Failure> {
 }
 
 fn authorize(keys: &Keys, flags: &KeysAuthorize) -> Result<(), KeysError> {
-    let quota = Quota { memory: flags.memory, sessions: flags.sessions, expires: flags.expires.map(Moment) };
+    let quota = Quota {
+        memory: flags.memory,
+        sessions: flags.sessions,
+        expires: flags.expires.map(Moment),
+        jobs: flags.jobs,
+    };
     keys.authorize(&flags.name, flags.key, quota, flags.succession.grace())
 }
 
@@ -124,9 +130,9 @@ fn trust(keys: &Keys, flags: &KeysTrust) -> Result<(), KeysError> {
 
 impl From<&Client> for OneClient {
     fn from(client: &Client) -> Self {
-        let Quota { memory, sessions, expires } = client.quota;
+        let Quota { memory, sessions, expires, jobs } = client.quota;
         let keys = client.keys.iter().map(OneKey::from).collect();
-        Self { name: client.name.clone(), keys, memory, sessions, expires, revoked: client.revoked }
+        Self { name: client.name.clone(), keys, memory, sessions, expires, jobs, revoked: client.revoked }
     }
 }
 
@@ -158,7 +164,7 @@ impl Show for Own {
 
 impl Show for All {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let heads = ["", "KEY", "MEMORY", "SESSIONS", "UNTIL"].map(String::from).to_vec();
+        let heads = ["", "KEY", "MEMORY", "SESSIONS", "JOBS", "UNTIL"].map(String::from).to_vec();
         let mut rows = vec![heads];
         for client in &self.clients {
             for key in &client.keys {
@@ -172,6 +178,7 @@ impl Show for All {
                     key.key.to_string(),
                     memory,
                     shown(client.sessions),
+                    if client.jobs { "yes" } else { "-" }.to_owned(),
                     until,
                 ]);
             }
@@ -180,7 +187,7 @@ impl Show for All {
             for key in &server.keys {
                 let none = || "-".to_owned();
                 let machine = format!("server {}", server.machine);
-                rows.push(vec![machine, key.key.to_string(), none(), none(), shown(key.until)]);
+                rows.push(vec![machine, key.key.to_string(), none(), none(), none(), shown(key.until)]);
             }
         }
         table(out, &rows)
@@ -203,7 +210,7 @@ mod tests {
         assert_eq!(own(&keys, Ok(())).err().unwrap().kind, checkpoint::Kind::NotFound);
         keys.create(SystemTime::now() + Duration::from_secs(9)).unwrap();
         let own = super::own(&keys, Ok(())).unwrap();
-        let quota = Quota { memory: Some(40 << 30), sessions: Some(2), expires: None };
+        let quota = Quota { memory: Some(40 << 30), sessions: Some(2), expires: None, jobs: true };
         keys.authorize("desk", own.key, quota, None).unwrap();
         keys.trust("gpu1:7070", own.key, None).unwrap();
         keys.authorize("gone", link::Fingerprint::of(b"x"), Quota::default(), None).unwrap();

@@ -56,7 +56,8 @@ pub fn serve(mut wires: Wires, backend: Arc<dyn Backend>, (memory, idle): (Optio
     }
 }
 
-fn failure(error: &DialError) -> Failure {
+/// Why there is no session, as an exit code.
+pub fn failure(error: &DialError) -> Failure {
     match error {
         DialError::OwnKeys(error) => super::serve::keys_failure(error),
         _ => Failure::new(Kind::Unavailable, Chain(error).to_string()),

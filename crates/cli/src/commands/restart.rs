@@ -3,6 +3,7 @@
 use super::{again, profile_file, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
+use crate::notify::Waiting;
 use crate::output::{Show, complain, finish, tell_end};
 use checkpoint::admin::Event;
 use checkpoint::restart::{self, Progress};
@@ -26,6 +27,8 @@ pub struct Restartable {
     pub job: String,
     /// Where calls would go.
     pub device: String,
+    /// What the program would find otherwise.
+    pub warnings: Vec<String>,
 }
 
 /// Continues a job from an image and ends as it does, or finds out whether that can be done.
@@ -34,13 +37,16 @@ pub fn run(flags: Restart) -> ExitCode {
         return finish(flags.json, check(&flags));
     }
     let on_failure = flags.on_failure.clone();
-    match start(flags) {
+    // Whoever has started this, if he wants to know.
+    let waiting = Waiting::of_environment();
+    match start(flags, waiting.clone()) {
         Ok((ended, from)) => {
             again::restart(&ended, &on_failure, Some(&from));
             tell_end(&ended);
             ended.ending.exit_like_it()
         }
         Err(failure) => {
+            waiting.into_iter().for_each(|waiting| waiting.hears_of(&failure));
             complain(&failure);
             ExitCode::from(OWN_FAILURE)
         }
@@ -51,12 +57,13 @@ fn check(flags: &Restart) -> Result<Restartable, Failure> {
     let restart = restart::Restart::open(&store_access(&flags.store)?, &flags.image)?;
     let device = device_for(flags, &restart)?;
     let limits = (shared_memory_for(flags, &restart), device_memory_for(flags, &restart));
-    restart.check(&device, limits, restart.gpus(flags.visible.devices.as_ref()))?;
-    Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device })
+    let gpus = restart.gpus(flags.visible.devices.as_ref());
+    let warnings = restart.check(&device, limits, gpus, flags.may_run)?;
+    Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device, warnings })
 }
 
 /// Runs it; also tells the image, whole.
-fn start(flags: Restart) -> Result<(Ended, String), Failure> {
+fn start(flags: Restart, waiting: Option<Waiting>) -> Result<(Ended, String), Failure> {
     let io = |error: io::Error| Failure::of("cannot prepare the job", &error);
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
@@ -64,6 +71,10 @@ fn start(flags: Restart) -> Result<(Ended, String), Failure> {
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_access(&flags.store)?;
     let restart = restart::Restart::open(&store, &flags.image)?.lazily(flags.lazy);
+    let restart = match waiting {
+        Some(waiting) => restart.telling(Box::new(move || waiting.hears_that_it_runs())),
+        None => restart,
+    };
     let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])?;
     let settings = Settings {
         point_wait: flags.regularly.point_wait(),
@@ -127,6 +138,7 @@ fn device_for(flags: &Restart, restart: &restart::Restart) -> Result<String, Fai
 
 impl Show for Restartable {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "image {} of job {} can be restarted here", self.image, self.job)
+        writeln!(out, "image {} of job {} can be restarted here", self.image, self.job)?;
+        self.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
     }
 }

@@ -23,11 +23,8 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
         max_clients: flags.max_clients.into(),
         half_open: HALF_OPEN,
     })
-    .map_err(failure)?;
-    let at = front.local_addr().map_err(|error| Failure::of("cannot listen", &error))?;
-    let known = front.key().map_or_else(|| "no key".to_owned(), |key| format!("key {key}"));
-    // Who waits for this line to connect may have closed the other end.
-    let _ = writeln!(std::io::stderr(), "dormouse: serving device {device} on {at}; {known}");
+    .map_err(front_failure)?;
+    say_where(&front, &format!("serving device {device}"))?;
     if flags.insecure_loopback {
         tracing::warn!("anybody on this machine is let in without a key (--insecure-loopback)");
     }
@@ -49,7 +46,16 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
         }
         far_end.stdin(control).stdout(Stdio::null()).spawn()
     });
-    served.map_err(failure)
+    served.map_err(front_failure)
+}
+
+/// Says what is done where, and with which key.
+pub fn say_where(front: &Front, what: &str) -> Result<(), Failure> {
+    let at = front.local_addr().map_err(|error| Failure::of("cannot listen", &error))?;
+    let known = front.key().map_or_else(|| "no key".to_owned(), |key| format!("key {key}"));
+    // Who waits for this line to connect may have closed the other end.
+    let _ = writeln!(std::io::stderr(), "dormouse: {what} on {at}; {known}");
+    Ok(())
 }
 
 /// What a session's process has of the environment: what devices and logs look at. There may be secrets among the rest.
@@ -60,7 +66,8 @@ fn is_for_sessions(name: &OsStr) -> bool {
     NAMES.iter().any(|kept| name == *kept) || FAMILIES.iter().any(is_in)
 }
 
-fn failure(error: FrontError) -> Failure {
+/// Why nothing is served, as an exit code.
+pub fn front_failure(error: FrontError) -> Failure {
     match error {
         FrontError::Keys(error) => keys_failure(&error),
         FrontError::InsecureBeyondLoopback(_) => Failure::new(Kind::Usage, error.to_string()),

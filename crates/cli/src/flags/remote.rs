@@ -122,6 +122,9 @@ pub struct KeysAuthorize {
     /// For how long it is let in: a time such as 30d, or a moment such as 2027-01-31T00:00:00Z [default: until it is revoked]
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub expires: Option<SystemTime>,
+    /// Let it have jobs taken over by `dormouse receive`, which run as the user who runs that: root, mostly. Who may that can do whatever root can
+    #[arg(long)]
+    pub jobs: bool,
     #[command(flatten)]
     pub succession: Succession,
 }
@@ -182,11 +185,22 @@ pub struct KeysRotate {
 
 /// An address of this machine, with the usual port or another.
 fn listen(text: &str) -> Result<SocketAddr, String> {
+    listen_on(text, link::address::DEFAULT_PORT)
+}
+
+pub(super) fn listen_for_jobs(text: &str) -> Result<SocketAddr, String> {
+    listen_on(text, link::address::JOBS_PORT)
+}
+
+fn listen_on(text: &str, port: u16) -> Result<SocketAddr, String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
-        return Ok((address, link::address::DEFAULT_PORT).into());
+        return Ok((address, port).into());
     }
-    text.parse().map_err(|_| "expected an IP address of this machine, such as 0.0.0.0:7070".to_owned())
+    text.parse().map_err(|_| {
+        "expected an IP address of this machine, such as 0.0.0.0, and a port after a colon if need be"
+            .to_owned()
+    })
 }
 
 /// A time of a second or more, and of a century at most.
@@ -196,7 +210,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// The same, or none.
-fn grace(text: &str) -> Result<Duration, String> {
+pub(super) fn grace(text: &str) -> Result<Duration, String> {
     let time =
         humantime::parse_duration(text).map_err(|error| format!("{error}; give a time such as 30d"))?;
     if time > 100 * link::keys::YEAR { Err("a century is the most".to_owned()) } else { Ok(time) }

@@ -76,7 +76,7 @@ fn damaged_files_are_named_and_not_shown() {
 fn clients_are_let_in_until_something_is_over() {
     let (_folder, keys) = folder();
     let (first, second) = (some_key(), some_key());
-    let quota = Quota { memory: Some(40 << 30), sessions: Some(2), expires: None };
+    let quota = Quota { memory: Some(40 << 30), sessions: Some(2), expires: None, jobs: true };
     keys.authorize("desk", first, quota, None).unwrap();
     let admitted = |key| keys.clients().unwrap().admit(key).cloned();
     let desk = admitted(first).unwrap();

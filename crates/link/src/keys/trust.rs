@@ -71,6 +71,8 @@ pub struct Quota {
     pub sessions: Option<u32>,
     /// When it is let in no more.
     pub expires: Option<Moment>,
+    /// Whether it may have jobs taken over, which run as the user who does (root, that is).
+    pub jobs: bool,
 }
 
 /// Somebody who is let in.
@@ -180,6 +182,7 @@ impl Clients {
                 memory: quota.memory.or(client.quota.memory),
                 sessions: quota.sessions.or(client.quota.sessions),
                 expires: quota.expires.or(client.quota.expires),
+                jobs: quota.jobs || client.quota.jobs,
             },
         };
         Ok(())

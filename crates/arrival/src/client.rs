@@ -1,0 +1,174 @@
+//! The side of the job: asks, and waits for answers.
+
+use crate::Folder;
+use crate::messages::{Answer, Ask, LOAD_MAX, Told, What, greet, receive, send};
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+use wires::Wires;
+
+/// The machine that a job moves to. Cheap to clone; its session ends with the last.
+#[derive(Clone)]
+pub struct Arrival(Arc<Session>);
+
+/// A session, and who waits in it.
+pub(crate) struct Session {
+    to: Mutex<Box<dyn Write + Send>>,
+    waiting: Mutex<Waiting>,
+    /// The last number, of an ask or of something open.
+    number: AtomicU64,
+    hang_up: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// Who waits for which answer; nobody any more, and why, once the session is lost.
+enum Waiting {
+    For(HashMap<u64, SyncSender<Heard>>),
+    Lost(String),
+}
+
+type Heard = (Result<Told, io::Error>, Vec<u8>);
+
+impl Arrival {
+    /// Begins to ask; the streams are those of a session with a machine on which [`crate::serve`] runs.
+    ///
+    /// # Errors
+    /// When the other side speaks another version, or nothing.
+    pub fn connect(wires: Wires) -> io::Result<Self> {
+        let Wires { mut control_out, mut control_in, hang_up, patience, .. } = wires;
+        greet(&mut *control_out, &mut *control_in)?;
+        let session = Arc::new(Session {
+            to: Mutex::new(control_out),
+            waiting: Mutex::new(Waiting::For(HashMap::new())),
+            number: AtomicU64::new(0),
+            hang_up,
+        });
+        let heard = Arc::downgrade(&session);
+        thread::spawn(move || hear(&heard, &mut *control_in));
+        let says = Arc::downgrade(&session);
+        thread::spawn(move || keep_saying(&says, patience.says_every()));
+        Ok(Self(session))
+    }
+
+    /// The folder there; `name` is what messages call it.
+    #[must_use]
+    pub fn folder(&self, name: &str) -> Folder {
+        Folder::new(Arc::clone(&self.0), name)
+    }
+
+    /// Asks whoever has the folder, who may take his time.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] where the session is lost: then nobody knows what has come of it. Anything else was an answer.
+    pub fn say(&self, question: &[u8]) -> io::Result<Vec<u8>> {
+        if question.len() > LOAD_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a question that is too long"));
+        }
+        self.0.ask_with(What::Say, question).map(|(_, load)| load)
+    }
+}
+
+impl Session {
+    /// A name for something that is opened.
+    pub(crate) fn name(&self) -> u64 {
+        self.number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn ask(&self, what: What) -> io::Result<(Told, Vec<u8>)> {
+        self.ask_with(what, &[])
+    }
+
+    fn ask_with(&self, what: What, load: &[u8]) -> io::Result<(Told, Vec<u8>)> {
+        let number = self.name();
+        let (tell, told) = sync_channel(1);
+        match &mut *self.waiting() {
+            Waiting::For(waiting) => drop(waiting.insert(number, tell)),
+            Waiting::Lost(why) => return Err(lost(why)),
+        }
+        self.send(&Ask { number, what }, load)?;
+        let gone = |_| match &*self.waiting() {
+            Waiting::Lost(why) => lost(why),
+            Waiting::For(_) => lost("it does not answer"),
+        };
+        let (answer, load) = told.recv().map_err(gone)?;
+        answer.map(|told| (told, load))
+    }
+
+    /// Says something that is not answered.
+    pub(crate) fn tell(&self, what: What, load: &[u8]) -> io::Result<()> {
+        self.send(&Ask { number: 0, what }, load)
+    }
+
+    fn send(&self, ask: &Ask, load: &[u8]) -> io::Result<()> {
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        send(&mut **to, ask, load).map_err(|error| {
+            self.lose(&error.to_string());
+            lost(&error)
+        })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody is answered any more.
+    fn lose(&self, why: &str) {
+        let mut waiting = self.waiting();
+        if matches!(*waiting, Waiting::For(_)) {
+            *waiting = Waiting::Lost(why.to_owned());
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        (self.hang_up)();
+    }
+}
+
+fn lost(why: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, format!("the session is lost: {why}"))
+}
+
+fn hear(session: &Weak<Session>, from: &mut dyn Read) {
+    loop {
+        let answer = receive::<Answer>(from);
+        let Some(session) = session.upgrade() else { return };
+        let why = match answer {
+            Ok(Some((Answer { number: 0, .. }, _))) => continue,
+            Ok(Some((Answer { number, told }, load))) => {
+                let waits = match &mut *session.waiting() {
+                    Waiting::For(waiting) => waiting.remove(&number),
+                    Waiting::Lost(_) => return,
+                };
+                match waits {
+                    Some(waits) => {
+                        // Whoever asked waits, or has gone with an error.
+                        let _ = waits.send((told.map_err(io::Error::from), load));
+                        continue;
+                    }
+                    None => "it answers what nobody has asked".to_owned(),
+                }
+            }
+            Ok(None) => "the other side has ended it".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        session.lose(&why);
+        return;
+    }
+}
+
+/// The other side takes a silent session for a lost one.
+fn keep_saying(session: &Weak<Session>, every: Duration) {
+    loop {
+        thread::sleep(every);
+        let Some(session) = session.upgrade() else { return };
+        if session.tell(What::Nothing, &[]).is_err() {
+            return;
+        }
+    }
+}

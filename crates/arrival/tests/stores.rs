@@ -1,0 +1,122 @@
+//! A store on a folder of the other side.
+#![allow(clippy::unwrap_used)]
+
+use arrival::{Arrival, serve};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use store::media::{Dir, Media};
+use store::{CopyOptions, Store, WriteOptions};
+use wires::Wires;
+
+/// Both ends of a session; who ends the last stream cuts it.
+fn session(folder: &Path) -> (Arrival, JoinHandle<io::Result<()>>, Vec<UnixStream>) {
+    let pairs = [UnixStream::pair().unwrap(), UnixStream::pair().unwrap()];
+    let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+    let cut = ours.iter().map(|stream| stream.try_clone().unwrap()).collect();
+    let folder = folder.to_owned();
+    let answered = |question: &[u8]| [question, b"!"].concat();
+    let served =
+        std::thread::spawn(move || serve(Wires::of_unix(theirs).unwrap(), &Dir::new(&folder), answered));
+    (Arrival::connect(Wires::of_unix(ours).unwrap()).unwrap(), served, cut)
+}
+
+#[test]
+fn images_are_copied_to_the_other_side_and_read_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let [here, there] = ["here", "there"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&there).unwrap();
+    let from = Store::open_or_create(&here).unwrap();
+    let draft = from.begin().unwrap();
+    let writer = draft.writer(&WriteOptions::default()).unwrap();
+    let content: Vec<u8> = (0..9_000_001_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    writer.put(image::ObjectKind::HostRecord, &content).unwrap();
+    let published = draft.publish(image::Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap();
+
+    let (arrival, served, _) = session(&there);
+    let media: Arc<dyn Media> = Arc::new(arrival.folder("there:7071"));
+    let to = Store::open_or_create_media(media).unwrap();
+    assert_eq!(to.dir(), Path::new("there:7071"));
+    let copy = || from.copy_to(&to, &[published.id], &CopyOptions::default(), &mut |_| {}).unwrap();
+    assert!(!copy().images[0].there);
+    assert!(copy().images[0].there);
+    let read = to.open_image(&published.id).unwrap();
+    assert_eq!(read.read_to_vec(&image::ObjectKind::HostRecord, 1 << 30).unwrap(), content);
+    assert_eq!(arrival.say(b"well").unwrap(), b"well!");
+    // On its own it is a store like any other.
+    let local = Store::open(&there).unwrap();
+    assert!(local.verify(&published.id, &mut |_| {}).unwrap().ok);
+    let removed = to.remove(&[published.id]).unwrap();
+    assert_eq!(removed.images.len(), 1);
+    assert_eq!(local.list().unwrap().images.len(), 0);
+    drop((read, to, arrival));
+    served.join().unwrap().unwrap();
+}
+
+#[test]
+fn what_fails_there_fails_here_as_it_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let (arrival, served, _) = session(folder.path());
+    let media = arrival.folder("there");
+    let kind = |result: io::Result<()>| result.unwrap_err().kind();
+    assert_eq!(kind(media.open("none").map(drop)), io::ErrorKind::NotFound);
+    let mut file = media.create("file").unwrap();
+    assert_eq!(kind(media.create("file").map(drop)), io::ErrorKind::AlreadyExists);
+    file.write_all(b"content").unwrap();
+    file.sync().unwrap();
+    let read = media.open("file").unwrap();
+    let mut buffer = [0; 8];
+    assert_eq!(kind(read.read_exact_at(&mut buffer, 0)), io::ErrorKind::UnexpectedEof);
+    read.read_exact_at(&mut buffer[..7], 0).unwrap();
+    assert_eq!(&buffer[..7], b"content");
+    let outside = media.open("../file").unwrap_err();
+    assert!(outside.to_string().contains("no path"), "{outside}");
+    // Held by whoever asked, until he lets go.
+    let held = media.lock("file", false).unwrap().unwrap();
+    let local = Dir::new(folder.path());
+    assert!(local.lock("file", false).unwrap().is_none() && media.lock("file", false).unwrap().is_none());
+    drop(held);
+    // It lets go in its turn.
+    media.list("").unwrap();
+    assert!(local.lock("file", false).unwrap().is_some());
+    drop((file, read, media, arrival));
+    served.join().unwrap().unwrap();
+}
+
+#[test]
+fn whoever_waits_hears_that_the_session_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let (arrival, served, cut) = session(folder.path());
+    let media = arrival.folder("there");
+    let held = media.lock("lock", true).unwrap().unwrap();
+    cut.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap());
+    assert_eq!(media.list("").unwrap_err().kind(), io::ErrorKind::NotConnected);
+    assert_eq!(arrival.say(b"well").unwrap_err().kind(), io::ErrorKind::NotConnected);
+    let _ = served.join().unwrap();
+    assert!(Dir::new(folder.path()).lock("lock", false).unwrap().is_some(), "the dead hold nothing");
+    drop(held);
+}
+
+#[test]
+fn nonsense_ends_a_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve_one = |bytes: &[u8]| {
+        let pairs = [UnixStream::pair().unwrap(), UnixStream::pair().unwrap()];
+        let (mut ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let dir = Dir::new(folder.path());
+        let served = std::thread::spawn(move || serve(Wires::of_unix(theirs).unwrap(), &dir, <[u8]>::to_vec));
+        ours[0].write_all(bytes).unwrap();
+        ours[0].shutdown(Shutdown::Write).unwrap();
+        drop(ours[0].read_to_end(&mut Vec::new()));
+        served.join().unwrap()
+    };
+    assert!(serve_one(b"GET / HT").is_err());
+    let long = [b"DMmoves1".as_slice(), &[0xff; 8]].concat();
+    assert_eq!(serve_one(&long).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    let odd = [b"DMmoves1".as_slice(), &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]].concat();
+    assert!(serve_one(&odd).is_err());
+    serve_one(b"DMmoves1").unwrap();
+}

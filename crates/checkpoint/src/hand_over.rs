@@ -1,0 +1,69 @@
+//! A job that stands still, with its image published, until whoever moves it says where it goes on: in one place, whatever fails.
+
+use crate::admin::{Word, receive};
+use crate::error::{Failure, Kind};
+use crate::supervisor::Supervisor;
+use image::ImageId;
+use std::io::{self, BufReader};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// How often it is looked whether the job has ended.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What becomes of a job that stands still.
+pub(crate) struct HandOver(mpsc::Receiver<Word>);
+
+impl HandOver {
+    /// As whoever is at the other end says.
+    pub(crate) fn heard(mut from: BufReader<UnixStream>) -> io::Result<Self> {
+        let (said, words) = mpsc::channel();
+        // For as long as an image is written, and a job started elsewhere.
+        from.get_ref().set_read_timeout(None)?;
+        // It ends with the connection.
+        std::thread::spawn(move || {
+            while let Ok(Some(word)) = receive(&mut from) {
+                if said.send(word).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self(words))
+    }
+
+    /// Waits until it is known where the job goes on, and says where, if that is elsewhere.
+    ///
+    /// # Errors
+    /// Why it goes on here, or has ended.
+    pub(crate) fn settle(&self, job: &Supervisor, image: ImageId) -> Result<String, Failure> {
+        let mut starting = None;
+        loop {
+            match self.0.recv_timeout(LOOK) {
+                Ok(Word::Starting { place }) => starting = Some(place),
+                Ok(Word::Taken { place }) => return Ok(place),
+                Ok(Word::Kept { why }) => return Err(goes_on(image, &why)),
+                Err(RecvTimeoutError::Timeout) if job.ends_within(Duration::ZERO) => {
+                    let message = format!("the job ended while it stood still; image {image} of it is there");
+                    return Err(Failure::new(Kind::Ended, message));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let Some(place) = starting else {
+                        return Err(goes_on(image, "whoever moved it is gone"));
+                    };
+                    tracing::error!(
+                        "whoever moved the job to {place} is gone, and it may run there: it ends here. If it does not run there, \
+                         continue it from image {image}"
+                    );
+                    return Ok(place);
+                }
+            }
+        }
+    }
+}
+
+fn goes_on(image: ImageId, why: &str) -> Failure {
+    let message = format!("the job goes on where it was: {why}; image {image} of it was taken");
+    Failure::new(Kind::Failed, message)
+}

@@ -1,0 +1,361 @@
+//! `dormouse migrate`: images while the job runs, the last one of it standing still, and then it goes on elsewhere.
+
+mod target;
+mod there;
+
+use self::target::{Here, Target, Unstarted};
+use self::there::There;
+use super::access;
+use super::checkpoint::{bar, follow};
+use super::continued::{Continued, Place, Wanted, check_options};
+use crate::flags::{Destination, Migrate};
+use crate::output::Show;
+use checkpoint::admin::{Asked, CheckpointOptions, Event, Report, Request, Word};
+use checkpoint::{Failure, Kind, open_store, remove_images, runtime};
+use image::ImageId;
+use indicatif::{HumanBytes, ProgressBar};
+use runtime::JobFacts;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use store::Store;
+
+/// What the last image may take without being made smaller by another round, bytes.
+const LITTLE: u64 = 32 << 20;
+/// How long the job's processes may take to end when it goes on elsewhere.
+const END: Duration = Duration::from_secs(10);
+
+/// A job that has moved; times in milliseconds.
+#[derive(Serialize)]
+pub struct Migrated {
+    /// The job, as it was called.
+    pub job: String,
+    /// Where it goes on.
+    pub to: String,
+    /// What it is called there.
+    pub name: String,
+    /// The device there.
+    pub device: String,
+    /// The image from which it goes on.
+    pub image: String,
+    /// The images that were taken while it ran.
+    pub rounds: Vec<Round>,
+    /// What the last one brought, while it stood still.
+    pub last: Round,
+    /// From its last step here to its first one there.
+    pub downtime_ms: f64,
+    /// Of it, capturing.
+    pub stall_ms: f64,
+    /// Of it, writing the image.
+    pub write_ms: f64,
+    /// Of it, sending what the other side lacked.
+    pub send_ms: f64,
+    /// Of it, restarting.
+    pub start_ms: f64,
+    /// From the request on.
+    pub total_ms: f64,
+    /// The process that has it there.
+    pub supervisor: u32,
+    /// Where its standard output goes there.
+    pub stdout: PathBuf,
+    /// Where its standard error goes there.
+    pub stderr: PathBuf,
+    /// What may not be as it was.
+    pub warnings: Vec<String>,
+}
+
+/// An image on its way.
+#[derive(Clone, Serialize)]
+pub struct Round {
+    /// Written to the job's store, bytes.
+    pub written: u64,
+    /// Sent, bytes.
+    pub sent: u64,
+    /// How long both took.
+    pub ms: f64,
+}
+
+/// Moves a job.
+pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
+    check_options(&flags.options)?;
+    let root = runtime::root();
+    let job = runtime::find(&root, &flags.job)?;
+    let began = Instant::now();
+    let key = access(job.store.clone(), &flags.keys.key, &[])?.key;
+    let mut target: Box<dyn Target> = match &flags.to {
+        Destination::There(address) => Box::new(There::reach(address, key, flags)?),
+        Destination::Here => Box::new(Here(Place {
+            store: job.store.clone(),
+            keys: flags.keys.key.clone(),
+            output: flags.output.clone(),
+        })),
+    };
+    let mut moving = Moving { flags, root, job, target: &mut *target, images: Vec::new() };
+    let moved = moving.run(began);
+    moving.forget_rounds();
+    moved
+}
+
+/// A migration under way.
+struct Moving<'a> {
+    flags: &'a Migrate,
+    root: PathBuf,
+    job: JobFacts,
+    target: &'a mut dyn Target,
+    /// Those that were taken while it ran.
+    images: Vec<ImageId>,
+}
+
+impl Moving<'_> {
+    fn run(&mut self, began: Instant) -> Result<Migrated, Failure> {
+        let (rounds, device, mut warnings) = self.go_ahead()?;
+        let name = self.flags.name.clone().unwrap_or_else(|| self.job.job.clone());
+        let over = self.go_over()?;
+        warnings.extend(over.report.warnings.clone());
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Ok(Migrated {
+            job: self.job.job.clone(),
+            to: self.target.place(),
+            name,
+            device,
+            image: over.report.image,
+            rounds,
+            downtime_ms: over.since_ms + ms(over.send + over.start),
+            stall_ms: over.report.stall_ms,
+            write_ms: (over.since_ms - over.report.stall_ms).max(0.0),
+            send_ms: ms(over.send),
+            start_ms: ms(over.start),
+            last: Round { written: over.report.written, sent: over.sent, ms: over.since_ms + ms(over.send) },
+            total_ms: ms(began.elapsed()),
+            supervisor: over.continued.supervisor,
+            stdout: over.continued.stdout,
+            stderr: over.continued.stderr,
+            warnings,
+        })
+    }
+
+    /// Takes images while the job runs, as long as that makes the last one smaller, and tries the first of them there.
+    fn go_ahead(&mut self) -> Result<(Vec<Round>, String, Vec<String>), Failure> {
+        let mut rounds: Vec<Round> = Vec::new();
+        let mut checked = None;
+        let mut warnings = Vec::new();
+        loop {
+            let round = Instant::now();
+            let bar = self.bar();
+            let options = self.options();
+            let mut asked = self.asked(&Request::Checkpoint(options))?;
+            let last = asked.until(Event::is_last, |event| follow(&bar, event));
+            bar.finish_and_clear();
+            let report = match last? {
+                Event::Published(report) => report,
+                other => return Err(failed(other)),
+            };
+            let image = parse(&report.image)?;
+            self.images.push(image);
+            let sent = self.target.bring(&self.store()?, &image)?;
+            if checked.is_none() {
+                let there = self.target.check(&self.wanted(&report))?;
+                warnings.extend(there.warnings);
+                checked = Some(there.device);
+            }
+            let ms = round.elapsed().as_secs_f64() * 1e3;
+            let before = rounds.last().map(|round| round.written);
+            rounds.push(Round { written: report.written, sent, ms });
+            // Not less than before: as much is written meanwhile as can be copied.
+            let is_stuck = before.is_some_and(|before| report.written > before / 4 * 3);
+            if report.written <= LITTLE || is_stuck || rounds.len() >= self.flags.rounds as usize {
+                return Ok((rounds, checked.unwrap_or_default(), warnings));
+            }
+        }
+    }
+
+    /// Has the job stand still, and go on there; or here again, if it cannot.
+    fn go_over(&mut self) -> Result<Over, Failure> {
+        let bar = self.bar();
+        let mut asked = self.asked(&Request::HandOver(self.options()))?;
+        let standing =
+            asked.until(|event| matches!(event, Event::Standing { .. }), |event| follow(&bar, event));
+        bar.finish_and_clear();
+        let (report, since_ms) = match standing? {
+            Event::Standing { report, since_ms } => (report, since_ms),
+            other => return Err(failed(other)),
+        };
+        let sending = Instant::now();
+        let image = parse(&report.image)?;
+        let sent = match self.store().and_then(|store| self.target.bring(&store, &image)) {
+            Ok(sent) => sent,
+            Err(failure) => return Err(self.keep(&mut asked, failure)),
+        };
+        let send = sending.elapsed();
+        let starting = Instant::now();
+        let wanted = self.wanted(&report);
+        let continued = match self.target.is_here() {
+            true => self.start_here(&mut asked, &wanted)?,
+            false => self.start_there(&mut asked, &wanted)?,
+        };
+        let start = starting.elapsed();
+        Ok(Over { report, since_ms, sent, send, start, continued })
+    }
+
+    /// One of the two only runs on this machine, so the job ends first.
+    fn start_here(&mut self, asked: &mut Asked, wanted: &Wanted) -> Result<Continued, Failure> {
+        self.end(asked)?;
+        let failure = match self.target.start(wanted) {
+            Ok(continued) => return Ok(continued),
+            Err(Unstarted::Failed(failure) | Unstarted::Unknown(failure)) => failure,
+        };
+        let job = self.job.job.clone();
+        let as_before = Wanted { job: job.clone(), options: Vec::new(), ..wanted.clone() };
+        let image = &wanted.image;
+        let message = match self.target.start(&as_before) {
+            Ok(Continued { supervisor, .. }) => format!(
+                "{}; job {job} goes on as it was, from image {image}, with process {supervisor}",
+                failure.message
+            ),
+            Err(Unstarted::Failed(again) | Unstarted::Unknown(again)) => format!(
+                "{}; and as it was: {}; image {image} of job {job} is there: `dormouse restart --store {} {image}`",
+                failure.message, again.message, self.job.store
+            ),
+        };
+        Err(Failure { message, ..failure })
+    }
+
+    /// The job stands still until it runs there, or certainly does not.
+    fn start_there(&mut self, asked: &mut Asked, wanted: &Wanted) -> Result<Continued, Failure> {
+        let place = self.target.place();
+        asked.say(&Word::Starting { place })?;
+        match self.target.start(wanted) {
+            Ok(continued) => self.end(asked).map(|()| continued),
+            Err(Unstarted::Failed(failure)) => Err(self.keep(asked, failure)),
+            Err(Unstarted::Unknown(failure)) => {
+                let message = format!(
+                    "{}; the job may run at {}, and does not here any more: look there. Image {} of it is in {}",
+                    failure.message,
+                    self.target.place(),
+                    wanted.image,
+                    self.job.store
+                );
+                Err(Failure { message, ..failure })
+            }
+        }
+    }
+
+    /// Has the job end where it was.
+    fn end(&self, asked: &mut Asked) -> Result<(), Failure> {
+        asked.say(&Word::Taken { place: self.target.place() })?;
+        match asked.until(Event::is_last, |_| {})? {
+            Event::Published(_) => {}
+            other => return Err(failed(other)),
+        }
+        runtime::wait_until_gone(&self.root, &self.job, END);
+        Ok(())
+    }
+
+    /// Has the job go on where it was, since it cannot elsewhere; the failure, with what became of the job.
+    fn keep(&self, asked: &mut Asked, why: Failure) -> Failure {
+        let said = asked.say(&Word::Kept { why: why.message.clone() });
+        match said.and_then(|()| asked.until(Event::is_last, |_| {})) {
+            Ok(Event::Failed(kept)) => Failure { message: kept.message, ..why },
+            Ok(other) => failed(other),
+            Err(failure) => failure,
+        }
+    }
+
+    fn asked(&self, request: &Request) -> Result<Asked, Failure> {
+        Asked::of(&runtime::admin_socket(&self.root, &self.job.job), request)
+    }
+
+    fn options(&self) -> CheckpointOptions {
+        CheckpointOptions {
+            gate_deadline_ms: self.flags.patience.gate_deadline_ms(),
+            retries: self.flags.patience.retries,
+            compress: self.flags.compress.into(),
+            ..CheckpointOptions::default()
+        }
+    }
+
+    fn wanted(&self, report: &Report) -> Wanted {
+        let job = self.flags.name.clone().unwrap_or_else(|| self.job.job.clone());
+        Wanted {
+            image: report.image.clone(),
+            store: self.flags.shared_store.then(|| self.job.store.clone()),
+            job,
+            options: self.flags.options.clone(),
+        }
+    }
+
+    fn store(&self) -> Result<Store, Failure> {
+        open_store(&access(self.job.store.clone(), &self.flags.keys.key, &[])?)
+    }
+
+    fn bar(&self) -> ProgressBar {
+        bar(!self.flags.json.json)
+    }
+
+    /// Removes what was taken ahead, here and there: what is not in the last image is of no use.
+    fn forget_rounds(&mut self) {
+        self.target.forget(&self.images);
+        let ids: Vec<String> = self.images.iter().map(ToString::to_string).collect();
+        let removed = self.store().and_then(|store| remove_images(&store, &ids, false));
+        if let Err(failure) = removed {
+            tracing::warn!("images that were taken ahead stay in {}: {failure}", self.job.store);
+        }
+    }
+}
+
+/// The last step.
+struct Over {
+    report: Report,
+    since_ms: f64,
+    sent: u64,
+    send: Duration,
+    start: Duration,
+    continued: Continued,
+}
+
+fn failed(event: Event) -> Failure {
+    match event {
+        Event::Failed(failure) => failure,
+        event => super::checkpoint::unexpected(&event),
+    }
+}
+
+fn parse(image: &str) -> Result<ImageId, Failure> {
+    let odd =
+        |_| Failure::new(Kind::Failed, format!("the job's supervisor answered with the image {image:?}"));
+    image.parse().map_err(odd)
+}
+
+impl Show for Migrated {
+    fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "job {} goes on at {} ({}), from image {}",
+            self.name, self.to, self.device, self.image
+        )?;
+        writeln!(
+            out,
+            "it stood still for {:.0} ms (capture {:.0}, writing {:.0}, sending {:.0}, restart {:.0}); {:.1} s in all",
+            self.downtime_ms,
+            self.stall_ms,
+            self.write_ms,
+            self.send_ms,
+            self.start_ms,
+            self.total_ms / 1e3
+        )?;
+        let written: u64 = self.rounds.iter().map(|round| round.written).sum();
+        let sent: u64 = self.rounds.iter().map(|round| round.sent).sum();
+        writeln!(
+            out,
+            "{} written and {} sent while it ran, in {} images; {} and {} while it stood still",
+            HumanBytes(written),
+            HumanBytes(sent),
+            self.rounds.len(),
+            HumanBytes(self.last.written),
+            HumanBytes(self.last.sent)
+        )?;
+        writeln!(out, "its output goes to {} and {}", self.stdout.display(), self.stderr.display())?;
+        self.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))
+    }
+}

@@ -1,0 +1,119 @@
+//! Another machine, on which `dormouse receive` runs.
+
+use super::target::{Target, Unstarted};
+use crate::commands::continued::{Checked, Continued, Question, Wanted};
+use crate::commands::remote;
+use crate::flags::Migrate;
+use arrival::{Arrival, Folder};
+use checkpoint::{Chain, Failure, Kind, copy_failure, open_failure, remove_images};
+use image::ImageId;
+use indicatif::{ProgressBar, ProgressStyle};
+use link::{Address, DialOptions, Keys, Service, Trust, dial};
+use serde::de::DeserializeOwned;
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use store::{CopyOptions, Key, Store};
+
+/// The other machine.
+pub struct There {
+    machine: String,
+    arrival: Arrival,
+    folder: Folder,
+    key: Key,
+    /// Once something is to be brought there.
+    store: Option<Store>,
+    shared: bool,
+    shows: bool,
+}
+
+impl There {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn reach(address: &Address, key: Key, flags: &Migrate) -> Result<Self, Failure> {
+        let keys = Keys::default();
+        let options = DialOptions { service: Service::Jobs, bulk: 1, ..DialOptions::default() };
+        let dialled = dial(address, Trust::Keys(&keys), &options);
+        let (wires, _) = dialled.map_err(|error| remote::failure(&error))?;
+        let machine = address.machine();
+        let arrival = Arrival::connect(wires)
+            .map_err(|error| Failure::new(Kind::Unavailable, format!("{machine}: {}", Chain(&error))))?;
+        let folder = arrival.folder(&machine);
+        let (shared, shows) = (flags.shared_store, !flags.json.json);
+        Ok(Self { machine, arrival, folder, key, store: None, shared, shows })
+    }
+
+    /// The store there; encrypted for whom that is for which the job's own is.
+    fn store(&mut self, from: &Store) -> Result<&Store, Failure> {
+        if self.store.is_none() {
+            let media = Arc::new(self.folder.clone());
+            let opened = Store::open_or_create_with(media, &self.key, from.recipients());
+            self.store = Some(opened.map_err(|error| open_failure(&error))?);
+        }
+        self.store.as_ref().ok_or_else(|| Failure::new(Kind::Store, "there is no store"))
+    }
+
+    /// Asks, and waits for as long as it takes; [`io::ErrorKind::NotConnected`] where nobody knows what came of it.
+    fn ask<T: DeserializeOwned>(&self, question: &Question) -> io::Result<Result<T, Failure>> {
+        let answer = self.arrival.say(&serde_json::to_vec(question)?)?;
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    fn lost(&self, error: &io::Error) -> Failure {
+        Failure::new(Kind::Unavailable, format!("{}: {error}", self.machine))
+    }
+
+    /// How much is lacking there is not known before all is compared, for which nobody waits.
+    fn bar(&self) -> ProgressBar {
+        if !self.shows || !io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{spinner} sending {bytes} {bytes_per_sec}");
+        ProgressBar::no_length().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+    }
+}
+
+impl Target for There {
+    fn place(&self) -> String {
+        self.machine.clone()
+    }
+
+    fn is_here(&self) -> bool {
+        false
+    }
+
+    fn bring(&mut self, from: &Store, image: &ImageId) -> Result<u64, Failure> {
+        if self.shared {
+            return Ok(0);
+        }
+        let bar = self.bar();
+        let to = self.store(from)?;
+        let copied = from.copy_to(to, &[*image], &CopyOptions::default(), &mut |bytes| bar.inc(bytes));
+        bar.finish_and_clear();
+        let report = copied.map_err(copy_failure)?;
+        match &report.damaged[..] {
+            [] => Ok(report.images.iter().map(|image| image.written).sum()),
+            [damaged, ..] => Err(Failure::new(Kind::Damaged, damaged.problem.clone())),
+        }
+    }
+
+    fn check(&mut self, wanted: &Wanted) -> Result<Checked, Failure> {
+        self.ask(&Question::Check(wanted.clone())).map_err(|error| self.lost(&error))?
+    }
+
+    fn start(&mut self, wanted: &Wanted) -> Result<Continued, Unstarted> {
+        match self.ask(&Question::Start(wanted.clone())) {
+            Ok(started) => started.map_err(Unstarted::Failed),
+            Err(error) => Err(Unstarted::Unknown(self.lost(&error))),
+        }
+    }
+
+    fn forget(&mut self, images: &[ImageId]) {
+        let Some(store) = &self.store else { return };
+        let ids: Vec<String> = images.iter().map(ToString::to_string).collect();
+        if let Err(failure) = remove_images(store, &ids, false) {
+            tracing::warn!("images that were taken ahead stay at {}: {failure}", self.machine);
+        }
+    }
+}

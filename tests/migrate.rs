@@ -1,0 +1,151 @@
+//! Jobs that move: to another device of this machine, and to another machine (`networks.rs`).
+#![allow(clippy::unwrap_used)]
+
+use dormouse_tests::{Failure, Stage};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use testkit::outcome::Exit;
+use testkit::place::Device;
+use testkit::served::Served;
+
+/// Some seconds of work.
+const ARGS: [&str; 2] = ["800", "40"];
+
+/// `dormouse migrate` of the stage's job.
+fn migrate(stage: &Stage, to: &str, options: &[&str]) -> Command {
+    let mut command = stage.place().asked("migrate");
+    command.args(["--to", to, "--output"]).arg(output(stage));
+    if !options.is_empty() {
+        command.arg("--").args(options);
+    }
+    command
+}
+
+fn output(stage: &Stage) -> PathBuf {
+    stage.place().folder.join("output")
+}
+
+/// What a migration that succeeded says.
+pub fn report(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_key_without_that_right_brings_no_job() {
+    let stage = Stage::new("no-right").unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let there = stage.place().folder.join("there");
+    let refused = |server: &Served, words: &[&str]| {
+        let mut command = migrate(&stage, &server.address, &[]);
+        server.known_to(&mut command);
+        Failure::of(&command.output().unwrap()).unwrap().expect(9, words);
+    };
+    let listen = "127.0.0.1";
+    refused(
+        &stage.receiving(&there, &[], listen).unwrap(),
+        &["may not bring jobs", "dormouse keys authorize --jobs client"],
+    );
+    let serves = stage.served(Device::Soft, listen).unwrap();
+    refused(&serves, &["the key of", "is not known", "dormouse keys trust"]);
+    serves.is_trusted().unwrap();
+    refused(&serves, &["`dormouse serve` that listens on this port, and not `dormouse receive`"]);
+    assert_eq!(stage.images().unwrap().len(), 0, "nothing was begun");
+    let finished = job.finish().unwrap();
+    assert_eq!((finished.exit, finished.stdout), (Exit::Code(0), whole.stdout), "{}", finished.stderr);
+}
+
+/// Asks for the job as a migration does, says this word when it stands still, and is gone; or waits for an answer before.
+fn hand_over(stage: &Stage, word: &Value, waits: bool) -> Option<Value> {
+    let socket = Path::new("/run/dormouse").join(stage.name()).join("admin.sock");
+    let stream = UnixStream::connect(socket).unwrap();
+    let send = |what: &Value| (&stream).write_all(format!("{what}\n").as_bytes()).unwrap();
+    send(&json!({
+        "ask": "hand-over", "stop": true, "gate_deadline_ms": 2000, "retries": 9, "compress": "none"
+    }));
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next()?.ok()?).ok();
+    while next().unwrap()["event"] != "standing" {}
+    if !word.is_null() {
+        send(word);
+    }
+    if waits { next() } else { None }
+}
+
+#[test]
+fn whoever_moves_a_job_and_dies_leaves_it_in_one_place() {
+    let stage = Stage::new("left-alone").unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    // Gone before anything could run elsewhere: it goes on.
+    hand_over(&stage, &Value::Null, false);
+    let kept = hand_over(&stage, &json!({ "word": "kept", "why": "no room there" }), true).unwrap();
+    assert_eq!(kept["event"], "failed", "{kept}");
+    let message = kept["message"].as_str().unwrap();
+    assert!(message.contains("goes on where it was: no room there"), "{message}");
+    let finished = job.finish().unwrap();
+    assert_eq!((finished.exit, &finished.stdout), (Exit::Code(0), &whole.stdout), "{}", finished.stderr);
+    // When it may run there, it does not go on here, whoever is gone.
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    hand_over(&stage, &json!({ "word": "starting", "place": "elsewhere" }), false);
+    let ended = job.finish().unwrap();
+    assert_eq!(ended.exit, Exit::Signal(9), "{}", ended.stderr);
+    assert!(ended.stderr.contains("it may run there: it ends here"), "{}", ended.stderr);
+    // From its image it can go on all the same.
+    let image = stage.images().unwrap().last().unwrap().clone();
+    let rest = testkit::job::Job::start(stage.place().restart_command(&image)).unwrap().finish().unwrap();
+    assert_eq!([ended.stdout, rest.stdout].concat(), whole.stdout);
+}
+
+/// Waits for the end of a job that no process of this test's has started.
+pub fn wait_for_end(report: &Value) -> Vec<u8> {
+    let supervisor = format!("/proc/{}", report["supervisor"]);
+    let began = Instant::now();
+    while Path::new(&supervisor).exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{report}: it still runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let read = |which: &str| std::fs::read(report[which].as_str().unwrap()).unwrap();
+    let stderr = String::from_utf8_lossy(&read("stderr")).into_owned();
+    assert!(!stderr.contains("dormouse: error"), "{stderr}");
+    read("stdout")
+}
+
+#[test]
+fn a_job_goes_on_with_other_options() {
+    let stage = Stage::new("moves-here").unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let moved = report(&migrate(&stage, "here", &["--every", "1h"]).output().unwrap());
+    let left = job.finish().unwrap();
+    assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
+    assert!(left.stderr.contains("the job goes on at this machine"), "{}", left.stderr);
+    let rest = wait_for_end(&moved);
+    assert_eq!([left.stdout, rest].concat(), whole.stdout);
+    // What was taken ahead is gone.
+    assert_eq!(stage.images().unwrap(), [moved["image"].as_str().unwrap()]);
+    assert_eq!((&moved["to"], moved["name"].as_str()), (&Value::from("this machine"), Some(stage.name())));
+    assert!(moved["downtime_ms"].as_f64().unwrap() >= moved["stall_ms"].as_f64().unwrap(), "{moved}");
+}
+
+#[test]
+fn what_cannot_go_on_there_is_refused_before_it_is_stopped() {
+    let stage = Stage::new("stays-here").unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let refused = |options: &[&str], code, words: &[&str]| {
+        let output = migrate(&stage, "here", options).output().unwrap();
+        Failure::of(&output).unwrap().expect(code, words);
+        assert_eq!(stage.images().unwrap().len(), 0, "nothing is left of it");
+    };
+    refused(&["--device", "gpu"], 8, &["--device gpu"]);
+    refused(&["--nmae", "x"], 2, &["--nmae"]);
+    refused(&["--store", "/elsewhere"], 2, &["--store"]);
+    let finished = job.finish().unwrap();
+    assert_eq!((finished.exit, finished.stdout), (Exit::Code(0), whole.stdout), "{}", finished.stderr);
+}
