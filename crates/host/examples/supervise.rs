@@ -6,7 +6,7 @@
 //! `SUPERVISE_LIBRARY` names a library that is put into the job's tmpfs, for `SUPERVISE_OVER`, a file to mount it over, or, without
 //! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide, `SUPERVISE_BLANK` a node of
 //! `/dev` that leads to nothing. `SUPERVISE_SILENCE` is how many milliseconds
-//! CRIU may get nowhere, `SUPERVISE_CAPTURE` how many a dump lasts besides.
+//! CRIU may get nowhere, `SUPERVISE_CAPTURE` how many a dump lasts besides, `SUPERVISE_READY` for how many CRIU is ready before it dumps.
 
 use std::error::Error;
 use std::fs;
@@ -94,7 +94,9 @@ fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outc
     let images = image.join("criu");
     fs::create_dir_all(&images)?;
     fs::create_dir(image.join("tmpfs"))?;
-    let frozen = job.dump(&criu()?, &images, &DumpOptions::default(), host::MemoryWay::Written)?;
+    let ready = job.ready_dump(&criu()?, &images, &DumpOptions::default(), host::MemoryWay::Written);
+    std::thread::sleep(milliseconds("SUPERVISE_READY")?.unwrap_or_default());
+    let frozen = ready.dump()?;
     let moving: Vec<_> = job.tasks().into_iter().filter(|t| !t.is_stopped()).collect();
     if !moving.is_empty() {
         return Err(format!("not stopped: {moving:?}").into());

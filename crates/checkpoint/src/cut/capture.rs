@@ -63,28 +63,27 @@ pub enum First {
 /// The first that fails; the job's tasks run again.
 pub fn capture<'a>(
     job: &'a Supervisor,
-    criu: &host::Criu,
+    ready: host::ReadyDump<'a>,
     (gated, first): (&mut Gated<'_>, First),
-    (images, memory): (&Path, host::MemoryWay),
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
     let began = Instant::now();
-    let mut memory = Some(memory);
-    let mut dump = || {
-        let memory = memory.take().unwrap_or(host::MemoryWay::Written);
-        let dumped = job.job.dump(criu, images, &host::DumpOptions::default(), memory);
-        (dumped, began.elapsed())
-    };
-    let before = (first == First::Host).then(&mut dump);
-    if let Some((Err(error), _)) = &before {
-        return Err(dump_failure(job, error));
-    }
+    let dump = || (ready.dump(), began.elapsed());
     let (servers, total) = (processes(&mut gated.servers), gated.bytes);
-    let (dumped, host_time, device) = std::thread::scope(|scope| {
-        let capturing = scope.spawn(move || devices(servers, total, events));
-        let (dumped, host_time) = before.unwrap_or_else(dump);
-        (dumped, host_time, capturing.join().unwrap_or_else(|_| Err(panicked())))
-    });
+    let ((dumped, host_time), device) = match first {
+        First::Host => {
+            let dumped = dump();
+            if let (Err(error), _) = &dumped {
+                return Err(dump_failure(job, error));
+            }
+            (dumped, devices(servers, total, events))
+        }
+        First::Both => std::thread::scope(|scope| {
+            let capturing = scope.spawn(move || devices(servers, total, events));
+            let dumped = dump();
+            (dumped, capturing.join().unwrap_or_else(|_| Err(panicked())))
+        }),
+    };
     let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
     let (device, device_time) = device?;
     Ok(Captured { frozen, host_time, device, device_time })

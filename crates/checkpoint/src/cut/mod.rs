@@ -98,6 +98,7 @@ pub fn take(
             Some(_) => host::MemoryWay::Written,
             None => job.job.way_of_memory(!options.stop),
         };
+        let ready = job.job.ready_dump(&cut.criu, &work.images(), &host::DumpOptions::default(), memory_way);
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
         gate::prepare(&mut servers, &cut.preparation(sessions.len(), memory.saturating_add(used)))?;
@@ -123,7 +124,7 @@ pub fn take(
                 Ok(mut gated) => {
                     let drain = closed.elapsed();
                     cut.step("capturing");
-                    match cut.capture(&mut gated, &sessions, (&work.images(), memory_way)) {
+                    match cut.capture(&mut gated, &sessions, ready) {
                         Ok(captured) if cut.has_lost_an_owner(&captured, &sessions, successions) => ending(),
                         Ok(captured) => {
                             let still =
@@ -205,7 +206,7 @@ impl<'a> Cut<'a> {
         &self,
         gated: &mut Gated<'_>,
         sessions: &[Arc<Session>],
-        (images, memory): (&Path, host::MemoryWay),
+        ready: host::ReadyDump<'a>,
     ) -> Result<Captured<'a>, Failure> {
         if gated.table_changed {
             // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
@@ -214,7 +215,7 @@ impl<'a> Cut<'a> {
         // What the processor writes into shadows has to be on the device before that is captured.
         let first =
             if sessions.iter().any(|session| session.has_shadows()) { First::Host } else { First::Both };
-        let captured = capture(self.job, &self.criu, (gated, first), (images, memory), self.events)?;
+        let captured = capture(self.job, ready, (gated, first), self.events)?;
         for (number, passed) in &captured.device.passed {
             self.job.sessions.has_passed(*number, passed.clone());
         }

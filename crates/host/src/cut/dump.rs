@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use prost::Message;
 
 use super::copies::{self, Duties, Plugin};
 use super::private::PrivateMemory;
-use super::record::{self, HostRecord, TaskRecord};
+use super::record::{self, HostRecord, MountRecord, TaskRecord};
 use super::room::CopyRoom;
 use super::setback::Setback;
 use super::withheld::Ranges;
@@ -116,6 +116,37 @@ pub enum MemoryWay {
     Forked,
 }
 
+/// A CRIU that is about to dump a job. Dropped, it ends; the job has not noticed.
+#[derive(Debug)]
+pub struct ReadyDump<'a> {
+    job: &'a Job,
+    criu: Criu,
+    images: PathBuf,
+    options: DumpOptions,
+    memory: MemoryWay,
+    started: Result<Started, DumpError>,
+}
+
+/// What a CRIU was told of a job.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    mounts: Vec<MountRecord>,
+    external: Vec<String>,
+    network_lock: i32,
+}
+
+/// A CRIU that waits before it looks at the job.
+#[derive(Debug)]
+struct Started {
+    session: Session,
+    work: Scratch,
+    plugin: Option<Plugin>,
+    duties: Duties,
+    seen: Seen,
+    /// Its numbers name these.
+    _passed: (File, File, UnixStream),
+}
+
 /// What a dump took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DumpReport {
@@ -183,10 +214,27 @@ impl Job {
         copies::withholds().is_some() && !self.withholding.is_passed_over()
     }
 
-    /// Stops every task, in a way that none of them can see, and writes the host half into `images`, an empty folder.
+    /// Starts CRIU for a dump of this job into `images`, an empty folder. It learns about the kernel, which takes it longer than the dump of a small job, and waits; the
+    /// job does not notice, and may go on for as long as it likes.
+    #[must_use]
+    pub fn ready_dump(
+        &self,
+        criu: &Criu,
+        images: &Path,
+        options: &DumpOptions,
+        memory: MemoryWay,
+    ) -> ReadyDump<'_> {
+        let started = self
+            .seen()
+            .and_then(|seen| self.start_criu(criu, images, options, (&memory, self.withholds()), seen));
+        let (criu, images, options) = (criu.clone(), images.to_owned(), options.clone());
+        ReadyDump { job: self, criu, images, options, memory, started }
+    }
+
+    /// [`ReadyDump::dump`] at once.
     ///
     /// # Errors
-    /// When the job is over, another dump is under way, or it holds something that CRIU cannot dump. The job runs on then.
+    /// As [`ReadyDump::dump`].
     pub fn dump(
         &self,
         criu: &Criu,
@@ -194,49 +242,30 @@ impl Job {
         options: &DumpOptions,
         memory: MemoryWay,
     ) -> Result<Frozen<'_>, DumpError> {
-        let other_way = match memory {
-            MemoryWay::Written => None,
-            MemoryWay::Copied(_) => Some(&self.leaving_out),
-            MemoryWay::Forked => Some(&*self.forking),
-        };
-        let withholds = self.withholds();
-        [&self.leaving_out, &self.withholding, &self.forking].into_iter().for_each(Setback::dumping);
-        match (self.dump_into(criu, images, options, memory, withholds), other_way) {
-            // Not every CRIU and kernel can leave memory out.
-            (Err(error @ (DumpError::Refused { .. } | DumpError::Io { .. })), Some(other_way)) => {
-                let emptied = fs::read_dir(images)
-                    .and_then(|mut entries| entries.try_for_each(|entry| fs::remove_file(entry?.path())));
-                emptied.map_err(failed("emptying the images' folder"))?;
-                let frozen = self.dump_into(criu, images, options, MemoryWay::Written, false)?;
-                tracing::info!(%error, "{ANOTHER_WAY}");
-                other_way.failed();
-                Ok(frozen)
-            }
-            // Whether copies of the processes are good for something is seen when they have been read.
-            (Ok(frozen), Some(way)) if !std::ptr::eq(way, &*self.forking) => {
-                way.worked();
-                Ok(frozen)
-            }
-            (done, _) => done,
-        }
+        self.ready_dump(criu, images, options, memory).dump()
     }
 
-    /// The same, and nothing else if that fails.
-    fn dump_into(
+    /// What CRIU is told of the job when it is asked.
+    fn seen(&self) -> Result<Seen, DumpError> {
+        let all = mounts::of(self.init).map_err(|_| DumpError::Ended)?;
+        let mounts = record::mounts(all, self.base_mounts());
+        let keyed = mounts.iter().filter_map(|m| Some((m.key.as_ref()?, &m.mount.target)));
+        let mut external: Vec<String> =
+            keyed.map(|(key, target)| format!("mnt[{}]:{key}", target.display())).collect();
+        let given = self.border().as_ref().ok_or(DumpError::Ended)?.file_keys();
+        external.extend(given.map_err(failed(GIVEN_FILES))?.into_iter().map(FileKey::external));
+        Ok(Seen { mounts, external, network_lock: self.network_lock() })
+    }
+
+    /// A CRIU that is to dump what was seen, and waits before it looks at the job.
+    fn start_criu(
         &self,
         criu: &Criu,
         images: &Path,
         options: &DumpOptions,
-        memory: MemoryWay,
-        withholds: bool,
-    ) -> Result<Frozen<'_>, DumpError> {
-        let cutting = match self.cutting.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(DumpError::Busy),
-        };
-        let all = mounts::of(self.init).map_err(|_| DumpError::Ended)?;
-        let mounts = record::mounts(all, self.base_mounts());
+        (memory, withholds): (&MemoryWay, bool),
+        seen: Seen,
+    ) -> Result<Started, DumpError> {
         let work = Scratch::for_log().map_err(failed("making a folder"))?;
         let images_dir = File::open(images).map_err(failed("opening the images' folder"))?;
         let work_dir = File::open(work.path()).map_err(failed("opening a folder"))?;
@@ -257,12 +286,6 @@ impl Job {
         let passed: Vec<_> = passed.into_iter().chain(plugin.iter().flat_map(Plugin::passed)).collect();
         let session = Session::start(criu, &passed, environment, None);
         let session = session.map_err(failed("starting CRIU"))?;
-        let keyed = mounts.iter().filter_map(|m| Some((m.key.as_ref()?, &m.mount.target)));
-        let mut external: Vec<String> =
-            keyed.map(|(key, target)| format!("mnt[{}]:{key}", target.display())).collect();
-        let given = self.border().as_ref().ok_or(DumpError::Ended)?.file_keys();
-        external.extend(given.map_err(failed(GIVEN_FILES))?.into_iter().map(FileKey::external));
-        let network_lock = self.network_lock();
         let is_lazy = is_left_out && !withholds;
         let request = rpc::Options {
             images_dir_fd: images_dir.as_raw_fd(),
@@ -277,31 +300,69 @@ impl Job {
             log_file: Some(LOG.into()),
             notify_scripts: Some(true),
             manage_cgroups_mode: Some(rpc::CGROUPS_IGNORE),
-            network_lock: Some(network_lock),
+            network_lock: Some(seen.network_lock),
             lazy_pages: is_lazy.then_some(true),
             config_file: is_lazy.then_some(settings),
             // Deleted files that are still open are carried whatever their size.
             ghost_limit: Some(u32::MAX),
             timeout: Some(options.freeze_timeout),
-            external,
+            external: seen.external.clone(),
             ..rpc::Options::default()
         };
-        let reached = session.request(rpc::DUMP, request).and_then(|()| session.run_to("post-dump"));
-        match reached {
-            Ok(Event::Reached { .. }) => {}
-            Ok(Event::Done { message, .. }) => return Err(self.refused(criu, &message, &work.path())),
+        let reached = session.request(rpc::DUMP, request).and_then(|()| session.run_to("pre-dump"));
+        let (seen, _passed) = (seen, (images_dir, work_dir, nobody));
+        let started = Started { session, work, plugin, duties, seen, _passed };
+        self.has_reached(criu, reached, &started).map(|()| started)
+    }
+
+    /// Fails with what CRIU has said, where it has not got there.
+    fn has_reached(
+        &self,
+        criu: &Criu,
+        reached: io::Result<Event>,
+        started: &Started,
+    ) -> Result<(), DumpError> {
+        let work = started.work.path();
+        Err(match reached {
+            Ok(Event::Reached { .. }) => return Ok(()),
+            Ok(Event::Done { message, .. }) => self.refused(criu, &message, &work),
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                let locked = if network_lock == rpc::NETWORK_NFTABLES { LOCKED } else { "" };
-                let why = format!("{e}; the job runs on{locked}");
-                return Err(match self.refused(criu, &why, &work.path()) {
+                let is_locked = started.seen.network_lock == rpc::NETWORK_NFTABLES;
+                let why = format!("{e}; the job runs on{}", if is_locked { LOCKED } else { "" });
+                match self.refused(criu, &why, &work) {
                     DumpError::Refused { criu, why, log } => DumpError::Hung { criu, why, log },
                     other => other,
-                });
+                }
             }
-            Err(e) => {
-                return Err(self.refused(criu, &format!("it ended before it was done ({e})"), &work.path()));
+            Err(e) => self.refused(criu, &format!("it ended before it was done ({e})"), &work),
+        })
+    }
+
+    /// Dumps with a CRIU that has been started, or another one if the job is not any more as that was told; and nothing else if that fails.
+    fn dump_with(
+        &self,
+        criu: &Criu,
+        started: Result<Started, DumpError>,
+        images: &Path,
+        options: &DumpOptions,
+        (memory, withholds): (MemoryWay, bool),
+    ) -> Result<Frozen<'_>, DumpError> {
+        let cutting = match self.cutting.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(DumpError::Busy),
+        };
+        let seen = self.seen()?;
+        let started = match started? {
+            as_told if as_told.seen == seen => as_told,
+            other => {
+                drop(other);
+                self.start_criu(criu, images, options, (&memory, withholds), seen)?
             }
-        }
+        };
+        let reached = started.session.acknowledge().and_then(|()| started.session.run_to("post-dump"));
+        self.has_reached(criu, reached, &started)?;
+        let Started { session, work, plugin, duties, seen: Seen { mounts, .. }, .. } = started;
 
         // Everything is stopped. From here on, failing lets the job go.
         let held_since = Instant::now();
@@ -418,6 +479,43 @@ fn explain(log: &LogExcerpt) -> Option<&'static str> {
                                in the kernel; try again later";
     let known = [("Can't get 1:16 opt", SOCKETS), ("Unseizable non-zombie", UNSTOPPABLE)];
     known.into_iter().find(|(said, _)| log.mentions(said)).map(|(_, why)| why)
+}
+
+impl<'a> ReadyDump<'a> {
+    /// Stops every task, in a way that none of them can see, and writes the host half.
+    ///
+    /// # Errors
+    /// When the job is over, another dump is under way, or it holds something that CRIU cannot dump. The job runs on then.
+    pub fn dump(self) -> Result<Frozen<'a>, DumpError> {
+        let Self { job, criu, images, options, memory, started } = self;
+        let other_way = match memory {
+            MemoryWay::Written => None,
+            MemoryWay::Copied(_) => Some(&job.leaving_out),
+            MemoryWay::Forked => Some(&*job.forking),
+        };
+        let withholds = job.withholds();
+        [&job.leaving_out, &job.withholding, &job.forking].into_iter().for_each(Setback::dumping);
+        match (job.dump_with(&criu, started, &images, &options, (memory, withholds)), other_way) {
+            // Not every CRIU and kernel can leave memory out.
+            (Err(error @ (DumpError::Refused { .. } | DumpError::Io { .. })), Some(other_way)) => {
+                let emptied = fs::read_dir(&images)
+                    .and_then(|mut entries| entries.try_for_each(|entry| fs::remove_file(entry?.path())));
+                emptied.map_err(failed("emptying the images' folder"))?;
+                let written = (MemoryWay::Written, false);
+                let started = job.start_criu(&criu, &images, &options, (&written.0, written.1), job.seen()?);
+                let frozen = job.dump_with(&criu, started, &images, &options, written)?;
+                tracing::info!(%error, "{ANOTHER_WAY}");
+                other_way.failed();
+                Ok(frozen)
+            }
+            // Whether copies of the processes are good for something is seen when they have been read.
+            (Ok(frozen), Some(way)) if !std::ptr::eq(way, &*job.forking) => {
+                way.worked();
+                Ok(frozen)
+            }
+            (done, _) => done,
+        }
+    }
 }
 
 impl Frozen<'_> {

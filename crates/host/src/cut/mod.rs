@@ -14,7 +14,7 @@ mod several;
 mod withheld;
 
 pub(crate) use copies::Known as KnownCopies;
-pub use dump::{DumpError, DumpOptions, DumpReport, Frozen, MemoryWay};
+pub use dump::{DumpError, DumpOptions, DumpReport, Frozen, MemoryWay, ReadyDump};
 pub use private::PrivateMemory;
 pub use record::{HostRecord, MountRecord, TaskRecord};
 pub use restore::{RestoreError, RestoreSpec, Restored, may_be_link};

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::support::{Bench, Supervisor, counter, is_alive, wait_until};
 use host::Criu;
@@ -128,6 +129,47 @@ fn a_mount_that_is_gone_is_missed_only_by_who_used_it() {
             assert!(before.starts_with("0\n") && output.stdout.ends_with(b"100\n"));
         }
     }
+}
+
+#[test]
+fn what_a_job_does_while_criu_is_ready_is_in_the_image() {
+    const READY: Duration = Duration::from_secs(3);
+    // As above.
+    // SAFETY: as above.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
+    assert!(Command::new("mount").args(["--make-rprivate", "/"]).status().unwrap().success());
+    let bench = Bench::new();
+    let program = bench.compile("counter", &counter(2, 100));
+    let (folder, told, done) = (bench.path("mounted"), bench.path("told"), bench.path("done"));
+    fs::create_dir(&folder).unwrap();
+    assert!(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&folder).status().unwrap().success());
+    let [folder_, told_, done_] = [&folder, &told, &done].map(|path| path.display().to_string());
+    let script =
+        format!("until [ -e {told_} ]; do sleep 0.01; done; umount {folder_} && touch {done_}; exec \"$@\"");
+    let words = ["sh", "-c", &script, "sh"].into_iter().map(str::to_owned);
+    let words: Vec<String> = words.chain(bench.to_the_end(&program)).collect();
+    let mut command = bench.command(&words);
+    command.env("SUPERVISE_READY", READY.as_millis().to_string());
+    let job = Supervisor::start(command, bench.control());
+    let image = bench.image();
+    let asked = Instant::now();
+    std::thread::scope(|scope| {
+        let telling = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(500));
+            fs::write(&told, "").unwrap();
+            wait_until("the mount is gone", || done.exists());
+            assert!(asked.elapsed() < READY, "CRIU was still ready");
+        });
+        job.dump(&image);
+        telling.join().unwrap();
+    });
+    let before = job.kill_everything();
+    let record = fs::read_to_string(image.join("record.json")).unwrap();
+    assert!(!record.contains(&folder_), "{record}");
+    bench.let_end();
+    let (status, after) = bench.restart(&image).finish();
+    assert_eq!(status.code(), Some(7));
+    assert!(before.starts_with("0\n") && after.ends_with("100\n"));
 }
 
 #[test]
