@@ -218,6 +218,28 @@ fn one_of_several_processes_may_die_in_the_sleep_of_all() {
     assert!(String::from_utf8_lossy(&finished.stdout).ends_with("over\n"), "{}", finished.stderr);
 }
 
+/// The memory that another process has made, and that has been killed.
+#[test]
+fn what_a_process_leaves_in_its_sleep_others_have_when_they_wake() {
+    let stage = Stage::new("heir").unwrap();
+    let whole = stage.started("heir", &["60", "1"]).unwrap().finish().unwrap();
+    let job = stage.started("heir", &["60", "1"]).unwrap();
+    suspend(&stage);
+    // It was begun by way of /proc/self/exe.
+    let owner = running(&stage, &job, "exe");
+    assert_eq!(owner.len(), 1);
+    testkit::tree::kill_all(&owner);
+    let output = stage.place().asked("resume").output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["sessions"], 1, "{output:?}");
+    // Who owns it now has it in an image, too.
+    let image = stage.checkpoint(After::Stop).unwrap();
+    let before = job.finish().unwrap();
+    let finished = Job::start(stage.place().restart_command(&image)).unwrap().finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert_eq!([before.stdout, finished.stdout].concat(), whole.stdout);
+}
+
 #[test]
 fn whoever_traces_the_job_is_in_the_way_by_name() {
     let stage = Stage::new("traced-sleep").unwrap();

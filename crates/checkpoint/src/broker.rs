@@ -140,6 +140,12 @@ impl Broker {
             .any(|holders| !holders.first().is_some_and(among) && holders.iter().any(among))
     }
 
+    /// Whether this session holds something that another holds, too.
+    #[must_use]
+    pub fn shares(&self, session: u32) -> bool {
+        self.state().holders.values().any(|holders| holders.len() > 1 && holders.contains(&session))
+    }
+
     fn listen(&self, session: u32, socket: &OwnedFd) {
         loop {
             match receive::<ToBroker>(socket) {
@@ -384,7 +390,7 @@ mod tests {
         assert!(!second.owns() && first.owns());
         let is_outside = |sessions: &[u32]| broker.is_owned_outside(&sessions.iter().copied().collect());
         assert!(is_outside(&[2]) && !is_outside(&[1]) && !is_outside(&[1, 2]) && !is_outside(&[3]));
-        assert_eq!(broker.successions(), 0);
+        assert_eq!((broker.successions(), broker.shares(1), broker.shares(2)), (0, true, true));
         third.open(3);
         // It ends before it has answered.
         assert!(matches!(first.hear(), (ToServer::Give { .. }, None)));
@@ -392,6 +398,8 @@ mod tests {
         second.give();
         third.gets(3);
         assert!(second.owns() && !is_outside(&[2]) && broker.successions() == 1);
+        third.say(&ToBroker::Hold(ShareId([4; 16])));
+        assert!(!third.owns() && !broker.shares(2) && !broker.shares(3));
         second.say(&ToBroker::Release(SHARE));
         assert!(!second.owns());
         third.open(4);

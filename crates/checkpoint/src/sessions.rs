@@ -73,6 +73,8 @@ pub struct Session {
     userfault: OnceLock<OwnedFd>,
     /// How far it was in its plan at the last cut.
     passed: Mutex<Option<Passed>>,
+    /// Its server was ended while its process stood still: what it shares with that is still needed.
+    asleep: AtomicBool,
 }
 
 impl Session {
@@ -422,7 +424,8 @@ impl Sessions {
             Failure::of(format_args!("the server of session {} is gone", record.number), &error)
         })?;
         let (userfault, passed) = (OnceLock::new(), Mutex::default());
-        Ok(Session { record, dir, server_fd, server: Mutex::new(server), userfault, passed })
+        let asleep = AtomicBool::new(false);
+        Ok(Session { record, dir, server_fd, server: Mutex::new(server), userfault, passed, asleep })
     }
 
     /// Rebuilds the sessions of an image, side by side; their processes do not exist yet. If they are `lazy`, not all of their memory is filled then.
@@ -567,6 +570,10 @@ impl Sessions {
             return;
         }
         let mut server = session.server();
+        // Its process was killed while it was put to sleep.
+        if session.asleep.load(Ordering::Acquire) {
+            return;
+        }
         if server.is_running()
             && let Err(failure) = server.ask(&Ask::End, &mut |_, _| {})
         {
@@ -604,11 +611,19 @@ impl Sessions {
     pub(crate) fn put_to_sleep(&self, session: &Session, server: &mut ServerProcess) {
         // First, so that nobody takes it for lost.
         self.leave(session);
+        session.asleep.store(true, Ordering::Release);
         server.kill();
         self.broker.forget(session.record.number);
         if let Some(trace) = self.trace() {
             trace.leave(session.record.number);
         }
+    }
+
+    /// Ends a session that was made again and whose process is gone: others own what it held.
+    pub(crate) fn discard(&self, session: &Session) {
+        session.server().kill();
+        self.broker.forget(session.record.number);
+        self.remove_files(session.record.number);
     }
 
     /// The sessions as they are now, in order; none begins until the guard is dropped.

@@ -5,7 +5,7 @@ use crate::admin::{CheckpointOptions, Event, ResumeOptions, ResumeReport, Suspen
 use crate::cut::gate::{self, Busy, Gated};
 use crate::cut::rehearsal::rehearse;
 use crate::cut::tries::{Hindrance, Tries};
-use crate::cut::{devices, manifest, still_wanted, write};
+use crate::cut::{devices, ending, manifest, still_wanted, write};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{read_failure, write_failure};
@@ -16,11 +16,12 @@ use crate::stores::open_store_for_job;
 use crate::supervisor::{Supervisor, ended_before};
 use image::{Compress, CutTimes};
 use server::control::Ask;
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::report::ImageSummary;
 use store::{Access, Draft, Key, Location};
@@ -50,6 +51,8 @@ struct Asleep<'a> {
 struct Sleeper {
     record: SessionRecord,
     userfault: Option<OwnedFd>,
+    /// Whether others have what it has: they cannot be made again without it.
+    shares: bool,
 }
 
 /// What a suspension is made in: a store, and a folder in memory for what servers hand over.
@@ -289,6 +292,7 @@ impl Supervisor {
         gate::prepare(&mut servers, &bed.preparation(&draft))?;
         step("closing the gate");
         let closed = Instant::now();
+        let successions = self.sessions.broker().successions();
         let mut gated = match gate::close(servers, patience)? {
             Ok(gated) => gated,
             Err(Busy(holders)) => return Ok(Err(Hindrance::Held(holders))),
@@ -308,12 +312,23 @@ impl Supervisor {
         if self.sessions.is_asked() {
             return asking;
         }
+        // From here on only who is killed ends, and his server not before it is put to sleep.
+        let lives = |session: &&Arc<Session>| self.job.living(session.record.inner_pid).is_some();
+        let there: BTreeSet<u32> = sessions.iter().filter(lives).map(|session| session.record.number).collect();
+        let broker = self.sessions.broker();
+        if broker.successions() != successions || broker.is_owned_outside(&there) {
+            return Ok(Err(ending()));
+        }
         step("copying device memory");
         let copying = Instant::now();
         let bytes = gated.bytes;
         let (image, warnings) = self.keep_device_memory(&mut gated, draft, &bed.states, events)?;
         let copy = copying.elapsed();
-        let sleepers = sessions.iter().map(|session| Sleeper::of(session)).collect::<Result<_, _>>()?;
+        let shares = |number| there.contains(&number) && broker.shares(number);
+        let sleepers = sessions
+            .iter()
+            .map(|session| Sleeper::of(session, shares(session.record.number)))
+            .collect::<Result<_, _>>()?;
         // Whoever is gone by now does not expect it to be asleep.
         still_wanted(events, "freeing the device")?;
         for server in &mut gated.servers {
@@ -367,12 +382,12 @@ struct Slept<'a> {
 }
 
 impl Sleeper {
-    fn of(session: &Session) -> Result<Self, Failure> {
+    fn of(session: &Session, shares: bool) -> Result<Self, Failure> {
         let record = session.recorded();
         let userfault = session.userfault().map_err(|error| {
             Failure::of(format_args!("the faults of session {} cannot be kept", record.number), &error)
         })?;
-        Ok(Self { record, userfault })
+        Ok(Self { record, userfault, shares })
     }
 }
 
@@ -387,10 +402,10 @@ impl Asleep<'_> {
         let step = |step: &str| drop(events.send(Event::Step { step: step.to_owned() }));
         step("making the GPU sessions again");
         let sessions = &self.job.sessions;
-        // Who has been killed meanwhile needs none.
-        let (there, gone): (Vec<_>, Vec<_>) =
-            self.sleepers.iter().partition(|sleeper| self.process(sleeper).is_some());
-        let records: Vec<_> = there.iter().map(|sleeper| sleeper.record.clone()).collect();
+        // Who has been killed meanwhile needs none, unless others get from it what they share.
+        let (needed, gone): (Vec<_>, Vec<_>) =
+            self.sleepers.iter().partition(|sleeper| sleeper.shares || self.process(sleeper).is_some());
+        let records: Vec<_> = needed.iter().map(|sleeper| sleeper.record.clone()).collect();
         let had = sessions.gpus();
         if let Some(list) = &options.gpus {
             sessions.move_to(Gpus { now: Some(list.to_string()), ..had.clone() });
@@ -399,9 +414,9 @@ impl Asleep<'_> {
             .restore(&records, &self.bed.store, &self.image, (false, self.bed.room.is_some()))
             .inspect_err(|_| sessions.move_to(had))?;
         let mut ready = Vec::new();
-        for (session, sleeper) in restored.into_iter().zip(there) {
+        for (session, sleeper) in restored.into_iter().zip(needed) {
             let Some(outer) = self.process(sleeper) else {
-                sessions.remove_files(sleeper.record.number);
+                sessions.discard(&session);
                 continue;
             };
             let process = sessions.introduce(outer.0, &session)?;
@@ -416,6 +431,7 @@ impl Asleep<'_> {
         }
         // From here on there is no way back to sleep: calls are executed.
         gone.iter().for_each(|sleeper| sessions.remove_files(sleeper.record.number));
+        let awake = ready.len();
         for (process, session) in ready {
             let number = session.record.number;
             let ungated = sessions
@@ -431,7 +447,7 @@ impl Asleep<'_> {
             job: self.job.facts.job.clone(),
             asleep_ms: ms(began.duration_since(self.since)),
             total_ms: ms(began.elapsed()),
-            sessions: records.len(),
+            sessions: awake,
         })
     }
 }

@@ -161,7 +161,8 @@ impl Drop for LastStep<'_> {
     }
 }
 
-fn ending() -> Hindrance {
+/// Who has lost an owner of what is shared is tried again when another owns it.
+pub(crate) fn ending() -> Hindrance {
     Hindrance::Held(vec!["a process that ends and has shared memory with others".to_owned()])
 }
 
