@@ -15,7 +15,7 @@ use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_store_for_job;
 use crate::supervisor::{Supervisor, ended_before};
 use image::{Compress, CutTimes};
-use server::control::Ask;
+use server::control::{Ask, few};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -158,7 +158,7 @@ impl Supervisor {
         drop(events);
         while let Some((options, events)) = self.next_wake(&wakes) {
             let last = match asleep.wake(&options, &events) {
-                Ok(report) => Event::Resumed(report),
+                Ok(last) => last,
                 Err(failure) => {
                     let _ = events.send(Event::Failed(failure));
                     continue;
@@ -314,7 +314,8 @@ impl Supervisor {
         }
         // From here on only who is killed ends, and his server not before it is put to sleep.
         let lives = |session: &&Arc<Session>| self.job.living(session.record.inner_pid).is_some();
-        let there: BTreeSet<u32> = sessions.iter().filter(lives).map(|session| session.record.number).collect();
+        let there: BTreeSet<u32> =
+            sessions.iter().filter(lives).map(|session| session.record.number).collect();
         let broker = self.sessions.broker();
         if broker.successions() != successions || broker.is_owned_outside(&there) {
             return Ok(Err(ending()));
@@ -396,58 +397,102 @@ impl Asleep<'_> {
         self.job.job.living(sleeper.record.inner_pid)
     }
 
-    /// Makes the sessions again. What fails leaves the job asleep.
-    fn wake(&mut self, options: &ResumeOptions, events: &Sender<Event>) -> Result<ResumeReport, Failure> {
+    /// Makes the sessions again, and has them go on; the answer to who asked. What fails before any of them does leaves the job asleep, with the
+    /// GPUs that it had.
+    fn wake(&mut self, options: &ResumeOptions, events: &Sender<Event>) -> Result<Event, Failure> {
         let began = Instant::now();
-        let step = |step: &str| drop(events.send(Event::Step { step: step.to_owned() }));
-        step("making the GPU sessions again");
+        let _ = events.send(Event::Step { step: "making the GPU sessions again".to_owned() });
         let sessions = &self.job.sessions;
-        // Who has been killed meanwhile needs none, unless others get from it what they share.
-        let (needed, gone): (Vec<_>, Vec<_>) =
-            self.sleepers.iter().partition(|sleeper| sleeper.shares || self.process(sleeper).is_some());
-        let records: Vec<_> = needed.iter().map(|sleeper| sleeper.record.clone()).collect();
         let had = sessions.gpus();
         if let Some(list) = &options.gpus {
             sessions.move_to(Gpus { now: Some(list.to_string()), ..had.clone() });
         }
-        let restored = sessions
-            .restore(&records, &self.bed.store, &self.image, (false, self.bed.room.is_some()))
-            .inspect_err(|_| sessions.move_to(had))?;
-        let mut ready = Vec::new();
-        for (session, sleeper) in restored.into_iter().zip(needed) {
-            let Some(outer) = self.process(sleeper) else {
-                sessions.discard(&session);
-                continue;
-            };
-            let process = sessions.introduce(outer.0, &session)?;
-            if let Some(userfault) = &sleeper.userfault {
-                let userfault = userfault.try_clone().map_err(|error| {
-                    Failure::of(format_args!("the faults of process {outer} cannot be kept"), &error)
-                })?;
-                sessions.give_userfault(&session, userfault)?;
-                session.server().tell(&Ask::Keep)?;
-            }
-            ready.push((process, session));
-        }
+        let awake = self.make_sessions().inspect_err(|_| {
+            sessions.move_to(had);
+            // Who tries again shares nothing with those that are gone.
+            self.sleepers.iter().for_each(|sleeper| sessions.broker().forget(sleeper.record.number));
+        })?;
         // From here on there is no way back to sleep: calls are executed.
-        gone.iter().for_each(|sleeper| sessions.remove_files(sleeper.record.number));
-        let awake = ready.len();
-        for (process, session) in ready {
-            let number = session.record.number;
-            let ungated = sessions
-                .watch(process, session)
-                .and_then(|session| session.server().tell(&Ask::Ungate { keep: false }));
-            if let Err(failure) = ungated {
-                tracing::error!("{failure}");
-                sessions.mark_dead(number);
-            }
+        let lost: Vec<String> = awake.iter().filter_map(|session| self.ungate(session)).collect();
+        let job = self.job.facts.job.clone();
+        if !lost.is_empty() {
+            let message = format!("job {job:?} goes on, but not all of it: {}", few(lost).join("; "));
+            return Ok(Event::Failed(Failure::new(Kind::Failed, message)));
         }
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        Ok(ResumeReport {
-            job: self.job.facts.job.clone(),
+        Ok(Event::Resumed(ResumeReport {
+            job,
             asleep_ms: ms(began.duration_since(self.since)),
             total_ms: ms(began.elapsed()),
-            sessions: awake,
-        })
+            sessions: awake.len(),
+        }))
+    }
+
+    /// Makes the sessions again, each with its gate closed. What fails leaves none of them.
+    fn make_sessions(&self) -> Result<Vec<Arc<Session>>, Failure> {
+        let sessions = &self.job.sessions;
+        // Who has been killed meanwhile needs none, unless others get from it what they share.
+        let needed: Vec<_> = self
+            .sleepers
+            .iter()
+            .filter(|sleeper| sleeper.shares || self.process(sleeper).is_some())
+            .collect();
+        let records: Vec<_> = needed.iter().map(|sleeper| sleeper.record.clone()).collect();
+        let way = (false, self.bed.room.is_some());
+        let restored = sessions.restore(&records, &self.bed.store, &self.image, way)?;
+        let (mut introduced, mut orphaned) = (Vec::new(), Vec::new());
+        for (session, sleeper) in restored.into_iter().zip(needed) {
+            match self.introduce(sleeper, &session) {
+                Ok(Some(process)) => introduced.push((process, session)),
+                Ok(None) => orphaned.push(session),
+                // It has just been killed.
+                Err(_) if self.process(sleeper).is_none() => orphaned.push(session),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let mut awake = Vec::new();
+        for (process, session) in introduced {
+            match sessions.watch(process, session) {
+                Ok(session) => awake.push(session),
+                Err(failure) => {
+                    awake.iter().for_each(|session| sessions.put_to_sleep(session, &mut session.server()));
+                    return Err(failure);
+                }
+            }
+        }
+        orphaned.iter().for_each(|session| sessions.discard(session));
+        let is_gone = |number| awake.iter().all(|session| session.record.number != number);
+        let numbers = self.sleepers.iter().map(|sleeper| sleeper.record.number);
+        numbers.filter(|number| is_gone(*number)).for_each(|number| sessions.remove_files(number));
+        Ok(awake)
+    }
+
+    /// Gives a session's server its process, if there is one, and the faults of that.
+    fn introduce(&self, sleeper: &Sleeper, session: &Session) -> Result<Option<OwnedFd>, Failure> {
+        let Some(outer) = self.process(sleeper) else { return Ok(None) };
+        let sessions = &self.job.sessions;
+        let process = sessions.introduce(outer.0, session)?;
+        if let Some(userfault) = &sleeper.userfault {
+            let userfault = userfault.try_clone().map_err(|error| {
+                Failure::of(format_args!("the faults of process {outer} cannot be kept"), &error)
+            })?;
+            sessions.give_userfault(session, userfault)?;
+            session.server().tell(&Ask::Keep)?;
+        }
+        Ok(Some(process))
+    }
+
+    /// Has a session execute calls again; a sentence, where it does not.
+    fn ungate(&self, session: &Session) -> Option<String> {
+        let failure = session.ungate().err()?;
+        let inner = session.record.inner_pid;
+        let what = if session.has_shadows() {
+            "is ended, as its managed memory is lost"
+        } else {
+            // One that has been killed meanwhile has lost nothing.
+            self.job.job.living(inner)?;
+            "goes on without its GPU"
+        };
+        Some(format!("process {inner} of it {what}: {failure}"))
     }
 }
