@@ -38,8 +38,9 @@ pub(crate) type Wake = (ResumeOptions, Sender<Event>);
 struct Asleep<'a> {
     job: &'a Supervisor,
     sleepers: Vec<Sleeper>,
-    /// In the bed's store, with the device memory.
+    /// In the bed's store, with the device memory; and how servers come to that.
     image: String,
+    store: Access,
     since: Instant,
     bed: Bed,
     standstill: host::Standstill,
@@ -111,9 +112,15 @@ impl Bed {
         store.remove(&images).map(drop).map_err(write_failure)
     }
 
-    fn preparation(&self, draft: &Draft) -> Ask {
+    /// A draft in its store, and how others come to that: they get its secret, and nobody's key.
+    fn begin(&self) -> Result<(Draft, Access), Failure> {
+        let store = open_store_for_job(&self.store)?;
+        Ok((store.begin().map_err(write_failure)?, store.access()))
+    }
+
+    fn preparation(&self, draft: &Draft, store: &Access) -> Ask {
         Ask::Prepare {
-            store: self.store.clone(),
+            store: store.clone(),
             draft: draft.id().to_string(),
             compress: if self.room.is_some() { Compress::None } else { Compress::default() },
             memory: MEMORY,
@@ -239,13 +246,13 @@ impl Supervisor {
         if !refusals.is_empty() {
             return Err(gate::refused(refusals));
         }
-        let beside = options.to_store.then_some((&self.store, self.facts.job.as_str()));
-        let bed = Bed::new(beside)?;
         let patience = CheckpointOptions {
             gate_deadline_ms: options.gate_deadline_ms,
             retries: options.retries,
             ..CheckpointOptions::default()
         };
+        let images = self.access(&patience);
+        let bed = Bed::new(options.to_store.then_some((&images, self.facts.job.as_str())))?;
         let mut tries = Tries::new(self, &patience, events);
         let slept = loop {
             match self.try_to_sleep(&bed, (&patience, began), events)? {
@@ -268,6 +275,7 @@ impl Supervisor {
             job: self,
             sleepers: slept.sleepers,
             image: slept.image.id.to_string(),
+            store: slept.store,
             bed,
             since: Instant::now(),
             standstill: slept.standstill,
@@ -286,10 +294,10 @@ impl Supervisor {
     ) -> Result<Result<Slept<'_>, Hindrance>, Failure> {
         let step = |step: &str| drop(events.send(Event::Step { step: step.to_owned() }));
         let asking = Ok(Err(Hindrance::Asking { since: Some(began) }));
-        let draft = open_store_for_job(&bed.store)?.begin().map_err(write_failure)?;
+        let (draft, store) = bed.begin()?;
         let (sessions, held) = self.sessions.hold();
         let mut servers = gate::servers(self, &sessions);
-        gate::prepare(&mut servers, &bed.preparation(&draft))?;
+        gate::prepare(&mut servers, &bed.preparation(&draft, &store))?;
         step("closing the gate");
         let closed = Instant::now();
         let successions = self.sessions.broker().successions();
@@ -338,7 +346,7 @@ impl Supervisor {
         }
         gated.servers.clear();
         drop(gated);
-        Ok(Ok(Slept { sleepers, image, bytes, warnings, drain, copy, standstill, held }))
+        Ok(Ok(Slept { sleepers, store, image, bytes, warnings, drain, copy, standstill, held }))
     }
 
     /// Copies device memory into the draft, and tries that it can be had again.
@@ -373,6 +381,7 @@ impl Supervisor {
 /// What an attempt that has succeeded leaves.
 struct Slept<'a> {
     sleepers: Vec<Sleeper>,
+    store: Access,
     image: ImageSummary,
     bytes: u64,
     warnings: Vec<String>,
@@ -439,7 +448,7 @@ impl Asleep<'_> {
             .collect();
         let records: Vec<_> = needed.iter().map(|sleeper| sleeper.record.clone()).collect();
         let way = (false, self.bed.room.is_some());
-        let restored = sessions.restore(&records, &self.bed.store, &self.image, way)?;
+        let restored = sessions.restore(&records, &self.store, &self.image, way)?;
         let (mut introduced, mut orphaned) = (Vec::new(), Vec::new());
         for (session, sleeper) in restored.into_iter().zip(needed) {
             match self.introduce(sleeper, &session) {
@@ -494,5 +503,28 @@ impl Asleep<'_> {
             "goes on without its GPU"
         };
         Some(format!("process {inner} of it {what}: {failure}"))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use store::Identities;
+
+    #[test]
+    fn servers_get_the_secret_of_a_store_and_nobodys_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let key_file = concat!(env!("CARGO_MANIFEST_DIR"), "/../store/tests/golden/test-key.txt");
+        let key = Key::Identities(Identities::read(&[key_file.into()]).unwrap());
+        let recipient = "age12pkx975ck0a0lp59dsl4spy76m922raqy0uw54w9fg7v2hwax4uszmatph".parse().unwrap();
+        let at = Location::Folder(folder.path().join("store"));
+        let images = Access { at, key: key.clone(), recipients: vec![recipient] };
+        let bed = Bed::new(Some((&images, "job"))).unwrap();
+        let (_, told) = bed.begin().unwrap();
+        assert_eq!((&bed.store.key, &told.at), (&key, &bed.store.at));
+        assert!(matches!(told.key, Key::Secret(_)));
+        let before = told.open().unwrap().list().unwrap();
+        assert!(before.images.is_empty());
     }
 }
