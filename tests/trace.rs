@@ -8,7 +8,7 @@ use dormouse_tests::{Failure, Stage, first_line};
 use serde_json::Value;
 use testkit::job::Job;
 use testkit::outcome::Exit;
-use testkit::place::After;
+use testkit::place::{After, Suspension};
 
 fn run(stage: &Stage, trace: &Path, args: &[&str]) -> Command {
     stage.command_with(&["--trace".as_ref(), trace.as_os_str()], "vector_loop", args)
@@ -50,6 +50,21 @@ fn a_run_its_checkpoint_and_its_restart() {
     // Between them both saw every launch, the filling and 200 steps; the one in hand at the cut may be in neither.
     let both = launches(&names_of_first) + launches(&names(&second));
     assert!((200..=201).contains(&both), "{both}");
+}
+
+/// What a suspension has tried is not tried again.
+#[test]
+fn a_checkpoint_behind_a_suspension_is_not_rehearsed() {
+    let stage = Stage::new("slept").unwrap();
+    let trace = stage.place().cwd().join("slept.json");
+    let job = first_line(Job::start(run(&stage, &trace, &["800", "40"])).unwrap()).unwrap();
+    assert_eq!(stage.place().suspend().unwrap(), Suspension::Suspended);
+    stage.place().resume().unwrap();
+    stage.checkpoint(After::Stop).unwrap();
+    job.finish().unwrap();
+    let names = names(&trace);
+    let times = |step: &str| names.iter().filter(|name| *name == step).count();
+    assert_eq!((times("publishing"), times("rehearsing")), (1, 0));
 }
 
 #[test]

@@ -449,6 +449,11 @@ impl Supervisor {
         self.rehearsed.load(Ordering::Relaxed)
     }
 
+    /// The object tables, as they are captured now, have been rehearsed.
+    pub(crate) fn has_rehearsed(&self) {
+        self.rehearsed.store(true, Ordering::Relaxed);
+    }
+
     /// The object tables are not those that were rehearsed.
     pub(crate) fn forget_rehearsal(&self) {
         self.rehearsed.store(false, Ordering::Relaxed);

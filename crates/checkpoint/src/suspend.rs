@@ -366,11 +366,14 @@ impl Supervisor {
             self.sessions.has_passed(*number, passed.clone());
         }
         let written = write(&mut gated.servers, states, &AtomicU64::new(0))?;
-        let warnings = if self.is_rehearsed() {
+        let warnings: Vec<String> = if self.is_rehearsed() {
             Vec::new()
         } else {
             rehearse(self, &written.states)?.into_iter().collect()
         };
+        if warnings.is_empty() {
+            self.has_rehearsed();
+        }
         let times = CutTimes { device_capture, ..CutTimes::default() };
         let manifest = manifest(self, &device, times, warnings.is_empty());
         let image = draft.publish(manifest, written.receipts).map_err(write_failure)?;

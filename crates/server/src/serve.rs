@@ -358,8 +358,11 @@ impl Server {
     }
 
     fn answer_questions(&mut self, supervisor: &mut Supervisor) -> Result<Last, ServeError> {
-        let mut captured_changes = None;
-        let mut gate = if self.rings.is_none() { Gate::Closed(None) } else { Gate::Open };
+        let (mut captured_changes, mut gate) = match self.rings {
+            // It was made again from a capture.
+            None => (Some(crate::read(&self.session.table).changes), Gate::Closed(None)),
+            Some(_) => (None, Gate::Open),
+        };
         supervisor.answer(Answer::Ready { device: self.session.backend().describe() })?;
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
