@@ -66,6 +66,17 @@ fn parts([width, height, depth]: [u64; 3]) -> Vec<Part> {
     parts
 }
 
+/// Where each transfer of a copy of so many bytes to `dst` begins, and how many it has: no word of the destination is in two of them.
+fn transfers(dst: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let most = TRANSFER_MAX - dst.wrapping_add(at) % 8;
+        let part = (at, most.min(bytes - at));
+        at += part.1;
+        (part.1 > 0).then_some(part)
+    })
+}
+
 fn shifted(side: BoxSide, [x, y, z]: [u64; 3]) -> BoxSide {
     match side {
         BoxSide::Memory(memory) => BoxSide::Memory(moved(memory, [x, y, z])),
@@ -191,12 +202,12 @@ impl Link {
         }
         if src.bytes <= INLINE_MAX as u64 {
             let data = row(src.base, src.bytes);
-            self.reach_all(&data, 4)?;
+            self.reach_all(data.get(dst.wrapping_neg() as usize % 4..).unwrap_or_default(), 4)?;
             return self.submit(ctx, stream, &CopyIn { ctx, stream, dst, data: Bytes(data) });
         }
         let (latch, mut sent) = (Arc::<Latch>::default(), Ok(()));
-        for offset in (0..src.bytes).step_by(TRANSFER_MAX as usize) {
-            let part = Range { base: src.base + offset, bytes: (src.bytes - offset).min(TRANSFER_MAX) };
+        for (offset, bytes) in transfers(dst, src.bytes) {
+            let part = Range { base: src.base + offset, bytes };
             let from = std::ptr::with_exposed_provenance::<u8>(part.base as usize);
             // SAFETY: the caller of the trait vouches for the host's side of a copy.
             let data = unsafe { std::slice::from_raw_parts(from, part.bytes as usize) };
@@ -208,7 +219,7 @@ impl Link {
                 let _turn = self.uploads.turn();
                 let transfer = self.name();
                 self.uploads.give(transfer, part, &latch);
-                let (dst, bytes) = (dst + offset, part.bytes);
+                let dst = dst + offset;
                 self.submit_checked(ctx, stream, &CopyInBulk { ctx, stream, dst, bytes, transfer });
             }
             if sent.is_err() {
@@ -296,9 +307,15 @@ impl Link {
                     self.transfers.wait_for(Range { base: memory.address, bytes: extent(&memory, size)? });
                 }
                 for (at, size) in parts(size) {
-                    let data = pack(&moved(memory, at), size);
+                    let from = moved(memory, at);
+                    let data = pack(&from, size);
                     let dst = shifted(dst, at);
                     self.reach_all(&data, 4)?;
+                    let rest = width - at[0] - size[0];
+                    if rest >= 4 {
+                        // A word of which half is in the next part of the row.
+                        self.reach_all(&row(from.address + size[0] - 4, 8), 4)?;
+                    }
                     if data.len() <= INLINE_MAX {
                         self.submit(ctx, stream, &BoxIn { ctx, stream, dst, size, data: Bytes(data) })?;
                     } else {
@@ -360,6 +377,21 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transfers_make_up_the_copy_and_part_no_word() {
+        for (dst, bytes) in
+            [(0, 1), (4, TRANSFER_MAX), (7, 3 * TRANSFER_MAX + 5), (8, 2 * TRANSFER_MAX), (3, 0)]
+        {
+            let mut next = 0;
+            for (at, part) in transfers(dst, bytes) {
+                assert!(at == next && (1..=TRANSFER_MAX).contains(&part), "{dst}, {bytes}");
+                assert!(at == 0 || (dst + at).is_multiple_of(8), "{dst}, {bytes}");
+                next += part;
+            }
+            assert_eq!(next, bytes);
+        }
+    }
 
     #[test]
     fn parts_are_pieces_and_make_up_the_box() {

@@ -20,6 +20,10 @@ pub fn trials() -> Vec<Trial> {
             kernels_follow_addresses_that_were_copied,
         ),
         Trial::test(
+            "memory::kernels_follow_addresses_across_transfers",
+            kernels_follow_addresses_across_transfers,
+        ),
+        Trial::test(
             "memory::kernels_follow_addresses_in_memory_of_both_ends",
             kernels_follow_addresses_in_memory_of_both_ends,
         ),
@@ -158,6 +162,36 @@ fn kernels_follow_addresses_that_were_copied() -> Result<(), Failed> {
         assert_eq!(pages.word(1500).load(Ordering::Relaxed), round * 10 + 1);
         assert_eq!(pages.word(1501).load(Ordering::Relaxed), round);
     }
+    Ok(())
+}
+
+/// A copy that begins within a word is transfers that do not.
+fn kernels_follow_addresses_across_transfers() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let pages = Pages::new(&backend, 4096);
+    let words = (32 << 20) / 4;
+    let mut sent = vec![0u32; words + 100];
+    sent[words - 1] = pages.1.base as u32;
+    sent[words] = (pages.1.base >> 32) as u32;
+    program.copy(program.at(4), sent.as_ptr() as u64, sent.len() as u64 * 4)?;
+    pages.word(0).store(7, Ordering::Relaxed);
+    program.follow(program.at(32 << 20))?;
+    program.wait()?;
+    assert_eq!(pages.word(0).load(Ordering::Relaxed), 8);
+    // Of a box a row is longer than a piece.
+    let other = Pages::new(&backend, 4096);
+    let words = (512 << 10) / 4;
+    sent[words - 1] = other.1.base as u32;
+    sent[words] = (other.1.base >> 32) as u32;
+    let width = words as u64 * 4 + 400;
+    let side = |address| backend::BoxSide::Memory(Pitched { address, pitch: width, rows: 1 });
+    let (dst, src) = (side(program.at(4)), side(sent.as_ptr() as u64));
+    let copy = CopyBox { dst, src, width, height: 1, depth: 1 };
+    backend::Textures::copy_box(&backend, program.ctx, StreamArg::Legacy, &copy)?;
+    program.follow(program.at(512 << 10))?;
+    program.wait()?;
+    assert_eq!(other.word(0).load(Ordering::Relaxed), 1);
     Ok(())
 }
 
