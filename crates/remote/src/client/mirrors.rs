@@ -29,6 +29,8 @@ struct Twin {
 #[derive(Default)]
 struct Region {
     twin: Option<Arc<Twin>>,
+    /// It is being unregistered, and gets no mirror any more.
+    leaves: bool,
 }
 
 /// All registered memory.
@@ -71,16 +73,23 @@ impl Mirrors {
         Ok(())
     }
 
-    /// Forgets a region; whether the far end has a mirror of it.
-    pub(super) fn unregister(&self, base: u64) -> Result<bool> {
+    /// A region gets no mirror from now on, if it has none; whether it has one. Where it is just getting one, that is waited for.
+    fn begin_leaving(&self, range: Range) -> Result<bool> {
+        let _one = lock(&self.reaching);
         let mut regions = lock(&self.regions);
-        let (_, region) = regions.remove(base).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?;
-        self.bound(&regions);
+        if regions.at(range.base).is_none_or(|(known, region)| known != range || region.leaves) {
+            return Err(CuError::HOST_MEMORY_NOT_REGISTERED);
+        }
+        let region = regions.get_mut(range.base).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?;
+        region.leaves = true;
         Ok(region.twin.is_some())
     }
 
-    pub(super) fn is_registered(&self, range: Range) -> bool {
-        lock(&self.regions).at(range.base).is_some_and(|(known, _)| known == range)
+    /// Forgets a region.
+    fn unregister(&self, base: u64) {
+        let mut regions = lock(&self.regions);
+        regions.remove(base);
+        self.bound(&regions);
     }
 
     fn bound(&self, regions: &Ranges<Region>) {
@@ -124,7 +133,7 @@ impl Mirrors {
     pub(super) fn apply(&self, base: u64, runs: &[u8]) -> bool {
         let regions = lock(&self.regions);
         let (range, twin) = match regions.at(base) {
-            Some((range, Region { twin: Some(twin) })) => (range, Arc::clone(twin)),
+            Some((range, Region { twin: Some(twin), .. })) => (range, Arc::clone(twin)),
             // It has just been unregistered.
             _ => return true,
         };
@@ -162,7 +171,7 @@ impl Mirrors {
     /// Remembers which regions without a mirror the words of mirrored memory point into.
     fn look_through(&self, regions: &Ranges<Region>, bytes: &[u8]) {
         let mut found = |address: u64| {
-            if let Some((range, Region { twin: None })) = regions.at(address) {
+            if let Some((range, Region { twin: None, leaves: false })) = regions.at(address) {
                 lock(&self.wanted).insert(range.base);
             }
             Ok(())
@@ -181,20 +190,20 @@ impl Link {
         let mirrors = &self.mirrors;
         let _one = lock(&mirrors.reaching);
         let range = match lock(&mirrors.regions).at(address) {
-            Some((range, region)) if region.twin.is_none() => range,
+            Some((range, region)) if region.twin.is_none() && !region.leaves => range,
             _ => return Ok(()),
         };
+        let bytes = usize::try_from(range.bytes).map_err(|_| CuError::OUT_OF_MEMORY)?;
+        let known = Mutex::new(Area::new(bytes).map_err(|_| CuError::OUT_OF_MEMORY)?);
         // What is on its way into the region comes first: the mirror begins with it.
         self.transfers.wait_for(range);
         self.progress.wait_words(range);
         self.ask(&MirrorMake { range })?;
-        let bytes = usize::try_from(range.bytes).map_err(|_| CuError::OUT_OF_MEMORY)?;
-        let known = Mutex::new(Area::new(bytes).map_err(|_| CuError::OUT_OF_MEMORY)?);
         let twin = Arc::new(Twin { range, known, sending: Mutex::default() });
         {
             let mut regions = lock(&mirrors.regions);
-            let Some(region) = regions.get_mut(range.base) else { return Ok(()) };
-            region.twin = Some(twin);
+            // It is there still: it does not leave as long as the lock is held.
+            regions.get_mut(range.base).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?.twin = Some(twin);
             mirrors.bound(&regions);
         }
         self.push_changes();
@@ -263,16 +272,13 @@ impl Link {
 
     /// Takes the mirror away, if the far end has one.
     pub(super) fn leave(&self, range: Range) -> Result<()> {
-        if !self.mirrors.is_registered(range) {
-            return Err(CuError::HOST_MEMORY_NOT_REGISTERED);
-        }
+        let mirrored = self.mirrors.begin_leaving(range)?;
         self.uploads.wait_for(range);
         self.transfers.wait_for(range);
         self.transfers.abandon(range);
         // What the device has written comes before the mirror goes.
-        let mirrored = self.mirrors.is(range.base, range.bytes) == Registered::Mirrored;
         let left = if mirrored { self.ask(&MirrorDrop { range }) } else { Ok(()) };
-        self.mirrors.unregister(range.base)?;
+        self.mirrors.unregister(range.base);
         left
     }
 }

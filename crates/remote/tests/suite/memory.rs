@@ -31,6 +31,10 @@ pub fn trials() -> Vec<Trial> {
             "memory::words_are_written_when_the_stream_is_there",
             words_are_written_when_the_stream_is_there,
         ),
+        Trial::test(
+            "memory::a_region_may_go_while_it_gets_its_mirror",
+            a_region_may_go_while_it_gets_its_mirror,
+        ),
         Trial::test("memory::a_large_region_changes_as_a_whole", a_large_region_changes_as_a_whole),
         Trial::test("memory::no_query_is_behind_another", no_query_is_behind_another),
         Trial::test("memory::many_threads_copy_at_once", many_threads_copy_at_once),
@@ -371,6 +375,43 @@ fn no_query_is_behind_another() -> Result<(), Failed> {
         backend.stream_wait_event(program.ctx, two, event, 0)?;
         backend.stream_synchronize(program.ctx, two)?;
         assert!(backend.stream_query(program.ctx, one)?, "round {round}");
+    }
+    Ok(())
+}
+
+/// A region that another thread's copy names comes and goes; nothing of it stays, so that it can have its mirror each time.
+fn a_region_may_go_while_it_gets_its_mirror() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let pages = Pages::new(&backend, 8192);
+    let (range, pointer) = (pages.1, [pages.1.base]);
+    let over = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while over.load(Ordering::Relaxed) == 0 {
+                program.copy(program.at(64), pointer.as_ptr() as u64, 8).unwrap();
+                program.wait().unwrap();
+            }
+        });
+        let come_and_go = |round: u64| {
+            backend.unregister_host(range)?;
+            // A different one at the same address each time.
+            let other = Range { bytes: 4096 * (1 + round % 2), ..range };
+            backend.register_host(other)?;
+            std::thread::sleep(Duration::from_micros(round % 50 * 4));
+            backend.unregister_host(other)?;
+            backend.register_host(range)
+        };
+        let gone = (0..1000).try_for_each(come_and_go);
+        over.store(1, Ordering::Relaxed);
+        gone
+    })?;
+    for round in 1..4 {
+        pages.word(0).store(round * 10, Ordering::Relaxed);
+        program.copy(program.at(64), pointer.as_ptr() as u64, 8)?;
+        program.follow(program.at(64))?;
+        program.wait()?;
+        assert_eq!(pages.word(0).load(Ordering::Relaxed), round * 10 + 1);
     }
     Ok(())
 }
