@@ -2,12 +2,13 @@
 //! Guide, "CUDA Environment Variables"), process by process, and a job may have other GPUs after a restart than before.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 /// Where CUDA is told of it.
 pub const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
-/// Which lists are taken: as long as those of a machine with many GPUs, by UUID.
+/// How much of a list is looked at: as much as a machine with many GPUs has, by UUID.
 const LENGTH_MAX: usize = 4096;
 
 /// GPUs of a machine, each by its number or UUID.
@@ -16,10 +17,19 @@ pub struct List(Vec<String>);
 
 /// No such list.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "expected GPUs by number or UUID, separated by commas, as CUDA_VISIBLE_DEVICES has them, such as 0,2"
-)]
-pub struct NoList;
+pub enum NoList {
+    /// Something in it is no GPU.
+    #[error(
+        "expected GPUs by number or UUID, separated by commas, as CUDA_VISIBLE_DEVICES has them, such as 0,2"
+    )]
+    NoGpu,
+    /// CUDA would look no further than that.
+    #[error("GPU {0} is there twice; name each once")]
+    Twice(String),
+    /// No machine has so many.
+    #[error("it has {0} bytes; name no more than the GPUs of this machine, which take {LENGTH_MAX} at most")]
+    Long(usize),
+}
 
 impl FromStr for List {
     type Err = NoList;
@@ -29,11 +39,19 @@ impl FromStr for List {
             let number = !entry.is_empty() && entry.len() <= 4 && entry.bytes().all(|b| b.is_ascii_digit());
             number || entry.starts_with("GPU-") || entry.starts_with("MIG-")
         };
-        let entries: Vec<String> = text.split(',').map(|entry| entry.trim().to_owned()).collect();
-        if text.len() > LENGTH_MAX || !entries.iter().all(|entry| is_good(entry)) {
-            return Err(NoList);
+        if text.len() > LENGTH_MAX {
+            return Err(NoList::Long(text.len()));
         }
-        Ok(Self(entries))
+        let entries: Vec<String> = entries(text).map(str::to_owned).collect();
+        if !entries.iter().all(|entry| is_good(entry)) {
+            return Err(NoList::NoGpu);
+        }
+        // 00 is 0.
+        let mut seen = BTreeSet::new();
+        match entries.iter().find(|entry| !seen.insert(entry.trim_start_matches('0'))) {
+            Some(twice) => Err(NoList::Twice(twice.clone())),
+            None => Ok(Self(entries)),
+        }
     }
 }
 
@@ -100,7 +118,7 @@ impl Gpus {
     /// What a process means whose environment has this list.
     #[must_use]
     pub fn seen(&self, list: Option<&str>) -> Seen {
-        let Some(list) = list.filter(|list| list.len() <= LENGTH_MAX) else {
+        let Some(list) = list else {
             return if self.first.is_some() { Seen::Machines } else { Seen::Jobs };
         };
         if self.first.as_deref() == Some(list) {
@@ -113,7 +131,7 @@ impl Gpus {
             };
             place.map_or_else(|| Gpu::Called(entry.to_owned()), Gpu::Jobs)
         };
-        Seen::Of(entries(list).map(gpu).collect())
+        Seen::Of(entries(looked_at(list)).map(gpu).collect())
     }
 
     /// The list for the server of a process that sees this.
@@ -136,6 +154,14 @@ impl Gpus {
 
 fn from_environment() -> Option<String> {
     std::env::var(VARIABLE).ok()
+}
+
+/// What a process may mean of a list: CUDA looks no further than the first entry that is no GPU of the machine or is there twice, and such there is
+/// in any longer one.
+fn looked_at(list: &str) -> &str {
+    let Some(beginning) = list.as_bytes().get(..=LENGTH_MAX) else { return list };
+    let end = beginning.iter().rposition(|byte| *byte == b',').unwrap_or(0);
+    list.get(..end).unwrap_or_default()
 }
 
 fn entries(list: &str) -> impl Iterator<Item = &str> {
@@ -187,7 +213,25 @@ mod tests {
             assert!(good.parse::<List>().is_ok(), "{good}");
         }
         for bad in ["", ",", "-1", "all", "0,,1", "12345", "0;1"] {
-            assert_eq!(bad.parse::<List>(), Err(NoList), "{bad}");
+            assert_eq!(bad.parse::<List>(), Err(NoList::NoGpu), "{bad}");
         }
+        for (bad, twice) in [("0,1,0", "0"), ("1,01", "01"), ("GPU-8a, GPU-8a", "GPU-8a")] {
+            assert_eq!(bad.parse::<List>(), Err(NoList::Twice(twice.to_owned())), "{bad}");
+        }
+        let long = vec!["1"; 4000].join(",");
+        assert_eq!(long.parse::<List>(), Err(NoList::Long(7999)));
+    }
+
+    #[test]
+    fn of_a_list_without_end_the_beginning_counts() {
+        let here = gpus(None, None);
+        let list = |said: &str| here.list(&here.seen(Some(said))).unwrap();
+        let many = |entry: &str| vec![entry; 4000].join(",");
+        assert_eq!(list(&format!("1,0,{}", "x".repeat(5000))), "1,0");
+        assert_eq!(list(&"x".repeat(5000)), "", "and not all of the machine's");
+        assert!(many("0").starts_with(&list(&many("0"))) && list(&many("0")).len() > 4000);
+        // The job's own is that, however long.
+        let own = many("2");
+        assert_eq!(gpus(Some(&own), Some("5")).seen(Some(&own)), Seen::Jobs);
     }
 }
