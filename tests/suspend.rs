@@ -5,7 +5,7 @@ use dormouse_tests::{Failure, Stage};
 use serde_json::Value;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use testkit::job::Job;
 use testkit::kit::Kit;
@@ -245,22 +245,17 @@ fn whoever_traces_the_job_is_in_the_way_by_name() {
     let stage = Stage::new("traced-sleep").unwrap();
     let job = stage.started("vector_loop", &ARGS).unwrap();
     let [program] = running(&stage, &job, "vector_loop")[..] else { panic!("there is one") };
-    let mut tracer = Command::new("strace");
-    tracer.args(["-qq", "-e", "trace=none", "-p", &program.to_string()]).stderr(Stdio::null());
-    let Ok(mut tracer) = tracer.spawn() else {
-        eprintln!("not tried: there is no strace here");
-        return;
+    let tracing = || {
+        let null = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: a request that has no address and no data.
+        let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, program, null, null) };
+        assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
+        let refused = stage.place().asked("suspend").output().unwrap();
+        let by = format!("traced by process {}", rustix::thread::gettid());
+        Failure::of(&refused).unwrap().expect(6, &[&by]);
     };
-    let until = Instant::now() + Duration::from_secs(30);
-    let status = || std::fs::read_to_string(format!("/proc/{program}/status")).unwrap();
-    while status().contains("TracerPid:\t0\n") {
-        assert!(Instant::now() < until, "it is traced");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let refused = stage.place().asked("suspend").output().unwrap();
-    Failure::of(&refused).unwrap().expect(6, &["traced by process", "strace"]);
-    tracer.kill().unwrap();
-    tracer.wait().unwrap();
+    // It is let go when whoever traces it ends.
+    std::thread::scope(|scope| scope.spawn(tracing).join()).unwrap();
     assert_eq!(job.finish().unwrap().exit, Exit::Code(0));
 }
 
@@ -278,17 +273,24 @@ fn a_profile_is_not_cut_off() {
 #[test]
 fn a_job_that_ends_meanwhile_is_not_suspended() {
     let stage = Stage::new("near-end").unwrap();
+    const TURNS: u32 = 16;
     let mut suspended = 0;
-    for turn in 0..16 {
-        let words = ["-c".to_owned(), format!("echo ready; exec sleep 0.{:03}", 4 * turn)];
+    // For so many seconds a job that can be suspended lives, and one that cannot: each turn is nearer to both.
+    let (mut enough, mut too_few) = (4.0, 0.0);
+    for _ in 0..TURNS {
+        let lives = f64::midpoint(enough, too_few);
+        let words = ["-c".to_owned(), format!("echo ready; exec sleep {lives:.4}")];
         let run = stage.place().run("/bin/sh".as_ref(), &words).unwrap();
         let job = dormouse_tests::first_line(run).unwrap();
         if stage.place().suspend().unwrap() == Suspension::Suspended {
             stage.place().resume().unwrap();
             suspended += 1;
+            enough = lives;
+        } else {
+            too_few = lives;
         }
         let finished = job.finish().unwrap();
         assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     }
-    println!("{suspended} of 16 were suspended");
+    assert!((1..TURNS).contains(&suspended), "{suspended} of {TURNS} were suspended");
 }
