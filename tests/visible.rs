@@ -70,6 +70,8 @@ fn a_job_goes_on_with_other_gpus() {
         guest.display()
     );
     let whole = finish(among(stage.shell(&script), 2)).unwrap().stdout;
+    let first = stage.place().cwd().join("first");
+    std::fs::remove_file(&first).unwrap();
     let mut job = first_line(Job::start(among(stage.shell(&script), 4)).unwrap()).unwrap();
     let await_two = |job: &Job| {
         let begun = Instant::now();
@@ -83,6 +85,13 @@ fn a_job_goes_on_with_other_gpus() {
         lists.sort();
         lists
     };
+    // Both are at work: one that has done nothing yet needs no device, and is told of its later ones.
+    let works = |stdout: Vec<u8>| String::from_utf8_lossy(&stdout).contains("step");
+    let begun = Instant::now();
+    while !works(std::fs::read(&first).unwrap_or_default()) || !works(job.stdout.so_far()) {
+        assert!(begun.elapsed() < LIMIT, "not both are at work");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     await_two(&job);
     assert_eq!(sorted(&job), ["0", "1"]);
     assert_eq!(stage.place().suspend().unwrap(), Suspension::Suspended);
