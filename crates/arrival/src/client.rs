@@ -33,7 +33,7 @@ enum Waiting {
 type Heard = (Result<Told, io::Error>, Vec<u8>);
 
 impl Arrival {
-    /// Begins to ask; the streams are those of a session with a machine on which [`crate::serve`] runs.
+    /// Begins to ask; the streams are those of a session with a machine on which [`serve()`](crate::serve()) runs.
     ///
     /// # Errors
     /// When the other side speaks another version, or nothing.
