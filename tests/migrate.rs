@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use testkit::outcome::Exit;
-use testkit::place::Device;
+use testkit::place::{After, Device};
 use testkit::served::Served;
 
 /// Some seconds of work.
@@ -33,6 +33,43 @@ fn output(stage: &Stage) -> PathBuf {
 pub fn report(output: &Output) -> Value {
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Images that were taken ahead and are gone are not what a job is continued from.
+#[test]
+fn a_refused_migration_leaves_the_way_back_as_it_was() {
+    let stage = Stage::new("way-back").unwrap();
+    let job = stage.started("server_lost", &["100000"]).unwrap();
+    let image = stage.checkpoint(After::LeaveRunning).unwrap();
+    let refused = migrate(&stage, "here", &["--device", "gpu"]).output().unwrap();
+    Failure::of(&refused).unwrap().expect(8, &["--device gpu"]);
+    assert_eq!(stage.images().unwrap(), [image.clone()]);
+    let server = stage.place().servers(&job).unwrap()[0];
+    testkit::tree::kill_all(&[server]);
+    let finished = job.finish().unwrap();
+    let told = format!("continue it from image {image}");
+    assert!(finished.stderr.contains(&told), "{}", finished.stderr);
+}
+
+/// Whoever is killed when the old life ends: the new one begins.
+#[test]
+fn who_moves_a_job_to_here_may_be_killed() {
+    let stage = Stage::new("killed-mover").unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let mut moving = migrate(&stage, "here", &[]).stdout(Stdio::null()).spawn().unwrap();
+    let left = job.finish().unwrap();
+    moving.kill().unwrap();
+    moving.wait().unwrap();
+    assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
+    let stdout = output(&stage).join(format!("{}.out", stage.name()));
+    let began = Instant::now();
+    let is_over =
+        || std::fs::read(&stdout).is_ok_and(|rest| [&left.stdout[..], &rest].concat() == whole.stdout);
+    while !is_over() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not go on: {}", left.stderr);
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -95,9 +132,11 @@ fn whoever_moves_a_job_and_dies_leaves_it_in_one_place() {
     hand_over(&stage, &json!({ "word": "starting", "place": "elsewhere" }), false);
     let ended = job.finish().unwrap();
     assert_eq!(ended.exit, Exit::Signal(9), "{}", ended.stderr);
-    assert!(ended.stderr.contains("it may run there: it ends here"), "{}", ended.stderr);
-    // From its image it can go on all the same.
     let image = stage.images().unwrap().last().unwrap().clone();
+    for word in ["before it was known whether it runs there", "dormouse restart"] {
+        assert!(ended.stderr.contains(word), "{word} in {}", ended.stderr);
+    }
+    // From its image it can go on all the same.
     let rest = testkit::job::Job::start(stage.place().restart_command(&image)).unwrap().finish().unwrap();
     assert_eq!([ended.stdout, rest.stdout].concat(), whole.stdout);
 }

@@ -62,13 +62,28 @@ impl Arrival {
     /// Asks whoever has the folder, who may take his time.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] where the session is lost: then nobody knows what has come of it. Anything else was an answer.
-    pub fn say(&self, question: &[u8]) -> io::Result<Vec<u8>> {
+    /// [`SayError`].
+    pub fn say(&self, question: &[u8]) -> Result<Vec<u8>, SayError> {
         if question.len() > LOAD_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a question that is too long"));
+            let long = io::Error::new(io::ErrorKind::InvalidInput, "a question that is too long");
+            return Err(SayError::Unsaid(long));
         }
-        self.0.ask_with(What::Say, question).map(|(_, load)| load)
+        if let Waiting::Lost(why) = &*self.0.waiting() {
+            return Err(SayError::Unsaid(lost(why)));
+        }
+        self.0.ask_with(What::Say, question).map(|(_, load)| load).map_err(SayError::Unanswered)
     }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SayError {
+    /// Nobody was asked.
+    #[error(transparent)]
+    Unsaid(io::Error),
+    /// Nobody knows what has come of it.
+    #[error(transparent)]
+    Unanswered(io::Error),
 }
 
 impl Session {

@@ -10,6 +10,6 @@ mod folder;
 mod messages;
 mod serve;
 
-pub use client::Arrival;
+pub use client::{Arrival, SayError};
 pub use folder::Folder;
 pub use serve::serve;

@@ -65,7 +65,13 @@ fn answer(
     load: &[u8],
 ) -> io::Result<()> {
     let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
-    send(&mut **to, &Answer { number, told: told.map_err(Into::into) }, load)
+    match send(&mut **to, &Answer { number, told: told.map_err(Into::into) }, load) {
+        // Of it nothing has been sent.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            send(&mut **to, &Answer { number, told: Err(error.into()) }, &[])
+        }
+        sent => sent,
+    }
 }
 
 /// What one client has.

@@ -94,6 +94,9 @@ pub struct CheckpointOptions {
     /// How long to wait for a point that suits the program, ms, if it comes to such; as the job was told, if nothing is said.
     #[serde(default)]
     pub point_wait_ms: Option<u64>,
+    /// Whether whoever asks removes the image soon: it is not what the job is continued from.
+    #[serde(default)]
+    pub passing: bool,
     /// Whether nobody has asked for it: it was time for one. What comes from outside was asked for.
     #[serde(skip)]
     pub regular: bool,
@@ -110,6 +113,7 @@ impl Default for CheckpointOptions {
             paranoid: false,
             store: None,
             point_wait_ms: None,
+            passing: false,
             regular: false,
         }
     }

@@ -6,14 +6,28 @@ use crate::supervisor::Supervisor;
 use image::ImageId;
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 /// How often it is looked whether the job has ended.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// Where a job goes on that was handed over.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moved {
+    /// The place.
+    pub place: String,
+    /// Whether it runs there for sure: whoever moved it may have gone before he knew.
+    pub is_certain: bool,
+}
+
 /// What becomes of a job that stands still.
-pub(crate) struct HandOver(mpsc::Receiver<Word>);
+pub(crate) struct HandOver {
+    words: mpsc::Receiver<Word>,
+    /// Why it goes on where it was.
+    kept: OnceLock<Failure>,
+}
 
 impl HandOver {
     /// As whoever is at the other end says.
@@ -29,19 +43,27 @@ impl HandOver {
                 }
             }
         });
-        Ok(Self(words))
+        Ok(Self { words, kept: OnceLock::new() })
     }
 
     /// Waits until it is known where the job goes on, and says where, if that is elsewhere.
-    ///
-    /// # Errors
-    /// Why it goes on here, or has ended.
-    pub(crate) fn settle(&self, job: &Supervisor, image: ImageId) -> Result<String, Failure> {
+    pub(crate) fn settle(&self, job: &Supervisor, image: ImageId) -> Option<Moved> {
+        let settled = self.outcome(job, image);
+        // It is settled once.
+        settled.map_err(|failure| drop(self.kept.set(failure))).ok()
+    }
+
+    /// Why the job goes on where it was, if it does.
+    pub(crate) fn into_kept(self) -> Option<Failure> {
+        self.kept.into_inner()
+    }
+
+    fn outcome(&self, job: &Supervisor, image: ImageId) -> Result<Moved, Failure> {
         let mut starting = None;
         loop {
-            match self.0.recv_timeout(LOOK) {
+            match self.words.recv_timeout(LOOK) {
                 Ok(Word::Starting { place }) => starting = Some(place),
-                Ok(Word::Taken { place }) => return Ok(place),
+                Ok(Word::Taken { place }) => return Ok(Moved { place, is_certain: true }),
                 Ok(Word::Kept { why }) => return Err(goes_on(image, &why)),
                 Err(RecvTimeoutError::Timeout) if job.ends_within(Duration::ZERO) => {
                     let message = format!("the job ended while it stood still; image {image} of it is there");
@@ -49,14 +71,8 @@ impl HandOver {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    let Some(place) = starting else {
-                        return Err(goes_on(image, "whoever moved it is gone"));
-                    };
-                    tracing::error!(
-                        "whoever moved the job to {place} is gone, and it may run there: it ends here. If it does not run there, \
-                         continue it from image {image}"
-                    );
-                    return Ok(place);
+                    let gone = || goes_on(image, "whoever moved it is gone");
+                    return starting.map(|place| Moved { place, is_certain: false }).ok_or_else(gone);
                 }
             }
         }

@@ -31,6 +31,7 @@ mod work;
 
 pub use error::{Chain, Failure, Kind};
 pub use folder::read_failure;
+pub use hand_over::Moved;
 pub use interrupt::Preparing;
 pub use regular::{Regularly, When};
 pub use steer::Watching;

@@ -38,8 +38,17 @@ const RECORD_MAX: usize = 256 << 20;
 /// Hears how a restart goes: its steps, and the bytes of the job's memory that are read. Dropped before the job runs.
 pub type Progress = Box<dyn Fn(&Event) + Send + Sync>;
 
-/// Told when the program goes on.
-pub type Ready = Box<dyn FnOnce() + Send>;
+/// Somebody who has to know whether the program goes on.
+pub trait Ready: Send + Sync {
+    /// It may run from now on. Where that cannot be told it does not.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn may_run(&self) -> Result<(), Failure>;
+
+    /// It runs.
+    fn runs(&self);
+}
 
 /// An image that is to be restarted.
 pub struct Restart {
@@ -47,7 +56,7 @@ pub struct Restart {
     image: store::Image,
     record: JobRecord,
     lazy: bool,
-    ready: Option<Ready>,
+    ready: Option<Arc<dyn Ready>>,
 }
 
 impl Restart {
@@ -72,7 +81,7 @@ impl Restart {
 
     /// Has somebody told when the program goes on.
     #[must_use]
-    pub fn telling(self, ready: Ready) -> Self {
+    pub fn telling(self, ready: Arc<dyn Ready>) -> Self {
         Self { ready: Some(ready), ..self }
     }
 
@@ -244,12 +253,15 @@ impl Restart {
         let store = Access { recipients: self.store.recipients().to_vec(), ..settings.store.clone() };
         // The job goes on without its image, which may be removed.
         drop(self);
-        let job = stopped.and_then(|stopped| wake(stopped, &sessions, restored));
+        let job = stopped.and_then(|stopped| {
+            ready.as_ref().map_or(Ok(()), |ready| ready.may_run())?;
+            wake(stopped, &sessions, restored)
+        });
         drop(work);
         let ending = job.and_then(|job| {
             let told = (way_back, store, settings.store_is_default);
             let supervisor = Supervisor::new(facts, command, job, Arc::clone(&sessions), told);
-            ready.into_iter().for_each(|ready| ready());
+            ready.into_iter().for_each(|ready| ready.runs());
             if lazy {
                 supervisor.begin_filling();
             }

@@ -6,7 +6,7 @@ use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::filling::Filling;
 use crate::gpus::Gpus;
-use crate::hand_over::HandOver;
+use crate::hand_over::{HandOver, Moved};
 use crate::lineage;
 use crate::regular::Regularly;
 use crate::runtime::{self, JobFacts, JobFolder};
@@ -118,7 +118,7 @@ pub struct Ended {
     /// The image after which it was stopped, when that is why it ended.
     pub stopped_after: Option<ImageId>,
     /// Where it goes on, when it was stopped for that.
-    pub moved_to: Option<String>,
+    pub moved_to: Option<Moved>,
     /// Whether a GPU server of it has died.
     pub lost: bool,
     /// Its newest image, if it has one.
@@ -141,7 +141,7 @@ pub struct Supervisor {
     recipients: OnceLock<Vec<Recipient>>,
     store_is_default: bool,
     stopped_after: OnceLock<ImageId>,
-    moved_to: OnceLock<String>,
+    moved_to: OnceLock<Moved>,
     pub(crate) filling: Filling,
     rehearsed: AtomicBool,
     ended: Mutex<bool>,
@@ -371,7 +371,9 @@ impl Supervisor {
             Request::Checkpoint(options) | Request::HandOver(options) => {
                 let stop = options.stop || hand_over.is_some();
                 let options = CheckpointOptions { stop, ..options.clone() };
-                let last = match self.checkpoint_at(&options, (None, hand_over.as_ref()), &events) {
+                let taken = self.checkpoint_at(&options, (None, hand_over.as_ref()), &events);
+                let kept = hand_over.and_then(HandOver::into_kept);
+                let last = match kept.map_or(taken, Err) {
                     Ok(report) => Event::Published(report),
                     Err(failure) => Event::Failed(failure),
                 };
@@ -471,9 +473,9 @@ impl Supervisor {
     }
 
     /// The job is about to be ended, since it goes on there.
-    pub(crate) fn going_to(&self, place: String) {
+    pub(crate) fn going_to(&self, moved: Moved) {
         // As with its image.
-        let _ = self.moved_to.set(place);
+        let _ = self.moved_to.set(moved);
     }
 
     /// The store that a checkpoint goes to, and what opens it.
@@ -493,7 +495,7 @@ impl Supervisor {
     }
 
     /// There is a newer image of this job, in `store`, which `access` has opened.
-    pub(crate) fn published(&self, image: ImageId, (store, access): (&Store, &Access), rehearsed: bool) {
+    pub(crate) fn published(&self, image: ImageId, (store, access): (&Store, &Access)) {
         let at = store.location();
         let elsewhere = at != self.facts.store;
         // Where it lies elsewhere, the name may mean an older image in the job's own store.
@@ -501,7 +503,6 @@ impl Supervisor {
         let reference = if !elsewhere && is_meant() { self.facts.job.clone() } else { image.short() };
         let told = (elsewhere || !self.store_is_default).then_some(at);
         self.way_back.published(Newest { image, reference, store: told, keys: keys(store, access) });
-        self.rehearsed.store(rehearsed, Ordering::Relaxed);
     }
 }
 

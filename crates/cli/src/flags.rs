@@ -421,6 +421,9 @@ pub struct Restart {
     /// With --check: the job may run yet, since it is to be stopped before
     #[arg(long, requires = "check")]
     pub may_run: bool,
+    /// Wait for the end of the job that this process has
+    #[arg(long, hide = true, value_name = "PID")]
+    pub after: Option<u32>,
     /// With --check: answer in JSON, whose fields are a promise
     #[arg(long, requires = "check")]
     pub json: bool,
@@ -492,7 +495,7 @@ fn location() -> impl TypedValueParser<Value = Location> {
 }
 
 /// What can name a job.
-fn job_name(text: &str) -> Result<String, String> {
+pub fn job_name(text: &str) -> Result<String, String> {
     checkpoint::runtime::check_name(text).map(|()| text.to_owned()).map_err(|failure| failure.message)
 }
 

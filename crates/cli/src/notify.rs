@@ -1,20 +1,23 @@
 //! Telling whoever started this process how it gets on, as `sd_notify(3)` has it: a socket in `NOTIFY_SOCKET`, and lines of `NAME=value`.
 
 use checkpoint::Failure;
-use std::ffi::OsString;
+use checkpoint::restart::Ready;
+use std::ffi::OsStr;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where the socket is named.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 /// What is said when it runs.
 const READY: &str = "READY=1";
-/// What comes before a failure in JSON; names of one's own begin with `X_`.
+/// What is said just before; names of one's own begin with `X_`.
+const MAY_RUN: &str = "X_DORMOUSE_MAY_RUN=1";
+/// What comes before a failure in JSON.
 const FAILURE: &str = "X_DORMOUSE_FAILURE=";
 /// The longest failure that is told whole, bytes.
 const LONGEST: usize = 64 << 10;
@@ -22,38 +25,63 @@ const LONGEST: usize = 64 << 10;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Somebody who waits for this process.
-#[derive(Clone, Debug)]
-pub struct Waiting(OsString);
+#[derive(Debug)]
+pub struct Waiting {
+    socket: UnixDatagram,
+    /// Whether the program may run without his knowing.
+    may_miss: bool,
+}
 
 impl Waiting {
-    /// Whoever the environment says, if somebody does.
-    pub fn of_environment() -> Option<Self> {
-        std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(Self)
+    /// Whoever the environment says, if somebody does; and whether the program may run without his knowing.
+    ///
+    /// # Errors
+    /// When he does not listen there.
+    pub fn of_environment(may_miss: bool) -> Result<Option<Self>, Failure> {
+        let Some(name) = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) else { return Ok(None) };
+        Self::at(&name, may_miss).map(Some).map_err(|error| {
+            Failure::of(format_args!("nobody listens at {}, which {VARIABLE} names", name.display()), &error)
+        })
     }
 
-    /// The program goes on.
-    pub fn hears_that_it_runs(&self) {
-        self.hears(READY);
+    fn at(name: &OsStr, may_miss: bool) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        match name.as_bytes().strip_prefix(b"@") {
+            Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+            None => socket.connect(name)?,
+        }
+        Ok(Self { socket, may_miss })
     }
 
-    /// It does not.
+    /// It does not go on.
     pub fn hears_of(&self, failure: &Failure) {
         let status = format!("STATUS={}", failure.message.replace('\n', " "));
-        match serde_json::to_string(failure) {
+        let told = match serde_json::to_string(failure) {
             Ok(json) if json.len() < LONGEST => self.hears(&format!("{status}\n{FAILURE}{json}")),
             _ => self.hears(&status),
+        };
+        // Its end says so, too.
+        told.unwrap_or_else(|error| tracing::debug!("{VARIABLE}: {error}"));
+    }
+
+    fn hears(&self, what: &str) -> io::Result<()> {
+        self.socket.send(what.as_bytes()).map(drop)
+    }
+}
+
+impl Ready for Waiting {
+    fn may_run(&self) -> Result<(), Failure> {
+        match self.hears(MAY_RUN) {
+            Err(error) if !self.may_miss => {
+                Err(Failure::of("whoever has to know that the job goes on is gone", &error))
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Who does not listen any more need not know.
-    fn hears(&self, what: &str) {
-        let told = UnixDatagram::unbound().and_then(|socket| match self.0.as_bytes().strip_prefix(b"@") {
-            Some(name) => socket.send_to_addr(what.as_bytes(), &SocketAddr::from_abstract_name(name)?),
-            None => socket.send_to(what.as_bytes(), PathBuf::from(&self.0)),
-        });
-        if let Err(error) = told {
-            tracing::debug!("{VARIABLE}: {error}");
-        }
+    fn runs(&self) {
+        // He has heard that it may.
+        self.hears(READY).unwrap_or_else(|error| tracing::debug!("{VARIABLE}: {error}"));
     }
 }
 
@@ -65,6 +93,10 @@ pub enum Course {
     Fails(Failure),
     /// It has ended without a word.
     Ended(ExitStatus),
+    /// The same, when the program may have run already.
+    Lost(ExitStatus),
+    /// It has said nothing for too long.
+    Late,
 }
 
 /// Where a process is waited for.
@@ -87,9 +119,10 @@ impl Wait {
         (VARIABLE, self.folder.path().join("notify"))
     }
 
-    /// Waits until the process says how it gets on, or has ended.
-    pub fn wait(&self, child: &mut Child) -> io::Result<Course> {
+    /// Waits until the process says how it gets on, or has ended, or for `patience`.
+    pub fn wait(&self, child: &mut Child, patience: Duration) -> io::Result<Course> {
         let mut said = vec![0; 2 * LONGEST];
+        let (began, mut may_run) = (Instant::now(), false);
         loop {
             let ended = child.try_wait()?;
             match self.socket.recv(&mut said) {
@@ -98,6 +131,7 @@ impl Wait {
                     if said.lines().any(|line| line == READY) {
                         return Ok(Course::Runs);
                     }
+                    may_run |= said.lines().any(|line| line == MAY_RUN);
                     let failure = said.lines().find_map(|line| line.strip_prefix(FAILURE));
                     if let Some(failure) = failure.and_then(|json| serde_json::from_str(json).ok()) {
                         return Ok(Course::Fails(failure));
@@ -107,8 +141,11 @@ impl Wait {
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
                 {
                     // What it said before its end has come by now.
-                    if let Some(status) = ended {
-                        return Ok(Course::Ended(status));
+                    match ended {
+                        Some(status) if may_run => return Ok(Course::Lost(status)),
+                        Some(status) => return Ok(Course::Ended(status)),
+                        None if began.elapsed() >= patience => return Ok(Course::Late),
+                        None => {}
                     }
                 }
                 Err(error) => return Err(error),
@@ -124,30 +161,42 @@ mod tests {
     use checkpoint::Kind;
     use std::process::Command;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     #[test]
     fn what_is_said_is_heard_and_an_end_is_noticed() {
         let wait = Wait::begin().unwrap();
-        let waiting = Waiting(wait.variable().1.into_os_string());
+        let waiting = Waiting::at(wait.variable().1.as_os_str(), false).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        waiting.hears_that_it_runs();
-        assert!(matches!(wait.wait(&mut child).unwrap(), Course::Runs));
+        waiting.may_run().unwrap();
+        waiting.runs();
+        assert!(matches!(wait.wait(&mut child, LONG).unwrap(), Course::Runs));
+        assert!(matches!(wait.wait(&mut child, Duration::ZERO).unwrap(), Course::Late));
         let failure = Failure::new(Kind::Mismatch, "no\nsuch device");
-        waiting.hears("STATUS=on its way");
+        waiting.hears("STATUS=on its way").unwrap();
         waiting.hears_of(&failure);
-        let Course::Fails(heard) = wait.wait(&mut child).unwrap() else { panic!("it fails") };
+        let Course::Fails(heard) = wait.wait(&mut child, LONG).unwrap() else { panic!("it fails") };
         assert_eq!((heard.kind, heard.message), (failure.kind, failure.message));
         child.kill().unwrap();
-        assert!(matches!(wait.wait(&mut child).unwrap(), Course::Ended(_)));
+        assert!(matches!(wait.wait(&mut child, LONG).unwrap(), Course::Ended(_)));
+        // It may have run, and done something.
+        waiting.may_run().unwrap();
+        assert!(matches!(wait.wait(&mut child, LONG).unwrap(), Course::Lost(_)));
+        let other = Waiting::at(wait.variable().1.as_os_str(), true).unwrap();
+        drop(wait);
+        assert!(waiting.may_run().is_err(), "nobody would know");
+        other.may_run().unwrap();
     }
 
     #[test]
     fn a_socket_without_a_file_is_one() {
         let name = format!("dormouse-test-{}", std::process::id());
-        let socket =
-            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name.as_bytes()).unwrap()).unwrap();
-        Waiting(format!("@{name}").into()).hears_that_it_runs();
+        let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+        let socket = UnixDatagram::bind_addr(&address).unwrap();
+        Waiting::at(OsStr::new(&format!("@{name}")), false).unwrap().runs();
         let mut said = [0; 64];
         let len = socket.recv(&mut said).unwrap();
         assert_eq!(&said[..len], READY.as_bytes());
+        assert!(Waiting::at(OsStr::new("/no/such/socket"), false).is_err());
     }
 }

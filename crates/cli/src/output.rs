@@ -2,7 +2,7 @@
 
 use crate::exit;
 use checkpoint::supervisor::Ended;
-use checkpoint::{Failure, Kind};
+use checkpoint::{Failure, Kind, Moved};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -55,8 +55,12 @@ pub fn complain(failure: &Failure) {
 /// Says how a job goes on that was stopped, or that has lost a GPU server.
 pub fn tell_end(ended: &Ended) {
     let Some(restart) = ended.newest.as_ref().map(checkpoint::Newest::command) else { return };
-    if let Some(place) = &ended.moved_to {
-        eprintln!("dormouse: the job goes on at {place}");
+    if let Some(Moved { place, is_certain: true }) = &ended.moved_to {
+        eprintln!("dormouse: the job goes on at {place}; its image from here is that of '{restart}'");
+    } else if let Some(Moved { place, .. }) = &ended.moved_to {
+        eprintln!(
+            "dormouse: whoever moved the job to {place} was gone before it was known whether it runs there: if it does not, continue with '{restart}'"
+        );
     } else if let Some(image) = ended.stopped_after {
         eprintln!("dormouse: stopped after image {image} was taken; continue with '{restart}'");
     } else if ended.lost {

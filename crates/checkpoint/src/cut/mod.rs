@@ -357,7 +357,14 @@ impl<'a> Cut<'a> {
             ..manifest(job, &device, times, rehearsed)
         };
         let published = self.draft.publish(manifest, receipts).map_err(write_failure)?;
-        job.published(published.id, (&self.store, &self.access), rehearsed);
+        if rehearsed {
+            job.has_rehearsed()
+        } else {
+            job.forget_rehearsal()
+        }
+        if !options.passing {
+            job.published(published.id, (&self.store, &self.access));
+        }
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let report = Report {
             image: published.id.to_string(),
@@ -387,7 +394,12 @@ impl<'a> Cut<'a> {
                 // Whoever is gone does not say where it goes on.
                 let since_ms = ms(closed.elapsed());
                 let _ = self.events.send(Event::Standing { report: report.clone(), since_ms });
-                job.going_to(hand_over.settle(job, published.id)?);
+                let Some(moved) = hand_over.settle(job, published.id) else {
+                    resume(*frozen, gated, held)?;
+                    job.sessions.asks().goes_on();
+                    return Ok(report);
+                };
+                job.going_to(moved);
             }
             job.stopping_after(published.id);
             frozen.kill().map_err(|error| Failure::of("the job does not end", &error))?;

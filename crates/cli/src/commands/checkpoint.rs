@@ -32,7 +32,7 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         paranoid: flags.paranoid,
         store: store.map(|at| access(at, &flags.key, &flags.encrypt)).transpose()?,
         point_wait_ms: flags.point_wait.map(|seconds| (seconds * 1000.0) as u64),
-        regular: false,
+        ..CheckpointOptions::default()
     };
     match ask(&root, &job.job, &Request::Checkpoint(options), !flags.json.json)? {
         Event::Published(report) => {

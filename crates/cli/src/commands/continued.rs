@@ -1,24 +1,28 @@
 //! Continuing an image in a process of its own, which outlives whoever asked: for a job that comes from another machine, or goes on with other options.
 
 use super::again::repeated;
-use crate::flags::Cli;
+use crate::flags::{Cli, job_name};
 use crate::notify::{Course, Wait};
-use checkpoint::{Failure, Kind};
+use checkpoint::{Failure, Kind, runtime};
 use clap::CommandFactory;
+use image::ImageId;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use store::Location;
 
 /// What decides whether an image can be restarted, of the options of a restart.
 const DECISIVE: [&str; 6] = ["device", "gpu", "managed", "shared_memory", "device_memory", "visible-devices"];
 
 /// What is said otherwise, or makes no sense here.
-const OURS: [&str; 6] = ["store", "key", "name", "check", "may_run", "json"];
+const OURS: [&str; 7] = ["store", "key", "name", "check", "may_run", "after", "json"];
 
 /// What is to be continued, and how.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,6 +35,22 @@ pub struct Wanted {
     pub job: String,
     /// Options of `dormouse restart`.
     pub options: Vec<String>,
+    /// How long its start may take, seconds.
+    pub within_s: u64,
+}
+
+impl Wanted {
+    /// Fails for what no migration asks for.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`].
+    pub fn check(&self) -> Result<(), Failure> {
+        let odd =
+            |what: &str| Failure::new(Kind::Usage, format!("{what:?} is no name of a job, or no image"));
+        job_name(&self.job).map_err(|_| odd(&self.job))?;
+        self.image.parse::<ImageId>().map_err(|_| odd(&self.image))?;
+        check_options(&self.options)
+    }
 }
 
 /// Where its image lies, and its output goes.
@@ -87,16 +107,21 @@ pub fn check_options(options: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Whether it can be continued here, which changes nothing. The job may still run.
+/// Whether it can be continued here, which changes nothing, in the place of the job that this process has, or beside all others.
 ///
 /// # Errors
-/// Those of `dormouse restart --check`.
-pub fn check(wanted: &Wanted, place: &Place) -> Result<Checked, Failure> {
+/// Those of `dormouse restart --check`; [`Kind::Busy`] when another job has the name.
+pub fn check(wanted: &Wanted, place: &Place, instead_of: Option<u32>) -> Result<Checked, Failure> {
+    if let Ok(other) = runtime::find(&runtime::root(), &wanted.job)
+        && Some(other.supervisor) != instead_of
+    {
+        let message = format!("a job {:?} runs there already: give this one another --name", wanted.job);
+        return Err(Failure::new(Kind::Busy, message));
+    }
+    ["out", "err"].iter().try_for_each(|which| open(place, &wanted.job, which).map(drop))?;
     let mut command = restart(wanted, place)?;
-    command
-        .args(["--check", "--may-run", "--json"])
-        .args(given(&wanted.options, |id| DECISIVE.contains(&id))?)
-        .arg(&wanted.image);
+    command.args(["--check", "--json"]).args(given(&wanted.options, |id| DECISIVE.contains(&id))?);
+    command.args(instead_of.map(|_| "--may-run")).args(["--", &wanted.image]);
     let output = command.output().map_err(|error| Failure::of("cannot run dormouse restart", &error))?;
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -118,31 +143,92 @@ pub fn check(wanted: &Wanted, place: &Place) -> Result<Checked, Failure> {
 /// Continues it, and comes back when it runs.
 ///
 /// # Errors
-/// Those of `dormouse restart`: then nothing of it runs.
-pub fn start(wanted: &Wanted, place: &Place) -> Result<Continued, Failure> {
+/// [`Unstarted`].
+pub fn start(wanted: &Wanted, place: &Place) -> Result<Continued, Unstarted> {
+    begin(wanted, place, None).map_err(Unstarted::Failed)?.finish()
+}
+
+/// Begins to continue it, behind the end of the job that this process has.
+///
+/// # Errors
+/// When `dormouse restart` cannot be run.
+pub fn begin(wanted: &Wanted, place: &Place, after: Option<u32>) -> Result<Starting, Failure> {
     let about = |error: io::Error| Failure::of("cannot start dormouse restart", &error);
     let (stdout, out) = open(place, &wanted.job, "out")?;
     let (stderr, err) = open(place, &wanted.job, "err")?;
     let wait = Wait::begin().map_err(about)?;
     let (name, socket) = wait.variable();
     let mut command = restart(wanted, place)?;
-    command.arg(format!("--name={}", wanted.job)).args(&wanted.options).arg(&wanted.image);
+    command.arg(format!("--name={}", wanted.job)).args(&wanted.options);
+    command.args(after.map(|supervisor| format!("--after={supervisor}"))).args(["--", &wanted.image]);
     // Not among those that a terminal's keys end.
     command.env(name, socket).stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-    let mut child = command.spawn().map_err(about)?;
-    match wait.wait(&mut child).map_err(about)? {
-        Course::Runs => Ok(Continued { supervisor: child.id(), stdout, stderr }),
-        Course::Fails(failure) => {
-            // It has nothing more to do.
-            let _ = child.wait();
-            Err(failure)
-        }
-        Course::Ended(status) => {
-            let message =
-                format!("dormouse restart ended before the program ran: {status}; see {}", stderr.display());
-            Err(Failure::new(Kind::Failed, message))
+    let child = command.spawn().map_err(about)?;
+    let within = Duration::from_secs(wanted.within_s);
+    Ok(Starting { child, wait, stdout, stderr, within })
+}
+
+/// A job that is being continued.
+pub struct Starting {
+    child: Child,
+    wait: Wait,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    within: Duration,
+}
+
+impl Starting {
+    /// Comes back when it runs.
+    ///
+    /// # Errors
+    /// [`Unstarted`].
+    pub fn finish(mut self) -> Result<Continued, Unstarted> {
+        let supervisor = self.child.id();
+        let see = format!("see {}", self.stderr.display());
+        let failed = |message: String| Unstarted::Failed(Failure::new(Kind::Failed, message));
+        match self.wait.wait(&mut self.child, self.within) {
+            Ok(Course::Runs) => Ok(Continued { supervisor, stdout: self.stdout, stderr: self.stderr }),
+            Ok(Course::Fails(failure)) => {
+                // It has nothing more to do.
+                let _ = self.child.wait();
+                Err(Unstarted::Failed(failure))
+            }
+            Ok(Course::Ended(status)) => {
+                Err(failed(format!("dormouse restart ended before the program ran: {status}; {see}")))
+            }
+            Ok(Course::Lost(status)) => {
+                let message =
+                    format!("dormouse restart ended when the program may have run: {status}; {see}");
+                Err(Unstarted::Unknown(Failure::new(Kind::Failed, message)))
+            }
+            Ok(Course::Late) => {
+                self.give_up();
+                let seconds = self.within.as_secs();
+                Err(failed(format!(
+                    "it did not run within {seconds} s, and was ended (--start-within); {see}"
+                )))
+            }
+            Err(error) => {
+                self.give_up();
+                Err(Unstarted::Failed(Failure::of("cannot wait for dormouse restart", &error)))
+            }
         }
     }
+
+    /// Nothing of it is left: a job ends with its supervisor.
+    pub fn give_up(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Why a job has not been started.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Unstarted {
+    /// It could not be, and nothing of it runs there.
+    Failed(Failure),
+    /// Nobody knows: the place has been lost meanwhile, or the job there.
+    Unknown(Failure),
 }
 
 fn restart(wanted: &Wanted, place: &Place) -> Result<Command, Failure> {
@@ -172,8 +258,14 @@ fn given(options: &[String], taken: impl Fn(&str) -> bool) -> Result<Vec<OsStrin
 /// The file that what a job writes is appended to.
 fn open(place: &Place, job: &str, which: &str) -> Result<(PathBuf, File), Failure> {
     let path = place.output.join(format!("{job}.{which}"));
-    let opened = fs::create_dir_all(&place.output)
-        .and_then(|()| OpenOptions::new().append(true).create(true).open(&path))
+    let mut options = OpenOptions::new();
+    // What a program says is its user's, who was root there.
+    options.append(true).create(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let opened = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&place.output)
+        .and_then(|()| options.open(&path))
         .map_err(|error| {
             Failure::of(format_args!("cannot write the job's output to {}", path.display()), &error)
         })?;
@@ -184,6 +276,28 @@ fn open(place: &Place, job: &str, which: &str) -> Result<(PathBuf, File), Failur
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_migration_asks_for_is_not_done() {
+        let fine = Wanted {
+            image: "07".repeat(16),
+            store: None,
+            job: "train".to_owned(),
+            options: vec!["--every=5m".to_owned()],
+            within_s: 60,
+        };
+        fine.check().unwrap();
+        for bad in [
+            Wanted { job: "../../etc/cron.d/x".to_owned(), ..fine.clone() },
+            Wanted { job: "/x".to_owned(), ..fine.clone() },
+            Wanted { image: "--check".to_owned(), ..fine.clone() },
+            Wanted { image: "train".to_owned(), ..fine.clone() },
+            Wanted { options: vec!["--store=/x".to_owned()], ..fine.clone() },
+            Wanted { options: vec!["--after=1".to_owned()], ..fine },
+        ] {
+            assert_eq!(bad.check().unwrap_err().kind, Kind::Usage, "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_check_is_told_what_decides() {

@@ -1,6 +1,6 @@
 //! `dormouse receive`: takes over jobs of other machines.
 
-use super::continued::{self, Place, Question};
+use super::continued::{self, Place, Question, Unstarted};
 use super::far_end::code;
 use super::serve::{front_failure, say_where};
 use super::store_access;
@@ -93,13 +93,16 @@ pub fn arrival(flags: &Arrival) -> ExitCode {
 
 fn answered(question: &[u8], client: &str, place: &Place) -> Vec<u8> {
     match serde_json::from_slice(question) {
-        Ok(Question::Check(wanted)) => json(&continued::check(&wanted, place)),
+        Ok(Question::Check(wanted)) => {
+            json(&wanted.check().and_then(|()| continued::check(&wanted, place, None)))
+        }
         Ok(Question::Start(wanted)) => {
-            let started = continued::start(&wanted, place);
+            let checked = wanted.check().map_err(Unstarted::Failed);
+            let started = checked.and_then(|()| continued::start(&wanted, place));
             match &started {
                 Ok(_) => tracing::warn!("job {} of {client} goes on here", wanted.job),
-                Err(failure) => {
-                    tracing::warn!("job {} of {client} does not go on here: {failure}", wanted.job)
+                Err(Unstarted::Failed(failure) | Unstarted::Unknown(failure)) => {
+                    tracing::warn!("job {} of {client} does not go on here: {failure}", wanted.job);
                 }
             }
             json(&started)

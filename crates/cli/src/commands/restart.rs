@@ -8,15 +8,19 @@ use crate::output::{Show, complain, finish, tell_end};
 use checkpoint::admin::Event;
 use checkpoint::restart::{self, Progress};
 use checkpoint::supervisor::{Ended, Name, Settings};
-use checkpoint::{Failure, Preparing};
+use checkpoint::{Failure, Preparing, runtime};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often the bar is drawn when nothing is read: GPU servers and CRIU are at work.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How long a job may take to end that goes on in this process.
+const END: Duration = Duration::from_secs(60);
 
 /// An image that can be restarted here.
 #[derive(Serialize)]
@@ -37,8 +41,14 @@ pub fn run(flags: Restart) -> ExitCode {
         return finish(flags.json, check(&flags));
     }
     let on_failure = flags.on_failure.clone();
-    // Whoever has started this, if he wants to know.
-    let waiting = Waiting::of_environment();
+    // Whoever has started this, if he wants to know. A job that has ended for this one has nobody else.
+    let waiting = match Waiting::of_environment(flags.after.is_some()) {
+        Ok(waiting) => waiting.map(Arc::new),
+        Err(failure) => {
+            complain(&failure);
+            return ExitCode::from(OWN_FAILURE);
+        }
+    };
     match start(flags, waiting.clone()) {
         Ok((ended, from)) => {
             again::restart(&ended, &on_failure, Some(&from));
@@ -63,7 +73,7 @@ fn check(flags: &Restart) -> Result<Restartable, Failure> {
 }
 
 /// Runs it; also tells the image, whole.
-fn start(flags: Restart, waiting: Option<Waiting>) -> Result<(Ended, String), Failure> {
+fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String), Failure> {
     let io = |error: io::Error| Failure::of("cannot prepare the job", &error);
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
@@ -72,7 +82,7 @@ fn start(flags: Restart, waiting: Option<Waiting>) -> Result<(Ended, String), Fa
     let store = store_access(&flags.store)?;
     let restart = restart::Restart::open(&store, &flags.image)?.lazily(flags.lazy);
     let restart = match waiting {
-        Some(waiting) => restart.telling(Box::new(move || waiting.hears_that_it_runs())),
+        Some(waiting) => restart.telling(waiting),
         None => restart,
     };
     let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])?;
@@ -92,7 +102,17 @@ fn start(flags: Restart, waiting: Option<Waiting>) -> Result<(Ended, String), Fa
         continued: flags.on_failure.restart_on_failure.is_some(),
     };
     let from = restart.image().to_string();
+    flags.after.into_iter().for_each(wait_for_end);
     Ok((restart.run(settings, stdio, signals, preparing, progress())?, from))
+}
+
+/// Waits for the end of the job that this process has.
+fn wait_for_end(supervisor: u32) {
+    let root = runtime::root();
+    let jobs = runtime::list(&root).unwrap_or_default();
+    let job = jobs.iter().find(|job| job.supervisor == supervisor);
+    // If it has not ended by then, that is told when its name is wanted.
+    job.into_iter().for_each(|job| runtime::wait_until_gone(&root, job, END));
 }
 
 /// A bar on the user's terminal, for as long as it is the user's; standard output is the program's alone.

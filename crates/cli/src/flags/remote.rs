@@ -204,7 +204,7 @@ fn listen_on(text: &str, port: u16) -> Result<SocketAddr, String> {
 }
 
 /// A time of a second or more, and of a century at most.
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     let time = grace(text)?;
     if time < Duration::from_secs(1) { Err("a second is the least".to_owned()) } else { Ok(time) }
 }

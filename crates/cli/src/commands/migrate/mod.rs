@@ -1,13 +1,11 @@
 //! `dormouse migrate`: images while the job runs, the last one of it standing still, and then it goes on elsewhere.
 
-mod target;
 mod there;
 
-use self::target::{Here, Target, Unstarted};
 use self::there::There;
 use super::access;
 use super::checkpoint::{bar, follow};
-use super::continued::{Continued, Place, Wanted, check_options};
+use super::continued::{self, Checked, Continued, Place, Unstarted, Wanted, check_options};
 use crate::flags::{Destination, Migrate};
 use crate::output::Show;
 use checkpoint::admin::{Asked, CheckpointOptions, Event, Report, Request, Word};
@@ -23,8 +21,6 @@ use store::Store;
 
 /// What the last image may take without being made smaller by another round, bytes.
 const LITTLE: u64 = 32 << 20;
-/// How long the job's processes may take to end when it goes on elsewhere.
-const END: Duration = Duration::from_secs(10);
 
 /// A job that has moved; times in milliseconds.
 #[derive(Serialize)]
@@ -83,18 +79,49 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
     let job = runtime::find(&root, &flags.job)?;
     let began = Instant::now();
     let key = access(job.store.clone(), &flags.keys.key, &[])?.key;
-    let mut target: Box<dyn Target> = match &flags.to {
-        Destination::There(address) => Box::new(There::reach(address, key, flags)?),
-        Destination::Here => Box::new(Here(Place {
+    let target = match &flags.to {
+        Destination::There(address) => Target::There(Box::new(There::reach(address, key, flags)?)),
+        Destination::Here => Target::Here(Place {
             store: job.store.clone(),
             keys: flags.keys.key.clone(),
             output: flags.output.clone(),
-        })),
+        }),
     };
-    let mut moving = Moving { flags, root, job, target: &mut *target, images: Vec::new() };
+    let mut moving = Moving { flags, root, job, target, images: Vec::new() };
     let moved = moving.run(began);
     moving.forget_rounds();
     moved
+}
+
+/// Where a job goes on.
+enum Target {
+    /// On this machine, which reads the job's own store.
+    Here(Place),
+    /// On another.
+    There(Box<There>),
+}
+
+impl Target {
+    fn place(&self) -> String {
+        match self {
+            Self::Here(_) => "this machine".to_owned(),
+            Self::There(there) => there.place(),
+        }
+    }
+
+    fn bring(&mut self, from: &Store, image: &ImageId) -> Result<u64, Failure> {
+        match self {
+            Self::Here(_) => Ok(0),
+            Self::There(there) => there.bring(from, image),
+        }
+    }
+
+    fn check(&self, wanted: &Wanted, job: &JobFacts) -> Result<Checked, Failure> {
+        match self {
+            Self::Here(place) => continued::check(wanted, place, Some(job.supervisor)),
+            Self::There(there) => there.check(wanted),
+        }
+    }
 }
 
 /// A migration under way.
@@ -102,7 +129,7 @@ struct Moving<'a> {
     flags: &'a Migrate,
     root: PathBuf,
     job: JobFacts,
-    target: &'a mut dyn Target,
+    target: Target,
     /// Those that were taken while it ran.
     images: Vec<ImageId>,
 }
@@ -112,7 +139,7 @@ impl Moving<'_> {
         let (rounds, device, mut warnings) = self.go_ahead()?;
         let name = self.flags.name.clone().unwrap_or_else(|| self.job.job.clone());
         let over = self.go_over()?;
-        warnings.extend(over.report.warnings.clone());
+        warnings.extend(over.report.warnings.iter().chain(&over.warnings).cloned());
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         Ok(Migrated {
             job: self.job.job.clone(),
@@ -143,7 +170,7 @@ impl Moving<'_> {
         loop {
             let round = Instant::now();
             let bar = self.bar();
-            let options = self.options();
+            let options = CheckpointOptions { passing: true, ..self.options() };
             let mut asked = self.asked(&Request::Checkpoint(options))?;
             let last = asked.until(Event::is_last, |event| follow(&bar, event));
             bar.finish_and_clear();
@@ -155,7 +182,7 @@ impl Moving<'_> {
             self.images.push(image);
             let sent = self.target.bring(&self.store()?, &image)?;
             if checked.is_none() {
-                let there = self.target.check(&self.wanted(&report))?;
+                let there = self.target.check(&self.wanted(&report), &self.job)?;
                 warnings.extend(there.warnings);
                 checked = Some(there.device);
             }
@@ -190,66 +217,97 @@ impl Moving<'_> {
         let send = sending.elapsed();
         let starting = Instant::now();
         let wanted = self.wanted(&report);
-        let continued = match self.target.is_here() {
-            true => self.start_here(&mut asked, &wanted)?,
-            false => self.start_there(&mut asked, &wanted)?,
+        let mut warnings = Vec::new();
+        let continued = match &self.target {
+            Target::Here(place) => self.start_here(&mut asked, (&wanted, place))?,
+            Target::There(there) => self.start_there(&mut asked, (&wanted, there), &mut warnings)?,
         };
         let start = starting.elapsed();
-        Ok(Over { report, since_ms, sent, send, start, continued })
+        Ok(Over { report, since_ms, sent, send, start, continued, warnings })
     }
 
-    /// One of the two only runs on this machine, so the job ends first.
-    fn start_here(&mut self, asked: &mut Asked, wanted: &Wanted) -> Result<Continued, Failure> {
-        self.end(asked)?;
-        let failure = match self.target.start(wanted) {
+    /// One of the two only runs on this machine: the other waits for the end of this one, whoever is killed meanwhile.
+    fn start_here(
+        &self,
+        asked: &mut Asked,
+        (wanted, place): (&Wanted, &Place),
+    ) -> Result<Continued, Failure> {
+        let mut starting = match continued::begin(wanted, place, Some(self.job.supervisor)) {
+            Ok(starting) => starting,
+            Err(failure) => return Err(self.keep(asked, failure)),
+        };
+        match self.end(asked) {
+            Ok(()) => {}
+            // It has ended by itself, and its image is there.
+            Err(failure) if failure.kind == Kind::Ended => {}
+            Err(failure) => {
+                starting.give_up();
+                return Err(failure);
+            }
+        }
+        let failure = match starting.finish() {
             Ok(continued) => return Ok(continued),
-            Err(Unstarted::Failed(failure) | Unstarted::Unknown(failure)) => failure,
+            Err(Unstarted::Failed(failure)) => failure,
+            Err(Unstarted::Unknown(failure)) => return Err(self.with_image(failure, wanted)),
         };
-        let job = self.job.job.clone();
-        let as_before = Wanted { job: job.clone(), options: Vec::new(), ..wanted.clone() };
-        let image = &wanted.image;
-        let message = match self.target.start(&as_before) {
-            Ok(Continued { supervisor, .. }) => format!(
-                "{}; job {job} goes on as it was, from image {image}, with process {supervisor}",
-                failure.message
-            ),
-            Err(Unstarted::Failed(again) | Unstarted::Unknown(again)) => format!(
-                "{}; and as it was: {}; image {image} of job {job} is there: `dormouse restart --store {} {image}`",
-                failure.message, again.message, self.job.store
-            ),
-        };
-        Err(Failure { message, ..failure })
-    }
-
-    /// The job stands still until it runs there, or certainly does not.
-    fn start_there(&mut self, asked: &mut Asked, wanted: &Wanted) -> Result<Continued, Failure> {
-        let place = self.target.place();
-        asked.say(&Word::Starting { place })?;
-        match self.target.start(wanted) {
-            Ok(continued) => self.end(asked).map(|()| continued),
-            Err(Unstarted::Failed(failure)) => Err(self.keep(asked, failure)),
-            Err(Unstarted::Unknown(failure)) => {
+        let as_before = Wanted { job: self.job.job.clone(), options: Vec::new(), ..wanted.clone() };
+        match continued::start(&as_before, place) {
+            Ok(Continued { supervisor, .. }) => {
                 let message = format!(
-                    "{}; the job may run at {}, and does not here any more: look there. Image {} of it is in {}",
-                    failure.message,
-                    self.target.place(),
-                    wanted.image,
-                    self.job.store
+                    "{}; job {} goes on as it was, from image {}, with process {supervisor}",
+                    failure.message, as_before.job, wanted.image
                 );
                 Err(Failure { message, ..failure })
             }
+            Err(Unstarted::Failed(again) | Unstarted::Unknown(again)) => {
+                let message = format!("{}; nor as it was: {}", failure.message, again.message);
+                Err(self.with_image(Failure { message, ..failure }, wanted))
+            }
         }
+    }
+
+    /// The job stands still until it runs there, or certainly does not.
+    fn start_there(
+        &self,
+        asked: &mut Asked,
+        (wanted, there): (&Wanted, &There),
+        warnings: &mut Vec<String>,
+    ) -> Result<Continued, Failure> {
+        if let Err(failure) = there.is_there() {
+            return Err(self.keep(asked, failure));
+        }
+        asked.say(&Word::Starting { place: there.place() })?;
+        match there.start(wanted) {
+            Ok(continued) => {
+                // It runs there, whatever has become of it here.
+                warnings.extend(self.end(asked).err().map(|failure| failure.message));
+                Ok(continued)
+            }
+            Err(Unstarted::Failed(failure)) => Err(self.keep(asked, failure)),
+            Err(Unstarted::Unknown(failure)) => {
+                let message = format!(
+                    "{}; the job may run at {}, and does not here any more: look there",
+                    failure.message,
+                    there.place()
+                );
+                Err(self.with_image(Failure { message, ..failure }, wanted))
+            }
+        }
+    }
+
+    /// A failure behind which somebody has to see to the job.
+    fn with_image(&self, failure: Failure, wanted: &Wanted) -> Failure {
+        let restart = format!("dormouse restart --store {} {}", self.job.store, wanted.image);
+        Failure { message: format!("{}. Its image is there: '{restart}'", failure.message), ..failure }
     }
 
     /// Has the job end where it was.
     fn end(&self, asked: &mut Asked) -> Result<(), Failure> {
         asked.say(&Word::Taken { place: self.target.place() })?;
         match asked.until(Event::is_last, |_| {})? {
-            Event::Published(_) => {}
-            other => return Err(failed(other)),
+            Event::Published(_) => Ok(()),
+            other => Err(failed(other)),
         }
-        runtime::wait_until_gone(&self.root, &self.job, END);
-        Ok(())
     }
 
     /// Has the job go on where it was, since it cannot elsewhere; the failure, with what became of the job.
@@ -282,6 +340,7 @@ impl Moving<'_> {
             store: self.flags.shared_store.then(|| self.job.store.clone()),
             job,
             options: self.flags.options.clone(),
+            within_s: self.flags.start_within.as_secs(),
         }
     }
 
@@ -295,7 +354,9 @@ impl Moving<'_> {
 
     /// Removes what was taken ahead, here and there: what is not in the last image is of no use.
     fn forget_rounds(&mut self) {
-        self.target.forget(&self.images);
+        if let Target::There(there) = &self.target {
+            there.forget(&self.images);
+        }
         let ids: Vec<String> = self.images.iter().map(ToString::to_string).collect();
         let removed = self.store().and_then(|store| remove_images(&store, &ids, false));
         if let Err(failure) = removed {
@@ -312,6 +373,7 @@ struct Over {
     send: Duration,
     start: Duration,
     continued: Continued,
+    warnings: Vec<String>,
 }
 
 fn failed(event: Event) -> Failure {

@@ -1,10 +1,9 @@
 //! Another machine, on which `dormouse receive` runs.
 
-use super::target::{Target, Unstarted};
-use crate::commands::continued::{Checked, Continued, Question, Wanted};
+use crate::commands::continued::{Checked, Continued, Question, Unstarted, Wanted};
 use crate::commands::remote;
 use crate::flags::Migrate;
-use arrival::{Arrival, Folder};
+use arrival::{Arrival, Folder, SayError};
 use checkpoint::{Chain, Failure, Kind, copy_failure, open_failure, remove_images};
 use image::ImageId;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,6 +11,7 @@ use link::{Address, DialOptions, Keys, Service, Trust, dial};
 use serde::de::DeserializeOwned;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use store::media::Media;
 use store::{CopyOptions, Key, Store};
 
 /// The other machine.
@@ -54,14 +54,15 @@ impl There {
         self.store.as_ref().ok_or_else(|| Failure::new(Kind::Store, "there is no store"))
     }
 
-    /// Asks, and waits for as long as it takes; [`io::ErrorKind::NotConnected`] where nobody knows what came of it.
-    fn ask<T: DeserializeOwned>(&self, question: &Question) -> io::Result<Result<T, Failure>> {
-        let answer = self.arrival.say(&serde_json::to_vec(question)?)?;
-        Ok(serde_json::from_slice(&answer)?)
+    /// Asks, and waits for as long as it takes.
+    fn ask<T: DeserializeOwned>(&self, question: &Question) -> Result<T, SayError> {
+        let question = serde_json::to_vec(question).map_err(|error| SayError::Unsaid(error.into()))?;
+        let answer = self.arrival.say(&question)?;
+        serde_json::from_slice(&answer).map_err(|error| SayError::Unanswered(error.into()))
     }
 
-    fn lost(&self, error: &io::Error) -> Failure {
-        Failure::new(Kind::Unavailable, format!("{}: {error}", self.machine))
+    fn lost(&self, error: &dyn std::error::Error) -> Failure {
+        Failure::new(Kind::Unavailable, format!("{}: {}", self.machine, Chain(error)))
     }
 
     /// How much is lacking there is not known before all is compared, for which nobody waits.
@@ -72,18 +73,17 @@ impl There {
         let style = ProgressStyle::with_template("{spinner} sending {bytes} {bytes_per_sec}");
         ProgressBar::no_length().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
     }
-}
 
-impl Target for There {
-    fn place(&self) -> String {
+    /// As messages have it.
+    pub fn place(&self) -> String {
         self.machine.clone()
     }
 
-    fn is_here(&self) -> bool {
-        false
-    }
-
-    fn bring(&mut self, from: &Store, image: &ImageId) -> Result<u64, Failure> {
+    /// Has an image there, and answers how many bytes had to be sent for that.
+    ///
+    /// # Errors
+    /// When it cannot be copied.
+    pub fn bring(&mut self, from: &Store, image: &ImageId) -> Result<u64, Failure> {
         if self.shared {
             return Ok(0);
         }
@@ -98,18 +98,36 @@ impl Target for There {
         }
     }
 
-    fn check(&mut self, wanted: &Wanted) -> Result<Checked, Failure> {
-        self.ask(&Question::Check(wanted.clone())).map_err(|error| self.lost(&error))?
+    /// Whether an image that is there can go on there.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, wanted: &Wanted) -> Result<Checked, Failure> {
+        let answer: Result<Result<Checked, Failure>, _> = self.ask(&Question::Check(wanted.clone()));
+        answer.map_err(|error| self.lost(&error))?
     }
 
-    fn start(&mut self, wanted: &Wanted) -> Result<Continued, Unstarted> {
-        match self.ask(&Question::Start(wanted.clone())) {
-            Ok(started) => started.map_err(Unstarted::Failed),
-            Err(error) => Err(Unstarted::Unknown(self.lost(&error))),
-        }
+    /// Whether it can be asked to start something now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn is_there(&self) -> Result<(), Failure> {
+        self.folder.list("").map(drop).map_err(|error| self.lost(&error))
     }
 
-    fn forget(&mut self, images: &[ImageId]) {
+    /// Has it go on there.
+    ///
+    /// # Errors
+    /// [`Unstarted`].
+    pub fn start(&self, wanted: &Wanted) -> Result<Continued, Unstarted> {
+        self.ask(&Question::Start(wanted.clone())).unwrap_or_else(|error| match error {
+            SayError::Unsaid(error) => Err(Unstarted::Failed(self.lost(&error))),
+            SayError::Unanswered(error) => Err(Unstarted::Unknown(self.lost(&error))),
+        })
+    }
+
+    /// Removes images there that are of no use any more.
+    pub fn forget(&self, images: &[ImageId]) {
         let Some(store) = &self.store else { return };
         let ids: Vec<String> = images.iter().map(ToString::to_string).collect();
         if let Err(failure) = remove_images(store, &ids, false) {
