@@ -112,9 +112,18 @@ pub trait Backend:
     /// Whether the device library still holds a range that [`Backend::place`] told of, or has given it back since (for
     /// instance because all modules in it were unloaded).
     fn holds(&self, range: Range) -> bool;
+    /// A session goes on here whose image was taken on devices of these kinds ([`Backend::kind`]), before
+    /// any object of it is made again.
+    fn continues(&self, _kinds: &[&str]) {}
+    /// Whether [`Backend::module_load`] can put variables in the device's own memory, too, where it is told: a device that lays modules out itself. An image
+    /// of a device whose library chooses can then go on here.
+    fn places_variables(&self) -> bool {
+        false
+    }
     /// Loads a fatbin, cubin or PTX image (whole, bounded, checked by `fatbin`); `options` are JIT options. Its variables in managed
     /// memory are those of `managed`, all of them by name: they lie at these addresses, where there is memory that host and device
-    /// have at one address before a kernel runs; what they hold is the caller's affair.
+    /// have at one address before a kernel runs; what they hold is the caller's affair. Other variables that are named there lie so, too, where [the device
+    /// can](Backend::places_variables) and the module is made again that had other ranges ([`Backend::place`]): they hold nothing yet.
     fn module_load(
         &self,
         ctx: RawContext,

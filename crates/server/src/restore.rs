@@ -17,7 +17,7 @@ use crate::objects::{
 };
 use crate::session::{Config, Purpose, Session};
 use crate::sharing::Sharing;
-use crate::state::{Images, ModuleState, SessionState, StateError};
+use crate::state::{Images, ModuleState, SessionState, StateError, VariableState};
 use crate::textures::TextureStep;
 use crate::transfer::TransferError;
 use crate::{lock, write};
@@ -186,6 +186,8 @@ impl Session {
     ) -> Result<Arc<Self>> {
         let Prepared { session: session_id, state, images, claims } = prepared;
         let config = Config { dir, layout: state.layout, sharing, managed };
+        let kinds: Vec<&str> = image.manifest().devices.iter().map(|device| &*device.backend).collect();
+        backend.continues(&kinds);
         let begun = Instant::now();
         let told = |what: &str| tracing::debug!("{what} after {:.3} s", begun.elapsed().as_secs_f64());
         let made = Self::new(backend, link, config, state.turn);
@@ -312,7 +314,7 @@ impl Session {
                 restored.map_err(object(step.name()))
             }
             Step::Module(module) => {
-                let loaded = self.load_again(&module.record, images)?;
+                let loaded = self.load_again(&module.record, &module.variables, images)?;
                 self.restore_settings(module, &loaded)?;
                 verify_variables(module, &loaded)?;
                 let mut table = write(&self.table);
@@ -324,7 +326,7 @@ impl Session {
                 Ok(())
             }
             Step::Buried(record, unloaded) => {
-                let loaded = self.load_again(record, images)?;
+                let loaded = self.load_again(record, &[], images)?;
                 let image = Arc::clone(&loaded.image);
                 let record = loaded.record.clone();
                 made.buried.insert(record.placement.turn, loaded);
@@ -374,12 +376,18 @@ impl Session {
         insert(&mut table.streams, record.key, stream).map_err(object(record.key))
     }
 
-    fn load_again(&self, record: &ModuleRecord, images: &Images) -> Result<Arc<Module>> {
+    fn load_again(
+        &self,
+        record: &ModuleRecord,
+        variables: &[VariableState],
+        images: &Images,
+    ) -> Result<Arc<Module>> {
         let name = || format!("the module of {:?}", record.owner);
         let image =
             images.get(&record.image).ok_or_else(|| RestoreError::Dangling(format!("code of {}", name())))?;
         let ctx = self.context(record.ctx).map_err(object(name()))?;
-        Module::make(&self.placer, &ctx, image, record.clone(), Making::Again).map_err(object(name()))
+        Module::make(&self.placer, &ctx, image, record.clone(), Making::Again, variables)
+            .map_err(object(name()))
     }
 
     fn restore_settings(&self, state: &ModuleState, module: &Arc<Module>) -> Result<()> {

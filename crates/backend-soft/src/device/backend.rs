@@ -25,7 +25,7 @@ use super::template::Template;
 use crate::conditions::Conditions;
 use crate::exec;
 use crate::memory::{Heap, Memory, MemoryError, Workspaces};
-use crate::module::{Module, Selected};
+use crate::module::{Module, Selected, check_portable};
 use crate::printf::Output;
 use crate::sched::Pool;
 use crate::stream::{Context, Copy3, Event, Interprocess, Side, Stream, Work};
@@ -420,6 +420,14 @@ impl Backend for SoftBackend {
         self.memory.extents().overlaps(range.base, range.bytes)
     }
 
+    fn continues(&self, kinds: &[&str]) {
+        self.placement.note_foreign(kinds.iter().any(|kind| *kind != self.kind()));
+    }
+
+    fn places_variables(&self) -> bool {
+        true
+    }
+
     fn module_load(
         &self,
         ctx: RawContext,
@@ -430,7 +438,10 @@ impl Backend for SoftBackend {
         let device = self.context(ctx)?.context.device;
         let load = || {
             let selected = Selected::of(image)?;
-            Module::load(&selected, &self.memory, device, managed, |bytes| self.placement.wanted(bytes))
+            if self.placement.makes_foreign() {
+                check_portable(&selected)?;
+            }
+            Module::load(&selected, &self.memory, device, managed, |bytes| self.placement.spot(bytes))
         };
         let module = load().map_err(|error| load_error(&error))?;
         if let Some((base, bytes)) = module.placed {

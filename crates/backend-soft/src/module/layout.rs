@@ -16,8 +16,8 @@ pub struct Layout<'a> {
     /// In global and constant memory, with their offsets.
     placed: Vec<(&'a Variable, u64)>,
     bytes: u64,
-    /// In managed memory, with their addresses: others see to what they hold.
-    managed: Vec<(&'a Variable, u64)>,
+    /// In managed memory, or where they are named, with their addresses: others see to what they hold.
+    elsewhere: Vec<(&'a Variable, u64)>,
     /// In shared memory and used by more than one function, with their offsets.
     shared: Vec<(&'a Variable, u64)>,
     shared_end: u64,
@@ -28,11 +28,12 @@ fn too_large(what: &str) -> ModuleError {
 }
 
 impl<'a> Layout<'a> {
-    /// Lays out all variables of a module, those declared inside functions included, those in managed memory where `managed` says.
+    /// Lays out all variables of a module, those declared inside functions included, those in managed memory where `named` says, and all others that it
+    /// names if it is `as_named`.
     ///
     /// # Errors
     /// When they cannot fit, or are of a kind that the device has not; when one in managed memory is nowhere.
-    pub fn new(tree: &'a ast::Module, managed: &[(&str, u64)]) -> Result<Self, ModuleError> {
+    pub fn new(tree: &'a ast::Module, named: &[(&str, u64)], as_named: bool) -> Result<Self, ModuleError> {
         let inner = || tree.definitions().filter_map(|f| f.body.as_ref()).flat_map(|body| &body.locals);
         let in_memory = |v: &&Variable| {
             matches!(v.space, Space::Global | Space::Const)
@@ -46,13 +47,15 @@ impl<'a> Layout<'a> {
                 opaque.name
             )));
         }
-        let (elsewhere, variables): (Vec<_>, Vec<_>) = variables.into_iter().partition(|v| v.is_managed());
+        let is_named = |v: &Variable| named.iter().any(|(name, _)| v.name.as_str() == *name);
+        let (elsewhere, variables): (Vec<_>, Vec<_>) =
+            variables.into_iter().partition(|v| v.is_managed() || as_named && is_named(v));
         let address = |variable: &'a Variable| {
-            let found = managed.iter().find(|(name, _)| variable.name.as_str() == *name);
+            let found = named.iter().find(|(name, _)| variable.name.as_str() == *name);
             let missing = || format!("the variable {} in managed memory has no address", variable.name);
             found.map(|(_, address)| (variable, *address)).ok_or_else(|| ModuleError::Refused(missing()))
         };
-        let managed = elsewhere.into_iter().map(address).collect::<Result<_, _>>()?;
+        let elsewhere = elsewhere.into_iter().map(address).collect::<Result<_, _>>()?;
         let (offsets, bytes) = lay_out(variables.iter().copied(), 0).ok_or_else(|| too_large("global"))?;
         let of_functions = tree.definitions().filter(|f| f.kind == FunctionKind::Func);
         let of_functions = of_functions.filter_map(|f| f.body.as_ref()).flat_map(shared_locals);
@@ -63,7 +66,7 @@ impl<'a> Layout<'a> {
         Ok(Self {
             placed: variables.into_iter().zip(offsets).collect(),
             bytes,
-            managed,
+            elsewhere,
             shared: shared.into_iter().zip(shared_offsets).collect(),
             shared_end,
         })
@@ -74,10 +77,16 @@ impl<'a> Layout<'a> {
         self.bytes
     }
 
+    /// Address and size of what lies where it is named, in the device's own memory.
+    pub fn as_named(&self) -> impl Iterator<Item = (u64, u64)> {
+        let own = self.elsewhere.iter().filter(|(v, _)| !v.is_managed());
+        own.map(|(v, address)| (*address, v.size().unwrap_or(0)))
+    }
+
     /// Address and size of each variable that has a name outside.
     pub fn variables(&self, base: u64) -> HashMap<String, (u64, u64)> {
         let placed = self.placed.iter().map(|(v, offset)| (*v, base + offset));
-        let all = placed.chain(self.managed.iter().copied());
+        let all = placed.chain(self.elsewhere.iter().copied());
         all.map(|(v, address)| (v.name.to_string(), (address, v.size().unwrap_or(0)))).collect()
     }
 
@@ -113,7 +122,7 @@ impl<'a> Layout<'a> {
         for (variable, offset) in &self.placed {
             variables.insert(variable.name.as_str(), SymbolHome::Absolute(base + offset));
         }
-        for (variable, address) in &self.managed {
+        for (variable, address) in &self.elsewhere {
             variables.insert(variable.name.as_str(), SymbolHome::Absolute(*address));
         }
         for (variable, offset) in &self.shared {
@@ -205,6 +214,17 @@ fn relocate(
     }
     data[start..start + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
     Ok(())
+}
+
+/// A function whose address is taken: in memory it may be that of another device, which has it elsewhere.
+pub fn addressed_function(tree: &ast::Module) -> Option<&str> {
+    let is_addressed = |name: &str| {
+        let mut bodies = tree.definitions().filter_map(|function| function.body.as_ref());
+        let relocations = tree.variables().filter_map(|variable| variable.init.as_ref());
+        bodies.any(|body| uses(body, |used| used == name, false))
+            || relocations.flat_map(|init| &init.relocations).any(|at| at.symbol.as_str() == name)
+    };
+    tree.definitions().map(|function| function.name.as_str()).find(|name| is_addressed(name))
 }
 
 /// Whether a body calls something (with `calls`), or names a module variable of which `wanted` holds.

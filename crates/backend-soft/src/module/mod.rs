@@ -63,9 +63,56 @@ pub struct Module {
     pub placed: Option<(u64, u64)>,
 }
 
+/// Where the variables of a module lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spot {
+    /// Wherever there is room.
+    Anywhere,
+    /// Side by side, from here on, where they were.
+    At(u64),
+    /// Each where it is said, as another device library had laid them out.
+    AsNamed,
+}
+
+/// Whether code that began on another device goes on here: with addresses of functions in its memory it would call something else.
+///
+/// # Errors
+/// When it takes one; when its PTX is wrong.
+pub fn check_portable(selected: &Selected) -> Result<(), ModuleError> {
+    let tree = ptx::parse(&selected.text)?;
+    match layout::addressed_function(&tree) {
+        None => Ok(()),
+        Some(name) => Err(ModuleError::Refused(format!(
+            "the program takes the address of its function {name}, which is another one on another kind of device"
+        ))),
+    }
+}
+
+/// Memory for variables that lie where another device library had put them. It put those of several modules into one page, so pages stay when a module
+/// goes.
+fn map_pages(
+    memory: &Memory,
+    device: usize,
+    variables: impl Iterator<Item = (u64, u64)>,
+) -> Result<(), ModuleError> {
+    const PAGE: u64 = layout::GRANULARITY;
+    let pages = |(base, bytes): (u64, u64)| base / PAGE..base.saturating_add(bytes).div_ceil(PAGE);
+    let extents = memory.extents();
+    let mut missing: Vec<u64> =
+        variables.flat_map(pages).filter(|page| !extents.overlaps(page * PAGE, PAGE)).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    for run in missing.chunk_by(|page, next| page + 1 == *next) {
+        if let [first, ..] = run {
+            memory.map_module(device, Some(first * PAGE), run.len() as u64 * PAGE)?;
+        }
+    }
+    Ok(())
+}
+
 impl Module {
-    /// Loads the PTX that `select` found, with its variables at `at` or wherever there is room, and those in managed memory where
-    /// `managed` says.
+    /// Loads the PTX that `select` found, with its variables where `spot` says for so many bytes, and those in managed memory where
+    /// `named` says.
     ///
     /// # Errors
     /// When its PTX is wrong or needs what the device has not; nothing is then left behind.
@@ -73,13 +120,23 @@ impl Module {
         selected: &Selected,
         memory: &Memory,
         device: usize,
-        managed: &[(&str, u64)],
-        at: impl FnOnce(u64) -> Option<u64>,
+        named: &[(&str, u64)],
+        spot: impl FnOnce(u64) -> Spot,
     ) -> Result<Self, ModuleError> {
         let tree = ptx::parse(&selected.text)?;
-        let layout = Layout::new(&tree, managed)?;
-        let size = layout.bytes().next_multiple_of(layout::GRANULARITY);
-        let placed = if size > 0 { Some((memory.map_module(device, at(size), size)?, size)) } else { None };
+        let mut layout = Layout::new(&tree, named, false)?;
+        let size = |layout: &Layout<'_>| layout.bytes().next_multiple_of(layout::GRANULARITY);
+        let at = match if size(&layout) > 0 { spot(size(&layout)) } else { Spot::Anywhere } {
+            Spot::At(base) => Some(base),
+            Spot::Anywhere => None,
+            Spot::AsNamed => {
+                layout = Layout::new(&tree, named, true)?;
+                map_pages(memory, device, layout.as_named())?;
+                None
+            }
+        };
+        let size = size(&layout);
+        let placed = if size > 0 { Some((memory.map_module(device, at, size)?, size)) } else { None };
         let loaded = Self::build(selected, &tree, &layout, placed);
         if let (Err(_), Some((base, _))) = (&loaded, placed) {
             memory.unmap_module(base)?;

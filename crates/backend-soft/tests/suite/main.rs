@@ -3,6 +3,7 @@
 mod common;
 mod conformance;
 mod divergence;
+mod elsewhere;
 mod forms;
 mod kernels;
 mod opcodes;

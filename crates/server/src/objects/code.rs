@@ -3,6 +3,7 @@
 use super::{Bound, CodeFacts, Context, Making, Placement, Placer};
 use crate::failure::{Failure, Result, truncate};
 use crate::lock;
+use crate::state::VariableState;
 use backend::{Backend, Compiled, Range, RawFunction, RawModule};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,7 +132,7 @@ impl Module {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Loads the module and completes its record.
+    /// Loads the module and completes its record; one that is made again, with its `variables` where they were if the device can.
     ///
     /// # Errors
     /// The backend's; `NOT_SUPPORTED` for options that are no numbers.
@@ -141,14 +142,16 @@ impl Module {
         image: &Arc<Image>,
         mut record: ModuleRecord,
         making: Making,
+        variables: &[VariableState],
     ) -> Result<Arc<Self>> {
         check_options(&record.options)?;
         let backend = &placer.backend;
-        let managed: Vec<_> =
-            record.managed.iter().map(|bound| (bound.name.as_str(), bound.range.base)).collect();
+        let managed = record.managed.iter().map(|bound| (bound.name.as_str(), bound.range.base));
+        let own = variables.iter().map(|variable| (variable.name.as_str(), variable.range.base));
+        let named: Vec<_> = managed.chain(own.filter(|_| backend.places_variables())).collect();
         let mut detail = String::new();
         let loaded = placer.place(&mut record.placement, making, || {
-            backend.module_load(ctx.raw, &image.bytes, &record.options, &managed).map_err(|error| {
+            backend.module_load(ctx.raw, &image.bytes, &record.options, &named).map_err(|error| {
                 detail = error.detail;
                 error.code
             })

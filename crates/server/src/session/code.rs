@@ -82,7 +82,7 @@ impl Session {
             managed,
             placement: Default::default(),
         };
-        let make = || Module::make(&self.placer, ctx, image, record.clone(), Making::New);
+        let make = || Module::make(&self.placer, ctx, image, record.clone(), Making::New, &[]);
         // It needs that much, and room for variables that begin as zeros.
         self.with_room(ctx.device(), image.bytes.len() as u64, make).inspect_err(|failure| {
             if !failure.detail.is_empty() {
