@@ -43,7 +43,7 @@ fn a_refused_migration_leaves_the_way_back_as_it_was() {
     let image = stage.checkpoint(After::LeaveRunning).unwrap();
     let refused = migrate(&stage, "here", &["--device", "gpu"]).output().unwrap();
     Failure::of(&refused).unwrap().expect(8, &["--device gpu"]);
-    assert_eq!(stage.images().unwrap(), [image.clone()]);
+    assert_eq!(stage.images().unwrap(), std::slice::from_ref(&image));
     let server = stage.place().servers(&job).unwrap()[0];
     testkit::tree::kill_all(&[server]);
     let finished = job.finish().unwrap();
