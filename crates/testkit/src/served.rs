@@ -1,6 +1,6 @@
 //! Another machine that serves its device, or takes over jobs: a `dormouse serve` or `receive` on this one, and the keys of a client that it lets in.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -31,8 +31,8 @@ impl Served {
     /// # Errors
     /// When `dormouse keys` or `dormouse serve` fails.
     pub fn begin(kit: &Kit, device: Device, folder: &Path, listen: &str) -> anyhow::Result<Self> {
-        let serve = ["serve", "--device", device.flag()].map(OsString::from);
-        Self::listening(kit, serve, &[], folder, listen)
+        let words = ["serve", "--device", device.flag()].map(OsStr::new);
+        Self::listening(kit, &words, &[], folder, listen)
     }
 
     /// Takes over jobs, whose images come into the folder `store`, and whose output into `output` beside it; of a client that has these `rights`.
@@ -49,12 +49,12 @@ impl Served {
         let output = store.with_file_name("output");
         let words: [&OsStr; 5] =
             ["receive".as_ref(), "--store".as_ref(), store.as_ref(), "--output".as_ref(), output.as_ref()];
-        Self::listening(kit, words.map(OsStr::to_owned), rights, folder, listen)
+        Self::listening(kit, &words, rights, folder, listen)
     }
 
-    fn listening<const N: usize>(
+    fn listening(
         kit: &Kit,
-        words: [OsString; N],
+        words: &[&OsStr],
         rights: &[&str],
         folder: &Path,
         listen: &str,

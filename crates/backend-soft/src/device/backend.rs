@@ -25,7 +25,7 @@ use super::template::Template;
 use crate::conditions::Conditions;
 use crate::exec;
 use crate::memory::{Heap, Memory, MemoryError, Workspaces};
-use crate::module::{Module, Selected, check_portable};
+use crate::module::{Module, Selected};
 use crate::printf::Output;
 use crate::sched::Pool;
 use crate::stream::{Context, Copy3, Event, Interprocess, Side, Stream, Work};
@@ -438,10 +438,9 @@ impl Backend for SoftBackend {
         let device = self.context(ctx)?.context.device;
         let load = || {
             let selected = Selected::of(image)?;
-            if self.placement.makes_foreign() {
-                check_portable(&selected)?;
-            }
-            Module::load(&selected, &self.memory, device, managed, |bytes| self.placement.spot(bytes))
+            let foreign = self.placement.makes_foreign();
+            let spot = |bytes| self.placement.spot(bytes);
+            Module::load(&selected, &self.memory, device, managed, foreign, spot)
         };
         let module = load().map_err(|error| load_error(&error))?;
         if let Some((base, bytes)) = module.placed {

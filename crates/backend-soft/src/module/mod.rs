@@ -77,10 +77,9 @@ pub enum Spot {
 /// Whether code that began on another device goes on here: with addresses of functions in its memory it would call something else.
 ///
 /// # Errors
-/// When it takes one; when its PTX is wrong.
-pub fn check_portable(selected: &Selected) -> Result<(), ModuleError> {
-    let tree = ptx::parse(&selected.text)?;
-    match layout::addressed_function(&tree) {
+/// When it takes one.
+fn check_portable(tree: &ptx::ast::Module) -> Result<(), ModuleError> {
+    match layout::addressed_function(tree) {
         None => Ok(()),
         Some(name) => Err(ModuleError::Refused(format!(
             "the program takes the address of its function {name}, which is another one on another kind of device"
@@ -112,18 +111,22 @@ fn map_pages(
 
 impl Module {
     /// Loads the PTX that `select` found, with its variables where `spot` says for so many bytes, and those in managed memory where
-    /// `named` says.
+    /// `named` says. It may be `foreign`: made again of what another kind of device had.
     ///
     /// # Errors
-    /// When its PTX is wrong or needs what the device has not; nothing is then left behind.
+    /// When its PTX is wrong, needs what the device has not, or is foreign and cannot go on here; nothing is then left behind.
     pub fn load(
         selected: &Selected,
         memory: &Memory,
         device: usize,
         named: &[(&str, u64)],
+        foreign: bool,
         spot: impl FnOnce(u64) -> Spot,
     ) -> Result<Self, ModuleError> {
         let tree = ptx::parse(&selected.text)?;
+        if foreign {
+            check_portable(&tree)?;
+        }
         let mut layout = Layout::new(&tree, named, false)?;
         let size = |layout: &Layout<'_>| layout.bytes().next_multiple_of(layout::GRANULARITY);
         let at = match if size(&layout) > 0 { spot(size(&layout)) } else { Spot::Anywhere } {

@@ -253,9 +253,9 @@ impl<'a> Cut<'a> {
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
-        let compare = !paranoid && !is_last(self.options, self.hand_over);
-        let (memory, copies) = (self.memory, (!stop).then_some(budget));
         let reread = is_last(self.options, self.hand_over);
+        let compare = !paranoid && !reread;
+        let (memory, copies) = (self.memory, (!stop).then_some(budget));
         Ask::Prepare { store, draft, compress, memory, reread, compare, copies }
     }
 

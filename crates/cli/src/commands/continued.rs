@@ -107,7 +107,7 @@ pub fn check_options(options: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Whether it can be continued here, which changes nothing, in the place of the job that this process has, or beside all others.
+/// Whether it can be continued here, which changes nothing but that the files of its output are there, in the place of the job that this process has, or beside all others.
 ///
 /// # Errors
 /// Those of `dormouse restart --check`; [`Kind::Busy`] when another job has the name.

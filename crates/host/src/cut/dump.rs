@@ -124,6 +124,7 @@ pub struct ReadyDump<'a> {
     images: PathBuf,
     options: DumpOptions,
     memory: MemoryWay,
+    withholds: bool,
     started: Result<Started, DumpError>,
 }
 
@@ -224,11 +225,11 @@ impl Job {
         options: &DumpOptions,
         memory: MemoryWay,
     ) -> ReadyDump<'_> {
-        let started = self
-            .seen()
-            .and_then(|seen| self.start_criu(criu, images, options, (&memory, self.withholds()), seen));
+        let withholds = self.withholds();
+        let started =
+            self.seen().and_then(|seen| self.start_criu(criu, images, options, (&memory, withholds), seen));
         let (criu, images, options) = (criu.clone(), images.to_owned(), options.clone());
-        ReadyDump { job: self, criu, images, options, memory, started }
+        ReadyDump { job: self, criu, images, options, memory, withholds, started }
     }
 
     /// [`ReadyDump::dump`] at once.
@@ -487,13 +488,12 @@ impl<'a> ReadyDump<'a> {
     /// # Errors
     /// When the job is over, another dump is under way, or it holds something that CRIU cannot dump. The job runs on then.
     pub fn dump(self) -> Result<Frozen<'a>, DumpError> {
-        let Self { job, criu, images, options, memory, started } = self;
+        let Self { job, criu, images, options, memory, withholds, started } = self;
         let other_way = match memory {
             MemoryWay::Written => None,
             MemoryWay::Copied(_) => Some(&job.leaving_out),
             MemoryWay::Forked => Some(&*job.forking),
         };
-        let withholds = job.withholds();
         [&job.leaving_out, &job.withholding, &job.forking].into_iter().for_each(Setback::dumping);
         match (job.dump_with(&criu, started, &images, &options, (memory, withholds)), other_way) {
             // Not every CRIU and kernel can leave memory out.
