@@ -98,19 +98,11 @@ pub fn take(
             Some(_) => host::MemoryWay::Written,
             None => job.job.way_of_memory(!options.stop),
         };
+        // Before anybody is held up who asks for something: CRIU takes its time.
+        let ready = job.job.ready_dump(&cut.criu, &work.images(), &host::DumpOptions::default(), memory_way);
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
-        let preparation = cut.preparation(sessions.len(), memory.saturating_add(used));
-        // CRIU takes as long for its start as servers do.
-        let (ready, prepared) = std::thread::scope(|scope| {
-            let images = work.images();
-            let (criu, options) = (&cut.criu, host::DumpOptions::default());
-            let starting = scope.spawn(move || job.job.ready_dump(criu, &images, &options, memory_way));
-            let prepared = gate::prepare(&mut servers, &preparation);
-            (starting.join().map_err(|_| panicked()), prepared)
-        });
-        prepared?;
-        let ready = ready?;
+        gate::prepare(&mut servers, &cut.preparation(sessions.len(), memory.saturating_add(used)))?;
         let is_in_the_way = || job.sessions.is_asked() || job.ends_within(Duration::ZERO);
         let come = moment.map_or(Ok(true), |moment| steer::wait(moment, &mut servers, is_in_the_way))?
             && point.as_mut().is_none_or(|point| {
