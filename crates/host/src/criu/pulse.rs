@@ -44,6 +44,8 @@ pub(super) struct Pulse {
     seen: Work,
     active: Instant,
     advanced: Instant,
+    /// Since when it is known to do nothing: a CRIU that was not looked at for long is told to go on before it is given up.
+    idle: Option<Instant>,
 }
 
 impl Pulse {
@@ -57,13 +59,13 @@ impl Pulse {
         let folders = given.iter().filter(is_folder).filter_map(|fd| fd.try_clone_to_owned().ok()).collect();
         let now = Instant::now();
         let group = i32::try_from(group).unwrap_or(0);
-        Self { group, folders, seen: Work::default(), active: now, advanced: now }
+        Self { group, folders, seen: Work::default(), active: now, advanced: now, idle: None }
     }
 
     /// It has said something.
     pub(super) fn beat(&mut self) {
         let now = Instant::now();
-        (self.active, self.advanced) = (now, now);
+        (self.active, self.advanced, self.idle) = (now, now, None);
     }
 
     /// Looks at CRIU, and at the tasks that it works on where it has named their init.
@@ -72,13 +74,14 @@ impl Pulse {
         if work.bytes > self.seen.bytes {
             self.beat();
         } else if work.ticks != self.seen.ticks {
-            self.active = now;
+            (self.active, self.idle) = (now, None);
         }
         self.seen = Work { bytes: work.bytes.max(self.seen.bytes), ticks: work.ticks };
-        let (idle, stuck) = (now - self.active, now - self.advanced);
-        if idle >= silence || stuck >= silence * BUSY {
+        let stuck = now - self.advanced;
+        if stuck >= silence * BUSY || self.idle.is_some_and(|since| now - since >= silence / 2) {
             Sign::Hung(stuck)
-        } else if idle >= silence / 2 {
+        } else if now - self.active >= silence / 2 {
+            self.idle.get_or_insert(now);
             Sign::Idle
         } else {
             Sign::AtWork
@@ -149,6 +152,23 @@ mod tests {
 
     fn shell(script: &str) -> Child {
         Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap()
+    }
+
+    #[test]
+    fn who_was_not_looked_at_is_not_given_up_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = File::open(folder.path()).unwrap();
+        let mut child = shell("exec sleep 100");
+        let mut pulse = Pulse::of(child.id(), &[opened.as_fd()]);
+        pulse.look(None, SILENCE);
+        std::thread::sleep(2 * SILENCE);
+        let signs = [pulse.look(None, SILENCE), pulse.look(None, SILENCE)];
+        std::thread::sleep(SILENCE / 2);
+        let last = pulse.look(None, SILENCE);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(signs, [Sign::Idle, Sign::Idle]);
+        assert!(matches!(last, Sign::Hung(_)), "{last:?}");
     }
 
     #[test]

@@ -41,8 +41,9 @@ fn sickly(bench: &Bench, instead: &str) -> PathBuf {
     path
 }
 
+/// One that gives up after two seconds, which a CRIU that only waits for a busy disk does not need.
 fn patient(mut command: Command, criu: &Path) -> Command {
-    command.env("DORMOUSE_CRIU", criu).env("SUPERVISE_SILENCE", "1000");
+    command.env("DORMOUSE_CRIU", criu).env("SUPERVISE_SILENCE", "2000");
     command
 }
 
@@ -130,8 +131,9 @@ fn a_criu_that_was_stopped_is_told_to_go_on() {
     let bench = Bench::new();
     let criu = sickly(&bench, "( (sleep 0.02; kill -STOP $$) & )");
     let program = bench.compile("counter", &counter(2, 100));
-    let mut job =
-        Supervisor::start(patient(bench.command(&bench.to_the_end(&program)), &criu), bench.control());
+    let mut command = patient(bench.command(&bench.to_the_end(&program)), &criu);
+    command.env("SUPERVISE_SILENCE", "4000");
+    let mut job = Supervisor::start(command, bench.control());
     job.wait_for_number(5);
     job.dump(&bench.image());
     bench.let_end();
