@@ -84,5 +84,9 @@ fn memory_that_cannot_be_read_ends_the_job_by_name() {
     let finished = restarted_lazily(&stage, &image).finish().unwrap();
     assert_eq!((finished.exit, &finished.stdout[..]), (Exit::Code(125), &b""[..]), "{}", finished.stderr);
     assert!(finished.stderr.contains("cannot be filled"), "{}", finished.stderr);
+    // Nor is it waited for in vain.
+    let finished = stage.place().restart(&image).unwrap().finish().unwrap();
+    assert_eq!((finished.exit, &finished.stdout[..]), (Exit::Code(125), &b""[..]), "{}", finished.stderr);
+    assert!(finished.stderr.contains("cannot be restored"), "{}", finished.stderr);
     assert!(!Path::new("/run/dormouse").join(stage.name()).exists());
 }

@@ -3,6 +3,7 @@
 
 pub mod admin;
 mod asks;
+mod beside;
 mod broker;
 mod cut;
 mod error;

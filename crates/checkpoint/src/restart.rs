@@ -1,6 +1,7 @@
 //! A restart: the cut in reverse. The order of the steps is in `ARCHITECTURE.md`.
 
 use crate::admin::Event;
+use crate::beside::Beside;
 use crate::cut::explained;
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
@@ -158,7 +159,7 @@ impl Restart {
             gpus,
         };
         let sessions = Sessions::new(tmpfs.path(), target, way_back, None);
-        match self.restore_sessions(&sessions) {
+        match self.restore_sessions(&sessions, false) {
             // The servers end here.
             Ok(_) => Ok(self.other_devices(device)),
             Err(failure) if failure.kind == Kind::Failed => Err(self.blamed(failure)),
@@ -205,7 +206,9 @@ impl Restart {
         folder.traces().into_iter().for_each(|trace| preparing.leaves(trace));
         let tmpfs = tmpfs(settings.shared_memory)?;
         let shared = tmpfs.path();
-        let meter = Meter::new(progress, self.chunks_of(is_shared).saturating_add(self.chunks_of(is_criu)));
+        let to_fill = if self.lazy { 0 } else { self.bytes_of(is_device_memory) };
+        let to_unpack = self.chunks_of(is_shared).saturating_add(self.chunks_of(is_criu));
+        let meter = Meter::new(progress, to_unpack.saturating_add(to_fill));
         meter.step("reading");
         self.load_shared(&tmpfs, &meter)?;
         let device_memory = if settings.device == "soft" { self.bytes_of(is_device_memory) } else { 0 };
@@ -223,19 +226,17 @@ impl Restart {
                 let name = |name| ObjectKind::CriuFile { name };
                 folder::load(&target, &self.image, &self.record.criu, name, &|bytes| meter.advance(bytes))
             });
-            let restored = self.restore_sessions(&sessions);
+            let restored = self.restore_sessions(&sessions, true);
             (restored, unpacking.join().unwrap_or_else(|_| Err(panicked())))
         });
         let (restored, ()) = (restored?, unpacked?);
-        // As long as nothing is touched; what fails later ends the job.
-        restored.iter().try_for_each(|session| session.filled().map(drop))?;
         let lazy = self.lazy;
+        if lazy {
+            // As long as nothing is touched; what fails later ends the job.
+            restored.iter().try_for_each(|session| session.filled().map(drop))?;
+        }
         let hello = hello(&shared)?;
         let callers = admin_socket(&folder)?;
-        let serving = sessions.serve(hello);
-        meter.step("restoring processes");
-        // From here on the job's files are touched.
-        drop(preparing);
         let spec = host::RestoreSpec {
             images: &images,
             record: &self.record.host,
@@ -245,8 +246,21 @@ impl Restart {
             blank: host::driver::blank_nodes(),
             log_level: CRIU_LOG_LEVEL,
         };
-        let stopped = host::Restored::restore(&criu, spec);
-        let stopped = stopped.map_err(|error| explained(&criu, failure_of(&error)));
+        // Servers go on filling memory while processes are restored.
+        let awaited: &[Session] = if lazy { &[] } else { &restored };
+        let filling = Beside::of(awaited.len());
+        let (serving, stopped) = std::thread::scope(|scope| {
+            scope.spawn(|| filling.fill(awaited, &|bytes| meter.advance(bytes)));
+            filling.await_nearly()?;
+            let serving = sessions.serve(hello);
+            meter.step("restoring processes");
+            // From here on the job's files are touched, unless they are as they were; those are as soon as all memory is filled.
+            drop(preparing);
+            let may_change = || filling.await_over().map_err(|failure| io::Error::other(failure.message));
+            let stopped = host::Restored::restore_asking(&criu, spec, &may_change);
+            let stopped = stopped.map_err(|error| explained(&criu, failure_of(&error)));
+            Ok((serving, filling.await_over().and(stopped)))
+        })?;
         drop(meter);
         let ready = self.ready.take();
         // Its store stays one for these.
@@ -319,12 +333,13 @@ impl Restart {
         folder::load(&target, &self.image, &self.record.shared, name, &|bytes| meter.advance(bytes))
     }
 
-    fn restore_sessions(&self, sessions: &Sessions) -> Result<Vec<Session>, Failure> {
+    /// Not all of their memory is filled where that is to happen `later`.
+    fn restore_sessions(&self, sessions: &Sessions, later: bool) -> Result<Vec<Session>, Failure> {
         sessions.restore(
             &self.record.sessions,
             &self.store.access(),
             &self.image().to_string(),
-            (self.lazy, false),
+            (later, false),
         )
     }
 

@@ -6,7 +6,7 @@
 //! `SUPERVISE_LIBRARY` names a library that is put into the job's tmpfs, for `SUPERVISE_OVER`, a file to mount it over, or, without
 //! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide, `SUPERVISE_BLANK` a node of
 //! `/dev` that leads to nothing. `SUPERVISE_SILENCE` is how many milliseconds
-//! CRIU may get nowhere, `SUPERVISE_CAPTURE` how many a dump lasts besides, `SUPERVISE_READY` for how many CRIU is ready before it dumps.
+//! CRIU may get nowhere, `SUPERVISE_ABANDON` has a restored job not run, `SUPERVISE_CAPTURE` how many a dump lasts besides, `SUPERVISE_READY` for how many CRIU is ready before it dumps.
 
 use std::error::Error;
 use std::fs;
@@ -126,7 +126,12 @@ fn restore(image: &Path) -> Outcome<Job> {
     let images = &image.join("criu");
     let (stdio, hide, blank) = (Stdio::take()?, Vec::new(), Vec::new());
     let spec = RestoreSpec { images, record: &record, tmpfs, stdio, hide, blank, log_level: 2 };
-    Ok(Restored::restore(&criu()?, spec)?.resume()?)
+    let restored = Restored::restore(&criu()?, spec)?;
+    if std::env::var_os("SUPERVISE_ABANDON").is_some() {
+        drop(restored);
+        return Err("it is not to run".into());
+    }
+    Ok(restored.resume()?)
 }
 
 fn criu() -> Outcome<Criu> {

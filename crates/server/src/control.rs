@@ -122,6 +122,8 @@ pub enum Ask {
     /// How far the filling of memory is, in a session that was ready before it was over. Answers [`Answer::Filling`], or [`Answer::Failed`] when
     /// it never will be: nothing that needs it is executed any more then, and the session is of no use.
     Filling,
+    /// Wait until that is over. Answers [`Answer::Done`].
+    Fill,
     /// Take messages again; nothing changes when they are taken already. Answers [`Answer::Done`].
     Ungate {
         /// Whether what was captured is kept for [`Ask::Write`].

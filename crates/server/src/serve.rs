@@ -367,6 +367,7 @@ impl Server {
         while let Some(ask) = supervisor.question()? {
             let answer = match ask {
                 Ask::Filling => self.filling(),
+                Ask::Fill => self.fill(supervisor),
                 Ask::Watch { profile, course, passed } => self.watch(profile, course, passed),
                 Ask::Approach => match self.session.watch().steering() {
                     Some(steering) => Answer::Approach(steering.approach()),
@@ -487,6 +488,25 @@ impl Server {
                 Cause::Store,
             ),
             Some(Progress { done, total, .. }) => Answer::Filling { done, total },
+        }
+    }
+
+    /// Waits until memory is filled.
+    fn fill(&self, supervisor: &Supervisor) -> Answer {
+        let mut told = None;
+        let filled = self.session.finish_filling(|Progress { done, total, .. }| {
+            if told.is_none_or(|told| done - told >= PROGRESS) {
+                told = Some(done);
+                // A supervisor that is gone is noticed at the next question.
+                let _ = supervisor.answer(Answer::Progress { done, total });
+            }
+        });
+        match filled {
+            Ok(()) => Answer::Done,
+            Err(failure) => failed(
+                format!("session {} cannot be restored: {}", self.number, chain(&failure)),
+                Cause::Other,
+            ),
         }
     }
 

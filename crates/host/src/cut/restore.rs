@@ -130,8 +130,9 @@ impl HostRecord {
 #[derive(Debug)]
 #[must_use = "dropping it kills the job"]
 pub struct Restored {
-    job: Job,
+    // Dropped before the job, whose end would wait for who is held: CRIU holds every task.
     session: Session,
+    job: Job,
     work: Scratch,
     criu: String,
 }
@@ -143,6 +144,18 @@ impl Restored {
     /// When a program has changed, a written file is gone, or CRIU fails. Files the job was writing are touched last: when CRIU
     /// has made the job's processes and mounts and is about to open them.
     pub fn restore(criu: &Criu, spec: RestoreSpec<'_>) -> Result<Self, RestoreError> {
+        Self::restore_asking(criu, spec, &|| Ok(()))
+    }
+
+    /// The same; but before a file is changed, since it is not as it was any more, `may_change` is asked, and waited for.
+    ///
+    /// # Errors
+    /// As [`Self::restore`]'s, and when none may be changed.
+    pub fn restore_asking(
+        criu: &Criu,
+        spec: RestoreSpec<'_>,
+        may_change: &dyn Fn() -> io::Result<()>,
+    ) -> Result<Self, RestoreError> {
         let RestoreSpec { images, record, tmpfs, stdio, hide, blank, log_level } = spec;
         record.check()?;
         let blank = blank.iter().chain(&record.blank);
@@ -186,7 +199,7 @@ impl Restored {
         passed.extend([images_dir.as_fd(), work_dir.as_fd()]);
         let mut namespace = Namespace::new(tmpfs.as_fd());
         let started = Instant::now();
-        let put_back = || files::put_back(&record.written, images);
+        let put_back = || files::put_back(&record.written, images, may_change);
         let (session, init) = loop {
             let (why, log) = match attempt(criu, &passed, &mut namespace, &request, &put_back) {
                 Ok(restored) => break restored,

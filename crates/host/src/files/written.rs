@@ -284,22 +284,34 @@ pub(crate) fn restorable(files: &[WrittenFile]) -> Result<Vec<&WrittenFile>, Fil
     Ok(wanted)
 }
 
-/// Returns every file to its state at the cut; `folder` holds the saved contents.
+/// Returns every file to its state at the cut; `folder` holds the saved contents. Before one is changed, `may_change` is asked.
 ///
 /// # Errors
-/// Names the first file that cannot be brought back. Nothing has been changed if one is missing or has lost data.
-pub(crate) fn put_back(files: &[WrittenFile], folder: &Path) -> Result<(), FileError> {
+/// Names the first file that cannot be brought back. Nothing has been changed if one is missing or has lost data, or if none may be.
+pub(crate) fn put_back(
+    files: &[WrittenFile],
+    folder: &Path,
+    may_change: &dyn Fn() -> io::Result<()>,
+) -> Result<(), FileError> {
     for file in restorable(files)? {
-        put_one_back(file, folder)
+        put_one_back(file, folder, may_change)
             .map_err(|e| FileError::new(&file.path, format!("cannot be brought back: {e}")))?;
     }
     Ok(())
 }
 
-fn put_one_back(file: &WrittenFile, folder: &Path) -> io::Result<()> {
+fn put_one_back(
+    file: &WrittenFile,
+    folder: &Path,
+    may_change: &dyn Fn() -> io::Result<()>,
+) -> io::Result<()> {
     let Restoration::Contents(name) = &file.restoration else {
         let there = open_itself(OpenOptions::new().write(true), &file.path)?;
-        return if there.metadata()?.len() == file.length { Ok(()) } else { there.set_len(file.length) };
+        if there.metadata()?.len() == file.length {
+            return Ok(());
+        }
+        may_change()?;
+        return there.set_len(file.length);
     };
     // A name of ours, not a way out of the folder.
     if name.contains('/') {
@@ -315,11 +327,13 @@ fn put_one_back(file: &WrittenFile, folder: &Path) -> io::Result<()> {
         Ok(_) => Some(open_itself(OpenOptions::new().write(true), &file.path)?),
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
         Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
+            may_change()?;
             fs::remove_file(&file.path)?;
             None
         }
         Err(e) => return Err(e),
     };
+    may_change()?;
     let existed = existing.is_some();
     let mut to = match existing {
         Some(there) => there,
@@ -366,6 +380,39 @@ mod tests {
         WrittenFile { path: path.to_owned(), length, mode: 0o640, owner: (0, 0), open, restoration }
     }
 
+    fn always() -> io::Result<()> {
+        Ok(())
+    }
+
+    fn never() -> io::Result<()> {
+        Err(io::Error::other("it may not"))
+    }
+
+    #[test]
+    fn nothing_is_changed_that_may_not_be_and_what_is_as_it_was_need_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, table, new) =
+            (folder.path().join("log"), folder.path().join("table"), folder.path().join("new"));
+        fs::write(&log, "one two").unwrap();
+        fs::write(&table, "other").unwrap();
+        fs::write(folder.path().join("written-0"), "contents").unwrap();
+        for file in [
+            file(&log, 3, true, Restoration::Truncate),
+            file(&table, 8, true, Restoration::Contents("written-0".into())),
+            file(&new, 8, true, Restoration::Contents("written-0".into())),
+        ] {
+            let error = put_back(&[file], folder.path(), &never).unwrap_err().to_string();
+            assert!(error.contains("it may not"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(&log).unwrap(), "one two");
+        assert_eq!(fs::read_to_string(&table).unwrap(), "other");
+        assert!(!new.exists());
+        let as_it_was = file(&log, 7, true, Restoration::Truncate);
+        fs::write(&table, "contents").unwrap();
+        let alike = file(&table, 8, true, Restoration::Contents("written-0".into()));
+        put_back(&[as_it_was, alike], folder.path(), &never).unwrap();
+    }
+
     #[test]
     fn lengths_contents_and_permissions_come_back() {
         let folder = tempfile::tempdir().unwrap();
@@ -377,7 +424,7 @@ mod tests {
             file(&table, 8, false, Restoration::Contents("written-0".into())),
             file(Path::new("/nowhere/at/all"), 8, false, Restoration::LengthOnly),
         ];
-        put_back(&files, folder.path()).unwrap();
+        put_back(&files, folder.path(), &always).unwrap();
         assert_eq!(fs::read_to_string(&log).unwrap(), "one");
         assert_eq!(fs::read_to_string(&table).unwrap(), "contents");
         assert_eq!(fs::metadata(&table).unwrap().mode() & 0o7777, 0o640);
@@ -395,6 +442,7 @@ mod tests {
         let result = put_back(
             &[file(&program, length, false, Restoration::Contents("written-0".into()))],
             folder.path(),
+            &never,
         );
         running.kill().unwrap();
         running.wait().unwrap();
@@ -407,12 +455,12 @@ mod tests {
         fs::write(folder.path().join("written-0"), "weights").unwrap();
         let path = folder.path().join("tmp-checkpoint/part/weights");
         let files = [file(&path, 7, false, Restoration::Contents("written-0".into()))];
-        put_back(&files, folder.path()).unwrap();
+        put_back(&files, folder.path(), &always).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "weights");
         // But not below what is a file now.
         let path = path.join("more");
         let files = [file(&path, 7, false, Restoration::Contents("written-0".into()))];
-        let error = put_back(&files, folder.path()).unwrap_err().to_string();
+        let error = put_back(&files, folder.path(), &always).unwrap_err().to_string();
         assert!(error.contains("bring it back"), "{error}");
     }
 
@@ -424,7 +472,7 @@ mod tests {
         fs::write(&short, "x").unwrap();
         let files =
             [file(&log, 3, true, Restoration::Truncate), file(&short, 2, true, Restoration::LengthOnly)];
-        let error = put_back(&files, folder.path()).unwrap_err().to_string();
+        let error = put_back(&files, folder.path(), &always).unwrap_err().to_string();
         assert!(
             error.contains("short has 1 bytes, but had 2") || error.contains("short: has 1 bytes, but had 2"),
             "{error}"
@@ -441,19 +489,19 @@ mod tests {
         std::os::unix::fs::symlink(&victim, &path).unwrap();
         for restoration in [Restoration::Truncate, Restoration::LengthOnly] {
             let files = [file(&path, 3, true, restoration)];
-            let error = put_back(&files, folder.path()).unwrap_err().to_string();
+            let error = put_back(&files, folder.path(), &always).unwrap_err().to_string();
             assert!(error.contains("no regular file"), "{error}");
-            assert!(put_one_back(&files[0], folder.path()).is_err());
+            assert!(put_one_back(&files[0], folder.path(), &always).is_err());
         }
         let files = [file(&path, 3, true, Restoration::Contents("written-0".into()))];
-        put_back(&files, folder.path()).unwrap();
+        put_back(&files, folder.path(), &always).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         assert_eq!(fs::read_to_string(&victim).unwrap(), "old!");
         // Nor from what is saved.
         std::os::unix::fs::symlink(&victim, folder.path().join("written-1")).unwrap();
         let files = [file(&folder.path().join("new"), 4, true, Restoration::Contents("written-1".into()))];
-        assert!(put_back(&files, folder.path()).is_err());
+        assert!(put_back(&files, folder.path(), &always).is_err());
     }
 
     #[test]
@@ -461,7 +509,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         let files = [file(&path, 1, true, Restoration::Contents("../../etc/passwd".into()))];
-        assert!(put_back(&files, folder.path()).is_err());
+        assert!(put_back(&files, folder.path(), &always).is_err());
         assert!(!path.exists());
     }
 }

@@ -356,6 +356,27 @@ fn files_changed_in_place_are_brought_back() {
     assert_eq!(fs::read_to_string(&log).unwrap(), counted(100));
 }
 
+/// CRIU holds every task of it.
+#[test]
+fn a_restored_job_that_is_not_to_run_is_gone() {
+    let bench = Bench::new();
+    let mut job = bench.run_to_the_end(&bench.compile("counter", &counter(2, 100)));
+    job.wait_for_number(3);
+    let image = bench.image();
+    job.stop(&image);
+    let before = job.finish().1;
+    for _ in 0..5 {
+        let mut command = bench.restart_command(&image);
+        let output = command.env("SUPERVISE_ABANDON", "1").stderr(Stdio::piped()).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(125) && text.contains("it is not to run"), "{text}");
+        assert!(output.stdout.is_empty());
+    }
+    bench.let_end();
+    let (status, after) = bench.restart(&image).finish();
+    assert_eq!((status.code(), before + &after), (Some(7), counted(100)));
+}
+
 #[test]
 fn a_missing_or_changed_program_is_named() {
     let bench = Bench::new();

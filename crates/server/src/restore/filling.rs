@@ -179,7 +179,7 @@ impl Filling {
     ///
     /// # Errors
     /// Why it never will be.
-    pub(super) fn finish(&self, mut progress: impl FnMut(Progress)) -> Result<(), Arc<FillError>> {
+    pub(crate) fn finish(&self, mut progress: impl FnMut(Progress)) -> Result<(), Arc<FillError>> {
         loop {
             let queue = lock(&self.queue);
             if let Some(failure) = &queue.failure {

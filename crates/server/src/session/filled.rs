@@ -3,7 +3,7 @@
 use super::Session;
 use super::reached::Reached;
 use crate::memory::DeviceMemory;
-use crate::restore::{Filling, Progress};
+use crate::restore::{FillError, Filling, Progress};
 use backend::Range;
 use std::sync::Arc;
 use wire::Request;
@@ -17,6 +17,14 @@ impl Session {
     #[must_use]
     pub fn filling(&self) -> Option<Progress> {
         self.filling.get().map(|filling| filling.progress())
+    }
+
+    /// Waits until all memory is filled, and hears now and then how far it is.
+    ///
+    /// # Errors
+    /// Why some never will be.
+    pub fn finish_filling(&self, progress: impl FnMut(Progress)) -> Result<(), Arc<FillError>> {
+        self.filling.get().map_or(Ok(()), |filling| filling.finish(progress))
     }
 
     /// Whether some memory does not hold yet what it is to hold.
