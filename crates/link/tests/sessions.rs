@@ -711,14 +711,15 @@ fn hellos_are_bounded() {
     closed_after(&server, &long);
     closed_after(&server, &[0x01, 0x04, 0, 0]);
     closed_after(&server, &[0, 0]);
-    // No variant, no service, a device of too many bits, no bulk connection, too many, one byte too many, a token where none can be.
+    // No variant, no service, a device of too many bits, no bulk connection, too many, neither with RDMA nor without, one byte too many, a token where none can be.
     for hello in [
-        &[9, 0, 0, 1][..],
-        &[0, 9, 0, 1],
-        &[0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
-        &[0, 0, 0, 0],
-        &[0, 0, 0, 17],
-        &[0, 0, 0, 1, 1],
+        &[9, 0, 0, 1, 0][..],
+        &[0, 9, 0, 1, 0],
+        &[0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0],
+        &[0, 0, 0, 0, 0],
+        &[0, 0, 0, 17, 0],
+        &[0, 0, 0, 1, 2],
+        &[0, 0, 0, 1, 0, 1],
         &[&[1][..], &[0; 33]].concat(),
     ] {
         closed_after(&server, &[&(hello.len() as u16).to_le_bytes()[..], hello].concat());
