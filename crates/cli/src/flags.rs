@@ -137,8 +137,8 @@ pub struct Machine {
     /// The GPU to use: `gpu`, the software device (`soft`), or whichever there is
     #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Device,
-    /// Use the devices of another machine instead, on which `dormouse serve` runs
-    #[arg(long, value_name = "HOST[:PORT]")]
+    /// Use the devices of another machine instead, on which `dormouse serve` runs; with `+rdma` (where it has `--rdma`) contents of memory go by RDMA
+    #[arg(long, value_name = "HOST[:PORT][+rdma]")]
     pub gpu: Option<link::Address>,
     /// Managed memory: one memory that processor and device have in common (`coherent`), memory of the device with copies
     /// for the processor (`shadow`), or the one for regions of up to 1 MiB and the other for larger ones (`auto`)

@@ -137,6 +137,7 @@ fn serve_session() {
         service: link::Service::Devices,
         insecure_loopback: true,
         confinement: Some(link::Confinement { user: None, system_calls: true }),
+        rdma: false,
         grace,
     };
     let served = far_end(link::far_end::control().unwrap(), &options, |_| {

@@ -1,4 +1,4 @@
-//! Where a machine with GPUs is: `HOST[:PORT][/N]`.
+//! Where a machine with GPUs is: `HOST[:PORT][/N][+rdma]`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,11 +17,14 @@ pub struct Address {
     host: String,
     port: u16,
     device: u32,
+    rdma: bool,
 }
 
 /// A text that is no address; what is wrong with it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}; expected HOST, HOST:PORT or HOST:PORT/N, with an IPv6 address in brackets")]
+#[error(
+    "{0}; expected HOST, HOST:PORT or HOST:PORT/N, with an IPv6 address in brackets, and +rdma behind it for RDMA"
+)]
 pub struct NotAnAddress(&'static str);
 
 impl Address {
@@ -43,6 +46,12 @@ impl Address {
         self.device
     }
 
+    /// Whether contents of memory are to go there by RDMA.
+    #[must_use]
+    pub fn is_over_rdma(&self) -> bool {
+        self.rdma
+    }
+
     /// The machine without the device: by this its key is known.
     #[must_use]
     pub fn machine(&self) -> String {
@@ -53,6 +62,9 @@ impl Address {
         }
     }
 }
+
+/// What stands behind an address that is gone to by RDMA; no name has the sign.
+const RDMA: &str = "+rdma";
 
 impl FromStr for Address {
     type Err = NotAnAddress;
@@ -68,6 +80,7 @@ impl Address {
     /// # Errors
     /// [`NotAnAddress`].
     pub fn with_port(text: &str, default: u16) -> Result<Self, NotAnAddress> {
+        let (text, rdma) = text.strip_suffix(RDMA).map_or((text, false), |text| (text, true));
         let (machine, device) = match text.split_once('/') {
             Some((machine, number)) => (machine, decimal(number).ok_or(NotAnAddress("no device's number"))?),
             None => (text, 0),
@@ -103,7 +116,7 @@ impl Address {
             decimal(port).and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
         });
         let port = port.ok_or(NotAnAddress("no port"))?;
-        Ok(Self { host: host.to_ascii_lowercase(), port, device })
+        Ok(Self { host: host.to_ascii_lowercase(), port, device, rdma })
     }
 }
 
@@ -115,7 +128,10 @@ fn decimal(text: &str) -> Option<u32> {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.machine())?;
-        if self.device == 0 { Ok(()) } else { write!(f, "/{}", self.device) }
+        if self.device != 0 {
+            write!(f, "/{}", self.device)?;
+        }
+        if self.rdma { f.write_str(RDMA) } else { Ok(()) }
     }
 }
 
@@ -133,10 +149,13 @@ mod tests {
             ("10.0.0.1/1", "10.0.0.1", DEFAULT_PORT, 1, "10.0.0.1:7070/1"),
             ("[::1]", "::1", DEFAULT_PORT, 0, "[::1]:7070"),
             ("[fe80::1]:80/2", "fe80::1", 80, 2, "[fe80::1]:80/2"),
+            ("gpu1+rdma", "gpu1", DEFAULT_PORT, 0, "gpu1:7070+rdma"),
+            ("[::1]:9/2+rdma", "::1", 9, 2, "[::1]:9/2+rdma"),
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!((address.host(), address.port(), address.device()), (host, port, device), "{text}");
             assert_eq!(address.to_string(), shown);
+            assert_eq!(address.is_over_rdma(), shown.ends_with("+rdma"));
         }
         for bad in [
             "",
@@ -157,6 +176,10 @@ mod tests {
             "a/1/2",
             "-x",
             "a:1:2",
+            "+rdma",
+            "a+rdma/1",
+            "a+rdma+rdma",
+            "a+RDMA",
             "é",
             "a\n",
         ] {

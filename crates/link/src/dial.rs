@@ -7,6 +7,7 @@ use crate::lane::{self, Lane};
 use crate::lines::{End, Lines, silence};
 use crate::mend::Session;
 use crate::protocol::{self, Answer, Hello, Kind, Notice, Preface, Refusal, Role, Service, VERSION};
+use crate::rdma::{self, Stream};
 use crate::tls::{ClientSide, ServerProblem};
 use crate::{Welcome, Wires};
 use rustls::pki_types::ServerName;
@@ -208,6 +209,14 @@ pub enum DialError {
         /// Its words.
         reason: String,
     },
+    /// RDMA was asked for, which this machine has not, or which does not lead there.
+    #[error("no RDMA to {machine}: {error}")]
+    NoRdma {
+        /// The machine.
+        machine: String,
+        /// What happened.
+        error: io::Error,
+    },
     /// TLS is never left out on a network.
     #[error("{machine} is not this machine: without TLS only 127.0.0.0/8 and ::1 are connected to")]
     NotLoopback {
@@ -227,6 +236,9 @@ pub fn dial(
 ) -> Result<(Wires, Welcome), DialError> {
     let deadline = Instant::now() + options.timeout;
     let bulk = options.bulk.clamp(1, BULK_MAX);
+    if address.is_over_rdma() {
+        rdma::is_there().map_err(|error| DialError::NoRdma { machine: address.machine(), error })?;
+    }
     let Trust::Keys(keys) = trust else { return Dial::new(address, None, deadline, options)?.session(bulk) };
     let known = keys.servers()?.keys(&address.machine());
     let own = keys.identity()?;
@@ -324,6 +336,21 @@ impl Dial {
         self.address.machine()
     }
 
+    /// Whether what bulk connections carry goes by RDMA.
+    pub fn is_over_rdma(&self) -> bool {
+        self.address.is_over_rdma()
+    }
+
+    /// Has a connection go on beside its socket as the server has told, and gives the next answer.
+    pub fn go_beside(&self, lane: &mut Lane, writes: bool, told: Answer) -> Result<Answer, DialError> {
+        let Answer::Beside { port, ticket } = told else {
+            return Err(DialError::NotDormouse { machine: self.machine() });
+        };
+        let stream = lane.socket().and_then(|socket| Stream::connect(socket, port, &ticket, self.deadline));
+        lane.go_beside(stream.map_err(|error| DialError::NoRdma { machine: self.machine(), error })?, writes);
+        protocol::receive(lane).map_err(|error| self.of(error))
+    }
+
     /// A name may have several addresses, not all of which are served.
     fn connect(&self) -> io::Result<TcpStream> {
         let mut connected = Err(io::ErrorKind::NotFound.into());
@@ -342,8 +369,9 @@ impl Dial {
     }
 
     fn session(mut self, bulk: u8) -> Result<(Wires, Welcome), DialError> {
-        let device = self.address.device();
-        let (control, answer) = self.connection(0, &Hello::New { service: self.service, device, bulk })?;
+        let (device, rdma) = (self.address.device(), self.is_over_rdma());
+        let (control, answer) =
+            self.connection(0, &Hello::New { service: self.service, device, bulk, rdma })?;
         let Answer::New { session, token, welcome } = answer else {
             return Err(DialError::NotDormouse { machine: self.machine() });
         };

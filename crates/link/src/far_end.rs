@@ -11,6 +11,7 @@ use crate::line::Line;
 use crate::lines::{End, Lines, silence, wait_for_end};
 use crate::packet::{self, ToFarEnd, ToFront};
 use crate::protocol::{self, Answer, Hello, Refusal, Role, Service, Token};
+use crate::rdma::{self, Listener};
 use crate::tls::{self, Authority};
 use crate::{Welcome, Wires};
 use rustix::net::{RecvFlags, SendFlags};
@@ -45,8 +46,24 @@ pub struct FarEndOptions {
     pub service: Service,
     /// What it gives up; nothing, where it is to do what only this user may.
     pub confinement: Option<Confinement>,
+    /// Whether what bulk connections carry may go by RDMA.
+    pub rdma: bool,
     /// For how long what a client has is kept when its connections break, for it to come back.
     pub grace: Duration,
+}
+
+impl FarEndOptions {
+    /// Whether there is RDMA at the address that the client has come to.
+    fn has_rdma(&self, lane: &Lane) -> io::Result<()> {
+        if !self.rdma {
+            return Err(io::Error::other("it offers no RDMA (`dormouse serve --rdma` does)"));
+        }
+        rdma::is_there()?;
+        let socket = lane.socket()?;
+        let at = socket.local_addr()?.ip();
+        let listens = Listener::new(socket).map(drop);
+        listens.map_err(|error| io::Error::new(error.kind(), format!("no RDMA at its address {at}: {error}")))
+    }
 }
 
 /// Who the client is, and what it may have.
@@ -123,7 +140,7 @@ pub fn far_end<S: FnOnce(Wires)>(
     let about = |error| FarEndError::Client { source_ip: source, error };
     let arrivals = Arrivals { tls, insecure_loopback: options.insecure_loopback };
     let mut lane = arrivals.lane(socket, plain, source).map_err(about)?;
-    let Hello::New { service, device, bulk } = protocol::receive(&mut lane).map_err(about)? else {
+    let Hello::New { service, device, bulk, rdma } = protocol::receive(&mut lane).map_err(about)? else {
         return Err(about(io::ErrorKind::InvalidData.into()));
     };
     if !(1..=BULK_MAX).contains(&bulk) {
@@ -142,6 +159,9 @@ pub fn far_end<S: FnOnce(Wires)>(
         let [here, there] = [options.service, service].map(Service::command);
         let reason = format!("it is `{here}` that listens on this port, and not `{there}`");
         return Err(refuse(&mut lane, name, Refusal::Request, reason));
+    }
+    if let Err(error) = if rdma { options.has_rdma(&lane) } else { Ok(()) } {
+        return Err(refuse(&mut lane, name, Refusal::Request, error.to_string()));
     }
     let lines = Lines::new(End::Server, bulk, options.grace);
     let control = lines.get(Role::ControlUp).ok_or_else(gone)?;
@@ -171,7 +191,7 @@ pub fn far_end<S: FnOnce(Wires)>(
     let answer = Answer::New { session, token: token.clone(), welcome };
     control.with_lane(|lane| protocol::send(lane, &answer)).map_err(about)?;
 
-    let joiner = Joiner { arrivals, key, token, lines: lines.clone(), knocks };
+    let joiner = Joiner { arrivals, key, token, rdma, lines: lines.clone(), knocks };
     thread::spawn(move || joiner.run(&arriving));
     for line in lines.iter() {
         // The front ends this process when they do not come.
@@ -313,6 +333,7 @@ struct Joiner {
     arrivals: Arrivals,
     key: Option<Fingerprint>,
     token: Token,
+    rdma: bool,
     lines: Lines,
     knocks: Arc<Knocks>,
 }
@@ -349,6 +370,12 @@ impl Joiner {
             return Err(io::Error::other("its token is not that of the session"));
         }
         let line = self.lines.get(role).ok_or_else(|| io::Error::other("the session has no such stream"))?;
+        if self.rdma && !role.is_control() {
+            let (listener, ticket) = (Listener::new(lane.socket()?)?, Token::random()?);
+            let answer = Answer::Beside { port: listener.port()?, ticket: ticket.clone() };
+            protocol::send(&mut lane, &answer)?;
+            lane.go_beside(listener.accept(&ticket, Instant::now() + PATIENCE)?, line.writes());
+        }
         line.resume(lane, silence(role), |lane, here| {
             protocol::send(lane, &Answer::Joined { arrived: here }).map(|()| arrived)
         })

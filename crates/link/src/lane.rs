@@ -1,6 +1,7 @@
 //! One connection: both ways while it is set up, from then on one way, and counts the other.
 
 use crate::fingerprint::Fingerprint;
+use crate::rdma::Stream;
 use crate::tls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -23,6 +24,13 @@ pub(crate) struct Lane {
     // What is read ahead takes no memory until it is there.
     socket: BufReader<TcpStream>,
     tls: Option<Box<Connection>>,
+    /// What carries the one way of it that data goes, in the socket's place.
+    beside: Option<Beside>,
+}
+
+enum Beside {
+    In(BufReader<Stream>),
+    Out(Stream),
 }
 
 /// Sets what both sides set.
@@ -55,7 +63,7 @@ impl Lane {
                 return Err(error);
             }
         }
-        Ok(Self { socket: BufReader::with_capacity(READ_AHEAD, socket), tls })
+        Ok(Self { socket: BufReader::with_capacity(READ_AHEAD, socket), tls, beside: None })
     }
 
     /// The key that the peer has shown.
@@ -71,6 +79,23 @@ impl Lane {
         }
     }
 
+    /// What is written from now on, or else what is read, goes through this stream. TLS goes on: who has put something else there is found out.
+    pub fn go_beside(&mut self, stream: Stream, writes: bool) {
+        self.beside = Some(match writes {
+            true => Beside::Out(stream),
+            false => Beside::In(BufReader::with_capacity(READ_AHEAD, stream)),
+        });
+    }
+
+    /// Until when what goes beside the socket may take, or for ever.
+    fn may_take(&mut self, until: Option<Instant>) {
+        match &mut self.beside {
+            Some(Beside::In(stream)) => stream.get_mut().may_take(until),
+            Some(Beside::Out(stream)) => stream.may_take(until),
+            None => {}
+        }
+    }
+
     /// Another descriptor of the same socket.
     pub fn socket(&self) -> io::Result<TcpStream> {
         self.socket.get_ref().try_clone()
@@ -83,20 +108,21 @@ impl Lane {
     }
 
     /// It is set up: whoever reads it waits for so long, whoever writes for ever.
-    pub fn settle(&self, silence: Option<Duration>) -> io::Result<()> {
+    pub fn settle(&mut self, silence: Option<Duration>) -> io::Result<()> {
+        self.may_take(None);
         self.socket.get_ref().set_read_timeout(silence)?;
         self.socket.get_ref().set_write_timeout(None)
     }
 
     /// Says that this was all.
     pub fn farewell(&mut self) {
-        let socket = self.socket.get_mut();
-        let _ = socket.set_write_timeout(Some(FAREWELL));
+        self.may_take(Some(Instant::now() + FAREWELL));
+        let _ = self.socket.get_ref().set_write_timeout(Some(FAREWELL));
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            let _ = drain(tls, socket);
+            let _ = drain(tls, out(&mut self.beside, &mut self.socket));
         }
-        let _ = socket.shutdown(Shutdown::Write);
+        let _ = self.socket.get_ref().shutdown(Shutdown::Write);
     }
 
     /// Whether something has come that has not been read.
@@ -110,9 +136,13 @@ impl Lane {
 impl Read for Lane {
     /// 0 at the end that the peer has said; one that it has not said is an error. Without TLS none is said.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let from: &mut dyn Read = match &mut self.beside {
+            Some(Beside::In(stream)) => stream,
+            _ => &mut self.socket,
+        };
         match &mut self.tls {
-            Some(tls) => decrypt(tls, &mut self.socket, buffer),
-            None => match self.socket.read(buffer) {
+            Some(tls) => decrypt(tls, from, buffer),
+            None => match from.read(buffer) {
                 Ok(0) if !buffer.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
                 done => done,
             },
@@ -122,15 +152,23 @@ impl Read for Lane {
 
 impl Write for Lane {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let socket = self.socket.get_mut();
+        let to = out(&mut self.beside, &mut self.socket);
         match &mut self.tls {
-            Some(tls) => encrypt(tls, bytes, socket),
-            None => socket.write(bytes),
+            Some(tls) => encrypt(tls, bytes, to),
+            None => to.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Where what is written goes.
+fn out<'a>(beside: &'a mut Option<Beside>, socket: &'a mut BufReader<TcpStream>) -> &'a mut dyn Write {
+    match beside {
+        Some(Beside::Out(stream)) => stream,
+        _ => socket.get_mut(),
     }
 }
 
@@ -145,16 +183,16 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::R
 }
 
 /// Takes what it can of a text, and writes that; nothing of it stays behind.
-fn encrypt(tls: &mut Connection, bytes: &[u8], socket: &mut TcpStream) -> io::Result<usize> {
+fn encrypt(tls: &mut Connection, bytes: &[u8], to: &mut dyn Write) -> io::Result<usize> {
     let taken = tls.writer().write(bytes)?;
-    drain(tls, socket)?;
+    drain(tls, to)?;
     Ok(taken)
 }
 
-fn drain(tls: &mut Connection, socket: &mut TcpStream) -> io::Result<()> {
+fn drain(tls: &mut Connection, to: &mut dyn Write) -> io::Result<()> {
     while tls.wants_write() {
         // Whoever heard of an interruption would send the text again.
-        if uninterrupted(|| tls.write_tls(socket))? == 0 {
+        if uninterrupted(|| tls.write_tls(to))? == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
     }
@@ -162,13 +200,13 @@ fn drain(tls: &mut Connection, socket: &mut TcpStream) -> io::Result<()> {
 }
 
 /// Reads until there is some text, or the end that the peer has said; one that it has not said is an error.
-fn decrypt(tls: &mut Connection, socket: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+fn decrypt(tls: &mut Connection, from: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match tls.reader().read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             done => return done,
         }
-        tls.read_tls(socket)?;
+        tls.read_tls(from)?;
         tls.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     }
 }

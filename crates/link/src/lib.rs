@@ -19,6 +19,7 @@ mod lines;
 mod mend;
 mod packet;
 mod protocol;
+pub mod rdma;
 mod tls;
 
 pub use address::Address;

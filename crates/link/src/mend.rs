@@ -55,8 +55,12 @@ impl Session {
     /// Gives a line a connection.
     fn join(&self, dial: &Dial, line: &Line) -> Result<(), DialError> {
         let hello = Hello::Join { token: self.token.clone(), role: line.role(), arrived: line.arrived() };
-        match dial.connection(self.number, &hello)? {
-            (lane, Answer::Joined { arrived }) => {
+        let (mut lane, mut answer) = dial.connection(self.number, &hello)?;
+        if dial.is_over_rdma() && !line.role().is_control() {
+            answer = dial.go_beside(&mut lane, line.writes(), answer)?;
+        }
+        match answer {
+            Answer::Joined { arrived } => {
                 let resumed = line.resume(lane, silence(line.role()), |_, _| Ok(arrived));
                 resumed.map_err(|error| self.dial.of(error))
             }
@@ -101,7 +105,9 @@ impl Session {
             let Err(error) = self.join(&self.dial.again(left.min(ATTEMPT)), line) else { return Ok(()) };
             let patience = match &error {
                 DialError::ConnectionRefused { .. } => NOBODY.min(self.grace),
-                DialError::TimedOut { .. } | DialError::Broken { .. } => self.grace,
+                DialError::TimedOut { .. } | DialError::Broken { .. } | DialError::NoRdma { .. } => {
+                    self.grace
+                }
                 // The server has told, and will tell the same.
                 _ => return Err(error.to_string()),
             };

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use zeroize::Zeroize;
 
 /// The version of all this. Others are not spoken.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// What each preface begins with; no TLS record does.
 const MAGIC: [u8; 4] = *b"DRMS";
 /// The longest hello or answer.
@@ -116,6 +116,15 @@ impl Token {
         filled.map_err(|_| io::Error::other("the system has no random numbers")).map(|()| token)
     }
 
+    pub fn write(&self, to: &mut dyn Write) -> io::Result<()> {
+        to.write_all(&self.0)
+    }
+
+    pub fn read(from: &mut dyn Read) -> io::Result<Self> {
+        let mut token = Self::default();
+        from.read_exact(&mut token.0).map(|()| token)
+    }
+
     /// Whether it is the same, in the same time wherever it differs.
     pub fn is(&self, other: &Self) -> bool {
         self.0.iter().zip(other.0).fold(0, |all, (a, b)| all | (a ^ b)) == 0
@@ -191,6 +200,8 @@ pub(crate) enum Hello {
         device: u32,
         /// How many bulk connections follow in each direction.
         bulk: u8,
+        /// Whether what these carry goes by RDMA.
+        rdma: bool,
     },
     /// On the others, and on those that follow one that broke.
     Join {
@@ -217,6 +228,12 @@ pub(crate) enum Answer {
     Refused {
         code: Refusal,
         reason: String,
+    },
+    /// To a [`Hello::Join`], before its answer: what the connection carries in its role's direction goes from now on by RDMA. The client connects to this port of the same machine,
+    /// and begins with the ticket.
+    Beside {
+        port: u16,
+        ticket: Token,
     },
 }
 
@@ -315,12 +332,14 @@ mod tests {
         #[test]
         fn hellos_are_read_back(device: u32, bulk: u8, role: u8, arrived: u64) {
             let mut bytes = Vec::new();
-            send(&mut bytes, &Hello::New { service: Service::Jobs, device, bulk }).unwrap();
+            send(&mut bytes, &Hello::New { service: Service::Jobs, device, bulk, rdma: true }).unwrap();
             let token = Token::random().unwrap();
             send(&mut bytes, &Hello::Join { token: token.clone(), role: Role::BulkDown(role), arrived }).unwrap();
             let mut from = &bytes[..];
-            let Hello::New { service, device: got, bulk: count } = receive(&mut from).unwrap() else { panic!() };
-            prop_assert_eq!((service, got, count), (Service::Jobs, device, bulk));
+            let Hello::New { service, device: got, bulk: count, rdma } = receive(&mut from).unwrap() else {
+                panic!()
+            };
+            prop_assert_eq!((service, got, count, rdma), (Service::Jobs, device, bulk, true));
             let Hello::Join { token: same, role: got, arrived: count } = receive(&mut from).unwrap() else {
                 panic!()
             };

@@ -4,6 +4,8 @@
 
 #[path = "sessions/mending.rs"]
 mod mending;
+#[path = "sessions/rdma.rs"]
+mod rdma;
 
 use libtest_mimic::{Arguments, Trial};
 use link::keys::{GRACE, Identity, Quota, YEAR};
@@ -54,12 +56,23 @@ const TESTS: &[(&str, fn())] = &[
     ("without_grace_nothing_is_mended", mending::without_grace_nothing_is_mended),
     ("who_waits_for_a_client_is_not_evaded", mending::who_waits_for_a_client_is_not_evaded),
     ("strangers_mend_nothing", mending::strangers_mend_nothing),
+    ("bulk_goes_by_rdma", rdma::bulk_goes_by_rdma),
+    ("rdma_streams_go_on_where_they_were", rdma::rdma_streams_go_on_where_they_were),
+    ("rdma_that_breaks_is_made_again", rdma::rdma_that_breaks_is_made_again),
+    ("a_client_of_rdma_that_vanishes_leaves_nothing", rdma::a_client_that_vanishes_leaves_nothing),
+    ("rdma_is_for_who_has_the_ticket", rdma::it_is_for_who_has_the_ticket),
+    ("rdma_that_is_not_to_be_had_is_told_of", rdma::what_is_not_to_be_had_is_told_of),
+    ("rdma_that_leads_nowhere_is_told_of", rdma::what_leads_nowhere_is_told_of),
 ];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     match args.get(1).map(String::as_str) {
-        Some("far-end") => serve_session(args[2] == "insecure", &args[3]),
+        Some("far-end") => serve_session(args[2] == "insecure", &args[3], args[4] == "rdma"),
+        Some("rdma") => {
+            rdma::run(&args[2]);
+            ExitCode::SUCCESS
+        }
         Some("client") => be_a_client(&args[2], &args[3]),
         Some("descriptors") => {
             run_out_of_descriptors();
@@ -78,11 +91,12 @@ fn main() -> ExitCode {
 }
 
 /// Sends back what comes; the first line on the control stream is the client's name.
-fn serve_session(insecure_loopback: bool, grace_ms: &str) -> ExitCode {
+fn serve_session(insecure_loopback: bool, grace_ms: &str, rdma: bool) -> ExitCode {
     let options = link::far_end::FarEndOptions {
         service: Service::Devices,
         insecure_loopback,
-        confinement: Some(Confinement { user: Some(User::nobody()), system_calls: true }),
+        confinement: Some(Confinement { user: Some(User::nobody()), system_calls: !rdma }),
+        rdma,
         grace: Duration::from_millis(grace_ms.parse().unwrap()),
     };
     let served = far_end(link::far_end::control().unwrap(), &options, |facts| {
@@ -96,7 +110,7 @@ fn serve_session(insecure_loopback: bool, grace_ms: &str) -> ExitCode {
             }
             // What was given up.
             assert_eq!(rustix::process::geteuid().as_raw(), User::nobody().uid());
-            assert!(fs::read("/etc/passwd").is_err());
+            assert!(rdma || fs::read("/etc/passwd").is_err());
             let mut threads = Vec::new();
             for (mut from, mut to) in wires.bulk_in.into_iter().zip(wires.bulk_out) {
                 threads.push(thread::spawn(move || echo(&mut *from, &mut *to)));
@@ -160,6 +174,9 @@ struct Way {
     max_clients: Option<usize>,
     half_open: Option<usize>,
     grace_ms: Option<u64>,
+    rdma: bool,
+    /// What the server has in place of the library of RDMA.
+    rdmacm: Option<&'static str>,
 }
 
 fn in_a_year() -> SystemTime {
@@ -188,11 +205,13 @@ fn server(way: &Way) -> Server {
     let started = Arc::new(Mutex::new(Vec::new()));
     let list = started.clone();
     let (insecure, grace) = (way.insecure, way.grace_ms.unwrap_or(30_000).to_string());
+    let (rdma, rdmacm) = (way.rdma, way.rdmacm);
     thread::spawn(move || {
         front.run(move |control| {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.arg("far-end").arg(if insecure { "insecure" } else { "tls" });
-            command.arg(&grace);
+            command.arg(&grace).arg(if rdma { "rdma" } else { "tcp" });
+            command.envs(rdmacm.map(|file| (link::rdma::LIBRARY_VARIABLE, file)));
             let child = command.stdin(control).stdout(Stdio::null()).spawn()?;
             list.lock().unwrap().push(child.id());
             Ok(child)
@@ -372,7 +391,7 @@ impl rustls::client::danger::ServerCertVerifier for Any {
 type Tls = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
 
 fn preface(kind: u16, session: u64) -> Vec<u8> {
-    [&b"DRMS\x02\0"[..], &kind.to_le_bytes(), &session.to_le_bytes()].concat()
+    [&b"DRMS\x03\0"[..], &kind.to_le_bytes(), &session.to_le_bytes()].concat()
 }
 
 fn connect(server: &Server) -> TcpStream {
@@ -641,10 +660,11 @@ fn other_services_are_told_from_ours() {
     let keys = Keys::new(folder.path().to_owned());
     keys.create(in_a_year()).unwrap();
     type Expected = fn(&DialError) -> bool;
-    let said: [(&[u8], Expected); 5] = [
+    let said: [(&[u8], Expected); 6] = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", |error| matches!(error, DialError::NotDormouse { .. })),
         (b"DRMS\x07\0\0\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Version { theirs: 7, .. })),
-        (b"DRMS\x02\0\x01\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Busy { .. })),
+        (b"DRMS\x02\0\0\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Version { theirs: 2, .. })),
+        (b"DRMS\x03\0\x01\x01\0\0\0\0\0\0\0\0", |error| matches!(error, DialError::Busy { .. })),
         (b"DRMS", |error| matches!(error, DialError::Broken { .. })),
         (b"", |error| matches!(error, DialError::Broken { .. })),
     ];
@@ -691,14 +711,15 @@ fn hellos_are_bounded() {
     closed_after(&server, &long);
     closed_after(&server, &[0x01, 0x04, 0, 0]);
     closed_after(&server, &[0, 0]);
-    // No variant, no service, a device of too many bits, no bulk connection, too many, one byte too many, a token where none can be.
+    // No variant, no service, a device of too many bits, no bulk connection, too many, neither with RDMA nor without, one byte too many, a token where none can be.
     for hello in [
-        &[9, 0, 0, 1][..],
-        &[0, 9, 0, 1],
-        &[0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
-        &[0, 0, 0, 0],
-        &[0, 0, 0, 17],
-        &[0, 0, 0, 1, 1],
+        &[9, 0, 0, 1, 0][..],
+        &[0, 9, 0, 1, 0],
+        &[0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0],
+        &[0, 0, 0, 0, 0],
+        &[0, 0, 0, 17, 0],
+        &[0, 0, 0, 1, 2],
+        &[0, 0, 0, 1, 0, 1],
         &[&[1][..], &[0; 33]].concat(),
     ] {
         closed_after(&server, &[&(hello.len() as u16).to_le_bytes()[..], hello].concat());
@@ -775,11 +796,15 @@ fn a_server_has_so_many_clients() {
 
 fn a_client_that_vanishes_leaves_nothing() {
     let server = server(&Way::default());
-    let client = server.client("desk");
+    vanishes(&server, &server.client("desk"));
+}
+
+/// A client, which is killed, and its session.
+fn vanishes(server: &Server, client: &Client) {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .arg("client")
         .arg(client.keys.folder())
-        .arg(server.at.to_string())
+        .arg(client.server.to_string())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -795,7 +820,12 @@ fn a_client_that_vanishes_leaves_nothing() {
 
 /// Opens a session by hand: its number and token.
 fn raw_session(stream: &mut (impl Read + Write)) -> (u64, [u8; 32]) {
-    stream.write_all(&[4, 0, 0, 0, 0, 1]).unwrap();
+    raw_session_over(stream, false)
+}
+
+/// The same, with or without RDMA.
+fn raw_session_over(stream: &mut (impl Read + Write), rdma: bool) -> (u64, [u8; 32]) {
+    stream.write_all(&[5, 0, 0, 0, 0, 1, rdma.into()]).unwrap();
     stream.flush().unwrap();
     let mut len = [0; 2];
     stream.read_exact(&mut len).unwrap();
@@ -815,11 +845,16 @@ fn raw_session(stream: &mut (impl Read + Write)) -> (u64, [u8; 32]) {
 
 /// Joins by hand, as the control stream that comes down (1) or a bulk stream (2, 3), with nothing arrived: whether it is let in.
 fn joins(stream: &mut (impl Read + Write), token: [u8; 32], role: u8) -> bool {
+    asks_to_join(stream, token, role) && is_let_in(stream)
+}
+
+fn asks_to_join(stream: &mut impl Write, token: [u8; 32], role: u8) -> bool {
     let rest: &[u8] = if role == 1 { &[1, 0] } else { &[role, 0, 0] };
     let hello = [&[(33 + rest.len()) as u8, 0, 1][..], &token, rest].concat();
-    if stream.write_all(&hello).and_then(|()| stream.flush()).is_err() {
-        return false;
-    }
+    stream.write_all(&hello).and_then(|()| stream.flush()).is_ok()
+}
+
+fn is_let_in(stream: &mut impl Read) -> bool {
     let mut answer = [0; 4];
     stream.read_exact(&mut answer).is_ok_and(|()| answer == [2, 0, 1, 0])
 }

@@ -15,9 +15,10 @@ pub fn run(flags: &FarEnd) -> ExitCode {
         service: Service::Devices,
         confinement: Some(Confinement {
             user: Some(flags.user),
-            // What a driver's library calls is not known well enough to be listed (docs/security.md).
-            system_calls: flags.device == Device::Soft,
+            // What a driver's library calls, or that of RDMA, is not known well enough to be listed (docs/security.md).
+            system_calls: flags.device == Device::Soft && !flags.rdma,
         }),
+        rdma: flags.rdma,
         grace: Duration::from_millis(flags.grace_ms),
     };
     let idle = flags.idle_ms.map(Duration::from_millis);

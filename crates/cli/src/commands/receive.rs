@@ -67,6 +67,7 @@ pub fn arrival(flags: &Arrival) -> ExitCode {
         insecure_loopback: false,
         // It starts what root starts.
         confinement: None,
+        rdma: false,
         grace: Duration::from_millis(flags.grace_ms),
     };
     let ended = link::far_end::control().map_err(FarEndError::from).and_then(|control| {

@@ -2,7 +2,7 @@
 
 use crate::flags::Serve;
 use checkpoint::{Chain, Failure, Kind};
-use link::{Front, FrontError, FrontOptions, Keys, KeysError, User};
+use link::{Front, FrontError, FrontOptions, Keys, KeysError, User, rdma};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -24,11 +24,15 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
         half_open: HALF_OPEN,
     })
     .map_err(front_failure)?;
+    if flags.rdma {
+        rdma::is_there().map_err(|error| Failure::new(Kind::Unavailable, error.to_string()))?;
+    }
     say_where(&front, &format!("serving device {device}"))?;
     if flags.insecure_loopback {
         tracing::warn!("anybody on this machine is let in without a key (--insecure-loopback)");
     }
-    let kept: Vec<_> = std::env::vars_os().filter(|(name, _)| is_for_sessions(name)).collect();
+    let is_kept = |name: &OsStr| is_for_sessions(name) || flags.rdma && name == rdma::LIBRARY_VARIABLE;
+    let kept: Vec<_> = std::env::vars_os().filter(|(name, _)| is_kept(name)).collect();
     let user = flags.user.unwrap_or_else(User::nobody);
     let served = front.run(|control| {
         let mut far_end = Command::new(&program);
@@ -40,6 +44,9 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
         }
         if let Some(idle) = flags.idle {
             far_end.args(["--idle-ms", &idle.as_millis().to_string()]);
+        }
+        if flags.rdma {
+            far_end.arg("--rdma");
         }
         if flags.insecure_loopback {
             far_end.arg("--insecure-loopback");

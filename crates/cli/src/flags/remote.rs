@@ -33,6 +33,9 @@ pub struct Serve {
     /// Whom a session's process becomes, when root serves: a name, or UID:GID [default: nobody]
     #[arg(long, value_name = "USER")]
     pub user: Option<User>,
+    /// Let clients that ask for it send and get contents of memory by RDMA (librdmacm is needed; sessions' processes then make whatever system calls they like)
+    #[arg(long)]
+    pub rdma: bool,
     /// Let anybody on this machine in without a key, and without TLS: for tests
     #[arg(long)]
     pub insecure_loopback: bool,
@@ -56,6 +59,9 @@ pub struct FarEnd {
     /// Whom to become
     #[arg(long)]
     pub user: User,
+    /// Whether RDMA may be asked for
+    #[arg(long)]
+    pub rdma: bool,
     /// Whether this machine's clients may come without TLS
     #[arg(long)]
     pub insecure_loopback: bool,
