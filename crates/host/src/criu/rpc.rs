@@ -162,7 +162,8 @@ pub(crate) enum Event {
 /// What a child does between fork and exec.
 pub(crate) type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
-/// A CRIU child serving one request. Dropping it closes the socket, at which CRIU undoes what it has begun, and waits for its end.
+/// A CRIU child serving one request. Dropping it closes the socket, at which CRIU undoes what it has begun, and waits for its end. Whom it has restored and
+/// holds is killed then: it would let them run.
 #[derive(Debug)]
 pub(crate) struct Session {
     child: Child,
@@ -174,6 +175,8 @@ pub(crate) struct Session {
     init: Cell<Option<OuterPid>>,
     /// Whether that process, a child of ours, is nobody's yet: it goes with CRIU.
     orphan: Cell<bool>,
+    /// The init of a restored job that has not been let go.
+    holds: Cell<Option<OuterPid>>,
     /// The init of the job that it dumps.
     dumped: Cell<Option<OuterPid>>,
     /// Whether it hung.
@@ -226,6 +229,7 @@ impl Session {
             pulse,
             init: Cell::new(None),
             orphan: Cell::new(false),
+            holds: Cell::new(None),
             dumped: Cell::new(None),
             killed: Cell::new(false),
         })
@@ -235,9 +239,11 @@ impl Session {
         self.child.id()
     }
 
-    /// The job's init, which CRIU has made; from now on the caller's to end and collect.
+    /// The job's init, which CRIU has made and holds, with all others, until the next [`Self::acknowledge`]; from now on the caller's to end and collect,
+    /// which takes until this session is dropped.
     pub(crate) fn adopt(&self) -> Option<OuterPid> {
         self.orphan.set(false);
+        self.holds.set(self.init.get());
         self.init.get()
     }
 
@@ -249,6 +255,7 @@ impl Session {
 
     /// Lets CRIU go on from the point it has reached.
     pub(crate) fn acknowledge(&self) -> io::Result<()> {
+        self.holds.set(None);
         self.send(&Request { kind: NOTIFY, options: None, notify_success: Some(true) })
     }
 
@@ -387,6 +394,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if let Some(init) = self.holds.get() {
+            for task in tasks::in_namespace_of(init) {
+                // SAFETY: it takes numbers only; a task of a job that is ours, none of which is collected before its init.
+                unsafe { libc::kill(task.outer.0, libc::SIGKILL) };
+            }
+            self.kill();
+        }
         // Nothing new where it has been collected: the child remembers its status.
         self.end();
         if let Some(init) = self.init.get().filter(|_| self.orphan.get()) {

@@ -130,7 +130,7 @@ impl HostRecord {
 #[derive(Debug)]
 #[must_use = "dropping it kills the job"]
 pub struct Restored {
-    // Dropped before the job, whose end would wait for who is held: CRIU holds every task.
+    // Dropped before the job, whose end waits for whom CRIU holds.
     session: Session,
     job: Job,
     work: Scratch,
