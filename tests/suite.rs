@@ -10,6 +10,7 @@ mod lazy;
 mod leftovers;
 mod mending;
 mod migrate;
+mod migrate_losses;
 mod migrate_refusals;
 mod networks;
 mod object_storage;
