@@ -1,14 +1,13 @@
 //! Who moves a job, who has it and who takes it over, killed while images are sent and while it is started: the job goes on in one place, or its image is told of.
 #![allow(clippy::unwrap_used)]
 
-use crate::migrate::{ARGS, apart, migrate};
+use crate::migrate::{apart, migrate};
 use dormouse_tests::{Failure, Stage};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
-use testkit::job::Job;
 use testkit::outcome::Exit;
 use testkit::place::After;
 use testkit::served::Served;
@@ -146,16 +145,6 @@ impl Drop for Moving {
     }
 }
 
-/// The rest of an image's job, continued where it was.
-fn continued(stage: &Stage, failure: &Failure) -> Vec<u8> {
-    let (_, command) = failure.message.split_once("'dormouse restart --store ").unwrap();
-    let image = command.split_once('\'').unwrap().0.rsplit_once(' ').unwrap().1.to_owned();
-    assert!(stage.images().unwrap().contains(&image), "it is removed: {}", failure.message);
-    let finished = Job::start(stage.place().restart_command(&image)).unwrap().finish().unwrap();
-    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
-    finished.stdout
-}
-
 /// Until the other side may have started it, a job goes on where it was, as often as that happens; it compares its numbers itself.
 #[test]
 fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
@@ -180,21 +169,4 @@ fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
     for moving in [lost, gone, failed] {
         assert_eq!(moving.printed(), b"", "it ran there, too");
     }
-}
-
-/// Nobody knows whether it runs there, and its image is told of.
-#[test]
-fn a_job_that_is_being_started_there_does_not_go_on_here_when_that_machine_is_lost() {
-    let stage = Stage::new("taken").unwrap();
-    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap().stdout;
-    let there = There::new(&stage);
-    let job = stage.started("vector_loop", &ARGS).unwrap();
-    let mut moving = Moving::begin(&stage, there, When::Start);
-    moving.kill_receiver();
-    let failure = Failure::of(&moving.ended()).unwrap();
-    failure.expect(9, &["may run at", &moving.server.address, "look there"]);
-    let left = job.finish().unwrap();
-    assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
-    let rest = continued(&stage, &failure);
-    assert_eq!((moving.printed(), [left.stdout, rest].concat()), (Vec::new(), whole));
 }
