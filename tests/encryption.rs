@@ -12,10 +12,10 @@ use testkit::place::After;
 /// A job of a few seconds.
 const ARGS: [&str; 2] = ["900", "40"];
 /// Whose key is kept with the store's tests.
-const RECIPIENT: &str = "age12pkx975ck0a0lp59dsl4spy76m922raqy0uw54w9fg7v2hwax4uszmatph";
+pub const RECIPIENT: &str = "age12pkx975ck0a0lp59dsl4spy76m922raqy0uw54w9fg7v2hwax4uszmatph";
 
 /// A key file that nobody else may read, as git does not keep it.
-fn key(stage: &Stage) -> PathBuf {
+pub fn key(stage: &Stage) -> PathBuf {
     let file = stage.place().cwd().join("key.txt");
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/store/tests/golden/test-key.txt");
     fs::copy(kept, &file).unwrap();

@@ -97,8 +97,19 @@ impl Stage {
 
     /// Another machine that takes over jobs of a client that has these `rights`, and is known to it; what they bring and write is in `folder`.
     pub fn receiving(&self, folder: &Path, rights: &[&str], listen: &str) -> anyhow::Result<Served> {
+        self.receiving_with(folder, rights, listen, |_| {})
+    }
+
+    /// The same, with more than that.
+    pub fn receiving_with(
+        &self,
+        folder: &Path,
+        rights: &[&str],
+        listen: &str,
+        also: impl FnOnce(&mut Command),
+    ) -> anyhow::Result<Served> {
         let store = folder.join("store");
-        let served = Served::receiving(&self.kit, &store, rights, self.folder.path(), listen)?;
+        let served = Served::receiving(&self.kit, &store, rights, (self.folder.path(), listen), also)?;
         served.is_trusted()?;
         Ok(served)
     }

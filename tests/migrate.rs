@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use dormouse_tests::{Failure, Stage};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::{Value, json};
+use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,10 +16,10 @@ use testkit::place::{After, Device};
 use testkit::served::Served;
 
 /// Some seconds of work.
-const ARGS: [&str; 2] = ["800", "40"];
+pub const ARGS: [&str; 2] = ["800", "40"];
 
 /// `dormouse migrate` of the stage's job.
-fn migrate(stage: &Stage, to: &str, options: &[&str]) -> Command {
+pub fn migrate(stage: &Stage, to: &str, options: &[&str]) -> Command {
     let mut command = stage.place().asked("migrate");
     command.args(["--to", to, "--output"]).arg(output(stage));
     if !options.is_empty() {
@@ -27,6 +30,24 @@ fn migrate(stage: &Stage, to: &str, options: &[&str]) -> Command {
 
 fn output(stage: &Stage) -> PathBuf {
     stage.place().folder.join("output")
+}
+
+/// Does something where there are other running jobs, and where [`hide`] hides from nobody else.
+pub fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let act = || {
+        // SAFETY: only what this thread sees of mounts changes, and it has nothing open by a path.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.unwrap();
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+        hide("/run".as_ref(), None);
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(act).join()).unwrap()
+}
+
+/// Has an empty folder in the place of another, with room for so many KiB.
+pub fn hide(folder: &Path, room: Option<u32>) {
+    let room = room.map(|room| CString::new(format!("size={room}k")).unwrap());
+    mount("tmpfs", folder, "tmpfs", MountFlags::empty(), room.as_deref()).unwrap();
 }
 
 /// What a migration that succeeded says.
@@ -141,18 +162,100 @@ fn whoever_moves_a_job_and_dies_leaves_it_in_one_place() {
     assert_eq!([ended.stdout, rest.stdout].concat(), whole.stdout);
 }
 
-/// Waits for the end of a job that no process of this test's has started.
-pub fn wait_for_end(report: &Value) -> Vec<u8> {
-    let supervisor = format!("/proc/{}", report["supervisor"]);
+fn wait_until_gone(supervisor: &str) {
     let began = Instant::now();
-    while Path::new(&supervisor).exists() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{report}: it still runs");
+    while Path::new("/proc").join(supervisor).exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "process {supervisor} still runs");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Waits for the end of a job that no process of this test's has started.
+pub fn wait_for_end(report: &Value) -> Vec<u8> {
+    wait_until_gone(&report["supervisor"].to_string());
     let read = |which: &str| std::fs::read(report[which].as_str().unwrap()).unwrap();
     let stderr = String::from_utf8_lossy(&read("stderr")).into_owned();
     assert!(!stderr.contains("dormouse: error"), "{stderr}");
     read("stdout")
+}
+
+/// What lies between a job's going on and its being told of, on a busy machine.
+const SLACK_MS: f64 = 2000.0;
+
+/// From the last that a job prints to its own output to the first that it prints into a file.
+fn silence(job: &testkit::job::Job, file: &Path) -> Duration {
+    let began = Instant::now();
+    let (mut printed, mut last) = (0, began);
+    while std::fs::metadata(file).map_or(0, |file| file.len()) == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not go on");
+        let now = job.stdout.so_far().len();
+        if now > printed {
+            (printed, last) = (now, Instant::now());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    last.elapsed()
+}
+
+/// What can only be found out when the old life is over: it goes on as it was.
+#[test]
+fn a_job_that_cannot_go_on_with_other_options_goes_on_without() {
+    let stage = Stage::new("as-it-was").unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let refused = migrate(&stage, "here", &["--trace", "/no/such/folder/trace"]).output().unwrap();
+    let failure = Failure::of(&refused).unwrap();
+    failure.expect(1, &["/no/such/folder", "goes on as it was, from image", "with process"]);
+    let left = job.finish().unwrap();
+    assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
+    let after = failure.message.split_once("with process ").unwrap().1;
+    let supervisor: String = after.chars().take_while(char::is_ascii_digit).collect();
+    let log = |which| output(&stage).join(format!("{}.{which}", stage.name()));
+    wait_until_gone(&supervisor);
+    let rest = std::fs::read(log("out")).unwrap();
+    assert_eq!([left.stdout, rest].concat(), whole.stdout, "{:?}", std::fs::read_to_string(log("err")));
+}
+
+/// As long as a round makes the next one smaller, and `--rounds` at most; all of this program's memory changes all the time.
+#[test]
+fn rounds_that_do_not_converge_end() {
+    let stage = Stage::new("rounds").unwrap();
+    let job = stage.started("private_memory", &["100000", "40"]).unwrap();
+    let moved = |flags: &[&str]| {
+        let mut command = stage.place().asked("migrate");
+        command.args(["--to", "here", "--compress", "none", "--output"]).arg(output(&stage)).args(flags);
+        report(&command.output().unwrap())
+    };
+    for (flags, rounds) in [(&["--rounds", "1"][..], 1), (&[], 2)] {
+        let moved = moved(flags);
+        assert_eq!(moved["rounds"].as_array().unwrap().len(), rounds, "{moved}");
+        for round in moved["rounds"].as_array().unwrap().iter().chain([&moved["last"]]) {
+            assert!(round["written"].as_u64().unwrap() > 32 << 20, "{moved}");
+        }
+    }
+    assert_eq!(job.finish().unwrap().exit, Exit::Signal(9));
+    let stopped = stage.place().checkpoint_command(After::Stop).output().unwrap();
+    assert!(stopped.status.success(), "{stopped:?}");
+}
+
+/// Only one of them moves it, and the other says that it could not.
+#[test]
+fn two_who_move_one_job_do_not_double_it() {
+    let stage = Stage::new("two-movers").unwrap();
+    let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
+    let job = stage.started("vector_loop", &ARGS).unwrap();
+    let movers: Vec<_> = [(); 2]
+        .map(|()| migrate(&stage, "here", &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        .into_iter()
+        .collect();
+    let outputs: Vec<Output> = movers.into_iter().map(|mover| mover.wait_with_output().unwrap()).collect();
+    let (moved, refused): (Vec<_>, Vec<_>) = outputs.into_iter().partition(|output| output.status.success());
+    let ([moved], [refused]) = (&moved[..], &refused[..]) else { panic!("{moved:?}\n{refused:?}") };
+    let failure = Failure::of(refused).unwrap();
+    assert!([3, 4, 11].contains(&failure.code.unwrap()), "{failure:?}");
+    let left = job.finish().unwrap();
+    let rest = wait_for_end(&report(moved));
+    assert_eq!([left.stdout, rest].concat(), whole.stdout, "{failure:?}");
 }
 
 #[test]
@@ -160,7 +263,13 @@ fn a_job_goes_on_with_other_options() {
     let stage = Stage::new("moves-here").unwrap();
     let whole = stage.started("vector_loop", &ARGS).unwrap().finish().unwrap();
     let job = stage.started("vector_loop", &ARGS).unwrap();
-    let moved = report(&migrate(&stage, "here", &["--every", "1h"]).output().unwrap());
+    let mut moving = migrate(&stage, "here", &["--every", "1h"]);
+    let (moved, stood_still) = std::thread::scope(|scope| {
+        let moving = scope.spawn(|| report(&moving.output().unwrap()));
+        let file = output(&stage).join(format!("{}.out", stage.name()));
+        let stood_still = silence(&job, &file);
+        (moving.join().unwrap(), stood_still)
+    });
     let left = job.finish().unwrap();
     assert_eq!(left.exit, Exit::Signal(9), "{}", left.stderr);
     assert!(left.stderr.contains("the job goes on at this machine"), "{}", left.stderr);
@@ -169,7 +278,14 @@ fn a_job_goes_on_with_other_options() {
     // What was taken ahead is gone.
     assert_eq!(stage.images().unwrap(), [moved["image"].as_str().unwrap()]);
     assert_eq!((&moved["to"], moved["name"].as_str()), (&Value::from("this machine"), Some(stage.name())));
-    assert!(moved["downtime_ms"].as_f64().unwrap() >= moved["stall_ms"].as_f64().unwrap(), "{moved}");
+    // What it says of its standstill is made of its parts, and no more than what was seen.
+    let ms = |which: &str| moved[which].as_f64().unwrap();
+    let parts = ["stall_ms", "write_ms", "send_ms", "start_ms"].map(ms);
+    assert!(parts[0] > 0.0 && parts.iter().all(|&part| part >= 0.0), "{moved}");
+    assert!((parts.iter().sum::<f64>() - ms("downtime_ms")).abs() < 1.0, "{moved}");
+    assert!(ms("downtime_ms") < ms("total_ms"), "{moved}");
+    let seen = stood_still.as_secs_f64() * 1e3;
+    assert!(ms("downtime_ms") <= seen + SLACK_MS, "it printed nothing for {seen} ms; {moved}");
 }
 
 #[test]

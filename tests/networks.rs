@@ -2,11 +2,10 @@
 //! is the only way between them, or anywhere.
 #![allow(clippy::unwrap_used)]
 
-use crate::migrate::{report, wait_for_end};
+use crate::migrate::{apart, report, wait_for_end};
 use crate::remote::the_same;
 use dormouse_tests::planned::finish;
 use dormouse_tests::{Failure, Stage, first_line};
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde_json::Value;
 use std::fs::File;
@@ -41,14 +40,7 @@ impl Elsewhere {
 
     /// The same, where it has running jobs of its own as well.
     fn apart<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
-        self.at_it(|| {
-            // SAFETY: only what this thread sees of mounts changes, and it has nothing open by a path.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.unwrap();
-            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-            mount_change("/", private).unwrap();
-            mount("tmpfs", "/run", "tmpfs", MountFlags::empty(), None).unwrap();
-            act()
-        })
+        self.at_it(|| apart(act))
     }
 
     /// Does something on the server's machine.

@@ -10,6 +10,8 @@ mod lazy;
 mod leftovers;
 mod mending;
 mod migrate;
+mod migrate_losses;
+mod migrate_refusals;
 mod networks;
 mod object_storage;
 mod on_failure;

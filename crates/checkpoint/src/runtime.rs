@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store::Location;
 
+/// How often it is looked whether a supervisor has ended.
+const NAP: Duration = Duration::from_millis(5);
+
 /// What is known of a running job.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct JobFacts {
@@ -34,6 +37,9 @@ pub struct JobFacts {
     pub managed: Managed,
     /// Its store.
     pub store: Location,
+    /// For whom its store is encrypted, if the job is to make it so.
+    #[serde(default)]
+    pub recipients: Vec<String>,
     /// The image it was restarted from.
     pub restarted_from: Option<String>,
     /// How much of its device memory is filled, as long as that is not all.
@@ -251,12 +257,29 @@ pub fn find(root: &Path, name: &str) -> Result<JobFacts, Failure> {
 
 /// Waits until the supervisor of a job has ended, or for `patience`: then its name and its images can be used again.
 pub fn wait_until_gone(root: &Path, job: &JobFacts, patience: Duration) {
-    const NAP: Duration = Duration::from_millis(5);
     let began = Instant::now();
     let is_there = || running(&root.join(&job.job)).is_some_and(|now| now.supervisor == job.supervisor);
     while is_there() && began.elapsed() < patience {
         std::thread::sleep(NAP);
     }
+}
+
+/// Whether the supervisor of a job was killed, which has left its folder, or is within `patience`: whoever ends by himself removes it.
+#[must_use]
+pub fn was_killed(root: &Path, job: &JobFacts, patience: Duration) -> bool {
+    let path = root.join(&job.job);
+    let began = Instant::now();
+    loop {
+        match lock::try_existing(&path.join(LOCK)) {
+            Ok(Some(_held)) => return facts(&path).is_some_and(|left| left.supervisor == job.supervisor),
+            Ok(None) if began.elapsed() < patience => std::thread::sleep(NAP),
+            Ok(None) | Err(_) => return false,
+        }
+    }
+}
+
+fn facts(path: &Path) -> Option<JobFacts> {
+    serde_json::from_slice(&fs::read(path.join("job.json")).ok()?).ok()
 }
 
 fn running(path: &Path) -> Option<JobFacts> {
@@ -265,9 +288,8 @@ fn running(path: &Path) -> Option<JobFacts> {
         let _ = fs::remove_dir_all(path);
         return None;
     }
-    let facts: JobFacts = serde_json::from_slice(&fs::read(path.join("job.json")).ok()?).ok()?;
     let (filling, sleep) = (noted(path, FILLING), noted(path, SLEEP));
-    Some(JobFacts { filling, sleep, ..facts })
+    facts(path).map(|facts| JobFacts { filling, sleep, ..facts })
 }
 
 fn noted<T: DeserializeOwned>(path: &Path, name: &str) -> Option<T> {
@@ -301,6 +323,7 @@ mod tests {
             device: "soft".into(),
             managed: Managed::default(),
             store: Location::Folder("/store".into()),
+            recipients: Vec::new(),
             restarted_from: None,
             filling: None,
             sleep: None,

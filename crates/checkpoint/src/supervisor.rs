@@ -565,6 +565,7 @@ pub(crate) fn claim(
         device: settings.device.clone(),
         managed: settings.managed,
         store: settings.store.at.clone(),
+        recipients: settings.store.recipients.iter().map(ToString::to_string).collect(),
         restarted_from: restarted_from.clone(),
         filling: None,
         sleep: None,

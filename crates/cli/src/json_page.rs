@@ -223,6 +223,7 @@ fn jobs_are_as_documented() {
         device: "soft".into(),
         managed: server::memory::Managed::default(),
         store: Location::Folder("/store".into()),
+        recipients: Vec::new(),
         restarted_from,
         filling,
         sleep: filling.map(|_| Sleep { since_ns: 1, bytes: 1 }),

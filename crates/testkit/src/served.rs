@@ -1,6 +1,5 @@
 //! Another machine that serves its device, or takes over jobs: a `dormouse serve` or `receive` on this one, and the keys of a client that it lets in.
 
-use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -31,11 +30,14 @@ impl Served {
     /// # Errors
     /// When `dormouse keys` or `dormouse serve` fails.
     pub fn begin(kit: &Kit, device: Device, folder: &Path, listen: &str) -> anyhow::Result<Self> {
-        let words = ["serve", "--device", device.flag()].map(OsStr::new);
-        Self::listening(kit, &words, &[], folder, listen)
+        let serve = |command: &mut Command| {
+            command.args(["serve", "--device", device.flag()]);
+        };
+        Self::listening(kit, serve, &[], folder, listen)
     }
 
-    /// Takes over jobs, whose images come into the folder `store`, and whose output into `output` beside it; of a client that has these `rights`.
+    /// Takes over jobs, whose images come into the folder `store`, and whose output into `output` beside it; of a client that has these `rights`. `also`
+    /// says what else the command is given.
     ///
     /// # Errors
     /// When `dormouse keys` or `dormouse receive` fails.
@@ -43,18 +45,20 @@ impl Served {
         kit: &Kit,
         store: &Path,
         rights: &[&str],
-        folder: &Path,
-        listen: &str,
+        (folder, listen): (&Path, &str),
+        also: impl FnOnce(&mut Command),
     ) -> anyhow::Result<Self> {
         let output = store.with_file_name("output");
-        let words: [&OsStr; 5] =
-            ["receive".as_ref(), "--store".as_ref(), store.as_ref(), "--output".as_ref(), output.as_ref()];
-        Self::listening(kit, &words, rights, folder, listen)
+        let receive = |command: &mut Command| {
+            command.arg("receive").arg("--store").arg(store).arg("--output").arg(output);
+            also(command);
+        };
+        Self::listening(kit, receive, rights, folder, listen)
     }
 
     fn listening(
         kit: &Kit,
-        words: &[&OsStr],
+        words: impl FnOnce(&mut Command),
         rights: &[&str],
         folder: &Path,
         listen: &str,
@@ -67,7 +71,8 @@ impl Served {
         let shown = keys(&dormouse, &client, &["show"])?;
         keys(&dormouse, &server, &[&["authorize", "client", &shown], rights].concat())?;
         let mut serve = Command::new(&dormouse);
-        serve.args(words).args(["--listen", &format!("{listen}:0")]);
+        words(&mut serve);
+        serve.args(["--listen", &format!("{listen}:0")]);
         let mut front = serve
             .env(KEYS, &server)
             .stdin(Stdio::null())

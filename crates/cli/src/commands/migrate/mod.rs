@@ -9,7 +9,7 @@ use super::continued::{self, Checked, Continued, Place, Unstarted, Wanted, check
 use crate::flags::{Destination, Migrate};
 use crate::output::Show;
 use checkpoint::admin::{Asked, CheckpointOptions, Event, Report, Request, Word};
-use checkpoint::{Failure, Kind, open_store, remove_images, runtime};
+use checkpoint::{Failure, Kind, existing_store, open_failure, open_store, remove_images, runtime};
 use image::ImageId;
 use indicatif::{HumanBytes, ProgressBar};
 use runtime::JobFacts;
@@ -17,10 +17,13 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use store::Store;
+use store::{Access, OpenError, Store};
 
 /// What the last image may take without being made smaller by another round, bytes.
 const LITTLE: u64 = 32 << 20;
+
+/// How long a supervisor that was killed may take to be gone.
+const LAST_BREATH: Duration = Duration::from_secs(5);
 
 /// A job that has moved; times in milliseconds.
 #[derive(Serialize)]
@@ -78,7 +81,9 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
     let root = runtime::root();
     let job = runtime::find(&root, &flags.job)?;
     let began = Instant::now();
-    let key = access(job.store.clone(), &flags.keys.key, &[])?.key;
+    let access = access(job.store.clone(), &flags.keys.key, &[])?;
+    check_key(&job, &access)?;
+    let key = access.key;
     let target = match &flags.to {
         Destination::There(address) => Target::There(Box::new(There::reach(address, key, flags)?)),
         Destination::Here => Target::Here(Place {
@@ -87,10 +92,27 @@ pub fn run(flags: &Migrate) -> Result<Migrated, Failure> {
             output: flags.output.clone(),
         }),
     };
-    let mut moving = Moving { flags, root, job, target, images: Vec::new() };
-    let moved = moving.run(began);
-    moving.forget_rounds();
-    moved
+    let mut moving = Moving { flags, root, job, target, images: Vec::new(), last: None };
+    match moving.run(began) {
+        Err(failure) if moving.has_lost_it(&failure) => Err(moving.after_a_loss(failure)),
+        moved => {
+            moving.forget_rounds();
+            moved
+        }
+    }
+}
+
+/// Whether the job's store can be opened, or could once the job has made it: else an image would be taken that can be neither sent nor removed.
+fn check_key(job: &JobFacts, access: &Access) -> Result<(), Failure> {
+    if existing_store(access)?.is_some() || job.recipients.is_empty() {
+        return Ok(());
+    }
+    if access.key.is_none() {
+        let locked = OpenError::Locked { dir: access.at.to_path(), recipients: job.recipients.clone() };
+        return Err(open_failure(&locked));
+    }
+    let recipients = job.recipients.iter().filter_map(|each| each.parse().ok()).collect();
+    Access { recipients, ..access.clone() }.check_new().map_err(|error| open_failure(&error))
 }
 
 /// Where a job goes on.
@@ -132,6 +154,8 @@ struct Moving<'a> {
     target: Target,
     /// Those that were taken while it ran.
     images: Vec<ImageId>,
+    /// The one that was taken when it stood still.
+    last: Option<ImageId>,
 }
 
 impl Moving<'_> {
@@ -210,6 +234,7 @@ impl Moving<'_> {
         };
         let sending = Instant::now();
         let image = parse(&report.image)?;
+        self.last = Some(image);
         let sent = match self.store().and_then(|store| self.target.bring(&store, &image)) {
             Ok(sent) => sent,
             Err(failure) => return Err(self.keep(&mut asked, failure)),
@@ -248,7 +273,7 @@ impl Moving<'_> {
         let failure = match starting.finish() {
             Ok(continued) => return Ok(continued),
             Err(Unstarted::Failed(failure)) => failure,
-            Err(Unstarted::Unknown(failure)) => return Err(self.with_image(failure, wanted)),
+            Err(Unstarted::Unknown(failure)) => return Err(self.with_image(failure, &wanted.image)),
         };
         let as_before = Wanted { job: self.job.job.clone(), options: Vec::new(), ..wanted.clone() };
         match continued::start(&as_before, place) {
@@ -261,7 +286,7 @@ impl Moving<'_> {
             }
             Err(Unstarted::Failed(again) | Unstarted::Unknown(again)) => {
                 let message = format!("{}; nor as it was: {}", failure.message, again.message);
-                Err(self.with_image(Failure { message, ..failure }, wanted))
+                Err(self.with_image(Failure { message, ..failure }, &wanted.image))
             }
         }
     }
@@ -290,14 +315,14 @@ impl Moving<'_> {
                     failure.message,
                     there.place()
                 );
-                Err(self.with_image(Failure { message, ..failure }, wanted))
+                Err(self.with_image(Failure { message, ..failure }, &wanted.image))
             }
         }
     }
 
     /// A failure behind which somebody has to see to the job.
-    fn with_image(&self, failure: Failure, wanted: &Wanted) -> Failure {
-        let restart = format!("dormouse restart --store {} {}", self.job.store, wanted.image);
+    fn with_image(&self, failure: Failure, image: &str) -> Failure {
+        let restart = format!("dormouse restart --store {} {image}", self.job.store);
         Failure { message: format!("{}. Its image is there: '{restart}'", failure.message), ..failure }
     }
 
@@ -350,6 +375,23 @@ impl Moving<'_> {
 
     fn bar(&self) -> ProgressBar {
         bar(!self.flags.json.json)
+    }
+
+    /// Whether the job runs nowhere any more, since its supervisor was killed.
+    fn has_lost_it(&self, failure: &Failure) -> bool {
+        let patience = if failure.kind == Kind::Ended { LAST_BREATH } else { Duration::ZERO };
+        runtime::was_killed(&self.root, &self.job, patience)
+    }
+
+    /// What was taken ahead may be all that is left of a job that is lost.
+    fn after_a_loss(&mut self, failure: Failure) -> Failure {
+        let Some(newest) = self.last.or(self.images.last().copied()) else { return failure };
+        if self.last.is_none() {
+            self.images.pop();
+        }
+        self.forget_rounds();
+        let message = format!("{}: its supervisor was killed", failure.message);
+        self.with_image(Failure { message, ..failure }, &newest.to_string())
     }
 
     /// Removes what was taken ahead, here and there: what is not in the last image is of no use.

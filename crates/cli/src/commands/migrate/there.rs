@@ -65,6 +65,11 @@ impl There {
         Failure::new(Kind::Unavailable, format!("{}: {}", self.machine, Chain(error)))
     }
 
+    /// What went wrong there, where its paths, keys and processes are.
+    fn theirs(&self, failure: Failure) -> Failure {
+        Failure { message: format!("{}: {}", self.machine, failure.message), ..failure }
+    }
+
     /// How much is lacking there is not known before all is compared, for which nobody waits.
     fn bar(&self) -> ProgressBar {
         if !self.shows || !io::stderr().is_terminal() {
@@ -87,6 +92,11 @@ impl There {
         if self.shared {
             return Ok(0);
         }
+        // A session that is lost looks like a store that is damaged.
+        self.copied(from, image).map_err(|failure| self.is_there().err().unwrap_or(failure))
+    }
+
+    fn copied(&mut self, from: &Store, image: &ImageId) -> Result<u64, Failure> {
         let bar = self.bar();
         let to = self.store(from)?;
         let copied = from.copy_to(to, &[*image], &CopyOptions::default(), &mut |bytes| bar.inc(bytes));
@@ -104,7 +114,7 @@ impl There {
     /// Why not.
     pub fn check(&self, wanted: &Wanted) -> Result<Checked, Failure> {
         let answer: Result<Result<Checked, Failure>, _> = self.ask(&Question::Check(wanted.clone()));
-        answer.map_err(|error| self.lost(&error))?
+        answer.map_err(|error| self.lost(&error))?.map_err(|failure| self.theirs(failure))
     }
 
     /// Whether it can be asked to start something now.
@@ -120,10 +130,13 @@ impl There {
     /// # Errors
     /// [`Unstarted`].
     pub fn start(&self, wanted: &Wanted) -> Result<Continued, Unstarted> {
-        self.ask(&Question::Start(wanted.clone())).unwrap_or_else(|error| match error {
-            SayError::Unsaid(error) => Err(Unstarted::Failed(self.lost(&error))),
-            SayError::Unanswered(error) => Err(Unstarted::Unknown(self.lost(&error))),
-        })
+        match self.ask(&Question::Start(wanted.clone())) {
+            Ok(Ok(continued)) => Ok(continued),
+            Ok(Err(Unstarted::Failed(failure))) => Err(Unstarted::Failed(self.theirs(failure))),
+            Ok(Err(Unstarted::Unknown(failure))) => Err(Unstarted::Unknown(self.theirs(failure))),
+            Err(SayError::Unsaid(error)) => Err(Unstarted::Failed(self.lost(&error))),
+            Err(SayError::Unanswered(error)) => Err(Unstarted::Unknown(self.lost(&error))),
+        }
     }
 
     /// Removes images there that are of no use any more.

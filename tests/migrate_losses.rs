@@ -1,0 +1,172 @@
+//! Who moves a job, who has it and who takes it over, killed while images are sent and while it is started: the job goes on in one place, or its image is told of.
+#![allow(clippy::unwrap_used)]
+
+use crate::migrate::{apart, migrate};
+use dormouse_tests::{Failure, Stage};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+use testkit::outcome::Exit;
+use testkit::place::After;
+use testkit::served::Served;
+use testkit::tree;
+
+/// When somebody is killed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum When {
+    /// The first image is on its way, or being tried.
+    Rounds,
+    /// It is being started there.
+    Start,
+}
+
+/// Another machine.
+struct There {
+    server: Served,
+    folder: PathBuf,
+}
+
+impl There {
+    /// Before the job begins, which does not wait for it.
+    fn new(stage: &Stage) -> Self {
+        let folder = tempfile::Builder::new().tempdir_in(stage.place().folder).unwrap().keep();
+        let server = apart(|| stage.receiving(&folder, &["--jobs"], "127.0.0.1")).unwrap();
+        Self { server, folder }
+    }
+}
+
+/// A migration under way to another machine, which stands still there.
+struct Moving {
+    mover: Option<Child>,
+    server: Served,
+    /// The session's process there.
+    arrival: i32,
+    /// What starts the job there, if it is as far.
+    newcomer: Option<i32>,
+    there: PathBuf,
+    stage_name: String,
+}
+
+fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A child that continues an image, and does not only try whether that can be.
+fn restart(arrival: i32) -> Option<i32> {
+    let is_it = |pid: &i32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line.split('\0').collect();
+        words.get(1) == Some(&"restart") && !words.contains(&"--check")
+    };
+    tree::descendants(arrival).ok()?.into_iter().find(is_it)
+}
+
+fn signal(pid: i32, signal: Signal) {
+    // Who has ended meanwhile takes none.
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
+}
+
+impl Moving {
+    /// Moves the stage's job until then.
+    fn begin(stage: &Stage, There { server, folder: there }: There, when: When) -> Self {
+        let mut command = migrate(stage, &server.address, &[]);
+        server.known_to(&mut command);
+        let mut mover = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut until = |what: &str, found: &mut dyn FnMut() -> bool| {
+            until(what, || {
+                if mover.try_wait().unwrap().is_some() {
+                    let mut said = String::new();
+                    mover.stdout.as_mut().unwrap().read_to_string(&mut said).unwrap();
+                    mover.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
+                    panic!("{what}: it has ended before: {said}");
+                }
+                found().then_some(())
+            });
+        };
+        let session = || server.sessions().first().copied();
+        until("a session", &mut || session().is_some());
+        let arrival = session().unwrap();
+        let mut newcomer = None;
+        match when {
+            When::Rounds => until("an image", &mut || there.join("store/config").exists()),
+            When::Start => until("a start", &mut || {
+                newcomer = restart(arrival);
+                newcomer.is_some()
+            }),
+        }
+        for pid in newcomer.iter().chain([&arrival]) {
+            signal(*pid, Signal::STOP);
+        }
+        let stage_name = stage.name().to_owned();
+        Self { mover: Some(mover), server, arrival, newcomer, there, stage_name }
+    }
+
+    fn goes_on(&self) {
+        for pid in self.newcomer.iter().chain([&self.arrival]) {
+            signal(*pid, Signal::CONT);
+        }
+    }
+
+    fn kill_mover(&mut self) {
+        let mut mover = self.mover.take().unwrap();
+        mover.kill().unwrap();
+        mover.wait().unwrap();
+        self.goes_on();
+    }
+
+    /// The session's process, which nobody waits for: whoever accepts connections knows that it is gone.
+    fn kill_receiver(&self) {
+        tree::kill_all(&[self.arrival]);
+        self.goes_on();
+    }
+
+    fn ended(&mut self) -> Output {
+        self.mover.take().unwrap().wait_with_output().unwrap()
+    }
+
+    /// What the job has printed there.
+    fn printed(&self) -> Vec<u8> {
+        std::fs::read(self.there.join("output").join(format!("{}.out", self.stage_name))).unwrap_or_default()
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        signal(self.arrival, Signal::KILL);
+    }
+}
+
+/// Until the other side may have started it, a job goes on where it was, as often as that happens; it compares its numbers itself.
+#[test]
+fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
+    let stage = Stage::new("kept").unwrap();
+    let job = stage.started("vector_loop", &["6000", "40"]).unwrap();
+    let moving = |when| Moving::begin(&stage, There::new(&stage), when);
+    let mut lost = moving(When::Rounds);
+    lost.kill_receiver();
+    Failure::of(&lost.ended()).unwrap().expect(9, &[&lost.server.address, "the session is lost"]);
+    let mut gone = moving(When::Rounds);
+    gone.kill_mover();
+    let mut failed = moving(When::Start);
+    signal(failed.newcomer.unwrap(), Signal::KILL);
+    failed.goes_on();
+    let failure = Failure::of(&failed.ended()).unwrap();
+    failure.expect(1, &["the job goes on where it was", "ended before the program ran"]);
+    let printed = job.stdout.so_far().len();
+    until("a line more", || (job.stdout.so_far().len() > printed).then_some(()));
+    stage.checkpoint(After::Stop).unwrap();
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Signal(9), "{}", finished.stderr);
+    for moving in [lost, gone, failed] {
+        assert_eq!(moving.printed(), b"", "it ran there, too");
+    }
+}
