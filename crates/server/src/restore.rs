@@ -207,6 +207,11 @@ impl Session {
         told("device memory is there");
         made.replay(&state, images)?;
         told("objects are made");
+        for range in &state.excluded {
+            if let Err(failure) = made.exclude(*range) {
+                tracing::warn!("{range} is saved from now on: {}", failure.detail);
+            }
+        }
         made.restore_heaps(&state)?;
         lock(&made.pinned).claim(claims);
         for record in &state.slabs {

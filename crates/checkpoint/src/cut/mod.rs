@@ -289,6 +289,7 @@ impl<'a> Cut<'a> {
         let copied = private.as_ref().map_or(0, host::PrivateMemory::bytes);
         let forked = private.as_ref().map_or(0, host::PrivateMemory::forked);
         let withheld = private.as_ref().map_or(0, host::PrivateMemory::withheld);
+        let private_excluded = private.as_ref().map_or(0, host::PrivateMemory::excluded);
         let total = folder::bytes(&images, &image_entries) + copied + shared.bytes() + device_total;
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
@@ -352,6 +353,7 @@ impl<'a> Cut<'a> {
         let manifest = Manifest {
             // What the program has asked for stays.
             regular: options.regular && !is_asked_for,
+            excluded: device.kept.excluded.saturating_add(private_excluded),
             parent,
             job_files: record.host.written.iter().map(facts::job_file).collect(),
             mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),
@@ -382,11 +384,13 @@ impl<'a> Cut<'a> {
             data_bytes: published.stored.total.saturating_sub(published.stored.zero),
             device_bytes: device.kept.total(),
             unchanged: device.kept.unchanged,
+            device_excluded: device.kept.excluded,
             copied_on_device: device.kept.on_device,
             copied_on_host: device.kept.on_host,
             private_forked: forked,
             private_copied: copied - forked,
             private_withheld: withheld,
+            private_excluded,
             written: published.stored.written,
             warnings: few(warnings),
         };

@@ -11,12 +11,12 @@ pub(crate) use changes::Changes;
 pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
 pub use places::{CopyBudget, CopyRoom};
 
-use self::changes::{Hashes, Span};
+use self::changes::{Hashes, Span, relative};
 use self::copies::Block;
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Part, Place, Planned, places};
 use crate::failure::Failure;
-use crate::memory::PhysicalRecord;
+use crate::memory::{Excluded, PhysicalRecord};
 use crate::objects::Context;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
@@ -108,13 +108,18 @@ pub struct Kept {
     pub written: u64,
     /// Nowhere: zero, or as it was at the last checkpoint.
     pub unchanged: u64,
+    /// Nowhere: whole chunks that the program has excluded.
+    #[serde(default)]
+    pub excluded: u64,
 }
 
 impl Kept {
     /// All of it.
     #[must_use]
     pub fn total(&self) -> u64 {
-        [self.on_host, self.written, self.unchanged].into_iter().fold(self.on_device, u64::saturating_add)
+        [self.on_host, self.written, self.unchanged, self.excluded]
+            .into_iter()
+            .fold(self.on_device, u64::saturating_add)
     }
 }
 
@@ -124,6 +129,7 @@ impl std::ops::AddAssign for Kept {
         self.on_host = self.on_host.saturating_add(other.on_host);
         self.written = self.written.saturating_add(other.written);
         self.unchanged = self.unchanged.saturating_add(other.unchanged);
+        self.excluded = self.excluded.saturating_add(other.excluded);
     }
 }
 
@@ -224,7 +230,15 @@ struct Item<'a> {
 
 impl<'a> Item<'a> {
     fn new(ctx: Arc<Context>, kind: ObjectKind, source: Source<'a>, live: Option<Vec<Range>>) -> Self {
-        Self { ctx, kind, source, live, at: 0, spans: Span::all(source.bytes()) }
+        let mut item = Self { ctx, kind, source, live, at: 0, spans: Vec::new() };
+        let live = item.live.as_ref().map(|_| item.live_within());
+        item.spans = Span::of(source.bytes(), live.as_deref());
+        item
+    }
+
+    /// What of it is live, from its first byte on.
+    fn live_within(&self) -> Vec<Range> {
+        self.live.iter().flatten().map(|live| relative(*live, self.range())).collect()
     }
 
     fn planned(&self) -> Planned {
@@ -278,7 +292,9 @@ impl Session {
         let foreign = |record: &&PhysicalRecord| state.sharing.is_foreign(record.share);
         let foreign: BTreeSet<u64> =
             state.virtual_memory.physical.iter().filter(foreign).map(|record| record.id.handle()).collect();
-        let own_views = views.all.iter().filter(|view| !foreign.contains(&view.handle)).map(Piece::of_view);
+        let own_views = views.all.iter().filter(|view| !foreign.contains(&view.handle));
+        let of_pieces = lock(&self.virtual_memory).excluded_of_pieces();
+        let own_views = own_views.map(|view| Piece::of_view(view, of_pieces.get(&view.handle)));
         let mut contexts = StandIns::of(self);
         let kind = |device: usize, memory, base| {
             let device = DeviceOrdinal(device as u32);
@@ -297,6 +313,8 @@ impl Session {
             // In the array's own context: no other's stream is in order with its copies.
             items.push(Item::new(Arc::clone(ctx), kind, Source::Array(packed), None));
         }
+        let in_arenas = Excluded::of_state(&state.excluded);
+        let excluded: u64 = items.iter().map(|item| left_out(item, &in_arenas, &of_pieces)).sum();
         let hashes = self.compare(&mut items, compare.then_some(writer));
         let all: u64 = items.iter().map(|item| item.source.bytes()).sum();
         let changed: u64 = items.iter().map(|item| item.planned().bytes).sum();
@@ -320,7 +338,8 @@ impl Session {
             )?;
             kept.written += item.planned().bytes;
         }
-        kept.unchanged = all - changed;
+        kept.excluded = excluded;
+        kept.unchanged = all - changed - excluded;
         kept.written += self.read_variables(&mut state, &mut readers)?;
         let (images, devices) = (cut.images.clone(), self.image_facts(&state));
         Ok(Taken { session, state, images, devices, kept, copied, on_devices, room, hashes })
@@ -505,6 +524,24 @@ fn write(
         }
     }
     object.finish()
+}
+
+/// How many bytes of an item are not read because they are excluded; those of pieces of memory are counted from each one's beginning.
+fn left_out(item: &Item<'_>, in_arenas: &Excluded, of_pieces: &BTreeMap<u64, Excluded>) -> u64 {
+    let ObjectKind::DeviceMemory { memory, base, .. } = item.kind else { return 0 };
+    let (excluded, mut at) = match memory {
+        MemoryKind::Physical => (of_pieces.get(&base), 0),
+        _ => (Some(in_arenas), item.range().base),
+    };
+    let mut bytes = 0;
+    for span in &item.spans {
+        let here = Range { base: at, bytes: span.bytes() };
+        at += here.bytes;
+        if let (Span::Known(_), Some(excluded)) = (span, excluded) {
+            bytes += excluded.of(here).iter().map(|part| part.bytes).sum::<u64>();
+        }
+    }
+    bytes
 }
 
 /// What is read, from which byte on and how many each, put into parts: from which byte on, how many, and where to.

@@ -103,6 +103,7 @@ pub fn manifest(id: ImageId) -> Manifest {
         dormouse: "0".into(),
         parent: None,
         regular: false,
+        excluded: 0,
         rehearsed: false,
         host: Default::default(),
         devices: vec![],
