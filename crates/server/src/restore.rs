@@ -207,10 +207,9 @@ impl Session {
         told("device memory is there");
         made.replay(&state, images)?;
         told("objects are made");
-        for range in &state.excluded {
-            if let Err(failure) = made.exclude(*range) {
-                tracing::warn!("{range} is saved from now on: {}", failure.detail);
-            }
+        let refused = state.excluded.iter().filter(|range| made.exclude(**range).is_err()).count();
+        if refused > 0 {
+            tracing::warn!("{refused} ranges of memory that the program has excluded are saved from now on");
         }
         made.restore_heaps(&state)?;
         lock(&made.pinned).claim(claims);

@@ -31,7 +31,7 @@ use crate::steer::{self, Moment};
 use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
 use image::{CutTimes, Manifest, ObjectKind};
-use server::control::{Ask, CopyBudget, few};
+use server::control::{Ask, CopyBudget, Reads, few};
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
@@ -246,9 +246,9 @@ impl<'a> Cut<'a> {
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
         let reread = is_last(self.options, self.hand_over);
-        let compare = !paranoid && !reread;
+        let reads = if paranoid || reread { Reads::Saved } else { Reads::Changed };
         let (memory, copies) = (self.memory, (!stop).then_some(budget));
-        Ask::Prepare { store, draft, compress, memory, reread, compare, copies }
+        Ask::Prepare { store, draft, compress, memory, reread, reads, copies }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.

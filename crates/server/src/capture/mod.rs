@@ -93,8 +93,22 @@ impl Cut {
         let own = |record: &&PhysicalRecord| !self.state.sharing.is_foreign(record.share);
         let physical: u64 =
             self.state.virtual_memory.physical.iter().filter(own).map(|each| each.bytes).sum();
-        inline + arrays + physical + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
+        inline
+            + arrays
+            + physical
+            + pieces(&self.state, &Excluded::default()).iter().map(|piece| piece.range.bytes).sum::<u64>()
     }
+}
+
+/// What of device memory a capture reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reads {
+    /// All of it: the same run goes on with that, and what the program has excluded is its own in it.
+    Everything,
+    /// What is not excluded.
+    Saved,
+    /// Of that, what is not as it was at the last checkpoint, by its hash, nor zero.
+    Changed,
 }
 
 /// Where device memory was when the application went on, bytes.
@@ -273,7 +287,7 @@ impl<'a> Item<'a> {
 
 impl Session {
     /// Takes the session, which has not changed since `cut`, as number `session` of an image. What finds no place in `room` is written to
-    /// `writer` at once; the rest is [`Taken::write`]'s. With `compare`, what the store has already or is zero is not read.
+    /// `writer` at once; the rest is [`Taken::write`]'s. What `reads` leaves out is not read.
     ///
     /// # Errors
     /// [`CaptureError`].
@@ -283,7 +297,7 @@ impl Session {
         session: u32,
         writer: &ChunkWriter,
         room: CopyRoom,
-        compare: bool,
+        reads: Reads,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Taken, CaptureError> {
         let (mut state, session) = (cut.state.clone(), SessionId(session.into()));
@@ -293,7 +307,12 @@ impl Session {
         let foreign: BTreeSet<u64> =
             state.virtual_memory.physical.iter().filter(foreign).map(|record| record.id.handle()).collect();
         let own_views = views.all.iter().filter(|view| !foreign.contains(&view.handle));
-        let of_pieces = lock(&self.virtual_memory).excluded_of_pieces();
+        let (in_arenas, of_pieces) = match reads {
+            Reads::Everything => Default::default(),
+            Reads::Saved | Reads::Changed => {
+                (Excluded::of_state(&state.excluded), lock(&self.virtual_memory).excluded_of_pieces())
+            }
+        };
         let own_views = own_views.map(|view| Piece::of_view(view, of_pieces.get(&view.handle)));
         let mut contexts = StandIns::of(self);
         let kind = |device: usize, memory, base| {
@@ -301,7 +320,7 @@ impl Session {
             ObjectKind::DeviceMemory { session, device, memory, base }
         };
         let mut items = Vec::new();
-        for piece in pieces(&state).into_iter().chain(own_views) {
+        for piece in pieces(&state, &in_arenas).into_iter().chain(own_views) {
             let Piece { device, kind: memory, name, range, live } = piece;
             let ctx = contexts.on(device).map_err(|failure| CaptureError::NoContext(device, failure))?;
             let (kind, source) = (kind(device, memory, name), Source::Memory(range));
@@ -313,9 +332,8 @@ impl Session {
             // In the array's own context: no other's stream is in order with its copies.
             items.push(Item::new(Arc::clone(ctx), kind, Source::Array(packed), None));
         }
-        let in_arenas = Excluded::of_state(&state.excluded);
         let excluded: u64 = items.iter().map(|item| left_out(item, &in_arenas, &of_pieces)).sum();
-        let hashes = self.compare(&mut items, compare.then_some(writer));
+        let hashes = self.compare(&mut items, (reads == Reads::Changed).then_some(writer));
         let all: u64 = items.iter().map(|item| item.source.bytes()).sum();
         let changed: u64 = items.iter().map(|item| item.planned().bytes).sum();
         let Copies { copied, on_devices, mut kept, at_once } = self.copy(&room, items)?;

@@ -32,9 +32,8 @@ impl Piece {
 
 /// The pieces of device memory that become objects: each large allocation, each block that small ones share, each heap of kernels,
 /// each large variable. What is excluded is not live.
-pub(super) fn pieces(state: &SessionState) -> Vec<Piece> {
+pub(super) fn pieces(state: &SessionState, excluded: &Excluded) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    let excluded = Excluded::of_state(&state.excluded);
     for (device, arena) in state.arenas.iter().enumerate() {
         let Some(arena) = arena else { continue };
         let mut live = arena.allocations.iter().map(|allocation| allocation.range).peekable();

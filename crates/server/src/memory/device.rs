@@ -316,7 +316,7 @@ impl DeviceMemory {
 
     /// Bytes of live allocations that are not excluded.
     pub(crate) fn bytes_to_save(&self) -> u64 {
-        self.live_bytes().saturating_sub(self.excluded().bytes())
+        self.live_bytes().saturating_sub(lock(&self.inner).excluded.bytes())
     }
 
     /// Claims the addresses for copies, once.

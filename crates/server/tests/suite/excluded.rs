@@ -3,7 +3,7 @@
 
 use crate::common::{App, CTX, Images, LONG, SESSION, Thread};
 use image::ImageId;
-use server::capture::Kept;
+use server::capture::{CopyRoom, Kept, Reads};
 use wire::*;
 
 const MIB: u64 = 1 << 20;
@@ -84,6 +84,26 @@ fn what_is_excluded_is_neither_read_nor_stored_and_all_else_comes_back() {
     let (app, mut thread) = restored(app, thread, &images, &id);
     assert_eq!(kept(&mut thread, whole, bytes, 1), [GONE; 6]);
     assert_eq!(kept(&mut thread, part, bytes, 100), edges);
+    let _ = app.kill();
+}
+
+/// As for a suspension, behind which the same run goes on.
+#[test]
+fn what_is_excluded_is_there_where_everything_is_read() {
+    let (app, mut thread) = App::with_memory(1 << 30);
+    let images = Images::new();
+    let bytes = 4 * MIB;
+    let address = thread.alloc(bytes);
+    fill(&mut thread, address, bytes, 7);
+    tell(&mut thread, address, bytes, true).unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let begun = images.begin_reading(&app.session, CopyRoom::none(), Reads::Everything);
+    assert_eq!(begun.taken.kept, Kept { written: bytes, ..Kept::default() });
+    let (id, _) = begun.publish(&mut |_| Ok(()));
+    let (app, mut thread) = restored(app, thread, &images, &id);
+    assert_eq!(kept(&mut thread, address, bytes, 7), [WHOLE; 2]);
+    let (_, how) = take(&app, &images);
+    assert_eq!(how.excluded, bytes, "it still is");
     let _ = app.kill();
 }
 
