@@ -32,7 +32,7 @@ unsafe extern "C" {
 type ShimExclude = unsafe extern "C" fn(u64, u64, c_int) -> c_uint;
 
 /// Says that the contents of memory need not be saved: what a restarted run finds there may be anything. The run that goes on keeps it. It ends with
-/// [`include`], with device memory when it is freed or unmapped, with other memory when it is unmapped.
+/// [`include()`], with device memory when it is freed or unmapped, with other memory when it is unmapped.
 ///
 /// # Errors
 /// [`Refusal`]: a usage error where there is no memory of this process, refused where memory of the kind is always saved, busy where there are too many
