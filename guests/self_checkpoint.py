@@ -4,6 +4,7 @@ tells on standard error. No framework: where there is a CUDA driver its state is
 `self_checkpoint.py [STEPS [HOW]]`: HOW is "loop" (a checkpoint after each quarter of the steps) or "points" (each step is a convenient point).
 """
 
+import array
 import ctypes
 import hashlib
 import sys
@@ -108,7 +109,24 @@ def ask(step):
         assert turns > turned, "no other thread has run meanwhile"
 
 
+def exclude():
+    """Numbers that need not be saved, others that are again, and some whose memory goes to others."""
+    here = dormouse.available()
+    anything, again = (array.array("Q", range(1 << 20)) for _ in range(2))
+    assert dormouse.exclude(anything) == here
+    assert dormouse.exclude(again) == dormouse.include(again) == here
+    assert not dormouse.exclude(0, 0)
+    if here:
+        try:
+            dormouse.exclude(1 << 62, 4096)
+            raise AssertionError("there is no memory")
+        except ValueError:
+            pass
+    return anything, again
+
+
 def main():
+    anything, again = exclude()
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     how = sys.argv[2] if len(sys.argv) > 2 else "loop"
     threading.Thread(target=turn, daemon=True).start()
@@ -125,6 +143,8 @@ def main():
                 tell("point", step, point)
         elif step % (steps // 4 + 1) == 0:
             ask(step)
+    assert again == array.array("Q", range(1 << 20)), "what was included is lost"
+    assert dormouse.restarted() or anything == again, "what runs on has lost something"
     assert seen["before"] == seen["after"] + seen["restarted"], seen
     tell("callbacks", steps, seen)
     print("done", hashlib.sha256(state.read()).hexdigest())

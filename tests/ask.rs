@@ -242,6 +242,75 @@ fn a_program_that_is_linked_with_the_library_runs_with_and_without_dormouse() {
     }
 }
 
+const EXCLUDED: &str = "excluded";
+
+fn excluding(stage: &Stage, how: &str) -> Finished {
+    finished(stage.command(EXCLUDED, &["2", "1", how]))
+}
+
+/// What the store says of an image's bytes.
+fn stored(stage: &Stage, image: &str) -> serde_json::Value {
+    let mut command = stage.place().dormouse("inspect");
+    command.args([image, "--json", "--store"]).arg(stage.place().store());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["stored"].clone()
+}
+
+/// How many words of its two buffers a guest has found changed, at each of its steps.
+fn lost(finished: &Finished) -> Vec<(u64, u64)> {
+    let words = |line: &str| {
+        let (_, rest) = line.split_once("lost ")?;
+        let mut words = rest.split(' ');
+        Some((words.next()?.parse().ok()?, words.nth(1)?.parse().ok()?))
+    };
+    finished.stderr.lines().filter_map(words).collect()
+}
+
+const EXCLUDED_BYTES: u64 = 32 << 20;
+
+#[test]
+fn what_a_program_excludes_is_in_no_image_and_all_else_is() {
+    let plain = Stage::new("nothing-excluded").unwrap();
+    let whole = excluding(&plain, "plain");
+    let stage = Stage::new("excluded").unwrap();
+    let excluding = excluding(&stage, "exclude");
+    assert_eq!(excluding.stdout, whole.stdout);
+    assert_eq!(lost(&excluding), [(0, 0); 2], "the run that goes on has it all");
+    let images = [&plain, &stage].map(|stage| stage.images().unwrap());
+    let [all, less] =
+        [(&plain, &images[0]), (&stage, &images[1])].map(|(stage, images)| stored(stage, &images[0]));
+    let bytes = |stored: &serde_json::Value, what: &str| stored[what].as_u64().unwrap();
+    assert_eq!(bytes(&all, "excluded"), 0);
+    assert_eq!(bytes(&less, "excluded"), 2 * EXCLUDED_BYTES, "{less}");
+    let saved = bytes(&all, "written") - bytes(&less, "written");
+    assert!(saved > 2 * EXCLUDED_BYTES / 10 * 9, "{saved}: {all} {less}");
+    for image in &images[1] {
+        let verified =
+            stage.place().dormouse("verify").arg(image).arg("--store").arg(stage.place().store()).status();
+        assert!(verified.unwrap().success());
+        let restarted = finished(stage.place().restart_command(image));
+        assert!(whole.stdout.ends_with(&restarted.stdout), "{image}: {}", restarted.stderr);
+        let (device, host) = lost(&restarted)[0];
+        assert!(device > 0 && host > 0, "it was saved: {}", restarted.stderr);
+        // Exclusions survive the restart, and so the checkpoint after it, and that restart.
+        let next = stage.images().unwrap().pop().unwrap();
+        assert_eq!(bytes(&stored(&stage, &next), "excluded"), 2 * EXCLUDED_BYTES);
+    }
+}
+
+#[test]
+fn memory_that_is_not_excluded_any_more_is_in_the_image() {
+    let stage = Stage::new("included").unwrap();
+    let whole = excluding(&stage, "end");
+    for image in stage.images().unwrap() {
+        assert_eq!(stored(&stage, &image)["excluded"], 0);
+        let restarted = finished(stage.place().restart_command(&image));
+        assert!(whole.stdout.ends_with(&restarted.stdout), "{image}: {}", restarted.stderr);
+        assert_eq!(lost(&restarted)[0], (0, 0), "{}", restarted.stderr);
+    }
+}
+
 /// The command that runs the guest in Python, whose package lies in the kit.
 fn python(stage: &Stage, under_dormouse: bool, args: &[&str]) -> Command {
     let script = stage.guest("self_checkpoint.py").display().to_string();

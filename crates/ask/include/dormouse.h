@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* The version of this header. Programs built with it run with every libdormouse.so.1 of this version or a later one. */
-#define DORMOUSE_API_VERSION 1
+#define DORMOUSE_API_VERSION 2
 
 /* What calls answer. Those below 0 say that there is no checkpoint; the program goes on as if it had not asked. They are exit codes of `dormouse
  * checkpoint`, negated; there may be more of them. */
@@ -73,6 +73,22 @@ int dormouse_wait(uint64_t ticket, dormouse_outcome *outcome);
  * --every`, waits for such a point (for up to --point-wait). Then it is taken here, and the call returns DORMOUSE_TAKEN (or DORMOUSE_RESTARTED,
  * or an error) when the job goes on. DORMOUSE_OK: none was wanted. Of several processes or threads, the first that comes is waited for. */
 int dormouse_convenient_point(void);
+
+/* Says that the contents of memory need not be saved: what a restarted run finds there may be anything (zeros, or something older). The run that
+ * goes on keeps what it has. Since version 2.
+ *
+ * Device memory (of cudaMalloc, pools, cuMemMap): `address` is a device address; a range lies in one allocation, or where memory is mapped without a gap.
+ * Whole chunks of 2 MiB are neither read nor stored. It ends when the memory is freed or unmapped. Caching allocators (PyTorch's) do not free.
+ *
+ * The process's own memory, if it is no file's and not shared: whole pages are not stored. It ends when the memory is unmapped, which free() does
+ * NOT always do: include memory of malloc() before it is freed or reallocated.
+ *
+ * Returns DORMOUSE_OK; DORMOUSE_USAGE if that is no memory of this process; DORMOUSE_REFUSED if it is of a kind that is always saved (pinned, managed,
+ * shared, of a file, a stack); DORMOUSE_BUSY if there are too many ranges; DORMOUSE_NOT_HERE. Unless DORMOUSE_OK it is saved. Ranges may overlap: they do not count. */
+int dormouse_exclude(const void *address, size_t size);
+
+/* Says that it is to be saved again, whatever part of it was excluded, however often. Include it before it holds something that is needed. */
+int dormouse_include(const void *address, size_t size);
 
 /* How often this run has been restarted. */
 unsigned dormouse_restarts(void);

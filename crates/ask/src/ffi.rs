@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// `DORMOUSE_API_VERSION`.
-pub const API_VERSION: c_int = 1;
+pub const API_VERSION: c_int = 2;
 
 /// What calls answer.
 mod code {
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn dormouse_checkpoint(flags: c_uint, outcome: *mut Outcom
             let options = Options { no_wait: flags & NO_WAIT != 0, stop: flags & STOP != 0 };
             crate::checkpoint(options).map(Some)
         }
-        other => Err(usage(format!("there is no flag {other:#x}"))),
+        other => Err(Refusal::usage(format!("there is no flag {other:#x}"))),
     };
     // SAFETY: as the caller says.
     unsafe { Outcome::of(&ended).write(outcome) }
@@ -151,6 +151,18 @@ pub extern "C" fn dormouse_convenient_point() -> c_int {
         Err(Refusal::NotHere) => code::NOT_HERE,
         ended => Outcome::of(&ended).code,
     }
+}
+
+/// `dormouse_exclude`
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_exclude(address: *const c_void, size: usize) -> c_int {
+    Outcome::of(&crate::exclude(address as usize, size).map(|()| None)).code
+}
+
+/// `dormouse_include`
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_include(address: *const c_void, size: usize) -> c_int {
+    Outcome::of(&crate::include(address as usize, size).map(|()| None)).code
 }
 
 /// `dormouse_restarts`
@@ -256,10 +268,6 @@ fn words(numbers: &[impl ToString]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn usage(text: String) -> Refusal {
-    Refusal::Failed { code: code::USAGE.unsigned_abs(), text }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -290,6 +298,9 @@ mod tests {
             assert_eq!(dormouse_on(1, Some(never), std::ptr::null_mut()), code::NOT_HERE);
             assert_eq!(dormouse_on(4, Some(never), std::ptr::null_mut()), code::USAGE);
             assert_eq!(dormouse_on(1, None, std::ptr::null_mut()), code::USAGE);
+            for call in [dormouse_exclude, dormouse_include] {
+                assert_eq!(call((&raw const outcome).cast(), 8), code::NOT_HERE);
+            }
             let mut image = [1; 33];
             assert_eq!((dormouse_image(image.as_mut_ptr(), 33), image[0]), (0, 0));
             assert_eq!(dormouse_image(image.as_mut_ptr(), 0), code::USAGE);

@@ -1,10 +1,11 @@
 //! `libdormouse`: a program asks for its own checkpoint, says where one suits it, and hears that it has been restarted
-//! (`docs/self-checkpoint.md`). What C programs see is in `include/dormouse.h`; this is the same for Rust, and what the Python package is made of.
+//! (`docs/self-checkpoint.md`); or says what of its memory need not be saved. What C programs see is in `include/dormouse.h`; this is the same for Rust, and what the Python package is made of.
 //!
 //! It is linked into programs that also run without Dormouse: there every call answers [`Refusal::NotHere`] at once. No call needs CUDA, and
 //! none keeps anything open that a checkpoint could not hold: whoever asks gets a ticket, hangs up, and looks on the job's board.
 
 mod callbacks;
+mod exclude;
 mod ffi;
 mod job;
 mod points;
@@ -13,6 +14,7 @@ mod points;
 pub use ffi::layout;
 
 pub use callbacks::{Callback, Event, Registration, on};
+pub use exclude::{exclude, include};
 pub use points::{convenient_point, is_wanted};
 
 use callbacks::Moment;
@@ -71,10 +73,20 @@ pub enum Refusal {
 impl Refusal {
     /// Exit codes of `dormouse checkpoint`.
     const FAILED: u32 = 1;
+    const USAGE: u32 = 2;
     const BUSY: u32 = 4;
+    const REFUSED: u32 = 6;
 
     fn failed(text: impl Into<String>) -> Self {
         Self::Failed { code: Self::FAILED, text: text.into() }
+    }
+
+    fn usage(text: impl Into<String>) -> Self {
+        Self::Failed { code: Self::USAGE, text: text.into() }
+    }
+
+    fn refused(text: impl Into<String>) -> Self {
+        Self::Failed { code: Self::REFUSED, text: text.into() }
     }
 
     fn busy(text: impl Into<String>) -> Self {

@@ -237,6 +237,9 @@ pub struct Report {
     /// Of that, what was zero, or as it was at the last checkpoint, by the device's hash: it was neither copied nor read.
     #[serde(default)]
     pub unchanged: u64,
+    /// Of that, what the program has excluded: it was neither copied nor read.
+    #[serde(default)]
+    pub device_excluded: u64,
     /// Of that, what was copied on the device, and written when the job had gone on.
     #[serde(default)]
     pub copied_on_device: u64,
@@ -253,6 +256,9 @@ pub struct Report {
     /// Of both, that of which CRIU has not heard: it costs nothing while the job stands still but to be forked or copied.
     #[serde(default)]
     pub private_withheld: u64,
+    /// Private memory that the program has excluded, and that is not in the image.
+    #[serde(default)]
+    pub private_excluded: u64,
     /// Bytes written to the store, compressed.
     pub written: u64,
     /// What a restart of this image will not bring back.

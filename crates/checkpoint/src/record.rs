@@ -114,6 +114,7 @@ mod tests {
             dormouse: "0.9.0".into(),
             parent: None,
             regular: false,
+            excluded: 0,
             rehearsed: true,
             host: image::HostFacts {
                 kernel: String::new(),

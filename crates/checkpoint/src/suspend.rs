@@ -15,7 +15,7 @@ use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_store_for_job;
 use crate::supervisor::{Supervisor, ended_before};
 use image::{Compress, CutTimes};
-use server::control::{Ask, few};
+use server::control::{Ask, Reads, few};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ impl Bed {
             compress: if self.room.is_some() { Compress::None } else { Compress::default() },
             memory: MEMORY,
             reread: false,
-            compare: false,
+            reads: Reads::Everything,
             copies: None,
         }
     }

@@ -248,11 +248,13 @@ fn jobs_are_as_documented() {
         data_bytes: 1,
         device_bytes: 1,
         unchanged: 1,
+        device_excluded: 1,
         copied_on_device: 1,
         copied_on_host: 1,
         private_forked: 1,
         private_copied: 1,
         private_withheld: 1,
+        private_excluded: 1,
         written: 1,
         warnings: vec![String::new()],
     };

@@ -14,6 +14,8 @@ use crate::{
 
 /// The field of what was regular. Readers that do not know it may skip it.
 const REGULAR: u16 = 0x8000;
+/// The field of what was excluded; without it nothing was.
+const EXCLUDED: u16 = 0x8001;
 
 /// One image. Field by field as §6 of `docs/image-format.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +34,8 @@ pub struct Manifest {
     pub parent: Option<ImageId>,
     /// Whether it was time for it, and nobody had asked for it.
     pub regular: bool,
+    /// Bytes of the job's memory that its program has excluded, and that are not in the image.
+    pub excluded: u64,
     /// Whether a spare server rebuilt all objects at the same addresses before this was published.
     pub rehearsed: bool,
     /// The machine, as a restart compares it.
@@ -186,6 +190,7 @@ impl Manifest {
             dormouse: env!("CARGO_PKG_VERSION").to_owned(),
             parent: None,
             regular: false,
+            excluded: 0,
             rehearsed: false,
             host: HostFacts::default(),
             devices: Vec::new(),
@@ -242,6 +247,7 @@ impl Manifest {
             dormouse: fields.need(4, "it has no dormouse version")?.text(limits::TEXT)?,
             parent: fields.maybe(5)?.map(|field| field.array().map(ImageId)).transpose()?,
             regular: false,
+            excluded: 0,
             rehearsed: fields.need(6, "it does not say whether it was rehearsed")?.bool()?,
             host: HostFacts::decode(fields.need(7, "it has no host")?)?,
             devices: fields.many(8, DeviceFacts::decode)?,
@@ -255,6 +261,9 @@ impl Manifest {
         if let Some(field) = fields.maybe(REGULAR)? {
             field.array::<0>()?;
             manifest.regular = true;
+        }
+        if let Some(field) = fields.maybe(EXCLUDED)? {
+            manifest.excluded = field.u64()?;
         }
         fields.end()?;
         let mut kinds = HashSet::with_capacity(manifest.objects.len());
@@ -282,6 +291,9 @@ impl Manifest {
         self.objects.iter().for_each(|object| out.message(14, |out| object.encode(out)));
         if self.regular {
             out.bytes(REGULAR, &[]);
+        }
+        if self.excluded > 0 {
+            out.u64(EXCLUDED, self.excluded);
         }
     }
 }

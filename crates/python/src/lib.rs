@@ -45,6 +45,17 @@ fn convenient_point(py: Python<'_>) -> Option<Outcome> {
     py.detach(dormouse_ask::convenient_point).transpose().and_then(outcome)
 }
 
+/// Has memory left out of images, or saved again: a code as in `dormouse.h`, and why it is not.
+#[pyfunction]
+fn exclude(py: Python<'_>, address: usize, size: usize, exclude: bool) -> Option<(i64, String)> {
+    let tell = if exclude { dormouse_ask::exclude } else { dormouse_ask::include };
+    match py.detach(|| tell(address, size)) {
+        Ok(()) => Some((0, String::new())),
+        Err(Refusal::Failed { code, text }) => Some((-i64::from(code), text)),
+        Err(Refusal::NotHere) => None,
+    }
+}
+
 #[pyfunction]
 fn restarts() -> u32 {
     dormouse_ask::restarts()
@@ -83,6 +94,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(checkpoint, module)?)?;
     module.add_function(wrap_pyfunction!(wait, module)?)?;
     module.add_function(wrap_pyfunction!(convenient_point, module)?)?;
+    module.add_function(wrap_pyfunction!(exclude, module)?)?;
     module.add_function(wrap_pyfunction!(restarts, module)?)?;
     module.add_function(wrap_pyfunction!(image, module)?)?;
     module.add_function(wrap_pyfunction!(on, module)?)

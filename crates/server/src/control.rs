@@ -9,7 +9,7 @@
 mod lines;
 mod sentences;
 
-pub use crate::capture::{CopyBudget, Kept};
+pub use crate::capture::{CopyBudget, Kept, Reads};
 pub use crate::watch::{Approach, Course};
 pub use lines::{LINE_MAX, Lines, say};
 pub use sentences::{few, short};
@@ -96,8 +96,8 @@ pub enum Ask {
         memory: u64,
         /// Whether chunks that the store has are read before they are used again.
         reread: bool,
-        /// Whether device memory that is as it was at the last checkpoint, by its hash, is left alone.
-        compare: bool,
+        /// What of device memory is read.
+        reads: Reads,
         /// Where device memory may be copied to, so that the application can go on before it is written; nowhere without.
         copies: Option<CopyBudget>,
     },

@@ -207,6 +207,10 @@ impl Session {
         told("device memory is there");
         made.replay(&state, images)?;
         told("objects are made");
+        let refused = state.excluded.iter().filter(|range| made.exclude(**range).is_err()).count();
+        if refused > 0 {
+            tracing::warn!("{refused} ranges of memory that the program has excluded are saved from now on");
+        }
         made.restore_heaps(&state)?;
         lock(&made.pinned).claim(claims);
         for record in &state.slabs {

@@ -1,7 +1,7 @@
 //! A server process: its session, and the supervisor's questions.
 
 use crate::again;
-use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Taken};
+use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken};
 use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::memory::Managed;
@@ -314,8 +314,7 @@ struct Server {
 struct Ready {
     writer: ChunkWriter,
     room: CopyRoom,
-    /// Whether what has not changed is left alone.
-    compare: bool,
+    reads: Reads,
 }
 
 /// Why there are no more questions.
@@ -377,7 +376,7 @@ impl Server {
                     Some(steering) => Answer::Come { come: steering.wait(Duration::from_millis(within_ms)) },
                     None => not_now(&ask),
                 },
-                Ask::Prepare { store, draft, compress, memory, reread, compare, copies }
+                Ask::Prepare { store, draft, compress, memory, reread, reads, copies }
                     if matches!(gate, Gate::Open) && !self.session.is_filling() =>
                 {
                     // What is left of a checkpoint that came to nothing goes before more is had.
@@ -388,7 +387,7 @@ impl Server {
                             let room = copies.map(|budget| self.room(budget, supervisor));
                             let room = room.unwrap_or_else(CopyRoom::none);
                             self.session.prepare_comparison();
-                            self.ready = Some(Ready { writer, room, compare });
+                            self.ready = Some(Ready { writer, room, reads });
                             Answer::Done
                         }
                         Err(failed) => failed,
@@ -551,11 +550,11 @@ impl Server {
 
     /// `Err` with the answer when it failed.
     fn capture(&mut self, cut: &Cut, supervisor: &Supervisor, ready: Ready) -> Result<Answer, Answer> {
-        let Ready { writer, room, compare } = ready;
+        let Ready { writer, room, reads } = ready;
         let written = self.session.shadows.write_back();
         written.map_err(|failure| failed(failure.detail, Cause::Other))?;
         let mut told = Told::of(supervisor, cut.bytes());
-        let taken = self.session.capture(cut, self.number, &writer, room, compare, &mut |bytes| {
+        let taken = self.session.capture(cut, self.number, &writer, room, reads, &mut |bytes| {
             // A supervisor that is gone is noticed at the next question.
             let _ = told.add(bytes);
         });

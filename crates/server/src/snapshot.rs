@@ -7,7 +7,7 @@ use crate::session::Session;
 use crate::state::{Images, KernelRecord, ModuleHandle, ModuleState, SessionState, VariableState};
 use crate::textures::TextureState;
 use crate::{lock, read};
-use backend::StreamArg;
+use backend::{Range, StreamArg};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::{ContextId, CuError, EventId};
@@ -111,8 +111,16 @@ impl Session {
             conditions: ConditionState::of(&table),
             sharing,
             output: self.unsent_output(),
+            excluded: self.excluded(),
         };
         Ok(Cut { state, images })
+    }
+
+    /// Device memory whose contents are not saved.
+    fn excluded(&self) -> Vec<Range> {
+        let in_arenas: Vec<_> = self.devices.iter().map(crate::memory::DeviceMemory::excluded).collect();
+        let mapped = lock(&self.virtual_memory);
+        in_arenas.iter().chain([mapped.excluded()]).flat_map(crate::memory::Excluded::all).collect()
     }
 
     /// When each event was recorded, counted back from now.

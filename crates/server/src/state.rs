@@ -22,8 +22,11 @@ use std::sync::Arc;
 use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
-/// Version of the table's encoding. Since 7 there are blocks of managed regions; what 6 knows is encoded the same.
-pub const VERSION: u32 = 7;
+/// Version of the table's encoding. Since 7 there are blocks of managed regions, since 8 there is behind all else what is excluded; what earlier ones
+/// know is encoded the same.
+pub const VERSION: u32 = 8;
+/// The first that tells what is excluded.
+const EXCLUDES: u32 = 8;
 /// The oldest that is read.
 const OLDEST: u32 = 6;
 /// The last bytes of every state.
@@ -83,6 +86,8 @@ pub struct SessionState {
     pub sharing: SharingState,
     /// How many bytes of what the device printed answers have carried, and what none has yet.
     pub output: (u64, Vec<u8>),
+    /// Device memory whose contents are not saved.
+    pub excluded: Vec<Range>,
 }
 
 /// A module, and what in it a restart must find and fill.
@@ -212,8 +217,13 @@ impl SessionState {
         let start = usize::try_from(len).ok().and_then(|len| rest.len().checked_sub(len));
         let start = start.ok_or(StateError::Bounds { what: "table" })?;
         let (blobs, table) = rest.split_at(start);
+        let mut table = std::borrow::Cow::Borrowed(table);
+        if found < EXCLUDES {
+            // An empty list.
+            table.to_mut().push(0);
+        }
         let Encoded { images, state } =
-            postcard::from_bytes(table).map_err(|error| StateError::Table(error.to_string()))?;
+            postcard::from_bytes(&table).map_err(|error| StateError::Table(error.to_string()))?;
         let mut named = Images::new();
         for (number, (hash, offset, len)) in images.into_iter().enumerate() {
             let bounds = || StateError::Bounds { what: "code image" };
@@ -262,6 +272,7 @@ mod tests {
             heaps: vec![],
             sharing: SharingState::default(),
             output: (7, b"42\n".to_vec()),
+            excluded: vec![Range { base: 512, bytes: 7 }],
         }
     }
 

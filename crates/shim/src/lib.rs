@@ -34,6 +34,7 @@
 pub mod api;
 pub mod client;
 pub mod default_stream;
+mod exclude;
 mod exports;
 pub mod facts;
 pub mod graph;

@@ -53,6 +53,8 @@ pub struct Stored {
     pub new: u64,
     /// What `new` takes, compressed.
     pub written: u64,
+    /// Memory that the program has excluded, and that is not in the image: of device memory as `zero`, of the processes' own not at all.
+    pub excluded: u64,
 }
 
 /// What `inspect` shows.
@@ -180,16 +182,17 @@ impl ImageSummary {
             command: manifest.command.args.iter().map(ToString::to_string).collect(),
             regular: manifest.regular,
             rehearsed: manifest.rehearsed,
-            stored: manifest.stored.into(),
+            stored: Stored::of(manifest),
             stall_ms: ms(manifest.cut.stall),
         }
     }
 }
 
-impl From<StoredBytes> for Stored {
-    fn from(bytes: StoredBytes) -> Self {
-        let StoredBytes { total, zero, reused, new, written } = bytes;
-        Self { total, zero, data: total.saturating_sub(zero), reused, new, written }
+impl Stored {
+    fn of(manifest: &Manifest) -> Self {
+        let StoredBytes { total, zero, reused, new, written } = manifest.stored;
+        let (data, excluded) = (total.saturating_sub(zero), manifest.excluded);
+        Self { total, zero, data, reused, new, written, excluded }
     }
 }
 

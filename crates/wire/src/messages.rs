@@ -152,6 +152,10 @@ messages! {
     /// The managed memory around an address is wanted on a device, or on the host: `cuMemPrefetchAsync`, `cuMemAdvise`.
     29 pipelined ManagedHint { address: u64, device: Option<Device> } -> ();
 
+    /// `dormouse_exclude` and `dormouse_include`: the contents of a part of device memory need not be saved, or have to be. `NOT_SUPPORTED` of
+    /// memory that always is, `INVALID_VALUE` where it is no device memory, `OUT_OF_MEMORY` when there are too many parts.
+    19 round_trip Exclude { address: u64, bytes: u64, exclude: bool } -> ();
+
     // --- copies; addresses are device memory or pinned memory, the same in both processes
     /// A copy from bytes in the message (at most [`INLINE_MAX`]).
     30 pipelined CopyFromInline { ctx: ContextId, stream: Stream, dst: u64, data: Bytes } -> ();

@@ -151,7 +151,7 @@ pub fn refused(what: Vec<String>) -> Failure {
 mod tests {
     use super::*;
     use crate::server_process::fake;
-    use server::control::Cause;
+    use server::control::{Cause, Reads};
     use std::sync::Mutex;
 
     fn idle(refusals: &[&str]) -> Answer {
@@ -213,7 +213,7 @@ mod tests {
             compress,
             memory: 64 << 20,
             reread: false,
-            compare: true,
+            reads: Reads::Changed,
             copies: None,
         };
         let mut servers: Servers<'_> = both.iter().map(|server| server.lock().unwrap()).collect();

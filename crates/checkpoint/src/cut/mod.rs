@@ -31,7 +31,7 @@ use crate::steer::{self, Moment};
 use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
 use image::{CutTimes, Manifest, ObjectKind};
-use server::control::{Ask, CopyBudget, few};
+use server::control::{Ask, CopyBudget, Reads, few};
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
@@ -246,9 +246,9 @@ impl<'a> Cut<'a> {
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
         let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
         let reread = is_last(self.options, self.hand_over);
-        let compare = !paranoid && !reread;
+        let reads = if paranoid || reread { Reads::Saved } else { Reads::Changed };
         let (memory, copies) = (self.memory, (!stop).then_some(budget));
-        Ask::Prepare { store, draft, compress, memory, reread, compare, copies }
+        Ask::Prepare { store, draft, compress, memory, reread, reads, copies }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -289,6 +289,7 @@ impl<'a> Cut<'a> {
         let copied = private.as_ref().map_or(0, host::PrivateMemory::bytes);
         let forked = private.as_ref().map_or(0, host::PrivateMemory::forked);
         let withheld = private.as_ref().map_or(0, host::PrivateMemory::withheld);
+        let private_excluded = private.as_ref().map_or(0, host::PrivateMemory::excluded);
         let total = folder::bytes(&images, &image_entries) + copied + shared.bytes() + device_total;
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
@@ -352,6 +353,7 @@ impl<'a> Cut<'a> {
         let manifest = Manifest {
             // What the program has asked for stays.
             regular: options.regular && !is_asked_for,
+            excluded: device.kept.excluded.saturating_add(private_excluded),
             parent,
             job_files: record.host.written.iter().map(facts::job_file).collect(),
             mapped_files: record.host.programs.iter().map(facts::mapped_file).collect(),
@@ -382,11 +384,13 @@ impl<'a> Cut<'a> {
             data_bytes: published.stored.total.saturating_sub(published.stored.zero),
             device_bytes: device.kept.total(),
             unchanged: device.kept.unchanged,
+            device_excluded: device.kept.excluded,
             copied_on_device: device.kept.on_device,
             copied_on_host: device.kept.on_host,
             private_forked: forked,
             private_copied: copied - forked,
             private_withheld: withheld,
+            private_excluded,
             written: published.stored.written,
             warnings: few(warnings),
         };

@@ -120,6 +120,7 @@ impl Show for Published {
             HumanBytes(report.written)
         )?;
         let copied = report.copied_on_device + report.copied_on_host;
+        let apart = copied + report.unchanged + report.device_excluded;
         if copied + report.unchanged > 0 {
             writeln!(
                 out,
@@ -127,7 +128,7 @@ impl Show for Published {
                 HumanBytes(report.unchanged),
                 HumanBytes(report.copied_on_device),
                 HumanBytes(report.copied_on_host),
-                HumanBytes(report.device_bytes.saturating_sub(copied + report.unchanged))
+                HumanBytes(report.device_bytes.saturating_sub(apart))
             )?;
         }
         let private = report.private_forked + report.private_copied;
@@ -137,6 +138,14 @@ impl Show for Published {
                 "the processes' own memory: {} read from forked copies, {} copied while the job stood still",
                 HumanBytes(report.private_forked),
                 HumanBytes(report.private_copied)
+            )?;
+        }
+        if report.device_excluded + report.private_excluded > 0 {
+            writeln!(
+                out,
+                "excluded by the program: {} of device memory, {} of the processes' own",
+                HumanBytes(report.device_excluded),
+                HumanBytes(report.private_excluded)
             )?;
         }
         report.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {warning}"))

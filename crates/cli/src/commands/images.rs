@@ -131,6 +131,13 @@ impl Show for Details {
             HumanBytes(stored.zero),
             HumanBytes(stored.written)
         )?;
+        if stored.excluded > 0 {
+            writeln!(
+                out,
+                "excluded   {}, which the program need not have back",
+                HumanBytes(stored.excluded)
+            )?;
+        }
         for file in &image.job_files {
             writeln!(
                 out,

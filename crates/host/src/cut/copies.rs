@@ -66,7 +66,16 @@ pub(super) struct Duties {
     pub(super) withholds: bool,
 }
 
-type Listening = JoinHandle<io::Result<(Ranges, BufReader<UnixStream>)>>;
+/// What was seen of the processes' private memory while CRIU dumped them, in order.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// What their copies will not have as they have it.
+    pub(super) unlike: Ranges,
+    /// What their program has excluded.
+    pub(super) excluded: Ranges,
+}
+
+type Listening = JoinHandle<io::Result<(Seen, BufReader<UnixStream>)>>;
 
 /// The plugin, as long as CRIU has not let the job go.
 #[derive(Debug)]
@@ -86,7 +95,7 @@ impl Plugin {
         let withheld = duties.withholds.then(Withheld::new).transpose()?;
         let (ours, theirs) = UnixStream::pair()?;
         let reader = BufReader::new(ours.try_clone()?);
-        let listen = move || before_the_dump(reader, duties.copies);
+        let listen = move || before_the_dump(reader);
         let listening = Some(thread::Builder::new().name("copies".into()).spawn(listen)?);
         Ok(Self { ours, theirs: Some(theirs), withheld, listening, heard: None, lost: Vec::new() })
     }
@@ -111,18 +120,18 @@ impl Plugin {
     }
 
     /// What was seen of the processes while CRIU dumped them, which it has now.
-    pub(super) fn dumped(&mut self) -> io::Result<Ranges> {
+    pub(super) fn dumped(&mut self) -> io::Result<Seen> {
         if let Some(mut theirs) = self.theirs.take() {
             writeln!(theirs, "{DUMPED}")?;
         }
         let listening = self.listening.take().ok_or(io::ErrorKind::NotConnected)?;
-        let (unlike, heard) = listening.join().unwrap_or(Err(io::ErrorKind::Other.into()))?;
-        if unlike.is_empty() {
+        let (seen, heard) = listening.join().unwrap_or(Err(io::ErrorKind::Other.into()))?;
+        if seen.unlike.is_empty() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "CRIU has not loaded the plugin"));
         }
         heard.get_ref().set_read_timeout(Some(PATIENCE))?;
         self.heard = Some(heard);
-        Ok(unlike)
+        Ok(seen)
     }
 
     /// Has copies made when CRIU goes on.
@@ -193,23 +202,19 @@ fn line(heard: &mut BufReader<UnixStream>) -> io::Result<String> {
     Ok(line)
 }
 
-/// Looks at the processes as they are told of, until they have all been dumped: it costs no time of its own. Those that are not to be copied are of no
-/// interest.
-fn before_the_dump(
-    mut heard: BufReader<UnixStream>,
-    copies: bool,
-) -> io::Result<(Ranges, BufReader<UnixStream>)> {
-    let mut unlike = Ranges::new();
+/// Looks at the processes as they are told of, until they have all been dumped: it costs no time of its own.
+fn before_the_dump(mut heard: BufReader<UnixStream>) -> io::Result<(Seen, BufReader<UnixStream>)> {
+    let mut seen = Seen::default();
     loop {
         let line = line(&mut heard)?;
         match line.split_once(' ') {
-            Some(("frozen", _)) if !copies => {}
             Some(("frozen", process)) => {
                 let process = pid(process)?;
                 let smaps = fs::read_to_string(format!("/proc/{process}/smaps"))?;
-                unlike.insert(process, unlike_in(&smaps));
+                seen.unlike.insert(process, private_with(&smaps, is_unlike));
+                seen.excluded.insert(process, private_with(&smaps, is_excluded));
             }
-            None if line == DUMPED => return Ok((unlike, heard)),
+            None if line == DUMPED => return Ok((seen, heard)),
             _ => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
@@ -220,20 +225,32 @@ fn pid(text: &str) -> io::Result<OuterPid> {
     number.map(OuterPid).ok_or(io::ErrorKind::InvalidData.into())
 }
 
-/// What of its private memory a process has kept from its children, or has them find empty (`MADV_DONTFORK`, `MADV_WIPEONFORK`), in order.
-fn unlike_in(smaps: &str) -> Vec<Range<u64>> {
+/// The private mappings of a process, in order, that `is_one` says so of, by the first line and the flags of each.
+fn private_with(smaps: &str, is_one: fn(&str, &[&str]) -> bool) -> Vec<Range<u64>> {
     let mut found = Vec::new();
-    let mut here = None;
+    let mut here: Option<(&str, Range<u64>)> = None;
     for line in smaps.lines() {
         match line.strip_prefix("VmFlags:") {
             Some(flags) => {
-                let is_unlike = flags.split_ascii_whitespace().any(|flag| flag == "dc" || flag == "wf");
-                found.extend(here.take().filter(|_| is_unlike));
+                let flags: Vec<&str> = flags.split_ascii_whitespace().collect();
+                found.extend(here.take().filter(|(line, _)| is_one(line, &flags)).map(|(_, range)| range));
             }
-            None => here = private_range(line).or(here),
+            None => here = private_range(line).map(|range| (line, range)).or(here),
         }
     }
     found
+}
+
+/// Whether a process has kept it from its children, or has them find it empty (`MADV_DONTFORK`, `MADV_WIPEONFORK`).
+fn is_unlike(_: &str, flags: &[&str]) -> bool {
+    flags.contains(&"dc") || flags.contains(&"wf")
+}
+
+/// Whether its program has excluded it: no file's, and marked by `libdormouse` (`crates/ask/src/exclude.rs`) with two advices that nobody gives together
+/// (`MADV_DONTDUMP`, `MADV_RANDOM`). What grows by itself is no one's to exclude.
+fn is_excluded(line: &str, flags: &[&str]) -> bool {
+    let is_anonymous = line.split_ascii_whitespace().nth(4) == Some("0");
+    is_anonymous && flags.contains(&"dd") && flags.contains(&"rr") && !flags.contains(&"gd")
 }
 
 /// A copy of a process, which does nothing, and ends when this is dropped.
@@ -302,8 +319,23 @@ mod tests {
 7f0000005000-7f0000006000 rw-s 00000000 00:2f 3 /a-b c\nVmFlags: rd wr sh mr mw me ms dc \n\
 7f0000007000-7f0000009000 rw-p 00000000 00:2f 3 /a-b c\nVmFlags: rd wr mr mw me dc \n";
         assert_eq!(
-            unlike_in(smaps),
+            private_with(smaps, is_unlike),
             [0x7f00_0000_3000..0x7f00_0000_4000, 0x7f00_0000_7000..0x7f00_0000_9000]
+        );
+    }
+
+    #[test]
+    fn what_a_program_has_excluded_is_found() {
+        let smaps = "\
+7f0000000000-7f0000003000 rw-p 00000000 00:00 0 \nVmFlags: rd wr mr mw me ac dd \n\
+7f0000003000-7f0000004000 rw-p 00000000 00:00 0 \nSize: 4 kB\nVmFlags: rd wr mr mw me rr ac dd \n\
+7f0000005000-7f0000006000 rw-s 00000000 00:2f 3 /a-b c\nVmFlags: rd wr sh mr mw me ms rr dd \n\
+7f0000006000-7f0000007000 rw-p 00000000 00:2f 3 /a-b c\nVmFlags: rd wr mr mw me rr dd \n\
+7f0000007000-7f0000008000 rw-p 00000000 00:00 0                          [heap]\nVmFlags: rd wr mr mw me rr dd \n\
+7f0000009000-7f000000a000 rw-p 00000000 00:00 0                          [stack]\nVmFlags: rd wr mr mw me gd rr dd \n";
+        assert_eq!(
+            private_with(smaps, is_excluded),
+            [0x7f00_0000_3000..0x7f00_0000_4000, 0x7f00_0000_7000..0x7f00_0000_8000]
         );
     }
 
@@ -313,8 +345,8 @@ mod tests {
         let mut theirs = plugin.theirs.as_ref().unwrap().try_clone().unwrap();
         let here = std::process::id();
         writeln!(theirs, "frozen {here}").unwrap();
-        let unlike = plugin.dumped().unwrap();
-        assert_eq!(unlike.keys().collect::<Vec<_>>(), [&OuterPid(here as i32)]);
+        let seen = plugin.dumped().unwrap();
+        assert_eq!(seen.unlike.keys().collect::<Vec<_>>(), [&OuterPid(here as i32)]);
         plugin.ask().unwrap();
         writeln!(theirs, "failed {here} it may not\ndone").unwrap();
         let known = Known::default();

@@ -404,8 +404,8 @@ impl Job {
                 } else if duties.withholds {
                     self.withholding.worked();
                 }
-                let unlike = || plugin.as_mut().map_or(Ok(Ranges::new()), Plugin::dumped);
-                PrivateMemory::taken(images, &tasks, memory, &withheld, unlike)
+                let seen = || plugin.as_mut().map_or_else(|| Ok(copies::Seen::default()), Plugin::dumped);
+                PrivateMemory::taken(images, &tasks, memory, withheld, seen)
             });
             frozen.fill_record(images, options, &tasks)?;
             taking.join().unwrap_or(Err(io::ErrorKind::Other.into())).map_err(failed(COPYING))

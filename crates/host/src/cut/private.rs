@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chunks::chunks;
-use super::copies::Copy;
+use super::copies::{Copy, Seen};
 use super::dump::MemoryWay;
 use super::room::{CopyRoom, Parts};
 use super::setback::Setback;
@@ -32,6 +32,8 @@ pub struct PrivateMemory {
     bytes: u64,
     /// How many of them CRIU has not heard of.
     withheld: u64,
+    /// How many more it has not heard of, which the program has excluded.
+    excluded: u64,
     /// To be told when a copy has not what it should have, and when all of them had it.
     forking: Arc<Setback>,
     /// How many files have been read to their ends.
@@ -60,22 +62,26 @@ enum Piece {
 
 impl PrivateMemory {
     /// What a dump into `images` has left out of `tasks`, which stand still, and what has been `withheld` from it: copied, or but for what copies of
-    /// the processes will have. `unlike` says what they will not have. None where all is written.
+    /// the processes will have. `seen` is what was seen of them. None where all is written.
     pub(super) fn taken(
         images: &Path,
         tasks: &[Task],
         way: MemoryWay,
-        withheld: &Ranges,
-        unlike: impl FnOnce() -> io::Result<Ranges>,
+        mut withheld: Ranges,
+        seen: impl FnOnce() -> io::Result<Seen>,
     ) -> io::Result<Option<Self>> {
-        let mut private = match &way {
+        let Seen { unlike, excluded } = match &way {
             MemoryWay::Written => return Ok(None),
-            _ => Self::left_by(images, tasks, withheld)?,
+            MemoryWay::Forked => seen()?,
+            // Where nothing was seen all is saved.
+            MemoryWay::Copied(_) => seen().unwrap_or_default(),
         };
+        let excluded = leave_out(&mut withheld, &excluded);
+        let mut private = Self { excluded, ..Self::left_by(images, tasks, &withheld)? };
         match way {
             MemoryWay::Written => {}
             MemoryWay::Copied(room) => private.copy(Some(room))?,
-            MemoryWay::Forked => private.copy_unlike(&unlike()?)?,
+            MemoryWay::Forked => private.copy_unlike(&unlike)?,
         }
         Ok(Some(private))
     }
@@ -113,6 +119,7 @@ impl PrivateMemory {
             rooms: Vec::new(),
             bytes,
             withheld,
+            excluded: 0,
             forking: Arc::default(),
             read: AtomicUsize::new(0),
         })
@@ -191,6 +198,12 @@ impl PrivateMemory {
         self.withheld
     }
 
+    /// How many bytes the program has excluded: they are in no image.
+    #[must_use]
+    pub fn excluded(&self) -> u64 {
+        self.excluded
+    }
+
     /// How many of them are in copies of the processes; the others were copied while these stood still.
     #[must_use]
     pub fn forked(&self) -> u64 {
@@ -239,6 +252,19 @@ impl Pages {
             chunks: chunks(pagemap.runs().map(|run| run.addresses())),
         }
     }
+}
+
+/// Takes what is `excluded` from processes' pages, and counts its bytes.
+fn leave_out(pages: &mut Ranges, excluded: &Ranges) -> u64 {
+    let bytes =
+        |pages: &Ranges| -> u64 { pages.values().flatten().map(|range| range.end - range.start).sum() };
+    let before = bytes(pages);
+    for (process, ranges) in pages.iter_mut() {
+        let Some(excluded) = excluded.get(process).filter(|excluded| !excluded.is_empty()) else { continue };
+        let all = std::mem::take(ranges).into_iter().flat_map(|range| split(range, excluded));
+        *ranges = all.filter(|(_, is_excluded)| !is_excluded).map(|(range, _)| range).collect();
+    }
+    before - bytes(pages)
 }
 
 /// The parts of `range`, and whether each lies in one of the `unlike`, which are in order.
@@ -317,6 +343,14 @@ impl Read for Content<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn what_is_excluded_is_left_out_of_its_process_alone() {
+        let (one, other) = (OuterPid(1), OuterPid(2));
+        let mut pages = Ranges::from([(one, vec![0..10, 20..40]), (other, vec![0..10, 50..60])]);
+        assert_eq!(leave_out(&mut pages, &[(one, vec![5..25, 30..31]), (other, vec![])].into()), 11);
+        assert_eq!(pages, [(one, vec![0..5, 25..30, 31..40]), (other, vec![0..10, 50..60])].into());
+    }
 
     #[test]
     fn parts_of_a_range_are_told_apart() {

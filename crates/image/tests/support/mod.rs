@@ -151,6 +151,7 @@ pub fn manifest() -> impl Strategy<Value = Manifest> {
                 dormouse,
                 parent,
                 regular: created_ns % 2 == 1,
+                excluded: created_ns % 3,
                 rehearsed,
                 host: HostFacts { kernel, hostname, cpu_model, cpu_features },
                 devices,

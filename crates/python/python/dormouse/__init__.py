@@ -21,7 +21,8 @@ While a call waits, other threads of Python run on.
 from __future__ import annotations
 
 import warnings
-from typing import Callable, NamedTuple, Optional, Tuple, TypeVar, Union
+import weakref
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from . import _native
 
@@ -34,7 +35,9 @@ __all__ = [
     "before_checkpoint",
     "checkpoint",
     "convenient_point",
+    "exclude",
     "image",
+    "include",
     "restarted",
     "restarts",
     "wait",
@@ -124,6 +127,89 @@ def convenient_point() -> Optional[Checkpoint]:
         warnings.warn(f"no checkpoint was taken: {known}", RuntimeWarning, stacklevel=2)
         return None
     return known
+
+
+_USAGE = -2
+
+_followed: Dict[int, "weakref.finalize[Any, Any]"] = {}
+"""What includes the memory of an excluded object again when it goes, by its ``id``."""
+
+
+def _memory(what: Any) -> Tuple[int, int]:
+    """Where an object's data lies, and how many bytes."""
+    if hasattr(what, "data_ptr"):
+        if not getattr(what, "is_contiguous", lambda: True)():
+            raise ValueError("the tensor does not lie in one piece")
+        return what.data_ptr(), what.nbytes
+    if hasattr(what, "__cuda_array_interface__"):
+        array = what.__cuda_array_interface__
+        step = size = int(array["typestr"][2:])
+        for count in array["shape"]:
+            size *= count
+        for count, stride in zip(reversed(array["shape"]), reversed(array.get("strides") or ())):
+            if stride != step and count > 1:
+                raise ValueError("the array does not lie in one piece")
+            step *= count
+        return array["data"][0], size
+    import ctypes
+
+    view = memoryview(what)
+    if not view.c_contiguous:
+        raise ValueError("the buffer does not lie in one piece")
+    if view.readonly:
+        raise ValueError("what is never written need not be excluded")
+    return ctypes.addressof(ctypes.c_char.from_buffer(view)) if view.nbytes else 0, view.nbytes
+
+
+def _tell(address: int, size: int, exclude: bool) -> bool:
+    told = _native.exclude(address, size, exclude) if size else None
+    if told is None:
+        return False
+    code, text = told
+    if code == _USAGE:
+        raise ValueError(text)
+    return code == 0
+
+
+def _gone(number: int, address: int, size: int) -> None:
+    _followed.pop(number, None)
+    # What was freed is nobody's to include.
+    if size:
+        _native.exclude(address, size, False)
+
+
+def exclude(what: Any, size: Optional[int] = None) -> bool:
+    """Says that the contents of memory need not be saved: in a restarted run they may be anything. The run that goes on keeps them.
+
+    ``what`` is an object with ``data_ptr()`` and ``nbytes`` (a PyTorch tensor), with ``__cuda_array_interface__`` (CuPy, Numba), with a writable buffer (a NumPy
+    array), or an address, with a ``size`` in bytes. Of an object it holds as long as *this very object* lives, since its memory then goes to others: it must not be resized,
+    and views of it that live longer are saved again. Of an address it holds until :func:`include` or until the memory is freed.
+
+    Returns whether it is left out: ``False`` without Dormouse, of memory that is always saved (pinned, managed, shared), and of too many ranges. Raises
+    :class:`ValueError` for what is no memory in one piece, :class:`TypeError` for an object that cannot be referred to weakly (``bytearray``).
+    """
+    if size is not None:
+        return _tell(what, size, True)
+    address, size = _memory(what)
+    # First of all, so that nothing is excluded that nobody includes.
+    follower = weakref.finalize(what, _gone, id(what), address, size)
+    follower.atexit = False
+    before = _followed.pop(id(what), None)
+    if before is not None:
+        before.detach()
+    _followed[id(what)] = follower
+    return _tell(address, size, True)
+
+
+def include(what: Any, size: Optional[int] = None) -> bool:
+    """Says that memory is to be saved again, whatever part of it was excluded. Takes what :func:`exclude` takes; ``False`` without Dormouse."""
+    if size is not None:
+        return _tell(what, size, False)
+    address, size = _memory(what)
+    follower = _followed.pop(id(what), None)
+    if follower is not None:
+        follower.detach()
+    return _tell(address, size, False)
 
 
 def restarts() -> int:

@@ -47,9 +47,31 @@ pub(super) enum Span {
 }
 
 impl Span {
-    /// One that is read whole.
-    pub(super) fn all(bytes: u64) -> Vec<Self> {
-        vec![Self::Read { offset: 0, bytes }]
+    /// Those of an object of so many bytes of which nothing is known but what of it is live: chunks without anything are zeros.
+    pub(super) fn of(bytes: u64, live: Option<&[Range]>) -> Vec<Self> {
+        let Some(live) = live else { return vec![Self::Read { offset: 0, bytes }] };
+        let mut spans = Vec::new();
+        let mut at = 0;
+        // Each begins where a chunk does, behind the one before.
+        for part in live {
+            let first = (part.base / CHUNK * CHUNK).max(at);
+            let end = part.end().next_multiple_of(CHUNK).min(bytes);
+            if first >= end {
+                continue;
+            }
+            if first > at {
+                spans.push(Self::Known(Extent::Zero { len: first - at }));
+            }
+            match spans.last_mut() {
+                Some(Self::Read { bytes, .. }) => *bytes += end - first,
+                _ => spans.push(Self::Read { offset: first, bytes: end - first }),
+            }
+            at = end;
+        }
+        if at < bytes {
+            spans.push(Self::Known(Extent::Zero { len: bytes - at }));
+        }
+        spans
     }
 
     /// Its bytes.
@@ -168,7 +190,7 @@ impl Session {
             let Some(item) = items.get_mut(index) else { continue };
             let Some(name) = name_of(&item.kind) else { continue };
             let range = item.range();
-            let live: Vec<Range> = item.live.iter().flatten().map(|live| relative(*live, range)).collect();
+            let live = item.live_within();
             if let Some(writer) = writer {
                 item.spans = spans(range.bytes, &live, &found, last.get(&name), |id| writer.has(id));
             }
@@ -238,7 +260,7 @@ fn of_bytes(bytes: &[u8; HASH_BYTES]) -> Hash {
 }
 
 /// `part` of an object at `range`, counted from the object's first byte.
-fn relative(part: Range, range: Range) -> Range {
+pub(super) fn relative(part: Range, range: Range) -> Range {
     Range { base: part.base.wrapping_sub(range.base), bytes: part.bytes }
 }
 
@@ -263,7 +285,8 @@ fn spans(
             let there = matches!(extent, Extent::Chunk { id, .. } if has(id));
             (before == hash && extent.len() == chunk.bytes && as_live && there).then_some(*extent)
         };
-        let known = if *hash == Hash::default() { Some(Extent::Zero { len: chunk.bytes }) } else { stored() };
+        let is_zero = *hash == Hash::default() || inside(live, chunk).next().is_none();
+        let known = if is_zero { Some(Extent::Zero { len: chunk.bytes }) } else { stored() };
         match (known, spans.last_mut()) {
             (Some(Extent::Zero { len }), Some(Span::Known(Extent::Zero { len: run }))) => *run += len,
             (Some(extent), _) => spans.push(Span::Known(extent)),
@@ -352,6 +375,32 @@ mod tests {
             assert_eq!(Span::split_off(&mut spans, reads * CHUNK), rest, "{reads}");
             assert_eq!(spans, front, "{reads}");
         }
+    }
+
+    #[test]
+    fn chunks_with_nothing_live_are_zeros() {
+        let zeros = |chunks: u64| Span::Known(Extent::Zero { len: chunks * CHUNK });
+        let read = |first: u64, chunks: u64| Span::Read { offset: first * CHUNK, bytes: chunks * CHUNK };
+        let bytes = 6 * CHUNK;
+        let live = [range(CHUNK + 5, 10), range(2 * CHUNK - 1, 2), range(5 * CHUNK - 1, 1)];
+        assert_eq!(Span::of(bytes, Some(&live)), [zeros(1), read(1, 2), zeros(1), read(4, 1), zeros(1)]);
+        assert_eq!(Span::of(bytes, Some(&[range(0, bytes)])), [read(0, 6)]);
+        assert_eq!(Span::of(bytes, Some(&[])), [zeros(6)]);
+        assert_eq!(Span::of(bytes + 7, None), [Span::Read { offset: 0, bytes: bytes + 7 }]);
+        let tail = Span::of(CHUNK + 7, Some(&[range(CHUNK, 7)]));
+        assert_eq!(tail, [zeros(1), Span::Read { offset: CHUNK, bytes: 7 }]);
+    }
+
+    /// What was excluded is in no store, whatever its hash says when it is included.
+    #[test]
+    fn what_was_excluded_is_read_when_it_is_not_any_more() {
+        let (bytes, hashes, mut last) = before();
+        let without = [range(0, 2 * CHUNK), range(3 * CHUNK, bytes - 3 * CHUNK)];
+        let found = spans(bytes, &without, &hashes, Some(&last), |_| true);
+        assert_eq!(found[1], Span::Known(Extent::Zero { len: 2 * CHUNK }));
+        (last.live, last.chunks[2].1) = (without.to_vec(), Extent::Zero { len: CHUNK });
+        let found = spans(bytes, &[range(0, bytes)], &hashes, Some(&last), |_| true);
+        assert_eq!(found[2], Span::Read { offset: 2 * CHUNK, bytes: CHUNK });
     }
 
     #[test]

@@ -11,12 +11,12 @@ pub(crate) use changes::Changes;
 pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
 pub use places::{CopyBudget, CopyRoom};
 
-use self::changes::{Hashes, Span};
+use self::changes::{Hashes, Span, relative};
 use self::copies::Block;
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Part, Place, Planned, places};
 use crate::failure::Failure;
-use crate::memory::PhysicalRecord;
+use crate::memory::{Excluded, PhysicalRecord};
 use crate::objects::Context;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
@@ -93,8 +93,22 @@ impl Cut {
         let own = |record: &&PhysicalRecord| !self.state.sharing.is_foreign(record.share);
         let physical: u64 =
             self.state.virtual_memory.physical.iter().filter(own).map(|each| each.bytes).sum();
-        inline + arrays + physical + pieces(&self.state).iter().map(|piece| piece.range.bytes).sum::<u64>()
+        inline
+            + arrays
+            + physical
+            + pieces(&self.state, &Excluded::default()).iter().map(|piece| piece.range.bytes).sum::<u64>()
     }
+}
+
+/// What of device memory a capture reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reads {
+    /// All of it: the same run goes on with that, and what the program has excluded is its own in it.
+    Everything,
+    /// What is not excluded.
+    Saved,
+    /// Of that, what is not as it was at the last checkpoint, by its hash, nor zero.
+    Changed,
 }
 
 /// Where device memory was when the application went on, bytes.
@@ -108,13 +122,18 @@ pub struct Kept {
     pub written: u64,
     /// Nowhere: zero, or as it was at the last checkpoint.
     pub unchanged: u64,
+    /// Nowhere: whole chunks that the program has excluded.
+    #[serde(default)]
+    pub excluded: u64,
 }
 
 impl Kept {
     /// All of it.
     #[must_use]
     pub fn total(&self) -> u64 {
-        [self.on_host, self.written, self.unchanged].into_iter().fold(self.on_device, u64::saturating_add)
+        [self.on_host, self.written, self.unchanged, self.excluded]
+            .into_iter()
+            .fold(self.on_device, u64::saturating_add)
     }
 }
 
@@ -124,6 +143,7 @@ impl std::ops::AddAssign for Kept {
         self.on_host = self.on_host.saturating_add(other.on_host);
         self.written = self.written.saturating_add(other.written);
         self.unchanged = self.unchanged.saturating_add(other.unchanged);
+        self.excluded = self.excluded.saturating_add(other.excluded);
     }
 }
 
@@ -224,7 +244,15 @@ struct Item<'a> {
 
 impl<'a> Item<'a> {
     fn new(ctx: Arc<Context>, kind: ObjectKind, source: Source<'a>, live: Option<Vec<Range>>) -> Self {
-        Self { ctx, kind, source, live, at: 0, spans: Span::all(source.bytes()) }
+        let mut item = Self { ctx, kind, source, live, at: 0, spans: Vec::new() };
+        let live = item.live.as_ref().map(|_| item.live_within());
+        item.spans = Span::of(source.bytes(), live.as_deref());
+        item
+    }
+
+    /// What of it is live, from its first byte on.
+    fn live_within(&self) -> Vec<Range> {
+        self.live.iter().flatten().map(|live| relative(*live, self.range())).collect()
     }
 
     fn planned(&self) -> Planned {
@@ -259,7 +287,7 @@ impl<'a> Item<'a> {
 
 impl Session {
     /// Takes the session, which has not changed since `cut`, as number `session` of an image. What finds no place in `room` is written to
-    /// `writer` at once; the rest is [`Taken::write`]'s. With `compare`, what the store has already or is zero is not read.
+    /// `writer` at once; the rest is [`Taken::write`]'s. What `reads` leaves out is not read.
     ///
     /// # Errors
     /// [`CaptureError`].
@@ -269,7 +297,7 @@ impl Session {
         session: u32,
         writer: &ChunkWriter,
         room: CopyRoom,
-        compare: bool,
+        reads: Reads,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Taken, CaptureError> {
         let (mut state, session) = (cut.state.clone(), SessionId(session.into()));
@@ -278,14 +306,21 @@ impl Session {
         let foreign = |record: &&PhysicalRecord| state.sharing.is_foreign(record.share);
         let foreign: BTreeSet<u64> =
             state.virtual_memory.physical.iter().filter(foreign).map(|record| record.id.handle()).collect();
-        let own_views = views.all.iter().filter(|view| !foreign.contains(&view.handle)).map(Piece::of_view);
+        let own_views = views.all.iter().filter(|view| !foreign.contains(&view.handle));
+        let (in_arenas, of_pieces) = match reads {
+            Reads::Everything => Default::default(),
+            Reads::Saved | Reads::Changed => {
+                (Excluded::of_state(&state.excluded), lock(&self.virtual_memory).excluded_of_pieces())
+            }
+        };
+        let own_views = own_views.map(|view| Piece::of_view(view, of_pieces.get(&view.handle)));
         let mut contexts = StandIns::of(self);
         let kind = |device: usize, memory, base| {
             let device = DeviceOrdinal(device as u32);
             ObjectKind::DeviceMemory { session, device, memory, base }
         };
         let mut items = Vec::new();
-        for piece in pieces(&state).into_iter().chain(own_views) {
+        for piece in pieces(&state, &in_arenas).into_iter().chain(own_views) {
             let Piece { device, kind: memory, name, range, live } = piece;
             let ctx = contexts.on(device).map_err(|failure| CaptureError::NoContext(device, failure))?;
             let (kind, source) = (kind(device, memory, name), Source::Memory(range));
@@ -297,7 +332,8 @@ impl Session {
             // In the array's own context: no other's stream is in order with its copies.
             items.push(Item::new(Arc::clone(ctx), kind, Source::Array(packed), None));
         }
-        let hashes = self.compare(&mut items, compare.then_some(writer));
+        let excluded: u64 = items.iter().map(|item| left_out(item, &in_arenas, &of_pieces)).sum();
+        let hashes = self.compare(&mut items, (reads == Reads::Changed).then_some(writer));
         let all: u64 = items.iter().map(|item| item.source.bytes()).sum();
         let changed: u64 = items.iter().map(|item| item.planned().bytes).sum();
         let Copies { copied, on_devices, mut kept, at_once } = self.copy(&room, items)?;
@@ -320,7 +356,8 @@ impl Session {
             )?;
             kept.written += item.planned().bytes;
         }
-        kept.unchanged = all - changed;
+        kept.excluded = excluded;
+        kept.unchanged = all - changed - excluded;
         kept.written += self.read_variables(&mut state, &mut readers)?;
         let (images, devices) = (cut.images.clone(), self.image_facts(&state));
         Ok(Taken { session, state, images, devices, kept, copied, on_devices, room, hashes })
@@ -505,6 +542,24 @@ fn write(
         }
     }
     object.finish()
+}
+
+/// How many bytes of an item are not read because they are excluded; those of pieces of memory are counted from each one's beginning.
+fn left_out(item: &Item<'_>, in_arenas: &Excluded, of_pieces: &BTreeMap<u64, Excluded>) -> u64 {
+    let ObjectKind::DeviceMemory { memory, base, .. } = item.kind else { return 0 };
+    let (excluded, mut at) = match memory {
+        MemoryKind::Physical => (of_pieces.get(&base), 0),
+        _ => (Some(in_arenas), item.range().base),
+    };
+    let mut bytes = 0;
+    for span in &item.spans {
+        let here = Range { base: at, bytes: span.bytes() };
+        at += here.bytes;
+        if let (Span::Known(_), Some(excluded)) = (span, excluded) {
+            bytes += excluded.of(here).iter().map(|part| part.bytes).sum::<u64>();
+        }
+    }
+    bytes
 }
 
 /// What is read, from which byte on and how many each, put into parts: from which byte on, how many, and where to.

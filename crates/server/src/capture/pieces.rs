@@ -1,8 +1,8 @@
 //! What of a device's memory becomes an object of an image.
 
 use crate::heaps::HeapRecord;
-use crate::memory::View;
 use crate::memory::arena::BlockState;
+use crate::memory::{Excluded, View};
 use crate::snapshot::INLINE_VARIABLE;
 use crate::state::SessionState;
 use backend::Range;
@@ -20,16 +20,19 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Memory that the application maps itself, whole.
-    pub(super) fn of_view(view: &View) -> Self {
+    /// Memory that the application maps itself, whole but for what is excluded of it, counted from its beginning.
+    pub(super) fn of_view(view: &View, excluded: Option<&Excluded>) -> Self {
         let View { handle, device, range, .. } = *view;
-        Self { device, kind: MemoryKind::Physical, name: handle, range, live: vec![range] }
+        let whole = vec![Range { base: 0, bytes: range.bytes }];
+        let mut live = excluded.map_or(whole.clone(), |excluded| excluded.without(whole));
+        live.iter_mut().for_each(|part| part.base += range.base);
+        Self { device, kind: MemoryKind::Physical, name: handle, range, live }
     }
 }
 
 /// The pieces of device memory that become objects: each large allocation, each block that small ones share, each heap of kernels,
-/// each large variable.
-pub(super) fn pieces(state: &SessionState) -> Vec<Piece> {
+/// each large variable. What is excluded is not live.
+pub(super) fn pieces(state: &SessionState, excluded: &Excluded) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (device, arena) in state.arenas.iter().enumerate() {
         let Some(arena) = arena else { continue };
@@ -42,7 +45,7 @@ pub(super) fn pieces(state: &SessionState) -> Vec<Piece> {
             // Nothing behind the last live byte is worth an object's zeros.
             let Some(end) = inside.iter().map(|range| range.end()).max() else { continue };
             let range = Range { base: block.base, bytes: end - block.base };
-            let live = if *shared { inside } else { vec![range] };
+            let live = excluded.without(if *shared { inside } else { vec![range] });
             pieces.push(Piece { device, kind: MemoryKind::Allocation, name: range.base, range, live });
         }
     }

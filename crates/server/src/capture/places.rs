@@ -165,7 +165,7 @@ impl Session {
             .devices
             .get(device)
             .is_some_and(|memory| memory.reserve_copies(self.config.layout.copies(device)).is_ok());
-        let arena = self.devices.get(device).map_or(0, |memory| memory.live_bytes());
+        let arena = self.devices.get(device).map_or(0, |memory| memory.bytes_to_save());
         let pieces: u64 = lock(&self.virtual_memory)
             .pieces()
             .filter(|record| record.device as usize == device)

@@ -2,12 +2,14 @@
 
 use super::Layout;
 use super::arena::{Allocation, Arena, ArenaState, BlockState, Freed, Holder, RETAIN, StateError};
+use super::excluded::Excluded;
 use super::exports::Exports;
 use super::ordered::StreamFrees;
 use super::placement::Home;
 use super::pool::{Pool, PoolKey};
 use super::regions::Regions;
 use crate::capture::DeviceCopies;
+use crate::failure::{self, Failure};
 use crate::lock;
 use crate::objects::Marker;
 use crate::sharing::Sharing;
@@ -32,6 +34,8 @@ pub(super) struct Inner {
     pub(super) regions: Regions,
     /// What other sessions may have.
     pub(super) exports: Exports,
+    /// What need not be saved of live allocations.
+    pub(super) excluded: Excluded,
     /// What was freed, oldest first.
     pub(super) tickets: VecDeque<Ticket>,
     /// What was freed in stream order.
@@ -78,6 +82,7 @@ impl DeviceMemory {
             blocks: BTreeMap::new(),
             regions: Regions::default(),
             exports: Exports::default(),
+            excluded: Excluded::default(),
             tickets: VecDeque::new(),
             streams: Vec::new(),
             pools: BTreeMap::new(),
@@ -279,6 +284,39 @@ impl DeviceMemory {
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         lock(&self.inner).arena.allocations().map(|allocation| allocation.range.bytes).sum()
+    }
+
+    /// Excludes the contents of a range from images, until it is included or its allocation is freed; `None` when it lies in no allocation here.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` of managed memory, `INVALID_VALUE` when it is not all of one allocation, `OUT_OF_MEMORY` when there are too many ranges.
+    pub fn exclude(&self, range: Range) -> Option<failure::Result<()>> {
+        let mut inner = lock(&self.inner);
+        let found = inner.arena.find(range.base)?;
+        Some(match found.holder {
+            Holder::Region(_) => Err(Failure::new(CuError::NOT_SUPPORTED, "managed memory is always saved")),
+            _ if !found.range.contains(range.base, range.bytes) => {
+                Err(Failure::new(CuError::INVALID_VALUE, format!("{range} is no part of one allocation")))
+            }
+            _ => inner.excluded.add(range),
+        })
+    }
+
+    /// Saves it again; whether it lies in an allocation here.
+    pub fn include(&self, range: Range) -> bool {
+        let mut inner = lock(&self.inner);
+        inner.excluded.remove(range);
+        inner.arena.find(range.base).is_some()
+    }
+
+    /// What need not be saved.
+    pub(crate) fn excluded(&self) -> Excluded {
+        lock(&self.inner).excluded.clone()
+    }
+
+    /// Bytes of live allocations that are not excluded.
+    pub(crate) fn bytes_to_save(&self) -> u64 {
+        self.live_bytes().saturating_sub(lock(&self.inner).excluded.bytes())
     }
 
     /// Claims the addresses for copies, once.

@@ -4,6 +4,7 @@ mod addresses;
 pub mod arena;
 mod claims;
 mod device;
+mod excluded;
 mod exports;
 mod imports;
 mod managed;
@@ -21,6 +22,7 @@ mod virtual_memory;
 
 pub use claims::Claims;
 pub use device::{DeviceMemory, RestoreError, Room};
+pub use excluded::Excluded;
 pub use exports::Exports;
 pub use imports::{ImportRecord, Imports};
 pub use managed::Managed;

@@ -288,6 +288,7 @@ impl Inner {
         let freed = self.arena.free(address)?;
         self.watch.free(range);
         self.exports.forget(address);
+        self.excluded.remove(range);
         if let Holder::Pool(key) = freed.holder()
             && let Some(pool) = self.pools.get_mut(&key)
         {

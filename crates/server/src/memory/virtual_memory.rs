@@ -1,6 +1,7 @@
 //! Virtual memory that the application manages: ranges of addresses, pieces of device memory, and what is mapped where.
 
 use super::addresses::Addresses;
+use super::excluded::Excluded;
 use crate::failure::{Failure, Result};
 use crate::objects::insert;
 use crate::sharing::{Gift, Given, Sharing, fresh};
@@ -58,6 +59,8 @@ pub struct VirtualMemory {
     addresses: Addresses,
     physical: BTreeMap<PhysicalId, (PhysicalRecord, RawPhysical)>,
     mappings: BTreeMap<u64, MappingRecord>,
+    /// What need not be saved, by where it is mapped.
+    excluded: Excluded,
 }
 
 /// Where a piece of memory can be read and written while nothing else goes on.
@@ -116,6 +119,7 @@ impl VirtualMemory {
             addresses: Addresses::new(window),
             physical: BTreeMap::new(),
             mappings: BTreeMap::new(),
+            excluded: Excluded::default(),
         }
     }
 
@@ -294,6 +298,7 @@ impl VirtualMemory {
     pub fn unmap(&mut self, range: Range) -> Result<()> {
         for base in self.whole_mappings(range)? {
             let Some(mapping) = self.mappings.remove(&base) else { continue };
+            self.excluded.remove(mapping.range);
             self.backend.unmap_physical(mapping.range)?;
             self.bury(mapping.physical)?;
         }
@@ -336,6 +341,43 @@ impl VirtualMemory {
             }
         }
         true
+    }
+
+    /// Excludes the contents of a range from images, until it is included or unmapped.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when it is not mapped without a gap, `OUT_OF_MEMORY` when there are too many ranges.
+    pub fn exclude(&mut self, range: Range) -> Result<()> {
+        if range.bytes == 0 || !self.contains(range.base, range.bytes) {
+            return Err(invalid(format!("{range} is no device memory that can be excluded")));
+        }
+        self.excluded.add(range)
+    }
+
+    /// Saves it again; whether something is mapped there.
+    pub fn include(&mut self, range: Range) -> bool {
+        self.excluded.remove(range);
+        self.mapping(range.base).is_some()
+    }
+
+    /// What need not be saved.
+    pub(crate) fn excluded(&self) -> &Excluded {
+        &self.excluded
+    }
+
+    /// What of pieces need not be saved, by their handles, each piece's from its beginning on.
+    pub(crate) fn excluded_of_pieces(&self) -> BTreeMap<u64, Excluded> {
+        let mut found: BTreeMap<u64, Excluded> = BTreeMap::new();
+        for range in self.excluded.all() {
+            for mapping in self.mappings_in(range) {
+                let of_piece = found.entry(mapping.physical.handle()).or_default();
+                for part in self.excluded.of(mapping.range) {
+                    // Where there are too many, the rest is saved.
+                    let _ = of_piece.add(Range { base: part.base - mapping.range.base, ..part });
+                }
+            }
+        }
+        found
     }
 
     /// The mapping that an address lies in.

@@ -45,7 +45,7 @@ impl Session {
             GetFacts ContextCreate ContextDestroy ContextSynchronize ContextGetLimit ContextSetLimit
             ContextSetCacheConfig PeerAccess CanAccessPeer TakeOutput Notice
             MemAlloc MemFree MemInfo PinnedAlloc PinnedFree SlabFree ManagedAlloc ManagedKeep
-            ManagedLeave ManagedHint
+            ManagedLeave ManagedHint Exclude
             CopyFromInline CopyFromSlot SlotWait CopyToInline CopyToSlot CopyToSlotWait Copy CopyWait Copy3D Fill CopyPeer
             CopyRowsFromSlot CopyRowsToSlot
             StreamCreate StreamDestroy StreamSynchronize StreamQuery StreamWaitEvent

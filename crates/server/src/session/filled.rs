@@ -75,6 +75,7 @@ impl Session {
                 | Request::TakeOutput(_)
                 | Request::Notice(_)
                 | Request::MemAlloc(_)
+                | Request::Exclude(_)
                 | Request::MemInfo(_)
                 | Request::PinnedAlloc(_)
                 | Request::HostRegister(_)

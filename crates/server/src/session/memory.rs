@@ -41,6 +41,26 @@ impl Session {
         }
     }
 
+    /// Excludes the contents of a range of device memory from images.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when it is none, `NOT_SUPPORTED` when such memory is always saved, `OUT_OF_MEMORY` when there are too many ranges.
+    pub(crate) fn exclude(&self, range: Range) -> Result<()> {
+        let in_arena = self.devices.iter().find_map(|memory| memory.exclude(range));
+        in_arena.unwrap_or_else(|| lock(&self.virtual_memory).exclude(range))
+    }
+
+    /// Has it saved again.
+    fn include(&self, range: Range) -> Result<()> {
+        let in_arenas = self.devices.iter().filter(|memory| memory.include(range)).count() > 0;
+        let is_mapped = lock(&self.virtual_memory).include(range);
+        if in_arenas || is_mapped {
+            Ok(())
+        } else {
+            Err(Failure::new(CuError::INVALID_VALUE, format!("{range} is no device memory")))
+        }
+    }
+
     /// Bytes of a device that are free. Without a context nothing waits for work, whatever is free: none.
     pub(super) fn free_on(&self, device: usize) -> Result<u64> {
         let info = self.context_on(device).map(|ctx| self.backend().memory_info(ctx.raw)).transpose()?;
@@ -160,6 +180,16 @@ impl Execute for wire::MemFree {
             let detail = format!("{:#x} is no allocation's address", self.address);
             Err(Failure::new(CuError::INVALID_VALUE, detail))
         }
+    }
+}
+
+impl Execute for wire::Exclude {
+    fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        let range = Range { base: self.address, bytes: self.bytes };
+        if range.bytes == 0 || range.base.checked_add(range.bytes).is_none() {
+            return Err(Failure::new(CuError::INVALID_VALUE, format!("{range} is no range")));
+        }
+        if self.exclude { session.exclude(range) } else { session.include(range) }
     }
 }
 

@@ -120,6 +120,7 @@ impl Footprint {
             // They name no context, or two.
             Request::PeerAccess(_)
             | Request::MemFree(_)
+            | Request::Exclude(_)
             | Request::PinnedFree(_)
             | Request::SlabFree(_)
             | Request::ManagedKeep(_)

@@ -65,6 +65,7 @@ impl Reached {
             | Request::Notice(_)
             | Request::MemAlloc(_)
             | Request::MemFree(_)
+            | Request::Exclude(_)
             | Request::MemInfo(_)
             | Request::PinnedAlloc(_)
             | Request::PinnedFree(_)

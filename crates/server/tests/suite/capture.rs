@@ -52,7 +52,7 @@ fn what_happens_behind_the_cut_is_in_no_image() {
     let bytes = 12 * MIB;
     let on_host = Kept { on_host: bytes, ..Kept::default() };
     let written = Kept { written: bytes, ..Kept::default() };
-    let mixed = Kept { on_device: 2 * MIB, on_host: 4 * MIB, written: 6 * MIB, unchanged: 0 };
+    let mixed = Kept { on_device: 2 * MIB, on_host: 4 * MIB, written: 6 * MIB, ..Kept::default() };
     for (memory, budget, expected) in [
         (roomy, Some(ANYWHERE), Kept { on_device: bytes, ..Kept::default() }),
         (tight, Some(ANYWHERE), Kept { on_device: 2 * MIB, on_host: bytes - 2 * MIB, ..Kept::default() }),

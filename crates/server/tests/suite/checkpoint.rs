@@ -8,7 +8,7 @@ use crate::common::{
 use backend_soft::{Options, SoftBackend};
 use image::{ImageId, ObjectKind, SessionId};
 use server::capture::Cut;
-use server::control::{self, Answer, Ask, Cause, CopyBudget, Kept, Lines, Question, Reply, Start};
+use server::control::{self, Answer, Ask, Cause, CopyBudget, Kept, Lines, Question, Reads, Reply, Start};
 use server::memory::Layout;
 use server::restore::RestoreError;
 use server::state::SessionState;
@@ -345,7 +345,7 @@ fn prepare(store: &Store, draft: ImageId) -> Ask {
         compress: image::Compress::Lz4,
         memory: 64 << 20,
         reread: false,
-        compare: true,
+        reads: Reads::Changed,
         copies: Some(CopyBudget { on_devices: true, on_host: 0 }),
     }
 }

@@ -4,6 +4,7 @@ mod capture;
 mod checkpoint;
 mod common;
 mod conditions;
+mod excluded;
 mod fences;
 mod graphs;
 mod greens;

@@ -2,7 +2,7 @@
 
 use super::backend;
 use image::{ImageId, Manifest};
-use server::capture::{CaptureError, CopyBudget, CopyRoom, Kept, Taken};
+use server::capture::{CaptureError, CopyBudget, CopyRoom, Kept, Reads, Taken};
 use server::restore::RestoreError;
 use server::session::Session;
 use std::sync::Arc;
@@ -48,10 +48,15 @@ impl Images {
 
     /// Captures a gated session, which may go on then.
     pub fn begin(&self, session: &Session, room: CopyRoom) -> Begun {
+        self.begin_reading(session, room, Reads::Changed)
+    }
+
+    /// The same, when that is read.
+    pub fn begin_reading(&self, session: &Session, room: CopyRoom, reads: Reads) -> Begun {
         let draft = self.store.begin().unwrap();
         let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
         let cut = session.cut().unwrap();
-        let taken = session.capture(&cut, SESSION, &writer, room, true, &mut |_| {}).unwrap();
+        let taken = session.capture(&cut, SESSION, &writer, room, reads, &mut |_| {}).unwrap();
         Begun { taken, writer, draft }
     }
 }
@@ -103,6 +108,7 @@ pub fn manifest(id: ImageId) -> Manifest {
         dormouse: "0".into(),
         parent: None,
         regular: false,
+        excluded: 0,
         rehearsed: false,
         host: Default::default(),
         devices: vec![],
