@@ -26,6 +26,8 @@ fn moved_to(stage: &Stage, server: &Served, flags: &[&str]) -> Output {
 
 /// What is otherwise there, done where nobody else sees it.
 type Lack<'a> = Box<dyn Fn() + Send + Sync + 'a>;
+/// What it is called, how it is brought about, how the server is started, the exit code, and a word of the message.
+type Case<'a> = (&'a str, Lack<'a>, fn(&mut Command), i32, &'a str);
 
 #[test]
 fn what_the_other_machine_lacks_is_named_before_a_job_is_stopped() {
@@ -50,7 +52,7 @@ fn what_the_other_machine_lacks_is_named_before_a_job_is_stopped() {
         command.env("DORMOUSE_CRIU", "/bin/false");
     };
     let old_processor = || mount_bind(&old, "/proc/cpuinfo").unwrap();
-    let cases: [(&str, Lack<'_>, fn(&mut Command), i32, &str); 6] = [
+    let cases: [Case<'_>; 6] = [
         ("room", Box::new(|| hide(&there, Some(1024))), nothing, 10, "No space left on device"),
         ("program", Box::new(|| hide(programs, None)), nothing, 8, &program),
         ("file", Box::new(|| hide(&log, None)), nothing, 8, &file),
