@@ -7,6 +7,7 @@ tells on standard error. No framework: where there is a CUDA driver its state is
 import array
 import ctypes
 import hashlib
+import mmap
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ import time
 import dormouse
 
 SIZE = 1 << 16
+POOL = bytes(range(256)) * 4096
 
 
 class Device:
@@ -116,17 +118,22 @@ def exclude():
     assert dormouse.exclude(anything) == here
     assert dormouse.exclude(again) == dormouse.include(again) == here
     assert not dormouse.exclude(0, 0)
+    pool = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    part = memoryview(pool)[4096 : 9 * 4096]
+    assert dormouse.exclude(part) == here
+    del part
+    pool[:] = POOL
     if here:
         try:
             dormouse.exclude(1 << 62, 4096)
             raise AssertionError("there is no memory")
         except ValueError:
             pass
-    return anything, again
+    return anything, again, pool
 
 
 def main():
-    anything, again = exclude()
+    anything, again, pool = exclude()
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     how = sys.argv[2] if len(sys.argv) > 2 else "loop"
     threading.Thread(target=turn, daemon=True).start()
@@ -144,6 +151,7 @@ def main():
         elif step % (steps // 4 + 1) == 0:
             ask(step)
     assert again == array.array("Q", range(1 << 20)), "what was included is lost"
+    assert pool[:] == POOL, "what belongs to others now is lost"
     assert dormouse.restarted() or anything == again, "what runs on has lost something"
     assert seen["before"] == seen["after"] + seen["restarted"], seen
     tell("callbacks", steps, seen)

@@ -336,6 +336,9 @@ fn so_does_one_in_python() {
     let images = stage.images().unwrap();
     assert_eq!(images.len(), 3, "{}", whole.stderr);
     for image in &images {
+        // An array of 8 MiB, but for pages that it shares.
+        let excluded = stored(&stage, image)["excluded"].as_u64().unwrap();
+        assert!((7 << 20..=8 << 20).contains(&excluded), "{image}: {excluded}");
         let restarted = finished(stage.place().restart_command(image));
         assert!(whole.stdout.ends_with(&restarted.stdout), "{image}: {}", restarted.stderr);
         let here = format!("Checkpoint(image='{image}', restarted=True, ticket=0) restarts 1");

@@ -92,7 +92,14 @@ impl Stage {
 
     /// Another machine that serves a device at an address of this one, and is not known to its client yet.
     pub fn served(&self, device: Device, listen: &str) -> anyhow::Result<Served> {
-        Served::begin(&self.kit, device, self.folder.path(), listen)
+        Served::begin(&self.kit, device, (self.folder.path(), listen), |_| {})
+    }
+
+    /// One that serves the software device by RDMA, too, with this librdmacm.
+    pub fn served_by_rdma(&self, library: &Path) -> anyhow::Result<Served> {
+        Served::begin(&self.kit, Device::Soft, (self.folder.path(), "127.0.0.1"), |command| {
+            command.arg("--rdma").env("DORMOUSE_RDMACM", library);
+        })
     }
 
     /// Another machine that takes over jobs of a client that has these `rights`, and is known to it; what they bring and write is in `folder`.

@@ -3,12 +3,15 @@
 
 use dormouse_tests::planned::finish;
 use dormouse_tests::{Failure, Stage, first_line};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use testkit::job::Job;
 use testkit::kit::Kit;
 use testkit::manifest::Guest;
 use testkit::outcome::Exit;
 use testkit::place::{After, Device};
+use testkit::rdmacm;
 use testkit::served::Served;
 
 /// One that serves the software device, and whose key is known.
@@ -74,6 +77,34 @@ fn a_machine_that_is_not_known_and_one_that_is_not_there_are_told_of_before_the_
     failed(&server.address).expect(125, &["is not known", &server.key, "dormouse keys trust"]);
     failed("127.0.0.1:1").expect(125, &["refused the connection", "dormouse serve"]);
     failed(&format!("{}/1", server.address)).expect(125, &["cannot be asked for"]);
+}
+
+/// With a library that stands in for what makes RDMA: no hardware is here.
+#[test]
+fn contents_of_memory_go_by_rdma_where_that_is_asked_for_and_nowhere_else() {
+    let (stage, folder) = (Stage::new("rdma").unwrap(), tempfile::tempdir().unwrap());
+    let library = rdmacm::stand_in(folder.path()).unwrap();
+    let server = stage.served_by_rdma(&library).unwrap();
+    server.is_trusted().unwrap();
+    let run = |server: &Served, library: &Path, address: &str| {
+        let mut command = stage.command_with(&["--gpu", address], "vector_loop", &["20", "1"]);
+        server.known_to(&mut command);
+        command.env("DORMOUSE_RDMACM", library);
+        command
+    };
+    let here = finish(stage.command("vector_loop", &["20", "1"])).unwrap();
+    let by_rdma = format!("{}+rdma", server.address);
+    for address in [&by_rdma, &server.address] {
+        let there = finish(run(&server, &library, address)).unwrap();
+        assert_eq!(there.stdout, here.stdout, "{address}");
+    }
+    let failed = |mut command: Command, words: &[&str]| {
+        Failure::of(&command.output().unwrap()).unwrap().expect(125, words);
+    };
+    let nowhere = Path::new("/nowhere/librdmacm.so.1");
+    failed(run(&server, nowhere, &by_rdma), &["no RDMA", "librdmacm1", "/nowhere"]);
+    let plain = trusted(&stage);
+    failed(run(&plain, &library, &format!("{}+rdma", plain.address)), &["offers no RDMA", "serve --rdma"]);
 }
 
 /// From there to another machine that serves, and from there to a device of its own machine.

@@ -1,6 +1,7 @@
 //! Memory whose contents need not be saved. Of device memory the shim is told, where the program has loaded it: its session knows when memory is
-//! freed. Of the process's own the kernel is told: two advices mark it that nobody gives together, that end with the mapping, that a forked
-//! child and a restarted process have too, and that whoever takes a checkpoint sees in `smaps` (`crates/host/src/cut/copies.rs`).
+//! freed. Of the process's own the kernel is told: two advices mark it that end with the mapping, that a forked child
+//! and a restarted process have too, and that whoever takes a checkpoint sees in `smaps` (`crates/host/src/cut/copies.rs`) and takes for a mark in jobs
+//! in which somebody has excluded something ([`job::Job::excludes`]).
 
 use crate::{Refusal, job};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -19,8 +20,10 @@ const RANDOM: c_int = 1;
 const DONT_DUMP: c_int = 16;
 const DUMP: c_int = 17;
 
-/// `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_NOT_SUPPORTED`
+/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_NOT_INITIALIZED`, `CUDA_ERROR_NOT_SUPPORTED`
+const NOT_THERE: c_uint = 1;
 const TOO_MANY: c_uint = 2;
+const NO_SESSION: c_uint = 3;
 const ALWAYS_SAVED: c_uint = 801;
 
 unsafe extern "C" {
@@ -50,7 +53,7 @@ pub fn include(address: usize, size: usize) -> Result<(), Refusal> {
 }
 
 fn tell(address: usize, size: usize, exclude: bool) -> Result<(), Refusal> {
-    job::here().ok_or(Refusal::NotHere)?;
+    let job = job::here().ok_or(Refusal::NotHere)?;
     let end = address.checked_add(size).filter(|_| size > 0);
     let end = end.ok_or_else(|| Refusal::usage(format!("{size} bytes at {address:#x} are no memory")))?;
     match of_device(address, size, exclude) {
@@ -59,7 +62,14 @@ fn tell(address: usize, size: usize, exclude: bool) -> Result<(), Refusal> {
         Some(TOO_MANY) => Err(Refusal::busy(
             "so many parts of device memory are excluded that there is no room for another",
         )),
-        _ => of_process(address..end, exclude),
+        None | Some(NOT_THERE | NO_SESSION) => {
+            if exclude {
+                job.excludes()
+                    .map_err(|error| Refusal::failed(format!("nobody can be told of it: {error}")))?;
+            }
+            of_process(address..end, exclude)
+        }
+        Some(code) => Err(Refusal::failed(format!("the device's server answers with error {code}"))),
     }
 }
 
@@ -83,30 +93,40 @@ fn of_device(address: usize, size: usize, exclude: bool) -> Option<c_uint> {
 fn of_process(range: Range<usize>, exclude: bool) -> Result<(), Refusal> {
     let maps = std::fs::read_to_string("/proc/self/maps");
     let maps = maps.map_err(|error| Refusal::failed(format!("/proc/self/maps cannot be read: {error}")))?;
-    check(&maps, &range)?;
+    let here = 0_u8;
+    check(&maps, &range, (&raw const here).addr())?;
     let pages = range.start.next_multiple_of(PAGE)..range.end / PAGE * PAGE;
     if pages.is_empty() {
         return Ok(());
     }
-    let advise = |advices: [c_int; 2]| {
+    let advise = |pages: Range<usize>, advices: [c_int; 2]| {
         // SAFETY: these advices change nothing in memory, nor who may use it, whosever it is.
         let is_given = |advice| unsafe { madvise(pages.start as *mut c_void, pages.len(), advice) == 0 };
         advices.into_iter().all(is_given)
     };
-    if advise(if exclude { [RANDOM, DONT_DUMP] } else { [NORMAL, DUMP] }) {
+    if advise(pages.clone(), if exclude { [RANDOM, DONT_DUMP] } else { [NORMAL, DUMP] }) {
         return Ok(());
     }
     let error = std::io::Error::last_os_error();
-    if exclude {
-        advise([NORMAL, DUMP]);
+    // What the kernel no longer divides is saved whole.
+    advise(within(&maps, &pages), [NORMAL, DUMP]);
+    if !exclude {
+        return Ok(());
     }
     Err(Refusal::busy(format!(
         "the kernel does not take note of it ({error}): has the process too many mappings?"
     )))
 }
 
-/// Whether all of a range is memory that can be excluded, by `/proc/self/maps`.
-fn check(maps: &str, range: &Range<usize>) -> Result<(), Refusal> {
+/// The range of the whole mappings in which a range lies.
+fn within(maps: &str, range: &Range<usize>) -> Range<usize> {
+    let meets = |(mapped, _): &(Range<usize>, bool)| mapped.start < range.end && range.start < mapped.end;
+    let met = maps.lines().filter_map(mapping).filter(meets);
+    met.fold(range.clone(), |all, (mapped, _)| all.start.min(mapped.start)..all.end.max(mapped.end))
+}
+
+/// Whether all of a range is memory that can be excluded, by `/proc/self/maps`; the calling thread has its stack at `stack`.
+fn check(maps: &str, range: &Range<usize>, stack: usize) -> Result<(), Refusal> {
     let mut at = range.start;
     for line in maps.lines() {
         let Some((mapped, is_own)) = mapping(line) else { continue };
@@ -116,7 +136,7 @@ fn check(maps: &str, range: &Range<usize>) -> Result<(), Refusal> {
         if mapped.start > at {
             break;
         }
-        if !is_own {
+        if !is_own || mapped.contains(&stack) {
             let text = "memory that is shared, of a file, or the stack is always saved, as pinned and managed memory is";
             return Err(Refusal::refused(text));
         }
@@ -137,9 +157,8 @@ fn mapping(line: &str) -> Option<(Range<usize>, bool)> {
     // Addresses that are only held free for the device's memory, for one, hold nothing.
     let rights = fields.next().filter(|rights| !rights.starts_with("---"))?;
     let inode = fields.nth(2)?;
-    let is_special = fields
-        .next()
-        .is_some_and(|name| name.starts_with('[') && name != "[heap]" && !name.starts_with("[anon"));
+    let is_plain = |name: &str| name == "[heap]" || name.starts_with("[anon") && !line.contains("stack");
+    let is_special = fields.next().is_some_and(|name| name.starts_with('[') && !is_plain(name));
     Some((range, rights.ends_with('p') && inode == "0" && !is_special))
 }
 
@@ -154,18 +173,25 @@ mod tests {
 4000-5000 rw-s 00000000 00:2f 3                          /run/dormouse-job/s1/pinned-1\n\
 6000-7000 rw-p 00000000 00:2f 3                          /lib/a b\n\
 8000-9000 rw-p 00000000 00:00 0                          [stack]\n\
-9000-a000 ---s 00000000 00:2f 3                          /run/dormouse-job/s1/session\n";
+9000-a000 ---s 00000000 00:2f 3                          /run/dormouse-job/s1/session\n\
+b000-c000 rw-p 00000000 00:00 0 \n\
+c000-d000 rw-p 00000000 00:00 0                          [anon: glibc: pthread stack: 7]\n\
+d000-e000 rw-p 00000000 00:00 0                          [anon:heap]\n";
 
     #[test]
     fn what_can_be_excluded_is_known() {
-        let answer = |range: Range<usize>| match check(MAPS, &range) {
+        let answer = |range: Range<usize>| match check(MAPS, &range, 0xb800) {
             Ok(()) => 0,
             Err(Refusal::Failed { code, .. }) => code,
             Err(Refusal::NotHere) => 100,
         };
         assert_eq!(answer(0x1000..0x4000), 0);
         assert_eq!(answer(0x1800..0x3001), 0);
-        for refused in [0x3000..0x5000, 0x4000..0x4001, 0x6000..0x7000, 0x8000..0x8008] {
+        assert_eq!(answer(0xd000..0xe000), 0);
+        assert_eq!(within(MAPS, &(0x1800..0x3001)), 0x1000..0x4000);
+        for refused in
+            [0x3000..0x5000, 0x4000..0x4001, 0x6000..0x7000, 0x8000..0x8008, 0xb000..0xb008, 0xc000..0xc001]
+        {
             assert_eq!(answer(refused.clone()), 6, "{refused:x?}");
         }
         for absent in [0..8, 0x800..0x1800, 0x5000..0x5001, 0x9000..0xa000] {

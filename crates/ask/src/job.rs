@@ -11,6 +11,8 @@ use wire::Question;
 const FOLDER: &str = "/run/dormouse-job";
 /// Where the supervisor listens, in that.
 const HELLO: &str = "hello.sock";
+/// What is there, as `host::EXCLUDES` has it, once a process has excluded memory of its own.
+const EXCLUDES: &str = "excludes";
 /// A supervisor that takes longer to note a question does not run.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -19,11 +21,18 @@ pub struct Job {
     /// What the supervisor writes for them.
     pub board: Board,
     hello: PathBuf,
+    excludes: PathBuf,
 }
 
 impl Job {
     fn at(folder: &Path) -> Option<Self> {
-        Some(Self { board: Board::open(&folder.join(BOARD))?, hello: folder.join(HELLO) })
+        let board = Board::open(&folder.join(BOARD))?;
+        Some(Self { board, hello: folder.join(HELLO), excludes: folder.join(EXCLUDES) })
+    }
+
+    /// Has it known, in this job and in every restarted one, that marks of excluded memory are meant so.
+    pub fn excludes(&self) -> std::io::Result<()> {
+        if self.excludes.exists() { Ok(()) } else { std::fs::File::create(&self.excludes).map(drop) }
     }
 
     /// Asks the supervisor; tells under which ticket the board will have the answer.

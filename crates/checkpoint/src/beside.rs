@@ -4,18 +4,30 @@ use crate::error::Failure;
 use crate::sessions::{Session, panicked};
 use server::control::{Answer, Ask};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// How much longer filling may take for processes to be restored meanwhile: until then a restart can be interrupted, and has touched nothing.
 const AHEAD: Duration = Duration::from_secs(2);
 /// What surely takes no longer, bytes.
-const LITTLE: u64 = 1 << 30;
+const LITTLE: u64 = 64 << 20;
 
 /// The filling of all sessions' memory.
 pub(crate) struct Beside {
     began: Instant,
     state: Mutex<State>,
     changed: Condvar,
+}
+
+/// A defect of ours must not leave anybody waiting.
+struct EndOnPanic<'a>(&'a Beside);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end(Err(panicked()));
+        }
+    }
 }
 
 #[derive(Default)]
@@ -34,17 +46,25 @@ impl Beside {
 
     /// Waits for it, on this thread; `told` hears of bytes that are filled.
     pub(crate) fn fill(&self, sessions: &[Session], told: &(dyn Fn(u64) + Sync)) {
-        let filled = std::thread::scope(|scope| {
-            let filling: Vec<_> = sessions
-                .iter()
-                .enumerate()
-                .map(|(number, session)| {
-                    scope.spawn(move || session.fill(&mut |done, total| told(self.note(number, done, total))))
-                })
-                .collect();
-            filling.into_iter().try_for_each(|each| each.join().unwrap_or_else(|_| Err(panicked())))
+        let _end = EndOnPanic(self);
+        std::thread::scope(|scope| {
+            for (number, session) in sessions.iter().enumerate() {
+                let fill = move || {
+                    let mut told = |done, total| told(self.note(number, done, total));
+                    session.fill(&mut told).unwrap_or_else(|failure| self.end(Err(failure)));
+                };
+                let spawned = Builder::new().name("waiting".into()).spawn_scoped(scope, fill);
+                if let Err(error) = spawned {
+                    self.end(Err(Failure::of("there is no thread to wait for memory in", &error)));
+                }
+            }
         });
-        self.state().over = Some(filled);
+        self.end(Ok(()));
+    }
+
+    /// It ends so, unless it has before.
+    fn end(&self, how: Result<(), Failure>) {
+        self.state().over.get_or_insert(how);
         self.changed.notify_all();
     }
 
@@ -120,7 +140,8 @@ mod tests {
     fn processes_come_back_when_little_is_left_or_it_soon_will_be() {
         let nearly = |sessions: &[_], seconds| is_nearly_over(sessions, Duration::from_secs(seconds));
         assert!(nearly(&[], 0));
-        assert!(nearly(&[Some((0, GIB))], 100), "one gibibyte is little");
+        assert!(nearly(&[Some((0, 64 << 20))], 100), "that is little");
+        assert!(!nearly(&[Some((100 << 20, GIB))], 30), "that is little, and takes long");
         assert!(!nearly(&[Some((0, 2 * GIB))], 100), "nobody knows how fast it goes");
         assert!(!nearly(&[Some((GIB, 3 * GIB)), None], 0), "nobody knows how much it is");
         assert!(!nearly(&[Some((8 * GIB, 16 * GIB)), Some((0, 16 * GIB))], 4));

@@ -29,6 +29,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Builder;
 use store::{Access, Store};
 
 /// CRIU's log holds its warnings.
@@ -250,7 +251,10 @@ impl Restart {
         let awaited: &[Session] = if lazy { &[] } else { &restored };
         let filling = Beside::of(awaited.len());
         let (serving, stopped) = std::thread::scope(|scope| {
-            scope.spawn(|| filling.fill(awaited, &|bytes| meter.advance(bytes)));
+            let waiting = Builder::new().name("filling".into());
+            waiting
+                .spawn_scoped(scope, || filling.fill(awaited, &|bytes| meter.advance(bytes)))
+                .map_err(|error| Failure::of("there is no thread to wait for memory in", &error))?;
             filling.await_nearly()?;
             let serving = sessions.serve(hello);
             meter.step("restoring processes");

@@ -87,4 +87,4 @@ pub use net::Connection;
 pub use stdio::Stdio;
 pub use still::{Standstill, Still};
 pub use tasks::{InnerPid, OuterPid, Task, inner_pid};
-pub use tmpfs::{JOB_DIR, Scratch, Tmpfs, TmpfsError, copy_tree, next_data};
+pub use tmpfs::{EXCLUDES, JOB_DIR, Scratch, Tmpfs, TmpfsError, copy_tree, next_data};

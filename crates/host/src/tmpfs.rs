@@ -20,6 +20,9 @@ use crate::privilege::{self, Capability, PrivilegeError};
 /// Where the tmpfs lies inside every job, before and after any restart: mappings and open files are found again by this path.
 pub const JOB_DIR: &str = "/run/dormouse-job";
 
+/// A file there that the job's programs make before they mark memory of their own that need not be saved: without it no marks count.
+pub const EXCLUDES: &str = "excludes";
+
 /// The part of the tmpfs that is this crate's own: init, `/dev`, status files. It is captured and restored like the rest.
 pub(crate) const HOST_DIR: &str = ".host";
 

@@ -60,13 +60,22 @@ fn await_stop(process: OuterPid) -> io::Result<()> {
 
 fn stands(process: OuterPid) -> io::Result<bool> {
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
-        let stat = std::fs::read_to_string(thread?.path().join("stat"))?;
+        let stat = match std::fs::read_to_string(thread?.path().join("stat")) {
+            Ok(stat) => stat,
+            // It has just ended, as whoever looks again will see.
+            Err(error) if is_gone(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        };
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         if state != Some('T') {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// A descriptor of another process.

@@ -346,7 +346,16 @@ impl Dial {
         let Answer::Beside { port, ticket } = told else {
             return Err(DialError::NotDormouse { machine: self.machine() });
         };
-        let stream = lane.socket().and_then(|socket| Stream::connect(socket, port, &ticket, self.deadline));
+        let connected = |socket: TcpStream| {
+            let here = socket.local_addr()?.ip();
+            let about = |error: io::Error| {
+                let text =
+                    format!("from this machine's address {here}, which needs a device for it: {error}");
+                io::Error::new(error.kind(), text)
+            };
+            Stream::connect(socket, port, &ticket, self.deadline).map_err(about)
+        };
+        let stream = lane.socket().and_then(connected);
         lane.go_beside(stream.map_err(|error| DialError::NoRdma { machine: self.machine(), error })?, writes);
         protocol::receive(lane).map_err(|error| self.of(error))
     }

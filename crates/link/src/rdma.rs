@@ -105,7 +105,7 @@ fn beside(end: SocketAddr, port: u16) -> SocketAddr {
     }
 }
 
-/// One that this process has made; no call waits in it.
+/// One that this process has made; no call waits in it but the last.
 struct Socket {
     library: &'static Library,
     number: c_int,
@@ -182,9 +182,13 @@ impl Socket {
 }
 
 impl Drop for Socket {
+    /// On a thread of its own: it may wait for what was sent last, and others wait for whoever drops it.
     fn drop(&mut self) {
+        let (rclose, number) = (self.library.rclose, self.number);
         // SAFETY: it is this value's, and nobody has it after that.
-        unsafe { (self.library.rclose)(self.number) };
+        let close = move || unsafe { rclose(number) };
+        // Without a thread it goes with the process.
+        let _ = std::thread::Builder::new().name("rclose".into()).spawn(close);
     }
 }
 

@@ -25,13 +25,20 @@ pub struct Served {
 }
 
 impl Served {
-    /// Serves a device at an address of this machine. The keys are in `folder`; the client does not know the server's yet.
+    /// Serves a device at an address of this machine. The keys are in `folder`; the client does not know the server's yet. `also` says what else the
+    /// command is given.
     ///
     /// # Errors
     /// When `dormouse keys` or `dormouse serve` fails.
-    pub fn begin(kit: &Kit, device: Device, folder: &Path, listen: &str) -> anyhow::Result<Self> {
+    pub fn begin(
+        kit: &Kit,
+        device: Device,
+        (folder, listen): (&Path, &str),
+        also: impl FnOnce(&mut Command),
+    ) -> anyhow::Result<Self> {
         let serve = |command: &mut Command| {
             command.args(["serve", "--device", device.flag()]);
+            also(command);
         };
         Self::listening(kit, serve, &[], folder, listen)
     }

@@ -396,7 +396,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         if let Some(init) = self.holds.get() {
             for task in tasks::in_namespace_of(init) {
-                // SAFETY: it takes numbers only; a task of a job that is ours, none of which is collected before its init.
+                // SAFETY: it takes numbers only, which stay these tasks': CRIU traces each until it is killed below, so that none is collected before.
                 unsafe { libc::kill(task.outer.0, libc::SIGKILL) };
             }
             self.kill();

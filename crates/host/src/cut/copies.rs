@@ -246,11 +246,18 @@ fn is_unlike(_: &str, flags: &[&str]) -> bool {
     flags.contains(&"dc") || flags.contains(&"wf")
 }
 
-/// Whether its program has excluded it: no file's, and marked by `libdormouse` (`crates/ask/src/exclude.rs`) with two advices that nobody gives together
-/// (`MADV_DONTDUMP`, `MADV_RANDOM`). What grows by itself is no one's to exclude.
+/// Whether its program has excluded it: no file's, and marked by `libdormouse` (`crates/ask/src/exclude.rs`) with two advices
+/// (`MADV_DONTDUMP`, `MADV_RANDOM`), which mean that in jobs that say so ([`crate::EXCLUDES`]). What grows by itself is no one's to exclude.
 fn is_excluded(line: &str, flags: &[&str]) -> bool {
     let is_anonymous = line.split_ascii_whitespace().nth(4) == Some("0");
     is_anonymous && flags.contains(&"dd") && flags.contains(&"rr") && !flags.contains(&"gd")
+}
+
+impl Seen {
+    /// The same where no program has excluded anything.
+    pub(super) fn with_nothing_excluded(self) -> Self {
+        Self { excluded: Ranges::new(), ..self }
+    }
 }
 
 /// A copy of a process, which does nothing, and ends when this is dropped.

@@ -27,7 +27,7 @@ use crate::mounts;
 use crate::net;
 use crate::stdio::{FileKey, SharedFile, shared};
 use crate::tasks::{OuterPid, Task};
-use crate::tmpfs::Scratch;
+use crate::tmpfs::{EXCLUDES, Scratch};
 
 /// How to dump.
 #[derive(Debug, Clone)]
@@ -404,7 +404,11 @@ impl Job {
                 } else if duties.withholds {
                     self.withholding.worked();
                 }
-                let seen = || plugin.as_mut().map_or_else(|| Ok(copies::Seen::default()), Plugin::dumped);
+                let excludes = self.tmpfs().path().join(EXCLUDES).exists();
+                let seen = || {
+                    let seen = plugin.as_mut().map_or_else(|| Ok(copies::Seen::default()), Plugin::dumped);
+                    seen.map(|seen| if excludes { seen } else { seen.with_nothing_excluded() })
+                };
                 PrivateMemory::taken(images, &tasks, memory, withheld, seen)
             });
             frozen.fill_record(images, options, &tasks)?;

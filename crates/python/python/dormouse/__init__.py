@@ -182,7 +182,7 @@ def exclude(what: Any, size: Optional[int] = None) -> bool:
     """Says that the contents of memory need not be saved: in a restarted run they may be anything. The run that goes on keeps them.
 
     ``what`` is an object with ``data_ptr()`` and ``nbytes`` (a PyTorch tensor), with ``__cuda_array_interface__`` (CuPy, Numba), with a writable buffer (a NumPy
-    array), or an address, with a ``size`` in bytes. Of an object it holds as long as *this very object* lives, since its memory then goes to others: it must not be resized,
+    array), or an address, with a ``size`` in bytes. Of an object it holds as long as *this very object* lives, since its memory then goes to others: it must not be given other memory (resized, ``t.data = ...``, ``set_``, ``Module.to``),
     and views of it that live longer are saved again. Of an address it holds until :func:`include` or until the memory is freed.
 
     Returns whether it is left out: ``False`` without Dormouse, of memory that is always saved (pinned, managed, shared), and of too many ranges. Raises
@@ -194,9 +194,10 @@ def exclude(what: Any, size: Optional[int] = None) -> bool:
     # First of all, so that nothing is excluded that nobody includes.
     follower = weakref.finalize(what, _gone, id(what), address, size)
     follower.atexit = False
-    before = _followed.pop(id(what), None)
+    before = _followed.get(id(what))
     if before is not None:
-        before.detach()
+        # Its memory may have been another.
+        before()
     _followed[id(what)] = follower
     return _tell(address, size, True)
 
@@ -206,9 +207,9 @@ def include(what: Any, size: Optional[int] = None) -> bool:
     if size is not None:
         return _tell(what, size, False)
     address, size = _memory(what)
-    follower = _followed.pop(id(what), None)
+    follower = _followed.get(id(what))
     if follower is not None:
-        follower.detach()
+        follower()
     return _tell(address, size, False)
 
 

@@ -371,10 +371,10 @@ impl VirtualMemory {
         for range in self.excluded.all() {
             for mapping in self.mappings_in(range) {
                 let of_piece = found.entry(mapping.physical.handle()).or_default();
-                for part in self.excluded.of(mapping.range) {
-                    // Where there are too many, the rest is saved.
-                    let _ = of_piece.add(Range { base: part.base - mapping.range.base, ..part });
-                }
+                let base = range.base.max(mapping.range.base);
+                let end = range.end().min(mapping.range.end());
+                // Where there are too many, the rest is saved.
+                let _ = of_piece.add(Range { base: base - mapping.range.base, bytes: end - base });
             }
         }
         found

@@ -124,7 +124,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
 
 /// This machine, for itself.
 fn served(kit: &Kit, device: Device, folder: &Path) -> anyhow::Result<Arc<Served>> {
-    let served = Served::begin(kit, device, folder, "127.0.0.1")?;
+    let served = Served::begin(kit, device, (folder, "127.0.0.1"), |_| {})?;
     served.is_trusted()?;
     Ok(Arc::new(served))
 }
