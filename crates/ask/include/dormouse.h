@@ -84,7 +84,8 @@ int dormouse_convenient_point(void);
  * NOT always do: include memory of malloc() before it is freed or reallocated.
  *
  * Returns DORMOUSE_OK; DORMOUSE_USAGE if that is no memory of this process; DORMOUSE_REFUSED if it is of a kind that is always saved (pinned, managed,
- * shared, of a file, the caller's stack: exclude nothing that lies on another); DORMOUSE_BUSY if there are too many ranges; DORMOUSE_NOT_HERE. Unless DORMOUSE_OK it is saved. Ranges may overlap: they do not count. */
+ * shared, of a file, the caller's stack: exclude nothing that lies on another); DORMOUSE_BUSY if there are too many ranges; DORMOUSE_NOT_HERE. Unless
+ * DORMOUSE_OK it is saved. Ranges may overlap: they do not count. */
 int dormouse_exclude(const void *address, size_t size);
 
 /* Says that it is to be saved again, whatever part of it was excluded, however often. Include it before it holds something that is needed. */

@@ -492,13 +492,12 @@ impl Server {
 
     /// Waits until memory is filled.
     fn fill(&self, supervisor: &Supervisor) -> Answer {
-        let mut told = None;
-        let filled = self.session.finish_filling(|Progress { done, total, .. }| {
-            if told.is_none_or(|told| done - told >= PROGRESS) {
-                told = Some(done);
-                // A supervisor that is gone is noticed at the next question.
-                let _ = supervisor.answer(Answer::Progress { done, total });
-            }
+        let total = self.session.filling().map_or(0, |filling| filling.total);
+        let mut told = Told::of(supervisor, total);
+        // A supervisor that is gone is noticed at the next question.
+        let _ = told.tell();
+        let filled = self.session.finish_filling(|Progress { done, .. }| {
+            let _ = told.add(done - told.done);
         });
         match filled {
             Ok(()) => Answer::Done,

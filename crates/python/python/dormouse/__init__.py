@@ -182,8 +182,8 @@ def exclude(what: Any, size: Optional[int] = None) -> bool:
     """Says that the contents of memory need not be saved: in a restarted run they may be anything. The run that goes on keeps them.
 
     ``what`` is an object with ``data_ptr()`` and ``nbytes`` (a PyTorch tensor), with ``__cuda_array_interface__`` (CuPy, Numba), with a writable buffer (a NumPy
-    array), or an address, with a ``size`` in bytes. Of an object it holds as long as *this very object* lives, since its memory then goes to others: it must not be given other memory (resized, ``t.data = ...``, ``set_``, ``Module.to``),
-    and views of it that live longer are saved again. Of an address it holds until :func:`include` or until the memory is freed.
+    array), or an address, with a ``size`` in bytes. Of an object it holds as long as *this very object* lives, since its memory then goes to others: it must not
+    be given other memory (resized, ``t.data = ...``, ``set_``, ``Module.to``), and views of it that live longer are saved again. Of an address it holds until :func:`include` or until the memory is freed.
 
     Returns whether it is left out: ``False`` without Dormouse, of memory that is always saved (pinned, managed, shared), and of too many ranges. Raises
     :class:`ValueError` for what is no memory in one piece, :class:`TypeError` for an object that cannot be referred to weakly (``bytearray``).

@@ -1,8 +1,8 @@
 //! Copies of device memory: the application goes on while they are written, and is not in their way, nor they in its.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{ANYWHERE, App, BASIC, Begun, CTX, Images, LONG, SESSION, Thread};
-use image::{DeviceOrdinal, ImageId, MemoryKind, ObjectKind, SessionId};
+use crate::common::{ANYWHERE, App, BASIC, Begun, CTX, Images, LONG, SESSION, Thread, restored};
+use image::{DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use server::capture::{CopyBudget, CopyRoom, Kept};
 use wire::*;
 
@@ -24,15 +24,6 @@ fn check(thread: &mut Thread, address: u64, bytes: u64, seed: u32) {
     for (number, place) in (0..).zip(places(address, bytes)) {
         assert_eq!(thread.get(place, 4), [1, 2, 3, 4].map(|word| word + 100 * number + seed), "{place:#x}");
     }
-}
-
-/// A session restored from an image.
-fn restored(app: App, thread: Thread, images: &Images, id: &ImageId) -> (App, Thread) {
-    let (dir, held) = app.kill();
-    drop(thread);
-    let app = App::restore(dir, held, SESSION, &images.store.open_image(id).unwrap());
-    let thread = app.thread();
-    (app, thread)
 }
 
 /// A capture with copies; the gate is closed.

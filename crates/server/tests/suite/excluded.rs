@@ -1,7 +1,7 @@
 //! Device memory that is left out of images, because the program says that it need not be saved.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, CTX, Images, LONG, SESSION, Thread};
+use crate::common::{App, CTX, Images, LONG, Thread, restored};
 use image::ImageId;
 use server::capture::{CopyRoom, Kept, Reads};
 use wire::*;
@@ -38,14 +38,6 @@ fn take(app: &App, images: &Images) -> (ImageId, Kept) {
     app.session.open_gate();
     assert!(images.store.verify(&id, &mut |_| {}).unwrap().ok);
     (id, kept)
-}
-
-fn restored(app: App, thread: Thread, images: &Images, id: &ImageId) -> (App, Thread) {
-    let (dir, held) = app.kill();
-    drop(thread);
-    let app = App::restore(dir, held, SESSION, &images.store.open_image(id).unwrap());
-    let thread = app.thread();
-    (app, thread)
 }
 
 const WHOLE: (bool, bool) = (true, true);

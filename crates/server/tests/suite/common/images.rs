@@ -1,6 +1,6 @@
 //! Images of sessions, in a store of their own.
 
-use super::backend;
+use super::{App, Thread, backend};
 use image::{ImageId, Manifest};
 use server::capture::{CaptureError, CopyBudget, CopyRoom, Kept, Reads, Taken};
 use server::restore::RestoreError;
@@ -59,6 +59,15 @@ impl Images {
         let taken = session.capture(&cut, SESSION, &writer, room, reads, &mut |_| {}).unwrap();
         Begun { taken, writer, draft }
     }
+}
+
+/// A session that is killed and restored from an image.
+pub fn restored(app: App, thread: Thread, images: &Images, id: &ImageId) -> (App, Thread) {
+    let (dir, held) = app.kill();
+    drop(thread);
+    let app = App::restore(dir, held, SESSION, &images.store.open_image(id).unwrap());
+    let thread = app.thread();
+    (app, thread)
 }
 
 /// An image of which something is not written yet.

@@ -5,7 +5,7 @@ mod images;
 pub mod neighbour;
 pub mod slow;
 
-pub use images::{ANYWHERE, Begun, Images, LONG, SESSION, manifest, rehearse, rehearse_on};
+pub use images::{ANYWHERE, Begun, Images, LONG, SESSION, manifest, rehearse, rehearse_on, restored};
 
 use backend::Backend;
 use backend_soft::{Options, SoftBackend};
