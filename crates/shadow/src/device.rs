@@ -1,6 +1,7 @@
 //! The device, as the keeper of shadows needs it.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 /// What went wrong on the device.
 pub type DeviceError = Box<dyn std::error::Error + Send + Sync>;
@@ -24,6 +25,23 @@ pub trait Device: Send + Sync {
     /// Whether work that may reach managed memory is in flight. Work counts from before its [`Reach`](crate::Reach) is dropped until
     /// [`Self::read`] sees all that it has written.
     fn is_busy(&self) -> bool;
+
+    /// From now on the device reaches, at the addresses of a region, the file's pages in place of memory of its own, which it keeps and nobody uses. No work
+    /// may reach it, and the file has all of its pages, until [`Self::separate`].
+    ///
+    /// # Errors
+    /// When that cannot be; then all is as it was.
+    fn cohere(&self, _region: crate::Range, _file: BorrowedFd<'_>) -> Result<(), DeviceError> {
+        Err("this device cannot".into())
+    }
+
+    /// From now on it reaches memory of its own there, which holds anything. Waits for work that may reach it.
+    ///
+    /// # Errors
+    /// What the device answers.
+    fn separate(&self, _region: crate::Range) -> Result<(), DeviceError> {
+        Ok(())
+    }
 
     /// Threads of the application wait for a page that they will not get.
     fn failed(&self, error: crate::Error);

@@ -3,6 +3,7 @@
 use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::region::{Means, Occasion, Region};
+use crate::trial::{Change, Trial};
 use crate::userfault::{Touch, Userfault};
 use crate::vigil::Vigil;
 use crate::work::{Flight, Work};
@@ -10,8 +11,10 @@ use crate::{Error, Fault, PAGE, Range, Result, lock, serve};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Which regions something concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +44,23 @@ pub(crate) struct Shared {
     /// Those that may have pages, by their address. A region is entered here before a page of it is fetched, and leaves when none is there, both
     /// while it is locked.
     active: Mutex<BTreeMap<u64, Arc<Region>>>,
+    cohering: Mutex<Cohering>,
+    /// Whether [`Keeper::change`] has something to do.
+    due: AtomicBool,
 }
+
+/// Which regions are coherent, and whether they had better be. To be locked before any region.
+#[derive(Default)]
+struct Cohering {
+    trial: Trial,
+    change: Option<Change>,
+    /// Those that went to and fro with the last work.
+    candidates: Vec<Arc<Region>>,
+    coherent: Vec<Arc<Region>>,
+}
+
+/// The most bytes that are coherent at a time: what a checkpoint writes back inside of its cut.
+const COHERENT: u64 = 64 << 20;
 
 /// Work has been announced; it may be given to the device before this is dropped, and not after.
 #[must_use]
@@ -71,6 +90,8 @@ impl Keeper {
             vigil: Vigil::default(),
             regions: Mutex::default(),
             active: Mutex::default(),
+            cohering: Mutex::default(),
+            due: AtomicBool::new(false),
         };
         let mut keeper =
             Self { shared: Arc::new(shared), stop: rustix::event::eventfd(0, flags)?, threads: Vec::new() };
@@ -133,6 +154,11 @@ impl Keeper {
             ended = ended.and(part.end(&self.shared.means()));
             lock(&self.shared.active).remove(&part.range.base);
         }
+        drop(regions);
+        let cohering = &mut *lock(&self.shared.cohering);
+        for list in [&mut cohering.candidates, &mut cohering.coherent] {
+            list.retain(|region| region.whole.base != base);
+        }
         ended
     }
 
@@ -167,15 +193,72 @@ impl Keeper {
     /// When what it has written itself cannot be written back.
     pub fn settle(&self) -> Result<()> {
         self.shared.vigil.called();
-        self.shared.settle()
+        if let Some(to_and_fro) = self.shared.settle()? {
+            self.shared.note_cycle(to_and_fro);
+        }
+        Ok(())
     }
 
-    /// Writes back all that the application has written. If it stands still the device has the truth, alone.
+    /// Whether regions had better become coherent, or be so no more: to be asked behind [`Self::settle`].
+    #[must_use]
+    pub fn is_change_due(&self) -> bool {
+        self.shared.due.load(Ordering::Relaxed)
+    }
+
+    /// Does what is due, if that can be. No work that may reach managed memory is in flight, and none is announced before this returns.
+    ///
+    /// # Errors
+    /// When a region has no place on the device any more.
+    pub fn change(&self) -> Result<()> {
+        let shared = &*self.shared;
+        let cohering = &mut *lock(&shared.cohering);
+        shared.due.store(false, Ordering::Relaxed);
+        match cohering.change.take() {
+            None => Ok(()),
+            Some(Change::Separate) => shared.separate(cohering),
+            Some(Change::Cohere) => {
+                for region in std::mem::take(&mut cohering.candidates) {
+                    shared.cohere(cohering, &region)?;
+                }
+                cohering.trial.cohered(!cohering.coherent.is_empty());
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the region that begins at `base` coherent, whatever its cycles take; when [`Self::change`] can be called. Answers whether it is.
+    ///
+    /// # Errors
+    /// `NoRegion`, or as [`Self::change`]'s.
+    pub fn cohere(&self, base: u64) -> Result<bool> {
+        let found = lock(&self.shared.regions)
+            .range(base.saturating_add(1)..)
+            .next()
+            .map(|(_, region)| region.clone());
+        let region = found.filter(|region| region.range.base == base);
+        let region = region.ok_or(Error::NoRegion(Range { base, bytes: 0 }))?;
+        self.shared.cohere(&mut lock(&self.shared.cohering), &region)
+    }
+
+    /// Has all regions kept by shadows, for one who needs their place on the device. No work that may reach managed memory is in flight, and none is announced before
+    /// this returns.
+    ///
+    /// # Errors
+    /// As [`Self::change`]'s.
+    pub fn separate(&self) -> Result<()> {
+        let cohering = &mut *lock(&self.shared.cohering);
+        if !cohering.coherent.is_empty() {
+            cohering.trial.separated();
+        }
+        self.shared.separate(cohering)
+    }
+
+    /// Writes back all that the application has written. If it stands still and no region is coherent the device has the truth, alone.
     ///
     /// # Errors
     /// When something cannot be written back.
     pub fn write_back(&self) -> Result<()> {
-        self.shared.retire(&self.shared.active(|_| true), Occasion::Drop)
+        self.shared.retire(&self.shared.active(|_| true), Occasion::Drop).map(drop)
     }
 }
 
@@ -211,9 +294,9 @@ impl Shared {
         let enter = || self.enter(&region);
         for _ in 0..TRIES {
             match region.serve(&self.means(), touch, false, enter) {
-                Err(Error::NoRoom(_)) => self.retire(&self.active(|_| true), Occasion::Drop)?,
+                Err(Error::NoRoom(_)) => drop(self.retire(&self.active(|_| true), Occasion::Drop)?),
                 Ok(()) if region.has_many_twins() => {
-                    return self.retire(&[Arc::clone(&region)], Occasion::Drop);
+                    return self.retire(&[Arc::clone(&region)], Occasion::Drop).map(drop);
                 }
                 served => return served,
             }
@@ -221,20 +304,57 @@ impl Shared {
         region.serve(&self.means(), touch, true, enter)
     }
 
-    pub(crate) fn settle(&self) -> Result<()> {
-        let Some(glimpse) = self.work.glimpse() else { return Ok(()) };
+    /// Answers, if all work is complete that had not been when this was asked last, which regions go to and fro with it.
+    pub(crate) fn settle(&self) -> Result<Option<Vec<Arc<Region>>>> {
+        let Some(glimpse) = self.work.glimpse() else { return Ok(None) };
         // In this order: what is announced meanwhile, and what is fetched before the list is made, is met below.
         let is_complete = glimpse.all_submitted && !self.device.is_busy();
         self.device.between(Step::Looked);
         let occasion = if is_complete { Occasion::End(glimpse.announced) } else { Occasion::Drop };
         let known = self.work.known();
         let loose = self.active(|region| known.flight(region.named()).loose);
-        self.retire(&loose, occasion)?;
-        if is_complete {
-            self.work.settled(&glimpse);
-            loose.iter().try_for_each(|region| region.give_back(&self.means(), || self.enter(region)))?;
+        let to_and_fro = self.retire(&loose, occasion)?;
+        if !is_complete {
+            return Ok(None);
         }
-        Ok(())
+        self.work.settled(&glimpse);
+        loose.iter().try_for_each(|region| region.give_back(&self.means(), || self.enter(region)))?;
+        Ok(Some(to_and_fro))
+    }
+
+    /// All work is complete; these regions go to and fro with it.
+    fn note_cycle(&self, to_and_fro: Vec<Arc<Region>>) {
+        let cohering = &mut *lock(&self.cohering);
+        cohering.change = cohering.trial.cycle(Instant::now(), !to_and_fro.is_empty());
+        if !to_and_fro.is_empty() {
+            cohering.candidates = to_and_fro;
+        }
+        self.due.store(cohering.change.is_some(), Ordering::Relaxed);
+    }
+
+    /// Makes a region coherent, if that can be.
+    fn cohere(&self, cohering: &mut Cohering, region: &Arc<Region>) -> Result<bool> {
+        let bytes: u64 = cohering.coherent.iter().map(|region| region.range.bytes).sum();
+        let over = || drop(lock(&self.active).remove(&region.range.base));
+        let done = bytes + region.range.bytes <= COHERENT
+            && region.cohere(&self.means(), || self.enter(region), over)?;
+        if done {
+            cohering.coherent.push(Arc::clone(region));
+        }
+        Ok(done)
+    }
+
+    /// Has regions kept by shadows that are coherent.
+    fn separate(&self, cohering: &mut Cohering) -> Result<()> {
+        let mut separated = Ok(());
+        // Each of them, whatever becomes of the one before it.
+        cohering.coherent.retain(|region| {
+            let done = region.separate(&self.means(), || self.enter(region));
+            let stays = done.is_err();
+            separated = std::mem::replace(&mut separated, Ok(())).and(done);
+            stays
+        });
+        separated
     }
 
     /// The regions that ranges meet.
@@ -270,11 +390,15 @@ impl Shared {
         active.into_iter().filter(wanted).collect()
     }
 
-    /// Writes back the pages of regions that may have some, and drops or keeps them.
-    fn retire(&self, listed: &[Arc<Region>], occasion: Occasion) -> Result<()> {
-        listed.iter().try_for_each(|region| {
+    /// Writes back the pages of regions that may have some, and drops or keeps them. Answers which go to and fro with work.
+    fn retire(&self, listed: &[Arc<Region>], occasion: Occasion) -> Result<Vec<Arc<Region>>> {
+        let mut to_and_fro = Vec::new();
+        for region in listed {
             let over = || drop(lock(&self.active).remove(&region.range.base));
-            region.retire(&self.means(), occasion, over)
-        })
+            if region.retire(&self.means(), occasion, over)? {
+                to_and_fro.push(Arc::clone(region));
+            }
+        }
+        Ok(to_and_fro)
     }
 }

@@ -18,6 +18,7 @@ mod pages;
 mod range;
 mod region;
 mod serve;
+mod trial;
 mod userfault;
 mod vigil;
 mod window;

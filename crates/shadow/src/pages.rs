@@ -207,6 +207,20 @@ impl Pages {
         self.runs(most, |page| page != Page::Absent)
     }
 
+    /// Runs of pages that are not there.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Range<usize>> {
+        let mut missing = Vec::new();
+        let mut from = 0;
+        for run in
+            self.there(usize::MAX).into_iter().chain(std::iter::once(self.pages.len()..self.pages.len()))
+        {
+            missing.extend((from < run.start).then_some(from..run.start));
+            from = run.end;
+        }
+        missing
+    }
+
     fn runs(&self, most: usize, wanted: impl Fn(Page) -> bool) -> Vec<Range<usize>> {
         let touched = self.touched.clone();
         let mut runs: Vec<Range<usize>> = Vec::new();

@@ -1,7 +1,7 @@
 //! One region: its pages, and the file that they lie in.
 
 use crate::crew::Crew;
-use crate::device::{Device, Step};
+use crate::device::{Device, DeviceError, Step};
 use crate::habit::Habit;
 use crate::pages::{Pages, Service};
 use crate::userfault::{Lack, Touch, Userfault};
@@ -11,7 +11,7 @@ use crate::{Error, Fault, PAGE, Range, Result, ahead, lock};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 /// The most pages that are transferred at once: those of a huge one, 2 MiB.
@@ -38,6 +38,8 @@ pub(crate) struct Region {
 struct Kept {
     pages: Pages,
     habit: Habit,
+    /// Whether the device reaches the file's pages, all of which are there: nothing moves.
+    coherent: bool,
 }
 
 /// What a region's pages are moved with.
@@ -66,7 +68,7 @@ impl Region {
         let parts = (0..whole.bytes).step_by(PART).map(|at| {
             let range = Range { base: whole.base + at, bytes: (whole.bytes - at).min(PART as u64) };
             let pages = Pages::new(range.bytes as usize / PAGE);
-            let kept = Mutex::new(Some(Kept { pages, habit: Habit::default() }));
+            let kept = Mutex::new(Some(Kept { pages, habit: Habit::default(), coherent: false }));
             Self { range, whole, window: Arc::clone(&window), kept, named: Mutex::default() }
         });
         Ok(parts.collect())
@@ -94,7 +96,10 @@ impl Region {
     ) -> Result<()> {
         let page = (address - self.range.base) as usize / PAGE;
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, habit }) = kept.as_mut() else { return Ok(()) };
+        let Some(Kept { pages, habit, coherent }) = kept.as_mut() else { return Ok(()) };
+        if *coherent {
+            return self.serve_coherent(means, page, lack);
+        }
         let flight = enter();
         let loose = flight.loose;
         means.device.between(Step::Asked);
@@ -224,13 +229,14 @@ impl Region {
 
     /// Writes back what the application has changed. Then all pages are dropped, and `over` is called when that is done and nobody else can have
     /// looked at them since; or they are kept, and brought up to date when work is complete.
-    pub(crate) fn retire(&self, means: &Means<'_>, occasion: Occasion, over: impl FnOnce()) -> Result<()> {
+    /// Answers whether they go to and fro with work, most of the region.
+    pub(crate) fn retire(&self, means: &Means<'_>, occasion: Occasion, over: impl FnOnce()) -> Result<bool> {
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, habit }) = kept.as_mut() else { return Ok(()) };
+        let Some(Kept { pages, habit, coherent: false }) = kept.as_mut() else { return Ok(false) };
         let touched = pages.touched();
         if touched.is_empty() {
             over();
-            return Ok(());
+            return Ok(false);
         }
         let changed = pages.changed(BATCH);
         let known = &*pages;
@@ -242,6 +248,7 @@ impl Region {
         let written = changed.iter().map(std::ops::Range::len).sum();
         changed.iter().for_each(|run| pages.clean(run.clone()));
         means.device.between(Step::Written);
+        let is_most = 2 * pages.seen().count >= self.range.bytes as usize / PAGE;
         let mut renews = false;
         let stay = match occasion {
             Occasion::Begin(work) => habit.begins(pages.seen(), changed, work),
@@ -260,13 +267,13 @@ impl Region {
             means.device.between(Step::Dropped);
             over();
         }
-        Ok(())
+        Ok(is_most && (stay || renews))
     }
 
     /// Lets pages be written that are kept, or come back, and that the application has written each time: it would only fault. `enter` as in [`Self::serve`].
     pub(crate) fn give_back(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<()> {
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, habit }) = kept.as_mut() else { return Ok(()) };
+        let Some(Kept { pages, habit, coherent: false }) = kept.as_mut() else { return Ok(()) };
         let (comes_back, is_empty) = (habit.comes_back(), pages.touched().is_empty());
         // Who has touched one meanwhile is served as any other.
         if !habit.keeps() || is_empty == comes_back.is_empty() || enter().loose {
@@ -286,6 +293,70 @@ impl Region {
             }
         }
         Ok(())
+    }
+
+    /// The most bytes of a region that can be coherent: what a part has, and a habit sees.
+    pub(crate) const COHERENT: u64 = 16 << 20;
+
+    /// Has processor and device reach the same pages: all of them are made, and can be written; then the device gives up its own. No work is in flight and none begins.
+    /// Answers whether it is so: `enter` as in [`Self::serve`], `over` as in [`Self::retire`].
+    pub(crate) fn cohere(
+        &self,
+        means: &Means<'_>,
+        enter: impl FnOnce() -> Flight,
+        over: impl FnOnce(),
+    ) -> Result<bool> {
+        let mut kept = lock(&self.kept);
+        let Some(Kept { pages, coherent: coherent @ false, .. }) = kept.as_mut() else { return Ok(false) };
+        if self.range != self.whole || self.range.bytes > Self::COHERENT || enter().loose || pages.twins() > 0
+        {
+            return Ok(false);
+        }
+        for run in pages.there(usize::MAX) {
+            self.give(pages, run.clone(), false);
+            self.protect(means, run, false)?;
+        }
+        for run in pages.missing() {
+            match self.fetch(means, pages, run.clone(), (Fault::Write, false)) {
+                Err(Error::NoRoom(_)) => return Ok(false),
+                fetched => fetched?,
+            }
+            self.map_all(means, &run, (None, false))?;
+        }
+        if let Err(error) = means.device.cohere(self.range, self.window.file().as_fd()) {
+            tracing::debug!(region = %self.range, error, "managed memory does not become coherent");
+            return Ok(false);
+        }
+        *coherent = true;
+        over();
+        Ok(true)
+    }
+
+    /// Has pages of its own on the device again, if it is coherent, and the truth of all of them here. `enter` as in [`Self::serve`].
+    pub(crate) fn separate(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        let Some(Kept { coherent: coherent @ true, .. }) = kept.as_mut() else { return Ok(()) };
+        means.device.separate(self.range).map_err(|source| self.inseparable(source))?;
+        *coherent = false;
+        enter();
+        Ok(())
+    }
+
+    fn inseparable(&self, source: DeviceError) -> Error {
+        Error::Device { range: self.range, done: "had again", source }
+    }
+
+    /// Serves a fault of a page of the file that is for both: the program has had it unmapped, or taken out of the file.
+    fn serve_coherent(&self, means: &Means<'_>, page: usize, lack: Lack) -> Result<()> {
+        match lack {
+            Lack::Right => self.protect(means, page..page + 1, false),
+            Lack::Mapping => self.map(means, page, false),
+            Lack::Page => {
+                let there = self.pages_of_file(&(page..page + 1));
+                self.window.make(there).map_err(|_| Error::NoRoom(self.of(&(page..page + 1))))?;
+                self.map(means, page, false)
+            }
+        }
     }
 
     /// Writes a run of written pages, which nobody can write now, to the device.
@@ -310,7 +381,9 @@ impl Region {
 
     /// The region is freed: nothing of it is kept.
     pub(crate) fn end(&self, means: &Means<'_>) -> Result<()> {
-        *lock(&self.kept) = None;
+        if lock(&self.kept).take().is_some_and(|kept| kept.coherent) {
+            means.device.separate(self.range).map_err(|source| self.inseparable(source))?;
+        }
         match means.userfault.unregister(self.range) {
             // The application has ended, or has them mapped no more.
             Err(error) if is(&error, &[Errno::INVAL, Errno::NOMEM]) => Ok(()),

@@ -7,7 +7,10 @@ use super::placement::{Exchange, Home, Placement};
 use crate::capture::LEFT_TO_OTHERS;
 use crate::lock;
 use backend::{Access, Range, RawPhysical};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use wire::{ContextId, CuError};
 
@@ -16,6 +19,8 @@ use wire::{ContextId, CuError};
 pub(super) struct Regions {
     /// By the address of its block.
     behind: BTreeMap<u64, RawPhysical>,
+    /// Pages of files that the device reaches at addresses of regions, in place of what is behind them, by the address of the block.
+    coherent: BTreeMap<u64, Range>,
     pub(super) placement: Placement,
     /// The host's memory that a region has left last, and its bytes: the next that goes there is often as large, and to have the kernel make room takes ten times as
     /// long as to fill it. There is none when all regions are on the device.
@@ -153,6 +158,43 @@ impl DeviceMemory {
         lock(&self.inner).regions.placement.first_to_go(bytes).is_some()
     }
 
+    /// Has the device reach a file's pages at the addresses of a region on it, in place of what is behind them, which stays for later. No work is under way, and none begins.
+    ///
+    /// # Errors
+    /// `NOT_PERMITTED` where regions move, the backend's, or the kernel's; then all is as it was.
+    pub(crate) fn cohere(&self, pages: Range, file: BorrowedFd<'_>) -> backend::Result<()> {
+        let mut inner = lock(&self.inner);
+        let known = inner.arena.block_around(pages.base).zip(inner.regions.behind.get(&pages.base).copied());
+        let Some((block, piece)) = known else { return Err(CuError::INVALID_VALUE) };
+        if inner.regions.placement.is_short() || inner.regions.coherent.contains_key(&block.base) {
+            return Err(CuError::NOT_PERMITTED);
+        }
+        self.backend.unmap_physical(block)?;
+        let registered = map_file(pages, file).and_then(|()| self.backend.register_host(pages));
+        if let Err(error) = registered {
+            unmap_file(pages)
+                .and_then(|()| self.map_piece(piece, block))
+                .map_err(|again| lost(block, again))?;
+            return Err(error);
+        }
+        inner.regions.coherent.insert(block.base, pages);
+        Ok(())
+    }
+
+    /// Has the device reach again what is behind a region, which holds anything. Waits for all work.
+    ///
+    /// # Errors
+    /// The backend's, or the kernel's.
+    pub(crate) fn separate(&self, base: u64) -> backend::Result<()> {
+        let mut inner = lock(&self.inner);
+        let Some(pages) = inner.regions.coherent.get(&base).copied() else { return Ok(()) };
+        let known = inner.arena.block_around(base).zip(inner.regions.behind.get(&base).copied());
+        let Some((block, piece)) = known else { return Err(CuError::INVALID_VALUE) };
+        self.backend.unregister_host(pages)?;
+        inner.regions.coherent.remove(&base);
+        unmap_file(pages).and_then(|()| self.map_piece(piece, block)).map_err(|error| lost(block, error))
+    }
+
     fn relocate(&self, inner: &mut Inner, base: u64, home: Home, mover: Mover<'_>) -> backend::Result<()> {
         let known = inner.arena.block_around(base).zip(inner.regions.behind.get(&base).copied());
         let Some((block, old)) = known else { return Err(CuError::INVALID_VALUE) };
@@ -175,11 +217,7 @@ impl DeviceMemory {
         self.backend.unmap_physical(block).inspect_err(|_| self.let_go(new))?;
         if let Err(error) = self.map_piece(new, block) {
             self.let_go(new);
-            if let Err(again) = self.map_piece(old, block) {
-                tracing::error!("{block} of managed memory is lost: {error} as it moved, and then {again}");
-                // The supervisor ends the program.
-                std::process::abort();
-            }
+            self.map_piece(old, block).map_err(|again| lost(block, again))?;
             return Err(error);
         }
         match home {
@@ -230,4 +268,31 @@ impl DeviceMemory {
             tracing::warn!(%error, "memory of a managed region is not given back");
         }
     }
+}
+
+/// Maps a file's pages, from its beginning, where the device has addresses reserved and nothing behind them.
+fn map_file(pages: Range, file: BorrowedFd<'_>) -> backend::Result<()> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let at = pages.base as *mut c_void;
+    // SAFETY: addresses of the arena, which this process has reserved, and where nothing is now.
+    let mapped =
+        unsafe { mmap(at, pages.bytes as usize, access, MapFlags::SHARED | MapFlags::FIXED, file, 0) };
+    mapped.map(drop).map_err(|_| CuError::MAP_FAILED)
+}
+
+/// Has the addresses reserved again.
+fn unmap_file(pages: Range) -> backend::Result<()> {
+    let (at, nothing) = (pages.base as *mut c_void, ProtFlags::empty());
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: what `map_file` has put there, which nobody uses any more.
+    let reserved = unsafe { mmap_anonymous(at, pages.bytes as usize, nothing, flags) };
+    reserved.map(drop).map_err(|_| CuError::MAP_FAILED)
+}
+
+/// A region has no memory behind it any more, and what it held is gone: the supervisor ends the program.
+fn lost(block: Range, error: CuError) -> CuError {
+    tracing::error!(
+        "{block} of managed memory is lost: it has changed its place, and cannot be mapped again: {error}"
+    );
+    std::process::abort();
 }

@@ -1,6 +1,7 @@
 //! Managed memory by shadow pages (`docs/shadow-pages.md`): device memory here, and in the application, at the same address, a file
 //! whose pages are kept in step with it.
 
+use super::device::DeviceMemory;
 use super::managed::Managed;
 use super::staging::Staging;
 use crate::application::Mappings;
@@ -15,7 +16,7 @@ use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use shadow::{Device, DeviceError, Keeper, Reach, Scope, Userfault};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
@@ -283,6 +284,28 @@ impl Shadows {
         self.keeper.get().map_or(Ok(()), Keeper::settle).map_err(failed)
     }
 
+    /// Whether regions had better become coherent, or be so no more: to be asked behind [`Self::settle`].
+    #[must_use]
+    pub(crate) fn is_change_due(&self) -> bool {
+        self.managed != Managed::Shadow && self.keeper.get().is_some_and(Keeper::is_change_due)
+    }
+
+    /// Does what is due. No work is under way, and none begins.
+    ///
+    /// # Errors
+    /// When a region cannot have its memory on the device again.
+    pub(crate) fn change(&self) -> Result<()> {
+        self.keeper.get().map_or(Ok(()), Keeper::change).map_err(failed)
+    }
+
+    /// Has all regions on their devices that are coherent for a while. No work is under way, and none begins.
+    ///
+    /// # Errors
+    /// As [`Self::change`]'s.
+    pub(crate) fn separate(&self) -> Result<()> {
+        self.keeper.get().map_or(Ok(()), Keeper::separate).map_err(failed)
+    }
+
     /// Has nothing copied from or to any region as long as what is given lives.
     pub(crate) fn hold_still(&self) -> RwLockWriteGuard<'_, ()> {
         write(&self.side.still)
@@ -304,6 +327,7 @@ impl Shadows {
     /// # Errors
     /// When what the application has written cannot be written to the device.
     pub fn write_back(&self) -> Result<()> {
+        self.separate()?;
         self.keeper.get().map_or(Ok(()), Keeper::write_back).map_err(failed)
     }
 
@@ -372,6 +396,17 @@ impl Side {
         self.backend.stream_synchronize(stream.ctx.raw, stream.arg())
     }
 
+    /// Does something with the memory of the device that a region belongs to.
+    fn with_memory(
+        &self,
+        region: Range,
+        ask: impl FnOnce(&DeviceMemory) -> backend::Result<()>,
+    ) -> std::result::Result<(), DeviceError> {
+        let session = self.session.get().and_then(Weak::upgrade).ok_or("the session has ended")?;
+        let memory = session.memory_around(region.base).ok_or("no managed memory is there")?;
+        Ok(ask(memory)?)
+    }
+
     /// Copies from or to these bytes of managed memory, each of these by destination, source and length.
     fn copy(
         &self,
@@ -433,6 +468,16 @@ impl Device for Side {
 
     fn is_busy(&self) -> bool {
         self.session.get().and_then(Weak::upgrade).is_some_and(|session| !session.is_idle())
+    }
+
+    fn cohere(&self, region: shadow::Range, file: BorrowedFd<'_>) -> std::result::Result<(), DeviceError> {
+        let pages = Range { base: region.base, bytes: region.bytes };
+        self.with_memory(pages, |memory| memory.cohere(pages, file))
+    }
+
+    fn separate(&self, region: shadow::Range) -> std::result::Result<(), DeviceError> {
+        let pages = Range { base: region.base, bytes: region.bytes };
+        self.with_memory(pages, |memory| memory.separate(pages.base))
     }
 
     fn awaited(&self, address: u64) {

@@ -1,4 +1,4 @@
-//! Has managed regions change places: those come to a device that its work uses, others go to the host, also for the program's own allocations.
+//! Has managed regions change places: those that go to and fro become coherent for a while; those come to a device that its work uses, others go to the host, also for the program's own allocations.
 
 use super::Session;
 use super::dispatch::Execute;
@@ -22,13 +22,32 @@ struct Standstill<'a> {
 }
 
 impl Session {
-    fn stand_still(&self) -> Option<Standstill<'_>> {
+    /// No work is under way, and none begins before what is given is dropped; if that can be had at once.
+    fn alone(&self) -> Option<Alone<'_>> {
         // Without holding anybody up, first.
         if !self.is_idle() || self.is_filling() {
             return None;
         }
-        let standstill = Standstill { _alone: self.gate.alone()?, _still: self.shadows.hold_still() };
-        self.is_idle().then_some(standstill)
+        let alone = self.gate.alone()?;
+        self.is_idle().then_some(alone)
+    }
+
+    fn stand_still(&self) -> Option<Standstill<'_>> {
+        let alone = self.alone()?;
+        if let Err(failure) = self.shadows.separate() {
+            tracing::debug!(%failure, "managed memory stays coherent");
+            return None;
+        }
+        Some(Standstill { _alone: alone, _still: self.shadows.hold_still() })
+    }
+
+    /// To be called by a message that may have waited for work: has regions become coherent, or be so no more, if that is due and nothing else happens.
+    pub(super) fn change_coherence(&self) -> Result<()> {
+        if !self.shadows.is_change_due() {
+            return Ok(());
+        }
+        let Some(_alone) = self.alone() else { return Ok(()) };
+        self.shadows.change()
     }
 
     /// To be called by a message that may have waited for work: has regions change places, if it is time for that and nothing else happens.
@@ -88,6 +107,11 @@ impl Session {
             backoff.pause();
         }
         Ok(false)
+    }
+
+    /// The memory that an address of a managed region lies in.
+    pub(crate) fn memory_around(&self, address: u64) -> Option<&DeviceMemory> {
+        self.devices.iter().find(|memory| memory.block_around(address).is_some())
     }
 
     /// Copies a region's bytes on their way.

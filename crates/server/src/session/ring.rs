@@ -248,7 +248,7 @@ impl Session {
             return answer;
         }
         // Any answer may tell that some work is complete.
-        match self.shadows.settle() {
+        match self.shadows.settle().and_then(|()| self.change_coherence()) {
             Ok(()) => {
                 self.exchange_regions();
                 answer

@@ -3,9 +3,9 @@
 
 use crate::support::{Model, Shadow, Stream, keep, memory};
 use proptest::prelude::*;
-use shadow::{Keeper, PAGE, Range, Scope};
-use std::sync::Arc;
+use shadow::{Device, Keeper, PAGE, Range, Scope};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, RwLock};
 
 /// A generator whose numbers any thread can have for itself.
 struct Random(u64);
@@ -45,6 +45,9 @@ type Call = Box<dyn FnOnce() + Send>;
 struct Thread<'a> {
     random: Random,
     keeper: &'a Arc<Keeper>,
+    model: &'a Arc<Model>,
+    /// Had by each call while it is executed, and by one alone that wants none.
+    gate: &'a Arc<RwLock<()>>,
     shadows: &'a [Shadow],
     pieces: Vec<Piece>,
     streams: [Arc<Stream>; 2],
@@ -73,6 +76,7 @@ impl Thread<'_> {
                 _ => match self.random.below(8) {
                     0 => self.keeper.write_back().unwrap(),
                     1 => self.cycles(),
+                    2..5 => self.change(),
                     _ => {}
                 },
             }
@@ -91,6 +95,24 @@ impl Thread<'_> {
             (0..self.random.below(3)).for_each(|_| self.read());
             (0..self.random.below(3)).for_each(|_| self.write());
         }
+    }
+
+    /// Makes a region coherent, or none, if no work is in flight.
+    fn change(&mut self) {
+        let (region, coheres) = (self.random.below(self.shadows.len()), self.random.below(3) > 0);
+        let (keeper, model, gate) = (self.keeper.clone(), self.model.clone(), self.gate.clone());
+        let base = self.shadows[region].address();
+        self.call(move || {
+            let _alone = gate.write().unwrap();
+            if model.is_busy() {
+                return;
+            }
+            keeper.settle().unwrap();
+            match coheres {
+                true => drop(keeper.cohere(base).unwrap()),
+                false => keeper.separate().unwrap(),
+            }
+        });
     }
 
     /// A piece that no stream has, and some of its bytes.
@@ -175,7 +197,9 @@ impl Thread<'_> {
             }
         };
         let (keeper, stream) = (self.keeper.clone(), self.streams[stream].clone());
+        let gate = self.gate.clone();
         self.call(move || {
+            let _pass = gate.read().unwrap();
             let scope = if is_told { Scope::Ranges(&ranges) } else { Scope::All };
             let _reach = keeper.reach(scope).unwrap();
             stream.submit(kernel);
@@ -185,8 +209,10 @@ impl Thread<'_> {
     fn synchronise(&mut self, stream: usize) {
         let (done, wait) = channel();
         let (keeper, waited) = (self.keeper.clone(), self.streams[stream].clone());
+        let gate = self.gate.clone();
         self.call(move || {
             waited.wait();
+            let _pass = gate.read().unwrap();
             keeper.settle().unwrap();
             done.send(()).unwrap();
         });
@@ -242,7 +268,7 @@ fn check(
     let mut random = Random(seed);
     let model = Model::delayed(seed, pause);
     let (keeper, shadows) = keep(&model, regions, servers, memory);
-    let keeper = Arc::new(keeper);
+    let (keeper, gate) = (Arc::new(keeper), Arc::default());
     let (gifts, given): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel()).unzip();
     let divided = divide(&mut random, regions, threads);
     let left: Vec<Piece> = std::thread::scope(|scope| {
@@ -253,6 +279,8 @@ fn check(
                 let thread = Thread {
                     random: Random(random.next()),
                     keeper: &keeper,
+                    model: &model,
+                    gate: &gate,
                     shadows: &shadows,
                     pieces,
                     streams: [(); 2].map(|()| Arc::new(Stream::new(&model))),
@@ -277,6 +305,7 @@ fn check(
         let shadow = &shadows[piece.region];
         assert!(shadow.read(piece.at, piece.expected.len()) == piece.expected, "as the processor sees it");
     }
+    keeper.separate().unwrap();
     keeper.write_back().unwrap();
     for piece in &left {
         let address = shadows[piece.region].address() + piece.at as u64;

@@ -591,3 +591,103 @@ fn what_is_all_written_each_time_comes_back_by_itself() {
     assert_eq!(shadow.read(0, 3), b"new");
     assert_eq!(model.load(base + 10, 6), b"thread");
 }
+
+/// Some cycles of a kernel that adds one to each byte, and of a thread that does the same, each of which takes at least so long as long as the region is not coherent.
+fn cycles(model: &Arc<Model>, keeper: &Keeper, shadow: &Shadow, bytes: usize, turns: u8, at_least: Duration) {
+    let stream = Stream::new(model);
+    for _ in 0..turns {
+        let before = shadow.read(0, 1)[0];
+        let base = shadow.address();
+        {
+            let _reach = keeper.reach(Scope::All).unwrap();
+            stream.submit(move |device| {
+                let mut all = device.load(base, bytes);
+                all.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+                device.store(base, &all);
+            });
+        }
+        stream.wait();
+        keeper.settle().unwrap();
+        if keeper.is_change_due() {
+            keeper.change().unwrap();
+        }
+        if model.coherent() == 0 {
+            std::thread::sleep(at_least);
+        }
+        let all = shadow.read(0, bytes);
+        assert!(all.iter().all(|byte| *byte == before.wrapping_add(1)));
+        shadow.write(0, &vec![before.wrapping_add(2); bytes]);
+    }
+}
+
+#[test]
+fn what_is_faster_coherent_becomes_so_and_is_separated_again() {
+    const PAGES: usize = 2;
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
+    let (shadow, base, bytes) = (&shadows[0], shadows[0].address(), PAGES * PAGE);
+    cycles(&model, &keeper, shadow, bytes, 60, Duration::from_millis(60));
+    assert_eq!(model.coherent(), 1, "both sides reach the same");
+    let transfers = model.transfers.load(Ordering::Relaxed);
+    model.store(base + 5, b"device");
+    assert_eq!(shadow.read(5, 6), b"device", "at any moment");
+    shadow.write(100, b"thread");
+    assert_eq!(model.load(base + 100, 6), b"thread");
+    shadow.advise_dont_need();
+    assert_eq!(shadow.read_by_call(5, 6), b"device");
+    shadow.write_by_call(200, b"call");
+    assert_eq!(model.load(base + 200, 4), b"call");
+    assert_eq!(model.transfers.load(Ordering::Relaxed), transfers, "nothing moves");
+    keeper.separate().unwrap();
+    assert_eq!(model.coherent(), 0);
+    assert_eq!(model.load(base + 5, 1), [0xee], "nothing has moved yet");
+    drop(keeper.reach(Scope::All).unwrap());
+    for (at, written) in [(5, &b"device"[..]), (100, b"thread"), (200, b"call")] {
+        assert_eq!(model.load(base + at, written.len()), written, "before any work");
+        assert_eq!(shadow.read(at as usize, written.len()), written);
+    }
+}
+
+#[test]
+fn what_is_not_faster_coherent_is_left_as_it_is() {
+    const PAGES: usize = 16;
+    let model = Model::new();
+    model.slow_when_coherent.store(true, Ordering::Relaxed);
+    let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
+    cycles(&model, &keeper, &shadows[0], PAGES * PAGE, 80, Duration::ZERO);
+    assert_eq!((model.cohered.load(Ordering::Relaxed), model.coherent()), (1, 0), "it was tried once");
+}
+
+#[test]
+fn a_region_that_is_coherent_may_be_freed() {
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[4, 4], 1, memory);
+    let shadow = &shadows[0];
+    shadow.write(0, b"something");
+    assert!(keeper.cohere(shadow.address()).unwrap());
+    assert!(!keeper.cohere(shadow.address()).unwrap(), "it is already");
+    assert!(keeper.cohere(shadows[1].address()).unwrap());
+    keeper.remove(shadow.address()).unwrap();
+    assert_eq!(model.coherent(), 1, "the other one");
+    assert!(keeper.cohere(shadow.address()).is_err());
+}
+
+#[test]
+fn what_finds_no_room_or_is_in_use_does_not_become_coherent() {
+    let small = tmpfs(20 * PAGE);
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[30], 1, |bytes| file_on(&small, "a", bytes));
+    let (shadow, stream) = (&shadows[0], Stream::new(&model));
+    shadow.write(0, b"something");
+    assert!(!keeper.cohere(shadow.address()).unwrap(), "there is no room for all of it");
+    assert_eq!(shadow.read(0, 9), b"something");
+    let end = launch(&keeper, &stream, shadow.address());
+    assert!(!keeper.cohere(shadow.address()).unwrap(), "a kernel may write it");
+    drop(end);
+    stream.wait();
+    keeper.settle().unwrap();
+    assert_eq!(shadow.read(0, 9), b"newething");
+    let large = tmpfs(100 << 20);
+    let (keeper, shadows) = keep(&model, &[5000], 1, |bytes| file_on(&large, "a", bytes));
+    assert!(!keeper.cohere(shadows[0].address()).unwrap(), "it is too large");
+}

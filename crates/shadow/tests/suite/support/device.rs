@@ -1,8 +1,10 @@
 //! A device that is plain memory, with streams that are threads.
 
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use shadow::{Device, DeviceError, Error, Step};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -14,6 +16,12 @@ type Hook = Box<dyn Fn(Step) + Send + Sync>;
 #[derive(Default)]
 pub struct Model {
     regions: Mutex<Vec<(shadow::Range, Arc<[AtomicU8]>)>>,
+    /// Files that are reached in place of regions' memory.
+    coherent: Mutex<Vec<(shadow::Range, Arc<Mapped>)>>,
+    /// How often a region became coherent.
+    pub cohered: AtomicUsize,
+    /// Whether work takes longer as long as one is.
+    pub slow_when_coherent: AtomicBool,
     /// Work given to it and not done.
     busy: AtomicUsize,
     /// How often it was read and written.
@@ -50,12 +58,31 @@ impl Model {
 
     /// Some of its memory, which nobody else may look at in between.
     fn at(&self, address: u64, bytes: usize, each: impl FnMut((usize, &AtomicU8))) {
-        let found = self.regions.lock().unwrap().iter().find_map(|(range, memory)| {
-            let at = address.checked_sub(range.base).filter(|at| *at < range.bytes)? as usize;
-            Some((at, memory.clone()))
-        });
+        let within = |range: &shadow::Range| {
+            address.checked_sub(range.base).filter(|at| *at < range.bytes).map(|at| at as usize)
+        };
+        let coherent = self
+            .coherent
+            .lock()
+            .unwrap()
+            .iter()
+            .find_map(|(range, file)| within(range).map(|at| (at, file.clone())));
+        if let Some((at, file)) = coherent {
+            return file.bytes()[at..at + bytes].iter().enumerate().for_each(each);
+        }
+        let found = self
+            .regions
+            .lock()
+            .unwrap()
+            .iter()
+            .find_map(|(range, memory)| within(range).map(|at| (at, memory.clone())));
         let (at, memory) = found.expect("nobody touches what is no region");
         memory[at..at + bytes].iter().enumerate().for_each(each);
+    }
+
+    /// How many regions are coherent.
+    pub fn coherent(&self) -> usize {
+        self.coherent.lock().unwrap().len()
     }
 
     pub fn load(&self, address: u64, bytes: usize) -> Vec<u8> {
@@ -90,6 +117,19 @@ impl Device for Model {
         Ok(())
     }
 
+    fn cohere(&self, region: shadow::Range, file: BorrowedFd<'_>) -> Result<(), DeviceError> {
+        // Nobody may count on it.
+        self.store(region.base, &vec![0xee; region.bytes as usize]);
+        self.coherent.lock().unwrap().push((region, Arc::new(Mapped::new(file, region.bytes as usize))));
+        self.cohered.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn separate(&self, region: shadow::Range) -> Result<(), DeviceError> {
+        self.coherent.lock().unwrap().retain(|(range, _)| *range != region);
+        Ok(())
+    }
+
     fn is_busy(&self) -> bool {
         self.busy.load(Ordering::SeqCst) > 0
     }
@@ -108,6 +148,38 @@ impl Device for Model {
         if let Some(hook) = self.hook.get() {
             hook(step);
         }
+    }
+}
+
+/// A file as the device reaches it.
+struct Mapped {
+    base: *mut AtomicU8,
+    bytes: usize,
+}
+
+// SAFETY: memory that both sides reach at any time, by atomic accesses.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    fn new(file: BorrowedFd<'_>, bytes: usize) -> Self {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes.
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) };
+        Self { base: base.unwrap().cast(), bytes }
+    }
+
+    fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: the mapping, which lives as long; the file has all of its pages.
+        unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: this one's mapping, which nobody uses any more.
+        unsafe { munmap(self.base.cast(), self.bytes) }.unwrap();
     }
 }
 
@@ -136,6 +208,9 @@ impl Stream {
         let device = model.clone();
         std::thread::spawn(move || {
             for (job, told) in given {
+                if device.slow_when_coherent.load(Ordering::Relaxed) && device.coherent() > 0 {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
                 job(&device);
                 device.busy.fetch_sub(1, Ordering::SeqCst);
                 told.into_iter().for_each(|told| told.send(()).unwrap());
