@@ -72,8 +72,9 @@ int main(int argc, char **argv) {
     cycle("cycle_12KiB", 12 << 10, 200);
     cycle("cycle_64KiB", 64 << 10, 200);
     cycle("cycle_128KiB", 128 << 10, 200);
-    cycle("cycle_1MiB", 1 << 20, 50);
-    cycle("cycle_8MiB", 8 << 20, 20);
+    cycle("cycle_1MiB", 1 << 20, 200);
+    cycle("cycle_2MiB", 2 << 20, 200);
+    cycle("cycle_8MiB", 8 << 20, 200);
 
     unsigned *words;
     size_t count = large / sizeof *words;

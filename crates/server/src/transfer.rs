@@ -15,6 +15,8 @@ use wire::{ContextId, CuError};
 
 /// Buffers of a [`Reader`].
 const BUFFERS: usize = 8;
+/// Buffers of a [`Writer`] in a stream that others use: a copy of its own waits for theirs.
+const BESIDE_OTHERS: usize = 3;
 /// How long whoever waits for a copy stays awake.
 const AWAKE: Duration = Duration::from_millis(1);
 /// Between two looks after that.
@@ -339,9 +341,14 @@ impl Drop for Pieces<'_> {
 
 /// Waits for what it marks: awake as long as a chunk may take, then with pauses, so that a long copy costs no core.
 pub(crate) fn await_marker(marker: &Marker) -> backend::Result<()> {
+    await_awake(marker, AWAKE)
+}
+
+/// The same, awake for so long.
+fn await_awake(marker: &Marker, awake: Duration) -> backend::Result<()> {
     let began = Instant::now();
     while !marker.poll()? {
-        if began.elapsed() < AWAKE {
+        if began.elapsed() < awake {
             std::thread::yield_now();
         } else {
             std::thread::sleep(PAUSE);
@@ -374,7 +381,11 @@ pub(crate) struct Writer {
 impl Writer {
     /// A writer for the device of `ctx`.
     pub(crate) fn new(pool: &Arc<BufferPool>, ctx: &Arc<Context>) -> Result<Self, TransferError> {
-        let buffers = pool.take(2)?;
+        Self::with_buffers(pool, ctx, 2)
+    }
+
+    fn with_buffers(pool: &Arc<BufferPool>, ctx: &Arc<Context>, count: usize) -> Result<Self, TransferError> {
+        let buffers = pool.take(count)?;
         let (ctx, backend) = (Arc::clone(ctx), Arc::clone(pool.backend()));
         Ok(Self { ctx, stream: None, buffers, under_way: VecDeque::new(), buffered: 0, next: 0, backend })
     }
@@ -384,7 +395,7 @@ impl Writer {
     /// # Errors
     /// [`TransferError`].
     pub(crate) fn in_stream(pool: &Arc<BufferPool>, stream: &Arc<OwnStream>) -> Result<Self, TransferError> {
-        let mut writer = Self::new(pool, &stream.ctx)?;
+        let mut writer = Self::with_buffers(pool, &stream.ctx, BESIDE_OTHERS)?;
         writer.stream = Some(Arc::clone(stream));
         Ok(writer)
     }
@@ -440,7 +451,9 @@ impl Writer {
     fn await_first(&mut self) -> Result<bool, TransferError> {
         let Some(UnderWay { place, marker, buffered }) = self.under_way.pop_front() else { return Ok(false) };
         self.buffered -= usize::from(buffered);
-        await_marker(&marker).map_err(|code| place.failed(code))?;
+        // Each look takes the device library's lock, which the others who write in the same stream need.
+        let awake = if self.stream.is_some() { Duration::ZERO } else { AWAKE };
+        await_awake(&marker, awake).map_err(|code| place.failed(code))?;
         Ok(true)
     }
 

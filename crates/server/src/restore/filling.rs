@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{ChunkReader, ReadError};
 use thiserror::Error;
 
@@ -308,6 +308,18 @@ struct Worker {
     streams: Vec<Arc<OwnStream>>,
 }
 
+/// What a thread has spent its time on.
+#[derive(Default)]
+struct Spent {
+    bytes: u64,
+    /// Waiting for room to read into.
+    waiting: Duration,
+    /// Reading and checking chunks.
+    reading: Duration,
+    /// Giving them to the device.
+    giving: Duration,
+}
+
 /// A writer, and what it has been given that may not be complete.
 struct Hand {
     writer: Writer,
@@ -318,15 +330,19 @@ impl Worker {
     fn work(&self, filling: &Filling) -> Result<(), FillError> {
         let mut reader = self.image.chunks();
         let mut hands: BTreeMap<usize, Hand> = BTreeMap::new();
+        let (mut spent, begun) = (Spent::default(), Instant::now());
         while let Some((part, awaited)) = filling.next() {
             if awaited {
                 // It may be something that only has to arrive.
                 hands.values_mut().try_for_each(|hand| hand.finish(filling))?;
             }
-            self.fill(&mut reader, &mut hands, part)?;
+            self.fill(&mut reader, &mut hands, part, &mut spent)?;
             hands.values_mut().for_each(|hand| hand.tell(filling));
         }
-        hands.values_mut().try_for_each(|hand| hand.finish(filling))
+        hands.values_mut().try_for_each(|hand| hand.finish(filling))?;
+        let Spent { bytes, waiting, reading, giving } = spent;
+        tracing::debug!(bytes, ?waiting, ?reading, ?giving, all = ?begun.elapsed(), "a thread has filled memory");
+        Ok(())
     }
 
     fn fill(
@@ -334,6 +350,7 @@ impl Worker {
         reader: &mut ChunkReader,
         hands: &mut BTreeMap<usize, Hand>,
         part: Part,
+        spent: &mut Spent,
     ) -> Result<(), FillError> {
         let Part { range, stream, object, offset, extent } = part;
         let hand = match hands.entry(stream) {
@@ -349,10 +366,17 @@ impl Worker {
             Extent::Zero { len } => hand.writer.zeros(target, len)?,
             Extent::Chunk { id, len } => {
                 // Straight to where the device copies it from.
+                let begun = Instant::now();
                 let room = hand.writer.buffer()?;
+                let waited = Instant::now();
                 let bytes = (len as usize).min(room.len());
                 reader.read(object, offset, &id, &mut room[..bytes])?;
+                let read = Instant::now();
                 hand.writer.write_buffer(target, bytes)?;
+                spent.bytes += bytes as u64;
+                spent.waiting += waited - begun;
+                spent.reading += read - waited;
+                spent.giving += read.elapsed();
             }
         }
         hand.ranges.push_back(range);
