@@ -85,7 +85,7 @@ impl Bed {
     /// In this machine's memory, or in what is `beside` a job's images.
     fn new(beside: Option<(&Access, &str)>) -> Result<Self, Failure> {
         let room = host::memory::available();
-        let tmpfs = host::Scratch::create(room).map_err(|error| {
+        let tmpfs = host::Scratch::for_long_files(room).map_err(|error| {
             Failure::new(Kind::Failed, format!("there is no memory to suspend to: {}", Chain(&error)))
         })?;
         let states = tmpfs.path().join("states");

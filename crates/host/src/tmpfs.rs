@@ -58,7 +58,8 @@ impl Tmpfs {
     /// # Errors
     /// When the kernel refuses, for want of privilege or because it is older than 5.2.
     pub fn create(size: u64) -> Result<Self, TmpfsError> {
-        let mount = mount_detached(size)?;
+        // Who maps a file and asks for them gets huge pages: shadows of managed memory do.
+        let mount = mount_detached(size, "advise")?;
         let tmpfs = Self { mount, size };
         DirBuilder::new().mode(0o755).create(tmpfs.host_dir()).map_err(|source| TmpfsError::Io {
             what: "make a folder",
@@ -115,7 +116,8 @@ impl Tmpfs {
     }
 }
 
-fn mount_detached(size: u64) -> Result<OwnedFd, TmpfsError> {
+/// `huge` as in tmpfs(5): which files get huge pages, where the kernel has any.
+fn mount_detached(size: u64, huge: &str) -> Result<OwnedFd, TmpfsError> {
     privilege::require(&[Capability::SysAdmin])?;
     let failed = |what| move |e: rustix::io::Errno| TmpfsError::Io { what, size, source: e.into() };
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("open a file system"))?;
@@ -124,9 +126,8 @@ fn mount_detached(size: u64) -> Result<OwnedFd, TmpfsError> {
     {
         fsconfig_set_string(context.as_fd(), key, value).map_err(failed("configure a file system"))?;
     }
-    // Who maps a file and asks for them gets huge pages: shadows of managed memory do. Not every kernel has any.
-    if let Err(error) = fsconfig_set_string(context.as_fd(), "huge", "advise") {
-        tracing::debug!(%error, "no huge pages for the job's shared memory");
+    if let Err(error) = fsconfig_set_string(context.as_fd(), "huge", huge) {
+        tracing::debug!(%error, "no huge pages for files in memory");
     }
     fsconfig_create(context.as_fd()).map_err(failed("create a file system"))?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NOSUID)
@@ -143,7 +144,16 @@ impl Scratch {
     /// # Errors
     /// As [`Tmpfs::create`].
     pub fn create(size: u64) -> Result<Self, TmpfsError> {
-        mount_detached(size).map(Self)
+        mount_detached(size, "never").map(Self)
+    }
+
+    /// The same for few and long files, which take whole huge pages: making them takes a third of the time that small ones take, and so does reading them the first time, when the
+    /// kernel notes of each page that it is used (measured with 16 threads: 50 GB/s instead of 22 to 26).
+    ///
+    /// # Errors
+    /// As [`Tmpfs::create`].
+    pub fn for_long_files(size: u64) -> Result<Self, TmpfsError> {
+        mount_detached(size, "always").map(Self)
     }
 
     /// Room for CRIU's log.

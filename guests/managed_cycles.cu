@@ -1,0 +1,53 @@
+// Managed regions that processor and kernels use in turn, again and again, so that they may lie where both reach them; between that, phases in which only
+// kernels use them, or the processor one of them; and one that is freed and made again in the middle of it.
+#include "guest.cuh"
+
+constexpr int REGIONS = 3, PHASE = 60;
+// A word of each, so that every page is touched.
+constexpr size_t BYTES = 1536 << 10, STRIDE = 512;
+constexpr int COUNT = BYTES / sizeof(uint32_t) / STRIDE;
+
+__global__ void stir(uint32_t *words, const uint32_t *others, int step, int work) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < COUNT) words[i * STRIDE] = guest::mix_rounds(words[i * STRIDE] + others[i * STRIDE], step + i, work);
+}
+
+int main(int argc, char **argv) {
+    auto [steps, work] = guest::args(argc, argv, 600, 16);
+    std::vector<uint32_t *> regions(REGIONS);
+    std::vector<std::vector<uint32_t>> expected(REGIONS, std::vector<uint32_t>(COUNT, 0));
+    auto make = [&](int at) {
+        CUDA(cudaMallocManaged(&regions[at], BYTES));
+        for (int i = 0; i < COUNT; i++) regions[at][i * STRIDE] = expected[at][i] = at + i;
+    };
+    for (int at = 0; at < REGIONS; at++) make(at);
+    uint32_t sum = 0;
+    for (int step = 0; step < steps; step++) {
+        int phase = step / PHASE % 5;
+        int to = step % REGIONS, from = (step + 1) % REGIONS;
+        stir<<<(COUNT + 127) / 128, 128>>>(regions[to], regions[from], step, work);
+        LAUNCHED();
+        for (int i = 0; i < COUNT; i++)
+            expected[to][i] = guest::mix_rounds(expected[to][i] + expected[from][i], step + i, work);
+        CUDA(cudaDeviceSynchronize());
+        for (int at = 0; at < REGIONS; at++) {
+            // Phase 3: kernels only. Phase 4: the processor uses one.
+            if (phase == 3 || (phase == 4 && at != 1)) continue;
+            for (int i = 0; i < COUNT; i++)
+                guest::require(regions[at][i * STRIDE] == expected[at][i], "what a kernel made of a region", step);
+            for (int i = 0; i < COUNT; i++) regions[at][i * STRIDE] = expected[at][i] = guest::mix(expected[at][i], step);
+        }
+        if (step % (PHASE * 2) == PHASE - 1) {
+            CUDA(cudaFree(regions[2]));
+            make(2);
+        }
+        sum = guest::mix(sum, guest::fold(step, expected[step % REGIONS].data(), COUNT));
+        guest::progress(step, steps, sum);
+    }
+    for (int at = 0; at < REGIONS; at++) {
+        for (int i = 0; i < COUNT; i++)
+            guest::require(regions[at][i * STRIDE] == expected[at][i], "a region in the end", at);
+        CUDA(cudaFree(regions[at]));
+    }
+    printf("sum %08x\n", sum);
+}
