@@ -11,6 +11,12 @@ use crate::chunk_map::{ChunkMap, Place};
 use crate::media::{Cursor, MediaRead};
 use crate::{Store, layout};
 
+/// How many packs are kept open: images may have thousands, and a process may have no more than 1024 files.
+const OPEN_MAX: usize = 256;
+
+/// Packs that are open.
+type Open = HashMap<PackId, Arc<dyn MediaRead>>;
+
 /// Fetches chunks; one for any number of threads.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
@@ -18,7 +24,7 @@ pub(crate) struct Fetcher {
     map: ChunkMap,
     /// Where more is still to come.
     arrival: Option<Arrival>,
-    open: Mutex<HashMap<PackId, Arc<dyn MediaRead>>>,
+    open: Mutex<Open>,
 }
 
 /// A thread's working memory.
@@ -72,8 +78,7 @@ impl Fetcher {
 
     /// A pack that has no name yet is read here.
     pub(crate) fn opened(&mut self, file: Box<dyn MediaRead>, pack: PackIndex) {
-        let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner);
-        open.insert(pack.id, Arc::from(file));
+        keep(self.open.get_mut().unwrap_or_else(PoisonError::into_inner), pack.id, Arc::from(file));
         self.map.add(pack);
     }
 
@@ -175,9 +180,17 @@ impl Fetcher {
             return Ok(file.clone());
         }
         let file: Arc<dyn MediaRead> = Arc::from(open_pack(&self.store, &layout::pack(id), id)?);
-        open.insert(id, file.clone());
+        keep(&mut open, id, file.clone());
         Ok(file)
     }
+}
+
+/// Keeps a pack open, and no others when they are many: what is read of them is read soon, or never again.
+fn keep(open: &mut Open, id: PackId, file: Arc<dyn MediaRead>) {
+    if open.len() >= OPEN_MAX {
+        open.clear();
+    }
+    open.insert(id, file);
 }
 
 /// A pack's file, whose header is that of the pack it should be.

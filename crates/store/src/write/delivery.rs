@@ -12,6 +12,9 @@ use crate::chunk_map::{ChunkMap, Place};
 use crate::read::whole_pack;
 use crate::{CopyError, ReadError, Store, layout};
 
+/// How many packs are followed at a time: so many stay open for that.
+const AT_A_TIME: usize = 64;
+
 /// An image on its way into another store. Dropped before it has its name, it is given up: who reads it there hears that it will not come.
 pub struct Delivery {
     copier: Copier,
@@ -115,12 +118,12 @@ impl Delivery {
             names => from.on("list", &folder, |_| names)?,
         };
         let (mut wanted, mut seen) = (Wanted::new(), HashSet::new());
-        for id in names.iter().filter_map(|name| layout::pack_of(name)) {
-            if followed.contains(&id) {
-                continue;
-            }
-            // One that is being written has no end.
-            let Ok((file, pack)) = whole_pack(from, &layout::draft_pack(image, id), id) else { continue };
+        let packs = names.iter().filter_map(|name| layout::pack_of(name));
+        let packs: Vec<_> = packs.filter(|id| !followed.contains(id)).collect();
+        // One that is being written has no end.
+        let whole = |id: &PackId| whole_pack(from, &layout::draft_pack(image, *id), *id).ok();
+        for (file, pack) in packs.iter().filter_map(whole).take(AT_A_TIME) {
+            let id = pack.id;
             followed.insert(id);
             for (offset, entry) in pack.frames().filter(|(_, entry)| !target.there.contains(&entry.id)) {
                 if seen.insert(entry.id) {
