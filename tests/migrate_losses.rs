@@ -5,7 +5,7 @@ use crate::migrate::{apart, migrate};
 use dormouse_tests::{Failure, Stage};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 use testkit::outcome::Exit;
@@ -18,6 +18,8 @@ use testkit::tree;
 enum When {
     /// The first image is on its way, or being tried.
     Rounds,
+    /// The last one is on its way, and is or will be begun there.
+    Last,
     /// It is being started there.
     Start,
 }
@@ -32,7 +34,13 @@ impl There {
     /// Before the job begins, which does not wait for it.
     fn new(stage: &Stage) -> Self {
         let folder = tempfile::Builder::new().tempdir_in(stage.place().folder).unwrap().keep();
-        let server = apart(|| stage.receiving(&folder, &["--jobs"], "127.0.0.1")).unwrap();
+        let server = apart(|| {
+            // Whoever moves a job does not look for one that is gone for longer.
+            stage.receiving_with(&folder, &["--jobs"], "127.0.0.1", |receive| {
+                receive.args(["--grace", "2s"]);
+            })
+        });
+        let server = server.unwrap();
         Self { server, folder }
     }
 }
@@ -58,6 +66,15 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         assert!(began.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Whether an image has come to the store there, and of another all that it will consist of is known.
+fn is_last(there: &Path) -> bool {
+    let names = |folder: &str| {
+        let entries = std::fs::read_dir(there.join("store").join(folder)).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    !names("images").is_empty() && names("tmp").iter().any(|draft| draft.join("manifest").exists())
 }
 
 /// A child that continues an image, and does not only try whether that can be.
@@ -98,6 +115,7 @@ impl Moving {
         let mut newcomer = None;
         match when {
             When::Rounds => until("an image", &mut || there.join("store/config").exists()),
+            When::Last => until("the last image", &mut || is_last(&there)),
             When::Start => until("a start", &mut || {
                 newcomer = restart(arrival);
                 newcomer.is_some()
@@ -120,6 +138,12 @@ impl Moving {
         let mut mover = self.mover.take().unwrap();
         mover.kill().unwrap();
         mover.wait().unwrap();
+        self.goes_on();
+    }
+
+    /// Whoever accepts connections, with whom sessions go.
+    fn kill_front(&self) {
+        tree::kill_all(&[self.server.front().cast_signed()]);
         self.goes_on();
     }
 
@@ -156,6 +180,18 @@ fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
     Failure::of(&lost.ended()).unwrap().expect(9, &[&lost.server.address, "the session is lost"]);
     let mut gone = moving(When::Rounds);
     gone.kill_mover();
+    let mut without_front = moving(When::Rounds);
+    without_front.kill_front();
+    Failure::of(&without_front.ended())
+        .unwrap()
+        .expect(9, &[&without_front.server.address, "the session is lost"]);
+    // It stands still, and nothing of it has been begun there, or nothing that may run.
+    let mut lost_late = moving(When::Last);
+    lost_late.kill_receiver();
+    let failure = Failure::of(&lost_late.ended()).unwrap();
+    failure.expect(9, &["the job goes on where it was", "the session is lost"]);
+    let mut gone_late = moving(When::Last);
+    gone_late.kill_mover();
     let mut failed = moving(When::Start);
     signal(failed.newcomer.unwrap(), Signal::KILL);
     failed.goes_on();
@@ -166,7 +202,7 @@ fn a_job_goes_on_here_whoever_is_killed_before_it_may_run_there() {
     stage.checkpoint(After::Stop).unwrap();
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Signal(9), "{}", finished.stderr);
-    for moving in [lost, gone, failed] {
+    for moving in [lost, gone, without_front, lost_late, gone_late, failed] {
         assert_eq!(moving.printed(), b"", "it ran there, too");
     }
 }

@@ -17,7 +17,9 @@ pub struct Arrival(Arc<Session>);
 
 /// A session, and who waits in it.
 pub(crate) struct Session {
-    to: Mutex<Box<dyn Write + Send>>,
+    to: Stream,
+    /// For what is written to files.
+    bulk: Vec<Stream>,
     waiting: Mutex<Waiting>,
     /// The last number, of an ask or of something open.
     number: AtomicU64,
@@ -30,6 +32,7 @@ enum Waiting {
     Lost(String),
 }
 
+type Stream = Mutex<Box<dyn Write + Send>>;
 type Heard = (Result<Told, io::Error>, Vec<u8>);
 
 impl Arrival {
@@ -38,10 +41,11 @@ impl Arrival {
     /// # Errors
     /// When the other side speaks another version, or nothing.
     pub fn connect(wires: Wires) -> io::Result<Self> {
-        let Wires { mut control_out, mut control_in, hang_up, patience, .. } = wires;
+        let Wires { mut control_out, mut control_in, bulk_out, hang_up, patience, .. } = wires;
         greet(&mut *control_out, &mut *control_in)?;
         let session = Arc::new(Session {
             to: Mutex::new(control_out),
+            bulk: bulk_out.into_iter().map(Mutex::new).collect(),
             waiting: Mutex::new(Waiting::For(HashMap::new())),
             number: AtomicU64::new(0),
             hang_up,
@@ -71,7 +75,7 @@ impl Arrival {
         if let Waiting::Lost(why) = &*self.0.waiting() {
             return Err(SayError::Unsaid(lost(why)));
         }
-        self.0.ask_with(What::Say, question).map(|(_, load)| load).map_err(SayError::Unanswered)
+        self.0.ask_with(&self.0.to, What::Say, question).map(|(_, load)| load).map_err(SayError::Unanswered)
     }
 }
 
@@ -94,17 +98,22 @@ impl Session {
 
     /// Asks, and waits for the answer.
     pub(crate) fn ask(&self, what: What) -> io::Result<(Told, Vec<u8>)> {
-        self.ask_with(what, &[])
+        self.ask_with(&self.to, what, &[])
     }
 
-    fn ask_with(&self, what: What, load: &[u8]) -> io::Result<(Told, Vec<u8>)> {
+    /// Asks about a file that is being written, behind what was written to it.
+    pub(crate) fn ask_of(&self, file: u64, what: What) -> io::Result<(Told, Vec<u8>)> {
+        self.ask_with(self.bulk_of(file), what, &[])
+    }
+
+    fn ask_with(&self, to: &Stream, what: What, load: &[u8]) -> io::Result<(Told, Vec<u8>)> {
         let number = self.name();
         let (tell, told) = sync_channel(1);
         match &mut *self.waiting() {
             Waiting::For(waiting) => drop(waiting.insert(number, tell)),
             Waiting::Lost(why) => return Err(lost(why)),
         }
-        self.send(&Ask { number, what }, load)?;
+        self.send(to, &Ask { number, what }, load)?;
         let gone = |_| match &*self.waiting() {
             Waiting::Lost(why) => lost(why),
             Waiting::For(_) => lost("it does not answer"),
@@ -114,12 +123,29 @@ impl Session {
     }
 
     /// Says something that is not answered.
-    pub(crate) fn tell(&self, what: What, load: &[u8]) -> io::Result<()> {
-        self.send(&Ask { number: 0, what }, load)
+    pub(crate) fn tell(&self, what: What) -> io::Result<()> {
+        self.send(&self.to, &Ask { number: 0, what }, &[])
     }
 
-    fn send(&self, ask: &Ask, load: &[u8]) -> io::Result<()> {
-        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The same of a file that is being written.
+    pub(crate) fn tell_of(&self, file: u64, what: What, load: &[u8]) -> io::Result<()> {
+        self.send(self.bulk_of(file), &Ask { number: 0, what }, load)
+    }
+
+    /// How many files can be written at a time without waiting for each other.
+    pub(crate) fn side_by_side(&self) -> usize {
+        self.bulk.len()
+    }
+
+    /// All of one file goes one way, so that it is in order.
+    fn bulk_of(&self, file: u64) -> &Stream {
+        // There is one at least, as `Wires` has it.
+        let number = file % self.bulk.len().max(1) as u64;
+        self.bulk.get(number as usize).unwrap_or(&self.to)
+    }
+
+    fn send(&self, to: &Stream, ask: &Ask, load: &[u8]) -> io::Result<()> {
+        let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
         send(&mut **to, ask, load).map_err(|error| {
             self.lose(&error.to_string());
             lost(&error)
@@ -182,7 +208,7 @@ fn keep_saying(session: &Weak<Session>, every: Duration) {
     loop {
         thread::sleep(every);
         let Some(session) = session.upgrade() else { return };
-        if session.tell(What::Nothing, &[]).is_err() {
+        if session.tell(What::Nothing).is_err() {
             return;
         }
     }

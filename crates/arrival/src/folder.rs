@@ -44,7 +44,7 @@ impl Media for Folder {
     fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
         let file = self.session.name();
         self.done(What::Create { file, path: path.to_owned() })?;
-        Ok(Box::new(Opened { folder: self.clone(), file, len: 0 }))
+        Ok(Box::new(Created { folder: self.clone(), file }))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
@@ -106,6 +106,10 @@ impl Media for Folder {
         }
     }
 
+    fn side_by_side(&self) -> usize {
+        self.session.side_by_side()
+    }
+
     fn end_uploads(&self) -> io::Result<()> {
         self.done(What::EndUploads)
     }
@@ -115,23 +119,40 @@ impl Media for Folder {
     }
 }
 
+/// A file that is being written there.
+#[derive(Debug)]
+struct Created {
+    folder: Folder,
+    file: u64,
+}
+
+impl MediaFile for Created {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let write = |piece| self.folder.session.tell_of(self.file, What::Write { file: self.file }, piece);
+        bytes.chunks(LOAD_MAX).try_for_each(write)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        match self.folder.session.ask_of(self.file, What::Sync { file: self.file })? {
+            (Told::Done, _) => Ok(()),
+            _ => Err(odd()),
+        }
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        // Where the session is lost, nothing is open.
+        let _ = self.folder.session.tell_of(self.file, What::Close { file: self.file }, &[]);
+    }
+}
+
 /// A file that is open there.
 #[derive(Debug)]
 struct Opened {
     folder: Folder,
     file: u64,
     len: u64,
-}
-
-impl MediaFile for Opened {
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let write = |piece| self.folder.session.tell(What::Write { file: self.file }, piece);
-        bytes.chunks(LOAD_MAX).try_for_each(write)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.folder.done(What::Sync { file: self.file })
-    }
 }
 
 impl MediaRead for Opened {
@@ -155,8 +176,8 @@ impl MediaRead for Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // Where the session is lost, nothing is open.
-        let _ = self.folder.session.tell(What::Close { file: self.file }, &[]);
+        // As with those that are written.
+        let _ = self.folder.session.tell(What::Close { file: self.file });
     }
 }
 
@@ -169,6 +190,6 @@ struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // As with files.
-        let _ = self.session.tell(What::Unlock { lock: self.lock }, &[]);
+        let _ = self.session.tell(What::Unlock { lock: self.lock });
     }
 }

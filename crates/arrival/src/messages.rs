@@ -1,4 +1,4 @@
-//! What travels. A message is {`u32` length of its head, `u32` length of its load}, the head (postcard) and the load (bytes as they are); little-endian.
+//! What travels: questions on the control stream, and what is written to a file, until it is closed, on the bulk stream that its number says. A message is {`u32` length of its head, `u32` length of its load}, the head (postcard) and the load (bytes as they are); little-endian.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
 /// What both sides begin with.
-pub(crate) const MAGIC: &[u8; 8] = b"DMmoves1";
+pub(crate) const MAGIC: &[u8; 8] = b"DMmoves2";
 /// The longest head: a folder of a hundred thousand names has room.
 const HEAD_MAX: usize = 16 << 20;
 /// The longest load.
@@ -30,7 +30,7 @@ pub(crate) enum What {
         file: u64,
         path: String,
     },
-    /// Appends the load. What goes wrong with it is answered by [`What::Sync`].
+    /// Appends the load. What goes wrong with it is answered by [`What::Sync`]. As that, and [`What::Close`] of what was created, on a bulk stream.
     Write {
         file: u64,
     },

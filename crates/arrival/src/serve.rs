@@ -1,10 +1,10 @@
-//! The side that a job moves to: carries out what is asked, in order.
+//! The side that a job moves to: carries out what is asked, in order; what is written to files beside that, file by file.
 
 use crate::messages::{Answer, Ask, LOAD_MAX, Told, What, greet, receive, send};
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use store::media::{Media, MediaFile, MediaLock, MediaRead};
@@ -21,32 +21,104 @@ const PARTS_MAX: usize = 4;
 /// # Errors
 /// When it speaks another version, or nonsense, or is lost.
 pub fn serve(wires: Wires, media: &dyn Media, say: impl Fn(&[u8]) -> Vec<u8>) -> io::Result<()> {
-    let Wires { mut control_out, mut control_in, hang_up, patience, .. } = wires;
+    let Wires { mut control_out, mut control_in, bulk_in, hang_up, patience, .. } = wires;
     greet(&mut *control_out, &mut *control_in)?;
-    let to = Mutex::new(control_out);
+    let (to, files) = (Mutex::new(control_out), Files::default());
     let (end, is_over) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let (says_to, every) = (&to, patience.says_every());
         let says = scope.spawn(move || keep_saying(says_to, &is_over, every));
-        let mut desk =
-            Desk { media, say: &say, files: HashMap::new(), reads: HashMap::new(), locks: HashMap::new() };
-        let served = loop {
-            match receive::<Ask>(&mut *control_in) {
-                Ok(Some((ask, load))) => {
-                    if let Err(error) = desk.carry_out(ask, load, &to) {
-                        break Err(error);
-                    }
+        let writing = bulk_in.into_iter().map(|mut from| {
+            let (files, to, hang_up) = (&files, &to, &hang_up);
+            scope.spawn(move || {
+                let written = each(&mut *from, |ask, load| write(files, ask, &load, to));
+                // Who is not understood is not served.
+                if written.is_err() {
+                    hang_up();
                 }
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        };
+                written
+            })
+        });
+        let writing: Vec<_> = writing.collect();
+        let mut desk = Desk { media, say: &say, files: &files, reads: HashMap::new(), locks: HashMap::new() };
+        let served = each(&mut *control_in, |ask, load| desk.carry_out(ask, load, &to));
         drop(end);
         hang_up();
         // One that panicked has said so.
         let _ = says.join();
-        served
+        let written = writing.into_iter().map(|each| each.join().unwrap_or(Ok(())));
+        // A stream that is cut when all is over fails.
+        let nonsense =
+            written.filter_map(Result::err).find(|error| error.kind() == io::ErrorKind::InvalidData);
+        nonsense.map_or(served, Err)
     })
+}
+
+/// Has each message of a stream carried out, until it ends.
+fn each(from: &mut dyn Read, mut carry_out: impl FnMut(Ask, Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+    while let Some((ask, load)) = receive::<Ask>(from)? {
+        carry_out(ask, load)?;
+    }
+    Ok(())
+}
+
+/// Carries out what comes in a bulk stream. Fails where the session cannot go on.
+fn write(
+    files: &Files,
+    Ask { number, what }: Ask,
+    load: &[u8],
+    to: &Mutex<Box<dyn Write + Send>>,
+) -> io::Result<()> {
+    match what {
+        What::Write { file } => {
+            // Whoever writes hears at the end that something went wrong, and what came first.
+            if let Some(file) = files.get(file) {
+                let (file, went) = &mut *lock(&file);
+                if went.is_ok() {
+                    *went = file.write_all(load);
+                }
+            }
+            Ok(())
+        }
+        What::Sync { file } => {
+            let synced = files.get(file).ok_or_else(not_open).and_then(|file| {
+                let (file, went) = &mut *lock(&file);
+                std::mem::replace(went, Err(not_open()))?;
+                file.sync()?;
+                *went = Ok(());
+                Ok(Told::Done)
+            });
+            answer(to, number, synced, &[])
+        }
+        What::Close { file } => {
+            files.close(file);
+            Ok(())
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a question where files are written")),
+    }
+}
+
+/// A file that is being written, and what has gone wrong with it.
+type Written = (Box<dyn MediaFile>, io::Result<()>);
+
+/// Those that one client writes, by whichever stream.
+#[derive(Default)]
+struct Files(Mutex<HashMap<u64, Arc<Mutex<Written>>>>);
+
+impl Files {
+    fn get(&self, file: u64) -> Option<Arc<Mutex<Written>>> {
+        lock(&self.0).get(&file).cloned()
+    }
+
+    fn close(&self, file: u64) {
+        // What ends with it takes a while, and others are written meanwhile.
+        let closed = lock(&self.0).remove(&file);
+        drop(closed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The other side takes a silent session for a lost one.
@@ -64,7 +136,7 @@ fn answer(
     told: io::Result<Told>,
     load: &[u8],
 ) -> io::Result<()> {
-    let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut to = lock(to);
     match send(&mut **to, &Answer { number, told: told.map_err(Into::into) }, load) {
         // Of it nothing has been sent.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
@@ -78,8 +150,7 @@ fn answer(
 struct Desk<'a> {
     media: &'a dyn Media,
     say: &'a dyn Fn(&[u8]) -> Vec<u8>,
-    /// Those that are being written, each with what has gone wrong with it.
-    files: HashMap<u64, (Box<dyn MediaFile>, io::Result<()>)>,
+    files: &'a Files,
     reads: HashMap<u64, Box<dyn MediaRead>>,
     locks: HashMap<u64, MediaLock>,
 }
@@ -91,15 +162,7 @@ impl Desk<'_> {
         let mut out = Vec::new();
         let told = match what {
             What::Nothing => return Ok(()),
-            What::Write { file } => {
-                // Whoever writes hears at the end that something went wrong, and what came first.
-                if let Some((file, went @ Ok(()))) = self.files.get_mut(&file) {
-                    *went = file.write_all(&load);
-                }
-                return Ok(());
-            }
             What::Close { file } => {
-                self.files.remove(&file);
                 self.reads.remove(&file);
                 return Ok(());
             }
@@ -128,14 +191,7 @@ impl Desk<'_> {
             What::Create { file, path } => {
                 self.has_room()?;
                 let made = self.media.create(good(&path)?)?;
-                self.files.insert(file, (made, Ok(())));
-                Ok(Told::Done)
-            }
-            What::Sync { file } => {
-                let (file, went) = self.files.get_mut(&file).ok_or_else(not_open)?;
-                std::mem::replace(went, Err(not_open()))?;
-                file.sync()?;
-                *went = Ok(());
+                lock(&self.files.0).insert(file, Arc::new(Mutex::new((made, Ok(())))));
                 Ok(Told::Done)
             }
             What::Open { file, path } => {
@@ -174,15 +230,18 @@ impl Desk<'_> {
                 Ok(Told::Locked(true))
             }
             What::EndUploads => self.media.end_uploads().map(done),
-            // Carried out before.
-            What::Nothing | What::Write { .. } | What::Close { .. } | What::Unlock { .. } | What::Say => {
-                Err(io::ErrorKind::Unsupported.into())
-            }
+            // Carried out before, or on another stream.
+            What::Nothing
+            | What::Write { .. }
+            | What::Sync { .. }
+            | What::Close { .. }
+            | What::Unlock { .. }
+            | What::Say => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
     fn has_room(&self) -> io::Result<()> {
-        let open = self.files.len() + self.reads.len() + self.locks.len();
+        let open = lock(&self.files.0).len() + self.reads.len() + self.locks.len();
         if open < OPEN_MAX { Ok(()) } else { Err(io::Error::other("too much is open at a time")) }
     }
 }

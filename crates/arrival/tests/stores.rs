@@ -12,9 +12,9 @@ use store::media::{Dir, Media};
 use store::{CopyOptions, Store, WriteOptions};
 use wires::Wires;
 
-/// Both ends of a session; who ends the last stream cuts it.
+/// Both ends of a session, in which several files are written at a time; who ends the last stream cuts it.
 fn session(folder: &Path) -> (Arrival, JoinHandle<io::Result<()>>, Vec<UnixStream>) {
-    let pairs = [UnixStream::pair().unwrap(), UnixStream::pair().unwrap()];
+    let pairs: [_; 4] = std::array::from_fn(|_| UnixStream::pair().unwrap());
     let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
     let cut = ours.iter().map(|stream| stream.try_clone().unwrap()).collect();
     let folder = folder.to_owned();
@@ -87,6 +87,32 @@ fn what_fails_there_fails_here_as_it_would() {
 }
 
 #[test]
+fn several_files_are_written_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (arrival, served, _) = session(folder.path());
+    let media = arrival.folder("there");
+    assert_eq!(media.side_by_side(), 3);
+    let bytes = |number: u8| (0..3_000_000_u32).map(|at| at as u8 ^ number).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        for number in 0..7_u8 {
+            let media = &media;
+            scope.spawn(move || {
+                let mut file = media.create(&format!("file-{number}")).unwrap();
+                for piece in bytes(number).chunks(12_345) {
+                    file.write_all(piece).unwrap();
+                }
+                file.sync().unwrap();
+            });
+        }
+    });
+    for number in 0..7 {
+        assert!(std::fs::read(folder.path().join(format!("file-{number}"))).unwrap() == bytes(number));
+    }
+    drop((media, arrival));
+    served.join().unwrap().unwrap();
+}
+
+#[test]
 fn whoever_waits_hears_that_the_session_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let (arrival, served, cut) = session(folder.path());
@@ -107,20 +133,26 @@ fn whoever_waits_hears_that_the_session_is_lost() {
 #[test]
 fn nonsense_ends_a_session() {
     let folder = tempfile::tempdir().unwrap();
-    let serve_one = |bytes: &[u8]| {
+    let serve_one = |bytes: &[u8], stream: usize| {
         let pairs = [UnixStream::pair().unwrap(), UnixStream::pair().unwrap()];
         let (mut ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let dir = Dir::new(folder.path());
         let served = std::thread::spawn(move || serve(Wires::of_unix(theirs).unwrap(), &dir, <[u8]>::to_vec));
-        ours[0].write_all(bytes).unwrap();
-        ours[0].shutdown(Shutdown::Write).unwrap();
+        if stream > 0 {
+            ours[0].write_all(b"DMmoves2").unwrap();
+        }
+        ours[stream].write_all(bytes).unwrap();
+        ours[stream].shutdown(Shutdown::Write).unwrap();
         drop(ours[0].read_to_end(&mut Vec::new()));
         served.join().unwrap()
     };
-    assert!(serve_one(b"GET / HT").is_err());
-    let long = [b"DMmoves1".as_slice(), &[0xff; 8]].concat();
-    assert_eq!(serve_one(&long).unwrap_err().kind(), io::ErrorKind::InvalidData);
-    let odd = [b"DMmoves1".as_slice(), &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]].concat();
-    assert!(serve_one(&odd).is_err());
-    serve_one(b"DMmoves1").unwrap();
+    let whole = |bytes: &[u8]| serve_one(&[b"DMmoves2", bytes].concat(), 0);
+    assert!(serve_one(b"GET / HT", 0).is_err());
+    assert_eq!(whole(&[0xff; 8]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert!(whole(&[1, 0, 0, 0, 0, 0, 0, 0, 0xff]).is_err());
+    whole(b"").unwrap();
+    // The same where files are written, of which alone is spoken there.
+    for bytes in [&[0xff; 8][..], &[2, 0, 0, 0, 0, 0, 0, 0, 1, 0]] {
+        assert_eq!(serve_one(bytes, 1).unwrap_err().kind(), io::ErrorKind::InvalidData, "{bytes:?}");
+    }
 }

@@ -137,6 +137,11 @@ pub enum Event {
         /// What held the job, for people.
         held_by: String,
     },
+    /// This image is being written, of a job that is handed over: what is whole of it can go ahead.
+    Begun {
+        /// Its id.
+        image: String,
+    },
     /// Bytes captured so far.
     Progress {
         /// Done.

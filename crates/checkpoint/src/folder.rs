@@ -288,6 +288,8 @@ pub fn read_kind(error: &ReadError) -> Kind {
         newer if newer.is_newer() => Kind::Mismatch,
         // What took the bytes failed, not the image.
         ReadError::Sink { .. } => Kind::Failed,
+        // Nor did it come to be one.
+        ReadError::NotCome { .. } => Kind::Failed,
         _ => Kind::Damaged,
     }
 }

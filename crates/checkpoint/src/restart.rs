@@ -21,7 +21,7 @@ use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
-use server::control::Ask;
+use server::control::{Ask, Origin};
 use server::memory::Managed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -57,6 +57,8 @@ pub struct Restart {
     store: Store,
     image: store::Image,
     record: JobRecord,
+    /// Whether it may still be on its way here.
+    origin: Origin,
     lazy: bool,
     ready: Option<Arc<dyn Ready>>,
 }
@@ -70,9 +72,24 @@ impl Restart {
         let store = open_store(store)?;
         let id = crate::find_image(&store, reference)?;
         let image = store.open_image(&id).map_err(read_failure)?;
+        Self::of(store, image, Origin::Store)
+    }
+
+    /// The same of an image that may still be on its way here, from another machine: what has not come is waited for, and the program does not go on before the
+    /// image has its name.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`Kind::NotFound`] also when nobody brings it.
+    pub fn open_arriving(store: &Access, id: &ImageId) -> Result<Self, Failure> {
+        let store = open_store(store)?;
+        let image = store.open_arriving(id).map_err(read_failure)?;
+        Self::of(store, image, Origin::Arriving)
+    }
+
+    fn of(store: Store, image: store::Image, origin: Origin) -> Result<Self, Failure> {
         let json = image.read_to_vec(&ObjectKind::HostRecord, RECORD_MAX).map_err(read_failure)?;
         let record = JobRecord::read(&json, image.manifest())?;
-        Ok(Self { store, image, record, lazy: false, ready: None })
+        Ok(Self { store, image, record, origin, lazy: false, ready: None })
     }
 
     /// Has the program go on before all its device memory is filled.
@@ -258,14 +275,22 @@ impl Restart {
             filling.await_nearly()?;
             let serving = sessions.serve(hello);
             meter.step("restoring processes");
-            // From here on the job's files are touched, unless they are as they were; those are as soon as all memory is filled.
+            // From here on the job's files are touched, unless they are as they were; those are as soon as all memory is filled, and the job may not go on
+            // where it comes from.
             drop(preparing);
-            let may_change = || filling.await_over().map_err(|failure| io::Error::other(failure.message));
+            let has_come = || self.image.await_arrival().map_err(read_failure);
+            let may_change = || {
+                let may = filling.await_over().and_then(|()| has_come());
+                may.map_err(|failure| io::Error::other(failure.message))
+            };
             let stopped = host::Restored::restore_asking(&criu, spec, &may_change);
             let stopped = stopped.map_err(|error| explained(&criu, failure_of(&error)));
             Ok((serving, filling.await_over().and(stopped)))
         })?;
         drop(meter);
+        // Whoever moves a job gives its image a name when it may run here.
+        let stopped =
+            stopped.and_then(|stopped| self.image.await_arrival().map_err(read_failure).map(|()| stopped));
         let ready = self.ready.take();
         // Its store stays one for these.
         let store = Access { recipients: self.store.recipients().to_vec(), ..settings.store.clone() };
@@ -343,7 +368,7 @@ impl Restart {
             &self.record.sessions,
             &self.store.access(),
             &self.image().to_string(),
-            (later, false),
+            (later, self.origin),
         )
     }
 

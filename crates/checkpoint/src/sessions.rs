@@ -18,7 +18,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 use serde::{Deserialize, Serialize};
-use server::control::{Answer, Ask, Start};
+use server::control::{Answer, Ask, Origin, Start};
 use server::memory::Managed;
 use std::collections::BTreeMap;
 use std::fs;
@@ -452,11 +452,11 @@ impl Sessions {
         records: &[SessionRecord],
         store: &Access,
         image: &str,
-        (lazy, own): (bool, bool),
+        (lazy, origin): (bool, Origin),
     ) -> Result<Vec<Session>, Failure> {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
         self.next.fetch_max(next, Ordering::Relaxed);
-        let start = Start::Restore { store: store.clone(), image: image.to_owned(), lazy, own };
+        let start = Start::Restore { store: store.clone(), image: image.to_owned(), lazy, origin };
         // All take part before one begins: they get from each other what they share.
         let brokers =
             records.iter().map(|record| self.join(record.number, true)).collect::<Result<Vec<_>, _>>()?;

@@ -15,7 +15,7 @@ use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_store_for_job;
 use crate::supervisor::{Supervisor, ended_before};
 use image::{Compress, CutTimes};
-use server::control::{Ask, Reads, few};
+use server::control::{Ask, Origin, Reads, few};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::report::ImageSummary;
-use store::{Access, Draft, Key, Location};
+use store::{Access, Draft, Key, Location, WriteOptions};
 
 /// How often a job that is asleep is looked at, whether it has ended.
 const LOOK: Duration = Duration::from_millis(200);
@@ -124,6 +124,7 @@ impl Bed {
             draft: draft.id().to_string(),
             compress: if self.room.is_some() { Compress::None } else { Compress::default() },
             memory: MEMORY,
+            pack_len: WriteOptions::default().pack_len,
             reread: false,
             reads: Reads::Everything,
             copies: None,
@@ -450,8 +451,8 @@ impl Asleep<'_> {
             .filter(|sleeper| sleeper.shares || self.process(sleeper).is_some())
             .collect();
         let records: Vec<_> = needed.iter().map(|sleeper| sleeper.record.clone()).collect();
-        let way = (false, self.bed.room.is_some());
-        let restored = sessions.restore(&records, &self.store, &self.image, way)?;
+        let origin = if self.bed.room.is_some() { Origin::Own } else { Origin::Store };
+        let restored = sessions.restore(&records, &self.store, &self.image, (false, origin))?;
         let (mut introduced, mut orphaned) = (Vec::new(), Vec::new());
         for (session, sleeper) in restored.into_iter().zip(needed) {
             match self.introduce(sleeper, &session) {

@@ -424,6 +424,9 @@ pub struct Restart {
     /// Wait for the end of the job that this process has
     #[arg(long, hide = true, value_name = "PID")]
     pub after: Option<u32>,
+    /// The image may still be on its way here
+    #[arg(long, hide = true, conflicts_with = "check")]
+    pub arriving: bool,
     /// With --check: answer in JSON, whose fields are a promise
     #[arg(long, requires = "check")]
     pub json: bool,

@@ -36,13 +36,25 @@ pub enum Start {
         /// Whether the session is ready before all its memory is filled.
         #[serde(default)]
         lazy: bool,
-        /// Whether nobody but this supervisor and its servers have ever had the store, which is in memory.
+        /// Where the image comes from.
         #[serde(default)]
-        own: bool,
+        origin: Origin,
     },
     /// Only replay an object table and compare addresses (no session files, no memory): the answer to the next question,
     /// [`Ask::Rehearse`].
     Rehearsal,
+}
+
+/// Where an image comes from, of which a session is made again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Origin {
+    /// A store.
+    #[default]
+    Store,
+    /// Another machine, and it may be on its way yet.
+    Arriving,
+    /// A store in memory, which nobody but this supervisor and its servers have ever had.
+    Own,
 }
 
 /// A question and its number.
@@ -94,6 +106,8 @@ pub enum Ask {
         compress: Compress,
         /// How much memory writing takes at most, bytes.
         memory: u64,
+        /// The length of packs, bytes.
+        pack_len: u64,
         /// Whether chunks that the store has are read before they are used again.
         reread: bool,
         /// What of device memory is read.

@@ -2,7 +2,7 @@
 
 use crate::again;
 use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken};
-use crate::control::{self, Answer, Ask, Cause, Lines, Question, Reply, Start};
+use crate::control::{self, Answer, Ask, Cause, Lines, Origin, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::memory::Managed;
 use crate::restore::{Patience, Prepared, Progress, RestoreError};
@@ -215,12 +215,16 @@ pub fn serve_on(
 
 /// What a session is restored from, and its addresses.
 fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared)>, ServeError> {
-    let Start::Restore { store, image, own, .. } = start else { return Ok(None) };
+    let Start::Restore { store, image, origin, .. } = start else { return Ok(None) };
     let failed = |reason: String| ServeError::Image { image: image.clone(), reason };
     let id: ImageId = image.parse().map_err(|error: image::ParseIdError| failed(error.to_string()))?;
     let opened = store.open().map_err(|error| failed(chain(&error)))?;
-    let opened = opened.open_image(&id).map_err(|error| failed(chain(&error)))?;
-    let opened = if *own { opened.trusted() } else { opened };
+    let opened = match origin {
+        Origin::Store => opened.open_image(&id),
+        Origin::Arriving => opened.open_arriving(&id),
+        Origin::Own => opened.open_image(&id).map(store::Image::trusted),
+    };
+    let opened = opened.map_err(|error| failed(chain(&error)))?;
     let prepared =
         Prepared::of(&opened, session).map_err(|source| ServeError::Restore { session, source })?;
     Ok(Some((opened, prepared)))
@@ -376,12 +380,13 @@ impl Server {
                     Some(steering) => Answer::Come { come: steering.wait(Duration::from_millis(within_ms)) },
                     None => not_now(&ask),
                 },
-                Ask::Prepare { store, draft, compress, memory, reread, reads, copies }
+                Ask::Prepare { store, draft, compress, memory, pack_len, reread, reads, copies }
                     if matches!(gate, Gate::Open) && !self.session.is_filling() =>
                 {
                     // What is left of a checkpoint that came to nothing goes before more is had.
                     self.ready = None;
-                    let options = WriteOptions { compress, memory, reread, ..WriteOptions::default() };
+                    let options =
+                        WriteOptions { compress, memory, pack_len, reread, ..WriteOptions::default() };
                     match join(&store, &draft, &options) {
                         Ok(writer) => {
                             let room = copies.map(|budget| self.room(budget, supervisor));

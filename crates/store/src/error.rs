@@ -251,6 +251,12 @@ pub enum ReadError {
         /// This machine.
         host: Machine,
     },
+    /// The image was on its way here, and whoever brought it is gone.
+    #[error("image {image} has not come whole: whoever sent it has given it up, or is gone")]
+    NotCome {
+        /// The image.
+        image: ImageId,
+    },
     /// The image has no such object.
     #[error("image {image} has no {}", describe(kind))]
     NoObject {

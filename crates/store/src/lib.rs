@@ -70,6 +70,6 @@ pub use remove::Removal;
 pub use store::Store;
 pub use verify::{Damage, DamagedObject, VerifyProgress, VerifyReport};
 pub use write::{
-    ChunkWriter, CopiedImage, CopyOptions, CopyReport, Draft, ObjectWriter, Receipt, UncopiedImage,
+    ChunkWriter, CopiedImage, CopyOptions, CopyReport, Delivery, Draft, ObjectWriter, Receipt, UncopiedImage,
     WriteOptions,
 };

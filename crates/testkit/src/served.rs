@@ -118,6 +118,12 @@ impl Served {
         command.env(KEYS, &self.client);
     }
 
+    /// The process that accepts connections.
+    #[must_use]
+    pub fn front(&self) -> u32 {
+        self.front.id()
+    }
+
     /// The processes that have a session each.
     #[must_use]
     pub fn sessions(&self) -> Vec<i32> {

@@ -212,6 +212,7 @@ mod tests {
             draft: String::new(),
             compress,
             memory: 64 << 20,
+            pack_len: 256 << 20,
             reread: false,
             reads: Reads::Changed,
             copies: None,

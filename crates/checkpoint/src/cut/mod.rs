@@ -68,6 +68,10 @@ pub fn take(
     let access = job.access(options);
     let (store, draft, writer) = begin(job, &access, write_options(options, hand_over, memory), events)?;
     job.has_opened(options, &store);
+    if hand_over.is_some() {
+        // Whoever moves the job may be gone, which is seen later.
+        let _ = events.send(Event::Begun { image: draft.id().to_string() });
+    }
     write_ahead(job.job.tmpfs(), &writer)?;
     let cut = Cut { job, options, hand_over, memory, events, criu, access, store, draft, writer, began };
 
@@ -248,7 +252,8 @@ impl<'a> Cut<'a> {
         let reread = is_last(self.options, self.hand_over);
         let reads = if paranoid || reread { Reads::Saved } else { Reads::Changed };
         let (memory, copies) = (self.memory, (!stop).then_some(budget));
-        Ask::Prepare { store, draft, compress, memory, reread, reads, copies }
+        let pack_len = pack_len(self.hand_over);
+        Ask::Prepare { store, draft, compress, memory, pack_len, reread, reads, copies }
     }
 
     /// Lets the job go on as soon as nothing more is needed of it, and makes the image exist.
@@ -465,8 +470,13 @@ fn resume<'a>(
 }
 
 fn write_options(options: &CheckpointOptions, hand_over: Option<&HandOver>, memory: u64) -> WriteOptions {
-    let reread = is_last(options, hand_over);
-    WriteOptions { compress: options.compress, memory, reread, ..WriteOptions::default() }
+    let (reread, pack_len) = (is_last(options, hand_over), pack_len(hand_over));
+    WriteOptions { compress: options.compress, memory, reread, pack_len, ..WriteOptions::default() }
+}
+
+/// What is followed while it is written goes on its way in short packs.
+fn pack_len(hand_over: Option<&HandOver>) -> u64 {
+    hand_over.map_or(WriteOptions::default().pack_len, |_| WriteOptions::FOLLOWED)
 }
 
 /// Whether the job ends before anybody has read its image: there is nothing to take another one of then, so nothing is left to hashes and to caches.

@@ -22,7 +22,7 @@ use store::Location;
 const DECISIVE: [&str; 6] = ["device", "gpu", "managed", "shared_memory", "device_memory", "visible-devices"];
 
 /// What is said otherwise, or makes no sense here.
-const OURS: [&str; 7] = ["store", "key", "name", "check", "may_run", "after", "json"];
+const OURS: [&str; 8] = ["store", "key", "name", "check", "may_run", "after", "arriving", "json"];
 
 /// What is to be continued, and how.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,7 +69,9 @@ pub struct Place {
 pub enum Question {
     /// [`check`].
     Check(Wanted),
-    /// [`start`].
+    /// [`begin`], of an image that is on its way.
+    Begin(Wanted),
+    /// Have it go on: what was begun, if something was, or else [`start`].
     Start(Wanted),
 }
 
@@ -145,14 +147,25 @@ pub fn check(wanted: &Wanted, place: &Place, instead_of: Option<u32>) -> Result<
 /// # Errors
 /// [`Unstarted`].
 pub fn start(wanted: &Wanted, place: &Place) -> Result<Continued, Unstarted> {
-    begin(wanted, place, None).map_err(Unstarted::Failed)?.finish()
+    begin(wanted, place, When::Now).map_err(Unstarted::Failed)?.finish()
 }
 
-/// Begins to continue it, behind the end of the job that this process has.
+/// When an image is continued.
+#[derive(Clone, Copy)]
+pub enum When {
+    /// At once.
+    Now,
+    /// Behind the end of the job that this process has.
+    After(u32),
+    /// When it has come whole, and has its name: until then all is prepared.
+    Arrived,
+}
+
+/// Begins to continue it.
 ///
 /// # Errors
 /// When `dormouse restart` cannot be run.
-pub fn begin(wanted: &Wanted, place: &Place, after: Option<u32>) -> Result<Starting, Failure> {
+pub fn begin(wanted: &Wanted, place: &Place, when: When) -> Result<Starting, Failure> {
     let about = |error: io::Error| Failure::of("cannot start dormouse restart", &error);
     let (stdout, out) = open(place, &wanted.job, "out")?;
     let (stderr, err) = open(place, &wanted.job, "err")?;
@@ -160,7 +173,12 @@ pub fn begin(wanted: &Wanted, place: &Place, after: Option<u32>) -> Result<Start
     let (name, socket) = wait.variable();
     let mut command = restart(wanted, place)?;
     command.arg(format!("--name={}", wanted.job)).args(&wanted.options);
-    command.args(after.map(|supervisor| format!("--after={supervisor}"))).args(["--", &wanted.image]);
+    match when {
+        When::Now => {}
+        When::After(supervisor) => drop(command.arg(format!("--after={supervisor}"))),
+        When::Arrived => drop(command.arg("--arriving")),
+    }
+    command.args(["--", &wanted.image]);
     // Not among those that a terminal's keys end.
     command.env(name, socket).stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
     let child = command.spawn().map_err(about)?;
@@ -293,7 +311,8 @@ mod tests {
             Wanted { image: "--check".to_owned(), ..fine.clone() },
             Wanted { image: "train".to_owned(), ..fine.clone() },
             Wanted { options: vec!["--store=/x".to_owned()], ..fine.clone() },
-            Wanted { options: vec!["--after=1".to_owned()], ..fine },
+            Wanted { options: vec!["--after=1".to_owned()], ..fine.clone() },
+            Wanted { options: vec!["--arriving".to_owned()], ..fine },
         ] {
             assert_eq!(bad.check().unwrap_err().kind, Kind::Usage, "{bad:?}");
         }

@@ -1,6 +1,6 @@
 //! `dormouse receive`: takes over jobs of other machines.
 
-use super::continued::{self, Place, Question, Unstarted};
+use super::continued::{self, Place, Question, Starting, Unstarted, Wanted, When};
 use super::far_end::code;
 use super::serve::{front_failure, say_where};
 use super::store_access;
@@ -10,6 +10,7 @@ use link::far_end::{FarEndError, FarEndOptions};
 use link::{Front, FrontOptions, Keys, Service};
 use serde::Serialize;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use store::Location;
 use store::media::Dir;
@@ -80,9 +81,13 @@ pub fn arrival(flags: &Arrival) -> ExitCode {
             }
             let place = place(&flags.arrivals).map_err(|failure| failure.message)?;
             let name = facts.name.clone();
-            let folder = Dir::new(&place.store.to_path());
+            // A restart reads it, of which nobody is to wait for a disk.
+            let folder = Dir::new(&place.store.to_path()).cached();
             Ok(move |wires| {
-                let served = arrival::serve(wires, &folder, |question| answered(question, &name, &place));
+                let begun = Begun::default();
+                let served =
+                    arrival::serve(wires, &folder, |question| answered(question, &name, &place, &begun));
+                begun.give_up();
                 if let Err(error) = served {
                     tracing::info!("a session of {name} ended: {}", Chain(&error));
                 }
@@ -92,14 +97,48 @@ pub fn arrival(flags: &Arrival) -> ExitCode {
     code(ended)
 }
 
-fn answered(question: &[u8], client: &str, place: &Place) -> Vec<u8> {
+/// A job that has been begun here, whose image is on its way.
+#[derive(Default)]
+struct Begun(Mutex<Option<(Wanted, Starting)>>);
+
+impl Begun {
+    fn begin(&self, wanted: Wanted, place: &Place) -> Result<(), Failure> {
+        wanted.check()?;
+        self.give_up();
+        let starting = continued::begin(&wanted, place, When::Arrived)?;
+        *self.slot() = Some((wanted, starting));
+        Ok(())
+    }
+
+    /// What was begun of this image.
+    fn take(&self, image: &str) -> Option<Starting> {
+        self.slot().take_if(|(wanted, _)| wanted.image == image).map(|(_, starting)| starting)
+    }
+
+    /// Nothing of it is left.
+    fn give_up(&self) {
+        if let Some((_, mut starting)) = self.slot().take() {
+            starting.give_up();
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<(Wanted, Starting)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn answered(question: &[u8], client: &str, place: &Place, begun: &Begun) -> Vec<u8> {
     match serde_json::from_slice(question) {
         Ok(Question::Check(wanted)) => {
             json(&wanted.check().and_then(|()| continued::check(&wanted, place, None)))
         }
+        Ok(Question::Begin(wanted)) => json(&begun.begin(wanted, place)),
         Ok(Question::Start(wanted)) => {
             let checked = wanted.check().map_err(Unstarted::Failed);
-            let started = checked.and_then(|()| continued::start(&wanted, place));
+            let started = checked.and_then(|()| match begun.take(&wanted.image) {
+                Some(starting) => starting.finish(),
+                None => continued::start(&wanted, place),
+            });
             match &started {
                 Ok(_) => tracing::warn!("job {} of {client} goes on here", wanted.job),
                 Err(Unstarted::Failed(failure) | Unstarted::Unknown(failure)) => {

@@ -15,6 +15,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use store::Access;
 
 /// How often the bar is drawn when nothing is read: GPU servers and CRIU are at work.
 const TICK: Duration = Duration::from_millis(100);
@@ -80,7 +81,7 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     let preparing = Preparing::begin(&signals).map_err(io)?;
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_access(&flags.store)?;
-    let restart = restart::Restart::open(&store, &flags.image)?.lazily(flags.lazy);
+    let restart = open(&store, &flags)?.lazily(flags.lazy);
     let restart = match waiting {
         Some(waiting) => restart.telling(waiting),
         None => restart,
@@ -104,6 +105,13 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     let from = restart.image().to_string();
     flags.after.into_iter().for_each(wait_for_end);
     Ok((restart.run(settings, stdio, signals, preparing, progress())?, from))
+}
+
+fn open(store: &Access, flags: &Restart) -> Result<restart::Restart, Failure> {
+    match flags.image.parse() {
+        Ok(image) if flags.arriving => restart::Restart::open_arriving(store, &image),
+        _ => restart::Restart::open(store, &flags.image),
+    }
 }
 
 /// Waits for the end of the job that this process has.

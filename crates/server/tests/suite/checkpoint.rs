@@ -8,7 +8,9 @@ use crate::common::{
 use backend_soft::{Options, SoftBackend};
 use image::{ImageId, ObjectKind, SessionId};
 use server::capture::Cut;
-use server::control::{self, Answer, Ask, Cause, CopyBudget, Kept, Lines, Question, Reads, Reply, Start};
+use server::control::{
+    self, Answer, Ask, Cause, CopyBudget, Kept, Lines, Origin, Question, Reads, Reply, Start,
+};
 use server::memory::Layout;
 use server::restore::RestoreError;
 use server::state::SessionState;
@@ -344,6 +346,7 @@ fn prepare(store: &Store, draft: ImageId) -> Ask {
         draft: draft.to_string(),
         compress: image::Compress::Lz4,
         memory: 64 << 20,
+        pack_len: 256 << 20,
         reread: false,
         reads: Reads::Changed,
         copies: Some(CopyBudget { on_devices: true, on_host: 0 }),
@@ -419,8 +422,8 @@ fn a_server_answers_its_supervisor() {
 
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
     // The image is of session 60; another has nothing in it.
-    let start =
-        Start::Restore { store: images.store.access(), image: id.to_string(), lazy: false, own: false };
+    let (store, image) = (images.store.access(), id.to_string());
+    let start = Start::Restore { store, image, lazy: false, origin: Origin::Store };
     let mut restored = Supervisor::start(dir.path(), 60, &start);
     let ready = restored.answer();
     assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");

@@ -15,13 +15,20 @@ use super::{Media, MediaFile, MediaLock, MediaRead};
 #[derive(Debug, Clone)]
 pub struct Dir {
     root: PathBuf,
+    cached: bool,
 }
 
 impl Dir {
     /// The folder `root`; nothing is created.
     #[must_use]
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self { root: root.to_owned(), cached: false }
+    }
+
+    /// The same; what is written to it is read soon, and goes through the page cache.
+    #[must_use]
+    pub fn cached(self) -> Self {
+        Self { cached: true, ..self }
     }
 }
 
@@ -29,7 +36,7 @@ impl Media for Dir {
     fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
         let path = self.full_path(path);
         let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        Ok(Box::new(LongFile::new(path, file)))
+        Ok(Box::new(if self.cached { LongFile::cached(path, file) } else { LongFile::new(path, file) }))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {

@@ -43,6 +43,11 @@ impl LongFile {
     pub(super) fn new(path: PathBuf, file: File) -> Self {
         Self { path, file, way: Way::Short(Vec::new()) }
     }
+
+    /// The same, through the page cache.
+    pub(super) fn cached(path: PathBuf, file: File) -> Self {
+        Self { path, file, way: Way::Cached }
+    }
 }
 
 impl MediaFile for LongFile {

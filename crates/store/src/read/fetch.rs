@@ -4,18 +4,27 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use image::chunk::{Decoder, check_plain};
-use image::{ChunkId, Codec, Entry, PackId, pack};
+use image::{ChunkId, Codec, Entry, PackId, PackIndex, pack};
 
+use super::arrival::Arrival;
 use crate::chunk_map::{ChunkMap, Place};
-use crate::media::MediaRead;
+use crate::media::{Cursor, MediaRead};
 use crate::{Store, layout};
+
+/// How many packs are kept open: images may have thousands, and a process may have no more than 1024 files.
+const OPEN_MAX: usize = 256;
+
+/// Packs that are open.
+type Open = HashMap<PackId, Arc<dyn MediaRead>>;
 
 /// Fetches chunks; one for any number of threads.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
     store: Store,
     map: ChunkMap,
-    open: Mutex<HashMap<PackId, Arc<dyn MediaRead>>>,
+    /// Where more is still to come.
+    arrival: Option<Arrival>,
+    open: Mutex<Open>,
 }
 
 /// A thread's working memory.
@@ -50,7 +59,27 @@ pub(crate) struct BadCopy {
 
 impl Fetcher {
     pub(crate) fn new(store: Store, map: ChunkMap) -> Self {
-        Self { store, map, open: Mutex::default() }
+        Self { store, map, arrival: None, open: Mutex::default() }
+    }
+
+    /// What the map does not know is waited for.
+    pub(crate) fn awaiting(self, arrival: Arrival) -> Self {
+        Self { arrival: Some(arrival), ..self }
+    }
+
+    pub(crate) fn arrival(&self) -> Option<&Arrival> {
+        self.arrival.as_ref()
+    }
+
+    /// The map is this from now on. Packs that are open stay open.
+    pub(crate) fn knows(&mut self, map: ChunkMap) {
+        self.map = map;
+    }
+
+    /// A pack that has no name yet is read here.
+    pub(crate) fn opened(&mut self, file: Box<dyn MediaRead>, pack: PackIndex) {
+        keep(self.open.get_mut().unwrap_or_else(PoisonError::into_inner), pack.id, Arc::from(file));
+        self.map.add(pack);
     }
 
     pub(crate) fn map(&self) -> &ChunkMap {
@@ -72,7 +101,12 @@ impl Fetcher {
             }
         }
         if problems.is_empty() {
-            problems.push(self.not_indexed(chunk));
+            let Some(arrival) = &self.arrival else { return Err(self.not_indexed(chunk)) };
+            let place = arrival.place(chunk)?;
+            match self.fetch_copy(&place, plain, scratch) {
+                Ok(()) => return Ok(place.entry),
+                Err(bad) => problems.push(self.describe(&bad)),
+            }
         }
         Err(problems.join("; "))
     }
@@ -145,19 +179,46 @@ impl Fetcher {
         if let Some(file) = open.get(&id) {
             return Ok(file.clone());
         }
-        let file = self
-            .store
-            .media()
-            .open(&layout::pack(id))
-            .map_err(|error| format!("it cannot be opened: {error}"))?;
-        let mut header = [0; pack::HEADER_LEN];
-        file.read_exact_at(&mut header, 0).map_err(|error| format!("its header cannot be read: {error}"))?;
-        let found = pack::parse_header(&header).map_err(|error| error.to_string())?;
-        if found != id {
-            return Err(format!("it is not what its name says: it is pack {found}"));
-        }
-        let file: Arc<dyn MediaRead> = Arc::from(file);
-        open.insert(id, file.clone());
+        let file: Arc<dyn MediaRead> = Arc::from(open_pack(&self.store, &layout::pack(id), id)?);
+        keep(&mut open, id, file.clone());
         Ok(file)
     }
+}
+
+/// Keeps a pack open, and no others when they are many: what is read of them is read soon, or never again.
+fn keep(open: &mut Open, id: PackId, file: Arc<dyn MediaRead>) {
+    if open.len() >= OPEN_MAX {
+        open.clear();
+    }
+    open.insert(id, file);
+}
+
+/// A pack's file, whose header is that of the pack it should be.
+fn open_pack(store: &Store, path: &str, id: PackId) -> Result<Box<dyn MediaRead>, String> {
+    let file = store.media().open(path).map_err(|error| format!("it cannot be opened: {error}"))?;
+    let mut header = [0; pack::HEADER_LEN];
+    file.read_exact_at(&mut header, 0).map_err(|error| format!("its header cannot be read: {error}"))?;
+    let found = pack::parse_header(&header).map_err(|error| error.to_string())?;
+    if found == id { Ok(file) } else { Err(format!("it is not what its name says: it is pack {found}")) }
+}
+
+/// A pack, wherever it lies, if it was written to its end; and what it says that it holds.
+pub(crate) fn whole_pack(
+    store: &Store,
+    path: &str,
+    id: PackId,
+) -> Result<(Box<dyn MediaRead>, PackIndex), String> {
+    let file = open_pack(store, path, id)?;
+    let file_len = file.len().map_err(|error| error.to_string())?;
+    let (end_at, mut end) = (file_len.saturating_sub(pack::END_LEN as u64), [0; pack::END_LEN]);
+    file.read_exact_at(&mut end, end_at).map_err(|error| error.to_string())?;
+    let trailer_at = pack::trailer_offset(&end, file_len).map_err(|error| error.to_string())?;
+    let trailer = pack::parse_trailer(Cursor::new(&*file, trailer_at, end_at));
+    let (found, entries) = trailer.map_err(|error| error.to_string())?;
+    let index = PackIndex { id, file_len, entries };
+    if found != id || index.trailer_at() != trailer_at {
+        return Err("its trailer is not that of what is before it".to_owned());
+    }
+    index.validate()?;
+    Ok((file, index))
 }

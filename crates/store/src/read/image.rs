@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use image::{CHUNK_SIZE, ChunkId, Extent, ImageId, Machine, Manifest, Object, ObjectKind};
 
+use super::arrival::Arrival;
 use super::fetch::{Fetcher, Scratch};
 use crate::chunk_map::ChunkMap;
 use crate::error::describe;
@@ -66,11 +67,18 @@ impl Store {
     /// # Errors
     /// As [`Store::manifest`], and [`ReadError::WrongMachine`].
     pub fn open_image(&self, id: &ImageId) -> Result<Image, ReadError> {
-        let image = self.open_foreign_image(id)?;
-        match image.manifest().machine {
-            Machine::HOST => Ok(image),
-            found => Err(ReadError::WrongMachine { image: *id, found, host: Machine::HOST }),
-        }
+        self.open_foreign_image(id)?.of_this_machine()
+    }
+
+    /// Opens an image for a restart on this machine that may still be on its way here, by a [`Delivery`](crate::Delivery): what has not come is waited for.
+    ///
+    /// # Errors
+    /// As [`Store::open_image`].
+    pub fn open_arriving(&self, id: &ImageId) -> Result<Image, ReadError> {
+        let share = self.share_to_read()?.map(Arc::new);
+        let Some((arrival, manifest)) = Arrival::find(self, id)? else { return self.open_image(id) };
+        let fetcher = Fetcher::new(self.clone(), ChunkMap::load(self)?).awaiting(arrival);
+        Image::of(manifest, fetcher, share).of_this_machine()
     }
 
     /// Opens an image of whatever machine, to look into it.
@@ -81,13 +89,32 @@ impl Store {
         let share = self.share_to_read()?.map(Arc::new);
         let manifest = self.manifest(id)?;
         // After the manifest: the indexes are then at least as new.
-        let fetcher = Arc::new(Fetcher::new(self.clone(), ChunkMap::load(self)?));
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        Ok(Image { manifest: Arc::new(manifest), fetcher, threads, trusted: false, _share: share })
+        Ok(Image::of(manifest, Fetcher::new(self.clone(), ChunkMap::load(self)?), share))
     }
 }
 
 impl Image {
+    fn of(manifest: Manifest, fetcher: Fetcher, share: Option<Arc<MediaLock>>) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        let (manifest, fetcher) = (Arc::new(manifest), Arc::new(fetcher));
+        Self { manifest, fetcher, threads, trusted: false, _share: share }
+    }
+
+    fn of_this_machine(self) -> Result<Self, ReadError> {
+        match self.manifest.machine {
+            Machine::HOST => Ok(self),
+            found => Err(ReadError::WrongMachine { image: self.manifest.id, found, host: Machine::HOST }),
+        }
+    }
+
+    /// Waits until an image that was [on its way](Store::open_arriving) is there, whole and with its name.
+    ///
+    /// # Errors
+    /// [`ReadError::NotCome`].
+    pub fn await_arrival(&self) -> Result<(), ReadError> {
+        self.fetcher.arrival().map_or(Ok(()), Arrival::await_name)
+    }
+
     /// Everything about the image but its bytes.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {

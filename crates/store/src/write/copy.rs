@@ -1,22 +1,23 @@
 //! Copying images from one store into another: what the other lacks, in the frames in which it is stored.
 //!
 //! An image keeps its id and its manifest, byte for byte. So a copy of it that is there is the same, and a copy that was cut off goes on
-//! where it was: each pack is published with an index as soon as it is full, and only then the next one is begun. Draft and index have an id
+//! where it was: each pack is published with an index as soon as it is full, and only then whoever wrote it begins the next one. Draft and index have an id
 //! of their own: what another copier of the same image does, or has left, is in nobody's way.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
 
-use image::{ChunkId, Codec, Entry, ImageId, Index, Manifest, PackIndex};
+use image::{ChunkId, Entry, ImageId, Index, Manifest, PackIndex};
 use serde::Serialize;
 
 use super::Draft;
+use super::carry::{Carrying, Unread};
 use super::draft::check_chunks;
-use super::pack::OpenPack;
+use super::packing::WORTH_ANOTHER;
 use crate::chunk_map::{ChunkMap, Place};
 use crate::media::MediaLock;
-use crate::read::{Fetcher, Scratch, chunk_error};
+use crate::read::{Fetcher, chunk_error};
 use crate::{CopyError, ReadError, Store, WriteError, layout};
 
 /// How images are copied.
@@ -133,7 +134,7 @@ impl Store {
     }
 
     /// A manifest, and the bytes that it is read from.
-    fn manifest_file(&self, image: &ImageId) -> Result<(Manifest, Vec<u8>), ReadError> {
+    pub(super) fn manifest_file(&self, image: &ImageId) -> Result<(Manifest, Vec<u8>), ReadError> {
         let manifest = self.manifest(image)?;
         let path = layout::image(*image);
         let bytes = self.on("read", &path, |media| {
@@ -165,25 +166,25 @@ fn lacking(manifest: &Manifest, there: &HashSet<ChunkId>) -> BTreeMap<ChunkId, u
 }
 
 /// Two stores, between which images are copied.
-struct Copier<'a> {
-    from: &'a Store,
-    to: &'a Store,
-    options: &'a CopyOptions,
-    fetcher: Fetcher,
-    target: Target,
+pub(super) struct Copier {
+    pub(super) from: Store,
+    pub(super) to: Store,
+    options: CopyOptions,
+    pub(super) fetcher: Fetcher,
+    pub(super) target: Target,
     /// Held as long: what is there stays there. None of the first where its medium cannot lock, where nothing can be removed either.
     _shares: (Option<MediaLock>, MediaLock),
 }
 
 /// What the other store has: what its indexes said at first, and what was copied since.
-struct Target {
-    map: ChunkMap,
+pub(super) struct Target {
+    pub(super) map: ChunkMap,
     /// Those of its chunks that can be used.
-    there: HashSet<ChunkId>,
+    pub(super) there: HashSet<ChunkId>,
 }
 
-/// A chunk on its way: its entry, and its frame.
-type Frame = Result<(Entry, Vec<u8>), ReadError>;
+/// Chunks that are to be copied, with their lengths and a place of each.
+pub(super) type Wanted = Vec<(ChunkId, u32, Place)>;
 
 impl Target {
     fn load(store: &Store) -> Result<Self, WriteError> {
@@ -192,21 +193,22 @@ impl Target {
         Ok(Self { map, there })
     }
 
-    fn add(&mut self, pack: PackIndex) {
+    pub(super) fn add(&mut self, pack: PackIndex) {
         self.there.extend(pack.entries.iter().map(|entry| entry.id));
         self.map.add(pack);
     }
 }
 
-impl<'a> Copier<'a> {
-    fn new(from: &'a Store, to: &'a Store, options: &'a CopyOptions) -> Result<Self, CopyError> {
+impl Copier {
+    pub(super) fn new(from: &Store, to: &Store, options: &CopyOptions) -> Result<Self, CopyError> {
         let share = |store: &Store| store.on("lock", layout::CONFIG, |media| media.share(layout::CONFIG));
         let shares = (
             from.share_to_read().map_err(|error| CopyError::Source(error.into()))?,
             share(to).map_err(WriteError::from)?,
         );
         let fetcher = Fetcher::new(from.clone(), ChunkMap::load(from).map_err(CopyError::Source)?);
-        Ok(Self { from, to, options, fetcher, target: Target::load(to)?, _shares: shares })
+        let (target, options) = (Target::load(to)?, options.clone());
+        Ok(Self { from: from.clone(), to: to.clone(), options, fetcher, target, _shares: shares })
     }
 
     fn copy(&mut self, image: &ImageId, progress: &mut dyn FnMut(u64)) -> Result<CopiedImage, CopyError> {
@@ -222,14 +224,19 @@ impl<'a> Copier<'a> {
             return Ok(CopiedImage { there: true, ..copied });
         }
         let draft = self.to.begin()?;
-        self.copy_chunks(&draft, &manifest, &wanted, &mut |entry: &Entry| {
+        let mut index = Index { image: draft.id(), packs: Vec::new() };
+        let told = &mut |entry: &Entry| {
             copied.count(entry.plain_len, entry.frame_len);
             progress(entry.frame_len.into());
-        })?;
+        };
+        self.copy_all((&draft, &mut index), &manifest, wanted, told)?;
         if is_listed {
             draft.sync_folder(layout::IMAGES)?;
         } else {
-            draft.publish_copy(&manifest, &file, &self.target.map)?;
+            draft.write_manifest(&file)?;
+            draft.complete_copy(&manifest, &self.target.map)?;
+            // If that fails it is not taken back: it may be another copier's, and is whole.
+            draft.name_manifest(*image)?;
         }
         Ok(copied)
     }
@@ -245,8 +252,8 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// The chunks of an image that the other store lacks, with their lengths and a place of each, in the order in which they lie in packs.
-    fn wanted(&self, manifest: &Manifest) -> Result<Vec<(ChunkId, u32, Place)>, CopyError> {
+    /// The chunks of an image that the other store lacks, in the order in which they lie in packs.
+    pub(super) fn wanted(&self, manifest: &Manifest) -> Result<Wanted, CopyError> {
         let place = |(chunk, len)| match self.fetcher.map().places(&chunk).next() {
             Some(place) => Ok((chunk, len, *place)),
             None => Err(chunk_error(manifest, &chunk, self.fetcher.not_indexed(&chunk))),
@@ -258,101 +265,83 @@ impl<'a> Copier<'a> {
         Ok(wanted)
     }
 
-    /// Lets threads read and check chunks, and publishes what they have read.
-    fn copy_chunks(
+    /// Copies chunks of an image, all of which can be read.
+    pub(super) fn copy_all(
         &mut self,
-        draft: &Draft,
+        draft: (&Draft, &mut Index),
         manifest: &Manifest,
-        wanted: &[(ChunkId, u32, Place)],
+        wanted: Wanted,
+        told: &mut dyn FnMut(&Entry),
+    ) -> Result<(), CopyError> {
+        let damaged =
+            |chunk: &ChunkId, problem| Err(CopyError::Source(chunk_error(manifest, chunk, problem)));
+        self.copy_chunks(draft, wanted, (&damaged, &AtomicBool::new(false)), told)
+    }
+
+    /// Lets threads read and check chunks, until they are to stop, and publishes what they have read.
+    pub(super) fn copy_chunks(
+        &mut self,
+        (draft, index): (&Draft, &mut Index),
+        wanted: Wanted,
+        (unread, stop): (&Unread<'_>, &AtomicBool),
         told: &mut dyn FnMut(&Entry),
     ) -> Result<(), CopyError> {
         if wanted.is_empty() {
             return Ok(());
         }
         let Self { to, options, fetcher, target, .. } = self;
-        let threads = options.threads.max(1);
-        let queue = Mutex::new(wanted.iter());
-        let (send, receive) = sync_channel(threads);
+        let pack_len = options.pack_len.min(3 << 30);
+        let bytes: u64 = wanted.iter().map(|(.., place)| u64::from(place.entry.frame_len)).sum();
+        // What is little goes into one.
+        let beside = to.media().side_by_side().saturating_sub(1).min((bytes / WORTH_ANOTHER) as usize);
+        let (carrying, read) =
+            Carrying::new((to, draft, pack_len), (index, target), wanted, (options.threads, unread, stop));
+        let (tell, others) = channel();
         std::thread::scope(|scope| {
-            for _ in 0..threads {
-                let (send, queue, fetcher) = (send.clone(), &queue, &*fetcher);
-                scope.spawn(move || read_chunks(fetcher, manifest, queue, &send));
+            let (carrying, fetcher) = (&carrying, &*fetcher);
+            for read in read {
+                scope.spawn(move || carrying.read(fetcher, &read));
             }
-            drop(send);
-            // Where this ends early the threads find nobody who takes what they have, and end too.
-            write_packs((to, draft, options.pack_len.min(3 << 30)), target, receive, told)
-        })
+            for _ in 0..beside {
+                let tell = tell.clone();
+                scope.spawn(move || {
+                    carrying.write(&mut |entry| {
+                        // Whoever is told ends after this.
+                        let _ = tell.send(*entry);
+                    });
+                });
+            }
+            carrying.write(&mut |entry| {
+                told(entry);
+                others.try_iter().for_each(|entry| told(&entry));
+            });
+        });
+        drop(tell);
+        others.iter().for_each(|entry| told(&entry));
+        carrying.outcome()
     }
-}
-
-/// A thread that reads chunks and checks them whole.
-fn read_chunks<'b>(
-    fetcher: &Fetcher,
-    manifest: &Manifest,
-    queue: &Mutex<impl Iterator<Item = &'b (ChunkId, u32, Place)>>,
-    frames: &SyncSender<Frame>,
-) {
-    let (mut scratch, mut plain) = (Scratch::default(), Vec::new());
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    while let Some((chunk, len, _)) = next() {
-        plain.resize(*len as usize, 0);
-        let frame = match fetcher.fetch(chunk, &mut plain, &mut scratch) {
-            Ok(entry) if entry.codec == Codec::Plain => Ok((entry, plain.clone())),
-            Ok(entry) => Ok((entry, scratch.frame().to_owned())),
-            Err(problem) => Err(chunk_error(manifest, chunk, problem)),
-        };
-        if frames.send(frame).is_err() {
-            return;
-        }
-    }
-}
-
-/// Writes what has been read into packs, each of which is the target's as soon as it is full.
-fn write_packs(
-    (to, draft, pack_len): (&Store, &Draft, u64),
-    target: &mut Target,
-    frames: Receiver<Frame>,
-    told: &mut dyn FnMut(&Entry),
-) -> Result<(), CopyError> {
-    let mut index = Index { image: draft.id(), packs: Vec::new() };
-    let mut open: Option<OpenPack> = None;
-    for frame in frames {
-        let (entry, frame) = frame.map_err(CopyError::Source)?;
-        let pack = match &mut open {
-            Some(pack) => pack,
-            none => none.insert(OpenPack::create(to, draft.id())?),
-        };
-        pack.append(entry, &frame)?;
-        told(&entry);
-        if let Some(full) = open.take_if(|pack| pack.is_full(pack_len)) {
-            target.add(draft.add_pack(full.seal()?, &mut index)?);
-        }
-    }
-    if let Some(last) = open {
-        target.add(draft.add_pack(last.seal()?, &mut index)?);
-    }
-    Ok(())
 }
 
 impl Draft {
-    /// Publishes one more pack, and the index that names it with those before it.
-    fn add_pack(&self, pack: PackIndex, index: &mut Index) -> Result<PackIndex, WriteError> {
-        index.packs.push(pack.clone());
+    /// Publishes more packs, and the index that names them with those before.
+    pub(super) fn add_packs(&self, packs: &[PackIndex], index: &mut Index) -> Result<(), WriteError> {
+        index.packs.extend_from_slice(packs);
         let image = index.image;
         let bytes = index.to_bytes().map_err(|error| WriteError::Format { what: "index", image, error })?;
         self.write_durably(&layout::draft_index(image), &bytes)?;
-        self.check_packs(std::slice::from_ref(&pack))?;
-        self.publish_index(std::slice::from_ref(&pack))?;
-        Ok(pack)
+        self.check_packs(packs)?;
+        self.publish_index(packs)
     }
 
-    /// Publishes the manifest of an image of another store, all of whose chunks are in `stored`.
-    fn publish_copy(&self, manifest: &Manifest, file: &[u8], stored: &ChunkMap) -> Result<(), WriteError> {
+    /// Writes the manifest of an image of another store.
+    pub(super) fn write_manifest(&self, file: &[u8]) -> Result<(), WriteError> {
+        self.write_durably(&layout::draft_manifest(self.id()), file)
+    }
+
+    /// Looks whether all chunks of an image of another store are `stored`, and will be: after that it can have its name.
+    pub(super) fn complete_copy(&self, manifest: &Manifest, stored: &ChunkMap) -> Result<(), WriteError> {
         check_chunks(&manifest.objects, &[], stored)?;
-        self.write_durably(&layout::draft_manifest(self.id()), file)?;
         // What was found there may be in an index that nobody has synced yet.
-        self.sync_folder(layout::INDEX)?;
-        // If that fails it is not taken back: it may be another copier's, and is whole.
-        self.name_manifest(manifest.id)
+        self.sync_folder(layout::INDEX)
     }
 }

@@ -1,6 +1,8 @@
 //! The way in: a draft, its writers, their receipts.
 
+mod carry;
 mod copy;
+mod delivery;
 mod draft;
 mod object;
 mod pace;
@@ -13,6 +15,7 @@ mod room;
 use image::{CHUNK_SIZE, Compress};
 
 pub use copy::{CopiedImage, CopyOptions, CopyReport, UncopiedImage};
+pub use delivery::Delivery;
 pub use draft::Draft;
 pub use object::ObjectWriter;
 pub use pipeline::ChunkWriter;
@@ -51,6 +54,8 @@ impl Default for WriteOptions {
 impl WriteOptions {
     /// The least memory that a writer makes do with.
     pub const LEAST_MEMORY: u64 = FIXED + 2 * CHUNK + THREAD;
+    /// The length of packs where somebody [follows](Delivery::follow) them, or waits for them on the other side.
+    pub const FOLLOWED: u64 = 32 << 20;
 
     /// How many threads there may be, and how many chunks under way.
     fn within_memory(&self) -> (usize, usize) {

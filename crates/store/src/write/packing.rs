@@ -13,7 +13,7 @@ use super::pipeline::{Frame, Shared, Ticketed, join, lock};
 use crate::{Store, WriteError};
 
 /// A thread that has written so many bytes is worth another beside it: small images have one pack.
-const WORTH_ANOTHER: u64 = 64 << 20;
+pub(super) const WORTH_ANOTHER: u64 = 64 << 20;
 
 /// Both kinds of threads.
 pub(super) struct Packing {

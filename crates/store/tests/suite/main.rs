@@ -3,6 +3,7 @@
 mod copying;
 mod corruption;
 mod crash;
+mod delivering;
 mod directory;
 mod encryption;
 mod finding;

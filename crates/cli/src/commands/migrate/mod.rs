@@ -5,22 +5,29 @@ mod there;
 use self::there::There;
 use super::access;
 use super::checkpoint::{bar, follow};
-use super::continued::{self, Checked, Continued, Place, Unstarted, Wanted, check_options};
+use super::continued::{self, Checked, Continued, Place, Unstarted, Wanted, When, check_options};
 use crate::flags::{Destination, Migrate};
 use crate::output::Show;
 use checkpoint::admin::{Asked, CheckpointOptions, Event, Report, Request, Word};
-use checkpoint::{Failure, Kind, existing_store, open_failure, open_store, remove_images, runtime};
+use checkpoint::{
+    Failure, Kind, copy_failure, existing_store, open_failure, open_store, remove_images, runtime,
+};
 use image::ImageId;
 use indicatif::{HumanBytes, ProgressBar};
 use runtime::JobFacts;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use store::{Access, OpenError, Store};
+use store::{Access, Delivery, OpenError, Store};
 
 /// What the last image may take without being made smaller by another round, bytes.
 const LITTLE: u64 = 32 << 20;
+
+/// How often it is looked what of the last image can be sent.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// How long a supervisor that was killed may take to be gone.
 const LAST_BREATH: Duration = Duration::from_secs(5);
@@ -138,6 +145,13 @@ impl Target {
         }
     }
 
+    fn expect(&mut self, from: &Store) -> Result<Option<Delivery>, Failure> {
+        match self {
+            Self::Here(_) => Ok(None),
+            Self::There(there) => there.expect(from),
+        }
+    }
+
     fn check(&self, wanted: &Wanted, job: &JobFacts) -> Result<Checked, Failure> {
         match self {
             Self::Here(place) => continued::check(wanted, place, Some(job.supervisor)),
@@ -224,9 +238,9 @@ impl Moving<'_> {
     /// Has the job stand still, and go on there; or here again, if it cannot.
     fn go_over(&mut self) -> Result<Over, Failure> {
         let bar = self.bar();
+        let mut delivery = self.target.expect(&self.store()?)?;
         let mut asked = self.asked(&Request::HandOver(self.options()))?;
-        let standing =
-            asked.until(|event| matches!(event, Event::Standing { .. }), |event| follow(&bar, event));
+        let (standing, followed) = followed(&mut asked, delivery.as_mut(), &bar);
         bar.finish_and_clear();
         let (report, since_ms) = match standing? {
             Event::Standing { report, since_ms } => (report, since_ms),
@@ -235,20 +249,36 @@ impl Moving<'_> {
         let sending = Instant::now();
         let image = parse(&report.image)?;
         self.last = Some(image);
-        let sent = match self.store().and_then(|store| self.target.bring(&store, &image)) {
+        let wanted = self.wanted(&report);
+        let brought = followed.and_then(|()| self.bring_last(&image, &wanted, delivery.as_mut()));
+        let sent = match brought {
             Ok(sent) => sent,
             Err(failure) => return Err(self.keep(&mut asked, failure)),
         };
         let send = sending.elapsed();
         let starting = Instant::now();
-        let wanted = self.wanted(&report);
         let mut warnings = Vec::new();
         let continued = match &self.target {
             Target::Here(place) => self.start_here(&mut asked, (&wanted, place))?,
-            Target::There(there) => self.start_there(&mut asked, (&wanted, there), &mut warnings)?,
+            Target::There(there) => {
+                self.start_there(&mut asked, (&wanted, there, delivery), &mut warnings)?
+            }
         };
         let start = starting.elapsed();
         Ok(Over { report, since_ms, sent, send, start, continued, warnings })
+    }
+
+    /// Has the last image there; answers how many bytes were sent for it.
+    fn bring_last(
+        &mut self,
+        image: &ImageId,
+        wanted: &Wanted,
+        delivery: Option<&mut Delivery>,
+    ) -> Result<u64, Failure> {
+        match (&self.target, delivery) {
+            (Target::There(there), Some(delivery)) => there.deliver(delivery, wanted, image),
+            _ => self.store().and_then(|store| self.target.bring(&store, image)),
+        }
     }
 
     /// One of the two only runs on this machine: the other waits for the end of this one, whoever is killed meanwhile.
@@ -257,7 +287,7 @@ impl Moving<'_> {
         asked: &mut Asked,
         (wanted, place): (&Wanted, &Place),
     ) -> Result<Continued, Failure> {
-        let mut starting = match continued::begin(wanted, place, Some(self.job.supervisor)) {
+        let mut starting = match continued::begin(wanted, place, When::After(self.job.supervisor)) {
             Ok(starting) => starting,
             Err(failure) => return Err(self.keep(asked, failure)),
         };
@@ -295,14 +325,14 @@ impl Moving<'_> {
     fn start_there(
         &self,
         asked: &mut Asked,
-        (wanted, there): (&Wanted, &There),
+        (wanted, there, delivery): (&Wanted, &There, Option<Delivery>),
         warnings: &mut Vec<String>,
     ) -> Result<Continued, Failure> {
         if let Err(failure) = there.is_there() {
             return Err(self.keep(asked, failure));
         }
         asked.say(&Word::Starting { place: there.place() })?;
-        match there.start(wanted) {
+        match there.start(wanted, delivery) {
             Ok(continued) => {
                 // It runs there, whatever has become of it here.
                 warnings.extend(self.end(asked).err().map(|failure| failure.message));
@@ -405,6 +435,53 @@ impl Moving<'_> {
             tracing::warn!("images that were taken ahead stay in {}: {failure}", self.job.store);
         }
     }
+}
+
+/// Waits until the job stands still, and sends what is whole of its image meanwhile.
+fn followed(
+    asked: &mut Asked,
+    delivery: Option<&mut Delivery>,
+    bar: &ProgressBar,
+) -> (Result<Event, Failure>, Result<(), Failure>) {
+    let (begun, images) = channel();
+    let stands = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stands = &stands;
+        let following = delivery.map(|delivery| scope.spawn(move || send_ahead(delivery, &images, stands)));
+        let standing = asked.until(
+            |event| matches!(event, Event::Standing { .. }),
+            |event| {
+                if let Event::Begun { image } = event
+                    && let Ok(image) = image.parse()
+                {
+                    // Nobody sends it ahead where nothing is sent.
+                    let _ = begun.send(image);
+                }
+                follow(bar, event);
+            },
+        );
+        stands.store(true, Ordering::Release);
+        drop(begun);
+        let panicked = |_| Err(Failure::new(Kind::Failed, "a thread that sent the image has panicked"));
+        (standing, following.map_or(Ok(()), |following| following.join().unwrap_or_else(panicked)))
+    })
+}
+
+/// Sends what is whole of an image that is being written, from when it is known which that is until it `stands` there.
+fn send_ahead(
+    delivery: &mut Delivery,
+    images: &Receiver<ImageId>,
+    stands: &AtomicBool,
+) -> Result<(), Failure> {
+    let Ok(image) = images.recv() else { return Ok(()) };
+    while !stands.load(Ordering::Acquire) {
+        delivery.follow(image, stands).map_err(copy_failure)?;
+        // It ends with the last image.
+        if images.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// The last step.

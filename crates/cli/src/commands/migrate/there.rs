@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use store::media::Media;
-use store::{CopyOptions, Key, Store};
+use store::{CopyOptions, Delivery, Key, Store};
 
 /// The other machine.
 pub struct There {
@@ -33,7 +33,7 @@ impl There {
     /// Why there is none.
     pub fn reach(address: &Address, key: Key, flags: &Migrate) -> Result<Self, Failure> {
         let keys = Keys::default();
-        let options = DialOptions { service: Service::Jobs, bulk: 1, ..DialOptions::default() };
+        let options = DialOptions { service: Service::Jobs, ..DialOptions::default() };
         let dialled = dial(address, Trust::Keys(&keys), &options);
         let (wires, _) = dialled.map_err(|error| remote::failure(&error))?;
         let machine = address.machine();
@@ -108,6 +108,38 @@ impl There {
         }
     }
 
+    /// Begins to bring an image there that is still to be taken; `None` where nothing has to be brought.
+    ///
+    /// # Errors
+    /// When the store there cannot take it.
+    pub fn expect(&mut self, from: &Store) -> Result<Option<Delivery>, Failure> {
+        if self.shared {
+            return Ok(None);
+        }
+        let to = self.store(from)?.clone();
+        if to.id() == from.id() {
+            return Ok(None);
+        }
+        let delivery = from.deliver_to(&to).map_err(copy_failure);
+        delivery.map(Some).map_err(|failure| self.is_there().err().unwrap_or(failure))
+    }
+
+    /// Has what is lacking of an image there, and begins to continue it meanwhile; answers how many bytes had to be sent for all of it.
+    ///
+    /// # Errors
+    /// When it cannot be copied, or begun.
+    pub fn deliver(&self, delivery: &mut Delivery, wanted: &Wanted, image: &ImageId) -> Result<u64, Failure> {
+        let bar = self.bar();
+        let delivered = delivery.announce(image).map_err(copy_failure).and_then(|()| {
+            let begun: Result<Result<(), Failure>, _> = self.ask(&Question::Begin(wanted.clone()));
+            begun.map_err(|error| self.lost(&error))?.map_err(|failure| self.theirs(failure))?;
+            delivery.complete(&mut |bytes| bar.inc(bytes)).map_err(copy_failure)
+        });
+        bar.finish_and_clear();
+        delivered.map_err(|failure| self.is_there().err().unwrap_or(failure))?;
+        Ok(delivery.sent())
+    }
+
     /// Whether an image that is there can go on there.
     ///
     /// # Errors
@@ -125,16 +157,22 @@ impl There {
         self.folder.list("").map(drop).map_err(|error| self.lost(&error))
     }
 
-    /// Has it go on there.
+    /// Has it go on there; what was delivered for that may run from the moment that it has its name.
     ///
     /// # Errors
     /// [`Unstarted`].
-    pub fn start(&self, wanted: &Wanted) -> Result<Continued, Unstarted> {
+    pub fn start(&self, wanted: &Wanted, delivery: Option<Delivery>) -> Result<Continued, Unstarted> {
+        let is_begun = delivery.is_some();
+        if let Err(error) = delivery.map_or(Ok(()), Delivery::publish) {
+            // What has come of that is found out by asking.
+            tracing::warn!("{}: {error}", self.machine);
+        }
         match self.ask(&Question::Start(wanted.clone())) {
             Ok(Ok(continued)) => Ok(continued),
             Ok(Err(Unstarted::Failed(failure))) => Err(Unstarted::Failed(self.theirs(failure))),
             Ok(Err(Unstarted::Unknown(failure))) => Err(Unstarted::Unknown(self.theirs(failure))),
-            Err(SayError::Unsaid(error)) => Err(Unstarted::Failed(self.lost(&error))),
+            Err(SayError::Unsaid(error)) if !is_begun => Err(Unstarted::Failed(self.lost(&error))),
+            Err(SayError::Unsaid(error)) => Err(Unstarted::Unknown(self.lost(&error))),
             Err(SayError::Unanswered(error)) => Err(Unstarted::Unknown(self.lost(&error))),
         }
     }
