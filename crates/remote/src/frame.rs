@@ -18,7 +18,7 @@ pub(crate) const LONG_MAX: usize = 1 << 30;
 /// The longest piece of memory in a bulk stream.
 pub(crate) const PIECE: usize = 512 << 10;
 /// The most bytes of memory that a message carries itself.
-pub(crate) const INLINE_MAX: usize = 16 << 10;
+pub(crate) const INLINE_MAX: usize = 64 << 10;
 /// Calls that the far end has not read yet, bytes.
 pub(crate) const CONTROL_WINDOW: u64 = 4 << 20;
 /// Contents of memory on their way in one direction, bytes: what a staging area has to hold.
