@@ -373,6 +373,13 @@ impl Link {
         }
     }
 
+    /// The same where there may be nothing to write: somebody looks again and again for what comes of it.
+    fn flush_rest(&self) {
+        if self.out.has_rest() {
+            self.flush();
+        }
+    }
+
     /// A piece of work for a stream.
     fn submit<M: Message>(&self, ctx: RawContext, stream: StreamArg, work: &M) -> Result<()> {
         self.progress.check(ctx)?;

@@ -76,6 +76,11 @@ impl Outgoing {
         }
     }
 
+    /// Whether there is something in the buffer.
+    pub(super) fn has_rest(&self) -> bool {
+        !lock(&self.buffer).bytes.is_empty()
+    }
+
     /// Writes what is in the buffer.
     pub(super) fn flush(&self) -> io::Result<()> {
         let mut stream = lock(&self.stream);
