@@ -87,8 +87,13 @@ pub(super) struct Completions {
     /// Events of the client's that are looked at, and how often.
     watched: Mutex<HashMap<RawEvent, usize>>,
     idle: AtomicBool,
-    /// Entries that the thread has or is about to have.
+    /// Entries that the thread has or is about to have, but for those that only keep something.
     pending: AtomicUsize,
+}
+
+/// Of effects that tell nobody of anything none need wait for its turn.
+fn count(effects: &[Effect]) -> usize {
+    usize::from(!effects.iter().all(|effect| matches!(effect, Effect::Keep(_))))
 }
 
 type Done = Vec<(Result<()>, Vec<Effect>)>;
@@ -105,7 +110,7 @@ impl Completions {
         if let Probe::Theirs(_, event) = entry.probe {
             *lock(&self.watched).entry(event).or_default() += 1;
         }
-        self.pending.fetch_add(1, Ordering::AcqRel);
+        self.pending.fetch_add(count(&entry.effects), Ordering::AcqRel);
         lock(&self.incoming).entries.push(entry);
         if self.idle.swap(false, Ordering::AcqRel) {
             self.more.notify_one();
@@ -154,7 +159,8 @@ impl Completions {
         }
         self.more.notify_one();
         let entries = receiver.recv().unwrap_or_default();
-        self.pending.fetch_sub(entries.len(), Ordering::AcqRel);
+        let counts = entries.iter().map(|entry| count(&entry.effects));
+        self.pending.fetch_sub(counts.sum(), Ordering::AcqRel);
         entries
     }
 }
@@ -239,7 +245,7 @@ impl Session {
                 return;
             }
             self.look(&mut lists, &mut next);
-            let told = done.len();
+            let told = done.iter().map(|(_, effects)| count(effects)).sum();
             self.tell(&mut done, &mut next);
             self.completions.pending.fetch_sub(told, Ordering::AcqRel);
             last = Instant::now();
