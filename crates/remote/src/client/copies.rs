@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use wire::{Bytes, CuError};
 
 /// Bytes of a transfer to the device; what is longer is several of them: one is looked through for addresses while those before it travel.
-const UPLOAD_MAX: u64 = 2 << 20;
+const UPLOAD_MAX: u64 = 8 << 20;
 /// The same from the device.
 const DOWNLOAD_MAX: u64 = 32 << 20;
 
@@ -215,7 +215,7 @@ impl Link {
             let data = unsafe { std::slice::from_raw_parts(from, part.bytes as usize) };
             let to_word = (dst + offset).wrapping_neg() as usize % 8;
             sent = self
-                .reach_all(data.get(to_word..).unwrap_or_default(), 8)
+                .reach_all_of_many(data.get(to_word..).unwrap_or_default())
                 .and_then(|()| self.progress.check(ctx));
             if sent.is_ok() {
                 let _turn = self.uploads.turn();
@@ -257,6 +257,10 @@ impl Link {
             transfers.push(transfer);
             let src = src + offset;
             asked = self.submit(ctx, stream, &CopyOut { ctx, stream, src, bytes, transfer });
+        }
+        if dst.bytes > INLINE_MAX as u64 {
+            // What it brings takes longer than the writing, and somebody is going to wait for it.
+            self.flush();
         }
         if awaited { self.collect(&transfers).and(asked) } else { asked }
     }
