@@ -82,6 +82,15 @@ pub trait Backend:
     /// Ends that. The caller has made sure that no work uses it. Waits for all work of the devices, and what else is asked of them may have to wait
     /// behind it.
     fn unregister_host(&self, range: Range) -> Result<()>;
+    /// Whether copies between a device and a range of registered memory are known here to be over, without a question to the device, as soon as
+    /// that is so: [`Backend::has_copied`] tells. Else only their stream does.
+    fn tells_of_copies(&self, _range: Range) -> bool {
+        false
+    }
+    /// Whether the copies from and to such a range that this context's streams have been given before use it no more.
+    fn has_copied(&self, _ctx: RawContext, _range: Range) -> Result<bool> {
+        Ok(true)
+    }
 
     // --- contexts
 

@@ -1,10 +1,10 @@
-//! How fast bulk streams are over loopback, with TLS and without: `cargo run --release -p link --example bulk [GIGABYTES]`.
+//! How fast bulk streams are over loopback, with TLS and without, beside a socket that is nothing else, and what a byte there and back takes: `cargo run --release -p link --example bulk [GIGABYTES]`.
 #![allow(clippy::unwrap_used)]
 
 use link::keys::{Quota, YEAR};
 use link::{Address, DialOptions, Front, FrontOptions, Keys, Trust, Wires, dial, far_end};
 use std::io::{Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -27,7 +27,7 @@ fn main() {
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
         keys: keys.clone(),
         insecure_loopback: true,
-        max_clients: 10,
+        max_clients: 100,
         half_open: 10,
     });
     let front = front.unwrap();
@@ -40,10 +40,11 @@ fn main() {
         })
     });
     println!("{gigabytes} GB each, pieces of 1 MiB, {} cores", thread::available_parallelism().unwrap());
+    println!("one socket: {:.2} GB/s", socket(gigabytes * 1_000_000_000 / PIECE as u64));
     println!(
         "streams  TLS up        TLS down      plain up      plain down    (GB/s; CPU seconds here for each GB)"
     );
-    for bulk in [1, 2, 4] {
+    for bulk in [1, 2, 4, 8] {
         let mut row = format!("{bulk:7}");
         for trust in [Trust::Keys(&keys), Trust::InsecureLoopback] {
             let options = DialOptions { bulk, timeout: Duration::from_secs(10), ..DialOptions::default() };
@@ -71,6 +72,23 @@ fn main() {
         drop(dial(&address, Trust::Keys(&keys), &options).unwrap());
     }
     println!("a session of 10 connections begins within {:?}", since.elapsed() / 20);
+}
+
+/// What a plain socket carries, GB/s: the most that a stream on this machine could.
+fn socket(pieces: u64) -> f64 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut to = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut from = listener.accept().unwrap().0;
+    let since = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let piece = vec![7; PIECE];
+            (0..pieces).for_each(|_| to.write_all(&piece).unwrap());
+        });
+        let mut piece = vec![0; PIECE];
+        (0..pieces).for_each(|_| from.read_exact(&mut piece).unwrap());
+    });
+    pieces as f64 * PIECE as f64 / 1e9 / since.elapsed().as_secs_f64()
 }
 
 /// What this process has taken of all cores: where others work, too, it says more than the clock.

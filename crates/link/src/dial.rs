@@ -42,8 +42,8 @@ pub struct DialOptions {
 impl Default for DialOptions {
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        // What is encrypted on one core gains nothing by several streams.
-        let bulk = u8::try_from(cores.clamp(1, 4)).unwrap_or(1);
+        // What is encrypted on one core gains nothing by several streams; where the other end is this machine too, it needs as many.
+        let bulk = u8::try_from(cores.min(4).max(cores / 2).min(8)).unwrap_or(1);
         Self { service: Service::Devices, bulk, timeout: Duration::from_secs(10) }
     }
 }

@@ -4,7 +4,8 @@ use crate::fingerprint::Fingerprint;
 use crate::rdma::Stream;
 use crate::tls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv, sockopt};
 use rustls::Connection;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -22,10 +23,16 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 /// A connection.
 pub(crate) struct Lane {
     // What is read ahead takes no memory until it is there.
-    socket: BufReader<TcpStream>,
+    socket: BufReader<Socket>,
     tls: Option<Box<Connection>>,
     /// What carries the one way of it that data goes, in the socket's place.
     beside: Option<Beside>,
+}
+
+/// A socket, whose reader may look on for a moment before it sleeps.
+struct Socket {
+    stream: TcpStream,
+    looks_for: Duration,
 }
 
 enum Beside {
@@ -63,6 +70,7 @@ impl Lane {
                 return Err(error);
             }
         }
+        let socket = Socket { stream: socket, looks_for: Duration::ZERO };
         Ok(Self { socket: BufReader::with_capacity(READ_AHEAD, socket), tls, beside: None })
     }
 
@@ -98,36 +106,45 @@ impl Lane {
 
     /// Another descriptor of the same socket.
     pub fn socket(&self) -> io::Result<TcpStream> {
-        self.socket.get_ref().try_clone()
+        self.tcp().try_clone()
     }
 
     /// Closes it so that what was sent last arrives.
     pub fn close(&mut self) {
         self.farewell();
-        linger(self.socket.get_ref());
+        linger(self.tcp());
     }
 
     /// It is set up: whoever reads it waits for so long, whoever writes for ever.
     pub fn settle(&mut self, silence: Option<Duration>) -> io::Result<()> {
         self.may_take(None);
-        self.socket.get_ref().set_read_timeout(silence)?;
-        self.socket.get_ref().set_write_timeout(None)
+        self.tcp().set_read_timeout(silence)?;
+        self.tcp().set_write_timeout(None)
+    }
+
+    /// Whoever reads it looks on for so long before it sleeps.
+    pub fn look_for(&mut self, time: Duration) {
+        self.socket.get_mut().looks_for = time;
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        &self.socket.get_ref().stream
     }
 
     /// Says that this was all.
     pub fn farewell(&mut self) {
         self.may_take(Some(Instant::now() + FAREWELL));
-        let _ = self.socket.get_ref().set_write_timeout(Some(FAREWELL));
+        let _ = self.tcp().set_write_timeout(Some(FAREWELL));
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
             let _ = drain(tls, out(&mut self.beside, &mut self.socket));
         }
-        let _ = self.socket.get_ref().shutdown(Shutdown::Write);
+        let _ = self.tcp().shutdown(Shutdown::Write);
     }
 
     /// Whether something has come that has not been read.
     pub fn has_input(&self) -> io::Result<bool> {
-        let mut polled = [PollFd::new(self.socket.get_ref(), PollFlags::IN)];
+        let mut polled = [PollFd::new(self.tcp(), PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         Ok(!self.socket.buffer().is_empty() || poll(&mut polled, Some(&now))? > 0)
     }
@@ -165,10 +182,23 @@ impl Write for Lane {
 }
 
 /// Where what is written goes.
-fn out<'a>(beside: &'a mut Option<Beside>, socket: &'a mut BufReader<TcpStream>) -> &'a mut dyn Write {
+fn out<'a>(beside: &'a mut Option<Beside>, socket: &'a mut BufReader<Socket>) -> &'a mut dyn Write {
     match beside {
         Some(Beside::Out(stream)) => stream,
-        _ => socket.get_mut(),
+        _ => &mut socket.get_mut().stream,
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let begun = Instant::now();
+        while begun.elapsed() < self.looks_for {
+            match recv(&self.stream, &mut *buffer, RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => std::hint::spin_loop(),
+                done => return Ok(done?.1),
+            }
+        }
+        self.stream.read(buffer)
     }
 }
 
@@ -221,6 +251,34 @@ fn linger(socket: &TcpStream) {
         let _ = socket.set_read_timeout(Some(left));
         if !matches!((&*socket).read(&mut sink), Ok(1..)) {
             break;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+
+    #[test]
+    fn who_looks_on_sees_what_comes_and_the_end() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for looks_for in [Duration::ZERO, Duration::from_millis(1), Duration::from_secs(20)] {
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut socket = Socket { stream: listener.accept().unwrap().0, looks_for };
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    for byte in 0..3 {
+                        thread::sleep(Duration::from_millis(5));
+                        peer.write_all(&[byte]).unwrap();
+                    }
+                });
+                let mut bytes = Vec::new();
+                socket.read_to_end(&mut bytes).unwrap();
+                assert_eq!(bytes, [0, 1, 2]);
+            });
         }
     }
 }

@@ -11,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use wires::looks_for;
 
 /// The most that is kept for a peer that has not said to have it: about what TCP itself has under way.
 const WINDOW: usize = 4 << 20;
@@ -207,6 +208,10 @@ impl Line {
         state.lane = None;
         let there = greet(&mut lane, if self.writes { 0 } else { state.passed })?;
         lane.settle(silence.filter(|_| self.lasts && !self.writes))?;
+        if self.role.is_control() {
+            // Somebody waits for what comes there, and it may come soon.
+            lane.look_for(looks_for());
+        }
         self.connection().socket = Some(lane.socket()?);
         // Whoever ended the session before has not seen that socket.
         let resumed = self.check().and_then(|()| {

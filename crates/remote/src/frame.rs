@@ -6,7 +6,7 @@ use wire::{Encoder, Wire};
 /// What both ends begin with.
 pub(crate) const MAGIC: [u8; 8] = *b"DMremote";
 /// Version of the protocol; both ends refuse any other.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Length, opcode, flags, number of the call.
 pub(crate) const HEADER: usize = 16;
 /// The call is made inside of `place`.
@@ -18,7 +18,7 @@ pub(crate) const LONG_MAX: usize = 1 << 30;
 /// The longest piece of memory in a bulk stream.
 pub(crate) const PIECE: usize = 512 << 10;
 /// The most bytes of memory that a message carries itself.
-pub(crate) const INLINE_MAX: usize = 16 << 10;
+pub(crate) const INLINE_MAX: usize = 64 << 10;
 /// Calls that the far end has not read yet, bytes.
 pub(crate) const CONTROL_WINDOW: u64 = 4 << 20;
 /// Contents of memory on their way in one direction, bytes: what a staging area has to hold.
@@ -31,6 +31,27 @@ pub(crate) struct Header {
     pub(crate) opcode: u16,
     pub(crate) flags: u16,
     pub(crate) call: u64,
+}
+
+impl Header {
+    fn of(head: [u8; HEADER]) -> Self {
+        let number = |at: usize, bytes: usize| {
+            head[at..at + bytes].iter().rev().fold(0u64, |all, byte| all << 8 | u64::from(*byte))
+        };
+        Self {
+            bytes: number(0, 4) as u32,
+            opcode: number(4, 2) as u16,
+            flags: number(6, 2) as u16,
+            call: number(8, 8),
+        }
+    }
+}
+
+/// What stands before the first message of some bytes, if all of that is there.
+pub(crate) fn first(bytes: &[u8]) -> Option<Header> {
+    let (head, rest) = bytes.split_first_chunk()?;
+    let header = Header::of(*head);
+    (header.bytes as usize <= rest.len()).then_some(header)
 }
 
 /// Appends a message and its header.
@@ -54,15 +75,7 @@ pub(crate) fn read(
 ) -> io::Result<Header> {
     let mut head = [0; HEADER];
     from.read_exact(&mut head)?;
-    let number = |at: usize, bytes: usize| {
-        head[at..at + bytes].iter().rev().fold(0u64, |all, byte| all << 8 | u64::from(*byte))
-    };
-    let header = Header {
-        bytes: number(0, 4) as u32,
-        opcode: number(4, 2) as u16,
-        flags: number(6, 2) as u16,
-        call: number(8, 8),
-    };
+    let header = Header::of(head);
     let bytes = header.bytes as usize;
     if bytes > limit(header.opcode) {
         return Err(invalid(format!("message {} of {bytes} bytes is too long", header.opcode)));
@@ -111,4 +124,21 @@ impl PieceHeader {
 /// The peer does not keep to the protocol.
 pub(crate) fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_the_first_once_it_is_whole() {
+        let mut bytes = Vec::new();
+        append(&mut bytes, 5, 1, 9, &7u64);
+        let header = Header { bytes: 8, opcode: 5, flags: 1, call: 9 };
+        assert_eq!(first(&bytes), Some(header));
+        assert_eq!(read(&mut bytes.as_slice(), |_| 8, &mut Vec::new()).ok(), Some(header));
+        bytes.push(0);
+        assert_eq!(first(&bytes), Some(header));
+        assert!((0..HEADER + 8).all(|some| first(&bytes[..some]).is_none()));
+    }
 }

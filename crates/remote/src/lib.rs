@@ -21,23 +21,13 @@ pub use far::{Quota, ServeError, serve};
 pub use wires::{Patience, Wires};
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
 use wire::CuError;
+use wires::looks_for;
 
 /// What every call answers once the connection is lost.
 const LOST: CuError = CuError::DEVICE_UNAVAILABLE;
-
-/// How long whoever waits looks on before it sleeps: being woken takes as long as a message over a fast network, but where cores are
-/// few, the thread that is to bring the answer needs this one.
-fn looks_for() -> Duration {
-    static TIME: OnceLock<Duration> = OnceLock::new();
-    *TIME.get_or_init(|| {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-        if cores < 8 { Duration::ZERO } else { Duration::from_micros(50) }
-    })
-}
 
 /// Greets, and hangs up where that takes longer than a peer may be silent.
 fn in_time<T>(patience: Patience, hang_up: &Arc<dyn Fn() + Send + Sync>, greet: impl FnOnce() -> T) -> T {

@@ -93,7 +93,6 @@ calls! {
     13 Slow MirrorDrop { range: Range };
     14 Pipelined Changes { base: u64, runs: Bytes };
     15 Pipelined Ping {};
-    16 Quick Echo {};
 
     // --- contexts
     20 Slow ContextCreate { ctx: RawContext, device: u32, flags: u32, primary: bool };
@@ -137,6 +136,7 @@ calls! {
     59 Pipelined Watch { ctx: RawContext, event: RawEvent, ticket: u64 };
     60 Slow StreamAttribute { ctx: RawContext, stream: StreamArg, attribute: u32 } -> LaunchValue;
     61 Slow StreamSetAttribute { ctx: RawContext, stream: StreamArg, attribute: u32, value: LaunchValue };
+    62 Quick Query { ctx: RawContext, stream: StreamArg, ticket: u64 };
 
     // --- work
     70 Pipelined Launch { ctx: RawContext, stream: StreamArg, kernel: GraphKernel };

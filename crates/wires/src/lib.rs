@@ -4,7 +4,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The most bulk streams of a session in a direction.
@@ -47,6 +47,17 @@ impl Default for Patience {
     fn default() -> Self {
         Self { silence: Duration::from_secs(10), idle: None }
     }
+}
+
+/// How long whoever waits for a peer looks on before it sleeps: being woken takes as long as a message over a fast network, but where cores are
+/// few, the thread that is to bring the answer needs this one.
+#[must_use]
+pub fn looks_for() -> Duration {
+    static TIME: OnceLock<Duration> = OnceLock::new();
+    *TIME.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        if cores < 8 { Duration::ZERO } else { Duration::from_micros(50) }
+    })
 }
 
 impl Wires {

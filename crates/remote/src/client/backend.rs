@@ -2,6 +2,7 @@
 
 use super::chapters::number;
 use super::copies::Place;
+use super::mirrors::Registered;
 use super::progress::key;
 use super::{Callback, Function, LOST, Link, PLACING, RemoteBackend};
 use crate::area::Area;
@@ -176,6 +177,19 @@ impl Backend for RemoteBackend {
 
     fn unregister_host(&self, range: Range) -> Result<()> {
         self.link.leave(range)
+    }
+
+    fn tells_of_copies(&self, range: Range) -> bool {
+        self.link.mirrors.is(range.base, range.bytes) == Registered::Here
+    }
+
+    fn has_copied(&self, ctx: RawContext, range: Range) -> Result<bool> {
+        self.link.progress.check_alive(ctx)?;
+        let copied = self.link.uploads.have_left(range) && self.link.transfers.have_left(range);
+        if !copied {
+            self.link.flush_rest();
+        }
+        Ok(copied)
     }
 
     fn context_create(&self, device: usize, flags: u32, primary: bool) -> Result<RawContext> {

@@ -13,8 +13,10 @@ use backend::{BoxSide, CopyBox, Pitched, Range, RawContext, Result, StreamArg};
 use std::sync::{Arc, PoisonError};
 use wire::{Bytes, CuError};
 
-/// Bytes of a transfer; what is longer is several of them.
-const TRANSFER_MAX: u64 = 32 << 20;
+/// Bytes of a transfer to the device; what is longer is several of them: one is looked through for addresses while those before it travel.
+const UPLOAD_MAX: u64 = 8 << 20;
+/// The same from the device.
+const DOWNLOAD_MAX: u64 = 32 << 20;
 
 /// Where memory lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +72,7 @@ fn parts([width, height, depth]: [u64; 3]) -> Vec<Part> {
 fn transfers(dst: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut at = 0;
     std::iter::from_fn(move || {
-        let most = TRANSFER_MAX - dst.wrapping_add(at) % 8;
+        let most = UPLOAD_MAX - dst.wrapping_add(at) % 8;
         let part = (at, most.min(bytes - at));
         at += part.1;
         (part.1 > 0).then_some(part)
@@ -213,7 +215,7 @@ impl Link {
             let data = unsafe { std::slice::from_raw_parts(from, part.bytes as usize) };
             let to_word = (dst + offset).wrapping_neg() as usize % 8;
             sent = self
-                .reach_all(data.get(to_word..).unwrap_or_default(), 8)
+                .reach_all_of_many(data.get(to_word..).unwrap_or_default())
                 .and_then(|()| self.progress.check(ctx));
             if sent.is_ok() {
                 let _turn = self.uploads.turn();
@@ -244,8 +246,8 @@ impl Link {
         let awaited = to == Place::Plain;
         let mut transfers = Vec::new();
         let mut asked = Ok(());
-        for offset in (0..dst.bytes).step_by(TRANSFER_MAX as usize) {
-            let bytes = (dst.bytes - offset).min(TRANSFER_MAX);
+        for offset in (0..dst.bytes).step_by(DOWNLOAD_MAX as usize) {
+            let bytes = (dst.bytes - offset).min(DOWNLOAD_MAX);
             asked = self.progress.check(ctx);
             if asked.is_err() {
                 break;
@@ -255,6 +257,10 @@ impl Link {
             transfers.push(transfer);
             let src = src + offset;
             asked = self.submit(ctx, stream, &CopyOut { ctx, stream, src, bytes, transfer });
+        }
+        if dst.bytes > INLINE_MAX as u64 {
+            // What it brings takes longer than the writing, and somebody is going to wait for it.
+            self.flush();
         }
         if awaited { self.collect(&transfers).and(asked) } else { asked }
     }
@@ -380,12 +386,10 @@ mod tests {
 
     #[test]
     fn transfers_make_up_the_copy_and_part_no_word() {
-        for (dst, bytes) in
-            [(0, 1), (4, TRANSFER_MAX), (7, 3 * TRANSFER_MAX + 5), (8, 2 * TRANSFER_MAX), (3, 0)]
-        {
+        for (dst, bytes) in [(0, 1), (4, UPLOAD_MAX), (7, 3 * UPLOAD_MAX + 5), (8, 2 * UPLOAD_MAX), (3, 0)] {
             let mut next = 0;
             for (at, part) in transfers(dst, bytes) {
-                assert!(at == next && (1..=TRANSFER_MAX).contains(&part), "{dst}, {bytes}");
+                assert!(at == next && (1..=UPLOAD_MAX).contains(&part), "{dst}, {bytes}");
                 assert!(at == 0 || (dst + at).is_multiple_of(8), "{dst}, {bytes}");
                 next += part;
             }

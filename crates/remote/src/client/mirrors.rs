@@ -11,9 +11,16 @@ use crate::{diff, lock};
 use backend::{MemoryOperation, Range, Result};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use wire::{Bytes, CuError};
 
+/// What several threads look through for addresses, each: one reads memory more slowly than a fast line carries what is in it.
+const SHARE: usize = 1 << 20;
+/// So many do, where cores abound.
+static LOOKERS: LazyLock<usize> = LazyLock::new(|| {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    (cores / 4).clamp(1, 4)
+});
 /// How much of a region is compared before what has changed is sent: its runs fit into a message.
 const STEP: usize = 256 << 10;
 
@@ -59,6 +66,11 @@ pub(super) enum Registered {
     Here,
     /// Both ends'.
     Mirrored,
+}
+
+/// What each of several threads looks through: all of it, and no word in two of them.
+fn shares(bytes: &[u8], threads: usize) -> std::slice::Chunks<'_, u8> {
+    bytes.chunks(bytes.len().div_ceil(threads).next_multiple_of(8).max(SHARE))
 }
 
 impl Mirrors {
@@ -216,6 +228,19 @@ impl Link {
         self.mirrors.addresses(bytes, step, &mut |address| self.reach(address))
     }
 
+    /// The same of many bytes, in which addresses lie at multiples of 8.
+    pub(super) fn reach_all_of_many(self: &Arc<Self>, bytes: &[u8]) -> Result<()> {
+        let mut shares = shares(bytes, *LOOKERS);
+        let own = shares.next().unwrap_or_default();
+        std::thread::scope(|scope| {
+            let others: Vec<_> = shares.map(|share| scope.spawn(move || self.reach_all(share, 8))).collect();
+            let reached = self.reach_all(own, 8);
+            others
+                .into_iter()
+                .fold(reached, |all, other| all.and(other.join().unwrap_or(Err(CuError::UNKNOWN))))
+        })
+    }
+
     /// Sends what the host has written to mirrored memory, and mirrors what that points to: a kernel may follow it.
     pub(super) fn push_for_kernels(self: &Arc<Self>) -> Result<()> {
         if !self.mirrors.reached.load(Ordering::Acquire) {
@@ -280,5 +305,23 @@ impl Link {
         let left = if mirrored { self.ask(&MirrorDrop { range }) } else { Ok(()) };
         self.mirrors.unregister(range.base);
         left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_make_up_the_whole_and_part_no_word() {
+        let bytes = vec![0; 4 * SHARE + 13];
+        for (all, threads) in
+            [(0, 4), (13, 4), (SHARE, 4), (SHARE + 1, 4), (4 * SHARE + 13, 3), (bytes.len(), 1)]
+        {
+            let shares: Vec<_> = shares(&bytes[..all], threads).map(<[u8]>::len).collect();
+            assert_eq!(shares.iter().sum::<usize>(), all);
+            assert!(shares.len() <= threads, "{all}, {threads}");
+            assert!(shares.iter().rev().skip(1).all(|share| share.is_multiple_of(8)), "{all}, {threads}");
+        }
     }
 }

@@ -16,7 +16,7 @@ mod uploads;
 use crate::area::Area;
 use crate::frame::{self, IN_PLACE, MAGIC, VERSION};
 use crate::lanes::Lanes;
-use crate::messages::{Echo, Hello, Mark, Message, Ping, Watch};
+use crate::messages::{Hello, Mark, Message, Ping, Query, Watch};
 use crate::ranges::Ranges;
 use crate::workers::Workers;
 use crate::{LOST, Patience, Wires, in_time, lock, looks_for};
@@ -69,7 +69,7 @@ struct Function {
 struct Slot(Mutex<Option<Answer>>, Condvar);
 
 /// How long a query waits for the far end to look.
-const ECHO: Duration = Duration::from_millis(300);
+const QUERY: Duration = Duration::from_millis(300);
 
 type Answer = std::result::Result<Vec<u8>, LoadError>;
 
@@ -373,6 +373,13 @@ impl Link {
         }
     }
 
+    /// The same where there may be nothing to write: somebody looks again and again for what comes of it.
+    fn flush_rest(&self) {
+        if self.out.has_rest() {
+            self.flush();
+        }
+    }
+
     /// A piece of work for a stream.
     fn submit<M: Message>(&self, ctx: RawContext, stream: StreamArg, work: &M) -> Result<()> {
         self.progress.check(ctx)?;
@@ -426,18 +433,17 @@ impl Link {
     /// The same by somebody who may have heard otherwise that the stream has come to its end, and must not be told that it has not: the first
     /// question about new work waits until the far end has looked. It may be held up by other work, so not for ever.
     fn query(&self, ctx: RawContext, stream: StreamArg) -> Result<bool> {
-        let key = progress::key(ctx, stream);
-        let is_new = self.progress.is_new(key);
-        let done = self.ask_stream(ctx, stream)?;
-        if done || !is_new {
-            return Ok(done);
-        }
+        let ticket = match self.progress.ask_stream(progress::key(ctx, stream))? {
+            Asked::Complete => return Ok(true),
+            Asked::Waiting => return Ok(false),
+            Asked::Ask(ticket) => ticket,
+        };
         let (call, slot) = (self.name(), Arc::<Slot>::default());
         lock(&self.calls).insert(call, Arc::clone(&slot));
-        if let Err(error) = self.out.push_and_flush(Self::flags(), call, &Echo {}) {
+        if let Err(error) = self.out.push_and_flush(Self::flags(), call, &Query { ctx, stream, ticket }) {
             self.lose(&error.to_string());
         }
-        slot.wait_a_while(ECHO);
+        slot.wait_a_while(QUERY);
         self.ask_stream(ctx, stream)
     }
 

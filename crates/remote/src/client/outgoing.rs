@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long after it has written something the thread looks for more by itself, and how often: a program that submits without a pause
-/// need not wake it each time.
+/// How long after something was written the thread looks for more by itself, and how often: a program that submits without a pause, or waits and
+/// so writes by itself, need not wake it each time.
 const BUSY: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_micros(30);
 /// What is so much that it is written at once.
@@ -20,6 +20,8 @@ struct Buffer {
     /// Bytes appended since the beginning, and of these what the far end has read.
     appended: u64,
     acked: u64,
+    /// When something was last taken out to be written.
+    taken: Option<Instant>,
     writer_idle: bool,
     lost: bool,
 }
@@ -76,12 +78,21 @@ impl Outgoing {
         }
     }
 
+    /// Whether there is something in the buffer.
+    pub(super) fn has_rest(&self) -> bool {
+        !lock(&self.buffer).bytes.is_empty()
+    }
+
     /// Writes what is in the buffer.
     pub(super) fn flush(&self) -> io::Result<()> {
         let mut stream = lock(&self.stream);
         let (stream, spare) = &mut *stream;
         // The order of the buffer is kept: nobody else takes it while the stream is held.
-        std::mem::swap(&mut lock(&self.buffer).bytes, spare);
+        {
+            let mut buffer = lock(&self.buffer);
+            std::mem::swap(&mut buffer.bytes, spare);
+            buffer.taken = if spare.is_empty() { buffer.taken } else { Some(Instant::now()) };
+        }
         let written =
             if spare.is_empty() { Ok(()) } else { stream.write_all(spare).and_then(|()| stream.flush()) };
         spare.clear();
@@ -90,14 +101,13 @@ impl Outgoing {
 
     /// The writing thread: until the connection is lost.
     pub(super) fn write(&self) -> io::Result<()> {
-        let mut written = Instant::now();
         loop {
             let mut buffer = lock(&self.buffer);
             while buffer.bytes.is_empty() {
                 if buffer.lost {
                     return Ok(());
                 }
-                if written.elapsed() < BUSY {
+                if buffer.taken.is_some_and(|taken| taken.elapsed() < BUSY) {
                     let waited = self.more.wait_timeout(buffer, LOOK);
                     buffer = waited.unwrap_or_else(PoisonError::into_inner).0;
                 } else {
@@ -107,7 +117,6 @@ impl Outgoing {
             }
             drop(buffer);
             self.flush()?;
-            written = Instant::now();
         }
     }
 

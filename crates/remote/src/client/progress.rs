@@ -196,14 +196,6 @@ impl Progress {
         lock(&self.state).ticket(ticket)
     }
 
-    /// Whether a stream has been given work since it was asked about last.
-    pub(super) fn is_new(&self, key: Key) -> bool {
-        lock(&self.state)
-            .streams
-            .get(&key)
-            .is_some_and(|stream| stream.submitted > stream.asked.max(stream.done))
-    }
-
     pub(super) fn ask_stream(&self, key: Key) -> Result<Asked> {
         let mut state = lock(&self.state);
         state.check_alive(key.0)?;

@@ -74,6 +74,15 @@ struct State {
     lost: bool,
 }
 
+impl State {
+    fn writes_into(&self, range: Range) -> bool {
+        self.transfers.values().any(|transfer| {
+            let to = transfer.to.range();
+            to.base < range.end() && range.base < to.end()
+        })
+    }
+}
+
 /// What a thread reads pieces into that do not go where they belong at once.
 #[derive(Default)]
 pub(super) struct Spare {
@@ -111,11 +120,12 @@ impl Transfers {
 
     /// Waits until nothing that is still to come is written into a range.
     pub(super) fn wait_for(&self, range: Range) {
-        let overlaps = |transfer: &Transfer| {
-            let to = transfer.to.range();
-            to.base < range.end() && range.base < to.end()
-        };
-        self.wait_while(|state| state.transfers.values().any(overlaps) && !state.lost);
+        self.wait_while(|state| state.writes_into(range) && !state.lost);
+    }
+
+    /// Whether nothing that is still to come is written into a range.
+    pub(super) fn have_left(&self, range: Range) -> bool {
+        !lock(&self.state).writes_into(range)
     }
 
     /// Ends those that write into a range: their memory may go.

@@ -128,12 +128,18 @@ impl Uploads {
 
     /// Waits until nothing of a range is still to be read.
     pub(super) fn wait_for(&self, range: Range) {
-        let overlapping: Vec<Arc<Latch>> = {
-            let borrowed = lock(&self.borrowed);
-            let overlaps = |other: &Range| other.base < range.end() && range.base < other.end();
-            borrowed.iter().filter(|(other, _)| overlaps(other)).map(|(_, latch)| Arc::clone(latch)).collect()
-        };
-        overlapping.iter().for_each(|latch| latch.wait());
+        self.of(range).iter().for_each(|latch| latch.wait());
+    }
+
+    /// Whether nothing of a range is still to be read.
+    pub(super) fn have_left(&self, range: Range) -> bool {
+        self.of(range).iter().all(|latch| latch.is_open())
+    }
+
+    fn of(&self, range: Range) -> Vec<Arc<Latch>> {
+        let borrowed = lock(&self.borrowed);
+        let overlaps = |other: &Range| other.base < range.end() && range.base < other.end();
+        borrowed.iter().filter(|(other, _)| overlaps(other)).map(|(_, latch)| Arc::clone(latch)).collect()
     }
 
     /// The far end has used so much; `false` where that cannot be.

@@ -48,6 +48,8 @@ pub(super) enum Effect {
     Keep(Buffer),
     /// Answers a call.
     Reply { call: u64, error: u32, detail: String, body: Vec<u8> },
+    /// Answers a question about a stream, which has been looked at.
+    Looked(u64),
     /// Has the client run a host function.
     Host { call: u64, function: u64, error: u32 },
 }
@@ -85,8 +87,13 @@ pub(super) struct Completions {
     /// Events of the client's that are looked at, and how often.
     watched: Mutex<HashMap<RawEvent, usize>>,
     idle: AtomicBool,
-    /// Entries that the thread has or is about to have.
+    /// Entries that the thread has or is about to have, but for those that only keep something.
     pending: AtomicUsize,
+}
+
+/// Of effects that tell nobody of anything none need wait for its turn.
+fn count(effects: &[Effect]) -> usize {
+    usize::from(!effects.iter().all(|effect| matches!(effect, Effect::Keep(_))))
 }
 
 type Done = Vec<(Result<()>, Vec<Effect>)>;
@@ -103,7 +110,7 @@ impl Completions {
         if let Probe::Theirs(_, event) = entry.probe {
             *lock(&self.watched).entry(event).or_default() += 1;
         }
-        self.pending.fetch_add(1, Ordering::AcqRel);
+        self.pending.fetch_add(count(&entry.effects), Ordering::AcqRel);
         lock(&self.incoming).entries.push(entry);
         if self.idle.swap(false, Ordering::AcqRel) {
             self.more.notify_one();
@@ -152,7 +159,8 @@ impl Completions {
         }
         self.more.notify_one();
         let entries = receiver.recv().unwrap_or_default();
-        self.pending.fetch_sub(entries.len(), Ordering::AcqRel);
+        let counts = entries.iter().map(|entry| count(&entry.effects));
+        self.pending.fetch_sub(counts.sum(), Ordering::AcqRel);
         entries
     }
 }
@@ -179,21 +187,24 @@ impl Session {
         }
     }
 
-    /// Waits a moment for a stream, and does at once what is to be done when it has come here: where nothing else is pending the thread
+    /// Whether nothing is pending that would have to be told before.
+    pub(super) fn is_alone(&self) -> bool {
+        self.completions.are_all_told() && self.mirrors.is_empty()
+    }
+
+    /// Waits a moment for a stream or an event, and does at once what is to be done when it has come: where nothing else is pending the thread
     /// need not be woken. Gives the effects back where it takes longer.
     pub(super) fn soon(
         &self,
-        ctx: RawContext,
-        stream: backend::StreamArg,
+        query: impl Fn() -> Result<bool>,
         effects: Vec<Effect>,
     ) -> std::result::Result<(), Vec<Effect>> {
-        let alone = self.completions.pending.load(Ordering::Acquire) == 0 && self.mirrors.is_empty();
-        if !alone || self.more_calls.load(Ordering::Acquire) {
+        if !self.is_alone() || self.more_calls.load(Ordering::Acquire) {
             return Err(effects);
         }
         let begun = Instant::now();
         loop {
-            match self.backend.stream_query(ctx, stream) {
+            match query() {
                 Ok(false) | Err(CuError::NOT_READY) if begun.elapsed() < SOON => {
                     if looks_for().is_zero() {
                         std::thread::yield_now()
@@ -234,7 +245,7 @@ impl Session {
                 return;
             }
             self.look(&mut lists, &mut next);
-            let told = done.len();
+            let told = done.iter().map(|(_, effects)| count(effects)).sum();
             self.tell(&mut done, &mut next);
             self.completions.pending.fetch_sub(told, Ordering::AcqRel);
             last = Instant::now();
@@ -396,6 +407,13 @@ impl Session {
                         let error = if error == 0 { met } else { error };
                         let after = after.clone();
                         words.push((call, Word::Reply { after, error, detail, body: Bytes(body) }));
+                    }
+                    Effect::Looked(call) => {
+                        let after = after.clone();
+                        words.push((
+                            call,
+                            Word::Reply { after, error: 0, detail: String::new(), body: Bytes::default() },
+                        ));
                     }
                     Effect::Host { call, function, error } => {
                         let after = after.clone();

@@ -138,11 +138,14 @@ impl Session {
             Call::Watch(ask::Watch { ctx, event, ticket }) => {
                 let found =
                     self.objects.ctx(ctx).and_then(|raw| Ok((raw, self.objects.events.get(event.0)?)));
-                let probe = match found {
-                    Ok((ctx, event)) => Probe::Theirs(ctx, event),
-                    Err(error) => Probe::Now(Err(error)),
-                };
                 let effects = vec![Effect::Ticket(ticket)];
+                let (probe, effects) = match found {
+                    Ok((raw, event)) => match self.soon(|| self.backend.event_query(raw, event), effects) {
+                        Ok(()) => return,
+                        Err(effects) => (Probe::Theirs(raw, event), effects),
+                    },
+                    Err(error) => (Probe::Now(Err(error)), effects),
+                };
                 self.completions.push(Entry { ctx: ctx.0, stream: None, probe, effects });
             }
             Call::EventCreate(ask::EventCreate { ctx, event, flags }) => {
@@ -305,8 +308,9 @@ impl Session {
                 }
                 self.answer(call, restored);
             }
-            // Behind what is known by now of all that was asked about before.
-            Call::Echo(_) => self.answer_behind(call, Ok(())),
+            Call::Query(ask::Query { ctx, stream, ticket }) => {
+                self.query(call, ctx, self.at(ctx, stream), ticket);
+            }
             Call::PlaceBegin(ask::PlaceBegin { replay }) => self.place(call, replay.as_deref()),
             Call::PlaceEnd(_) => self.answer::<()>(call, Err(CuError::INVALID_VALUE)),
             Call::Holds(ask::Holds { range }) => self.answer(call, Ok(backend.holds(range))),

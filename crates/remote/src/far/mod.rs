@@ -21,7 +21,7 @@ use crate::messages::{Call, Hello, Word};
 use crate::workers::Workers;
 use crate::{Patience, Wires, in_time, lock, packing};
 use backend::{Backend, Range};
-use completions::Completions;
+use completions::{Completions, Effect};
 use mirrors::Mirrors;
 use objects::Objects;
 use quota::Account;
@@ -34,6 +34,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 use wires::BULK_MAX;
+use work::At;
 
 /// How far a client may be ahead of what it has been told is read.
 const ACK_EVERY: u64 = 256 << 10;
@@ -76,6 +77,8 @@ struct Session {
     /// Pieces that have come, by transfer and offset.
     arrivals: Mutex<HashMap<(u64, u64), Buffer>>,
     arrived: Condvar,
+    /// What is to be told of a stream that the next call asks about.
+    held: Mutex<Option<(At, Vec<Effect>)>>,
     /// Host functions that wait for the client.
     hosts: Mutex<HashMap<u64, Sender<()>>>,
     next_host: AtomicU64,
@@ -130,6 +133,7 @@ pub fn serve(wires: Wires, backend: Arc<dyn Backend>, quota: Quota) -> Result<()
         out: Mutex::new((control_out, Vec::new())),
         arrivals: Mutex::default(),
         arrived: Condvar::new(),
+        held: Mutex::default(),
         hosts: Mutex::default(),
         next_host: AtomicU64::new(1),
         place: Mutex::default(),

@@ -3,9 +3,10 @@
 //! function's end, what the host has written) must not wait behind the call that waits for the device.
 
 use super::Session;
+use super::work::QUERY_NEXT;
 use crate::frame::{self, CONTROL_WINDOW, HEADER, IN_PLACE, LONG_MAX};
 use crate::lock;
-use crate::messages::{self as ask, Call, Mode, call_limit};
+use crate::messages::{self as ask, Call, Message as _, Mode, call_limit};
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Read};
 use std::sync::atomic::Ordering;
@@ -68,6 +69,7 @@ impl Session {
                 None => return Ok(()),
                 Some(Turn::CarryOut(item)) => {
                     self.more_calls.store(true, Ordering::Release);
+                    QUERY_NEXT.set(false);
                     item
                 }
                 Some(Turn::Read(mut reader)) => {
@@ -76,7 +78,10 @@ impl Session {
                             break item;
                         }
                     };
-                    self.more_calls.store(!reader.stream.buffer().is_empty(), Ordering::Release);
+                    let more = reader.stream.buffer();
+                    self.more_calls.store(!more.is_empty(), Ordering::Release);
+                    let next = frame::first(more).map(|header| (header.opcode, header.flags));
+                    QUERY_NEXT.set(next == Some((ask::Query::OPCODE, 0)));
                     let mut state = lock(&self.turns.0);
                     state.reader = Some(reader);
                     state.busy = Some(Instant::now());
@@ -111,6 +116,7 @@ impl Session {
     fn begin(self: &Arc<Self>, item: Item) {
         self.has_read(item.bytes);
         let Item { number, call, slow, .. } = item;
+        self.settle_held(&call);
         if !matches!(call, Call::Ping(_)) {
             self.called();
         }

@@ -8,7 +8,8 @@ use crate::frame::{self, HEADER, MAGIC, PieceHeader, VERSION};
 use crate::messages::{self as ask, Call, Hello, Message, Mode, Word};
 use crate::{Patience, Wires, lock};
 use backend::{
-    BLOCK_GRANULARITY, Fill, MemoryOperation, Range, RawArray, RawBlock, RawContext, RawPhysical, StreamArg,
+    BLOCK_GRANULARITY, Fill, MemoryOperation, Range, RawArray, RawBlock, RawContext, RawPhysical, RawStream,
+    StreamArg,
 };
 use backend_soft::SoftBackend;
 use proptest::prelude::*;
@@ -235,6 +236,46 @@ fn what_another_client_has_is_not_there() {
     one.end().unwrap();
 }
 
+/// What is asked about a stream goes with the answer to what was asked for before; whatever else comes between, nothing is forgotten.
+#[test]
+fn questions_are_answered_with_what_is_before_them() {
+    let other = StreamArg::Created(RawStream(3));
+    let mut raw = Raw::with_context();
+    let at = raw.block().base;
+    raw.ask(&ask::StreamCreate { ctx: CTX, stream: RawStream(3), flags: 0, priority: 0 }).unwrap();
+    let asked = |between: &[u8], stream: StreamArg| {
+        let mut bytes = Vec::new();
+        let copy = ask::CopyOut { ctx: CTX, stream: LEGACY, src: at, bytes: 16, transfer: 7 };
+        frame::append(&mut bytes, ask::CopyOut::OPCODE, 0, 0, &copy);
+        bytes.extend_from_slice(between);
+        frame::append(&mut bytes, ask::Query::OPCODE, 0, 90, &ask::Query { ctx: CTX, stream, ticket: 8 });
+        bytes
+    };
+    let mut ping = Vec::new();
+    frame::append(&mut ping, ask::Ping::OPCODE, 0, 0, &ask::Ping {});
+    let unknown = StreamArg::Created(RawStream(4));
+    for (between, stream) in [(&[][..], LEGACY), (&ping, LEGACY), (&[], other), (&[], unknown)] {
+        raw.control.write_all(&asked(between, stream)).unwrap();
+        let (mut data, mut told, mut answered) = (0, Vec::new(), 0);
+        while told.len() < 2 || answered < 1 {
+            match raw.hear() {
+                (_, Word::Data { transfer: 7, .. }) => data += 1,
+                (_, Word::Done { tickets, .. }) => {
+                    assert!(data == 1 || tickets.iter().all(|(ticket, _)| *ticket == 8), "{tickets:?}");
+                    told.extend(tickets);
+                }
+                (90, Word::Reply { error: 0, .. }) => answered += 1,
+                (_, Word::Ping | Word::Ack { .. }) => {}
+                more => panic!("{more:?}"),
+            }
+        }
+        told.sort_unstable();
+        let error = if stream == unknown { CuError::INVALID_HANDLE.code() } else { 0 };
+        assert_eq!((data, told, answered), (1, vec![(7, 0), (8, error)], 1));
+    }
+    raw.end().unwrap();
+}
+
 /// However often it says that it is there.
 #[test]
 fn a_client_that_asks_for_nothing_is_left() {
@@ -267,7 +308,7 @@ fn names_that_nobody_has_given_are_refused() {
     assert_eq!(raw.ask(&ask::TextureDestroy { ctx: CTX, texture: 5 }), Err(CuError::INVALID_HANDLE));
     let again = ask::ContextCreate { ctx: CTX, device: 0, flags: 0, primary: false };
     assert_eq!(raw.ask(&again), Err(CuError::INVALID_VALUE), "the name is given");
-    let stream = StreamArg::Created(backend::RawStream(5));
+    let stream = StreamArg::Created(RawStream(5));
     assert_eq!(raw.failure(&ask::Mark { ctx: CTX, stream, ticket: 3 }), CuError::INVALID_HANDLE);
     raw.end().unwrap();
 }

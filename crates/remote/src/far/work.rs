@@ -4,10 +4,12 @@ use super::Session;
 use super::completions::{Effect, Entry, Probe};
 use super::staging::Buffer;
 use crate::frame::{INLINE_MAX, PIECE};
-use crate::messages::Word;
+use crate::lock;
+use crate::messages::{Call, Query, Word};
 use backend::{
     BoxSide, CopyBox, Fill, GraphKernel, Launch, MemoryOperation, Pitched, RawContext, Result, StreamArg,
 };
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::CuError;
@@ -18,6 +20,18 @@ pub(super) struct At {
     name: (u64, u64),
     pub(super) ctx: RawContext,
     pub(super) stream: StreamArg,
+}
+
+thread_local! {
+    /// Of the thread that carries out calls in their turn: whether the next one is there, and asks about a stream.
+    pub(super) static QUERY_NEXT: Cell<bool> = const { Cell::new(false) };
+}
+
+fn name(ctx: RawContext, stream: StreamArg) -> (u64, u64) {
+    match stream {
+        StreamArg::Legacy => (ctx.0, 0),
+        StreamArg::Created(stream) => (ctx.0, stream.0),
+    }
 }
 
 /// All that lies between the first and the last byte of some rows.
@@ -38,23 +52,56 @@ fn packed(buffer: &Buffer, [width, height, _]: [u64; 3]) -> BoxSide {
 
 impl Session {
     pub(super) fn at(&self, ctx: RawContext, stream: StreamArg) -> Result<At> {
-        let name = match stream {
-            StreamArg::Legacy => 0,
-            StreamArg::Created(stream) => stream.0,
-        };
-        Ok(At { name: (ctx.0, name), ctx: self.objects.ctx(ctx)?, stream: self.objects.stream(stream)? })
+        let name = name(ctx, stream);
+        Ok(At { name, ctx: self.objects.ctx(ctx)?, stream: self.objects.stream(stream)? })
     }
 
     /// Has something done when the stream has come here.
     pub(super) fn when(&self, at: At, effects: Vec<Effect>) -> Result<()> {
-        let awaited = matches!(effects.last(), Some(Effect::Ticket(_)));
-        let effects = match awaited {
-            true => match self.soon(at.ctx, at.stream, effects) {
-                Ok(()) => return Ok(()),
-                Err(effects) => effects,
-            },
-            false => effects,
+        if !matches!(effects.last(), Some(Effect::Ticket(_))) {
+            return self.when_behind(at, effects);
+        }
+        if QUERY_NEXT.get() && self.is_alone() {
+            *lock(&self.held) = Some((at, effects));
+            return Ok(());
+        }
+        let effects = self.soon(|| self.backend.stream_query(at.ctx, at.stream), effects);
+        effects.map_or_else(|effects| self.when_behind(at, effects), Ok)
+    }
+
+    /// What was left for a question that was to come next is done when its stream has come here, if something else has come.
+    pub(super) fn settle_held(&self, call: &Call) {
+        let is_of_it = |at: At| {
+            let Call::Query(Query { ctx, stream, .. }) = call else { return false };
+            at.name == name(*ctx, *stream)
         };
+        let held = lock(&self.held).take_if(|(at, _)| !is_of_it(*at));
+        if let Some((at, effects)) = held {
+            let _ = self.when_behind(at, effects);
+        }
+    }
+
+    /// Looks at a stream for whoever asks, with what was left for this question; that it has been looked at is told in any case.
+    pub(super) fn query(&self, call: u64, ctx: RawContext, at: Result<At>, ticket: u64) {
+        let held = lock(&self.held).take();
+        let mut effects = held.map(|(_, effects)| effects).unwrap_or_default();
+        effects.push(Effect::Ticket(ticket));
+        match at {
+            Ok(at) => {
+                effects.push(Effect::Looked(call));
+                let looked = self.soon(|| self.backend.stream_query(at.ctx, at.stream), effects);
+                let Err(mut effects) = looked else { return };
+                effects.pop();
+                // What goes wrong is told with the tickets.
+                let _ = self.when_behind(at, effects);
+            }
+            Err(error) => self.now(ctx, Err(error), effects),
+        }
+        // Behind what is known by now of all that was asked about before.
+        self.now(RawContext(0), Ok(()), vec![Effect::Looked(call)]);
+    }
+
+    fn when_behind(&self, at: At, effects: Vec<Effect>) -> Result<()> {
         // An event would be one more piece of work, which a stream that has come to its end is not done with yet.
         let asked = matches!(effects.as_slice(), [Effect::Ticket(_)]);
         if asked && self.backend.stream_query(at.ctx, at.stream) == Ok(true) {
@@ -270,9 +317,9 @@ impl Session {
             let Some(session) = session.upgrade() else { return };
             let call = session.next_host.fetch_add(1, Ordering::Relaxed);
             let (sender, receiver) = std::sync::mpsc::channel();
-            crate::lock(&session.hosts).insert(call, sender);
+            lock(&session.hosts).insert(call, sender);
             if session.is_lost() {
-                crate::lock(&session.hosts).clear();
+                lock(&session.hosts).clear();
             }
             let error = status.err().map_or(0, CuError::code);
             session.now(RawContext(0), Ok(()), vec![Effect::Host { call, function, error }]);

@@ -14,6 +14,7 @@ pub fn trials() -> Vec<Trial> {
             "memory::registered_memory_is_copied_where_it_lies",
             registered_memory_is_copied_where_it_lies,
         ),
+        Trial::test("memory::what_has_been_copied_may_be_changed", what_has_been_copied_may_be_changed),
         Trial::test("memory::large_boxes_arrive_whole", large_boxes_arrive_whole),
         Trial::test(
             "memory::kernels_follow_addresses_that_were_copied",
@@ -99,6 +100,35 @@ fn large_copies_arrive_whole() -> Result<(), Failed> {
         program.copy(back.as_mut_ptr() as u64, program.at(4), bytes)?;
         assert!(sent == back, "{words} words");
     }
+    Ok(())
+}
+
+/// A server's slots: filled again as soon as what they held has left, however far the device is.
+fn what_has_been_copied_may_be_changed() -> Result<(), Failed> {
+    let (_far, backend) = over_tcp();
+    let program = Program::new(&backend)?;
+    let bytes = 1 << 20;
+    let pages = Pages::new(&backend, bytes);
+    assert!(backend.tells_of_copies(pages.1));
+    let wait = || {
+        while !backend.has_copied(program.ctx, pages.1)? {
+            std::thread::yield_now();
+        }
+        Ok::<_, Failed>(())
+    };
+    for round in 0..30u32 {
+        pages.word(7).store(round, Ordering::Relaxed);
+        program.copy(program.at(u64::from(round) * bytes), pages.1.base, bytes)?;
+        wait()?;
+    }
+    for round in 0..30u32 {
+        program.copy(pages.1.base, program.at(u64::from(round) * bytes), bytes)?;
+        wait()?;
+        assert_eq!(pages.word(7).load(Ordering::Relaxed), round);
+    }
+    // What has a mirror is copied there: its stream tells.
+    program.follow(pages.1.base)?;
+    assert!(!backend.tells_of_copies(pages.1));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
-use crate::objects::{Marker, Stream};
+use crate::objects::{Context, Marker, Stream};
 use backend::{Backend, Range};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -18,8 +18,16 @@ const GROUP: usize = 4;
 pub(crate) struct Slots {
     /// Which groups of [`GROUP`] slots the device knows: small copies use the first only.
     registered: [bool; SLOTS / GROUP],
-    used_by: [Option<Marker>; SLOTS],
+    used_by: [Option<User>; SLOTS],
     bounce: Option<Bounce>,
+}
+
+/// What still uses a slot.
+enum User {
+    /// What its stream has been given.
+    Work(Marker),
+    /// A copy, of whose end the device library knows.
+    Copy(Arc<Context>),
 }
 
 impl Session {
@@ -39,6 +47,12 @@ impl Session {
         Ok(found.address().as_ptr() as u64)
     }
 
+    /// Where a slot of the caller's lies.
+    fn slot_range(&self, caller: &Caller, slot: u32) -> Option<Range> {
+        let slot = self.link.slot(caller.ring, slot as usize).ok()?;
+        Some(Range { base: slot.address().as_ptr() as u64, bytes: SLOT_BYTES as u64 })
+    }
+
     /// Where a group of the caller's slots lies.
     fn group(&self, caller: &Caller, group: usize) -> Option<Range> {
         let first = self.link.slot(caller.ring, group * GROUP).ok()?;
@@ -48,9 +62,13 @@ impl Session {
 
     /// Notes that everything `stream` has been given so far may use the slot.
     pub(super) fn slot_used(&self, caller: &mut Caller, slot: u32, stream: &Stream) -> Result<()> {
-        let marker = stream.ctx.mark(stream.arg())?;
+        let told = self.slot_range(caller, slot).is_some_and(|range| self.backend().tells_of_copies(range));
+        let user = match told {
+            true => User::Copy(Arc::clone(&stream.ctx)),
+            false => User::Work(stream.ctx.mark(stream.arg())?),
+        };
         if let Some(used_by) = caller.slots.used_by.get_mut(slot as usize) {
-            *used_by = Some(marker);
+            *used_by = Some(user);
         }
         Ok(())
     }
@@ -60,9 +78,11 @@ impl Session {
         let used_by = caller.slots.used_by.get_mut(slot as usize);
         let used_by = used_by
             .ok_or_else(|| Failure::new(CuError::INVALID_VALUE, format!("there is no slot {slot}")))?;
-        match used_by.take() {
-            Some(marker) => self.wait(|| marker.poll()),
-            None => Ok(()),
+        let user = used_by.take();
+        match (user, self.slot_range(caller, slot)) {
+            (Some(User::Work(marker)), _) => self.wait(|| marker.poll()),
+            (Some(User::Copy(ctx)), Some(range)) => self.wait(|| self.backend().has_copied(ctx.raw, range)),
+            (Some(User::Copy(_)), None) | (None, _) => Ok(()),
         }
     }
 
