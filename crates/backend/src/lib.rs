@@ -82,6 +82,10 @@ pub trait Backend:
     /// Ends that. The caller has made sure that no work uses it. Waits for all work of the devices, and what else is asked of them may have to wait
     /// behind it.
     fn unregister_host(&self, range: Range) -> Result<()>;
+    /// Whether devices reach registered memory where it is, at every moment, and not a copy of it that is brought up to date.
+    fn reaches_host(&self) -> bool {
+        true
+    }
     /// Whether copies between a device and a range of registered memory are known here to be over, without a question to the device, as soon as
     /// that is so: [`Backend::has_copied`] tells. Else only their stream does.
     fn tells_of_copies(&self, _range: Range) -> bool {

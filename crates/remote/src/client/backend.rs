@@ -179,6 +179,10 @@ impl Backend for RemoteBackend {
         self.link.leave(range)
     }
 
+    fn reaches_host(&self) -> bool {
+        false
+    }
+
     fn tells_of_copies(&self, range: Range) -> bool {
         self.link.mirrors.is(range.base, range.bytes) == Registered::Here
     }

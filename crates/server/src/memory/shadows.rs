@@ -287,7 +287,9 @@ impl Shadows {
     /// Whether regions had better become coherent, or be so no more: to be asked behind [`Self::settle`].
     #[must_use]
     pub(crate) fn is_change_due(&self) -> bool {
-        self.managed != Managed::Shadow && self.keeper.get().is_some_and(Keeper::is_change_due)
+        self.managed != Managed::Shadow
+            && self.side.backend.reaches_host()
+            && self.keeper.get().is_some_and(Keeper::is_change_due)
     }
 
     /// Does what is due. No work is under way, and none begins.
