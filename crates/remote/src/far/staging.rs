@@ -5,18 +5,22 @@ use crate::frame::{BULK_WINDOW, INLINE_MAX, PIECE};
 use crate::lanes::Piece;
 use crate::lock;
 use backend::{Backend, Range, Result};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use wire::CuError;
 
 /// What is registered at a time.
 const SLAB: usize = 8 << 20;
+/// What buffers have: each is a part of one of the next size. Most copies that come with their call are short.
+const SIZES: [usize; 4] = [16 << 10, INLINE_MAX, PIECE, SLAB];
+/// How long whoever needs a buffer waits for others to be free, when there may be no more. Work that has them gets done, and the client takes what it has asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct State {
     slabs: Vec<Area>,
-    /// Offsets of free buffers, for whole pieces and for small ones.
-    large: Vec<usize>,
-    small: Vec<usize>,
+    /// Addresses of free buffers of each size.
+    free: [Vec<usize>; SIZES.len()],
     /// Buffers that hold what the client has sent, bytes.
     received: u64,
     sent: u64,
@@ -26,45 +30,58 @@ struct State {
 pub(super) struct Staging {
     backend: Arc<dyn Backend>,
     state: Mutex<State>,
+    /// Told when a buffer is free again.
+    freed: Condvar,
 }
 
 /// A buffer, until it is dropped.
 pub(super) struct Buffer {
     address: usize,
     bytes: usize,
-    large: bool,
+    /// Which of the sizes it has.
+    size: usize,
     of: Arc<Staging>,
+}
+
+impl State {
+    /// A free buffer, if need be a part of a larger one.
+    fn take(&mut self, size: usize) -> Option<usize> {
+        if let Some(free) = self.free.get_mut(size)?.pop() {
+            return Some(free);
+        }
+        let whole = self.take(size + 1)?;
+        self.free[size].extend((0..SIZES[size + 1]).step_by(SIZES[size]).map(|offset| whole + offset));
+        self.free[size].pop()
+    }
 }
 
 impl Staging {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Self { backend, state: Mutex::default() })
+        Arc::new(Self { backend, state: Mutex::default(), freed: Condvar::new() })
     }
 
-    /// A buffer for at most a piece.
+    /// A buffer for at most a piece; when there are as many as there can be, one that others have let go of.
     pub(super) fn get(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        let large = bytes > INLINE_MAX;
-        if bytes > PIECE {
-            return Err(CuError::INVALID_VALUE);
-        }
+        let size = SIZES[..SIZES.len() - 1].iter().position(|most| bytes <= *most);
+        let size = size.ok_or(CuError::INVALID_VALUE)?;
         let mut state = lock(&self.state);
-        if large && state.large.is_empty() || !large && state.small.is_empty() && state.large.is_empty() {
-            // What the client may have under way in both directions, and a little for what is small.
-            if state.slabs.len() * SLAB > 3 * BULK_WINDOW as usize {
-                return Err(CuError::OUT_OF_MEMORY);
+        let begun = Instant::now();
+        let address = loop {
+            if let Some(free) = state.take(size) {
+                break free;
             }
-            let slab = Area::new(SLAB).map_err(|_| CuError::OUT_OF_MEMORY)?;
-            self.backend.register_host(Range { base: slab.address(), bytes: SLAB as u64 })?;
-            state.large.extend((0..SLAB).step_by(PIECE).map(|offset| slab.address() as usize + offset));
-            state.slabs.push(slab);
-        }
-        if !large && state.small.is_empty() {
-            let piece = state.large.pop().ok_or(CuError::OUT_OF_MEMORY)?;
-            state.small.extend((0..PIECE).step_by(INLINE_MAX).map(|offset| piece + offset));
-        }
-        let free = if large { state.large.pop() } else { state.small.pop() };
-        let address = free.ok_or(CuError::OUT_OF_MEMORY)?;
-        Ok(Buffer { address, bytes, large, of: Arc::clone(self) })
+            // What the client may have under way in both directions, and a little for what is small.
+            if state.slabs.len() * SLAB <= 3 * BULK_WINDOW as usize {
+                let slab = Area::new(SLAB).map_err(|_| CuError::OUT_OF_MEMORY)?;
+                self.backend.register_host(Range { base: slab.address(), bytes: SLAB as u64 })?;
+                state.free[SIZES.len() - 1].push(slab.address() as usize);
+                state.slabs.push(slab);
+                continue;
+            }
+            let left = PATIENCE.checked_sub(begun.elapsed()).ok_or(CuError::OUT_OF_MEMORY)?;
+            state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        Ok(Buffer { address, bytes, size, of: Arc::clone(self) })
     }
 
     /// Counts a piece that the client has sent; `false` when it has sent more than it may.
@@ -118,7 +135,35 @@ impl Piece for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut state = lock(&self.of.state);
-        if self.large { state.large.push(self.address) } else { state.small.push(self.address) }
+        lock(&self.of.state).free[self.size].push(self.address);
+        self.of.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_all_buffers_taken_waits_for_one() {
+        let staging = Staging::new(Arc::new(backend_soft::SoftBackend::default()));
+        let many = 3 * BULK_WINDOW as usize / PIECE + SLAB / PIECE;
+        let mut taken: Vec<_> = (0..many).map(|_| staging.get(PIECE).unwrap()).collect();
+        let addresses: std::collections::BTreeSet<_> = taken.iter().map(Buffer::address).collect();
+        assert_eq!(addresses.len(), many, "each is another one");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| staging.get(100).unwrap().address());
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waiting.is_finished());
+            let last = taken.pop().unwrap();
+            let address = last.address();
+            drop(last);
+            assert!((address..address + PIECE as u64).contains(&waiting.join().unwrap()), "a part of it");
+        });
+        assert!(staging.get(PIECE + 1).is_err());
+        // What a piece was divided into serves small copies from then on.
+        let small: Vec<_> = (0..PIECE / SIZES[0]).map(|_| staging.get(SIZES[0]).unwrap()).collect();
+        assert_eq!(small.len(), PIECE / SIZES[0]);
     }
 }
