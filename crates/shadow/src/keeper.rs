@@ -139,6 +139,8 @@ impl Keeper {
     /// # Errors
     /// `NoRegion` where none begins at `base`, or the kernel's.
     pub fn remove(&self, base: u64) -> Result<()> {
+        // The device may have to wait for work, and that for whoever touches another region.
+        let mut ended = self.shared.separate_one(base);
         let mut regions = lock(&self.shared.regions);
         let found = regions.range(base.saturating_add(1)..).next();
         let Some((_, first)) = found.filter(|(_, region)| region.whole.base == base) else {
@@ -147,7 +149,6 @@ impl Keeper {
         let parts: Vec<_> =
             regions.range(base + 1..=first.whole.end()).map(|(_, part)| part.clone()).collect();
         // With the lock held: nobody adds a region there before all of this one is gone.
-        let mut ended = Ok(());
         for part in parts {
             regions.remove(&part.range.end());
             // Each part, whatever becomes of the one before it.
@@ -155,10 +156,7 @@ impl Keeper {
             lock(&self.shared.active).remove(&part.range.base);
         }
         drop(regions);
-        let cohering = &mut *lock(&self.shared.cohering);
-        for list in [&mut cohering.candidates, &mut cohering.coherent] {
-            list.retain(|region| region.whole.base != base);
-        }
+        lock(&self.shared.cohering).candidates.retain(|region| region.whole.base != base);
         ended
     }
 
@@ -218,7 +216,10 @@ impl Keeper {
             Some(Change::Separate) => shared.separate(cohering),
             Some(Change::Cohere) => {
                 for region in std::mem::take(&mut cohering.candidates) {
-                    shared.cohere(cohering, &region)?;
+                    // It goes on as it is.
+                    if let Err(error) = shared.cohere(cohering, &region) {
+                        tracing::debug!(region = %region.range, %error, "managed memory does not become coherent");
+                    }
                 }
                 cohering.trial.cohered(!cohering.coherent.is_empty());
                 Ok(())
@@ -238,6 +239,12 @@ impl Keeper {
         let region = found.filter(|region| region.range.base == base);
         let region = region.ok_or(Error::NoRegion(Range { base, bytes: 0 }))?;
         self.shared.cohere(&mut lock(&self.shared.cohering), &region)
+    }
+
+    /// Whether the region that begins at `base` is coherent: [`Self::remove`] waits for all work of the device then.
+    #[must_use]
+    pub fn is_coherent(&self, base: u64) -> bool {
+        lock(&self.shared.cohering).coherent.iter().any(|region| region.whole.base == base)
     }
 
     /// Has all regions kept by shadows, for one who needs their place on the device. No work that may reach managed memory is in flight, and none is announced before
@@ -325,6 +332,10 @@ impl Shared {
     /// All work is complete; these regions go to and fro with it.
     fn note_cycle(&self, to_and_fro: Vec<Arc<Region>>) {
         let cohering = &mut *lock(&self.cohering);
+        // What was slower and could not be undone yet, since something else happened, is still to be.
+        if cohering.change == Some(Change::Separate) {
+            return;
+        }
         cohering.change = cohering.trial.cycle(Instant::now(), !to_and_fro.is_empty());
         if !to_and_fro.is_empty() {
             cohering.candidates = to_and_fro;
@@ -342,6 +353,19 @@ impl Shared {
             cohering.coherent.push(Arc::clone(region));
         }
         Ok(done)
+    }
+
+    /// The same of the one that begins at `base`, if it is coherent.
+    fn separate_one(&self, base: u64) -> Result<()> {
+        let cohering = &mut *lock(&self.cohering);
+        let Some(at) = cohering.coherent.iter().position(|region| region.whole.base == base) else {
+            return Ok(());
+        };
+        let region = cohering.coherent.swap_remove(at);
+        if cohering.coherent.is_empty() {
+            cohering.trial.separated();
+        }
+        region.separate(&self.means(), || self.enter(&region))
     }
 
     /// Has regions kept by shadows that are coherent.

@@ -1,7 +1,7 @@
 //! One region: its pages, and the file that they lie in.
 
 use crate::crew::Crew;
-use crate::device::{Device, DeviceError, Step};
+use crate::device::{Device, Step};
 use crate::habit::Habit;
 use crate::pages::{Pages, Service};
 use crate::userfault::{Lack, Touch, Userfault};
@@ -336,14 +336,11 @@ impl Region {
     pub(crate) fn separate(&self, means: &Means<'_>, enter: impl FnOnce() -> Flight) -> Result<()> {
         let mut kept = lock(&self.kept);
         let Some(Kept { coherent: coherent @ true, .. }) = kept.as_mut() else { return Ok(()) };
-        means.device.separate(self.range).map_err(|source| self.inseparable(source))?;
+        let separated = means.device.separate(self.range);
+        separated.map_err(|source| Error::Device { range: self.range, done: "had again", source })?;
         *coherent = false;
         enter();
         Ok(())
-    }
-
-    fn inseparable(&self, source: DeviceError) -> Error {
-        Error::Device { range: self.range, done: "had again", source }
     }
 
     /// Serves a fault of a page of the file that is for both: the program has had it unmapped, or taken out of the file.
@@ -381,9 +378,7 @@ impl Region {
 
     /// The region is freed: nothing of it is kept.
     pub(crate) fn end(&self, means: &Means<'_>) -> Result<()> {
-        if lock(&self.kept).take().is_some_and(|kept| kept.coherent) {
-            means.device.separate(self.range).map_err(|source| self.inseparable(source))?;
-        }
+        *lock(&self.kept) = None;
         match means.userfault.unregister(self.range) {
             // The application has ended, or has them mapped no more.
             Err(error) if is(&error, &[Errno::INVAL, Errno::NOMEM]) => Ok(()),

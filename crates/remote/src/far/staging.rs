@@ -13,6 +13,8 @@ use wire::CuError;
 const SLAB: usize = 8 << 20;
 /// What buffers have: each is a part of one of the next size. Most copies that come with their call are short.
 const SIZES: [usize; 4] = [16 << 10, INLINE_MAX, PIECE, SLAB];
+/// Which of them is for a piece.
+const WHOLE: usize = 2;
 /// How long whoever needs a buffer waits for others to be free, when there may be no more. Work that has them gets done, and the client takes what it has asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -21,6 +23,10 @@ struct State {
     slabs: Vec<Area>,
     /// Addresses of free buffers of each size.
     free: [Vec<usize>; SIZES.len()],
+    /// How many buffers for whole pieces have been divided: so many that what is under way in bulk finds its own in any case.
+    divided: usize,
+    /// Somebody has waited in vain, and no buffer is free since.
+    exhausted: bool,
     /// Buffers that hold what the client has sent, bytes.
     received: u64,
     sent: u64,
@@ -44,12 +50,21 @@ pub(super) struct Buffer {
 }
 
 impl State {
+    /// Whether there may be more small buffers.
+    fn divides(&self) -> bool {
+        self.divided * PIECE < BULK_WINDOW as usize
+    }
+
     /// A free buffer, if need be a part of a larger one.
     fn take(&mut self, size: usize) -> Option<usize> {
         if let Some(free) = self.free.get_mut(size)?.pop() {
             return Some(free);
         }
+        if size + 1 == WHOLE && !self.divides() {
+            return None;
+        }
         let whole = self.take(size + 1)?;
+        self.divided += usize::from(size + 1 == WHOLE);
         self.free[size].extend((0..SIZES[size + 1]).step_by(SIZES[size]).map(|offset| whole + offset));
         self.free[size].pop()
     }
@@ -71,14 +86,19 @@ impl Staging {
                 break free;
             }
             // What the client may have under way in both directions, and a little for what is small.
-            if state.slabs.len() * SLAB <= 3 * BULK_WINDOW as usize {
+            let may_be_more = size == WHOLE || state.divides();
+            if may_be_more && state.slabs.len() * SLAB <= 3 * BULK_WINDOW as usize {
                 let slab = Area::new(SLAB).map_err(|_| CuError::OUT_OF_MEMORY)?;
                 self.backend.register_host(Range { base: slab.address(), bytes: SLAB as u64 })?;
                 state.free[SIZES.len() - 1].push(slab.address() as usize);
                 state.slabs.push(slab);
                 continue;
             }
-            let left = PATIENCE.checked_sub(begun.elapsed()).ok_or(CuError::OUT_OF_MEMORY)?;
+            let left = PATIENCE.checked_sub(begun.elapsed()).filter(|_| !state.exhausted);
+            let Some(left) = left else {
+                state.exhausted = true;
+                return Err(CuError::OUT_OF_MEMORY);
+            };
             state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         };
         Ok(Buffer { address, bytes, size, of: Arc::clone(self) })
@@ -135,7 +155,10 @@ impl Piece for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        lock(&self.of.state).free[self.size].push(self.address);
+        let mut state = lock(&self.of.state);
+        state.free[self.size].push(self.address);
+        state.exhausted = false;
+        drop(state);
         self.of.freed.notify_all();
     }
 }

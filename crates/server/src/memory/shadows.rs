@@ -300,6 +300,11 @@ impl Shadows {
         self.keeper.get().map_or(Ok(()), Keeper::change).map_err(failed)
     }
 
+    /// Whether the region that begins there is coherent for a while: to leave it waits for all work.
+    pub(crate) fn is_coherent(&self, base: u64) -> bool {
+        self.keeper.get().is_some_and(|keeper| keeper.is_coherent(base))
+    }
+
     /// Has all regions on their devices that are coherent for a while. No work is under way, and none begins.
     ///
     /// # Errors

@@ -158,6 +158,10 @@ impl Execute for wire::ManagedAlloc {
 
 impl Execute for wire::ManagedLeave {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
+        if session.shadows.is_coherent(self.address) {
+            // Here, and without a lock: work may need others' pages to get done.
+            session.wait_for_everything()?;
+        }
         session.shadows.leave(self.address)
     }
 }

@@ -55,8 +55,11 @@ impl Arrival {
             // What came before the end is there.
             let is_over = self.is_over();
             self.look(&mut come).map_err(|error| error.to_string())?;
-            match come.map.places(chunk).next() {
-                Some(place) => return Ok(*place),
+            let found = come.map.places(chunk).next().copied();
+            // Others look for theirs.
+            drop(come);
+            match found {
+                Some(place) => return Ok(place),
                 None if is_over => return Err(ReadError::NotCome { image: self.image }.to_string()),
                 None => std::thread::sleep(LOOK),
             }
