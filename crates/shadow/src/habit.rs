@@ -34,7 +34,7 @@ pub(crate) struct Seen {
 
 impl Habit {
     /// More are not kept: 16 MiB.
-    const MOST: usize = 4096;
+    pub(crate) const MOST: usize = 4096;
 
     /// The first page comes, when all work is complete of which the last was announced when that up to `since` was settled; or work is in flight.
     pub(crate) fn came(&mut self, since: Option<u64>) {

@@ -232,11 +232,7 @@ impl Keeper {
     /// # Errors
     /// `NoRegion`, or as [`Self::change`]'s.
     pub fn cohere(&self, base: u64) -> Result<bool> {
-        let found = lock(&self.shared.regions)
-            .range(base.saturating_add(1)..)
-            .next()
-            .map(|(_, region)| region.clone());
-        let region = found.filter(|region| region.range.base == base);
+        let region = self.shared.region_around(base).filter(|region| region.range.base == base);
         let region = region.ok_or(Error::NoRegion(Range { base, bytes: 0 }))?;
         self.shared.cohere(&mut lock(&self.shared.cohering), &region)
     }
@@ -287,8 +283,7 @@ impl Shared {
     pub(crate) fn serve(&self, touch: Touch) -> Result<()> {
         /// Other threads may have taken the room that was made.
         const TRIES: usize = 16;
-        let found = lock(&self.regions).range(touch.address + 1..).next().map(|(_, region)| region.clone());
-        let Some(region) = found.filter(|region| region.range.base <= touch.address) else {
+        let Some(region) = self.region_around(touch.address) else {
             // It was one when somebody touched it.
             let range = Range { base: touch.address / PAGE as u64 * PAGE as u64, bytes: PAGE as u64 };
             let woken = self.userfault.wake(range);
@@ -379,6 +374,13 @@ impl Shared {
             stays
         });
         separated
+    }
+
+    /// The region, or the part of one, that an address lies in.
+    fn region_around(&self, address: u64) -> Option<Arc<Region>> {
+        let regions = lock(&self.regions);
+        let (_, first) = regions.range(address.saturating_add(1)..).next()?;
+        (first.range.base <= address).then(|| first.clone())
     }
 
     /// The regions that ranges meet.

@@ -296,7 +296,7 @@ impl Region {
     }
 
     /// The most bytes of a region that can be coherent: what a part has, and a habit sees.
-    pub(crate) const COHERENT: u64 = 16 << 20;
+    const COHERENT: u64 = (Habit::MOST * PAGE) as u64;
 
     /// Has processor and device reach the same pages: all of them are made, and can be written; then the device gives up its own. No work is in flight and none begins.
     /// Answers whether it is so: `enter` as in [`Self::serve`], `over` as in [`Self::retire`].

@@ -29,6 +29,14 @@ pub(super) struct Regions {
     reserved: bool,
 }
 
+impl Inner {
+    /// The block of the region that begins there, and the piece of memory that is its own.
+    fn behind(&self, base: u64) -> backend::Result<(Range, RawPhysical)> {
+        let known = self.arena.block_around(base).zip(self.regions.behind.get(&base).copied());
+        known.ok_or(CuError::INVALID_VALUE)
+    }
+}
+
 /// Copies so many bytes to an address from another, and waits for that.
 pub(crate) type Mover<'a> = &'a dyn Fn(u64, u64, u64) -> backend::Result<()>;
 
@@ -164,8 +172,7 @@ impl DeviceMemory {
     /// `NOT_PERMITTED` where regions move, the backend's, or the kernel's; then all is as it was.
     pub(crate) fn cohere(&self, pages: Range, file: BorrowedFd<'_>) -> backend::Result<()> {
         let mut inner = lock(&self.inner);
-        let known = inner.arena.block_around(pages.base).zip(inner.regions.behind.get(&pages.base).copied());
-        let Some((block, piece)) = known else { return Err(CuError::INVALID_VALUE) };
+        let (block, piece) = inner.behind(pages.base)?;
         if inner.regions.placement.is_short() || inner.regions.coherent.contains_key(&block.base) {
             return Err(CuError::NOT_PERMITTED);
         }
@@ -188,16 +195,14 @@ impl DeviceMemory {
     pub(crate) fn separate(&self, base: u64) -> backend::Result<()> {
         let mut inner = lock(&self.inner);
         let Some(pages) = inner.regions.coherent.get(&base).copied() else { return Ok(()) };
-        let known = inner.arena.block_around(base).zip(inner.regions.behind.get(&base).copied());
-        let Some((block, piece)) = known else { return Err(CuError::INVALID_VALUE) };
+        let (block, piece) = inner.behind(base)?;
         self.backend.unregister_host(pages)?;
         inner.regions.coherent.remove(&base);
         unmap_file(pages).and_then(|()| self.map_piece(piece, block)).map_err(|error| lost(block, error))
     }
 
     fn relocate(&self, inner: &mut Inner, base: u64, home: Home, mover: Mover<'_>) -> backend::Result<()> {
-        let known = inner.arena.block_around(base).zip(inner.regions.behind.get(&base).copied());
-        let Some((block, old)) = known else { return Err(CuError::INVALID_VALUE) };
+        let (block, old) = inner.behind(base)?;
         let passage = Range { base: self.passage.base, bytes: block.bytes };
         if !inner.regions.reserved {
             self.backend.reserve(self.passage)?;

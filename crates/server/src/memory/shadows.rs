@@ -403,15 +403,15 @@ impl Side {
         self.backend.stream_synchronize(stream.ctx.raw, stream.arg())
     }
 
-    /// Does something with the memory of the device that a region belongs to.
+    /// Does something with the memory of the device that a region belongs to, and the region's pages.
     fn with_memory(
         &self,
-        region: Range,
-        ask: impl FnOnce(&DeviceMemory) -> backend::Result<()>,
+        shadow::Range { base, bytes }: shadow::Range,
+        ask: impl FnOnce(&DeviceMemory, Range) -> backend::Result<()>,
     ) -> std::result::Result<(), DeviceError> {
         let session = self.session.get().and_then(Weak::upgrade).ok_or("the session has ended")?;
-        let memory = session.memory_around(region.base).ok_or("no managed memory is there")?;
-        Ok(ask(memory)?)
+        let memory = session.memory_around(base).ok_or("no managed memory is there")?;
+        Ok(ask(memory, Range { base, bytes })?)
     }
 
     /// Copies from or to these bytes of managed memory, each of these by destination, source and length.
@@ -478,13 +478,11 @@ impl Device for Side {
     }
 
     fn cohere(&self, region: shadow::Range, file: BorrowedFd<'_>) -> std::result::Result<(), DeviceError> {
-        let pages = Range { base: region.base, bytes: region.bytes };
-        self.with_memory(pages, |memory| memory.cohere(pages, file))
+        self.with_memory(region, |memory, pages| memory.cohere(pages, file))
     }
 
     fn separate(&self, region: shadow::Range) -> std::result::Result<(), DeviceError> {
-        let pages = Range { base: region.base, bytes: region.bytes };
-        self.with_memory(pages, |memory| memory.separate(pages.base))
+        self.with_memory(region, |memory, pages| memory.separate(pages.base))
     }
 
     fn awaited(&self, address: u64) {

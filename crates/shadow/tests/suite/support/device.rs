@@ -33,6 +33,14 @@ pub struct Model {
     hook: OnceLock<Hook>,
 }
 
+/// What of these an address lies in, and where in it.
+fn around<T: Clone>(all: &Mutex<Vec<(shadow::Range, T)>>, address: u64) -> Option<(usize, T)> {
+    all.lock().unwrap().iter().find_map(|(range, memory)| {
+        let at = address.checked_sub(range.base).filter(|at| *at < range.bytes)? as usize;
+        Some((at, memory.clone()))
+    })
+}
+
 impl Model {
     pub fn new() -> Arc<Self> {
         Arc::default()
@@ -58,25 +66,10 @@ impl Model {
 
     /// Some of its memory, which nobody else may look at in between.
     fn at(&self, address: u64, bytes: usize, each: impl FnMut((usize, &AtomicU8))) {
-        let within = |range: &shadow::Range| {
-            address.checked_sub(range.base).filter(|at| *at < range.bytes).map(|at| at as usize)
-        };
-        let coherent = self
-            .coherent
-            .lock()
-            .unwrap()
-            .iter()
-            .find_map(|(range, file)| within(range).map(|at| (at, file.clone())));
-        if let Some((at, file)) = coherent {
+        if let Some((at, file)) = around(&self.coherent, address) {
             return file.bytes()[at..at + bytes].iter().enumerate().for_each(each);
         }
-        let found = self
-            .regions
-            .lock()
-            .unwrap()
-            .iter()
-            .find_map(|(range, memory)| within(range).map(|at| (at, memory.clone())));
-        let (at, memory) = found.expect("nobody touches what is no region");
+        let (at, memory) = around(&self.regions, address).expect("nobody touches what is no region");
         memory[at..at + bytes].iter().enumerate().for_each(each);
     }
 
