@@ -49,12 +49,13 @@ int main(int argc, char **argv) {
     cudaStream_t streams[2];
     for (auto &stream : streams) CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     Region busy, from, to;
-    uint32_t *plain, *flag, *seen;
+    uint32_t *plain, *flag, *seen, *pinned;
     std::vector<uint32_t> pageable(WORDS);
     CUDA(cudaMalloc(&plain, WORDS * sizeof *plain));
     CUDA(cudaMalloc(&flag, sizeof *flag));
     CUDA(cudaMemset(flag, 0, sizeof *flag));
     CUDA(cudaMallocManaged(&seen, sizeof *seen));
+    CUDA(cudaMallocHost(&pinned, 2 * PART * sizeof *pinned));
     cudaFuncAttributes loaded;
     CUDA(cudaFuncGetAttributes(&loaded, sum_up));
     uint32_t sum = 0;
@@ -105,12 +106,21 @@ int main(int argc, char **argv) {
             CUDA(cuStreamWaitValue32(streams[1], CUdeviceptr(flag), step, CU_STREAM_WAIT_VALUE_EQ));
             sum_up<<<1, 1, 0, streams[1]>>>(to.words, 2000, seen);
             LAUNCHED();
+            // Nor do copies between pinned and managed memory behind it keep anybody.
+            for (int i = 0; i < PART; i++) pinned[i] = step * i;
+            CUDA(cudaMemcpyAsync(pinned + PART, to.words, PART * 4, cudaMemcpyDefault, streams[1]));
+            CUDA(cudaMemcpyAsync(from.words + 2 * PART, pinned, PART * 4, cudaMemcpyDefault, streams[1]));
+            CUDA(cudaMemcpy2DAsync(from.words + 4 * PART, PITCH * 4, pinned, WIDTH * 4, WIDTH * 4, HEIGHT, cudaMemcpyDefault, streams[1]));
             to.write(0, step);
             CUDA(cudaMemcpyAsync(flag, &step, sizeof step, cudaMemcpyHostToDevice, streams[0]));
             CUDA(cudaStreamSynchronize(streams[1]));
             uint32_t hash = 0;
             for (int i = 0; i < 2000; i++) hash = guest::mix(hash, to.expected[i]);
             guest::require(*seen == hash, "what was written before a copy let a kernel go", step);
+            guest::require(memcmp(pinned + PART, to.expected.data(), PART * 4) == 0, "a copy behind it to pinned memory", step);
+            memcpy(&from.expected[2 * PART], pinned, PART * 4);
+            for (int row = 0; row < HEIGHT; row++) memcpy(&from.expected[4 * PART + row * PITCH], pinned + row * WIDTH, WIDTH * 4);
+            from.check("copies behind it from pinned memory", step);
         }
         sum = guest::fold(sum, to.words, WORDS);
         sum = guest::fold(sum, from.words, PART);
@@ -119,5 +129,6 @@ int main(int argc, char **argv) {
     }
     for (auto region : {&busy, &from, &to}) CUDA(cudaFree(region->words));
     for (auto memory : {plain, flag, seen}) CUDA(cudaFree(memory));
+    CUDA(cudaFreeHost(pinned));
     return guest::done(sum);
 }

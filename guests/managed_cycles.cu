@@ -1,5 +1,5 @@
 // Managed regions that processor and kernels use in turn, again and again, so that they may lie where both reach them; between that, phases in which only
-// kernels use them, or the processor one of them; and one that is freed and made again in the middle of it.
+// kernels use them, or the processor one of them; host functions between kernels; and one that is freed and made again in the middle of it.
 #include "guest.cuh"
 
 constexpr int REGIONS = 3, PHASE = 60;
@@ -11,6 +11,17 @@ __global__ void stir(uint32_t *words, const uint32_t *others, int step, int work
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < COUNT) words[i * STRIDE] = guest::mix_rounds(words[i * STRIDE] + others[i * STRIDE], step + i, work);
 }
+
+// What the host does to a word when a stream gets there.
+struct Note {
+    uint32_t *word;
+    int step;
+
+    static void write(void *note) {
+        auto [word, step] = *static_cast<Note *>(note);
+        *word = guest::mix(*word, step);
+    }
+};
 
 int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 600, 16);
@@ -29,6 +40,16 @@ int main(int argc, char **argv) {
         LAUNCHED();
         for (int i = 0; i < COUNT; i++)
             expected[to][i] = guest::mix_rounds(expected[to][i] + expected[from][i], step + i, work);
+        // Phase 1, when it has gone on for a while: the host's turn begins in the middle of the work.
+        Note note{&regions[to][STRIDE], step};
+        if (phase == 1 && step % PHASE >= PHASE / 2) {
+            CUDA(cudaLaunchHostFunc(0, Note::write, &note));
+            expected[to][1] = guest::mix(expected[to][1], step);
+            stir<<<(COUNT + 127) / 128, 128>>>(regions[from], regions[to], step, work);
+            LAUNCHED();
+            for (int i = 0; i < COUNT; i++)
+                expected[from][i] = guest::mix_rounds(expected[from][i] + expected[to][i], step + i, work);
+        }
         CUDA(cudaDeviceSynchronize());
         for (int at = 0; at < REGIONS; at++) {
             // Phase 3: kernels only. Phase 4: the processor uses one.

@@ -23,6 +23,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("managed_memory_that_is_moved_ends_the_program_by_name", moved_managed_memory),
     ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
+    ("managed_memory_that_goes_to_and_fro_becomes_coherent", becomes_coherent),
     ("a_process_gets_no_more_of_a_device_than_it_may", device_memory_is_limited),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
@@ -189,6 +190,19 @@ fn few_descriptors(device: Device) -> anyhow::Result<()> {
     let finished = Job::start(few)?.finish()?;
     ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
     ensure!(finished.stdout == whole.stdout, "another output");
+    Ok(())
+}
+
+/// That the guest which is to find it in every state of a trial does.
+fn becomes_coherent(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "coherent")?;
+    let mut command =
+        stage.place().run_command(&stage.guest("managed_cycles"), &["300", "8"].map(str::to_owned));
+    command.env("DORMOUSE_LOG", "warn,shadow=debug").stdin(Stdio::null());
+    let finished = Job::start(command)?.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    let said = "managed memory is coherent for a while";
+    ensure!(finished.stderr.contains(said), "{said:?} is not in: {}", finished.stderr);
     Ok(())
 }
 

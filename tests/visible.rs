@@ -118,3 +118,18 @@ fn a_job_goes_on_with_other_gpus() {
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
     assert_eq!(String::from_utf8_lossy(&printed), String::from_utf8_lossy(&whole));
 }
+
+#[test]
+fn devices_reach_one_another_after_a_restart_as_before() {
+    let stage = Stage::new("peers").unwrap();
+    let script = format!("exec {} 400 8", stage.guest("peers").display());
+    let whole = finish(among(stage.shell(&script), 3)).unwrap().stdout;
+    assert!(whole.starts_with(b"3 devices"), "{}", String::from_utf8_lossy(&whole));
+    let job = first_line(Job::start(among(stage.shell(&script), 3)).unwrap()).unwrap();
+    let image = stage.checkpoint(After::Stop).unwrap();
+    let mut printed = job.finish().unwrap().stdout;
+    let ended = Job::start(among(stage.place().restart_command(&image), 3)).unwrap().finish().unwrap();
+    printed.extend(ended.stdout);
+    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+    assert_eq!(String::from_utf8_lossy(&printed), String::from_utf8_lossy(&whole));
+}

@@ -428,6 +428,7 @@ impl Session {
                 let ctx = self.context(record.id).map_err(object(&name))?;
                 let peer = self.context(ContextId(*peer)).map_err(object(&name))?;
                 self.backend().peer_access(ctx.raw, peer.raw, true).map_err(code(&name))?;
+                self.open_to_peer(&ctx, &peer).map_err(object(&name))?;
             }
         }
         Ok(())

@@ -555,7 +555,8 @@ impl Server {
     /// `Err` with the answer when it failed.
     fn capture(&mut self, cut: &Cut, supervisor: &Supervisor, ready: Ready) -> Result<Answer, Answer> {
         let Ready { writer, room, reads } = ready;
-        let written = self.session.shadows.write_back();
+        let shadows = &self.session.shadows;
+        let written = shadows.separate().and_then(|()| shadows.write_back());
         written.map_err(|failure| failed(failure.detail, Cause::Other))?;
         let mut told = Told::of(supervisor, cut.bytes());
         let taken = self.session.capture(cut, self.number, &writer, room, reads, &mut |bytes| {

@@ -237,10 +237,10 @@ impl Keeper {
         self.shared.cohere(&mut lock(&self.shared.cohering), &region)
     }
 
-    /// Whether the region that begins at `base` is coherent: [`Self::remove`] waits for all work of the device then.
+    /// Where regions begin that are coherent: [`Self::remove`] of one waits for all work of the device.
     #[must_use]
-    pub fn is_coherent(&self, base: u64) -> bool {
-        lock(&self.shared.cohering).coherent.iter().any(|region| region.whole.base == base)
+    pub fn coherent(&self) -> Vec<u64> {
+        lock(&self.shared.cohering).coherent.iter().map(|region| region.whole.base).collect()
     }
 
     /// Has all regions kept by shadows, for one who needs their place on the device. No work that may reach managed memory is in flight, and none is announced before
@@ -254,6 +254,14 @@ impl Keeper {
             cohering.trial.separated();
         }
         self.shared.separate(cohering)
+    }
+
+    /// The same of the one that begins at `base`.
+    ///
+    /// # Errors
+    /// As [`Self::change`]'s.
+    pub fn separate_one(&self, base: u64) -> Result<()> {
+        self.shared.separate_one(base)
     }
 
     /// Writes back all that the application has written. If it stands still and no region is coherent the device has the truth, alone.
@@ -350,7 +358,7 @@ impl Shared {
         Ok(done)
     }
 
-    /// The same of the one that begins at `base`, if it is coherent.
+    /// Has the region that begins at `base` kept by shadows, if it is coherent.
     fn separate_one(&self, base: u64) -> Result<()> {
         let cohering = &mut *lock(&self.cohering);
         let Some(at) = cohering.coherent.iter().position(|region| region.whole.base == base) else {

@@ -329,6 +329,7 @@ impl Region {
         }
         *coherent = true;
         over();
+        tracing::debug!(region = %self.range, "managed memory is coherent for a while");
         Ok(true)
     }
 
@@ -340,6 +341,7 @@ impl Region {
         separated.map_err(|source| Error::Device { range: self.range, done: "had again", source })?;
         *coherent = false;
         enter();
+        tracing::debug!(region = %self.range, "managed memory is kept by shadows again");
         Ok(())
     }
 

@@ -14,8 +14,8 @@ use crate::lock;
 use crate::objects::Marker;
 use crate::sharing::Sharing;
 use crate::watch::Watch;
-use backend::{Backend, Range, RawBlock};
-use std::collections::{BTreeMap, VecDeque};
+use backend::{Access, Backend, Range, RawBlock};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 use wire::{ContextId, CuError};
@@ -45,6 +45,8 @@ pub(super) struct Inner {
     pub(super) unsynchronized: bool,
     /// The arena's clock at the last [`DeviceMemory::tidy`].
     tidied: u64,
+    /// The devices that reach what is allocated here: a context of theirs has been given access (`cuCtxEnablePeerAccess`).
+    peers: BTreeSet<usize>,
     /// Who is told what is allocated and freed.
     pub(super) watch: Arc<Watch>,
 }
@@ -88,6 +90,7 @@ impl DeviceMemory {
             pools: BTreeMap::new(),
             unsynchronized: false,
             tidied: 0,
+            peers: BTreeSet::new(),
             watch: Arc::default(),
         };
         let (short, copies) = (AtomicBool::new(false), Mutex::default());
@@ -175,8 +178,51 @@ impl DeviceMemory {
         if let Holder::Region(home) = holder {
             return self.put_behind(inner, block, home);
         }
-        inner.blocks.insert(block.base, self.backend.map_block(self.device, block)?);
+        let raw = self.backend.map_block(self.device, block)?;
+        let opened = inner.peers.iter().try_for_each(|peer| self.open(*peer, block));
+        if let Err(error) = opened {
+            self.backend.unmap_block(raw)?;
+            return Err(error);
+        }
+        inner.blocks.insert(block.base, raw);
         Ok(())
+    }
+
+    pub(super) fn open(&self, device: usize, range: Range) -> backend::Result<()> {
+        self.backend.set_access(device, range, Access::ReadWrite)
+    }
+
+    /// Has another device reach what is allocated here, now and later: to give its contexts access is enough natively, and is not for memory that is mapped as this is
+    /// (`cuMemSetAccess`). Nobody is kept out again: who has no access must not try.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub(crate) fn open_to(&self, device: usize) -> backend::Result<()> {
+        let mut inner = lock(&self.inner);
+        if device == self.device || !inner.peers.insert(device) {
+            return Ok(());
+        }
+        let plain = |range: &Range| inner.blocks.contains_key(&range.base);
+        inner.arena.blocks().filter(plain).try_for_each(|block| self.open(device, block))
+    }
+
+    /// The devices that could reach what is allocated here.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub(super) fn neighbours(&self) -> backend::Result<Vec<usize>> {
+        let others = (0..self.backend.devices().len()).filter(|other| *other != self.device);
+        let can = others.map(|other| Ok((other, self.backend.can_access_peer(other, self.device)?)));
+        let can: backend::Result<Vec<_>> = can.collect();
+        Ok(can?.into_iter().filter(|(_, can)| *can).map(|(other, _)| other).collect())
+    }
+
+    /// Whether all devices could reach what is allocated here, as they do managed memory.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub(crate) fn is_for_all(&self) -> backend::Result<bool> {
+        Ok(self.neighbours()?.len() + 1 == self.backend.devices().len())
     }
 
     /// Unmaps everything with nothing in it, for whoever needs `bytes` bytes of the device otherwise, of which `free` bytes are
@@ -363,6 +409,13 @@ impl DeviceMemory {
     #[must_use]
     pub fn find(&self, address: u64) -> Option<Allocation> {
         lock(&self.inner).arena.find(address)
+    }
+
+    /// Whether this process, too, reaches the bytes, if they lie in one live allocation: those of a managed region that is coherent for a while.
+    pub(crate) fn is_here(&self, address: u64, bytes: u64) -> Option<bool> {
+        let inner = lock(&self.inner);
+        let allocation = inner.arena.find(address).filter(|found| found.range.contains(address, bytes))?;
+        Some(inner.regions.file_at(allocation.range.base).is_some_and(|pages| pages.contains(address, bytes)))
     }
 
     /// The block that an allocation lies in, with others if it is small.

@@ -6,7 +6,7 @@ use super::device::{DeviceMemory, Inner};
 use super::placement::{Exchange, Home, Placement};
 use crate::capture::LEFT_TO_OTHERS;
 use crate::lock;
-use backend::{Access, Range, RawPhysical};
+use backend::{Range, RawPhysical};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -29,6 +29,13 @@ pub(super) struct Regions {
     reserved: bool,
 }
 
+impl Regions {
+    /// The file's pages that the device reaches at a region, if it is coherent for a while.
+    pub(super) fn file_at(&self, base: u64) -> Option<Range> {
+        self.coherent.get(&base).copied()
+    }
+}
+
 impl Inner {
     /// The block of the region that begins there, and the piece of memory that is its own.
     fn behind(&self, base: u64) -> backend::Result<(Range, RawPhysical)> {
@@ -48,6 +55,7 @@ impl DeviceMemory {
     pub fn allocate_region(&self, ctx: ContextId, bytes: u64) -> backend::Result<Option<Allocation>> {
         if bytes <= SMALL_MAX {
             // One of several in a block.
+            self.neighbours()?.into_iter().try_for_each(|device| self.open_to(device))?;
             return self.allocate(ctx, bytes);
         }
         let mut inner = lock(&self.inner);
@@ -173,7 +181,7 @@ impl DeviceMemory {
     pub(crate) fn cohere(&self, pages: Range, file: BorrowedFd<'_>) -> backend::Result<()> {
         let mut inner = lock(&self.inner);
         let (block, piece) = inner.behind(pages.base)?;
-        if inner.regions.placement.is_short() || inner.regions.coherent.contains_key(&block.base) {
+        if inner.regions.placement.is_short() || inner.regions.file_at(block.base).is_some() {
             return Err(CuError::NOT_PERMITTED);
         }
         self.backend.unmap_physical(block)?;
@@ -194,7 +202,7 @@ impl DeviceMemory {
     /// The backend's, or the kernel's.
     pub(crate) fn separate(&self, base: u64) -> backend::Result<()> {
         let mut inner = lock(&self.inner);
-        let Some(pages) = inner.regions.coherent.get(&base).copied() else { return Ok(()) };
+        let Some(pages) = inner.regions.file_at(base) else { return Ok(()) };
         let (block, piece) = inner.behind(base)?;
         self.backend.unregister_host(pages)?;
         inner.regions.coherent.remove(&base);
@@ -260,10 +268,11 @@ impl DeviceMemory {
         }
     }
 
-    /// Maps a piece, for the device; where that fails nothing is mapped.
+    /// Maps a piece, for all devices: managed memory every one of them reaches. Where that fails nothing is mapped.
     fn map_piece(&self, piece: RawPhysical, range: Range) -> backend::Result<()> {
+        let mut devices = self.neighbours()?.into_iter().chain([self.device]);
         self.backend.map_physical(piece, range)?;
-        self.backend.set_access(self.device, range, Access::ReadWrite).inspect_err(|_| {
+        devices.try_for_each(|device| self.open(device, range)).inspect_err(|_| {
             let _ = self.backend.unmap_physical(range);
         })
     }

@@ -300,9 +300,19 @@ impl Shadows {
         self.keeper.get().map_or(Ok(()), Keeper::change).map_err(failed)
     }
 
-    /// Whether the region that begins there is coherent for a while: to leave it waits for all work.
-    pub(crate) fn is_coherent(&self, base: u64) -> bool {
-        self.keeper.get().is_some_and(|keeper| keeper.is_coherent(base))
+    /// Where regions begin that are coherent for a while, of those that `of` names.
+    pub(crate) fn coherent(&self, of: impl Fn(&ShadowRecord) -> bool) -> Vec<u64> {
+        let mut coherent = self.keeper.get().map_or_else(Vec::new, Keeper::coherent);
+        if !coherent.is_empty() {
+            let live = lock(&self.live);
+            coherent.retain(|base| live.get(base).is_some_and(&of));
+        }
+        coherent
+    }
+
+    /// As [`Self::separate`], of the one that begins there.
+    pub(crate) fn separate_one(&self, base: u64) -> Result<()> {
+        self.keeper.get().map_or(Ok(()), |keeper| keeper.separate_one(base)).map_err(failed)
     }
 
     /// Has all regions on their devices that are coherent for a while. No work is under way, and none begins.
@@ -329,12 +339,12 @@ impl Shadows {
         self.keeper.get().is_some()
     }
 
-    /// Has everything on the device, and the files empty; the application stands still.
+    /// Has everything that is kept by shadows on the device, and the files empty; what is coherent work sees as it is. If the application stands still, behind
+    /// [`Self::separate`], the device has the truth, alone.
     ///
     /// # Errors
     /// When what the application has written cannot be written to the device.
     pub fn write_back(&self) -> Result<()> {
-        self.separate()?;
         self.keeper.get().map_or(Ok(()), Keeper::write_back).map_err(failed)
     }
 

@@ -270,6 +270,14 @@ impl Table {
             .is_some_and(|(_, (range, module))| range.contains(address, bytes) && module.strong_count() > 0)
     }
 
+    /// Whether the bytes lie in any variable of a module.
+    pub(crate) fn in_module(&self, address: u64, bytes: u64) -> bool {
+        let within = |module: &Arc<Module>| {
+            module.record.placement.ranges.iter().any(|range| range.contains(address, bytes))
+        };
+        self.in_global(address, bytes) || self.loaded_modules().iter().any(within)
+    }
+
     /// Takes out a module's functions and variables, and leaves a tombstone where a restart needs one. The module itself is
     /// the caller's to let go of.
     pub fn bury(&mut self, module: &Arc<Module>, placer: &Placer) {

@@ -36,6 +36,12 @@ impl Session {
         Ok(())
     }
 
+    /// Has the device of `ctx` reach what is allocated on the device of `peer`.
+    pub(crate) fn open_to_peer(&self, ctx: &Context, peer: &Context) -> Result<()> {
+        let memory = self.devices.get(peer.device());
+        Ok(memory.map_or(Ok(()), |memory| memory.open_to(ctx.device()))?)
+    }
+
     /// Waits for all work of a context; what it printed is collected.
     pub(crate) fn synchronize_context(&self, ctx: ContextId) -> Result<()> {
         let streams = read(&self.table).all_streams(Some(ctx));
@@ -137,6 +143,7 @@ impl Execute for wire::ContextDestroy {
             // A context that has failed can still be destroyed: that is how a program recovers.
             Err(_) | Ok(()) => {}
         }
+        session.separate_before(|record| record.ctx == self.ctx)?;
         session.remove_context(&ctx)
     }
 }
@@ -181,6 +188,9 @@ impl Execute for wire::PeerAccess {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let (ctx, peer) = (session.context(self.ctx)?, session.context(self.peer)?);
         session.backend().peer_access(ctx.raw, peer.raw, self.enable)?;
+        if self.enable {
+            session.open_to_peer(&ctx, &peer)?;
+        }
         let mut settings = lock(&ctx.settings);
         if self.enable {
             settings.peers.insert(self.peer.0);

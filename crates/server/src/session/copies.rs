@@ -3,6 +3,7 @@
 use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
+use crate::objects::Stream;
 use backend::{Copy3D, Fill, Pitched};
 use wire::{Bytes, CuError, INLINE_MAX};
 
@@ -26,6 +27,11 @@ pub(super) type Shape = (u64, u64, u64);
 impl Session {
     /// Checks that a pitched access touches nothing but memory of this session.
     pub(super) fn check_pitched(&self, side: &wire::Pitched, shape: Shape) -> Result<()> {
+        self.is_pitched_here(side, shape).map(drop)
+    }
+
+    /// The same, and whether it is memory that [this process reaches](Self::is_here).
+    fn is_pitched_here(&self, side: &wire::Pitched, shape: Shape) -> Result<bool> {
         let (width, height, depth) = shape;
         let rows_overlap = height > 1 && side.pitch < width;
         if rows_overlap || (depth > 1 && side.rows < height) {
@@ -34,7 +40,7 @@ impl Session {
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }
         let bytes = span(side.pitch, side.rows, shape).ok_or_else(too_large)?;
-        self.check_memory(side.address, bytes)
+        self.is_here(side.address, bytes)
     }
 
     /// Checks that a fill is one, and touches nothing but memory of this session.
@@ -54,6 +60,36 @@ impl Session {
         self.check_memory(dst, bytes)
     }
 
+    /// Has a copy made in a stream. Where both of its sides are `here` (see [`Self::is_here`]) and the stream has work, the driver would wait for that before it answers, and
+    /// so would all that the program asks for next: a host function makes it then.
+    fn copy_box(&self, stream: &Stream, here: bool, copy: Copy3D) -> Result<()> {
+        let behind = here && self.is_busy(stream)?;
+        let _work = stream.begin_work()?;
+        let (backend, ctx, arg) = (self.backend(), stream.ctx.raw, stream.arg());
+        if behind {
+            // SAFETY: the caller has checked both sides; nothing of them is unmapped, and no slot used again, before the stream has done this.
+            let run = move |()| unsafe { copy_rows(&copy) };
+            return Ok(backend.host_function(ctx, arg, Box::new(move |status| status.map_or((), run)))?);
+        }
+        let Copy3D { dst, src, width, height, depth } = copy;
+        if height == 1 && depth == 1 {
+            return Ok(backend.copy(ctx, arg, dst.address, src.address, width)?);
+        }
+        Ok(backend.copy_3d(ctx, arg, &copy)?)
+    }
+
+    /// The same of bytes that lie side by side.
+    fn copy_bytes(&self, stream: &Stream, here: bool, (dst, src, bytes): (u64, u64, u64)) -> Result<()> {
+        let side = |address| Pitched { address, pitch: bytes, rows: 1 };
+        let copy = Copy3D { dst: side(dst), src: side(src), width: bytes, height: 1, depth: 1 };
+        self.copy_box(stream, here, copy)
+    }
+
+    /// Whether a stream has work that a host function could stand behind.
+    fn is_busy(&self, stream: &Stream) -> Result<bool> {
+        Ok(self.backend().reaches_host() && !stream.poll()?)
+    }
+
     /// The caller's slot as the side of a pitched copy: rows lie packed in it.
     pub(super) fn packed_slot(
         &self,
@@ -67,6 +103,21 @@ impl Session {
     }
 }
 
+/// Copies a box of bytes, whose sides may overlap.
+///
+/// # Safety
+/// Both sides must be memory that this process may read and write.
+unsafe fn copy_rows(copy: &Copy3D) {
+    let Copy3D { dst, src, width, height, depth } = *copy;
+    let row = |side: &Pitched, slice: u64, row: u64| {
+        (side.address + (slice * side.rows + row) * side.pitch) as *mut u8
+    };
+    for (slice, number) in (0..depth).flat_map(|slice| (0..height).map(move |number| (slice, number))) {
+        // SAFETY: a row of each side, as the caller says.
+        unsafe { std::ptr::copy(row(&src, slice, number), row(&dst, slice, number), width as usize) };
+    }
+}
+
 pub(super) fn pitched(side: wire::Pitched) -> Pitched {
     Pitched { address: side.address, pitch: side.pitch, rows: side.rows }
 }
@@ -75,11 +126,21 @@ impl Execute for wire::CopyFromInline {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let Bytes(data) = self.data;
-        session.check_memory(self.dst, data.len() as u64)?;
+        let (dst, bytes) = (self.dst, data.len());
+        let behind = session.is_here(dst, bytes as u64)? && session.is_busy(&stream)?;
         let _work = stream.begin_work()?;
-        // Plain host memory: read when the call returns.
-        let src = data.as_ptr() as u64;
-        session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, src, data.len() as u64)?;
+        let (backend, ctx, arg) = (session.backend(), stream.ctx.raw, stream.arg());
+        if behind {
+            // As in `copy_box`.
+            let data = data.to_vec();
+            // SAFETY: the bytes at `dst` are memory of the session that this process reaches, and stay so until the stream has done this.
+            let put =
+                move |()| unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), dst as *mut u8, bytes) };
+            backend.host_function(ctx, arg, Box::new(move |status| status.map_or((), put)))?;
+        } else {
+            // Plain host memory: read when the call returns.
+            backend.copy(ctx, arg, dst, data.as_ptr() as u64, bytes as u64)?;
+        }
         Ok(stream.ctx.host_copy().note(&stream)?)
     }
 }
@@ -87,10 +148,9 @@ impl Execute for wire::CopyFromInline {
 impl Execute for wire::CopyFromSlot {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        session.check_memory(self.dst, self.bytes.into())?;
+        let here = session.is_here(self.dst, self.bytes.into())?;
         let src = session.slot(caller, self.slot, self.bytes)?;
-        let _work = stream.begin_work()?;
-        session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, src, self.bytes.into())?;
+        session.copy_bytes(&stream, here, (self.dst, src, self.bytes.into()))?;
         stream.ctx.host_copy().note(&stream)?;
         session.slot_used(caller, self.slot, &stream)
     }
@@ -110,17 +170,9 @@ impl Execute for wire::CopyToInline {
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        session.check_memory(self.src, self.bytes.into())?;
+        let here = session.is_here(self.src, self.bytes.into())?;
         let bounce = session.bounce(caller)?;
-        let work = stream.begin_work()?;
-        session.backend().copy(
-            stream.ctx.raw,
-            stream.arg(),
-            bounce.address(),
-            self.src,
-            self.bytes.into(),
-        )?;
-        drop(work);
+        session.copy_bytes(&stream, here, (bounce.address(), self.src, self.bytes.into()))?;
         session.wait(|| stream.poll())?;
         let data = bounce.read(bytes);
         session.hand_over_output(&stream)?;
@@ -131,10 +183,9 @@ impl Execute for wire::CopyToInline {
 impl Execute for wire::CopyToSlot {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        session.check_memory(self.src, self.bytes.into())?;
+        let here = session.is_here(self.src, self.bytes.into())?;
         let dst = session.slot(caller, self.slot, self.bytes)?;
-        let _work = stream.begin_work()?;
-        session.backend().copy(stream.ctx.raw, stream.arg(), dst, self.src, self.bytes.into())?;
+        session.copy_bytes(&stream, here, (dst, self.src, self.bytes.into()))?;
         session.slot_used(caller, self.slot, &stream)
     }
 }
@@ -148,10 +199,8 @@ impl Execute for wire::CopyToSlotWait {
 impl Execute for wire::Copy {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        session.check_memory(self.dst, self.bytes)?;
-        session.check_memory(self.src, self.bytes)?;
-        let _work = stream.begin_work()?;
-        Ok(session.backend().copy(stream.ctx.raw, stream.arg(), self.dst, self.src, self.bytes)?)
+        let here = (session.is_here(self.dst, self.bytes)?, session.is_here(self.src, self.bytes)?);
+        session.copy_bytes(&stream, here.0 && here.1, (self.dst, self.src, self.bytes))
     }
 }
 
@@ -169,8 +218,7 @@ impl Execute for wire::Copy3D {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let shape = (self.width, self.height, self.depth);
-        session.check_pitched(&self.dst, shape)?;
-        session.check_pitched(&self.src, shape)?;
+        let here = (session.is_pitched_here(&self.dst, shape)?, session.is_pitched_here(&self.src, shape)?);
         let copy = Copy3D {
             dst: pitched(self.dst),
             src: pitched(self.src),
@@ -178,8 +226,7 @@ impl Execute for wire::Copy3D {
             height: self.height,
             depth: self.depth,
         };
-        let _work = stream.begin_work()?;
-        Ok(session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?)
+        session.copy_box(&stream, here.0 && here.1, copy)
     }
 }
 
@@ -187,12 +234,10 @@ impl Execute for wire::CopyRowsFromSlot {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let shape = (self.width, self.height, self.depth);
-        session.check_pitched(&self.dst, shape)?;
+        let here = session.is_pitched_here(&self.dst, shape)?;
         let src = session.packed_slot(caller, self.slot, shape)?;
         let Self { width, height, depth, .. } = self;
-        let _work = stream.begin_work()?;
-        let copy = Copy3D { dst: pitched(self.dst), src, width, height, depth };
-        session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?;
+        session.copy_box(&stream, here, Copy3D { dst: pitched(self.dst), src, width, height, depth })?;
         stream.ctx.host_copy().note(&stream)?;
         session.slot_used(caller, self.slot, &stream)
     }
@@ -202,12 +247,10 @@ impl Execute for wire::CopyRowsToSlot {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let shape = (self.width, self.height, self.depth);
-        session.check_pitched(&self.src, shape)?;
+        let here = session.is_pitched_here(&self.src, shape)?;
         let dst = session.packed_slot(caller, self.slot, shape)?;
         let Self { width, height, depth, .. } = self;
-        let _work = stream.begin_work()?;
-        let copy = Copy3D { dst, src: pitched(self.src), width, height, depth };
-        session.backend().copy_3d(stream.ctx.raw, stream.arg(), &copy)?;
+        session.copy_box(&stream, here, Copy3D { dst, src: pitched(self.src), width, height, depth })?;
         session.slot_used(caller, self.slot, &stream)
     }
 }

@@ -137,7 +137,10 @@ impl Execute for wire::ManagedAlloc {
         if self.bytes == 0 {
             return Err(CuError::INVALID_VALUE.into());
         }
-        if !session.shadows.are_wanted(self.bytes) {
+        let device = session.context(self.ctx)?.device();
+        let memory = session.devices.get(device);
+        let all_reach = memory.map_or(Ok(true), DeviceMemory::is_for_all)?;
+        if !all_reach || !session.shadows.are_wanted(self.bytes) {
             return Ok(0);
         }
         // Whole pages, wherever a small allocation begins.
@@ -158,10 +161,7 @@ impl Execute for wire::ManagedAlloc {
 
 impl Execute for wire::ManagedLeave {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
-        if session.shadows.is_coherent(self.address) {
-            // Here, and without a lock: work may need others' pages to get done.
-            session.wait_for_everything()?;
-        }
+        session.separate_before(|record| record.range.base == self.address)?;
         session.shadows.leave(self.address)
     }
 }

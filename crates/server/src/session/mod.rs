@@ -327,25 +327,28 @@ impl Session {
     /// Checks that the bytes are memory of this session, so that a message can name nothing else of this process: a live
     /// allocation, pinned memory, or a variable of a module.
     pub(crate) fn check_memory(&self, address: u64, bytes: u64) -> Result<()> {
+        self.is_here(address, bytes).map(drop)
+    }
+
+    /// The same, and whether this process reads and writes it as the devices do: the host's memory, at the same address.
+    pub(super) fn is_here(&self, address: u64, bytes: u64) -> Result<bool> {
         if bytes == 0 {
-            return Ok(());
+            return Ok(false);
         }
-        let in_arena = |memory: &DeviceMemory| {
-            memory.find(address).is_some_and(|allocation| allocation.range.contains(address, bytes))
-        };
-        if self.devices.iter().any(in_arena) || lock(&self.pinned).contains(address, bytes) {
-            return Ok(());
+        let in_arena = |memory: &DeviceMemory| memory.is_here(address, bytes);
+        if let Some(here) = self.devices.iter().find_map(in_arena) {
+            return Ok(here);
         }
-        if lock(&self.virtual_memory).contains(address, bytes) || lock(&self.imports).contains(address, bytes)
-        {
-            return Ok(());
+        let pinned = lock(&self.pinned);
+        if pinned.contains(address, bytes) {
+            return Ok(pinned.has_made(address, bytes));
         }
-        let table = read(&self.table);
-        let placed = |range: &Range| range.contains(address, bytes);
-        if table.in_global(address, bytes)
-            || table.loaded_modules().iter().any(|m| m.record.placement.ranges.iter().any(placed))
-        {
-            return Ok(());
+        drop(pinned);
+        let elsewhere = lock(&self.virtual_memory).contains(address, bytes)
+            || lock(&self.imports).contains(address, bytes)
+            || read(&self.table).in_module(address, bytes);
+        if elsewhere {
+            return Ok(false);
         }
         let detail = format!("{:#x}+{bytes:#x} is no memory of this program", address);
         Err(Failure::new(CuError::INVALID_VALUE, detail))

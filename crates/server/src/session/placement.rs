@@ -5,12 +5,12 @@ use super::dispatch::Execute;
 use super::{Caller, wait::Backoff};
 use crate::failure::Result;
 use crate::gate::Alone;
-use crate::memory::{DeviceMemory, Home};
+use crate::memory::{DeviceMemory, Home, ShadowRecord};
 use std::sync::RwLockWriteGuard;
 use std::time::{Duration, Instant};
 use wire::CuError;
 
-/// How long an allocation waits for the end of work that may use the regions which could make room for it.
+/// How long a message waits for the end of work that may use the regions which could make room for it, or which it takes away.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// With so much more than is asked for, room is not what is missing.
 const SLACK: u64 = 64 << 20;
@@ -48,6 +48,27 @@ impl Session {
         }
         let Some(_alone) = self.alone() else { return Ok(()) };
         self.shadows.change()
+    }
+
+    /// Has no region coherent that is about to go, and which `of` names: to take one away waits for all work of its device, with locks that the work of others may need.
+    pub(super) fn separate_before(&self, of: impl Fn(&ShadowRecord) -> bool) -> Result<()> {
+        let mut coherent = self.shadows.coherent(&of);
+        if coherent.is_empty() {
+            return Ok(());
+        }
+        let (begun, mut backoff) = (Instant::now(), Backoff::new());
+        let _waiting = self.gate.wait();
+        while !coherent.is_empty() && begun.elapsed() < PATIENCE && !self.is_ending() {
+            self.wait_for_everything()?;
+            match self.alone() {
+                Some(_alone) => {
+                    return coherent.into_iter().try_for_each(|base| self.shadows.separate_one(base));
+                }
+                None => backoff.pause(),
+            }
+            coherent = self.shadows.coherent(&of);
+        }
+        Ok(())
     }
 
     /// To be called by a message that may have waited for work: has regions change places, if it is time for that and nothing else happens.
