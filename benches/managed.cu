@@ -46,15 +46,15 @@ static void wrong(const char *what) {
     exit(1);
 }
 
-// A kernel over all of a region, a wait, the processor reads and then writes all of it.
-static void cycle(const char *name, size_t bytes, int rounds) {
+// A kernel over all of a region that takes at least so long, a wait, the processor reads and then writes all of it.
+static void cycle(const char *name, size_t bytes, unsigned long long nanoseconds = 0) {
     unsigned *words, turn = 0;
     size_t count = bytes / sizeof *words;
     CHECK(cudaMallocManaged(&words, bytes));
     for (size_t i = 0; i < count; i++) words[i] = 0;
-    measure(name, "us", rounds, [&] {
+    measure(name, "us", 200, [&] {
         double begin = now();
-        add<<<std::min<size_t>(1024, (count + 255) / 256), 256>>>(words, count, 1);
+        sweep<<<std::min<size_t>(1024, (count + 255) / 256), 256>>>(words, count, nanoseconds);
         CHECK(cudaDeviceSynchronize());
         unsigned long long sum = 0;
         for (size_t i = 0; i < count; i++) sum += words[i];
@@ -69,12 +69,14 @@ static void cycle(const char *name, size_t bytes, int rounds) {
 int main(int argc, char **argv) {
     size_t large = (size_t)(argc > 1 ? atoi(argv[1]) : 1024) << 20;
     CHECK(cudaFree(0));
-    cycle("cycle_12KiB", 12 << 10, 200);
-    cycle("cycle_64KiB", 64 << 10, 200);
-    cycle("cycle_128KiB", 128 << 10, 200);
-    cycle("cycle_1MiB", 1 << 20, 200);
-    cycle("cycle_2MiB", 2 << 20, 200);
-    cycle("cycle_8MiB", 8 << 20, 200);
+    cycle("cycle_12KiB", 12 << 10);
+    cycle("cycle_64KiB", 64 << 10);
+    cycle("cycle_128KiB", 128 << 10);
+    cycle("cycle_12KiB_of_20us", 12 << 10, 20000);
+    cycle("cycle_128KiB_of_20us", 128 << 10, 20000);
+    cycle("cycle_1MiB", 1 << 20);
+    cycle("cycle_2MiB", 2 << 20);
+    cycle("cycle_8MiB", 8 << 20);
 
     unsigned *words;
     size_t count = large / sizeof *words;
