@@ -119,6 +119,9 @@ impl RestoreError {
 
 type Result<T> = std::result::Result<T, RestoreError>;
 
+/// From so many bytes of device memory on it is worth what it takes to compile what hashes them that the first checkpoint after a restart is no full one.
+const COMPARED: u64 = 256 << 20;
+
 fn object(name: impl std::fmt::Display) -> impl FnOnce(Failure) -> RestoreError {
     move |reason| RestoreError::Object { object: name.to_string(), reason }
 }
@@ -227,8 +230,20 @@ impl Session {
         }
         made.restore_graphs(&state, Purpose::Launch)?;
         told("the host's memory is registered");
-        let later = made.fill(&state, session_id, image, patience)?;
+        let compared = matches!(patience, Patience::All(_)) && bytes_of(session_id, image) >= COMPARED;
+        let later = std::thread::scope(|scope| {
+            if compared {
+                scope.spawn(|| made.prepare_comparison());
+            }
+            made.fill(&state, session_id, image, patience)
+        })?;
         told("what must be filled is");
+        if compared {
+            if let Err(error) = made.remember_image(&state, session_id, image) {
+                tracing::debug!(%error, "the next checkpoint reads all of device memory");
+            }
+            told("the next checkpoint knows what the image has");
+        }
         made.restore_output(&state.output);
         made.start_epoch()?;
         made.fill_later(later);
@@ -533,6 +548,12 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Bytes of device memory that an image has of a session.
+fn bytes_of(session: SessionId, image: &store::Image) -> u64 {
+    let of_it = |object: &&image::Object| matches!(object.kind, ObjectKind::DeviceMemory { session: of, .. } if of == session);
+    image.manifest().objects.iter().filter(of_it).map(image::Object::len).sum()
 }
 
 fn verify_variables(state: &ModuleState, module: &Arc<Module>) -> Result<()> {

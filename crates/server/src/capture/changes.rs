@@ -147,10 +147,10 @@ impl Changes {
         Ok(Some(kernel))
     }
 
-    /// Remembers a capture whose objects are in the store.
-    pub(super) fn remember(&self, hashes: Hashes, objects: &[Object]) {
+    /// Remembers what is in the store, as these objects.
+    pub(super) fn remember<'a>(&self, hashes: Hashes, objects: impl Iterator<Item = &'a Object>) {
         let mut hashes = hashes.0;
-        let known = objects.iter().filter_map(|object| {
+        let known = objects.filter_map(|object| {
             let name = name_of(&object.kind)?;
             let (live, hashes) = hashes.remove(&name)?;
             let chunks = hashes.into_iter().zip(by_chunk(&object.extents)?).collect();

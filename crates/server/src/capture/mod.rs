@@ -16,7 +16,7 @@ use self::copies::Block;
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Part, Place, Planned, places};
 use crate::failure::Failure;
-use crate::memory::{Excluded, PhysicalRecord};
+use crate::memory::{Excluded, PhysicalRecord, Views};
 use crate::objects::Context;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
@@ -25,7 +25,7 @@ use crate::state::{Images, SessionState, StateError};
 use crate::transfer::{Readers, Source, TransferError, await_marker};
 use crate::{lock, read};
 use backend::{Backend, Range, StreamArg};
-use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
+use image::{DeviceFacts, DeviceOrdinal, MemoryKind, Object, ObjectKind, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -302,33 +302,15 @@ impl Session {
     ) -> Result<Taken, CaptureError> {
         let (mut state, session) = (cut.state.clone(), SessionId(session.into()));
         let views = lock(&self.virtual_memory).views().map_err(CaptureError::Virtual)?;
-        // What another session owns is in its part of the image.
-        let foreign = |record: &&PhysicalRecord| state.sharing.is_foreign(record.share);
-        let foreign: BTreeSet<u64> =
-            state.virtual_memory.physical.iter().filter(foreign).map(|record| record.id.handle()).collect();
-        let own_views = views.all.iter().filter(|view| !foreign.contains(&view.handle));
         let (in_arenas, of_pieces) = match reads {
             Reads::Everything => Default::default(),
-            Reads::Saved | Reads::Changed => {
-                (Excluded::of_state(&state.excluded), lock(&self.virtual_memory).excluded_of_pieces())
-            }
+            Reads::Saved | Reads::Changed => self.excluded_of(&state),
         };
-        let own_views = own_views.map(|view| Piece::of_view(view, of_pieces.get(&view.handle)));
         let mut contexts = StandIns::of(self);
-        let kind = |device: usize, memory, base| {
-            let device = DeviceOrdinal(device as u32);
-            ObjectKind::DeviceMemory { session, device, memory, base }
-        };
-        let mut items = Vec::new();
-        for piece in pieces(&state, &in_arenas).into_iter().chain(own_views) {
-            let Piece { device, kind: memory, name, range, live } = piece;
-            let ctx = contexts.on(device).map_err(|failure| CaptureError::NoContext(device, failure))?;
-            let (kind, source) = (kind(device, memory, name), Source::Memory(range));
-            items.push(Item::new(ctx, kind, source, Some(live)));
-        }
+        let mut items = memory_items(&state, session, &views, (&in_arenas, &of_pieces), &mut contexts)?;
         let arrays = self.packed_arrays();
         for (ctx, packed) in &arrays {
-            let kind = kind(ctx.device(), MemoryKind::Array, packed.handle);
+            let kind = kind(session, ctx.device(), MemoryKind::Array, packed.handle);
             // In the array's own context: no other's stream is in order with its copies.
             items.push(Item::new(Arc::clone(ctx), kind, Source::Array(packed), None));
         }
@@ -365,7 +347,32 @@ impl Session {
 
     /// To be called when a capture's objects are in the store.
     pub fn remember(&self, seen: Remembered, receipt: &Receipt) {
-        self.changes.remember(seen.0, &receipt.objects);
+        self.changes.remember(seen.0, receipt.objects.iter());
+    }
+
+    /// Has the next checkpoint read what has changed since the image only from which the session's memory has just been filled; nobody has had it yet.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; the next checkpoint reads all then.
+    pub(crate) fn remember_image(
+        &self,
+        state: &SessionState,
+        session: SessionId,
+        image: &store::Image,
+    ) -> Result<(), CaptureError> {
+        let views = lock(&self.virtual_memory).views().map_err(CaptureError::Virtual)?;
+        let (in_arenas, of_pieces) = self.excluded_of(state);
+        let mut contexts = StandIns::of(self);
+        let mut items = memory_items(state, session, &views, (&in_arenas, &of_pieces), &mut contexts)?;
+        let hashes = self.compare(&mut items, None);
+        let of_session = |object: &&Object| matches!(object.kind, ObjectKind::DeviceMemory { session: of, .. } if of == session);
+        self.changes.remember(hashes, image.manifest().objects.iter().filter(of_session));
+        Ok(())
+    }
+
+    /// What the program has excluded: of arenas, and of each piece of memory that it maps itself.
+    fn excluded_of(&self, state: &SessionState) -> (Excluded, BTreeMap<u64, Excluded>) {
+        (Excluded::of_state(&state.excluded), lock(&self.virtual_memory).excluded_of_pieces())
     }
 
     /// Copies what finds room, and waits for the copies.
@@ -461,6 +468,31 @@ impl Session {
             })
             .collect()
     }
+}
+
+fn kind(session: SessionId, device: usize, memory: MemoryKind, base: u64) -> ObjectKind {
+    ObjectKind::DeviceMemory { session, device: DeviceOrdinal(device as u32), memory, base }
+}
+
+/// What of device memory becomes objects, but for arrays.
+fn memory_items(
+    state: &SessionState,
+    session: SessionId,
+    views: &Views,
+    (in_arenas, of_pieces): (&Excluded, &BTreeMap<u64, Excluded>),
+    contexts: &mut StandIns<'_>,
+) -> Result<Vec<Item<'static>>, CaptureError> {
+    // What another session owns is in its part of the image.
+    let foreign = |record: &&PhysicalRecord| state.sharing.is_foreign(record.share);
+    let foreign: BTreeSet<u64> =
+        state.virtual_memory.physical.iter().filter(foreign).map(|record| record.id.handle()).collect();
+    let own_views = views.all.iter().filter(|view| !foreign.contains(&view.handle));
+    let own_views = own_views.map(|view| Piece::of_view(view, of_pieces.get(&view.handle)));
+    let item = |Piece { device, kind: memory, name, range, live }| {
+        let ctx = contexts.on(device).map_err(|failure| CaptureError::NoContext(device, failure))?;
+        Ok(Item::new(ctx, kind(session, device, memory, name), Source::Memory(range), Some(live)))
+    };
+    pieces(state, in_arenas).into_iter().chain(own_views).map(item).collect()
 }
 
 impl Taken {

@@ -155,6 +155,37 @@ fn what_has_not_changed_is_not_read_again() {
     let _ = app.kill();
 }
 
+/// What a restart has read from the image is not read from the device again.
+#[test]
+fn the_first_checkpoint_after_a_restart_reads_what_has_changed() {
+    let (app, mut thread) = App::with_memory(1 << 30);
+    let images = Images::new();
+    let bytes = 256 * MIB;
+    let [address, small] = [bytes, 4 * MIB].map(|bytes| thread.alloc(bytes));
+    for chunk in 0..6 {
+        thread.put(address + chunk * 2 * MIB, &[7, chunk as u32]);
+    }
+    thread.put(small, &[5]);
+    thread.synchronize().unwrap();
+    let take = |app: &App| {
+        app.session.close_gate(LONG).unwrap();
+        let ((id, _), kept) = images.capture_again(&app.session);
+        app.session.open_gate();
+        (id, kept)
+    };
+    let (first, _) = take(&app);
+    let (app, mut thread) = restored(app, thread, &images, &first);
+    thread.put(address + 2 * MIB, &[8]);
+    thread.synchronize().unwrap();
+    let (second, kept) = take(&app);
+    assert_eq!((kept.on_device, kept.unchanged), (2 * MIB, bytes + 2 * MIB));
+    let (app, mut thread) = restored(app, thread, &images, &second);
+    let words = [0, 2, 4].map(|at| thread.get(address + at * MIB, 2));
+    assert_eq!(words, [[7, 0], [8, 1], [7, 2]]);
+    assert_eq!(thread.get(small, 1), [5]);
+    let _ = app.kill();
+}
+
 /// The program sees nothing of them, and has all that it would have without.
 #[test]
 fn copies_give_way_to_what_is_allocated() {
