@@ -38,6 +38,23 @@ fn checkpoints_that_nobody_asks_for() {
     assert!(plain.stdout.ends_with(&restarted.stdout));
 }
 
+#[test]
+fn they_are_written_as_was_said() {
+    let written = |compress: &str| {
+        let stage = Stage::new("written").unwrap();
+        let flags = ["--every", "1s", "--compress", compress, "--memory-limit", "300M", "--paranoid"];
+        let ended = Job::start(stage.command_with(&flags, "vector_loop", &ARGS)).unwrap().finish().unwrap();
+        assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+        let listed =
+            stage.place().dormouse("ls").arg("--json").arg("--store").arg(stage.place().store()).output();
+        let listed: serde_json::Value = serde_json::from_slice(&listed.unwrap().stdout).unwrap();
+        let first = &listed["images"][0]["stored"];
+        (first["data"].as_u64().unwrap(), first["written"].as_u64().unwrap())
+    };
+    let ((data, plain), (_, small)) = (written("none"), written("zstd"));
+    assert!(plain >= data && small < plain / 2, "{data} bytes, {plain} plain, {small} compressed");
+}
+
 /// An image that somebody asked for stays beside those that come by themselves.
 #[test]
 fn what_was_asked_for_is_kept() {

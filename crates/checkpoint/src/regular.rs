@@ -12,12 +12,14 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// When to take them, and which to keep.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Regularly {
     /// When.
     pub when: When,
     /// How many of the images that came about so to keep; all, where nothing is said. What somebody asked for stays.
     pub keep_last: Option<u32>,
+    /// How.
+    pub options: CheckpointOptions,
 }
 
 /// When checkpoints are taken that nobody asks for.
@@ -109,7 +111,7 @@ impl Supervisor {
                 );
             }
             let taken;
-            (begun, taken) = self.checkpoint_now(moment, regularly.keep_last);
+            (begun, taken) = self.checkpoint_now(moment, regularly);
             if !taken {
                 pause = longest.min(AFTER_FAILURE);
             }
@@ -117,17 +119,17 @@ impl Supervisor {
     }
 
     /// Takes a checkpoint; answers when it was begun, or its moment was there, and whether there is one.
-    fn checkpoint_now(&self, moment: Option<Moment>, keep_last: Option<u32>) -> (Instant, bool) {
+    fn checkpoint_now(&self, moment: Option<Moment>, regularly: &Regularly) -> (Instant, bool) {
         let begun = Instant::now();
         // Nobody looks on; but as long as somebody could, the checkpoint is wanted.
         let (events, _nobody) = mpsc::channel();
-        let options = CheckpointOptions { regular: true, ..CheckpointOptions::default() };
+        let options = CheckpointOptions { regular: true, ..regularly.options.clone() };
         let taken = self.checkpoint_at(&options, (moment.as_ref(), None), &events);
         let is_there = !matches!(&taken, Err(failure) if failure.kind != Kind::Busy);
         match taken {
             Ok(report) => {
                 tracing::info!("image {}: stopped for {:.0} ms", report.image, report.stall_ms);
-                self.prune(keep_last);
+                self.prune(regularly.keep_last);
             }
             // Somebody else is taking one: that does as well.
             Err(failure) if failure.kind == Kind::Busy => {}

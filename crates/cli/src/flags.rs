@@ -612,6 +612,8 @@ mod tests {
         for (args, rest) in [
             (&["run", "--every", "0"][..], &run[1..]),
             (&["run", "--every", "1m", "--keep-last", "0"], &run[1..]),
+            (&["run", "--compress", "zstd"], &run[1..]),
+            (&["run", "--paranoid"], &run[1..]),
             (&["run", "--store", "s3://"], &run[1..]),
             (&["checkpoint", "--memory-limit", "1"], &["job"]),
             (&["checkpoint", "--compress", "x"], &["job"]),

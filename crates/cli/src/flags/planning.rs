@@ -1,7 +1,8 @@
 //! Flags about when a program is checkpointed: by itself, and by a plan.
 
-use super::{Json, size};
+use super::{Compress, Json, size};
 use checkpoint::When;
+use checkpoint::admin::CheckpointOptions;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,6 +33,15 @@ pub struct Regularly {
     /// checkpoint` has taken stays
     #[arg(long, value_name = "N", requires = "when", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep_last: Option<u32>,
+    /// How those checkpoints are compressed, as with `dormouse checkpoint`
+    #[arg(long, value_enum, default_value_t, requires = "when")]
+    pub compress: Compress,
+    /// Most memory that writing one of them takes, as with `dormouse checkpoint`
+    #[arg(long, value_name = "SIZE", requires = "when", value_parser = super::writing_memory)]
+    pub memory_limit: Option<u64>,
+    /// For each of them read all device memory, as with `dormouse checkpoint`
+    #[arg(long, requires = "when")]
+    pub paranoid: bool,
     /// Where the program comes to points that suit it (`dormouse.h`): how long a checkpoint waits for one before it is taken anyway, in seconds; also one
     /// of `dormouse checkpoint`, if that is not told otherwise. Not with --plan and --mtbf-gpu, which have points of their own
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = super::seconds)]
@@ -79,7 +89,13 @@ impl Regularly {
             }
             (None, None, None) => return Ok(None),
         };
-        Ok(Some(checkpoint::Regularly { when, keep_last: self.keep_last }))
+        let options = CheckpointOptions {
+            compress: self.compress.into(),
+            memory: self.memory_limit,
+            paranoid: self.paranoid,
+            ..CheckpointOptions::default()
+        };
+        Ok(Some(checkpoint::Regularly { when, keep_last: self.keep_last, options }))
     }
 }
 
