@@ -45,7 +45,7 @@ pub fn start(job: &Path) -> CuResult {
         return Err(CuError::NO_DEVICE);
     }
     if let Err(device) = reserved::keep(&folder, facts.devices.len()) {
-        // The program can run all the same, unless it maps something there.
+        // The program can run all the same: what it has mapped there stays, and managed memory lies elsewhere.
         log::message(Level::Warn, format_args!("the addresses of device {device} cannot be reserved"));
     }
     fork::mark()?;

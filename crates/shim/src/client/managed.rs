@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
-use transport::hello;
+use transport::{TransportError, hello};
 use wire::{ContextId, ManagedAlloc, ManagedHint, ManagedKeep, ManagedLeave, MemFree, Notice, PinnedId};
 
 use super::advice::{Advised, Home};
@@ -50,17 +50,18 @@ fn file(kind: &Kind) -> Option<File> {
     }
 }
 
-/// Takes shadow pages away; the addresses stay reserved.
+/// Takes shadow pages away; addresses that were reserved stay so.
 ///
 /// # Safety
 /// Nobody may use the memory any more.
 pub(super) unsafe fn unmap(address: u64, bytes: u64) {
-    if !ARENAS.contains(&address) {
+    let pages = bytes.next_multiple_of(PAGE);
+    if !reserved::are_kept(address, pages) {
         // SAFETY: as the caller says; nothing else lies in its pages.
-        return unsafe { pinned::unmap(address, bytes.next_multiple_of(PAGE)) };
+        return unsafe { pinned::unmap(address, pages) };
     }
-    // SAFETY: whole pages of a region, which nobody uses any more.
-    unsafe { reserved::keep_again(address, bytes.next_multiple_of(PAGE)) };
+    // SAFETY: whole pages of a region at kept addresses, which nobody uses any more.
+    unsafe { reserved::keep_again(address, pages) };
 }
 
 impl Call<'_> {
@@ -118,60 +119,68 @@ impl Call<'_> {
             known.coherent = bytes;
             return Ok(None);
         }
-        // A child would have it, if it came before it is given away.
-        let given = match known.given {
-            true => Ok(()),
-            false => {
-                let _alone = forking::moving(self.session);
-                hello::give_userfault(&self.session.folder.with_file_name("hello.sock"))
-            }
+        let kept = match self.give_userfault(known) {
+            Ok(()) => self.keep_shadow(id, address, bytes),
+            Err(reason) => Ok(Err(reason)),
         };
-        let kept = match given {
-            Ok(()) => {
-                known.given = true;
-                self.keep_shadow(id, address, bytes).map(Some)
-            }
-            Err(error) => {
-                known.coherent = u64::MAX;
-                let text = format!(
-                    "managed memory is coherent, on the host's side of the bus, as with --managed=coherent: {error}. On the device \
-                     it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1"
-                );
-                self.submit(&Notice { text })?;
-                Ok(None)
-            }
-        };
-        match kept {
-            Ok(Some(address)) => {
+        let refused = match kept {
+            Ok(Ok(())) => {
                 let file = File { id, is_piece: false };
                 let kind = Kind::Managed { file, holder, advice: Arc::default() };
                 self.session.add_allocation((address, bytes), Owner::new(context), kind);
+                return Ok(Some(address));
             }
-            // What was made goes again.
-            _ => self.submit(&MemFree { address })?,
-        }
-        kept
+            Ok(Err(reason)) => {
+                known.coherent = u64::MAX;
+                let text = format!(
+                    "managed memory is coherent from now on, on the host's side of the bus, as with --managed=coherent: {reason}"
+                );
+                self.submit(&Notice { text })
+            }
+            Err(error) => Err(error),
+        };
+        // What was made goes again.
+        self.submit(&MemFree { address })?;
+        refused.map(|()| None)
     }
 
-    fn keep_shadow(&mut self, id: PinnedId, address: u64, bytes: u64) -> CuResult<u64> {
+    /// Has the server told of the faults of this process's memory; or tells why it cannot be.
+    fn give_userfault(&self, known: &mut Shadowed) -> Result<(), String> {
+        if !known.given {
+            // A child would have it, if it came before it is given away.
+            let _alone = forking::moving(self.session);
+            hello::give_userfault(&self.session.folder.with_file_name("hello.sock")).map_err(|error| {
+                let permission = ". On the device it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1";
+                let is_denied = matches!(&error, TransportError::Io { source, .. } if source.raw_os_error() == libc::EPERM);
+                format!("{error}{}", if is_denied { permission } else { "" })
+            })?;
+            known.given = true;
+        }
+        Ok(())
+    }
+
+    /// Maps a region's shadow, and has it kept; or tells what the program has there.
+    fn keep_shadow(&mut self, id: PinnedId, address: u64, bytes: u64) -> CuResult<Result<(), String>> {
         let file = self.session.folder.join(format!("shadow-{}", id.0));
         let pages = bytes.checked_next_multiple_of(PAGE).ok_or(CuError::MAP_FAILED)?;
         {
             let _alone = forking::moving(self.session);
-            let ours = ARENAS.contains(&address);
-            if ours {
-                reserved::keep_for_shadows();
+            reserved::keep_for_shadows();
+            let kept = reserved::are_kept(address, pages);
+            let fixed = if kept { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+            // SAFETY: what is replaced, if anything, is this library's own reservation, in which the server has just allocated these addresses.
+            let mapped = unsafe { pinned::map_within(&DEVICE, &file, (address, pages), fixed) };
+            if let Err(error) = mapped {
+                let taken = if kept { None } else { pinned::taken(address, pages) };
+                return taken.map_or(Err(error), |reason| Ok(Err(reason)));
             }
-            let fixed = if ours { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
-            // SAFETY: what is replaced is this library's own reservation, in which the server has just allocated these addresses.
-            unsafe { pinned::map_within(&DEVICE, &file, (address, pages), fixed) }?;
         }
         let kept = self.ask(&ManagedKeep { address });
         if kept.is_err() {
             // SAFETY: nobody knows it yet.
             unsafe { unmap(address, pages) };
         }
-        kept.map(|()| address)
+        kept.map(Ok)
     }
 
     /// Whether a managed allocation of the application's begins there.

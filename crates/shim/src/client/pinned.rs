@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cuda_abi::{CuError, CuResult};
-use wire::{ContextId, PinnedAlloc, PinnedId, PinnedPlace};
+use wire::{ContextId, Notice, PinnedAlloc, PinnedId, PinnedPlace};
 
 use super::context::Owner;
 use super::memory::{File, Kind, PINNED};
@@ -53,6 +53,10 @@ impl Call<'_> {
             }
         };
         if let Err(error) = mapped {
+            let (address, bytes) = slab.unwrap_or((address, bytes));
+            if let Some(text) = taken(address, bytes) {
+                self.submit(&Notice { text: format!("pinned or managed memory cannot be had: {text}") })?;
+            }
             self.free_file(id)?;
             return Err(error);
         }
@@ -153,6 +157,23 @@ pub(super) unsafe fn map_within(
         return Err(failure);
     }
     Ok(())
+}
+
+/// Tells, for people, what the program has at addresses where memory could not be mapped, if it has something there.
+pub(super) fn taken(address: u64, bytes: u64) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let end = address.saturating_add(bytes);
+    let owner = maps.lines().find(|line| {
+        let Some((start, last)) = line.split(' ').next().and_then(|range| range.split_once('-')) else {
+            return false;
+        };
+        let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+        number(start) < end && address < number(last)
+    })?;
+    let owner = owner.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(format!(
+        "it belongs at {address:#x}+{bytes:#x}, where the program has mapped something itself: {owner}"
+    ))
 }
 
 /// Takes a mapping made by [`map`] away.

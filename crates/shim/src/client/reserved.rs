@@ -56,15 +56,27 @@ pub fn keep_for_shadows() {
         let kept = KEPT.load(Ordering::Relaxed);
         for device in (0..u64::BITS as usize).filter(|device| kept & 1 << device != 0) {
             // SAFETY: what is replaced is this module's own, in which nothing has been mapped yet.
-            unsafe { map(arena(device), ARENA, PRIVATE | libc::MAP_FIXED, -1) };
+            if !unsafe { map(arena(device), ARENA, PRIVATE | libc::MAP_FIXED, -1) } {
+                KEPT.fetch_and(!(1 << device), Ordering::Relaxed);
+            }
         }
     });
+}
+
+/// Whether all of these addresses are kept: what is there is a reservation of this module's, or what was mapped in it. Where they are not
+/// the program may have something of its own.
+pub fn are_kept(address: u64, bytes: u64) -> bool {
+    let kept = KEPT.load(Ordering::Relaxed);
+    (0..u64::BITS as usize).filter(|device| kept & 1 << device != 0).any(|device| {
+        let first = arena(device);
+        address >= first && bytes <= ARENA && address - first <= ARENA - bytes
+    })
 }
 
 /// Takes whole pages out of use; their addresses stay reserved.
 ///
 /// # Safety
-/// The pages are shadows in the arenas, and nobody may use them any more.
+/// The addresses are kept ([`are_kept`]), and nobody may use the pages any more.
 pub unsafe fn keep_again(address: u64, bytes: u64) {
     // SAFETY: as the caller says.
     unsafe { map(address, bytes, PRIVATE | libc::MAP_FIXED, -1) };

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-use crate::fake::{MANAGED, start};
+use crate::fake::{Fake, MANAGED, PINNED, SHADOWS, start};
 use cuda_abi::{CuError, sys};
 use cuda_shim::api::{
     capture::*, context::*, library::*, managed::*, memory::*, module::*, stream::*, unified::*,
@@ -84,14 +84,109 @@ fn check_variables(get: &dyn Fn(&CStr) -> Found) -> u64 {
     one
 }
 
+/// What the program may do with the memory there, if there is any.
+fn rights(address: u64) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let (start, end) = words.next().unwrap().split_once('-').unwrap();
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        (number(start)..number(end)).contains(&address).then(|| words.next().unwrap().to_owned())
+    })
+}
+
 /// Whether the program still has the memory there.
 fn is_mapped(address: u64) -> bool {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().any(|line| {
-        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-        let number = |text| u64::from_str_radix(text, 16).unwrap();
-        (number(start)..number(end)).contains(&address)
+    rights(address).is_some()
+}
+
+/// Maps a page of the program's own, full of sevens.
+fn map_page(address: u64) -> *const u8 {
+    let wanted = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: replaces nothing.
+    let page = unsafe {
+        libc::mmap(wanted.cast(), 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>()
+    };
+    assert_eq!(page, wanted);
+    // SAFETY: the page just mapped.
+    unsafe { page.write_bytes(7, 4096) };
+    page
+}
+
+/// What the job's log was told.
+fn notices(fake: &Fake) -> Vec<String> {
+    fake.picked(|(_, request)| match request {
+        wire::Request::Notice(m) => Some(m.text.clone()),
+        _ => None,
     })
+}
+
+/// A region that has shadow pages by its size, and is no whole pages.
+const LARGE: usize = (2 << 20) - 5000;
+
+#[test]
+fn nobody_reads_beyond_a_region_with_shadows_or_what_was_one() {
+    let fake = start();
+    let (first, second) = (managed(LARGE), managed(LARGE));
+    assert_eq!((first, second), (SHADOWS, SHADOWS + (2 << 20)));
+    let last = first + LARGE as u64 - 1;
+    for inside in [first, last, second] {
+        assert_eq!(rights(inside).unwrap(), "rw-s");
+        // SAFETY: bytes of regions.
+        unsafe { std::ptr::with_exposed_provenance_mut::<u8>(inside as usize).write(7) };
+    }
+    let nobody = Some("---p".to_owned());
+    assert_eq!((rights(last.next_multiple_of(4096)), rights(second - 1)), (nobody.clone(), nobody.clone()));
+    // SAFETY: it is not used any more.
+    unsafe { cuMemFree_v2(first).unwrap() };
+    assert_eq!((rights(first), rights(last)), (nobody.clone(), nobody));
+    // SAFETY: a byte of the other region.
+    assert_eq!(unsafe { std::ptr::with_exposed_provenance::<u8>(second as usize).read() }, 7);
+    assert_eq!(notices(fake), [""; 0]);
+}
+
+#[test]
+fn what_the_program_has_mapped_is_never_replaced_by_shadows() {
+    let taken = SHADOWS + (2 << 20) + 4096;
+    let page = map_page(taken);
+    let fake = start();
+    // These addresses are not reserved.
+    let first = managed(LARGE);
+    assert_eq!((first, rights(first).as_deref()), (SHADOWS, Some("rw-s")));
+    // SAFETY: it is not used any more.
+    unsafe { cuMemFree_v2(first).unwrap() };
+    assert!(!is_mapped(first), "nor are they then");
+
+    let second = managed(LARGE);
+    assert!(second >= PINNED, "{second:#x} is not coherent");
+    // SAFETY: memory of the program's own, and a region.
+    unsafe {
+        std::ptr::with_exposed_provenance_mut::<u8>(second as usize).write_bytes(9, LARGE);
+        assert!((0..4096).all(|at| page.add(at).read() == 7));
+        cuMemFree_v2(second).unwrap();
+    }
+    assert_eq!(rights(taken).unwrap(), "rw-p");
+    let [text] = &notices(fake)[..] else { panic!("it is told once") };
+    for word in ["coherent", &format!("{:#x}+", SHADOWS + (2 << 20)), &format!("{taken:x}-")] {
+        assert!(text.contains(word), "{word:?} is not in: {text}");
+    }
+}
+
+#[test]
+fn nor_by_what_is_coherent() {
+    let page = map_page(PINNED + 4096);
+    let fake = start();
+    let mut address = 0;
+    // SAFETY: the pointer is this test's; memory of the program's own.
+    unsafe {
+        assert_eq!(cuMemAllocManaged(&raw mut address, 64, 1), Err(CuError::MAP_FAILED));
+        assert!((0..4096).all(|at| page.add(at).read() == 7));
+    }
+    let [text] = &notices(fake)[..] else { panic!("it is not told") };
+    for word in [format!("{PINNED:#x}+"), format!("{:x}-", PINNED + 4096)] {
+        assert!(text.contains(&word), "{word:?} is not in: {text}");
+    }
 }
 
 #[test]

@@ -20,7 +20,10 @@ use wire::{
 /// Where device memory begins, and how much there is.
 pub const DEVICE: u64 = 0x2000_0000_0000;
 pub const DEVICE_BYTES: usize = 64 << 20;
-const PINNED: u64 = 0x5000_0000_0000;
+pub const PINNED: u64 = 0x5000_0000_0000;
+/// Where managed memory with shadow pages begins: what is too large for a slab has them, of which nobody is told here.
+pub const SHADOWS: u64 = DEVICE + (1 << 30);
+const SHADOWED: u64 = 1 << 20;
 
 /// What every kernel of the fake takes: a pointer and an `int`.
 pub const PARAMS: [Param; 2] = [Param { offset: 0, size: 8 }, Param { offset: 8, size: 4 }];
@@ -41,6 +44,7 @@ pub struct Fake {
     /// Where the next allocation lies.
     pub next: AtomicU64,
     next_pinned: AtomicU64,
+    next_shadow: AtomicU64,
     slabs: Mutex<Vec<Slab>>,
     next_object: AtomicU64,
     /// Libraries with variables in managed memory.
@@ -142,6 +146,7 @@ impl Fake {
             attributes: Mutex::default(),
             next: AtomicU64::new(DEVICE),
             next_pinned: AtomicU64::new(PINNED),
+            next_shadow: AtomicU64::new(SHADOWS),
             slabs: Mutex::default(),
             next_object: AtomicU64::new(1),
             with_managed: Mutex::default(),
@@ -151,7 +156,8 @@ impl Fake {
                 match caller.hear(Duration::from_secs(5)).unwrap() {
                     Wish::Session(pending, _) => pending.welcome(1).unwrap(),
                     Wish::Devices(pending) => pending.refuse("this supervisor knows no GPU").unwrap(),
-                    Wish::Userfault(pending, _) => pending.refuse("memory is coherent here").unwrap(),
+                    Wish::Userfault(pending, Some(_)) => pending.welcome(1).unwrap(),
+                    Wish::Userfault(pending, None) => pending.refuse("it has none").unwrap(),
                     Wish::Still(pending, _) => pending.refuse("this supervisor holds nobody").unwrap(),
                     Wish::Ask(pending, _) => pending.refuse("this supervisor has no job").unwrap(),
                 }
@@ -267,7 +273,7 @@ impl Fake {
             }
             Request::HostFunction(m) => self.call_back(m.callback),
             Request::GraphRelease(m) => self.call_back(m.callback),
-            Request::MemFree(m) => assert!(at(m.address) < DEVICE_BYTES),
+            Request::MemFree(m) => assert!(at(m.address) < DEVICE_BYTES || m.address >= SHADOWS),
             _ => {}
         }
     }
@@ -336,8 +342,13 @@ impl Fake {
                 encoded(&self.next.fetch_add(bytes, Ordering::Relaxed))
             }
             Request::MemInfo(_) => encoded(&(1u64 << 30, 2u64 << 30)),
-            // Managed memory is coherent here.
-            Request::ManagedAlloc(_) => encoded(&0u64),
+            Request::ManagedAlloc(m) if m.bytes <= SHADOWED => encoded(&0u64),
+            Request::ManagedAlloc(m) => {
+                let file =
+                    std::fs::File::create(self.folder.join(format!("shadow-{}", m.managed.0))).unwrap();
+                file.set_len(m.bytes).unwrap();
+                encoded(&self.next_shadow.fetch_add(m.bytes.next_multiple_of(2 << 20), Ordering::Relaxed))
+            }
             Request::PinnedAlloc(m) => {
                 let bytes = m.bytes.next_multiple_of(4096);
                 if bytes <= SLAB_BYTES / 2 {
