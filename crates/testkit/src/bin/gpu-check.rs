@@ -23,11 +23,10 @@ struct Arguments {
     /// Where CUDA calls go [default: the GPU if there is one]
     #[arg(long, value_enum)]
     device: Option<Device>,
-    /// Rounds of each scenario [default: 3]
-    #[arg(long)]
-    rounds: Option<u32>,
-    /// The long runs: 20 rounds of each scenario
-    #[arg(long, conflicts_with = "rounds")]
+    /// Rounds of each scenario
+    #[arg(long, default_value_t = CI_ROUNDS)]
+    rounds: u32,
+    #[arg(long, conflicts_with = "rounds", help = format!("The long runs: {SOAK_ROUNDS} rounds of each scenario"))]
     soak: bool,
     /// Begin no further run after this many minutes; what was not run does not count as passed
     #[arg(long)]
@@ -78,7 +77,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let kit = Kit::locate()?;
     let device = arguments.device.unwrap_or_else(Device::of_this_machine);
-    let rounds = arguments.rounds.unwrap_or(if arguments.soak { SOAK_ROUNDS } else { CI_ROUNDS });
+    let rounds = if arguments.soak { SOAK_ROUNDS } else { arguments.rounds };
     let manifest = kit.manifest()?;
     let mut guests = choose(&manifest, &arguments.guests)?;
     if arguments.remote {
