@@ -20,6 +20,7 @@ use rustix::process::{
 use serde::{Deserialize, Serialize};
 use server::control::{Answer, Ask, Origin, Start};
 use server::memory::Managed;
+use shadow::Userfault;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -406,8 +407,15 @@ impl Sessions {
     /// Gives a session's server the userfaultfd of its process, and keeps a duplicate.
     ///
     /// # Errors
-    /// When the server is gone.
+    /// When this kernel's are not good enough, and nothing is kept then; when the server is gone.
     pub fn give_userfault(&self, session: &Session, userfault: OwnedFd) -> Result<(), Failure> {
+        // Here, where it can be answered: the program's memory is coherent then.
+        userfault.try_clone().and_then(Userfault::open).map_err(|error| {
+            Failure::of(
+                "this kernel does not tell of all the faults that shadow pages need, as Linux 5.19 does",
+                &error,
+            )
+        })?;
         // First, so that no page is ever kept without: a process has one memory, whose first is the one that counts.
         let userfault = session.userfault.get_or_init(|| userfault);
         let given = self.broker.give_userfault(session.record.number, userfault.as_fd());

@@ -61,6 +61,20 @@ fn who_has_managed_memory_that_nobody_serves_is_ended() {
     without.wait().unwrap();
 }
 
+/// As on a kernel whose userfaultfd lacks something.
+#[test]
+fn a_userfaultfd_that_is_not_good_enough_is_refused_and_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let sessions = sessions(folder.path().to_owned());
+    let (mut program, session) = silent(&sessions, 1, false);
+    let refused = sessions.give_userfault(&session, tempfile::tempfile().unwrap().into()).unwrap_err();
+    assert!(refused.message.contains("Linux 5.19"), "{refused}");
+    assert!(!session.has_shadows());
+    session.server().kill();
+    program.kill().unwrap();
+    program.wait().unwrap();
+}
+
 #[test]
 fn what_a_sleeper_shares_stays_when_it_is_killed() {
     let folder = tempfile::tempdir().unwrap();

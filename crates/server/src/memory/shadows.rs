@@ -60,7 +60,8 @@ pub struct Shadows {
     live: Mutex<BTreeMap<u64, ShadowRecord>>,
     /// There from the time on when the application has given its userfaultfd.
     keeper: OnceLock<Keeper>,
-    arriving: Mutex<()>,
+    /// Why there will be none, if that is known.
+    refused: Mutex<Option<String>>,
     arrived: Condvar,
     /// Whether a stream has ever been given a word to wait for: whatever writes memory may let work go that was submitted before.
     waited: AtomicBool,
@@ -81,7 +82,7 @@ impl Shadows {
             }),
             live: Mutex::default(),
             keeper: OnceLock::new(),
-            arriving: Mutex::default(),
+            refused: Mutex::default(),
             arrived: Condvar::new(),
             waited: AtomicBool::new(false),
         }
@@ -234,23 +235,26 @@ impl Shadows {
         self.side.staging.fill();
         let device = Arc::clone(&self.side) as Arc<dyn Device>;
         let made = Userfault::open(userfault).and_then(|opened| Keeper::new(opened, device, THREADS));
+        let mut refused = lock(&self.refused);
         match made {
-            Ok(keeper) => {
-                let _arriving = lock(&self.arriving);
-                // The application has one memory, and needs no second.
-                let _ = self.keeper.set(keeper);
-                self.arrived.notify_all();
+            // The application has one memory, and needs no second.
+            Ok(keeper) => drop(self.keeper.set(keeper)),
+            Err(error) => {
+                tracing::error!(%error, "the application's managed memory cannot be kept");
+                *refused = Some(format!("the application's managed memory cannot be kept: {error}"));
             }
-            Err(error) => tracing::error!(%error, "the application's managed memory cannot be kept"),
         }
+        self.arrived.notify_all();
     }
 
     fn await_keeper(&self) -> Result<&Keeper> {
-        let arriving = lock(&self.arriving);
-        let waited = self.arrived.wait_timeout_while(arriving, PATIENCE, |()| self.keeper.get().is_none());
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
-        let missing = || Failure::new(CuError::UNKNOWN, "the application's userfaultfd has not come");
-        self.keeper.get().ok_or_else(missing)
+        let awaited = |refused: &mut Option<String>| self.keeper.get().is_none() && refused.is_none();
+        let waited = self.arrived.wait_timeout_while(lock(&self.refused), PATIENCE, awaited);
+        let (refused, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.keeper.get().ok_or_else(|| {
+            let reason = refused.as_deref().unwrap_or("the application's userfaultfd has not come");
+            Failure::new(CuError::UNKNOWN, reason)
+        })
     }
 
     /// To be called before a message is executed whose work may reach so much; what is given lives until it has been.

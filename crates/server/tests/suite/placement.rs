@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{App, BASIC, CTX, Images, SESSION, Thread};
+use server::sharing::Giver;
 use wire::*;
 
 const MIB: u64 = 1 << 20;
@@ -172,5 +173,17 @@ fn a_pool_that_may_hold_no_more_drives_nobody_away() {
     let refused = thread.call(MemAllocAsync { ctx: CTX, stream: Stream::Legacy, pool, bytes: REGION });
     assert_eq!((refused, free(&mut thread)), (Err(CuError::OUT_OF_MEMORY), before));
     check(&mut thread, &regions);
+    end(app, thread);
+}
+
+/// Nobody waits for a userfaultfd that has come and is none.
+#[test]
+fn a_region_whose_faults_cannot_be_told_is_refused_at_once() {
+    let (app, mut thread) = App::with_shadows(64 * MIB);
+    let address = thread.call(ManagedAlloc { ctx: CTX, managed: PinnedId(1), bytes: REGION }).unwrap();
+    app.session.take_userfault(tempfile::tempfile().unwrap().into());
+    let begun = std::time::Instant::now();
+    assert_eq!(thread.call(ManagedKeep { address }), Err(CuError::UNKNOWN));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5));
     end(app, thread);
 }
