@@ -19,9 +19,13 @@ pub const ALL: &[(&str, Body)] = &[
     ("a_killed_server_fails_every_thread", a_killed_server_fails_every_thread),
     ("a_killed_server_fails_no_other_process", a_killed_server_fails_no_other_process),
     ("a_killed_server_takes_its_managed_memory_with_it", a_killed_server_takes_managed_memory),
+    ("a_killed_server_takes_what_threads_touch_outside_of_calls", a_killed_server_takes_what_is_touched),
     ("a_killed_supervisor_takes_the_program_with_it", a_killed_supervisor_takes_the_program),
     ("managed_memory_that_is_moved_ends_the_program_by_name", moved_managed_memory),
+    ("managed_memory_ends_where_its_regions_do", strays),
+    ("managed_memory_replaces_nothing_that_the_program_has", taken_addresses),
     ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
+    ("managed_memory_is_coherent_where_the_kernel_is_too_old", old_kernel),
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
     ("managed_memory_that_goes_to_and_fro_becomes_coherent", becomes_coherent),
     ("a_process_gets_no_more_of_a_device_than_it_may", device_memory_is_limited),
@@ -113,6 +117,28 @@ fn a_killed_server_takes_managed_memory(device: Device) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Two threads at pages that are not there yet, of a program that makes no calls: nobody but the supervisor can tell them.
+fn a_killed_server_takes_what_is_touched(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "touched")?;
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
+    let guest = stage.guest("managed_edges");
+    let whole = place.run(&guest, &["touched", "1"].map(str::to_owned))?.finish()?;
+    ensure!(whole.exit == Exit::Code(0), "{}: {}", whole.exit, whole.stderr);
+    for round in 0..5 {
+        let job = first_line(place.run(&guest, &["touched", "100"].map(str::to_owned))?)?;
+        std::thread::sleep(Duration::from_millis(23 * round));
+        kill(&stage, &job, 1)?;
+        let finished = job.finish()?;
+        ensure!(finished.exit == Exit::Signal(9), "round {round}: {}: {}", finished.exit, finished.stderr);
+        let said = String::from_utf8_lossy(&finished.stdout);
+        ensure!(said == "touching\n", "round {round}: {said}");
+        for word in ["GPU server of session 1", "managed memory of process 2"] {
+            ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+        }
+    }
+    Ok(())
+}
+
 /// The last holder of a program's faults must not be gone before the program, nor its device.
 fn a_killed_supervisor_takes_the_program(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "orphaned")?;
@@ -156,6 +182,53 @@ fn moved_managed_memory(device: Device) -> anyhow::Result<()> {
     for word in ["mremap", "--managed=coherent", "managed memory of process 2"] {
         ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
     }
+    Ok(())
+}
+
+/// Who reads what is freed, or what lies behind a region, finds nothing there, of another region or of nobody's. (Coherent regions may lie side by side.)
+fn strays(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "strays")?;
+    for (managed, how) in
+        [(Managed::Shadow, "freed"), (Managed::Shadow, "beyond"), (Managed::Coherent, "freed")]
+    {
+        let place = Place { managed: Some(managed), ..stage.place() };
+        let finished = place.run(&stage.guest("managed_edges"), &[how.to_owned()])?.finish()?;
+        let said = String::from_utf8_lossy(&finished.stdout);
+        let ended = finished.exit == Exit::Signal(11) && said == "reading\n";
+        ensure!(ended, "{managed:?}, {how}: {}: {said}{}", finished.exit, finished.stderr);
+    }
+    Ok(())
+}
+
+/// A program with data of its own where the first region with shadow pages would lie.
+fn taken_addresses(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "taken")?;
+    let guest = stage.guest("managed_edges");
+    let finished = stage.place().run(&guest, &["taken".to_owned()])?.finish()?;
+    let said = String::from_utf8_lossy(&finished.stdout);
+    ensure!(finished.exit == Exit::Code(0), "{}: {said}{}", finished.exit, finished.stderr);
+    // Where it belongs, and who is there.
+    for word in ["managed memory is coherent", "0x200000000000+0x400000", "200000200000-200000210000 rw-p"] {
+        ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    }
+    Ok(())
+}
+
+/// Its userfaultfd can be had, and tells too little.
+fn old_kernel(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "old-kernel")?;
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
+    let command = place.run_command(&stage.guest("managed"), &["10", "4"].map(str::to_owned));
+    let mut old = Command::new(stage.guest("old_kernel"));
+    old.arg(command.get_program()).args(command.get_args()).current_dir(place.cwd()).stdin(Stdio::null());
+    let began = Instant::now();
+    let finished = Job::start(old)?.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    for word in ["managed memory is coherent", "Linux 5.19"] {
+        ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    }
+    ensure!(!finished.stderr.contains("CAP_SYS_PTRACE"), "{}", finished.stderr);
+    ensure!(began.elapsed() < Duration::from_secs(10), "somebody has waited in vain");
     Ok(())
 }
 

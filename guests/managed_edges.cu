@@ -1,0 +1,105 @@
+// Managed memory where a program had better not be, and where it may be at any moment: `managed_edges HOW [SECONDS]`.
+//   taken   a program has memory of its own where managed memory begins
+//   freed   reads a region that is freed, beside one that is not
+//   beyond  reads behind the last page of a region, beside another one
+//   touched two threads read and write for SECONDS, and nobody calls CUDA meanwhile
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <thread>
+#include <unistd.h>
+
+#include "guest.cuh"
+
+constexpr size_t PAGE = 4096, REGION = 3 << 19, LARGE = 64 << 20;
+// What every byte of the large regions is at first.
+constexpr int FILL = 0xa5;
+constexpr uint32_t FILLED = 0xa5a5a5a5;
+
+__global__ void stir(uint32_t *words, int count, int step) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) words[i] = guest::mix(words[i], step);
+}
+
+static uint32_t *managed(size_t bytes) {
+    uint32_t *memory;
+    CUDA(cudaMallocManaged(&memory, bytes));
+    return memory;
+}
+
+static int taken() {
+    constexpr size_t OWN = 16 * PAGE, BYTES = 4 << 20;
+    void *wanted = (void *)0x200000200000;
+    void *own = mmap(wanted, OWN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    guest::require(own == wanted, "memory of its own", 0);
+    memset(own, 7, OWN);
+    uint32_t sum = 0;
+    for (int step = 1; step <= 3; step++) {
+        uint32_t *words = managed(BYTES);
+        memset(words, step, BYTES);
+        stir<<<BYTES / 4 / 256, 256>>>(words, BYTES / 4, step);
+        LAUNCHED();
+        CUDA(cudaDeviceSynchronize());
+        uint32_t expected = guest::mix(0x01010101u * step, step);
+        for (size_t i = 0; i < BYTES / 4; i += 61) guest::require(words[i] == expected, "managed memory", step);
+        sum = guest::mix(sum, words[0]);
+        CUDA(cudaFree(words));
+        for (size_t i = 0; i < OWN; i++) guest::require(((char *)own)[i] == 7, "memory of its own", step);
+    }
+    return guest::done(sum);
+}
+
+// Reads a word that nobody has, which ends the program.
+static int stray(bool freed) {
+    rlimit none{0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    uint32_t *regions[] = {managed(REGION), managed(REGION), managed(REGION)};
+    for (uint32_t *region : regions) CUDA(cudaMemset(region, FILL, REGION));
+    CUDA(cudaDeviceSynchronize());
+    for (uint32_t *region : regions) guest::require(region[0] == FILLED && region[REGION / 4 - 1] == FILLED, "a region", 0);
+    if (freed) CUDA(cudaFree(regions[1]));
+    printf("reading\n");
+    const volatile uint32_t *word = freed ? regions[1] : regions[1] + REGION / 4;
+    printf("WRONG: %08x is there\n", *word);
+    return 1;
+}
+
+// Touches pages in no order, one at a time, and knows what is in each.
+static void touch(uint32_t *words, bool write, const std::atomic<bool> &over) {
+    std::vector<uint32_t> expected(LARGE / PAGE, FILLED);
+    guest::Random random{write ? 7u : 9u};
+    for (int step = 0; !over; step++) {
+        size_t page = random.below(LARGE / PAGE);
+        volatile uint32_t *word = words + page * (PAGE / 4) + page % (PAGE / 4);
+        guest::require(*word == expected[page], write ? "what was written" : "what was there", step);
+        if (write) *word = expected[page] = random.next();
+        usleep(200);
+    }
+}
+
+static int touched(int seconds) {
+    uint32_t *regions[] = {managed(LARGE), managed(LARGE)};
+    for (uint32_t *region : regions) CUDA(cudaMemset(region, FILL, LARGE));
+    CUDA(cudaDeviceSynchronize());
+    std::atomic<bool> over{false};
+    std::thread reads(touch, regions[0], false, std::cref(over)), writes(touch, regions[1], true, std::cref(over));
+    printf("touching\n");
+    sleep(seconds);
+    over = true;
+    reads.join();
+    writes.join();
+    for (uint32_t *region : regions) CUDA(cudaFree(region));
+    return guest::done(0);
+}
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, nullptr, _IOLBF, 0);
+    std::string how = argc > 1 ? argv[1] : "";
+    if (how == "taken") return taken();
+    if (how == "freed" || how == "beyond") return stray(how == "freed");
+    if (how == "touched") return touched(argc > 2 ? atoi(argv[2]) : 1);
+    fprintf(stderr, "usage: %s taken|freed|beyond|touched [SECONDS]\n", argv[0]);
+    return 2;
+}
