@@ -2,6 +2,7 @@
 
 mod contents;
 mod filling;
+mod worker;
 
 pub use contents::Patience;
 pub use filling::{FillError, Filling, Progress};

@@ -1,18 +1,19 @@
 //! Filling device memory from an image, by several threads, while the program may run already. A device knows no page faults: whoever may reach memory waits
 //! here until it is filled, and has it filled first.
 
+use super::worker::Worker;
 use crate::buffers::BufferPool;
 use crate::lock;
-use crate::transfer::{OwnStream, Target, TransferError, Writer};
+use crate::transfer::{OwnStream, TransferError};
 use backend::Range;
-use image::{Extent, Object};
+use image::Extent;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use store::{ChunkReader, ReadError};
+use std::time::Duration;
+use store::ReadError;
 use thiserror::Error;
 
 /// How often whoever waits looks whether its session has ended.
@@ -112,7 +113,7 @@ impl Filling {
         let Plan { image, buffers, streams, parts } = plan;
         let filling = Arc::new(Self::of(parts));
         let threads = image.threads().min(lock(&filling.queue).waiting.len());
-        let worker = Arc::new(Worker { image, buffers, streams });
+        let worker = Arc::new(Worker::of(image, buffers, streams));
         let mut working = lock(&filling.threads);
         for _ in 0..threads {
             let (end, worker) = (EndOnPanic(Arc::clone(&filling)), Arc::clone(&worker));
@@ -228,13 +229,14 @@ impl Filling {
     }
 
     /// The next part to fill, and whether somebody waits for something.
-    fn next(&self) -> Option<(Part, bool)> {
+    pub(super) fn next(&self) -> Option<(Part, bool)> {
         let mut queue = lock(&self.queue);
         let part = queue.next()?;
         Some((part, queue.waiters > 0))
     }
 
-    fn filled(&self, range: Range) {
+    /// Learns that this part is filled.
+    pub(super) fn filled(&self, range: Range) {
         let mut queue = lock(&self.queue);
         queue.filled(range);
         if queue.is_empty() {
@@ -299,103 +301,6 @@ fn first_in<T>(all: &BTreeMap<u64, T>, range: Range, bytes: impl Fn(&T) -> u64) 
     let around = before.filter(|(base, each)| range.base - *base < bytes(each));
     let first = around.or_else(|| all.range(range.base..).next())?.0;
     (*first < range.base.saturating_add(range.bytes)).then_some(*first)
-}
-
-/// What all threads fill from and through.
-struct Worker {
-    image: store::Image,
-    buffers: Arc<BufferPool>,
-    streams: Vec<Arc<OwnStream>>,
-}
-
-/// What a thread has spent its time on.
-#[derive(Default)]
-struct Spent {
-    bytes: u64,
-    /// Waiting for room to read into.
-    waiting: Duration,
-    /// Reading and checking chunks.
-    reading: Duration,
-    /// Giving them to the device.
-    giving: Duration,
-}
-
-/// A writer, and what it has been given that may not be complete.
-struct Hand {
-    writer: Writer,
-    ranges: VecDeque<Range>,
-}
-
-impl Worker {
-    fn work(&self, filling: &Filling) -> Result<(), FillError> {
-        let mut reader = self.image.chunks();
-        let mut hands: BTreeMap<usize, Hand> = BTreeMap::new();
-        let (mut spent, begun) = (Spent::default(), Instant::now());
-        while let Some((part, awaited)) = filling.next() {
-            if awaited {
-                // It may be something that only has to arrive.
-                hands.values_mut().try_for_each(|hand| hand.finish(filling))?;
-            }
-            self.fill(&mut reader, &mut hands, part, &mut spent)?;
-            hands.values_mut().for_each(|hand| hand.tell(filling));
-        }
-        hands.values_mut().try_for_each(|hand| hand.finish(filling))?;
-        let Spent { bytes, waiting, reading, giving } = spent;
-        tracing::debug!(bytes, ?waiting, ?reading, ?giving, all = ?begun.elapsed(), "a thread has filled memory");
-        Ok(())
-    }
-
-    fn fill(
-        &self,
-        reader: &mut ChunkReader,
-        hands: &mut BTreeMap<usize, Hand>,
-        part: Part,
-        spent: &mut Spent,
-    ) -> Result<(), FillError> {
-        let Part { range, stream, object, offset, extent } = part;
-        let hand = match hands.entry(stream) {
-            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::btree_map::Entry::Vacant(new) => {
-                let writer = Writer::in_stream(&self.buffers, &self.streams[stream])?;
-                new.insert(Hand { writer, ranges: VecDeque::new() })
-            }
-        };
-        let object: &Object = &self.image.manifest().objects[object];
-        let target = Target::Memory(range.base);
-        match extent {
-            Extent::Zero { len } => hand.writer.zeros(target, len)?,
-            Extent::Chunk { id, len } => {
-                // Straight to where the device copies it from.
-                let begun = Instant::now();
-                let room = hand.writer.buffer()?;
-                let waited = Instant::now();
-                let bytes = (len as usize).min(room.len());
-                reader.read(object, offset, &id, &mut room[..bytes])?;
-                let read = Instant::now();
-                hand.writer.write_buffer(target, bytes)?;
-                spent.bytes += bytes as u64;
-                spent.waiting += waited - begun;
-                spent.reading += read - waited;
-                spent.giving += read.elapsed();
-            }
-        }
-        hand.ranges.push_back(range);
-        Ok(())
-    }
-}
-
-impl Hand {
-    /// Tells of what is complete.
-    fn tell(&mut self, filling: &Filling) {
-        let complete = self.ranges.len().saturating_sub(self.writer.left());
-        self.ranges.drain(..complete).for_each(|range| filling.filled(range));
-    }
-
-    fn finish(&mut self, filling: &Filling) -> Result<(), FillError> {
-        self.writer.finish()?;
-        self.tell(filling);
-        Ok(())
-    }
 }
 
 #[cfg(test)]
