@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
+use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A text that is not an id.
@@ -116,6 +117,16 @@ impl ChunkId {
     #[must_use]
     pub fn of(plain: &[u8]) -> Self {
         Self(*blake3::hash(plain).as_bytes())
+    }
+
+    /// The identity of a whole chunk of [`CHUNK_SIZE`](crate::CHUNK_SIZE), made of the chaining values of its eighths: each of them is a subtree of the
+    /// hash's tree.
+    #[must_use]
+    pub fn of_eighths(values: &[[u8; 32]; 8]) -> Self {
+        let merge = |left, right| merge_subtrees_non_root(left, right, Mode::Hash);
+        let [a, b, c, d, e, f, g, h] = values;
+        let (left, right) = (merge(&merge(a, b), &merge(c, d)), merge(&merge(e, f), &merge(g, h)));
+        Self(*merge_subtrees_root(&left, &right, Mode::Hash).as_bytes())
     }
 }
 
@@ -232,6 +243,19 @@ mod tests {
             let error = bad.parse::<PackId>().unwrap_err();
             assert!(error.to_string().contains("32 lower-case hex digits"), "{error}");
         }
+    }
+
+    #[test]
+    fn eighths_make_a_chunks_identity() {
+        use blake3::hazmat::HasherExt;
+        let chunk: Vec<u8> = (0..crate::CHUNK_SIZE).map(|at| (at * 31 / 1000) as u8).collect();
+        let eighth = chunk.len() / 8;
+        let value = |number: usize| {
+            let first = number * eighth;
+            let mut hasher = blake3::Hasher::new();
+            hasher.set_input_offset(first as u64).update(&chunk[first..first + eighth]).finalize_non_root()
+        };
+        assert_eq!(ChunkId::of_eighths(&std::array::from_fn(value)), ChunkId::of(&chunk));
     }
 
     #[test]
