@@ -65,7 +65,7 @@ pub use key::{Identities, Key, KeyError, Recipient, Secret};
 pub use list::{DamagedImage, Found, Listing};
 pub use location::{Location, LocationError};
 pub use names::{find_object, object_name};
-pub use read::{ChunkReader, Image, Piece};
+pub use read::{ChunkReader, Image, Piece, Proof};
 pub use remove::Removal;
 pub use store::Store;
 pub use verify::{Damage, DamagedObject, VerifyProgress, VerifyReport};

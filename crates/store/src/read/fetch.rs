@@ -33,7 +33,7 @@ pub(crate) struct Scratch {
     decoder: Decoder,
     frame: Vec<u8>,
     /// Whether plain chunks are taken as they are read.
-    trusting: bool,
+    pub(super) trusting: bool,
 }
 
 impl Scratch {

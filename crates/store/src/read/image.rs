@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use image::{CHUNK_SIZE, ChunkId, Extent, ImageId, Machine, Manifest, Object, ObjectKind};
+use image::{CHUNK_SIZE, ChunkId, Codec, Extent, ImageId, Machine, Manifest, Object, ObjectKind};
 
 use super::arrival::Arrival;
 use super::fetch::{Fetcher, Scratch};
@@ -16,7 +16,8 @@ use crate::error::describe;
 use crate::media::MediaLock;
 use crate::{ReadError, Store};
 
-/// An image, open. Every byte that comes out of it is checked against its chunk's identity first, unless it is [trusted](Self::trusted).
+/// An image, open. Every byte that comes out of it is checked against its chunk's identity first, unless it is [trusted](Self::trusted), or
+/// whoever reads does that himself ([`ChunkReader::read_unproven`]).
 /// Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Image {
@@ -50,6 +51,36 @@ impl ChunkReader {
         let fetched = self.image.fetcher.fetch(id, plain, &mut self.scratch);
         fetched.map(drop).map_err(|problem| bad_chunk(object, offset, problem))
     }
+
+    /// The same, but a chunk that is stored as it is may come as it is read: then whoever asks has to [compare](Proof::Owed) it.
+    ///
+    /// # Errors
+    /// [`ReadError::Chunk`].
+    pub fn read_unproven(
+        &mut self,
+        object: &Object,
+        offset: u64,
+        id: &ChunkId,
+        plain: &mut [u8],
+    ) -> Result<Proof, ReadError> {
+        self.scratch.trusting = true;
+        let fetched = self.image.fetcher.fetch(id, plain, &mut self.scratch);
+        self.scratch.trusting = self.image.trusted;
+        let entry = fetched.map_err(|problem| bad_chunk(object, offset, problem))?;
+        let is_checked = entry.codec != Codec::Plain || self.image.trusted;
+        Ok(if is_checked { Proof::Given } else { Proof::Owed })
+    }
+}
+
+/// Whether bytes are known to be the chunk that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Proof {
+    /// They are.
+    Given,
+    /// They are what one copy in the store holds, and as many. What does not have the chunk's identity is of no use: [`ChunkReader::read`] looks for a
+    /// better copy.
+    Owed,
 }
 
 /// A part of an object.
@@ -218,6 +249,12 @@ impl Image {
     #[must_use]
     pub fn trusted(self) -> Self {
         Self { trusted: true, ..self }
+    }
+
+    /// Whether it is [trusted](Self::trusted).
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        self.trusted
     }
 
     /// How many threads are good for reading on this machine.

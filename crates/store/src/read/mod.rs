@@ -6,4 +6,4 @@ mod image;
 
 pub(crate) use fetch::{BadCopy, Fetcher, Scratch, whole_pack};
 pub(crate) use image::chunk_error;
-pub use image::{ChunkReader, Image, Piece};
+pub use image::{ChunkReader, Image, Piece, Proof};
