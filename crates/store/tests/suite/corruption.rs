@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::support::keys;
 use crate::support::sample::{assert_sample, checkpoint, manifest, objects, options, write_objects};
 use crate::support::sim::Sim;
-use image::{Compress, ImageId, Machine};
-use store::{FindError, OpenError, ReadError, Store, WriteOptions};
+use image::{ChunkId, Compress, Extent, ImageId, Machine};
+use store::{FindError, OpenError, Proof, ReadError, Store, WriteOptions};
 
 /// A store with one image.
 fn store_with_one() -> (Sim, ImageId) {
@@ -253,6 +253,48 @@ fn a_second_copy_of_a_chunk_serves_where_the_first_is_damaged() {
         let report = store.verify(image, &mut |_| {}).unwrap();
         assert_eq!(report.damage.len(), 1, "{report:#?}");
         assert_eq!(report.damage[0].file.to_str().unwrap(), format!("/sim/{path}"));
+    }
+}
+
+/// Whoever asks for it has chunks that are stored as they are without a check, and is told.
+#[test]
+fn a_proof_is_owed_for_what_is_taken_as_it_is_stored() {
+    let medium = Sim::default();
+    let store = Store::open_or_create_media(Arc::new(medium.clone())).unwrap();
+    let image = checkpoint(&store, "job", 5).unwrap().id;
+    let read = |image: store::Image| {
+        let (mut reader, mut proofs) = (image.chunks(), Vec::new());
+        for object in &image.manifest().objects {
+            for (offset, extent) in object.placed_extents() {
+                let Extent::Chunk { id, len } = extent else { continue };
+                let mut plain = vec![0; *len as usize];
+                let is_it = |plain: &[u8]| ChunkId::of(plain) == *id;
+                let proof = reader.read_unproven(object, offset, id, &mut plain).ok();
+                proofs.push((proof, is_it(&plain)));
+                // The next one is checked as ever.
+                assert!(
+                    image.is_trusted()
+                        || reader.read(object, offset, id, &mut plain).is_err()
+                        || is_it(&plain)
+                );
+            }
+        }
+        proofs
+    };
+    let open = || store.open_image(&image).unwrap();
+    let proofs = read(open());
+    assert!(proofs.iter().all(|(_, right)| *right));
+    for proof in [Proof::Given, Proof::Owed] {
+        assert!(proofs.contains(&(Some(proof), true)), "{proof:?}");
+    }
+    assert!(read(open().trusted()).iter().all(|proof| *proof == (Some(Proof::Given), true)));
+    for pack in medium.files().iter().filter(|path| path.starts_with("packs/")) {
+        // All but the header.
+        medium.tamper(pack, |bytes| bytes.iter_mut().skip(64).for_each(|byte| *byte ^= 1));
+    }
+    for (before, after) in proofs.into_iter().zip(read(open())) {
+        let expected = if before.0 == Some(Proof::Owed) { Some(Proof::Owed) } else { None };
+        assert_eq!(after, (expected, false));
     }
 }
 
