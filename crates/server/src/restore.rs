@@ -2,6 +2,11 @@
 
 mod contents;
 mod filling;
+mod hasher;
+mod proof;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod testing;
 mod worker;
 
 pub use contents::Patience;

@@ -4,7 +4,7 @@
 use crate::buffers::{BufferPool, Buffers};
 use crate::memory::Packed;
 use crate::objects::{Context, Marker, NON_BLOCKING};
-use backend::{Backend, Fill, Range, RawStream, StreamArg};
+use backend::{Backend, Fill, Launch, Range, RawFunction, RawStream, StreamArg};
 use image::CHUNK_SIZE;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -209,6 +209,27 @@ impl OwnStream {
     fn arg(&self) -> StreamArg {
         StreamArg::Created(self.raw)
     }
+
+    /// Where it is.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.ctx
+    }
+
+    /// Has a kernel of the context's run behind what is in it, in so many blocks of so many threads; tells when that is over.
+    ///
+    /// # Errors
+    /// The device library's.
+    pub(crate) fn launch(
+        &self,
+        function: RawFunction,
+        (blocks, threads): (u32, u32),
+        params: &[u8],
+    ) -> backend::Result<Marker> {
+        let (grid, block, stream) = ([blocks, 1, 1], [threads, 1, 1], self.arg());
+        let launch = Launch { function, grid, block, shared: 0, stream, attributes: &[], params };
+        self.backend.launch(self.ctx.raw, &launch)?;
+        self.ctx.mark(stream)
+    }
 }
 
 impl Drop for OwnStream {
@@ -345,7 +366,7 @@ pub(crate) fn await_marker(marker: &Marker) -> backend::Result<()> {
 }
 
 /// The same, awake for so long.
-fn await_awake(marker: &Marker, awake: Duration) -> backend::Result<()> {
+pub(crate) fn await_awake(marker: &Marker, awake: Duration) -> backend::Result<()> {
     let began = Instant::now();
     while !marker.poll()? {
         if began.elapsed() < awake {

@@ -1,6 +1,7 @@
 //! What memory is to hold: what of it is filled before the program goes on, and what may come later.
 
 use super::filling::{Filling, Part, Plan, Progress};
+use super::proof::Checks;
 use super::{RestoreError, Result, object};
 use crate::buffers::BufferPool;
 use crate::heaps::HeapRecord;
@@ -75,9 +76,9 @@ impl Parts {
         Ok(())
     }
 
-    fn plan(self, image: &store::Image, buffers: &Arc<BufferPool>) -> Plan {
+    fn plan(self, image: &store::Image, buffers: &Arc<BufferPool>, checks: Checks) -> Plan {
         let Self { parts, streams, .. } = self;
-        Plan { image: image.clone(), buffers: Arc::clone(buffers), streams, parts }
+        Plan { image: image.clone(), buffers: Arc::clone(buffers), streams, parts, checks }
     }
 }
 
@@ -104,11 +105,13 @@ impl Session {
             }
         }
         let mut told = 0;
-        Filling::begin(now.plan(image, &self.buffers)).finish(|Progress { done, .. }| {
+        let checks = Checks::of(self.backend(), image, &now.parts);
+        Filling::begin(now.plan(image, &self.buffers, checks)).finish(|Progress { done, .. }| {
             patience.tell(done - told);
             told = done;
         })?;
-        Ok((!later.parts.is_empty()).then(|| later.plan(image, &self.buffers)))
+        // The program's kernels are there by then.
+        Ok((!later.parts.is_empty()).then(|| later.plan(image, &self.buffers, Checks::OnProcessor)))
     }
 
     /// Begins with what was left.

@@ -1,6 +1,7 @@
 //! Filling device memory from an image, by several threads, while the program may run already. A device knows no page faults: whoever may reach memory waits
 //! here until it is filled, and has it filled first.
 
+use super::proof::Checks;
 use super::worker::Worker;
 use crate::buffers::BufferPool;
 use crate::lock;
@@ -55,6 +56,8 @@ pub(super) struct Plan {
     pub(super) buffers: Arc<BufferPool>,
     pub(super) streams: Vec<Arc<OwnStream>>,
     pub(super) parts: Vec<Part>,
+    /// Where chunks are checked.
+    pub(super) checks: Checks,
 }
 
 /// How far it is.
@@ -110,10 +113,10 @@ struct Queue {
 impl Filling {
     /// Begins it, on threads of its own, which hold the image as long as they need it.
     pub(super) fn begin(plan: Plan) -> Arc<Self> {
-        let Plan { image, buffers, streams, parts } = plan;
-        let filling = Arc::new(Self::of(parts));
-        let threads = image.threads().min(lock(&filling.queue).waiting.len());
-        let worker = Arc::new(Worker::of(image, buffers, streams));
+        let threads = plan.image.threads().min(plan.parts.len());
+        let checks = plan.checks;
+        let (worker, parts) = Worker::of(plan);
+        let (worker, filling) = (Arc::new(worker), Arc::new(Self::of(parts)));
         let mut working = lock(&filling.threads);
         for _ in 0..threads {
             let (end, worker) = (EndOnPanic(Arc::clone(&filling)), Arc::clone(&worker));
@@ -129,11 +132,20 @@ impl Filling {
                 Err(error) => tracing::debug!(%error, "fewer threads fill memory"),
             }
         }
+        if checks == Checks::OnDevice && !working.is_empty() {
+            let of = Arc::clone(&filling);
+            let spawned =
+                std::thread::Builder::new().name("hasher".into()).spawn(move || worker.compile(&of));
+            match spawned {
+                Ok(thread) => working.push(thread),
+                Err(error) => tracing::debug!(%error, "the processor checks all chunks"),
+            }
+        }
         drop(working);
         filling
     }
 
-    fn of(parts: Vec<Part>) -> Self {
+    pub(super) fn of(parts: Vec<Part>) -> Self {
         let waiting: BTreeMap<_, _> = parts.into_iter().map(|part| (part.range.base, part)).collect();
         let total = waiting.values().map(|part| part.range.bytes).sum();
         let over = AtomicBool::new(waiting.is_empty());
