@@ -21,7 +21,7 @@ use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
-use server::control::{Ask, Origin};
+use server::control::{Ask, Fills, Origin};
 use server::memory::Managed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -177,7 +177,7 @@ impl Restart {
             gpus,
         };
         let sessions = Sessions::new(tmpfs.path(), target, way_back, None);
-        match self.restore_sessions(&sessions, false) {
+        match self.restore_sessions(&sessions, Fills::Before) {
             // The servers end here.
             Ok(_) => Ok(self.other_devices(device)),
             Err(failure) if failure.kind == Kind::Failed => Err(self.blamed(failure)),
@@ -244,7 +244,8 @@ impl Restart {
                 let name = |name| ObjectKind::CriuFile { name };
                 folder::load(&target, &self.image, &self.record.criu, name, &|bytes| meter.advance(bytes))
             });
-            let restored = self.restore_sessions(&sessions, true);
+            let fills = if self.lazy { Fills::Lazily } else { Fills::Beside };
+            let restored = self.restore_sessions(&sessions, fills);
             (restored, unpacking.join().unwrap_or_else(|_| Err(panicked())))
         });
         let (restored, ()) = (restored?, unpacked?);
@@ -362,13 +363,12 @@ impl Restart {
         folder::load(&target, &self.image, &self.record.shared, name, &|bytes| meter.advance(bytes))
     }
 
-    /// Not all of their memory is filled where that is to happen `later`.
-    fn restore_sessions(&self, sessions: &Sessions, later: bool) -> Result<Vec<Session>, Failure> {
+    fn restore_sessions(&self, sessions: &Sessions, fills: Fills) -> Result<Vec<Session>, Failure> {
         sessions.restore(
             &self.record.sessions,
             &self.store.access(),
             &self.image().to_string(),
-            (later, self.origin),
+            (fills, self.origin),
         )
     }
 

@@ -18,7 +18,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 use serde::{Deserialize, Serialize};
-use server::control::{Answer, Ask, Origin, Start};
+use server::control::{Answer, Ask, Fills, Origin, Start};
 use server::memory::Managed;
 use shadow::Userfault;
 use std::collections::BTreeMap;
@@ -450,7 +450,7 @@ impl Sessions {
         Ok(Session { record, dir, server_fd, server: Mutex::new(server), userfault, passed, asleep })
     }
 
-    /// Rebuilds the sessions of an image, side by side; their processes do not exist yet. If they are `lazy`, not all of their memory is filled then.
+    /// Rebuilds the sessions of an image, side by side; their processes do not exist yet.
     /// `own`: nobody else has had the store, which is in memory.
     ///
     /// # Errors
@@ -460,11 +460,11 @@ impl Sessions {
         records: &[SessionRecord],
         store: &Access,
         image: &str,
-        (lazy, origin): (bool, Origin),
+        (fills, origin): (Fills, Origin),
     ) -> Result<Vec<Session>, Failure> {
         let next = records.iter().map(|record| record.number).max().unwrap_or(0).saturating_add(1);
         self.next.fetch_max(next, Ordering::Relaxed);
-        let start = Start::Restore { store: store.clone(), image: image.to_owned(), lazy, origin };
+        let start = Start::Restore { store: store.clone(), image: image.to_owned(), fills, origin };
         // All take part before one begins: they get from each other what they share.
         let brokers =
             records.iter().map(|record| self.join(record.number, true)).collect::<Result<Vec<_>, _>>()?;

@@ -15,7 +15,7 @@ use crate::sessions::{Held, Session, SessionRecord};
 use crate::stores::open_store_for_job;
 use crate::supervisor::{Supervisor, ended_before};
 use image::{Compress, CutTimes};
-use server::control::{Ask, Origin, Reads, few};
+use server::control::{Ask, Fills, Origin, Reads, few};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -452,7 +452,7 @@ impl Asleep<'_> {
             .collect();
         let records: Vec<_> = needed.iter().map(|sleeper| sleeper.record.clone()).collect();
         let origin = if self.bed.room.is_some() { Origin::Own } else { Origin::Store };
-        let restored = sessions.restore(&records, &self.store, &self.image, (false, origin))?;
+        let restored = sessions.restore(&records, &self.store, &self.image, (Fills::Before, origin))?;
         let (mut introduced, mut orphaned) = (Vec::new(), Vec::new());
         for (session, sleeper) in restored.into_iter().zip(needed) {
             match self.introduce(sleeper, &session) {

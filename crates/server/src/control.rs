@@ -33,9 +33,9 @@ pub enum Start {
         store: Access,
         /// The image's id, whole.
         image: String,
-        /// Whether the session is ready before all its memory is filled.
+        /// When its memory is filled.
         #[serde(default)]
-        lazy: bool,
+        fills: Fills,
         /// Where the image comes from.
         #[serde(default)]
         origin: Origin,
@@ -43,6 +43,18 @@ pub enum Start {
     /// Only replay an object table and compare addresses (no session files, no memory): the answer to the next question,
     /// [`Ask::Rehearse`].
     Rehearsal,
+}
+
+/// When the memory of a session that is made again is filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Fills {
+    /// Before the session is ready.
+    #[default]
+    Before,
+    /// When it is, and before its program goes on: [`Ask::Fill`] waits for that.
+    Beside,
+    /// While its program runs.
+    Lazily,
 }
 
 /// Where an image comes from, of which a session is made again.

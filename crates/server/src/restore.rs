@@ -178,6 +178,13 @@ impl Prepared {
     }
 }
 
+/// What a session's memory has been filled with.
+pub(crate) struct Source {
+    state: SessionState,
+    session: SessionId,
+    image: store::Image,
+}
+
 impl Session {
     /// Makes a session of an image again, on files that are back in `dir`. Nothing is taken from its rings
     /// before [`crate::session::Rings::start`]. Where there is `patience` for it, memory is filled while it goes on, and the image is held open
@@ -236,23 +243,22 @@ impl Session {
         }
         made.restore_graphs(&state, Purpose::Launch)?;
         told("the host's memory is registered");
-        let compared = matches!(patience, Patience::All(_)) && bytes_of(session_id, image) >= COMPARED;
-        let later = std::thread::scope(|scope| {
-            if compared {
-                scope.spawn(|| made.prepare_comparison());
-            }
-            made.fill(&state, session_id, image, patience)
-        })?;
-        told("what must be filled is");
+        let compared = !matches!(patience, Patience::Little) && bytes_of(session_id, image) >= COMPARED;
         if compared {
-            if let Err(error) = made.remember_image(&state, session_id, image) {
-                tracing::debug!(%error, "the next checkpoint reads all of device memory");
-            }
-            told("the next checkpoint knows what the image has");
+            made.compile_comparison();
         }
+        let later = made.fill(&state, session_id, image, patience)?;
+        told("what must be filled is");
         made.restore_output(&state.output);
         made.start_epoch()?;
+        let is_filled = later.is_none();
         made.fill_later(later);
+        if compared {
+            *lock(&made.filled_from) = Some(Source { state, session: session_id, image: image.clone() });
+        }
+        if is_filled {
+            made.compare_with_source();
+        }
         Ok(made)
     }
 
@@ -283,6 +289,25 @@ impl Session {
         made.replay(&state, images)?;
         made.restore_heaps(&state)?;
         made.restore_graphs(&state, Purpose::Rehearsal)
+    }
+
+    /// Compiles what compares memory, beside all else.
+    fn compile_comparison(self: &Arc<Self>) {
+        let session = Arc::clone(self);
+        let compiling = std::thread::Builder::new().name("comparing".into());
+        if let Err(error) = compiling.spawn(move || session.prepare_comparison()) {
+            tracing::debug!(%error, "it is compiled when it is needed");
+        }
+    }
+
+    /// Has the next checkpoint read only what has changed since the image that memory has been filled from, if it is filled, and nobody has had it.
+    pub(crate) fn compare_with_source(&self) {
+        let Some(Source { state, session, image }) = lock(&self.filled_from).take() else { return };
+        self.prepare_comparison();
+        match self.remember_image(&state, session, &image) {
+            Ok(()) => tracing::debug!("the next checkpoint knows what the image has"),
+            Err(error) => tracing::debug!(%error, "the next checkpoint reads all of device memory"),
+        }
     }
 
     /// Claims the addresses that the application has reserved, and those of other sessions' memory.

@@ -2,7 +2,7 @@
 
 use crate::again;
 use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken};
-use crate::control::{self, Answer, Ask, Cause, Lines, Origin, Question, Reply, Start};
+use crate::control::{self, Answer, Ask, Cause, Fills, Lines, Origin, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::memory::Managed;
 use crate::restore::{Patience, Prepared, Progress, RestoreError};
@@ -196,9 +196,9 @@ pub fn serve_on(
             server.start()?;
             server.run(&mut supervisor)
         }
-        Start::Restore { lazy, .. } => {
+        Start::Restore { fills, .. } => {
             let Some((opened, prepared)) = prepared else { return Ok(()) };
-            let from = (&opened, prepared, lazy);
+            let from = (&opened, prepared, fills);
             let made = restore(&supervisor, (dir, sharing, managed), session, backend, from)?;
             // The session goes on without its image, which may be removed; what fills its memory has it open until that is over.
             drop(opened);
@@ -244,7 +244,7 @@ fn restore(
     (dir, sharing, managed): (&Path, Arc<Sharing>, Managed),
     session: u32,
     backend: Arc<dyn Backend>,
-    (opened, prepared, lazy): (&store::Image, Prepared, bool),
+    (opened, prepared, fills): (&store::Image, Prepared, Fills),
 ) -> Result<Arc<Session>, ServeError> {
     let total = opened.manifest().stored.total;
     let told = Mutex::new((0, 0));
@@ -258,7 +258,11 @@ fn restore(
             let _ = supervisor.answer(Answer::Progress { done: told.0, total });
         }
     };
-    let patience = if lazy { Patience::Little } else { Patience::All(&tell) };
+    let patience = match fills {
+        Fills::Before => Patience::All(&tell),
+        Fills::Beside => Patience::Some,
+        Fills::Lazily => Patience::Little,
+    };
     Session::restore(backend, link, (dir.to_owned(), sharing, managed), prepared, opened, patience)
         .map_err(|source| ServeError::Restore { session, source })
 }

@@ -24,7 +24,9 @@ use wire::ContextId;
 pub enum Patience<'a> {
     /// To the last byte, and hears now and then how many more are there.
     All(&'a (dyn Fn(u64) + Sync)),
-    /// Only for what is seldom much, or what others than the session's messages can reach.
+    /// Only for what is seldom much, or what others than the session's messages can reach; whoever has the program go on waits for the rest.
+    Some,
+    /// The same, and nobody waits.
     Little,
 }
 
@@ -96,7 +98,7 @@ impl Session {
         let mut contexts = StandIns::of(self);
         let views = lock(&self.virtual_memory).views();
         let views = views.map_err(object("memory that the program maps itself"))?;
-        let late = matches!(patience, Patience::Little) && !state.sharing.is_any();
+        let late = !matches!(patience, Patience::All(_)) && !state.sharing.is_any();
         let (mut now, mut later) = (Parts::default(), Parts::default());
         for (number, stored) in image.manifest().objects.iter().enumerate() {
             if let Some(place) = self.place_of(stored, session, state, (&views, &mut contexts))? {
@@ -110,8 +112,12 @@ impl Session {
             patience.tell(done - told);
             told = done;
         })?;
-        // The program's kernels are there by then.
-        Ok((!later.parts.is_empty()).then(|| later.plan(image, &self.buffers, Checks::OnProcessor)))
+        let checks = match patience {
+            // The program's kernels are there by then.
+            Patience::Little => Checks::OnProcessor,
+            Patience::All(_) | Patience::Some => Checks::of(self.backend(), image, &later.parts),
+        };
+        Ok((!later.parts.is_empty()).then(|| later.plan(image, &self.buffers, checks)))
     }
 
     /// Begins with what was left.

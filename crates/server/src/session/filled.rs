@@ -24,7 +24,9 @@ impl Session {
     /// # Errors
     /// Why some never will be.
     pub fn finish_filling(&self, progress: impl FnMut(Progress)) -> Result<(), Arc<FillError>> {
-        self.filling.get().map_or(Ok(()), |filling| filling.finish(progress))
+        self.filling.get().map_or(Ok(()), |filling| filling.finish(progress))?;
+        self.compare_with_source();
+        Ok(())
     }
 
     /// Whether some memory does not hold yet what it is to hold.

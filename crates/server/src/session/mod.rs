@@ -52,7 +52,7 @@ use crate::memory::{
     DeviceMemory, Imports, Layout, Managed, PINNED_BYTES, PinnedMemory, Shadows, VirtualMemory,
 };
 use crate::objects::{Context, Function, Placer, Stream, StreamKey, StreamRecord, Table};
-use crate::restore::Filling;
+use crate::restore::{Filling, Source};
 use crate::sharing::{Giver, Sharing};
 use crate::watch::Watch;
 use crate::{lock, read, write};
@@ -102,6 +102,8 @@ pub struct Session {
     pub(crate) application: OnceLock<Application>,
     /// Memory that the program may not reach yet, in a session that was restored.
     pub(crate) filling: OnceLock<Arc<Filling>>,
+    /// What it is filled with, if the next checkpoint is to know that.
+    pub(crate) filled_from: Mutex<Option<Source>>,
     pub(crate) watch: Arc<Watch>,
     ending: Arc<AtomicBool>,
 }
@@ -194,6 +196,7 @@ impl Session {
             fences: OnceLock::new(),
             application: OnceLock::new(),
             filling: OnceLock::new(),
+            filled_from: Mutex::default(),
             watch,
             ending,
         });

@@ -9,7 +9,7 @@ use backend_soft::{Options, SoftBackend};
 use image::{ImageId, ObjectKind, SessionId};
 use server::capture::Cut;
 use server::control::{
-    self, Answer, Ask, Cause, CopyBudget, Kept, Lines, Origin, Question, Reads, Reply, Start,
+    self, Answer, Ask, Cause, CopyBudget, Fills, Kept, Lines, Origin, Question, Reads, Reply, Start,
 };
 use server::memory::Layout;
 use server::restore::RestoreError;
@@ -423,7 +423,7 @@ fn a_server_answers_its_supervisor() {
     wait_until(|| std::fs::metadata(dir.path().join("session")).is_ok());
     // The image is of session 60; another has nothing in it.
     let (store, image) = (images.store.access(), id.to_string());
-    let start = Start::Restore { store, image, lazy: false, origin: Origin::Store };
+    let start = Start::Restore { store, image, fills: Fills::Before, origin: Origin::Store };
     let mut restored = Supervisor::start(dir.path(), 60, &start);
     let ready = restored.answer();
     assert!(matches!(ready, Answer::Ready { .. }), "{ready:?}");
