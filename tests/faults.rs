@@ -28,6 +28,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("managed_memory_is_coherent_where_the_kernel_is_too_old", old_kernel),
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
     ("managed_memory_that_goes_to_and_fro_becomes_coherent", becomes_coherent),
+    ("what_is_written_behind_a_cut_is_in_no_image", written_behind_a_cut),
     ("a_process_gets_no_more_of_a_device_than_it_may", device_memory_is_limited),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
@@ -263,6 +264,23 @@ fn few_descriptors(device: Device) -> anyhow::Result<()> {
     let finished = Job::start(few)?.finish()?;
     ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
     ensure!(finished.stdout == whole.stdout, "another output");
+    Ok(())
+}
+
+/// Threads go on writing pinned memory as soon as they may; each image has what they had written when they stood still.
+fn written_behind_a_cut(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "behind-cut")?;
+    let place = stage.place();
+    let (guest, args) = (stage.guest("pinned_writer"), ["6000", "0"].map(str::to_owned));
+    let job = first_line(place.run(&guest, &args)?)?;
+    let images = (0..3).map(|_| stage.checkpoint(After::LeaveRunning)).collect::<Result<Vec<_>, _>>()?;
+    let whole = job.finish()?;
+    ensure!(whole.exit == Exit::Code(0), "{}: {}", whole.exit, whole.stderr);
+    for image in &images {
+        let restarted = place.restart(image)?.finish()?;
+        ensure!(restarted.exit == Exit::Code(0), "{image}: {}: {}", restarted.exit, restarted.stderr);
+        ensure!(whole.stdout.ends_with(&restarted.stdout), "{image}: another end");
+    }
     Ok(())
 }
 

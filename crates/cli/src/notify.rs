@@ -2,17 +2,21 @@
 
 use checkpoint::Failure;
 use checkpoint::restart::Ready;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::ffi::OsStr;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// Where the socket is named.
 const VARIABLE: &str = "NOTIFY_SOCKET";
+/// The pipe beside the socket, by which one who decides says that the program may run.
+const WORD: &str = "may-run";
 /// What is said when it runs.
 const READY: &str = "READY=1";
 /// What is said just before; names of one's own begin with `X_`.
@@ -24,33 +28,51 @@ const LONGEST: usize = 64 << 10;
 /// How often it is looked whether the process has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// What somebody who waits for a process has to do with when its program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// It may run without his knowing.
+    MayMiss,
+    /// Not unless he hears of it.
+    Hears,
+    /// Nor before he says so ([`Wait::lets_run`]).
+    Decides,
+}
+
 /// Somebody who waits for this process.
 #[derive(Debug)]
 pub struct Waiting {
     socket: UnixDatagram,
-    /// Whether the program may run without his knowing.
-    may_miss: bool,
+    part: Part,
+    /// Where he says that the program may run; its end is his.
+    word: Option<File>,
 }
 
 impl Waiting {
-    /// Whoever the environment says, if somebody does; and whether the program may run without his knowing.
+    /// Whoever the environment says, if somebody does.
     ///
     /// # Errors
     /// When he does not listen there.
-    pub fn of_environment(may_miss: bool) -> Result<Option<Self>, Failure> {
+    pub fn of_environment(part: Part) -> Result<Option<Self>, Failure> {
         let Some(name) = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) else { return Ok(None) };
-        Self::at(&name, may_miss).map(Some).map_err(|error| {
+        Self::at(&name, part).map(Some).map_err(|error| {
             Failure::of(format_args!("nobody listens at {}, which {VARIABLE} names", name.display()), &error)
         })
     }
 
-    fn at(name: &OsStr, may_miss: bool) -> io::Result<Self> {
+    fn at(name: &OsStr, part: Part) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         match name.as_bytes().strip_prefix(b"@") {
             Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
             None => socket.connect(name)?,
         }
-        Ok(Self { socket, may_miss })
+        let word = (part == Part::Decides).then(|| File::open(Path::new(name).with_file_name(WORD)));
+        Ok(Self { socket, part, word: word.transpose()? })
+    }
+
+    /// Waits until he says that the program may run.
+    fn decides(&self) -> io::Result<()> {
+        self.word.as_ref().map_or(Ok(()), |mut word| word.read_exact(&mut [0]))
     }
 
     /// It does not go on.
@@ -71,8 +93,8 @@ impl Waiting {
 
 impl Ready for Waiting {
     fn may_run(&self) -> Result<(), Failure> {
-        match self.hears(MAY_RUN) {
-            Err(error) if !self.may_miss => {
+        match self.decides().and_then(|()| self.hears(MAY_RUN)) {
+            Err(error) if self.part != Part::MayMiss => {
                 Err(Failure::of("whoever has to know that the job goes on is gone", &error))
             }
             _ => Ok(()),
@@ -102,6 +124,8 @@ pub enum Course {
 /// Where a process is waited for.
 pub struct Wait {
     socket: UnixDatagram,
+    /// As long as it is open the process may still be told that its program may run.
+    word: File,
     folder: tempfile::TempDir,
 }
 
@@ -111,7 +135,16 @@ impl Wait {
         let folder = tempfile::tempdir()?;
         let socket = UnixDatagram::bind(folder.path().join("notify"))?;
         socket.set_read_timeout(Some(LOOK))?;
-        Ok(Self { socket, folder })
+        let word = folder.path().join(WORD);
+        mknodat(CWD, &word, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        // For both, so that it is open before anybody reads.
+        let word = OpenOptions::new().read(true).write(true).open(word)?;
+        Ok(Self { socket, word, folder })
+    }
+
+    /// Lets the program run, if that is for this one to say ([`Part::Decides`]).
+    pub fn lets_run(&self) -> io::Result<()> {
+        (&self.word).write_all(&[1])
     }
 
     /// What the process has to have in its environment.
@@ -166,7 +199,7 @@ mod tests {
     #[test]
     fn what_is_said_is_heard_and_an_end_is_noticed() {
         let wait = Wait::begin().unwrap();
-        let waiting = Waiting::at(wait.variable().1.as_os_str(), false).unwrap();
+        let waiting = Waiting::at(wait.variable().1.as_os_str(), Part::Hears).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         waiting.may_run().unwrap();
         waiting.runs();
@@ -182,10 +215,26 @@ mod tests {
         // It may have run, and done something.
         waiting.may_run().unwrap();
         assert!(matches!(wait.wait(&mut child, LONG).unwrap(), Course::Lost(_)));
-        let other = Waiting::at(wait.variable().1.as_os_str(), true).unwrap();
+        let other = Waiting::at(wait.variable().1.as_os_str(), Part::MayMiss).unwrap();
         drop(wait);
         assert!(waiting.may_run().is_err(), "nobody would know");
         other.may_run().unwrap();
+    }
+
+    #[test]
+    fn who_decides_says_when_and_his_end_is_no_word() {
+        let wait = Wait::begin().unwrap();
+        let waiting = Waiting::at(wait.variable().1.as_os_str(), Part::Decides).unwrap();
+        let another = Waiting::at(wait.variable().1.as_os_str(), Part::Decides).unwrap();
+        std::thread::scope(|scope| {
+            let running = scope.spawn(|| waiting.may_run());
+            std::thread::sleep(2 * LOOK);
+            assert!(!running.is_finished());
+            wait.lets_run().unwrap();
+            running.join().unwrap().unwrap();
+        });
+        drop(wait);
+        assert!(another.may_run().is_err());
     }
 
     #[test]
@@ -193,10 +242,10 @@ mod tests {
         let name = format!("dormouse-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let socket = UnixDatagram::bind_addr(&address).unwrap();
-        Waiting::at(OsStr::new(&format!("@{name}")), false).unwrap().runs();
+        Waiting::at(OsStr::new(&format!("@{name}")), Part::Hears).unwrap().runs();
         let mut said = [0; 64];
         let len = socket.recv(&mut said).unwrap();
         assert_eq!(&said[..len], READY.as_bytes());
-        assert!(Waiting::at(OsStr::new("/no/such/socket"), false).is_err());
+        assert!(Waiting::at(OsStr::new("/no/such/socket"), Part::Hears).is_err());
     }
 }

@@ -157,7 +157,7 @@ pub enum When {
     Now,
     /// Behind the end of the job that this process has.
     After(u32),
-    /// When it has come whole, and has its name: until then all is prepared.
+    /// When it has come whole, and has its name, and [`Starting::finish`] is called: until then all is prepared.
     Arrived,
 }
 
@@ -196,11 +196,14 @@ pub struct Starting {
 }
 
 impl Starting {
-    /// Comes back when it runs.
+    /// Lets it run, and comes back when it does.
     ///
     /// # Errors
     /// [`Unstarted`].
     pub fn finish(mut self) -> Result<Continued, Unstarted> {
+        // One that has ended by now says why.
+        let told = self.wait.lets_run();
+        told.unwrap_or_else(|error| tracing::debug!(%error, "dormouse restart is not told"));
         let supervisor = self.child.id();
         let see = format!("see {}", self.stderr.display());
         let failed = |message: String| Unstarted::Failed(Failure::new(Kind::Failed, message));

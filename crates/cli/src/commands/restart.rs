@@ -3,7 +3,7 @@
 use super::{again, profile_file, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{self, Restart};
-use crate::notify::Waiting;
+use crate::notify::{Part, Waiting};
 use crate::output::{Show, complain, finish, tell_end};
 use checkpoint::admin::Event;
 use checkpoint::restart::{self, Progress};
@@ -43,7 +43,12 @@ pub fn run(flags: Restart) -> ExitCode {
     }
     let on_failure = flags.on_failure.clone();
     // Whoever has started this, if he wants to know. A job that has ended for this one has nobody else.
-    let waiting = match Waiting::of_environment(flags.after.is_some()) {
+    let part = match (flags.after, flags.arriving) {
+        (Some(_), _) => Part::MayMiss,
+        (None, false) => Part::Hears,
+        (None, true) => Part::Decides,
+    };
+    let waiting = match Waiting::of_environment(part) {
         Ok(waiting) => waiting.map(Arc::new),
         Err(failure) => {
             complain(&failure);

@@ -3,7 +3,7 @@
 
 use crate::common::{ANYWHERE, App, BASIC, Begun, CTX, Images, LONG, SESSION, Thread, restored};
 use image::{DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
-use server::capture::{CopyBudget, CopyRoom, Kept};
+use server::capture::{CopyBudget, CopyRoom, Kept, Reads};
 use wire::*;
 
 const MIB: u64 = 1 << 20;
@@ -129,6 +129,12 @@ fn what_has_not_changed_is_not_read_again() {
     assert_eq!(kept, Kept { on_device: 24 * MIB, unchanged: tails, ..Kept::default() }, "all but zeros");
     let (_, kept) = take(&images);
     assert_eq!(kept, Kept { unchanged: 2 * all, ..Kept::default() });
+    // Unless somebody does not believe it.
+    app.session.close_gate(LONG).unwrap();
+    let room = app.session.room_for_copies(ANYWHERE, &mut |_| Ok(()));
+    let kept = images.begin_reading(&app.session, room, Reads::Saved).taken.kept;
+    assert_eq!((kept.on_device, kept.unchanged), (2 * all, 0));
+    app.session.open_gate();
     // The last byte of a chunk, and one behind all chunks so far.
     thread.put(address + 4 * MIB - 4, &[77]);
     thread.put(other + 12 * MIB, &[78]);
