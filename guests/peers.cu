@@ -1,5 +1,5 @@
 // Devices that work on one another's memory: what was allocated before they were let (cudaDeviceEnablePeerAccess) and after, and managed memory, large and small,
-// which they need no leave for. With one device it does all by itself.
+// which they need no leave for: with a third argument nobody gets any. With one device it does all by itself.
 #include "guest.cuh"
 
 constexpr int COUNT = 1 << 12, LARGE = 4 << 20;
@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
         for (int other = 0; other < count; other++) {
             int can = 0;
             if (other != device) CUDA(cudaDeviceCanAccessPeer(&can, device, other));
-            if (can) CUDA(cudaDeviceEnablePeerAccess(other, 0));
+            if (can && argc < 4) CUDA(cudaDeviceEnablePeerAccess(other, 0));
             guest::require(other == device || can, "devices that reach one another", device);
         }
         CUDA(cudaMalloc(&after[device], LARGE));
@@ -40,8 +40,9 @@ int main(int argc, char **argv) {
         for (int device = 0; device < count; device++) {
             int next = (device + step) % count;
             CUDA(cudaSetDevice(device));
-            stir<<<COUNT / 128, 128>>>(before[next], after[device], step, work);
-            stir<<<COUNT / 128, 128>>>(after[next], large[next], step, work);
+            int reached = argc < 4 ? next : device;
+            stir<<<COUNT / 128, 128>>>(before[reached], after[device], step, work);
+            stir<<<COUNT / 128, 128>>>(after[reached], large[next], step, work);
             stir<<<COUNT / 128, 128>>>(large[next], small[next], step, work);
             stir<<<COUNT / 128, 128>>>(small[next], before[device], step, work);
             LAUNCHED();

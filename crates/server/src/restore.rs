@@ -15,7 +15,7 @@ pub use filling::{FillError, Filling, Progress};
 use crate::capture::STATE_MAX;
 use crate::failure::Failure;
 use crate::memory::Managed;
-use crate::memory::{Claims, PinnedRecord, RestoreError as MemoryError};
+use crate::memory::{Claims, DeviceMemory, PinnedRecord, RestoreError as MemoryError};
 use crate::objects::{
     Context, ContextRecord, ContextSettings, EventRecord, Function, Green, GreenRecord, Image, Kernel,
     Library, Making, Module, ModuleRecord, Owner, Placeholders, Recorded, Stream, StreamRecord, Tombstone,
@@ -240,6 +240,10 @@ impl Session {
         for record in &state.shadows {
             let name = format!("managed memory {}", record.range);
             made.shadows.restore(*record).map_err(object(name))?;
+        }
+        if !state.shadows.is_empty() {
+            let opened = made.devices.iter().try_for_each(DeviceMemory::open_to_all);
+            opened.map_err(code("the way of all devices to managed memory"))?;
         }
         made.restore_graphs(&state, Purpose::Launch)?;
         told("the host's memory is registered");

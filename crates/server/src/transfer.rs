@@ -230,6 +230,14 @@ impl OwnStream {
         self.backend.launch(self.ctx.raw, &launch)?;
         self.ctx.mark(stream)
     }
+
+    /// Waits for all that is in it.
+    ///
+    /// # Errors
+    /// The context's failure.
+    pub(crate) fn synchronize(&self) -> backend::Result<()> {
+        self.backend.stream_synchronize(self.ctx.raw, self.arg())
+    }
 }
 
 impl Drop for OwnStream {

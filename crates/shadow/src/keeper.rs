@@ -364,11 +364,13 @@ impl Shared {
         let Some(at) = cohering.coherent.iter().position(|region| region.whole.base == base) else {
             return Ok(());
         };
-        let region = cohering.coherent.swap_remove(at);
+        let region = Arc::clone(&cohering.coherent[at]);
+        region.separate(&self.means(), || self.enter(&region))?;
+        cohering.coherent.swap_remove(at);
         if cohering.coherent.is_empty() {
             cohering.trial.separated();
         }
-        region.separate(&self.means(), || self.enter(&region))
+        Ok(())
     }
 
     /// Has regions kept by shadows that are coherent.

@@ -199,11 +199,21 @@ impl DeviceMemory {
     /// The backend's.
     pub(crate) fn open_to(&self, device: usize) -> backend::Result<()> {
         let mut inner = lock(&self.inner);
-        if device == self.device || !inner.peers.insert(device) {
+        if device == self.device || inner.peers.contains(&device) {
             return Ok(());
         }
         let plain = |range: &Range| inner.blocks.contains_key(&range.base);
-        inner.arena.blocks().filter(plain).try_for_each(|block| self.open(device, block))
+        inner.arena.blocks().filter(plain).try_for_each(|block| self.open(device, block))?;
+        inner.peers.insert(device);
+        Ok(())
+    }
+
+    /// The same for every device that could reach it: there is managed memory in blocks with other allocations.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub(crate) fn open_to_all(&self) -> backend::Result<()> {
+        self.neighbours()?.into_iter().try_for_each(|device| self.open_to(device))
     }
 
     /// The devices that could reach what is allocated here.

@@ -55,7 +55,7 @@ impl DeviceMemory {
     pub fn allocate_region(&self, ctx: ContextId, bytes: u64) -> backend::Result<Option<Allocation>> {
         if bytes <= SMALL_MAX {
             // One of several in a block.
-            self.neighbours()?.into_iter().try_for_each(|device| self.open_to(device))?;
+            self.open_to_all()?;
             return self.allocate(ctx, bytes);
         }
         let mut inner = lock(&self.inner);

@@ -137,7 +137,12 @@ impl Hasher {
         lock(&self.room).write(slot.table(), &table);
         let places = [slot.table(), slot.values()].map(|offset| self.room_base + offset as u64);
         let blocks = (chunks.len() * EIGHTHS) as u32;
-        self.stream.launch(self.function, (blocks, THREADS), &places.map(u64::to_ne_bytes).concat())
+        let launched =
+            self.stream.launch(self.function, (blocks, THREADS), &places.map(u64::to_ne_bytes).concat());
+        launched.inspect_err(|_| {
+            // It may have been launched all the same, and its room is somebody else's soon.
+            let _ = self.stream.synchronize();
+        })
     }
 
     /// The identities of so many chunks; their launch is complete.

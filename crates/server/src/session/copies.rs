@@ -1,9 +1,11 @@
 //! Copies and fills.
 
 use super::dispatch::Execute;
+use super::fences::is_in_order;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::Stream;
+use crate::read;
 use backend::{Copy3D, Fill, Pitched};
 use wire::{Bytes, CuError, INLINE_MAX};
 
@@ -63,10 +65,9 @@ impl Session {
     /// Has a copy made in a stream. Where both of its sides are `here` (see [`Self::is_here`]) and the stream has work, the driver would wait for that before it answers, and
     /// so would all that the program asks for next: a host function makes it then.
     fn copy_box(&self, stream: &Stream, here: bool, copy: Copy3D) -> Result<()> {
-        let behind = here && self.is_busy(stream)?;
         let _work = stream.begin_work()?;
         let (backend, ctx, arg) = (self.backend(), stream.ctx.raw, stream.arg());
-        if behind {
+        if here && self.is_busy(stream)? {
             // SAFETY: the caller has checked both sides; nothing of them is unmapped, and no slot used again, before the stream has done this.
             let run = move |()| unsafe { copy_rows(&copy) };
             return Ok(backend.host_function(ctx, arg, Box::new(move |status| status.map_or((), run)))?);
@@ -85,9 +86,20 @@ impl Session {
         self.copy_box(stream, here, copy)
     }
 
-    /// Whether a stream has work that a host function could stand behind.
+    /// Whether something comes before what a stream is given now: in it, or in one that it is in order with.
     fn is_busy(&self, stream: &Stream) -> Result<bool> {
-        Ok(self.backend().reaches_host() && !stream.poll()?)
+        let backend = self.backend();
+        if !backend.reaches_host() {
+            return Ok(false);
+        }
+        // Asked without `Stream::poll`, which waits for whoever gives it work: this message.
+        let has_work = |each: &Stream| Ok(!backend.stream_query(each.ctx.raw, each.arg())?);
+        if has_work(stream)? {
+            return Ok(true);
+        }
+        let table = read(&self.table);
+        let before = table.streams.values().filter(|other| is_in_order(stream, other) && other.may_be_busy());
+        before.map(|other| has_work(other)).find(|busy| !matches!(busy, Ok(false))).unwrap_or(Ok(false))
     }
 
     /// The caller's slot as the side of a pitched copy: rows lie packed in it.
@@ -127,10 +139,10 @@ impl Execute for wire::CopyFromInline {
         let stream = session.stream(caller, self.ctx, self.stream)?;
         let Bytes(data) = self.data;
         let (dst, bytes) = (self.dst, data.len());
-        let behind = session.is_here(dst, bytes as u64)? && session.is_busy(&stream)?;
+        let here = session.is_here(dst, bytes as u64)?;
         let _work = stream.begin_work()?;
         let (backend, ctx, arg) = (session.backend(), stream.ctx.raw, stream.arg());
-        if behind {
+        if here && session.is_busy(&stream)? {
             // As in `copy_box`.
             let data = data.to_vec();
             // SAFETY: the bytes at `dst` are memory of the session that this process reaches, and stay so until the stream has done this.
@@ -279,8 +291,9 @@ impl Execute for wire::CopyPeer {
         let stream = session
             .stream(caller, self.dst_ctx, self.stream)
             .or_else(|_| session.stream(caller, self.src_ctx, self.stream))?;
-        session.check_memory(self.dst, self.bytes)?;
-        session.check_memory(self.src, self.bytes)?;
+        if session.is_here(self.dst, self.bytes)? & session.is_here(self.src, self.bytes)? {
+            return session.copy_bytes(&stream, true, (self.dst, self.src, self.bytes));
+        }
         let _work = stream.begin_work()?;
         let (dst, src) = ((dst_ctx.raw, self.dst), (src_ctx.raw, self.src));
         Ok(session.backend().copy_peer(stream.arg(), dst, src, self.bytes)?)

@@ -135,7 +135,7 @@ fn is_idle(stream: &Stream, caller: &Caller) -> Result<bool> {
 }
 
 /// Whether work in `stream` comes behind what `other` has been given before.
-fn is_in_order(stream: &Stream, other: &Stream) -> bool {
+pub(super) fn is_in_order(stream: &Stream, other: &Stream) -> bool {
     let legacy = |stream: &Stream| matches!(stream.record.key, StreamKey::Legacy(_));
     stream.record.ctx == other.record.ctx
         && stream.record.key != other.record.key

@@ -52,22 +52,20 @@ impl Session {
 
     /// Has no region coherent that is about to go, and which `of` names: to take one away waits for all work of its device, with locks that the work of others may need.
     pub(super) fn separate_before(&self, of: impl Fn(&ShadowRecord) -> bool) -> Result<()> {
-        let mut coherent = self.shadows.coherent(&of);
-        if coherent.is_empty() {
+        if self.shadows.coherent(&of).is_empty() {
             return Ok(());
         }
         let (begun, mut backoff) = (Instant::now(), Backoff::new());
         let _waiting = self.gate.wait();
-        while !coherent.is_empty() && begun.elapsed() < PATIENCE && !self.is_ending() {
+        while begun.elapsed() < PATIENCE && !self.is_ending() {
             self.wait_for_everything()?;
-            match self.alone() {
-                Some(_alone) => {
-                    return coherent.into_iter().try_for_each(|base| self.shadows.separate_one(base));
-                }
-                None => backoff.pause(),
+            if let Some(_alone) = self.alone() {
+                let coherent = self.shadows.coherent(&of);
+                return coherent.into_iter().try_for_each(|base| self.shadows.separate_one(base));
             }
-            coherent = self.shadows.coherent(&of);
+            backoff.pause();
         }
+        tracing::debug!("coherent memory goes beside work: there is no moment without any");
         Ok(())
     }
 

@@ -54,10 +54,11 @@ impl Call<'_> {
         };
         if let Err(error) = mapped {
             let (address, bytes) = slab.unwrap_or((address, bytes));
-            if let Some(text) = taken(address, bytes) {
+            let told = taken(address, bytes);
+            self.free_file(id)?;
+            if let Some(text) = told {
                 self.submit(&Notice { text: format!("pinned or managed memory cannot be had: {text}") })?;
             }
-            self.free_file(id)?;
             return Err(error);
         }
         let file = File { id, is_piece: slab.is_some() };
