@@ -14,7 +14,7 @@ __global__ void advance(uint32_t *words, uint32_t expected, uint32_t *wrong) {
 }
 
 int main(int argc, char **argv) {
-    auto [steps, work] = guest::args(argc, argv, 2000, 0);
+    auto [steps, work] = guest::args(argc, argv, 2000, 1);
     uint32_t *written, *zero_copy, *wrong;
     CUDA(cudaMallocHost(&written, THREADS * WORDS * sizeof *written));
     CUDA(cudaMallocHost(&zero_copy, COUNT * sizeof *zero_copy));

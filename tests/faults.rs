@@ -271,7 +271,7 @@ fn few_descriptors(device: Device) -> anyhow::Result<()> {
 fn written_behind_a_cut(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "behind-cut")?;
     let place = stage.place();
-    let (guest, args) = (stage.guest("pinned_writer"), ["6000", "0"].map(str::to_owned));
+    let (guest, args) = (stage.guest("pinned_writer"), ["6000", "1"].map(str::to_owned));
     let job = first_line(place.run(&guest, &args)?)?;
     let images = (0..3).map(|_| stage.checkpoint(After::LeaveRunning)).collect::<Result<Vec<_>, _>>()?;
     let whole = job.finish()?;
