@@ -344,7 +344,7 @@ impl Shadows {
     }
 
     /// Has everything that is kept by shadows on the device, and the files empty; what is coherent work sees as it is. If the application stands still, behind
-    /// [`Self::separate`], the device has the truth, alone.
+    /// `separate`, the device has the truth, alone.
     ///
     /// # Errors
     /// When what the application has written cannot be written to the device.
