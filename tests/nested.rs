@@ -30,6 +30,7 @@ const EXCEPT: &[(&str, &str)] = &[
     ("managed_small", SHARED),
     ("managed_attached", SHARED),
     ("managed_copies", SHARED),
+    ("managed_copies_shadow", SHARED),
     ("managed_cycles", SHARED),
     ("managed_fork", SHARED),
     ("managed_large", SHARED),

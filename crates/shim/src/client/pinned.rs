@@ -54,11 +54,11 @@ impl Call<'_> {
         };
         if let Err(error) = mapped {
             let (address, bytes) = slab.unwrap_or((address, bytes));
-            let told = taken(address, bytes);
+            let text =
+                taken(address, bytes).map(|text| format!("pinned or managed memory cannot be had: {text}"));
+            let told = text.map(|text| self.submit(&Notice { text }));
             self.free_file(id)?;
-            if let Some(text) = told {
-                self.submit(&Notice { text: format!("pinned or managed memory cannot be had: {text}") })?;
-            }
+            told.transpose()?;
             return Err(error);
         }
         let file = File { id, is_piece: slab.is_some() };
