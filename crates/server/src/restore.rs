@@ -12,7 +12,7 @@ mod worker;
 pub use contents::Patience;
 pub use filling::{FillError, Filling, Progress};
 
-use crate::capture::STATE_MAX;
+use crate::capture::{STATE_MAX, is_memory_of};
 use crate::failure::Failure;
 use crate::memory::Managed;
 use crate::memory::{Claims, DeviceMemory, PinnedRecord, RestoreError as MemoryError};
@@ -587,8 +587,8 @@ impl Session {
 
 /// Bytes of device memory that an image has of a session.
 fn bytes_of(session: SessionId, image: &store::Image) -> u64 {
-    let of_it = |object: &&image::Object| matches!(object.kind, ObjectKind::DeviceMemory { session: of, .. } if of == session);
-    image.manifest().objects.iter().filter(of_it).map(image::Object::len).sum()
+    let objects = image.manifest().objects.iter();
+    objects.filter(|object| is_memory_of(&object.kind, session)).map(image::Object::len).sum()
 }
 
 fn verify_variables(state: &ModuleState, module: &Arc<Module>) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A server process: its session, and the supervisor's questions.
 
 use crate::again;
-use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken};
+use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken, is_memory_of};
 use crate::control::{self, Answer, Ask, Cause, Fills, Lines, Origin, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::memory::Managed;
@@ -10,7 +10,7 @@ use crate::session::{Config, Rings, Session};
 use crate::sharing::Sharing;
 use crate::watch::{Course, Outcome, Recorder, Steering, Watch};
 use backend::Backend;
-use image::{ImageId, ObjectKind, RawPath};
+use image::{ImageId, ObjectKind, RawPath, SessionId};
 use plan::follow::Passed;
 use plan::planfile::Plan;
 use plan::units::Nanos;
@@ -232,7 +232,7 @@ fn prepare(start: &Start, session: u32) -> Result<Option<(store::Image, Prepared
 
 /// Has a session's device memory read from the disk, while there is neither a device nor anything on it.
 fn read_ahead(opened: store::Image, session: u32) {
-    let is_of_it = move |kind: &ObjectKind| matches!(kind, ObjectKind::DeviceMemory { session: of, .. } if of.0 == u64::from(session));
+    let is_of_it = move |kind: &ObjectKind| is_memory_of(kind, SessionId(session.into()));
     let ahead = move || opened.read_ahead(is_of_it, host::memory::available() / 2);
     if let Err(error) = std::thread::Builder::new().name("reading ahead".into()).spawn(ahead) {
         tracing::debug!(%error, "nothing is read ahead");

@@ -18,7 +18,7 @@ use wire::ContextId;
 const CODE: &str = include_str!("hash.ptx");
 const THREADS: u32 = 1024;
 /// `CU_JIT_INPUT_PTX`.
-const PTX: u32 = 1;
+pub(crate) const PTX: u32 = 1;
 const CHUNK: u64 = CHUNK_SIZE as u64;
 /// What is smaller is copied without asking, bytes.
 const WORTH: u64 = 256 << 10;

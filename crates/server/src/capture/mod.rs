@@ -7,7 +7,7 @@ mod copies;
 mod pieces;
 mod places;
 
-pub(crate) use changes::Changes;
+pub(crate) use changes::{Changes, PTX};
 pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
 pub use places::{CopyBudget, CopyRoom};
 
@@ -25,7 +25,7 @@ use crate::state::{Images, SessionState, StateError};
 use crate::transfer::{Readers, Source, TransferError, await_marker};
 use crate::{lock, read};
 use backend::{Backend, Range, StreamArg};
-use image::{DeviceFacts, DeviceOrdinal, MemoryKind, Object, ObjectKind, SessionId};
+use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -365,8 +365,8 @@ impl Session {
         let mut contexts = StandIns::of(self);
         let mut items = memory_items(state, session, &views, (&in_arenas, &of_pieces), &mut contexts)?;
         let hashes = self.compare(&mut items, None);
-        let of_session = |object: &&Object| matches!(object.kind, ObjectKind::DeviceMemory { session: of, .. } if of == session);
-        self.changes.remember(hashes, image.manifest().objects.iter().filter(of_session));
+        let objects = image.manifest().objects.iter();
+        self.changes.remember(hashes, objects.filter(|object| is_memory_of(&object.kind, session)));
         Ok(())
     }
 
@@ -472,6 +472,11 @@ impl Session {
 
 fn kind(session: SessionId, device: usize, memory: MemoryKind, base: u64) -> ObjectKind {
     ObjectKind::DeviceMemory { session, device: DeviceOrdinal(device as u32), memory, base }
+}
+
+/// Whether it is device memory of a session.
+pub(crate) fn is_memory_of(kind: &ObjectKind, session: SessionId) -> bool {
+    matches!(kind, ObjectKind::DeviceMemory { session: of, .. } if *of == session)
 }
 
 /// What of device memory becomes objects, but for arrays.

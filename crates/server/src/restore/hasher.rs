@@ -1,6 +1,7 @@
 //! The hash of whole chunks on the device that holds them (`blake3.ptx`): what a processor needs 1.5 ms for.
 
 use crate::buffers::{BufferPool, Buffers};
+use crate::capture::PTX;
 use crate::lock;
 use crate::objects::Marker;
 use crate::transfer::{OwnStream, TransferError};
@@ -11,8 +12,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 const CODE: &str = include_str!("blake3.ptx");
-/// `CU_JIT_INPUT_PTX`.
-const PTX: u32 = 1;
 const THREADS: u32 = 256;
 /// Blocks of a chunk, each of which makes one value.
 const EIGHTHS: usize = 8;
