@@ -1,5 +1,5 @@
-// Threads that write pinned memory all the time, and know from their own memory what every word of it is to hold: what they wrote behind a cut is not to be found in
-// an image. So do kernels, between calls.
+// Threads that write pinned memory all the time, or with a third argument managed memory, and know from their own memory what every word of it is to hold: what they
+// wrote behind a cut is not to be found in an image, and all that they wrote before. So do kernels, between calls.
 #include <atomic>
 #include <thread>
 
@@ -15,20 +15,27 @@ __global__ void advance(uint32_t *words, uint32_t expected, uint32_t *wrong) {
 
 int main(int argc, char **argv) {
     auto [steps, work] = guest::args(argc, argv, 2000, 1);
+    bool managed = argc > 3;
     uint32_t *written, *zero_copy, *wrong;
-    CUDA(cudaMallocHost(&written, THREADS * WORDS * sizeof *written));
+    int count = managed ? WORDS / 8 : WORDS;
+    size_t bytes = THREADS * count * sizeof *written;
+    if (managed) {
+        CUDA(cudaMallocManaged(&written, bytes));
+    } else {
+        CUDA(cudaMallocHost(&written, bytes));
+    }
     CUDA(cudaMallocHost(&zero_copy, COUNT * sizeof *zero_copy));
     CUDA(cudaMallocHost(&wrong, sizeof *wrong));
-    memset(written, 0, THREADS * WORDS * sizeof *written);
+    memset(written, 0, bytes);
     memset(zero_copy, 0, COUNT * sizeof *zero_copy);
     *wrong = 0;
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
     for (int thread = 0; thread < THREADS; thread++) {
-        threads.emplace_back([&, own = written + thread * WORDS] {
+        threads.emplace_back([&, own = written + thread * count] {
             volatile uint32_t *words = own;
             for (uint32_t turn = 0; !stop; turn++) {
-                for (int i = 0; i < WORDS; i += STRIDE) {
+                for (int i = 0; i < count; i += STRIDE) {
                     guest::require(words[i] == turn, "a word that a thread has written", i);
                     words[i] = turn + 1;
                 }

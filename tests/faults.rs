@@ -29,6 +29,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
     ("managed_memory_that_goes_to_and_fro_becomes_coherent", becomes_coherent),
     ("what_is_written_behind_a_cut_is_in_no_image", written_behind_a_cut),
+    ("managed_memory_written_until_all_stand_still_is_in_the_image", written_before_a_cut),
     ("a_process_gets_no_more_of_a_device_than_it_may", device_memory_is_limited),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
@@ -269,9 +270,19 @@ fn few_descriptors(device: Device) -> anyhow::Result<()> {
 
 /// Threads go on writing pinned memory as soon as they may; each image has what they had written when they stood still.
 fn written_behind_a_cut(device: Device) -> anyhow::Result<()> {
-    let stage = Stage::on(device, "behind-cut")?;
+    written_all_the_time(device, "behind-cut", &["6000", "1"])
+}
+
+/// The same of managed memory, of which a part is captured before they stand still.
+fn written_before_a_cut(device: Device) -> anyhow::Result<()> {
+    written_all_the_time(device, "before-cut", &["1500", "1", "managed"])
+}
+
+fn written_all_the_time(device: Device, stage: &str, args: &[&str]) -> anyhow::Result<()> {
+    let stage = Stage::on(device, stage)?;
     let place = stage.place();
-    let (guest, args) = (stage.guest("pinned_writer"), ["6000", "1"].map(str::to_owned));
+    let (guest, args) =
+        (stage.guest("pinned_writer"), args.iter().map(ToString::to_string).collect::<Vec<_>>());
     let job = first_line(place.run(&guest, &args)?)?;
     let images = (0..3).map(|_| stage.checkpoint(After::LeaveRunning)).collect::<Result<Vec<_>, _>>()?;
     let whole = job.finish()?;

@@ -133,9 +133,12 @@ pub enum Ask {
         /// How long to wait, ms.
         deadline_ms: u64,
     },
+    /// Begin that of [`Ask::Capture`] which can be done while the application may still touch managed memory: device memory is taken into copies, as
+    /// far as there is room. Answers [`Answer::Done`].
+    BeginCapture,
     /// Take the object table and device memory: into copies or, what finds no room, into the draft, through the `store::ChunkWriter` of
     /// [`Ask::Prepare`]. Only between [`Answer::Idle`] and [`Ask::Ungate`]; if managed memory has shadows, while the application stands
-    /// still. Answers [`Answer::Captured`].
+    /// still. What [`Ask::BeginCapture`] has copied is copied again where the application has changed it. Answers [`Answer::Captured`].
     Capture,
     /// Write what was captured and is not in the draft yet. Answers [`Answer::Written`].
     Write {

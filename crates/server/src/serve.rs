@@ -1,7 +1,7 @@
 //! A server process: its session, and the supervisor's questions.
 
 use crate::again;
-use crate::capture::{CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken, is_memory_of};
+use crate::capture::{Begun, CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken, is_memory_of};
 use crate::control::{self, Answer, Ask, Cause, Fills, Lines, Origin, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::memory::Managed;
@@ -192,7 +192,8 @@ pub fn serve_on(
             let link = ServerSession::create(dir)?;
             let config = Config { dir: dir.to_owned(), layout, sharing, managed };
             let made = Session::new(backend, link, config, 0);
-            let mut server = Server { session: made, number: session, rings: None, ready: None, taken: None };
+            let mut server =
+                Server { session: made, number: session, rings: None, ready: None, begun: None, taken: None };
             server.start()?;
             server.run(&mut supervisor)
         }
@@ -202,7 +203,7 @@ pub fn serve_on(
             let made = restore(&supervisor, (dir, sharing, managed), session, backend, from)?;
             // The session goes on without its image, which may be removed; what fills its memory has it open until that is over.
             drop(opened);
-            Server { session: made, number: session, rings: None, ready: None, taken: None }
+            Server { session: made, number: session, rings: None, ready: None, begun: None, taken: None }
                 .run(&mut supervisor)
         }
     });
@@ -314,6 +315,8 @@ struct Server {
     rings: Option<JoinHandle<()>>,
     /// For the next capture.
     ready: Option<Ready>,
+    /// A capture that is to be finished.
+    begun: Option<(Begun, ChunkWriter)>,
     /// What was captured and is not written.
     taken: Option<(Taken, ChunkWriter)>,
 }
@@ -410,11 +413,9 @@ impl Server {
                     }
                     answer
                 }
+                Ask::BeginCapture => self.begin(&gate).map_or_else(|failed| failed, |()| Answer::Done),
                 Ask::Capture => {
-                    let captured = match (&gate, self.ready.take()) {
-                        (Gate::Closed(Some(cut)), Some(ready)) => self.capture(cut, supervisor, ready),
-                        _ => Err(failed("a capture comes after Prepare and Gate".to_owned(), Cause::Other)),
-                    };
+                    let captured = self.capture(&gate, supervisor);
                     if captured.is_ok() {
                         captured_changes = Some(crate::read(&self.session.table).changes);
                     }
@@ -436,6 +437,10 @@ impl Server {
                         self.ungate()?;
                     }
                     self.ready = None;
+                    if self.begun.take().is_some() {
+                        // It has come to nothing.
+                        let _ = self.session.shadows.noted();
+                    }
                     if !keep {
                         self.taken = None;
                     }
@@ -556,14 +561,32 @@ impl Server {
         Ok(())
     }
 
-    /// `Err` with the answer when it failed.
-    fn capture(&mut self, cut: &Cut, supervisor: &Supervisor, ready: Ready) -> Result<Answer, Answer> {
-        let Ready { writer, room, reads } = ready;
+    /// Begins a capture; `Err` with the answer when that failed.
+    fn begin(&mut self, gate: &Gate) -> Result<(), Answer> {
+        let (Gate::Closed(Some(cut)), Some(Ready { writer, room, reads })) = (gate, self.ready.take()) else {
+            return Err(failed("a capture comes after Prepare and Gate".to_owned(), Cause::Other));
+        };
         let shadows = &self.session.shadows;
         let written = shadows.separate().and_then(|()| shadows.write_back());
         written.map_err(|failure| failed(failure.detail, Cause::Other))?;
-        let mut told = Told::of(supervisor, cut.bytes());
-        let taken = self.session.capture(cut, self.number, &writer, room, reads, &mut |bytes| {
+        shadows.note_writes();
+        let begun = self.session.begin_capture(cut, self.number, &writer, room, reads);
+        self.begun = Some((begun.map_err(|error| self.not_captured(&error))?, writer));
+        Ok(())
+    }
+
+    /// `Err` with the answer when it failed.
+    fn capture(&mut self, gate: &Gate, supervisor: &Supervisor) -> Result<Answer, Answer> {
+        if self.begun.is_none() {
+            self.begin(gate)?;
+        }
+        let Some((begun, writer)) = self.begun.take() else {
+            return Err(failed("no capture has begun".to_owned(), Cause::Other));
+        };
+        let shadows = &self.session.shadows;
+        shadows.write_back().map_err(|failure| failed(failure.detail, Cause::Other))?;
+        let mut told = Told::of(supervisor, begun.bytes_left());
+        let taken = self.session.finish_capture(begun, &shadows.noted(), &writer, &mut |bytes| {
             // A supervisor that is gone is noticed at the next question.
             let _ = told.add(bytes);
         });

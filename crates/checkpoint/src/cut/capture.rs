@@ -48,45 +48,75 @@ pub struct Captured<'a> {
     pub device_time: Duration,
 }
 
-/// Which half is taken first.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum First {
-    /// Both are taken side by side: the gate keeps the device as it is.
-    Both,
-    /// The host's, whose tasks stand still from then on.
-    Host,
-}
-
-/// Device memory by the servers and the host half by CRIU.
+/// Device memory by the servers and the host half by CRIU, side by side. The gate keeps the device as it is, unless managed memory `has_shadows`, which the
+/// processor can write until CRIU has stopped it: then what it has written is taken behind that.
 ///
 /// # Errors
 /// The first that fails; the job's tasks run again.
 pub fn capture<'a>(
     job: &'a Supervisor,
     ready: host::ReadyDump<'a>,
-    (gated, first): (&mut Gated<'_>, First),
+    (gated, has_shadows): (&mut Gated<'_>, bool),
     events: &Sender<Event>,
 ) -> Result<Captured<'a>, Failure> {
     let began = Instant::now();
-    let dump = || (ready.dump(), began.elapsed());
-    let (servers, total) = (processes(&mut gated.servers), gated.bytes);
-    let ((dumped, host_time), device) = match first {
-        First::Host => {
-            let dumped = dump();
-            if let (Err(error), _) = &dumped {
-                return Err(dump_failure(job, error));
-            }
-            (dumped, devices(servers, total, events))
-        }
-        First::Both => std::thread::scope(|scope| {
-            let capturing = scope.spawn(move || devices(servers, total, events));
-            let dumped = dump();
-            (dumped, capturing.join().unwrap_or_else(|_| Err(panicked())))
-        }),
-    };
+    let (servers, total) = (&mut gated.servers, gated.bytes);
+    let (begun, (dumped, host_time)) = std::thread::scope(|scope| {
+        let servers = processes(servers);
+        let beside = scope.spawn(move || match has_shadows {
+            true => begin(servers).map(Begun::Copies),
+            false => devices(servers, total, events).map(Begun::All),
+        });
+        let dumped = (ready.dump(), began.elapsed());
+        (beside.join().unwrap_or_else(|_| Err(panicked())), dumped)
+    });
     let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
-    let (device, device_time) = device?;
+    let (device, device_time) = match begun? {
+        Begun::All(taken) => taken,
+        Begun::Copies(copying) => {
+            let (device, finishing) = devices(processes(servers), total, events)?;
+            (device, copying + finishing)
+        }
+    };
     Ok(Captured { frozen, host_time, device, device_time })
+}
+
+/// What is taken while the processes are being stopped.
+enum Begun {
+    /// All that there is.
+    All((Device, Duration)),
+    /// Copies, of which something may have changed since. They took so long.
+    Copies(Duration),
+}
+
+/// Has servers whose gates are closed begin to take device memory, side by side; answers how long that was.
+///
+/// # Errors
+/// The first server's that fails.
+fn begin(servers: Vec<&mut ServerProcess>) -> Result<Duration, Failure> {
+    let began = Instant::now();
+    let beginning = |server: &mut ServerProcess| match server.ask(&Ask::BeginCapture, &mut |_, _| {})? {
+        Answer::Done => Ok(()),
+        other => Err(server.unexpected(&other)),
+    };
+    side_by_side(servers, beginning)?;
+    Ok(began.elapsed())
+}
+
+/// Has something done with each server, at the same time.
+///
+/// # Errors
+/// The first server's that fails.
+fn side_by_side<T: Send>(
+    servers: Vec<&mut ServerProcess>,
+    each: impl Fn(&mut ServerProcess) -> Result<T, Failure> + Sync,
+) -> Result<Vec<T>, Failure> {
+    let each = &each;
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let doing: Vec<_> = servers.into_iter().map(|server| scope.spawn(move || each(server))).collect();
+        doing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
+    });
+    done.into_iter().collect()
 }
 
 /// Has servers whose gates are closed take device memory, `total` bytes of it, side by side; answers what they have taken, and how long that was.
@@ -102,27 +132,20 @@ pub fn devices(
         return Ok((Device::default(), Duration::ZERO));
     }
     let (done, began) = (AtomicU64::new(0), Instant::now());
-    let answers: Vec<_> = std::thread::scope(|scope| {
-        let capturing: Vec<_> = servers
-            .into_iter()
-            .map(|server| {
-                let (done, events) = (&done, events.clone());
-                let mut told = adding(done, move |done| {
-                    let _ = events.send(Event::Progress { done, total });
-                });
-                scope.spawn(move || match server.ask(&Ask::Capture, &mut told)? {
-                    Answer::Captured { kept, devices, passed } => {
-                        Ok((kept, devices, (server.session(), passed.map(|passed| *passed))))
-                    }
-                    other => Err(server.unexpected(&other)),
-                })
-            })
-            .collect();
-        capturing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
-    });
+    let taken = side_by_side(servers, |server| {
+        let events = events.clone();
+        let mut told = adding(&done, move |done| {
+            let _ = events.send(Event::Progress { done, total });
+        });
+        match server.ask(&Ask::Capture, &mut told)? {
+            Answer::Captured { kept, devices, passed } => {
+                Ok((kept, devices, (server.session(), passed.map(|passed| *passed))))
+            }
+            other => Err(server.unexpected(&other)),
+        }
+    })?;
     let mut device = Device::default();
-    for answer in answers {
-        let (kept, devices, passed) = answer?;
+    for (kept, devices, passed) in taken {
         device.passed.push(passed);
         device.add(kept, devices);
     }
@@ -146,25 +169,17 @@ impl Device {
 /// The first server's that fails.
 pub fn write(servers: &mut Servers<'_>, states: &Path, done: &AtomicU64) -> Result<Written, Failure> {
     let ask = &Ask::Write { states: states.into() };
-    let written: Vec<_> = std::thread::scope(|scope| {
-        let writing: Vec<_> = processes(servers)
-            .into_iter()
-            .map(|server| {
-                scope.spawn(move || match server.ask(ask, &mut adding(done, |_| {}))? {
-                    Answer::Written { receipt_bytes } => {
-                        let session = server.session();
-                        let receipt = read_receipt(&control::receipt_file(states, session), receipt_bytes)?;
-                        Ok((receipt, (session, control::state_file(states, session))))
-                    }
-                    other => Err(server.unexpected(&other)),
-                })
-            })
-            .collect();
-        writing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
-    });
+    let written =
+        side_by_side(processes(servers), |server| match server.ask(ask, &mut adding(done, |_| {}))? {
+            Answer::Written { receipt_bytes } => {
+                let session = server.session();
+                let receipt = read_receipt(&control::receipt_file(states, session), receipt_bytes)?;
+                Ok((receipt, (session, control::state_file(states, session))))
+            }
+            other => Err(server.unexpected(&other)),
+        })?;
     let mut all = Written::default();
-    for each in written {
-        let (receipt, state) = each?;
+    for (receipt, state) in written {
         all.receipts.push(receipt);
         all.states.push(state);
     }

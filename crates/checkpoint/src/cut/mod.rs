@@ -12,7 +12,7 @@ pub(crate) mod tries;
 use self::ahead::write_ahead;
 use self::begin::begin;
 pub(crate) use self::begin::still_wanted;
-use self::capture::{Captured, First, capture};
+use self::capture::{Captured, capture};
 pub(crate) use self::capture::{Device, devices, write};
 pub use self::gate::Servers;
 use self::gate::{Busy, Gated, Opened};
@@ -218,10 +218,8 @@ impl<'a> Cut<'a> {
             // Until the new tables have been rehearsed, whatever becomes of this checkpoint.
             self.job.forget_rehearsal();
         }
-        // What the processor writes into shadows has to be on the device before that is captured.
-        let first =
-            if sessions.iter().any(|session| session.has_shadows()) { First::Host } else { First::Both };
-        let captured = capture(self.job, ready, (gated, first), self.events)?;
+        let has_shadows = sessions.iter().any(|session| session.has_shadows());
+        let captured = capture(self.job, ready, (gated, has_shadows), self.events)?;
         for (number, passed) in &captured.device.passed {
             self.job.sessions.has_passed(*number, passed.clone());
         }

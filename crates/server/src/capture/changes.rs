@@ -1,16 +1,16 @@
 //! What of device memory is as it was at the last checkpoint, or zero: that is neither copied nor read. The device hashes its memory itself, in chunks (`hash.ptx`,
 //! `docs/capture.md`); what a chunk is called in the store comes from its bytes, when they have been read once.
 
-use super::Item;
+use super::{Content, Item};
 use crate::buffers::Buffers;
 use crate::lock;
 use crate::objects::Context;
 use crate::session::Session;
-use crate::transfer::{Source, await_marker};
+use crate::transfer::await_marker;
 use backend::{Backend, Launch, LinkInput, Range, RawFunction, StreamArg};
 use image::{CHUNK_SIZE, ChunkId, DeviceOrdinal, Extent, MemoryKind, Object, ObjectKind};
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use store::ChunkWriter;
 use wire::ContextId;
@@ -74,6 +74,41 @@ impl Span {
         spans
     }
 
+    /// What of these is to be read: from which byte on, and how many.
+    pub(super) fn reads(spans: &[Self]) -> impl Iterator<Item = (u64, u64)> + '_ {
+        spans.iter().filter_map(|span| match span {
+            Self::Read { offset, bytes } => Some((*offset, *bytes)),
+            Self::Known(_) => None,
+        })
+    }
+
+    /// Has chunks read, of those that begin there, which were not to be: each of them becomes a span of its own. The first span begins at byte `at` of the object.
+    /// Answers where they begin, and how long they are.
+    pub(super) fn read_late(spans: &mut Vec<Self>, mut at: u64, chunks: &BTreeSet<u64>) -> Vec<Range> {
+        let mut late = Vec::new();
+        for span in std::mem::take(spans) {
+            let end = at + span.bytes();
+            let begun = std::mem::replace(&mut at, end);
+            let Self::Known(extent) = span else {
+                spans.push(span);
+                continue;
+            };
+            let mut known = begun;
+            let zeros =
+                |from: u64, to: u64| (from < to).then(|| Self::Known(Extent::Zero { len: to - from }));
+            for &offset in chunks.range(begun..end) {
+                let chunk = Range { base: offset, bytes: CHUNK.min(end - offset) };
+                spans.extend(zeros(known, offset));
+                spans.push(Self::Read { offset, bytes: chunk.bytes });
+                late.push(chunk);
+                known = chunk.end();
+            }
+            // What is in the store is one chunk, and all of it or nothing.
+            spans.extend(if known == begun { Some(Self::Known(extent)) } else { zeros(known, end) });
+        }
+        late
+    }
+
     /// Its bytes.
     pub(super) fn bytes(&self) -> u64 {
         match self {
@@ -107,12 +142,24 @@ impl Span {
 struct Chunks {
     /// What is live of it, from its base on.
     live: Vec<Range>,
-    chunks: Vec<(Hash, Extent)>,
+    chunks: Vec<(Option<Hash>, Extent)>,
 }
 
-/// The hashes of a capture, until it is known what became of it.
+/// The hashes of a capture, until it is known what became of it; none of what was written afterwards.
 #[derive(Default)]
-pub(super) struct Hashes(BTreeMap<Name, (Vec<Range>, Vec<Hash>)>);
+pub(super) struct Hashes(BTreeMap<Name, (Vec<Range>, Vec<Option<Hash>>)>);
+
+impl Hashes {
+    /// What these chunks of an object have now is not what was hashed.
+    pub(super) fn forget(&mut self, kind: &ObjectKind, chunks: &BTreeSet<u64>) {
+        let Some((_, hashes)) = name_of(kind).and_then(|name| self.0.get_mut(&name)) else { return };
+        for offset in chunks {
+            if let Some(hash) = hashes.get_mut((offset / CHUNK) as usize) {
+                *hash = None;
+            }
+        }
+    }
+}
 
 /// A session's memory at its last checkpoint.
 #[derive(Default)]
@@ -178,7 +225,7 @@ impl Session {
     }
 
     /// Divides items into what is to be read and what the store has; without a `writer` all is read.
-    pub(super) fn compare(&self, items: &mut [Item<'_>], writer: Option<&ChunkWriter>) -> Hashes {
+    pub(super) fn compare(&self, items: &mut [Item], writer: Option<&ChunkWriter>) -> Hashes {
         let hashed = self.hash(items).unwrap_or_else(|error| {
             // Whoever reads it next is told again, and tells.
             tracing::debug!(%error, "device memory is not compared");
@@ -194,13 +241,13 @@ impl Session {
             if let Some(writer) = writer {
                 item.spans = spans(range.bytes, &live, &found, last.get(&name), |id| writer.has(id));
             }
-            hashes.0.insert(name, (live, found));
+            hashes.0.insert(name, (live, found.into_iter().map(Some).collect()));
         }
         hashes
     }
 
     /// The hashes of those items that have any, by their number.
-    fn hash(&self, items: &[Item<'_>]) -> backend::Result<BTreeMap<usize, Vec<Hash>>> {
+    fn hash(&self, items: &[Item]) -> backend::Result<BTreeMap<usize, Vec<Hash>>> {
         let backend = self.backend();
         let none = BTreeMap::new;
         let Some(key) = self.changes.key() else { return Ok(none()) };
@@ -232,12 +279,12 @@ impl Session {
 }
 
 /// The memory of an item, if a kernel in any context of its device reaches it: what the session has mapped itself. Variables and heaps are their context's.
-fn comparable(item: &Item<'_>) -> Option<Range> {
+fn comparable(item: &Item) -> Option<Range> {
     let ObjectKind::DeviceMemory { memory: MemoryKind::Allocation | MemoryKind::Physical, .. } = item.kind
     else {
         return None;
     };
-    let Source::Memory(range) = item.source else { return None };
+    let Content::Memory(range) = item.content else { return None };
     let is_aligned = (range.base | range.bytes) % HASH_BYTES as u64 == 0;
     (is_aligned && range.bytes >= WORTH).then_some(range)
 }
@@ -283,7 +330,7 @@ fn spans(
             // What is not live is stored as zeros.
             let as_live = same_live || inside(&last.live, chunk).eq(inside(live, chunk));
             let there = matches!(extent, Extent::Chunk { id, .. } if has(id));
-            (before == hash && extent.len() == chunk.bytes && as_live && there).then_some(*extent)
+            (*before == Some(*hash) && extent.len() == chunk.bytes && as_live && there).then_some(*extent)
         };
         let is_zero = *hash == Hash::default() || inside(live, chunk).next().is_none();
         let known = if is_zero { Some(Extent::Zero { len: chunk.bytes }) } else { stored() };
@@ -298,7 +345,7 @@ fn spans(
 }
 
 /// What of `ranges` lies in `chunk`.
-fn inside(ranges: &[Range], chunk: Range) -> impl Iterator<Item = (u64, u64)> + '_ {
+pub(super) fn inside(ranges: &[Range], chunk: Range) -> impl Iterator<Item = (u64, u64)> + '_ {
     // They are in order, and apart.
     let first = ranges.partition_point(|range| range.end() <= chunk.base);
     let within =
@@ -350,13 +397,35 @@ mod tests {
         let extent = |(number, hash): (usize, &Hash)| {
             let len = CHUNK.min(bytes - number as u64 * CHUNK);
             match hash {
-                [0, 0] => (*hash, Extent::Zero { len }),
-                _ => (*hash, Extent::Chunk { id: id(number as u8), len: len as u32 }),
+                [0, 0] => (Some(*hash), Extent::Zero { len }),
+                _ => (Some(*hash), Extent::Chunk { id: id(number as u8), len: len as u32 }),
             }
         };
         let live = vec![range(0, 2 * CHUNK + 512), range(2 * CHUNK + 1024, bytes - 2 * CHUNK - 1024)];
         let chunks = hashes.iter().enumerate().map(extent).collect();
         (bytes, hashes, Chunks { live, chunks })
+    }
+
+    #[test]
+    fn what_changes_late_is_read_all_the_same() {
+        let zeros = |chunks| Span::Known(Extent::Zero { len: chunks * CHUNK });
+        let stored = Span::Known(Extent::Chunk { id: id(1), len: CHUNK as u32 });
+        let read = |chunk, chunks| Span::Read { offset: chunk * CHUNK, bytes: chunks * CHUNK };
+        let end = |bytes| Span::Known(Extent::Zero { len: bytes });
+        let before = vec![read(2, 2), zeros(3), stored, zeros(1), end(512)];
+        let late = |chunks: &[u64]| {
+            let mut spans = before.clone();
+            let chunks = chunks.iter().map(|chunk| chunk * CHUNK).collect();
+            let late = Span::read_late(&mut spans, 2 * CHUNK, &chunks);
+            assert!(late.iter().all(|chunk| chunk.bytes == CHUNK || chunk.base == 9 * CHUNK));
+            (spans, late.iter().map(|chunk| chunk.base / CHUNK).collect::<Vec<_>>())
+        };
+        assert_eq!(late(&[0, 1, 2, 3]), (before.clone(), vec![]), "they are read, or not of this part");
+        let found = vec![read(2, 2), zeros(1), read(5, 1), zeros(1), read(7, 1), zeros(1), end(512)];
+        assert_eq!(late(&[5, 7]), (found, vec![5, 7]));
+        let last = Span::Read { offset: 9 * CHUNK, bytes: 512 };
+        let found = vec![read(2, 2), read(4, 1), read(5, 1), read(6, 1), stored, read(8, 1), last];
+        assert_eq!(late(&[3, 4, 5, 6, 8, 9]), (found, vec![4, 5, 6, 8, 9]));
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Taking a session into an image, in two steps. [`Session::capture`], while the gate is closed and the device idle: the state, and device
 //! memory, which is copied to where there is room for it. [`Taken::write`], later and beside the application's work: what was copied,
-//! and the state, into the store. What finds no room is written at once. (`docs/capture.md`)
+//! and the state, into the store. What finds no room is written at once. The first step can be [begun](Session::begin_capture) while the application
+//! may still write managed memory. (`docs/capture.md`)
 
+mod begun;
 mod changes;
 mod copies;
 mod pieces;
 mod places;
 
+pub use begun::Begun;
 pub(crate) use changes::{Changes, PTX};
 pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
 pub use places::{CopyBudget, CopyRoom};
@@ -16,7 +19,7 @@ use self::copies::Block;
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Part, Place, Planned, places};
 use crate::failure::Failure;
-use crate::memory::{Excluded, PhysicalRecord, Views};
+use crate::memory::{Excluded, Packed, PhysicalRecord, Views};
 use crate::objects::Context;
 use crate::session::Session;
 use crate::snapshot::INLINE_VARIABLE;
@@ -181,10 +184,12 @@ struct Copied {
     range: Range,
     /// What of it is not written as zeros, if not all.
     live: Option<Vec<Range>>,
-    device: usize,
+    ctx: Arc<Context>,
     spans: Vec<Span>,
     /// Where what is read lies, from front to back.
     parts: Vec<Part>,
+    /// Chunks that were not read until something was written into them, by where they begin: they are in no part.
+    late: BTreeMap<u64, Vec<u8>>,
 }
 
 /// Contexts in whose legacy streams copies are under way: nothing that they read or write may go before they are complete.
@@ -224,30 +229,44 @@ impl Drop for UnderWay<'_> {
 }
 
 /// What has been copied, and what has not.
-struct Copies<'a> {
+struct Copies {
     copied: Vec<Copied>,
     on_devices: OnDevices,
     kept: Kept,
-    at_once: Vec<Item<'a>>,
+    left: Vec<Item>,
 }
 
 /// Something that becomes an object, or what is left of it.
-struct Item<'a> {
+struct Item {
     ctx: Arc<Context>,
     kind: ObjectKind,
-    source: Source<'a>,
+    content: Content,
     live: Option<Vec<Range>>,
     /// From which byte on.
     at: u64,
     spans: Vec<Span>,
 }
 
-impl<'a> Item<'a> {
-    fn new(ctx: Arc<Context>, kind: ObjectKind, source: Source<'a>, live: Option<Vec<Range>>) -> Self {
-        let mut item = Self { ctx, kind, source, live, at: 0, spans: Vec::new() };
+/// What is in an object.
+#[derive(Clone)]
+enum Content {
+    Memory(Range),
+    Array(Packed),
+}
+
+impl Item {
+    fn new(ctx: Arc<Context>, kind: ObjectKind, content: Content, live: Option<Vec<Range>>) -> Self {
+        let mut item = Self { ctx, kind, content, live, at: 0, spans: Vec::new() };
         let live = item.live.as_ref().map(|_| item.live_within());
-        item.spans = Span::of(source.bytes(), live.as_deref());
+        item.spans = Span::of(item.source().bytes(), live.as_deref());
         item
+    }
+
+    fn source(&self) -> Source<'_> {
+        match &self.content {
+            Content::Memory(range) => Source::Memory(*range),
+            Content::Array(packed) => Source::Array(packed),
+        }
     }
 
     /// What of it is live, from its first byte on.
@@ -263,24 +282,21 @@ impl<'a> Item<'a> {
     fn split_off(&mut self, reads: u64) -> Self {
         let rest = Span::split_off(&mut self.spans, reads);
         let at = self.at + self.spans.iter().map(Span::bytes).sum::<u64>();
-        let Self { ctx, kind, source, live, .. } = &*self;
-        let (ctx, kind, live) = (Arc::clone(ctx), kind.clone(), live.clone());
-        Self { ctx, kind, source: *source, live, at, spans: rest }
+        let Self { ctx, kind, content, live, .. } = &*self;
+        let (ctx, kind, content, live) = (Arc::clone(ctx), kind.clone(), content.clone(), live.clone());
+        Self { ctx, kind, content, live, at, spans: rest }
     }
 
     /// What is to be read: from which byte on, and how many.
     fn reads(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.spans.iter().filter_map(|span| match span {
-            Span::Read { offset, bytes } => Some((*offset, *bytes)),
-            Span::Known(_) => None,
-        })
+        Span::reads(&self.spans)
     }
 
     /// Its range; an array's bytes count from 0.
     fn range(&self) -> Range {
-        match self.source {
-            Source::Memory(range) => range,
-            Source::Array(packed) => Range { base: 0, bytes: packed.bytes() },
+        match &self.content {
+            Content::Memory(range) => *range,
+            Content::Array(packed) => Range { base: 0, bytes: packed.bytes() },
         }
     }
 }
@@ -300,7 +316,24 @@ impl Session {
         reads: Reads,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Taken, CaptureError> {
-        let (mut state, session) = (cut.state.clone(), SessionId(session.into()));
+        let begun = self.begin_capture(cut, session, writer, room, reads)?;
+        self.finish_capture(begun, &[], writer, progress)
+    }
+
+    /// Begins to take the session: what finds a place in `room` is copied, and nothing is written. The application may go on touching managed memory, and what of
+    /// that changes from now on is for [`Self::finish_capture`].
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn begin_capture(
+        &self,
+        cut: &Cut,
+        session: u32,
+        writer: &ChunkWriter,
+        room: CopyRoom,
+        reads: Reads,
+    ) -> Result<Begun, CaptureError> {
+        let (state, session) = (cut.state.clone(), SessionId(session.into()));
         let views = lock(&self.virtual_memory).views().map_err(CaptureError::Virtual)?;
         let (in_arenas, of_pieces) = match reads {
             Reads::Everything => Default::default(),
@@ -308,41 +341,21 @@ impl Session {
         };
         let mut contexts = StandIns::of(self);
         let mut items = memory_items(&state, session, &views, (&in_arenas, &of_pieces), &mut contexts)?;
-        let arrays = self.packed_arrays();
-        for (ctx, packed) in &arrays {
+        for (ctx, packed) in self.packed_arrays() {
             let kind = kind(session, ctx.device(), MemoryKind::Array, packed.handle);
             // In the array's own context: no other's stream is in order with its copies.
-            items.push(Item::new(Arc::clone(ctx), kind, Source::Array(packed), None));
+            items.push(Item::new(ctx, kind, Content::Array(packed), None));
         }
         let excluded: u64 = items.iter().map(|item| left_out(item, &in_arenas, &of_pieces)).sum();
         let hashes = self.compare(&mut items, (reads == Reads::Changed).then_some(writer));
-        let all: u64 = items.iter().map(|item| item.source.bytes()).sum();
+        let all: u64 = items.iter().map(|item| item.source().bytes()).sum();
         let changed: u64 = items.iter().map(|item| item.planned().bytes).sum();
-        let Copies { copied, on_devices, mut kept, at_once } = self.copy(&room, items)?;
-        let mut readers = Readers::new(&self.buffers);
-        for item in &at_once {
-            let reader = readers.of(&item.ctx)?;
-            write(
-                writer.part(item.kind.clone(), item.at),
-                (item.range(), item.live.as_deref()),
-                &item.spans,
-                &mut |object, offset, bytes, clear| {
-                    let mut read = reader.begin(item.source.part(offset, bytes));
-                    object.fill(bytes, |within, room| {
-                        read.next(room)?;
-                        clear(offset + within, room);
-                        progress(room.len() as u64);
-                        Ok(())
-                    })
-                },
-            )?;
-            kept.written += item.planned().bytes;
-        }
+        let Copies { copied, on_devices, mut kept, left } = self.copy(&room, items)?;
         kept.excluded = excluded;
         kept.unchanged = all - changed - excluded;
-        kept.written += self.read_variables(&mut state, &mut readers)?;
         let (images, devices) = (cut.images.clone(), self.image_facts(&state));
-        Ok(Taken { session, state, images, devices, kept, copied, on_devices, room, hashes })
+        let taken = Taken { session, state, images, devices, kept, copied, on_devices, room, hashes };
+        Ok(Begun { taken, left })
     }
 
     /// To be called when a capture's objects are in the store.
@@ -376,7 +389,7 @@ impl Session {
     }
 
     /// Copies what finds room, and waits for the copies.
-    fn copy<'a>(&self, room: &CopyRoom, items: Vec<Item<'a>>) -> Result<Copies<'a>, CaptureError> {
+    fn copy(&self, room: &CopyRoom, items: Vec<Item>) -> Result<Copies, CaptureError> {
         let backend = &self.placer.backend;
         let planned: Vec<Planned> = items.iter().map(Item::planned).collect();
         let mut budgets = self.budgets(room, &items);
@@ -391,41 +404,43 @@ impl Session {
                 },
             }
         };
-        let mut copies =
-            Copies { copied: Vec::new(), on_devices, kept: Kept::default(), at_once: Vec::new() };
+        let mut copies = Copies { copied: Vec::new(), on_devices, kept: Kept::default(), left: Vec::new() };
         let mut under_way = UnderWay::on(&**backend);
         for (mut item, parts) in items.into_iter().zip(planned) {
             let placed = parts.iter().map(|(bytes, _)| bytes).sum();
             if placed < item.planned().bytes {
                 // An array is read whole.
-                let kept = if matches!(item.source, Source::Memory(_)) { placed } else { 0 };
-                copies.at_once.push(item.split_off(kept));
+                let kept = if matches!(item.content, Content::Memory(_)) { placed } else { 0 };
+                copies.left.push(item.split_off(kept));
                 if item.spans.is_empty() {
                     continue;
                 }
             }
-            let device = item.ctx.device();
             under_way.in_context(&item.ctx);
             for (first, bytes, place) in pair(item.reads(), &parts) {
-                let to = match place {
-                    Place::Device(offset) => {
-                        copies.kept.on_device += bytes;
-                        self.config.layout.copies(device).base + offset
-                    }
-                    Place::Host(slice, offset) => {
-                        copies.kept.on_host += bytes;
-                        room.base(slice) + offset
-                    }
-                };
-                let copied = item.source.read(&**backend, (&item.ctx, StreamArg::Legacy), first, bytes, to);
-                copied.map_err(|code| item.source.failed(code))?;
+                match place {
+                    Place::Device(_) => copies.kept.on_device += bytes,
+                    Place::Host(..) => copies.kept.on_host += bytes,
+                }
+                let to = self.address_of(place, item.ctx.device(), room);
+                let source = item.source();
+                let copied = source.read(&**backend, (&item.ctx, StreamArg::Legacy), first, bytes, to);
+                copied.map_err(|code| source.failed(code))?;
             }
             let range = item.range();
-            let Item { kind, live, spans, .. } = item;
-            copies.copied.push(Copied { kind, range, live, device, spans, parts });
+            let Item { ctx, kind, live, spans, .. } = item;
+            copies.copied.push(Copied { kind, range, live, ctx, spans, parts, late: BTreeMap::new() });
         }
         under_way.finish().map_err(|code| CaptureError::Transfer(TransferError::Copies(code)))?;
         Ok(copies)
+    }
+
+    /// Where a place is to which something of a device is copied.
+    fn address_of(&self, place: Place, device: usize, room: &CopyRoom) -> u64 {
+        match place {
+            Place::Device(offset) => self.config.layout.copies(device).base + offset,
+            Place::Host(slice, offset) => room.base(slice) + offset,
+        }
     }
 
     /// Puts the contents of small variables into the state.
@@ -486,7 +501,7 @@ fn memory_items(
     views: &Views,
     (in_arenas, of_pieces): (&Excluded, &BTreeMap<u64, Excluded>),
     contexts: &mut StandIns<'_>,
-) -> Result<Vec<Item<'static>>, CaptureError> {
+) -> Result<Vec<Item>, CaptureError> {
     // What another session owns is in its part of the image.
     let foreign = |record: &&PhysicalRecord| state.sharing.is_foreign(record.share);
     let foreign: BTreeSet<u64> =
@@ -495,7 +510,7 @@ fn memory_items(
     let own_views = own_views.map(|view| Piece::of_view(view, of_pieces.get(&view.handle)));
     let item = |Piece { device, kind: memory, name, range, live }| {
         let ctx = contexts.on(device).map_err(|failure| CaptureError::NoContext(device, failure))?;
-        Ok(Item::new(ctx, kind(session, device, memory, name), Source::Memory(range), Some(live)))
+        Ok(Item::new(ctx, kind(session, device, memory, name), Content::Memory(range), Some(live)))
     };
     pieces(state, in_arenas).into_iter().chain(own_views).map(item).collect()
 }
@@ -519,12 +534,16 @@ impl Taken {
                 (copied.range, copied.live.as_deref()),
                 &copied.spans,
                 &mut |object, offset, bytes, clear| {
+                    let late = copied.late.get(&offset);
                     object.fill(bytes, |within, room| {
-                        self.read(copied, before + within, room)?;
+                        match late {
+                            Some(chunk) => fill_from(chunk, room)?,
+                            None => self.read(copied, before + within, room)?,
+                        }
                         clear(offset + within, room);
                         progress(room.len() as u64)
                     })?;
-                    before += bytes;
+                    before += if late.is_some() { 0 } else { bytes };
                     Ok(())
                 },
             )?;
@@ -545,7 +564,7 @@ impl Taken {
             None => true,
         });
         match found {
-            Some((_, Place::Device(from))) => match self.on_devices.0.get(&copied.device) {
+            Some((_, Place::Device(from))) => match self.on_devices.0.get(&copied.ctx.device()) {
                 Some(copies) => Ok(copies.read(from + within, room)?),
                 None => Err(std::io::ErrorKind::NotFound.into()),
             },
@@ -553,6 +572,12 @@ impl Taken {
             None => Err(std::io::ErrorKind::UnexpectedEof.into()),
         }
     }
+}
+
+/// Fills all of `room` from the front of these bytes.
+fn fill_from(bytes: &[u8], room: &mut [u8]) -> std::io::Result<()> {
+    room.copy_from_slice(bytes.get(..room.len()).ok_or(std::io::ErrorKind::UnexpectedEof)?);
+    Ok(())
 }
 
 /// Adds so many bytes, from this one of the object on, after clearing what is not live.
@@ -582,7 +607,7 @@ fn write(
 }
 
 /// How many bytes of an item are not read because they are excluded; those of pieces of memory are counted from each one's beginning.
-fn left_out(item: &Item<'_>, in_arenas: &Excluded, of_pieces: &BTreeMap<u64, Excluded>) -> u64 {
+fn left_out(item: &Item, in_arenas: &Excluded, of_pieces: &BTreeMap<u64, Excluded>) -> u64 {
     let ObjectKind::DeviceMemory { memory, base, .. } = item.kind else { return 0 };
     let (excluded, mut at) = match memory {
         MemoryKind::Physical => (of_pieces.get(&base), 0),

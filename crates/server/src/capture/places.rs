@@ -181,7 +181,7 @@ impl Session {
     }
 
     /// What copies may take of each device on which there is something.
-    pub(super) fn budgets(&self, room: &CopyRoom, items: &[Item<'_>]) -> BTreeMap<usize, u64> {
+    pub(super) fn budgets(&self, room: &CopyRoom, items: &[Item]) -> BTreeMap<usize, u64> {
         let mut budgets = BTreeMap::new();
         for item in items.iter().filter(|_| room.on_devices) {
             budgets.entry(item.ctx.device()).or_insert_with(|| {
@@ -193,8 +193,8 @@ impl Session {
     }
 
     /// Makes the blocks for what is placed on devices; `Err` with a device that has no room for its.
-    pub(super) fn make_copies(&self, planned: &[Vec<Part>], items: &[Item<'_>]) -> Result<OnDevices, usize> {
-        let mut ends: BTreeMap<usize, (u64, &Item<'_>)> = BTreeMap::new();
+    pub(super) fn make_copies(&self, planned: &[Vec<Part>], items: &[Item]) -> Result<OnDevices, usize> {
+        let mut ends: BTreeMap<usize, (u64, &Item)> = BTreeMap::new();
         for (parts, item) in planned.iter().zip(items) {
             for (bytes, place) in parts {
                 if let Place::Device(offset) = place {

@@ -79,6 +79,7 @@ impl Shadows {
                 backend: Arc::clone(pool.backend()),
                 session: OnceLock::new(),
                 still: RwLock::default(),
+                noted: Mutex::default(),
             }),
             live: Mutex::default(),
             keeper: OnceLock::new(),
@@ -352,6 +353,16 @@ impl Shadows {
         self.keeper.get().map_or(Ok(()), Keeper::write_back).map_err(failed)
     }
 
+    /// Has what is written back from now on noted, for [`Self::noted`].
+    pub(crate) fn note_writes(&self) {
+        *lock(&self.side.noted) = Some(Vec::new());
+    }
+
+    /// What has been written back since [`Self::note_writes`]; nothing is noted any more.
+    pub(crate) fn noted(&self) -> Vec<Range> {
+        lock(&self.side.noted).take().unwrap_or_default()
+    }
+
     /// Whether the bytes lie in one region whose pages are kept.
     #[must_use]
     pub fn contains(&self, address: u64, bytes: u64) -> bool {
@@ -407,6 +418,8 @@ struct Side {
     session: OnceLock<Weak<Session>>,
     /// Held, by several, while something is copied; by one while regions move.
     still: RwLock<()>,
+    /// What has been written back, while somebody wants to know.
+    noted: Mutex<Option<Vec<Range>>>,
 }
 
 impl Side {
@@ -452,6 +465,27 @@ impl Side {
         }
         Ok(self.backend.stream_synchronize(ctx, stream)?)
     }
+
+    fn write_parts(
+        &self,
+        address: u64,
+        bytes: &[u8],
+        parts: &[std::ops::Range<usize>],
+    ) -> std::result::Result<(), DeviceError> {
+        let to = (address, bytes.len());
+        let copy = |from: u64, part: &std::ops::Range<usize>| (address + part.start as u64, from, part.len());
+        if let [part] = parts
+            && let Some(buffer) = self.staging.take(part.len())
+        {
+            if !buffer.write(0, &bytes[part.clone()]) {
+                return Err(TOO_SHORT.into());
+            }
+            self.copy(to, std::iter::once(copy(buffer.range().base, part)))?;
+            self.staging.put(buffer);
+            return Ok(());
+        }
+        self.copy(to, parts.iter().map(|part| copy(bytes[part.clone()].as_ptr() as u64, part)))
+    }
 }
 
 impl Device for Side {
@@ -472,19 +506,12 @@ impl Device for Side {
         bytes: &[u8],
         parts: &[std::ops::Range<usize>],
     ) -> std::result::Result<(), DeviceError> {
-        let to = (address, bytes.len());
-        let copy = |from: u64, part: &std::ops::Range<usize>| (address + part.start as u64, from, part.len());
-        if let [part] = parts
-            && let Some(buffer) = self.staging.take(part.len())
-        {
-            if !buffer.write(0, &bytes[part.clone()]) {
-                return Err(TOO_SHORT.into());
-            }
-            self.copy(to, std::iter::once(copy(buffer.range().base, part)))?;
-            self.staging.put(buffer);
-            return Ok(());
+        let written = self.write_parts(address, bytes, parts);
+        // Behind it: what is noted as long as somebody wants to know includes all that ends in that time.
+        if let Some(noted) = &mut *lock(&self.noted) {
+            noted.push(Range { base: address, bytes: bytes.len() as u64 });
         }
-        self.copy(to, parts.iter().map(|part| copy(bytes[part.clone()].as_ptr() as u64, part)))
+        written
     }
 
     fn is_busy(&self) -> bool {

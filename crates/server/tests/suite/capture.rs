@@ -104,6 +104,75 @@ fn an_array_for_which_there_is_half_the_room_comes_back_whole() {
     let _ = app.kill();
 }
 
+/// What changes while copies are made is copied again, wherever it was taken to be, and the next checkpoint knows that it has changed.
+#[test]
+fn what_is_written_meanwhile_is_in_the_image() {
+    let late = Kept { unchanged: 4 * MIB, ..Kept::default() };
+    let wheres = [
+        (Some(true), Kept { on_device: 4 * MIB, on_host: 4 * MIB, ..late }),
+        (Some(false), Kept { on_host: 8 * MIB, ..late }),
+        (None, Kept { written: 8 * MIB, ..late }),
+    ];
+    for (on_devices, expected) in wheres {
+        let (app, mut thread) = App::with_memory(1 << 30);
+        let images = Images::new();
+        let chunk = |address: u64, number: u64| address + number * 2 * MIB;
+        let address = thread.alloc(12 * MIB);
+        for number in 0..3 {
+            thread.put(chunk(address, number), &[1, number as u32]);
+        }
+        thread.synchronize().unwrap();
+        app.session.close_gate(LONG).unwrap();
+        images.capture_again(&app.session);
+        app.session.open_gate();
+        thread.put(chunk(address, 0), &[2]);
+        thread.put(chunk(address, 5) + 8, &[2]);
+        thread.synchronize().unwrap();
+
+        let room = on_devices.map_or_else(CopyRoom::none, |on_devices| {
+            let budget = CopyBudget { on_devices, on_host: 12 * MIB };
+            app.session.room_for_copies(budget, &mut |_| Ok(()))
+        });
+        app.session.close_gate(LONG).unwrap();
+        let begun = images.begin_beside(&app.session, room, || {
+            app.session.open_gate();
+            // Copied, in the store, zeros, and the last of it.
+            for number in [0, 1, 3, 5] {
+                thread.put(chunk(address, number) + 4, &[7, number as u32]);
+            }
+            thread.synchronize().unwrap();
+            app.session.close_gate(LONG).unwrap();
+            let part = |number| backend::Range { base: chunk(address, number) + 4, bytes: 8 };
+            vec![part(5), part(0), part(1), part(3), backend::Range { base: address - 4096, bytes: 4096 }]
+        });
+        assert_eq!(begun.taken.kept, expected);
+        app.session.open_gate();
+        for number in 0..6 {
+            thread.put(chunk(address, number), &[9; 4]);
+        }
+        thread.synchronize().unwrap();
+        let (id, _) = begun.publish_of(Some(&app.session), &mut |_| Ok(()));
+        // As it was when it was hashed, and not as it is in the image.
+        for number in 0..6 {
+            thread.put(chunk(address, number), &[0; 4]);
+        }
+        thread.put(chunk(address, 1), &[1, 1]);
+        thread.synchronize().unwrap();
+        app.session.close_gate(LONG).unwrap();
+        let ((after, _), _) = images.capture_again(&app.session);
+        let words = |thread: &mut Thread| -> Vec<_> {
+            (0..6).map(|number| thread.get(chunk(address, number), 4)).collect()
+        };
+        let (app, mut thread) = restored(app, thread, &images, &id);
+        let expected =
+            [[2, 7, 0, 0], [1, 7, 1, 0], [1, 2, 0, 0], [0, 7, 3, 0], [0; 4], [0, 7, 5, 0]].map(Vec::from);
+        assert_eq!(words(&mut thread), expected);
+        let (app, mut thread) = restored(app, thread, &images, &after);
+        assert_eq!(words(&mut thread), [[0; 4], [1, 1, 0, 0], [0; 4], [0; 4], [0; 4], [0; 4]].map(Vec::from));
+        let _ = app.kill();
+    }
+}
+
 /// Of the second checkpoint on, what is as it was stays where it is, and every image has all of it.
 #[test]
 fn what_has_not_changed_is_not_read_again() {

@@ -59,6 +59,22 @@ impl Images {
         let taken = session.capture(&cut, SESSION, &writer, room, reads, &mut |_| {}).unwrap();
         Begun { taken, writer, draft }
     }
+
+    /// The same, when `change` changes something while it is under way, and tells what.
+    pub fn begin_beside(
+        &self,
+        session: &Session,
+        room: CopyRoom,
+        change: impl FnOnce() -> Vec<backend::Range>,
+    ) -> Begun {
+        let draft = self.store.begin().unwrap();
+        let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
+        session.prepare_comparison();
+        let cut = session.cut().unwrap();
+        let begun = session.begin_capture(&cut, SESSION, &writer, room, Reads::Changed).unwrap();
+        let taken = session.finish_capture(begun, &change(), &writer, &mut |_| {}).unwrap();
+        Begun { taken, writer, draft }
+    }
 }
 
 /// A session that is killed and restored from an image.
@@ -91,7 +107,7 @@ impl Begun {
         self.publish_of(None, progress)
     }
 
-    fn publish_of(
+    pub fn publish_of(
         self,
         session: Option<&Session>,
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
