@@ -4,7 +4,7 @@
 //! Like this crate's tests it needs the right to a userfaultfd, and mounts a tmpfs of its own, as a job has one.
 
 use rustix::mm::{MapFlags, ProtFlags};
-use shadow::{Device, DeviceError, Error, Keeper, Range, Scope, Userfault};
+use shadow::{Access, Device, DeviceError, Error, Keeper, Range, Scope, Userfault};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,7 +85,8 @@ impl Region {
         let place = 0x5000_0000_0000_u64 as *mut std::ffi::c_void;
         let base = map(place, MapFlags::SHARED | MapFlags::FIXED_NOREPLACE, Some(&file));
         let device = Arc::new(Memory { region: base as u64, memory: memory as u64 });
-        let keeper = Keeper::new(Userfault::open(userfault).expect("a new one"), device, THREADS);
+        let keeper =
+            Keeper::new(Userfault::open(userfault).expect("a new one"), device, (THREADS, Access::default()));
         let keeper = keeper.expect("threads");
         keeper.add(Range { base: base as u64, bytes: bytes as u64 }, file).expect("a mapping");
         Self { base: base.cast(), words: bytes / 8, keeper }

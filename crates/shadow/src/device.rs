@@ -50,6 +50,14 @@ pub trait Device: Send + Sync {
     /// called once.
     fn awaited(&self, _address: u64) {}
 
+    /// A thread of the application has waited for long for the end of work, since what it touches is [exclusive](crate::Access::Exclusive). Is called once.
+    fn held(&self, _address: u64) {}
+
+    /// Whether a thread of the application, as it is numbered where it runs, is one that a stream waits for: it cannot wait for the end of all work.
+    fn is_awaited(&self, _thread: u32) -> bool {
+        false
+    }
+
     /// A thread begins that serves faults, or helps one that does. Whether it goes before the application's own: one that does not would be waited for
     /// behind them, and is not asked for help.
     fn begun(&self) -> bool {

@@ -1,5 +1,6 @@
 //! Keeps the shadows of a session's regions in step with the device.
 
+use crate::access::{Access, Waiting};
 use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::region::{Means, Occasion, Region};
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     crew: Crew,
     work: Work,
     pub(crate) vigil: Vigil,
+    access: Access,
+    waiting: Mutex<Waiting>,
     /// By the first address behind each.
     regions: Mutex<BTreeMap<u64, Arc<Region>>>,
     /// Those that may have pages, by their address. A region is entered here before a page of it is fetched, and leaves when none is there, both
@@ -79,7 +82,11 @@ impl Keeper {
     ///
     /// # Errors
     /// When no thread or descriptor can be had.
-    pub fn new(userfault: Userfault, device: Arc<dyn Device>, threads: usize) -> io::Result<Self> {
+    pub fn new(
+        userfault: Userfault,
+        device: Arc<dyn Device>,
+        (threads, access): (usize, Access),
+    ) -> io::Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC;
         let begun = Arc::clone(&device);
         let shared = Shared {
@@ -88,6 +95,8 @@ impl Keeper {
             crew: Crew::new(move || begun.begun())?,
             work: Work::default(),
             vigil: Vigil::default(),
+            access,
+            waiting: Mutex::default(),
             regions: Mutex::default(),
             active: Mutex::default(),
             cohering: Mutex::default(),
@@ -181,7 +190,11 @@ impl Keeper {
         named.iter().for_each(|region| region.name(work));
         // Those that are named may have pages or not: whoever makes one has locked the region, and knows of the work if it is late.
         let reached = if scope == Scope::All { shared.active(|_| true) } else { named };
-        shared.retire(&reached, Occasion::Begin(work.number))?;
+        let occasion = match shared.access {
+            Access::Concurrent => Occasion::Begin(work.number),
+            Access::Exclusive => Occasion::Drop,
+        };
+        shared.retire(&reached, occasion)?;
         Ok(reach)
     }
 
@@ -297,6 +310,10 @@ impl Shared {
             let woken = self.userfault.wake(range);
             return woken.map_err(|source| Error::Kernel { range, what: "UFFDIO_WAKE", source });
         };
+        if self.has_to_wait(&region, touch.thread)? {
+            lock(&self.waiting).push(touch);
+            return Ok(());
+        }
         let page = touch.address / PAGE as u64 * PAGE as u64;
         if self.flight(&region).loose && self.vigil.touched(page, touch.fault == Fault::Read) {
             self.device.awaited(page);
@@ -312,6 +329,45 @@ impl Shared {
             }
         }
         region.serve(&self.means(), touch, true, enter)
+    }
+
+    /// Whether a thread that touches a region has to wait until work is complete that may reach it.
+    fn has_to_wait(&self, region: &Region, thread: u32) -> Result<bool> {
+        if self.access == Access::Concurrent || !self.flight(region).loose || self.device.is_awaited(thread) {
+            return Ok(false);
+        }
+        if self.device.is_busy() {
+            return Ok(true);
+        }
+        self.settle()?;
+        Ok(self.flight(region).loose)
+    }
+
+    /// Whether somebody waits for the end of work.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !lock(&self.waiting).is_empty()
+    }
+
+    /// Serves who has waited for the end of work, if it has come.
+    pub(crate) fn serve_waiting(&self) {
+        let touches = {
+            let mut waiting = lock(&self.waiting);
+            if waiting.is_empty() {
+                return;
+            }
+            if self.device.is_busy() {
+                let held = waiting.long();
+                drop(waiting);
+                held.into_iter().for_each(|address| self.device.held(address));
+                return;
+            }
+            waiting.take()
+        };
+        for touch in touches {
+            if let Err(error) = self.serve(touch) {
+                self.device.failed(error);
+            }
+        }
     }
 
     /// Answers, if all work is complete that had not been when this was asked last, which regions go to and fro with it.

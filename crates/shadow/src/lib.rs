@@ -7,6 +7,7 @@
 //!
 //! [`Pages`] is what is known of a region's pages and what follows from it, without any I/O. [`Keeper`] does what follows.
 
+mod access;
 mod ahead;
 mod changes;
 mod crew;
@@ -24,6 +25,7 @@ mod vigil;
 mod window;
 mod work;
 
+pub use access::Access;
 pub use device::{Device, DeviceError, Step};
 pub use keeper::{Keeper, Reach, Scope};
 pub use pages::{Fault, Pages, Service};

@@ -90,7 +90,7 @@ impl Region {
     pub(crate) fn serve(
         &self,
         means: &Means<'_>,
-        Touch { address, fault, lack }: Touch,
+        Touch { address, fault, lack, .. }: Touch,
         alone: bool,
         enter: impl FnOnce() -> Flight,
     ) -> Result<()> {

@@ -21,7 +21,8 @@ const FEATURES: u32 = sys::UFFD_FEATURE_MISSING_SHMEM
     | sys::UFFD_FEATURE_MINOR_SHMEM
     | sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP
     | sys::UFFD_FEATURE_WP_HUGETLBFS_SHMEM
-    | sys::UFFD_FEATURE_EVENT_REMAP;
+    | sys::UFFD_FEATURE_EVENT_REMAP
+    | sys::UFFD_FEATURE_THREAD_ID;
 /// A kernel that has this (Linux 6.4) can map pages protected, too.
 const FEATURE_MAP_PROTECTED: u32 = sys::UFFD_FEATURE_WP_UNPOPULATED;
 
@@ -51,6 +52,8 @@ pub(crate) struct Touch {
     pub(crate) fault: Fault,
     /// What the page lacked.
     pub(crate) lack: Lack,
+    /// By which thread, as it is numbered where it runs.
+    pub(crate) thread: u32,
 }
 
 /// Why a page could not be had.
@@ -188,6 +191,8 @@ impl Userfault {
         }
         // SAFETY: what this event carries.
         let (address, flags) = unsafe { (message.arg.pagefault.address, message.arg.pagefault.flags) };
+        // SAFETY: the same, of a descriptor that tells threads.
+        let thread = unsafe { message.arg.pagefault.feat.ptid };
         let has = |flag: u32| flags & u64::from(flag) != 0;
         let wrote = has(sys::UFFD_PAGEFAULT_FLAG_WRITE) || has(sys::UFFD_PAGEFAULT_FLAG_WP);
         let fault = if wrote { Fault::Write } else { Fault::Read };
@@ -196,7 +201,7 @@ impl Userfault {
             () if has(sys::UFFD_PAGEFAULT_FLAG_MINOR) => Lack::Mapping,
             () => Lack::Page,
         };
-        Ok(Some(Event::Fault(Touch { address, fault, lack })))
+        Ok(Some(Event::Fault(Touch { address, fault, lack, thread })))
     }
 
     fn ask<const OPCODE: Opcode, T>(&self, mut argument: T) -> io::Result<T> {

@@ -78,6 +78,8 @@ pub enum Managed {
     Coherent,
     /// On the device, with shadow pages.
     Shadow,
+    /// The same, for one side at a time.
+    Exclusive,
 }
 
 impl Managed {
@@ -87,6 +89,7 @@ impl Managed {
         match self {
             Self::Coherent => "coherent",
             Self::Shadow => "shadow",
+            Self::Exclusive => "exclusive",
         }
     }
 }

@@ -32,6 +32,12 @@ impl CallbackReceiver {
         &self.0.control().callbacks.0
     }
 
+    /// This thread runs the callbacks.
+    pub fn run_here(&self) {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        self.shared().thread.0.store(thread, Ordering::Release);
+    }
+
     /// The next callback that is due, waiting for it up to `timeout`. It stays the next one until it is acknowledged.
     ///
     /// # Errors
@@ -87,6 +93,12 @@ impl CallbackSender {
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.shared().head.0.load(Ordering::Acquire)
+    }
+
+    /// The number, in its own namespace, of the application's thread that runs them.
+    #[must_use]
+    pub fn thread(&self) -> Option<u32> {
+        Some(self.shared().thread.0.load(Ordering::Acquire)).filter(|thread| *thread != 0)
     }
 
     /// How many callbacks have been published.

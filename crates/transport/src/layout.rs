@@ -124,6 +124,8 @@ pub(crate) struct CallbacksShared {
     pub(crate) head: Line<AtomicU64>,
     /// The client sleeps for callbacks.
     pub(crate) client: Line<Sleeper>,
+    /// The client's thread that runs them, as it is numbered where it runs; 0 before the first.
+    pub(crate) thread: Line<AtomicU32>,
     /// Callback id in the low half, `CUresult` in the high half; server.
     pub(crate) entries: Paged<[AtomicU64; CALLBACKS]>,
 }
@@ -197,6 +199,7 @@ const _: () = {
     assert!(offset_of!(ControlShared, traced) == 512);
     assert!(offset_of!(ControlShared, rings) == 4096);
     assert!(offset_of!(ControlShared, callbacks) == 8192);
+    assert!(offset_of!(CallbacksShared, thread) == 512);
     assert!(offset_of!(CallbacksShared, entries) == 4096);
     assert!(offset_of!(ControlShared, lanes) == 20480);
     assert!(offset_of!(ControlShared, fences) == 24576);

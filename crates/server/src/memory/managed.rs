@@ -14,14 +14,21 @@ pub enum Managed {
     Coherent,
     /// All of it on the device, with shadow pages.
     Shadow,
+    /// The same; and the processor waits for the end of work before it touches what that may reach.
+    Exclusive,
 }
 
 impl Managed {
     /// All there are, with what each is, for whoever chooses.
-    pub const ALL: [(Self, &str, &str); 3] = [
+    pub const ALL: [(Self, &str, &str); 4] = [
         (Self::Auto, "auto", "Regions of up to 1 MiB as with coherent, larger ones as with shadow"),
         (Self::Coherent, "coherent", "On the host, where both sides reach it at any moment"),
         (Self::Shadow, "shadow", "On the device, with shadow pages for the processor that are kept in step"),
+        (
+            Self::Exclusive,
+            "exclusive",
+            "As with shadow, and a thread that touches it waits for the kernels that may reach it, for atomics of both sides",
+        ),
     ];
 
     /// Its name.
@@ -36,8 +43,18 @@ impl Managed {
         match self {
             Self::Auto => bytes > SMALL_MAX,
             Self::Coherent => false,
-            Self::Shadow => true,
+            Self::Shadow | Self::Exclusive => true,
         }
+    }
+
+    /// Whether regions that go to and fro may become coherent for a while.
+    pub(super) fn may_cohere(self) -> bool {
+        matches!(self, Self::Auto | Self::Coherent)
+    }
+
+    /// Who may touch at a time what has shadow pages.
+    pub(super) fn access(self) -> shadow::Access {
+        if self == Self::Exclusive { shadow::Access::Exclusive } else { shadow::Access::Concurrent }
     }
 }
 
@@ -61,5 +78,6 @@ mod tests {
         assert_eq!(largest(Managed::default()), [false, false, true]);
         assert_eq!(largest(Managed::Coherent), [false; 3]);
         assert_eq!(largest(Managed::Shadow), [true; 3]);
+        assert_eq!(largest(Managed::Exclusive), [true; 3]);
     }
 }

@@ -235,7 +235,8 @@ impl Shadows {
     pub fn take(&self, userfault: OwnedFd) {
         self.side.staging.fill();
         let device = Arc::clone(&self.side) as Arc<dyn Device>;
-        let made = Userfault::open(userfault).and_then(|opened| Keeper::new(opened, device, THREADS));
+        let made = Userfault::open(userfault)
+            .and_then(|opened| Keeper::new(opened, device, (THREADS, self.managed.access())));
         let mut refused = lock(&self.refused);
         match made {
             // The application has one memory, and needs no second.
@@ -292,7 +293,7 @@ impl Shadows {
     /// Whether regions had better become coherent, or be so no more: to be asked behind [`Self::settle`].
     #[must_use]
     pub(crate) fn is_change_due(&self) -> bool {
-        self.managed != Managed::Shadow
+        self.managed.may_cohere()
             && self.side.backend.reaches_host()
             && self.keeper.get().is_some_and(Keeper::is_change_due)
     }
@@ -532,6 +533,18 @@ impl Device for Side {
              writes to managed memory with --managed=shadow; a program whose kernels and threads wait for each other there needs \
              --managed=coherent"
         );
+    }
+
+    fn held(&self, address: u64) {
+        tracing::warn!(
+            "a thread has waited for ten seconds at {address:#x} for the end of work in flight, as it does with --managed=exclusive; a program whose \
+             kernels wait for the processor needs --managed=coherent"
+        );
+    }
+
+    fn is_awaited(&self, thread: u32) -> bool {
+        let session = self.session.get().and_then(Weak::upgrade);
+        session.is_some_and(|session| session.callbacks.is_run_by(thread))
     }
 
     fn begun(&self) -> bool {

@@ -57,6 +57,12 @@ impl Callbacks {
         lock(&self.running).first().copied().map(CallbackId)
     }
 
+    /// Whether this thread of the application runs one, as it is numbered where it runs.
+    #[must_use]
+    pub fn is_run_by(&self, thread: u32) -> bool {
+        self.running().is_some() && self.waiter.thread() == Some(thread)
+    }
+
     /// Has the application run a callback, and waits until it has, or until the session ends. Called by a stream.
     pub(super) fn run(&self, id: CallbackId, status: std::result::Result<(), CuError>) {
         lock(&self.running).insert(id.0);

@@ -1,7 +1,7 @@
 //! Single steps of the keeper.
 
-use crate::support::{Model, Shadow, Stream, file_on, keep, memory, tmpfs};
-use shadow::{Error, Keeper, PAGE, Range, Scope, Step};
+use crate::support::{Model, Shadow, Stream, file_on, keep, keep_for, memory, tmpfs};
+use shadow::{Access, Error, Keeper, PAGE, Range, Scope, Step};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -24,6 +24,39 @@ fn both_sides_write_a_page_at_the_same_time() {
     keeper.settle().unwrap();
     assert_eq!(model.load(base, 16), b"new\0\0\0\0\0\0\0thread");
     assert_eq!(shadow.read(0, 16), b"new\0\0\0\0\0\0\0thread");
+}
+
+/// Where processor and device have memory in turn, neither undoes what the other does to the same bytes.
+#[test]
+fn who_touches_what_is_exclusive_waits_for_the_end_of_work() {
+    let model = Model::new();
+    let (keeper, shadows) = keep_for(&model, &[3], (1, Access::Exclusive), memory);
+    let (shadow, base) = (&shadows[0], shadows[0].address());
+    shadow.write(0, b"old");
+    let stream = Stream::new(&model);
+    let end = launch(&keeper, &stream, base);
+    std::thread::scope(|scope| {
+        let (read, is_read) = channel();
+        scope.spawn(move || {
+            read.send(shadow.read(0, 3)).unwrap();
+            shadow.write(1, b"o");
+        });
+        assert!(is_read.recv_timeout(Duration::from_millis(300)).is_err(), "work is in flight");
+        drop(end);
+        assert_eq!(is_read.recv().unwrap(), b"new");
+    });
+    // Nobody has asked for the end of work.
+    assert_eq!(shadow.read(0, 3), b"now");
+    let end = launch(&keeper, &stream, base);
+    assert_eq!(model.load(base, 3), b"now");
+    // What a stream waits for cannot wait for it.
+    let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+    model.awaited_thread.store(own, Ordering::SeqCst);
+    assert_eq!(shadow.read(0, 3), b"now");
+    drop(end);
+    stream.wait();
+    keeper.settle().unwrap();
+    assert_eq!(shadow.read(0, 3), b"new");
 }
 
 /// A model whose `nth` step of a kind is held: it is told that it is there, and waits until it is told to go on, or nobody can tell it. What the threads

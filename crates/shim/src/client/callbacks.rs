@@ -198,6 +198,7 @@ fn is_burial(callback: &Callback) -> usize {
 
 fn serve(receiver: &CallbackReceiver, waiting: &Waiting) {
     forbid_calls();
+    receiver.run_here();
     loop {
         match receiver.next(Duration::from_secs(3600)) {
             Ok(None) => {}

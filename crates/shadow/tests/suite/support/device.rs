@@ -4,7 +4,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use shadow::{Device, DeviceError, Error, Step};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub struct Model {
     pub transfers: AtomicUsize,
     /// From so many transfers on each third one to the device fails, if not 0.
     pub failing: AtomicUsize,
+    /// A thread that a stream waits for.
+    pub awaited_thread: AtomicU32,
     /// Where a thread waited in vain.
     pub awaited: Mutex<Vec<u64>>,
     hook: OnceLock<Hook>,
@@ -125,6 +127,10 @@ impl Device for Model {
 
     fn is_busy(&self) -> bool {
         self.busy.load(Ordering::SeqCst) > 0
+    }
+
+    fn is_awaited(&self, thread: u32) -> bool {
+        self.awaited_thread.load(Ordering::SeqCst) == thread
     }
 
     fn failed(&self, error: Error) {

@@ -4,7 +4,7 @@ mod device;
 mod shadow;
 
 pub use self::shadow::Shadow;
-use ::shadow::{Keeper, PAGE, Range, Userfault};
+use ::shadow::{Access, Keeper, PAGE, Range, Userfault};
 pub use device::{Model, Stream, pause};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,12 +14,22 @@ pub fn keep(
     model: &Arc<Model>,
     pages: &[usize],
     threads: usize,
+    file: impl FnMut(usize) -> OwnedFd,
+) -> (Keeper, Vec<Shadow>) {
+    keep_for(model, pages, (threads, Access::Concurrent), file)
+}
+
+/// The same, with that access.
+pub fn keep_for(
+    model: &Arc<Model>,
+    pages: &[usize],
+    (threads, access): (usize, Access),
     mut file: impl FnMut(usize) -> OwnedFd,
 ) -> (Keeper, Vec<Shadow>) {
     let userfault = Userfault::create().expect(
         "as all of this crate's tests do, this one needs root's rights, or vm.unprivileged_userfaultfd = 1",
     );
-    let keeper = Keeper::new(Userfault::open(userfault).unwrap(), model.clone(), threads).unwrap();
+    let keeper = Keeper::new(Userfault::open(userfault).unwrap(), model.clone(), (threads, access)).unwrap();
     let shadows = pages.iter().map(|count| {
         let shadow = Shadow::new(file(count * PAGE), count * PAGE);
         let range = Range { base: shadow.address(), bytes: (count * PAGE) as u64 };
