@@ -298,7 +298,7 @@ impl Supervisor {
         let (draft, store) = bed.begin()?;
         let (sessions, held) = self.sessions.hold();
         let mut servers = gate::servers(self, &sessions);
-        gate::prepare(&mut servers, &bed.preparation(&draft, &store))?;
+        gate::prepare(&mut servers, |_| bed.preparation(&draft, &store))?;
         step("closing the gate");
         let closed = Instant::now();
         let successions = self.sessions.broker().successions();

@@ -9,7 +9,7 @@
 mod lines;
 mod sentences;
 
-pub use crate::capture::{CopyBudget, Kept, Reads};
+pub use crate::capture::{CopyBudget, DeviceSet, Kept, Reads};
 pub use crate::watch::{Approach, Course};
 pub use lines::{LINE_MAX, Lines, say};
 pub use sentences::{few, short};
@@ -107,6 +107,8 @@ pub enum Ask {
         /// No longer than that, ms.
         within_ms: u64,
     },
+    /// Which devices the session uses. Answers [`Answer::Devices`].
+    Devices,
     /// Get ready to write into this draft: read the store's indexes, and make room for copies of device memory. Only while the gate is
     /// open; good for one closing of it. Answers [`Answer::Done`].
     Prepare {
@@ -184,6 +186,11 @@ pub enum Answer {
     Come {
         /// It has, and waits.
         come: bool,
+    },
+    /// The devices that the session uses now.
+    Devices {
+        /// Each of them.
+        devices: Vec<DeviceFacts>,
     },
     /// The device is idle and the gate closed.
     Idle {

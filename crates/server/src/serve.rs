@@ -387,6 +387,7 @@ impl Server {
                     Some(steering) => Answer::Come { come: steering.wait(Duration::from_millis(within_ms)) },
                     None => not_now(&ask),
                 },
+                Ask::Devices => Answer::Devices { devices: self.session.used_devices() },
                 Ask::Prepare { store, draft, compress, memory, pack_len, reread, reads, copies }
                     if matches!(gate, Gate::Open) && !self.session.is_filling() =>
                 {

@@ -5,7 +5,8 @@ use crate::error::{Failure, Kind};
 use crate::server_process::ServerProcess;
 use crate::sessions::Session;
 use crate::supervisor::Supervisor;
-use server::control::{Answer, Ask, few};
+use image::DeviceFacts;
+use server::control::{Answer, Ask, DeviceSet, few};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
@@ -72,12 +73,36 @@ pub fn servers<'a>(job: &Supervisor, sessions: &'a [Arc<Session>]) -> Servers<'a
     servers.filter(|server| job.sessions.has(server.session())).collect()
 }
 
-/// Has every server read the store's indexes, which may take long, before a gate closes.
+/// For each of these, which of its devices no other uses.
+///
+/// # Errors
+/// When one does not answer.
+pub fn own_devices(servers: &mut Servers<'_>) -> Result<Vec<DeviceSet>, Failure> {
+    let used = |server: &mut ServerProcess| match server.ask(&Ask::Devices, &mut |_, _| {})? {
+        Answer::Devices { devices } => Ok(devices),
+        other => Err(server.unexpected(&other)),
+    };
+    let used = processes(servers).into_iter().map(used).collect::<Result<Vec<_>, _>>()?;
+    Ok(of_one(&used))
+}
+
+/// Which of its devices only one has, for each of those that have these.
+fn of_one(used: &[Vec<DeviceFacts>]) -> Vec<DeviceSet> {
+    let users = |uuid| used.iter().filter(|devices| devices.iter().any(|device| device.uuid == uuid)).count();
+    let own = |devices: &Vec<DeviceFacts>| {
+        let own = devices.iter().filter(|device| users(device.uuid) == 1);
+        own.map(|device| device.ordinal.0 as usize).collect()
+    };
+    used.iter().map(own).collect()
+}
+
+/// Has every server read the store's indexes, which may take long, before a gate closes; each is told its own.
 ///
 /// # Errors
 /// When one cannot, or does not answer.
-pub fn prepare(servers: &mut Servers<'_>, ask: &Ask) -> Result<(), Failure> {
-    let asked: Vec<_> = servers.iter_mut().map(|server| server.say(ask)).collect();
+pub fn prepare(servers: &mut Servers<'_>, ask: impl Fn(usize) -> Ask) -> Result<(), Failure> {
+    let asked: Vec<_> =
+        servers.iter_mut().enumerate().map(|(number, server)| server.say(&ask(number))).collect();
     let answers = servers.iter_mut().zip(asked).map(|(server, asked)| asked.and_then(|()| server.done()));
     // All are heard out.
     let prepared: Result<(), _> = answers.collect::<Vec<_>>().into_iter().collect();
@@ -218,10 +243,29 @@ mod tests {
             copies: None,
         };
         let mut servers: Servers<'_> = both.iter().map(|server| server.lock().unwrap()).collect();
-        assert_eq!(prepare(&mut servers, &ask).unwrap_err().kind, Kind::Store);
+        assert_eq!(prepare(&mut servers, |_| ask.clone()).unwrap_err().kind, Kind::Store);
         // Both give back what they have made ready.
         let asked = [ask, Ask::Ungate { keep: false }];
         assert_eq!([one.join().unwrap(), other.join().unwrap()], [asked.clone(), asked]);
+    }
+
+    #[test]
+    fn a_device_is_ones_own_where_no_other_has_it() {
+        let device = |ordinal: u32, uuid: u8| DeviceFacts {
+            ordinal: image::DeviceOrdinal(ordinal),
+            backend: "soft".into(),
+            name: String::new(),
+            uuid: [uuid; 16],
+            compute_capability: 90,
+            total_memory: 1 << 30,
+            driver_version: 13000,
+        };
+        let used = [vec![device(0, 1), device(1, 2)], vec![device(0, 2), device(3, 3)], vec![]];
+        let own = of_one(&used);
+        let expected: Vec<DeviceSet> =
+            vec![[0].into_iter().collect(), [3].into_iter().collect(), DeviceSet::NONE];
+        assert_eq!(own, expected);
+        assert_eq!(of_one(&used[..1]), [[0, 1].into_iter().collect()]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::steer::{self, Moment};
 use crate::supervisor::{Supervisor, criu};
 use crate::work::WorkFolder;
 use image::{CutTimes, Manifest, ObjectKind};
-use server::control::{Ask, CopyBudget, Reads, few};
+use server::control::{Ask, CopyBudget, DeviceSet, Reads, few};
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
@@ -106,7 +106,9 @@ pub fn take(
         let ready = job.job.ready_dump(&cut.criu, &work.images(), &host::DumpOptions::default(), memory_way);
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
-        gate::prepare(&mut servers, &cut.preparation(sessions.len(), memory.saturating_add(used)))?;
+        let own = gate::own_devices(&mut servers)?;
+        let others = memory.saturating_add(used);
+        gate::prepare(&mut servers, |number| cut.preparation((own.len(), own[number]), others))?;
         let is_in_the_way = || job.sessions.is_asked() || job.ends_within(Duration::ZERO);
         let come = moment.map_or(Ok(true), |moment| steer::wait(moment, &mut servers, is_in_the_way))?
             && point.as_mut().is_none_or(|point| {
@@ -240,13 +242,13 @@ impl<'a> Cut<'a> {
         broker.successions() != successions || broker.is_owned_outside(&numbers)
     }
 
-    /// What servers, of so many sessions, are to do before the gate closes; `others` is what copies of the host half take.
-    fn preparation(&self, sessions: usize, others: u64) -> Ask {
+    /// What the server of one of so many sessions, which has these devices for itself, is to do before the gate closes; `others` is what copies of the host half take.
+    fn preparation(&self, (sessions, own): (usize, DeviceSet), others: u64) -> Ask {
         let (store, draft) = (self.store.access(), self.draft.id().to_string());
         let CheckpointOptions { compress, stop, paranoid, .. } = *self.options;
         let left = (host::memory::available() / 10 * 9).saturating_sub(others);
         // Copies on a device give way to what their own session allocates, and not to other sessions'.
-        let budget = CopyBudget { on_devices: sessions == 1, on_host: left / 2 / sessions.max(1) as u64 };
+        let budget = CopyBudget { on_devices: own, on_host: left / 2 / sessions.max(1) as u64 };
         let reread = is_last(self.options, self.hand_over);
         let reads = if paranoid || reread { Reads::Saved } else { Reads::Changed };
         let (memory, copies) = (self.memory, (!stop).then_some(budget));

@@ -12,7 +12,7 @@ mod places;
 pub use begun::Begun;
 pub(crate) use changes::{Changes, PTX};
 pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
-pub use places::{CopyBudget, CopyRoom};
+pub use places::{CopyBudget, CopyRoom, DeviceSet};
 
 use self::changes::{Hashes, Span, relative};
 use self::copies::Block;
@@ -353,7 +353,7 @@ impl Session {
         let Copies { copied, on_devices, mut kept, left } = self.copy(&room, items)?;
         kept.excluded = excluded;
         kept.unchanged = all - changed - excluded;
-        let (images, devices) = (cut.images.clone(), self.image_facts(&state));
+        let (images, devices) = (cut.images.clone(), self.used_devices());
         let taken = Taken { session, state, images, devices, kept, copied, on_devices, room, hashes };
         Ok(Begun { taken, left })
     }
@@ -465,11 +465,11 @@ impl Session {
     }
 
     /// The devices that the session uses, as an image records them.
-    fn image_facts(&self, state: &SessionState) -> Vec<DeviceFacts> {
+    #[must_use]
+    pub fn used_devices(&self) -> Vec<DeviceFacts> {
         let backend = self.backend();
-        let of_contexts = state.contexts.iter().map(|(ctx, _)| ctx.device);
-        let of_memory = state.virtual_memory.physical.iter().map(|record| record.device);
-        let used: BTreeSet<_> = of_contexts.chain(of_memory).map(|device| device as usize).collect();
+        let mut used: BTreeSet<usize> = read(&self.table).contexts.values().map(|ctx| ctx.device()).collect();
+        used.extend(lock(&self.virtual_memory).pieces().map(|record| record.device as usize));
         let devices = backend.devices().iter().enumerate().filter(|(device, _)| used.contains(device));
         devices
             .map(|(ordinal, facts)| DeviceFacts {

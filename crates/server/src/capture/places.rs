@@ -23,18 +23,41 @@ const HOST_MOST: u64 = 72 << 30;
 /// For how many times as long the application's calls then have no such neighbour.
 const PAUSE: u32 = 3;
 
+/// Some of a session's devices, by their ordinals below 64.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceSet(u64);
+
+impl DeviceSet {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+    /// All of them.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// Whether a device is one of them.
+    #[must_use]
+    pub fn contains(self, device: usize) -> bool {
+        device < 64 && self.0 & (1 << device) != 0
+    }
+}
+
+impl FromIterator<usize> for DeviceSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(devices: I) -> Self {
+        Self(devices.into_iter().filter(|device| *device < 64).fold(0, |all, device| all | 1 << device))
+    }
+}
+
 /// Where copies may lie, beside other sessions'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CopyBudget {
-    /// Whether on devices: copies give way to their own session only.
-    pub on_devices: bool,
+    /// On which devices: copies give way to their own session only.
+    pub on_devices: DeviceSet,
     /// Bytes of the host's memory.
     pub on_host: u64,
 }
 
 /// Room for copies.
 pub struct CopyRoom {
-    on_devices: bool,
+    on_devices: DeviceSet,
     slices: Vec<Buffers>,
 }
 
@@ -42,7 +65,7 @@ impl CopyRoom {
     /// None: everything is written while the application stands still.
     #[must_use]
     pub fn none() -> Self {
-        Self { on_devices: false, slices: Vec::new() }
+        Self { on_devices: DeviceSet::NONE, slices: Vec::new() }
     }
 
     /// Bytes of each slice of the host's memory.
@@ -151,7 +174,9 @@ impl Session {
         progress: &mut dyn FnMut(u64) -> io::Result<()>,
     ) -> CopyRoom {
         let CopyBudget { on_devices, on_host } = budget;
-        let wanted: u64 = (0..self.devices.len()).map(|device| self.wanted_on_host(device, on_devices)).sum();
+        let wanted: u64 = (0..self.devices.len())
+            .map(|device| self.wanted_on_host(device, on_devices.contains(device)))
+            .sum();
         let on_host = on_host.saturating_add(self.buffers.spare_bytes());
         let wanted = wanted.min(on_host).min(HOST_MOST);
         CopyRoom { on_devices, slices: slices(&self.buffers, wanted, progress) }
@@ -183,7 +208,7 @@ impl Session {
     /// What copies may take of each device on which there is something.
     pub(super) fn budgets(&self, room: &CopyRoom, items: &[Item]) -> BTreeMap<usize, u64> {
         let mut budgets = BTreeMap::new();
-        for item in items.iter().filter(|_| room.on_devices) {
+        for item in items.iter().filter(|item| room.on_devices.contains(item.ctx.device())) {
             budgets.entry(item.ctx.device()).or_insert_with(|| {
                 let free = self.backend().memory_info(item.ctx.raw).map_or(0, |(free, _)| free);
                 share_of(free).min(ARENA_BYTES)
@@ -264,6 +289,14 @@ fn slices(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_has_what_it_was_made_of() {
+        let some: DeviceSet = [0, 5, 63, 64].into_iter().collect();
+        let found: Vec<usize> = (0..100).filter(|device| some.contains(*device)).collect();
+        assert_eq!(found, [0, 5, 63]);
+        assert!((0..64).all(|device| DeviceSet::ALL.contains(device) && !DeviceSet::NONE.contains(device)));
+    }
 
     const CHUNK: u64 = CHUNK_SIZE as u64;
 

@@ -3,7 +3,7 @@
 
 use crate::common::{ANYWHERE, App, BASIC, Begun, CTX, Images, LONG, SESSION, Thread, restored};
 use image::{DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
-use server::capture::{CopyBudget, CopyRoom, Kept, Reads};
+use server::capture::{CopyBudget, CopyRoom, DeviceSet, Kept, Reads};
 use wire::*;
 
 const MIB: u64 = 1 << 20;
@@ -47,7 +47,7 @@ fn what_happens_behind_the_cut_is_in_no_image() {
     for (memory, budget, expected) in [
         (roomy, Some(ANYWHERE), Kept { on_device: bytes, ..Kept::default() }),
         (tight, Some(ANYWHERE), Kept { on_device: 2 * MIB, on_host: bytes - 2 * MIB, ..Kept::default() }),
-        (roomy, Some(CopyBudget { on_devices: false, ..ANYWHERE }), on_host),
+        (roomy, Some(CopyBudget { on_devices: DeviceSet::NONE, ..ANYWHERE }), on_host),
         (tight, Some(CopyBudget { on_host: 4 * MIB, ..ANYWHERE }), mixed),
         (roomy, None, written),
     ] {
@@ -90,7 +90,7 @@ fn an_array_for_which_there_is_half_the_room_comes_back_whole() {
     copy(&mut thread, CopySide::Array(array, [0; 3]), memory);
     fill(&mut thread, address, bytes, 0);
     // The memory goes there, and a part of the array would.
-    let budget = CopyBudget { on_devices: false, on_host: bytes + 3 * MIB };
+    let budget = CopyBudget { on_devices: DeviceSet::NONE, on_host: bytes + 3 * MIB };
     let room = app.session.room_for_copies(budget, &mut |_| Ok(()));
     app.session.close_gate(LONG).unwrap();
     let begun = images.begin(&app.session, room);
@@ -109,8 +109,8 @@ fn an_array_for_which_there_is_half_the_room_comes_back_whole() {
 fn what_is_written_meanwhile_is_in_the_image() {
     let late = Kept { unchanged: 4 * MIB, ..Kept::default() };
     let wheres = [
-        (Some(true), Kept { on_device: 4 * MIB, on_host: 4 * MIB, ..late }),
-        (Some(false), Kept { on_host: 8 * MIB, ..late }),
+        (Some(DeviceSet::ALL), Kept { on_device: 4 * MIB, on_host: 4 * MIB, ..late }),
+        (Some(DeviceSet::NONE), Kept { on_host: 8 * MIB, ..late }),
         (None, Kept { written: 8 * MIB, ..late }),
     ];
     for (on_devices, expected) in wheres {

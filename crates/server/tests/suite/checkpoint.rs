@@ -9,7 +9,8 @@ use backend_soft::{Options, SoftBackend};
 use image::{ImageId, ObjectKind, SessionId};
 use server::capture::Cut;
 use server::control::{
-    self, Answer, Ask, Cause, CopyBudget, Fills, Kept, Lines, Origin, Question, Reads, Reply, Start,
+    self, Answer, Ask, Cause, CopyBudget, DeviceSet, Fills, Kept, Lines, Origin, Question, Reads, Reply,
+    Start,
 };
 use server::memory::Layout;
 use server::restore::RestoreError;
@@ -349,7 +350,7 @@ fn prepare(store: &Store, draft: ImageId) -> Ask {
         pack_len: 256 << 20,
         reread: false,
         reads: Reads::Changed,
-        copies: Some(CopyBudget { on_devices: true, on_host: 0 }),
+        copies: Some(CopyBudget { on_devices: DeviceSet::ALL, on_host: 0 }),
     }
 }
 

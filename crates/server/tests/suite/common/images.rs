@@ -2,7 +2,7 @@
 
 use super::{App, Thread, backend};
 use image::{ImageId, Manifest};
-use server::capture::{CaptureError, CopyBudget, CopyRoom, Kept, Reads, Taken};
+use server::capture::{CaptureError, CopyBudget, CopyRoom, DeviceSet, Kept, Reads, Taken};
 use server::restore::RestoreError;
 use server::session::Session;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub const SESSION: u32 = 7;
 pub const LONG: Duration = Duration::from_secs(20);
 
 /// Copies wherever there is room.
-pub const ANYWHERE: CopyBudget = CopyBudget { on_devices: true, on_host: 1 << 30 };
+pub const ANYWHERE: CopyBudget = CopyBudget { on_devices: DeviceSet::ALL, on_host: 1 << 30 };
 
 /// A store in a folder of its own.
 pub struct Images {
