@@ -1,6 +1,7 @@
 // Managed memory where a program had better not be, and where it may be at any moment: `managed_edges HOW [SECONDS]`.
 //   taken   a program has memory of its own where managed memory begins
 //   freed   reads a region that is freed, beside one that is not
+//   twice   frees a region twice, and what lies within one
 //   beyond  reads behind the last page of a region, beside another one
 //   touched two threads read and write for SECONDS, and nobody calls CUDA meanwhile
 #include <atomic>
@@ -66,6 +67,25 @@ static int stray(bool freed) {
     return 1;
 }
 
+static int twice() {
+    uint32_t *regions[] = {managed(REGION), managed(REGION), managed(REGION)}, *small[] = {managed(64), managed(64)};
+    for (uint32_t *region : regions) memset(region, FILL, REGION);
+    for (uint32_t *piece : small) memset(piece, FILL, 64);
+    CUDA(cudaFree(regions[1]));
+    CUDA(cudaFree(small[0]));
+    for (uint32_t *none : {regions[1], small[0], regions[0] + 1, regions[2] + REGION / 8}) {
+        cudaError_t error = cudaFree(none);
+        guest::require(error == cudaErrorInvalidValue, cudaGetErrorName(error), none == regions[1]);
+    }
+    // It was the program's own mistake, and no more than that.
+    guest::require(cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess, "an error is told once", 0);
+    stir<<<REGION / 4 / 256, 256>>>(regions[0], REGION / 4, 1);
+    LAUNCHED();
+    CUDA(cudaDeviceSynchronize());
+    guest::require(regions[0][5] == guest::mix(FILLED, 1) && regions[2][5] == FILLED && small[1][5] == FILLED, "the others", 0);
+    return guest::done(regions[0][5]);
+}
+
 // Touches pages in no order, one at a time, and knows what is in each.
 static void touch(uint32_t *words, bool write, const std::atomic<bool> &over) {
     std::vector<uint32_t> expected(LARGE / PAGE, FILLED);
@@ -98,8 +118,9 @@ int main(int argc, char **argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     std::string how = argc > 1 ? argv[1] : "";
     if (how == "taken") return taken();
+    if (how == "twice") return twice();
     if (how == "freed" || how == "beyond") return stray(how == "freed");
     if (how == "touched") return touched(argc > 2 ? atoi(argv[2]) : 1);
-    fprintf(stderr, "usage: %s taken|freed|beyond|touched [SECONDS]\n", argv[0]);
+    fprintf(stderr, "usage: %s taken|twice|freed|beyond|touched [SECONDS]\n", argv[0]);
     return 2;
 }

@@ -23,6 +23,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("a_killed_supervisor_takes_the_program_with_it", a_killed_supervisor_takes_the_program),
     ("managed_memory_that_is_moved_ends_the_program_by_name", moved_managed_memory),
     ("managed_memory_ends_where_its_regions_do", strays),
+    ("managed_memory_is_freed_once", freed_twice),
     ("managed_memory_replaces_nothing_that_the_program_has", taken_addresses),
     ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
     ("managed_memory_is_coherent_where_the_kernel_is_too_old", old_kernel),
@@ -187,6 +188,18 @@ fn moved_managed_memory(device: Device) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What is freed already is nobody's to free, however it was had; its neighbours are as they were.
+fn freed_twice(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "twice")?;
+    for managed in [Managed::Shadow, Managed::Exclusive, Managed::Coherent] {
+        let place = Place { managed: Some(managed), ..stage.place() };
+        let finished = place.run(&stage.guest("managed_edges"), &["twice".to_owned()])?.finish()?;
+        let said = String::from_utf8_lossy(&finished.stdout);
+        ensure!(finished.exit == Exit::Code(0), "{managed:?}: {}: {said}{}", finished.exit, finished.stderr);
+    }
+    Ok(())
+}
+
 /// Who reads what is freed, or what lies behind a region, finds nothing there, of another region or of nobody's. (Coherent regions may lie side by side.)
 fn strays(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "strays")?;
@@ -240,14 +253,20 @@ fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {
         return Ok(());
     }
     let stage = Stage::on(device, "unpermitted")?;
-    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
     let script = "exec setpriv --bounding-set=-sys_ptrace --inh-caps=-sys_ptrace \"$0\" 10 4";
     let guest = stage.guest("managed").display().to_string();
     let args = ["-c".to_owned(), script.to_owned(), guest];
-    let finished = place.run("/bin/sh".as_ref(), &args)?.finish()?;
-    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
-    for word in ["managed memory is coherent", "CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd"] {
-        ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+    // What is coherent is not what was asked for with the second.
+    for (managed, exit, said) in [
+        (Managed::Shadow, Exit::Code(0), "managed memory is coherent"),
+        (Managed::Exclusive, Exit::Code(3), "managed memory is refused"),
+    ] {
+        let place = Place { managed: Some(managed), ..stage.place() };
+        let finished = place.run("/bin/sh".as_ref(), &args)?.finish()?;
+        ensure!(finished.exit == exit, "{}: {}", finished.exit, finished.stderr);
+        for word in [said, "CAP_SYS_PTRACE", "vm.unprivileged_userfaultfd"] {
+            ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
+        }
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A server process: its session, and the supervisor's questions.
 
 use crate::again;
-use crate::capture::{Begun, CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken, is_memory_of};
+use crate::capture::{Begun, CaptureError, CopyBudget, CopyRoom, Cut, Reads, Taken, Written, is_memory_of};
 use crate::control::{self, Answer, Ask, Cause, Fills, Lines, Origin, Question, Reply, Start};
 use crate::memory::Layout;
 use crate::memory::Managed;
@@ -34,6 +34,8 @@ const CONTROL_FD: i32 = 3;
 const BROKER_FD: i32 = 4;
 /// The longest plan that is read, bytes.
 const PLAN_MAX: u64 = 256 << 20;
+/// The most that a capture takes into the host's memory of what changed while it was under way, bytes; for more, another one is made, when nothing changes any more.
+const LATE: u64 = 256 << 20;
 /// Progress is told in steps of so many bytes.
 const PROGRESS: u64 = 64 << 20;
 
@@ -316,7 +318,7 @@ struct Server {
     /// For the next capture.
     ready: Option<Ready>,
     /// A capture that is to be finished.
-    begun: Option<(Begun, ChunkWriter)>,
+    begun: Option<(Begun, ChunkWriter, Reads)>,
     /// What was captured and is not written.
     taken: Option<(Taken, ChunkWriter)>,
 }
@@ -438,10 +440,9 @@ impl Server {
                         self.ungate()?;
                     }
                     self.ready = None;
-                    if self.begun.take().is_some() {
-                        // It has come to nothing.
-                        let _ = self.session.shadows.noted();
-                    }
+                    // What was begun and not finished has come to nothing.
+                    self.begun = None;
+                    self.session.shadows.noted();
                     if !keep {
                         self.taken = None;
                     }
@@ -572,7 +573,7 @@ impl Server {
         written.map_err(|failure| failed(failure.detail, Cause::Other))?;
         shadows.note_writes();
         let begun = self.session.begin_capture(cut, self.number, &writer, room, reads);
-        self.begun = Some((begun.map_err(|error| self.not_captured(&error))?, writer));
+        self.begun = Some((begun.map_err(|error| self.not_captured(&error))?, writer, reads));
         Ok(())
     }
 
@@ -581,13 +582,19 @@ impl Server {
         if self.begun.is_none() {
             self.begin(gate)?;
         }
-        let Some((begun, writer)) = self.begun.take() else {
+        let (Gate::Closed(Some(cut)), Some((mut begun, writer, reads))) = (gate, self.begun.take()) else {
             return Err(failed("no capture has begun".to_owned(), Cause::Other));
         };
         let shadows = &self.session.shadows;
         shadows.write_back().map_err(|failure| failed(failure.detail, Cause::Other))?;
+        let mut written = Written::of(shadows.noted());
+        if begun.late_bytes(&written) > LATE {
+            let again = self.session.begin_capture(cut, self.number, &writer, begun.give_up(), reads);
+            begun = again.map_err(|error| self.not_captured(&error))?;
+            written = Written::default();
+        }
         let mut told = Told::of(supervisor, begun.bytes_left());
-        let taken = self.session.finish_capture(begun, &shadows.noted(), &writer, &mut |bytes| {
+        let taken = self.session.finish_capture(begun, &written, &writer, &mut |bytes| {
             // A supervisor that is gone is noticed at the next question.
             let _ = told.add(bytes);
         });

@@ -1,6 +1,6 @@
 //! Keeps the shadows of a session's regions in step with the device.
 
-use crate::access::{Access, Waiting};
+use crate::access::{Access, Served, Waiting};
 use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::region::{Means, Occasion, Region};
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Which regions something concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) vigil: Vigil,
     access: Access,
     waiting: Mutex<Waiting>,
+    /// Held by who looks for the end of work.
+    looking: Mutex<()>,
     /// By the first address behind each.
     regions: Mutex<BTreeMap<u64, Arc<Region>>>,
     /// Those that may have pages, by their address. A region is entered here before a page of it is fetched, and leaves when none is there, both
@@ -97,6 +99,7 @@ impl Keeper {
             vigil: Vigil::default(),
             access,
             waiting: Mutex::default(),
+            looking: Mutex::default(),
             regions: Mutex::default(),
             active: Mutex::default(),
             cohering: Mutex::default(),
@@ -310,9 +313,12 @@ impl Shared {
             let woken = self.userfault.wake(range);
             return woken.map_err(|source| Error::Kernel { range, what: "UFFDIO_WAKE", source });
         };
-        if self.has_to_wait(&region, touch.thread)? {
-            lock(&self.waiting).push(touch);
-            return Ok(());
+        let waits = self.access == Access::Exclusive && !self.device.is_awaited(touch.thread);
+        if waits && self.flight(&region).loose && !self.device.is_busy() {
+            // Nobody may ask for the end of work that has come.
+            if let Err(error) = self.settle() {
+                tracing::debug!(%error, "managed memory is not brought up to date");
+            }
         }
         let page = touch.address / PAGE as u64 * PAGE as u64;
         if self.flight(&region).loose && self.vigil.touched(page, touch.fault == Fault::Read) {
@@ -320,54 +326,43 @@ impl Shared {
         }
         let enter = || self.enter(&region);
         for _ in 0..TRIES {
-            match region.serve(&self.means(), touch, false, enter) {
+            match region.serve(&self.means(), touch, (false, waits), enter) {
+                Ok(Served::Waits) => {
+                    lock(&self.waiting).push(touch);
+                    return Ok(());
+                }
                 Err(Error::NoRoom(_)) => drop(self.retire(&self.active(|_| true), Occasion::Drop)?),
-                Ok(()) if region.has_many_twins() => {
+                Ok(Served::Done) if region.has_many_twins() => {
                     return self.retire(&[Arc::clone(&region)], Occasion::Drop).map(drop);
                 }
-                served => return served,
+                served => return served.map(drop),
             }
         }
-        region.serve(&self.means(), touch, true, enter)
+        if region.serve(&self.means(), touch, (true, waits), enter)? == Served::Waits {
+            lock(&self.waiting).push(touch);
+        }
+        Ok(())
     }
 
-    /// Whether a thread that touches a region has to wait until work is complete that may reach it.
-    fn has_to_wait(&self, region: &Region, thread: u32) -> Result<bool> {
-        if self.access == Access::Concurrent || !self.flight(region).loose || self.device.is_awaited(thread) {
-            return Ok(false);
+    /// Serves who has waited for the end of work, if it has come. Answers, if somebody still waits, when to look again.
+    pub(crate) fn serve_waiting(&self) -> Option<Duration> {
+        if lock(&self.waiting).is_empty() {
+            return None;
         }
+        // One looks, and the others serve faults meanwhile.
+        let Ok(_looking) = self.looking.try_lock() else { return None };
         if self.device.is_busy() {
-            return Ok(true);
-        }
-        self.settle()?;
-        Ok(self.flight(region).loose)
-    }
-
-    /// Whether somebody waits for the end of work.
-    pub(crate) fn has_waiting(&self) -> bool {
-        !lock(&self.waiting).is_empty()
-    }
-
-    /// Serves who has waited for the end of work, if it has come.
-    pub(crate) fn serve_waiting(&self) {
-        let touches = {
-            let mut waiting = lock(&self.waiting);
-            if waiting.is_empty() {
-                return;
-            }
-            if self.device.is_busy() {
-                let held = waiting.long();
-                drop(waiting);
-                held.into_iter().for_each(|address| self.device.held(address));
-                return;
-            }
-            waiting.take()
-        };
-        for touch in touches {
-            if let Err(error) = self.serve(touch) {
-                self.device.failed(error);
+            let long = lock(&self.waiting).long();
+            long.into_iter().for_each(|address| self.device.held(address));
+        } else {
+            let touches = lock(&self.waiting).take();
+            for touch in touches {
+                if let Err(error) = self.serve(touch) {
+                    self.device.failed(error);
+                }
             }
         }
+        lock(&self.waiting).look()
     }
 
     /// Answers, if all work is complete that had not been when this was asked last, which regions go to and fro with it.

@@ -1,5 +1,6 @@
 //! One region: its pages, and the file that they lie in.
 
+use crate::access::Served;
 use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::habit::Habit;
@@ -85,39 +86,42 @@ impl Region {
         *lock(&self.named)
     }
 
-    /// Serves a fault. `enter` is called when nobody else can look at the pages, before any of them is there, and answers
-    /// whether work that may reach them may be in flight.
+    /// Serves a fault, `alone` without any page but its own, or, if it `waits` for the end of work that may reach the region, not before that. `enter` is called when nobody else can look at
+    /// the pages, before any of them is there, and answers whether such work may be in flight.
     pub(crate) fn serve(
         &self,
         means: &Means<'_>,
         Touch { address, fault, lack, .. }: Touch,
-        alone: bool,
+        (alone, waits): (bool, bool),
         enter: impl FnOnce() -> Flight,
-    ) -> Result<()> {
+    ) -> Result<Served> {
         let page = (address - self.range.base) as usize / PAGE;
         let mut kept = lock(&self.kept);
-        let Some(Kept { pages, habit, coherent }) = kept.as_mut() else { return Ok(()) };
+        let Some(Kept { pages, habit, coherent }) = kept.as_mut() else { return Ok(Served::Done) };
         if *coherent {
-            return self.serve_coherent(means, page, lack);
+            return self.serve_coherent(means, page, lack).map(|()| Served::Done);
         }
         let flight = enter();
         let loose = flight.loose;
+        if waits && loose {
+            return Ok(Served::Waits);
+        }
         means.device.between(Step::Asked);
         if pages.touched().is_empty() {
             habit.came((!loose).then_some(flight.since));
         }
         if lack == Lack::Mapping && pages.is_there(page) {
-            return self.remap(means, (pages, habit), page, loose);
+            return self.remap(means, (pages, habit), page, loose).map(|()| Served::Done);
         }
         if lack == Lack::Page && pages.is_there(page) && !self.has(page) {
             pages.lost(page);
         }
         match pages.fault(page, fault, alone) {
-            Service::Wake if fault == Fault::Read => self.wake(means, page),
-            Service::Wake => self.protect(means, page..page + 1, false),
+            Service::Wake if fault == Fault::Read => self.wake(means, page)?,
+            Service::Wake => self.protect(means, page..page + 1, false)?,
             Service::Unprotect(run) => {
                 self.give(pages, run.clone(), loose);
-                self.protect(means, run, false)
+                self.protect(means, run, false)?;
             }
             Service::Fetch(run) => {
                 let given = given_for(means, habit, fault, loose);
@@ -133,9 +137,9 @@ impl Region {
                 if run.len() >= ahead::FAST {
                     self.go_ahead(means, (pages, habit), fault, loose);
                 }
-                Ok(())
             }
         }
+        Ok(Served::Done)
     }
 
     /// Maps a page that is there: the first of what was moved ahead, or one that the program has had unmapped.

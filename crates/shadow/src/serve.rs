@@ -15,9 +15,6 @@ use std::time::{Duration, Instant};
 /// How long what a side has written may stay unknown to the other while work is in flight: nobody who waits for it waits for ever.
 const REFRESH: Duration = Duration::from_millis(100);
 
-/// How often it is looked for the end of work, while somebody waits for it.
-const LOOK: Duration = Duration::from_micros(50);
-
 /// Serves faults until there is something in `stop`. Should that end otherwise, who touches a page would wait for ever.
 pub(crate) fn run(shared: &Shared, stop: &OwnedFd) {
     let _ = shared.device.begun();
@@ -39,8 +36,7 @@ fn faults(shared: &Shared, stop: &OwnedFd) -> io::Result<()> {
                 tracing::debug!(%error, "managed memory is not brought up to date");
             }
         }
-        shared.serve_waiting();
-        let patience = if shared.has_waiting() { LOOK } else { REFRESH };
+        let patience = shared.serve_waiting().unwrap_or(REFRESH);
         let mut ready = [PollFd::new(&shared.userfault, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut ready, Timespec::try_from(patience).ok().as_ref()) {
             Err(Errno::INTR) => continue,

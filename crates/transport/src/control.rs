@@ -198,6 +198,17 @@ impl<'a> Control<'a> {
         self.0.control().traced.0.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether managed memory that cannot have shadow pages is to be refused.
+    #[must_use]
+    pub fn is_exclusive(self) -> bool {
+        self.0.control().exclusive.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says so, or not.
+    pub fn set_exclusive(self, exclusive: bool) {
+        self.0.control().exclusive.0.store(exclusive.into(), Ordering::Relaxed);
+    }
+
     pub(crate) fn set_traced(self, traced: bool) {
         self.0.control().traced.0.store(traced.into(), Ordering::Relaxed);
     }

@@ -90,6 +90,8 @@ pub(crate) struct ControlShared {
     pub(crate) error: Line<AtomicU64>,
     /// Not 0 while the session is traced; supervisor, and a server that takes over.
     pub(crate) traced: Line<AtomicU32>,
+    /// Not 0 if managed memory that cannot have shadow pages is to be refused; server.
+    pub(crate) exclusive: Line<AtomicU32>,
     /// State of each ring; either side, by compare and exchange.
     pub(crate) rings: Paged<[AtomicU32; MAX_RINGS]>,
     pub(crate) callbacks: Paged<CallbacksShared>,
@@ -197,6 +199,7 @@ const _: () = {
     assert!(offset_of!(ControlShared, next_id) == 256);
     assert!(offset_of!(ControlShared, error) == 384);
     assert!(offset_of!(ControlShared, traced) == 512);
+    assert!(offset_of!(ControlShared, exclusive) == 640);
     assert!(offset_of!(ControlShared, rings) == 4096);
     assert!(offset_of!(ControlShared, callbacks) == 8192);
     assert!(offset_of!(CallbacksShared, thread) == 512);

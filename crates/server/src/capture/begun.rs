@@ -1,6 +1,6 @@
 //! A capture that has begun while the application could still write managed memory.
 
-use super::changes::{Span, inside, relative};
+use super::changes::{Span, inside};
 use super::places::CopyRoom;
 use super::{CaptureError, Copied, Item, Taken, UnderWay, pair, write};
 use crate::session::Session;
@@ -25,6 +25,63 @@ impl Begun {
     pub fn bytes_left(&self) -> u64 {
         self.left.iter().map(|item| item.planned().bytes).sum()
     }
+
+    /// How many bytes have to go to the host's memory now, since they were not to be copied before they were `written`.
+    #[must_use]
+    pub fn late_bytes(&self, written: &Written) -> u64 {
+        let late = |object: &Copied| -> u64 {
+            let stale = written.chunks(object.range, object.live.as_deref());
+            let read = |chunk: &&u64| {
+                Span::reads(&object.spans).any(|(at, bytes)| (at..at + bytes).contains(*chunk))
+            };
+            let known = stale.iter().filter(|chunk| !read(chunk));
+            known.map(|chunk| CHUNK.min(object.range.bytes - chunk)).sum()
+        };
+        self.taken.copied.iter().map(late).sum()
+    }
+
+    /// Gives back the room that its copies took.
+    #[must_use]
+    pub fn give_up(self) -> CopyRoom {
+        self.taken.room
+    }
+}
+
+/// Ranges of addresses that have been written.
+#[derive(Default)]
+pub struct Written(Vec<Range>);
+
+impl Written {
+    /// Those, in any order.
+    #[must_use]
+    pub fn of(mut ranges: Vec<Range>) -> Self {
+        ranges.sort_by_key(|range| range.base);
+        ranges.dedup_by(|next, range| {
+            let meets = next.base <= range.end();
+            if meets {
+                range.bytes = range.end().max(next.end()) - range.base;
+            }
+            meets
+        });
+        Self(ranges)
+    }
+
+    /// The chunks of an object at `range` in which something was written, by where they begin in it; not those in which nothing is live.
+    fn chunks(&self, range: Range, live: Option<&[Range]>) -> BTreeSet<u64> {
+        let first = self.0.partition_point(|part| part.end() <= range.base);
+        let mut chunks = BTreeSet::new();
+        for part in self.0[first..].iter().take_while(|part| part.base < range.end()) {
+            let first = part.base.saturating_sub(range.base) / CHUNK * CHUNK;
+            let end = part.end().min(range.end()) - range.base;
+            chunks.extend((first..end).step_by(CHUNK_SIZE));
+        }
+        if let Some(live) = live.filter(|_| !chunks.is_empty()) {
+            let is_live =
+                |base: &u64| inside(live, Range { base: range.base + base, bytes: CHUNK }).next().is_some();
+            chunks.retain(is_live);
+        }
+        chunks
+    }
 }
 
 impl Session {
@@ -35,7 +92,7 @@ impl Session {
     pub fn finish_capture(
         &self,
         begun: Begun,
-        written: &[Range],
+        written: &Written,
         writer: &ChunkWriter,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Taken, CaptureError> {
@@ -43,7 +100,7 @@ impl Session {
         let mut readers = Readers::new(&self.buffers);
         self.copy_again(&mut taken, written, &mut readers)?;
         for item in &mut left {
-            let stale = stale(written, item.range(), item.live.as_deref());
+            let stale = written.chunks(item.range(), item.live.as_deref());
             taken.hashes.forget(&item.kind, &stale);
             let late = Span::read_late(&mut item.spans, item.at, &stale);
             taken.kept.unchanged -= late.iter().map(|chunk| chunk.bytes).sum::<u64>();
@@ -74,14 +131,14 @@ impl Session {
     fn copy_again(
         &self,
         taken: &mut Taken,
-        written: &[Range],
+        written: &Written,
         readers: &mut Readers<'_>,
     ) -> Result<(), CaptureError> {
         let backend = &self.placer.backend;
         let Taken { copied, room, hashes, kept, .. } = taken;
         let mut under_way = UnderWay::on(&**backend);
         for object in copied {
-            let stale = stale(written, object.range, object.live.as_deref());
+            let stale = written.chunks(object.range, object.live.as_deref());
             if stale.is_empty() {
                 continue;
             }
@@ -117,17 +174,31 @@ impl Session {
     }
 }
 
-/// The chunks of an object at `range` in which something was written, by where they begin in it; not those in which nothing is live.
-fn stale(written: &[Range], range: Range, live: Option<&[Range]>) -> BTreeSet<u64> {
-    let live: Option<Vec<Range>> = live.map(|live| live.iter().map(|part| relative(*part, range)).collect());
-    let mut chunks = BTreeSet::new();
-    for part in written.iter().filter(|part| part.base < range.end() && range.base < part.end()) {
-        let first = part.base.saturating_sub(range.base) / CHUNK * CHUNK;
-        let end = part.end().min(range.end()) - range.base;
-        chunks.extend((first..end).step_by(CHUNK_SIZE));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(base: u64, bytes: u64) -> Range {
+        Range { base, bytes }
     }
-    if let Some(live) = live {
-        chunks.retain(|base| inside(&live, Range { base: *base, bytes: CHUNK }).next().is_some());
+
+    #[test]
+    fn what_is_written_is_found_chunk_by_chunk() {
+        let base = 100 * CHUNK;
+        let object = range(base + 512, 5 * CHUNK);
+        let written = Written::of(vec![
+            range(base + 4 * CHUNK, 1024),
+            range(base, 512),
+            range(base + 512 + 2 * CHUNK - 1, 2),
+            range(base + 512 + 2 * CHUNK, CHUNK / 2),
+            range(base + 512 + 5 * CHUNK, 4096),
+        ]);
+        assert_eq!(written.0.len(), 4, "two meet");
+        let all = [1, 2, 3, 4].map(|chunk| chunk * CHUNK);
+        assert_eq!(written.chunks(object, None), all[..2].iter().chain(&all[2..]).copied().collect());
+        let live = [range(object.base, CHUNK), range(object.base + 2 * CHUNK + 7, 1)];
+        assert_eq!(written.chunks(object, Some(&live)), [2 * CHUNK].into());
+        assert!(written.chunks(range(base + 4096, 4096), None).is_empty());
+        assert!(Written::default().chunks(object, None).is_empty());
     }
-    chunks
 }

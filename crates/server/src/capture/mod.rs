@@ -9,7 +9,7 @@ mod copies;
 mod pieces;
 mod places;
 
-pub use begun::Begun;
+pub use begun::{Begun, Written};
 pub(crate) use changes::{Changes, PTX};
 pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
 pub use places::{CopyBudget, CopyRoom, DeviceSet};
@@ -317,7 +317,7 @@ impl Session {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Taken, CaptureError> {
         let begun = self.begin_capture(cut, session, writer, room, reads)?;
-        self.finish_capture(begun, &[], writer, progress)
+        self.finish_capture(begun, &Written::default(), writer, progress)
     }
 
     /// Begins to take the session: what finds a place in `room` is copied, and nothing is written. The application may go on touching managed memory, and what of

@@ -60,7 +60,8 @@ impl Callbacks {
     /// Whether this thread of the application runs one, as it is numbered where it runs.
     #[must_use]
     pub fn is_run_by(&self, thread: u32) -> bool {
-        self.running().is_some() && self.waiter.thread() == Some(thread)
+        // A process from an image of an older release does not say which it is.
+        self.running().is_some() && self.waiter.thread().is_none_or(|own| own == thread)
     }
 
     /// Has the application run a callback, and waits until it has, or until the session ends. Called by a stream.

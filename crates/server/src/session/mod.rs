@@ -169,6 +169,7 @@ impl Session {
         let window = Range { base: config.layout.pinned, bytes: PINNED_BYTES };
         let ending = Arc::new(AtomicBool::new(false));
         let buffers = BufferPool::new(&backend);
+        link.control().set_exclusive(config.managed == Managed::Exclusive);
         let shadows = Shadows::new(&buffers, config.dir.clone(), config.managed);
         let shadows = Arc::new(shadows);
         let windows = (0..backend.devices().len()).map(|device| config.layout.imports(device));

@@ -109,11 +109,13 @@ fn an_array_for_which_there_is_half_the_room_comes_back_whole() {
 fn what_is_written_meanwhile_is_in_the_image() {
     let late = Kept { unchanged: 4 * MIB, ..Kept::default() };
     let wheres = [
-        (Some(DeviceSet::ALL), Kept { on_device: 4 * MIB, on_host: 4 * MIB, ..late }),
-        (Some(DeviceSet::NONE), Kept { on_host: 8 * MIB, ..late }),
-        (None, Kept { written: 8 * MIB, ..late }),
+        (Some(DeviceSet::ALL), (4 * MIB, false), Kept { on_device: 4 * MIB, on_host: 4 * MIB, ..late }),
+        (Some(DeviceSet::ALL), (4 * MIB, true), Kept { on_device: 8 * MIB, ..late }),
+        (Some(DeviceSet::NONE), (4 * MIB, false), Kept { on_host: 8 * MIB, ..late }),
+        // What is written at once is not late.
+        (None, (0, false), Kept { written: 8 * MIB, ..late }),
     ];
-    for (on_devices, expected) in wheres {
+    for (on_devices, late, expected) in wheres {
         let (app, mut thread) = App::with_memory(1 << 30);
         let images = Images::new();
         let chunk = |address: u64, number: u64| address + number * 2 * MIB;
@@ -134,7 +136,7 @@ fn what_is_written_meanwhile_is_in_the_image() {
             app.session.room_for_copies(budget, &mut |_| Ok(()))
         });
         app.session.close_gate(LONG).unwrap();
-        let begun = images.begin_beside(&app.session, room, || {
+        let change = || {
             app.session.open_gate();
             // Copied, in the store, zeros, and the last of it.
             for number in [0, 1, 3, 5] {
@@ -144,7 +146,8 @@ fn what_is_written_meanwhile_is_in_the_image() {
             app.session.close_gate(LONG).unwrap();
             let part = |number| backend::Range { base: chunk(address, number) + 4, bytes: 8 };
             vec![part(5), part(0), part(1), part(3), backend::Range { base: address - 4096, bytes: 4096 }]
-        });
+        };
+        let begun = images.begin_beside(&app.session, room, change, late);
         assert_eq!(begun.taken.kept, expected);
         app.session.open_gate();
         for number in 0..6 {

@@ -50,6 +50,11 @@ fn file(kind: &Kind) -> Option<File> {
     }
 }
 
+/// What is said of memory that `--managed=exclusive` does not allow to be had in another way.
+fn refused(reason: &str) -> String {
+    format!("managed memory is refused, since --managed=exclusive allows it with shadow pages only: {reason}")
+}
+
 /// Takes shadow pages away; addresses that were reserved stay so.
 ///
 /// # Safety
@@ -74,12 +79,14 @@ impl Call<'_> {
         let session = self.session;
         // Held, so that one thread finds out.
         let mut known = session.shadowed.lock().unwrap_or_else(PoisonError::into_inner);
-        if bytes > known.coherent {
-            match self.allocate_shadowed(&context, bytes, holder, &mut known) {
+        let exclusive = session.transport.control().is_exclusive();
+        if bytes > known.coherent || exclusive {
+            match self.allocate_shadowed(&context, bytes, holder, (&mut known, exclusive)) {
                 Ok(Some(address)) => return Ok(address),
+                Ok(None) if exclusive => return Err(CuError::NOT_SUPPORTED),
                 Ok(None) => {}
                 // What finds no room on the device is in the host's memory.
-                Err(CuError::OUT_OF_MEMORY) => {}
+                Err(CuError::OUT_OF_MEMORY) if !exclusive => {}
                 Err(error) => return Err(error),
             }
         }
@@ -105,18 +112,21 @@ impl Call<'_> {
         })
     }
 
-    /// Allocates managed memory with shadow pages; `None` where it is to be coherent.
+    /// Allocates managed memory with shadow pages; `None` where it cannot have any, or is not to.
     fn allocate_shadowed(
         &mut self,
         context: &Arc<Context>,
         bytes: u64,
         holder: Holder,
-        known: &mut Shadowed,
+        (known, exclusive): (&mut Shadowed, bool),
     ) -> CuResult<Option<u64>> {
         let id = PinnedId(self.session.next_id());
         let address = self.ask(&ManagedAlloc { ctx: context.id, managed: id, bytes })?;
         if address == 0 {
             known.coherent = bytes;
+            if exclusive {
+                self.submit(&Notice { text: refused("the devices do not reach one another's memory") })?;
+            }
             return Ok(None);
         }
         let kept = match self.give_userfault(known) {
@@ -132,9 +142,13 @@ impl Call<'_> {
             }
             Ok(Err(reason)) => {
                 known.coherent = u64::MAX;
-                let text = format!(
-                    "managed memory is coherent from now on, on the host's side of the bus, as with --managed=coherent: {reason}"
-                );
+                let text = if exclusive {
+                    refused(&reason)
+                } else {
+                    format!(
+                        "managed memory is coherent from now on, on the host's side of the bus, as with --managed=coherent: {reason}"
+                    )
+                };
                 self.submit(&Notice { text })
             }
             Err(error) => Err(error),

@@ -2,7 +2,7 @@
 
 use super::{App, Thread, backend};
 use image::{ImageId, Manifest};
-use server::capture::{CaptureError, CopyBudget, CopyRoom, DeviceSet, Kept, Reads, Taken};
+use server::capture::{CaptureError, CopyBudget, CopyRoom, DeviceSet, Kept, Reads, Taken, Written};
 use server::restore::RestoreError;
 use server::session::Session;
 use std::sync::Arc;
@@ -60,19 +60,27 @@ impl Images {
         Begun { taken, writer, draft }
     }
 
-    /// The same, when `change` changes something while it is under way, and tells what.
+    /// The same, when `change` changes something while it is under way, and tells what; so many bytes are late then. If they are too many it is begun again.
     pub fn begin_beside(
         &self,
         session: &Session,
         room: CopyRoom,
         change: impl FnOnce() -> Vec<backend::Range>,
+        (late, too_many): (u64, bool),
     ) -> Begun {
         let draft = self.store.begin().unwrap();
         let writer = ChunkWriter::join(&self.store, draft.id(), &WriteOptions::default()).unwrap();
         session.prepare_comparison();
         let cut = session.cut().unwrap();
-        let begun = session.begin_capture(&cut, SESSION, &writer, room, Reads::Changed).unwrap();
-        let taken = session.finish_capture(begun, &change(), &writer, &mut |_| {}).unwrap();
+        let begin = |room| session.begin_capture(&cut, SESSION, &writer, room, Reads::Changed).unwrap();
+        let mut begun = begin(room);
+        let mut written = Written::of(change());
+        assert_eq!(begun.late_bytes(&written), late);
+        if too_many {
+            begun = begin(begun.give_up());
+            written = Written::default();
+        }
+        let taken = session.finish_capture(begun, &written, &writer, &mut |_| {}).unwrap();
         Begun { taken, writer, draft }
     }
 }

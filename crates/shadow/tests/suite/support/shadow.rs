@@ -2,6 +2,7 @@
 
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
 
 /// The region's pages in this process.
 pub struct Shadow {
@@ -37,6 +38,12 @@ impl Shadow {
         assert!(at + bytes <= self.bytes);
         // SAFETY: inside the mapping.
         unsafe { self.base.add(at) }
+    }
+
+    /// A word that any thread may add to at any time.
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: inside the mapping, which lives as long, and aligned; whoever calls this touches it by atomic accesses alone.
+        unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
     }
 
     pub fn read(&self, at: usize, bytes: usize) -> Vec<u8> {
