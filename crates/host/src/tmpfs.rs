@@ -156,6 +156,14 @@ impl Scratch {
         mount_detached(size, "always").map(Self)
     }
 
+    /// The same for copies of files, which get huge pages where they are mapped and that is asked for.
+    ///
+    /// # Errors
+    /// As [`Tmpfs::create`].
+    pub fn for_copies(size: u64) -> Result<Self, TmpfsError> {
+        mount_detached(size, "advise").map(Self)
+    }
+
     /// Room for CRIU's log.
     pub(crate) fn for_log() -> io::Result<Self> {
         Self::create(64 << 20).map_err(io::Error::other)

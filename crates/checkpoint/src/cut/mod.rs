@@ -6,6 +6,7 @@ mod capture;
 pub(crate) mod gate;
 mod progress;
 pub(crate) mod rehearsal;
+mod room;
 mod shared;
 pub(crate) mod tries;
 
@@ -18,6 +19,7 @@ pub use self::gate::Servers;
 use self::gate::{Busy, Gated, Opened};
 use self::progress::telling;
 use self::rehearsal::rehearse;
+use self::room::Room;
 use self::shared::Shared;
 use self::tries::{Hindrance, Tries};
 use crate::admin::{CheckpointOptions, Event, Report};
@@ -96,7 +98,8 @@ pub fn take(
         let memory = job.job.memory(&host::DumpOptions::default());
         let work = WorkFolder::new(memory)?;
         let used = job.job.tmpfs().used();
-        let room = if options.stop { None } else { shared::room(used, memory) };
+        // New memory for what is copied is had while the program runs.
+        let room = if options.stop { None } else { Room::make(&job.job.tmpfs().path(), used, memory) };
         let memory_way = match work.on_disk() {
             // Where memory is short there is none for copies.
             Some(_) => host::MemoryWay::Written,
@@ -261,7 +264,7 @@ impl<'a> Cut<'a> {
         self,
         still: Still<'_>,
         sessions: &[Arc<Session>],
-        (work, room): (&WorkFolder, Option<host::Scratch>),
+        (work, room): (&WorkFolder, Option<Room>),
     ) -> Result<Report, Failure> {
         let Self { job, options, .. } = self;
         let is_asked_for = job.sessions.asks().is_cut(options);

@@ -1,0 +1,224 @@
+//! Room for copies of a job's shared files, made before the job stands still: new memory is had at 2 GB/s, one thread at a time for each file, and filled at many times that.
+
+use crate::folder::{self, Entry, EntryKind};
+use crate::work::room_in_memory;
+use memmap2::{Advice, MmapMut};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Files with less than that in them are made when they are copied, bytes.
+const LONG: u64 = 4 << 20;
+/// The most that a thread makes or copies before it looks for more, bytes.
+const PIECE: usize = 4 << 20;
+/// Bytes of a huge page.
+const HUGE: u64 = 2 << 20;
+/// Bytes under way in a thread.
+const BUFFER: usize = 256 << 10;
+/// Files that are open at a time, twice.
+const OPEN_MAX: usize = 256;
+/// More threads than this are in each other's way.
+const THREADS_MAX: usize = 8;
+/// Beside the program, which runs meanwhile.
+const MAKING_MAX: usize = 4;
+
+/// Memory for copies of files.
+pub struct Room {
+    scratch: host::Scratch,
+    /// Files whose memory is there, by their paths.
+    ready: BTreeMap<PathBuf, MmapMut>,
+}
+
+/// A run of bytes of a file to be copied.
+struct Run<'a> {
+    from: &'a File,
+    first: u64,
+    to: Target<'a>,
+}
+
+/// Where it goes.
+enum Target<'a> {
+    /// To so many bytes of a file, from the same place on.
+    File(&'a File, u64),
+    /// To memory.
+    Memory(&'a mut [u8]),
+}
+
+impl Room {
+    /// Room for copies of the files of `dir`, `used` bytes of them, beside `others` that are needed too; `None` where memory would be short.
+    pub fn make(dir: &Path, used: u64, others: u64) -> Option<Self> {
+        let Some(room) = room_in_memory(used, others, host::memory::available()) else {
+            tracing::info!("memory is too short for a copy of the job's shared files, {used} bytes");
+            return None;
+        };
+        Self::of(dir, room)
+            .inspect_err(|error| tracing::info!("no copy of the job's shared files: {error}"))
+            .ok()
+    }
+
+    pub(super) fn of(dir: &Path, bytes: u64) -> io::Result<Self> {
+        let scratch = host::Scratch::for_copies(bytes).map_err(io::Error::other)?;
+        let mut room = Self { scratch, ready: BTreeMap::new() };
+        // What cannot be made ready, or has gone meanwhile, is made when it is copied.
+        if let Err(error) = room.make_ready(dir) {
+            tracing::debug!(%error, "not all memory for copies is made before the job stands still");
+        }
+        Ok(room)
+    }
+
+    /// Where the files are.
+    pub fn path(&self) -> PathBuf {
+        self.scratch.path()
+    }
+
+    fn make_ready(&mut self, dir: &Path) -> io::Result<()> {
+        for entry in folder::entries(dir)?.iter().filter(|entry| entry.kind == EntryKind::File) {
+            let from = dir.join(&entry.path);
+            let Ok(meta) = fs::symlink_metadata(&from) else { continue };
+            // Shadows of managed memory are empty when the job stands still.
+            let is_shadow =
+                entry.path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"shadow-"));
+            if meta.is_file() && !is_shadow && meta.blocks() * 512 >= LONG {
+                let to = self.path().join(&entry.path);
+                to.parent().map_or(Ok(()), fs::create_dir_all)?;
+                self.ready.insert(entry.path.clone(), memory_for(&File::open(&from)?, &to)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies files of `dir` with these entries; holes stay holes.
+    ///
+    /// # Errors
+    /// When they cannot be read, or memory is short.
+    pub fn copy(&mut self, dir: &Path, entries: &[Entry]) -> io::Result<()> {
+        let to = self.path();
+        for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Folder) {
+            fs::create_dir_all(to.join(&entry.path))?;
+        }
+        let files: Vec<_> = entries.iter().filter(|entry| entry.kind == EntryKind::File).collect();
+        files.chunks(OPEN_MAX).try_for_each(|files| self.copy_files(dir, files))
+    }
+
+    fn copy_files(&mut self, dir: &Path, entries: &[&Entry]) -> io::Result<()> {
+        let to = self.path();
+        let mut files = Vec::new();
+        for entry in entries {
+            let from = File::open(dir.join(&entry.path))?;
+            let len = from.metadata()?.len();
+            let ready = self.ready.remove(&entry.path).filter(|memory| memory.len() as u64 == len);
+            let new = match &ready {
+                Some(_) => None,
+                None => {
+                    let file = File::create(to.join(&entry.path))?;
+                    file.set_len(len)?;
+                    Some(file)
+                }
+            };
+            files.push((entry.path.clone(), from, new, ready));
+        }
+        let mut runs = VecDeque::new();
+        for (_, from, new, ready) in &mut files {
+            let (mut at, mut rest) = (0, ready.as_deref_mut());
+            let mut passed = 0;
+            while let Some((first, stop)) = host::next_data(from, at)? {
+                at = stop;
+                for first in (first..stop).step_by(PIECE) {
+                    let bytes = (stop - first).min(PIECE as u64);
+                    let piece = rest.take().and_then(|rest| {
+                        let (_, rest) = rest.split_at_mut_checked((first - passed) as usize)?;
+                        rest.split_at_mut_checked(bytes as usize)
+                    });
+                    let to = match (piece, &*new) {
+                        (Some((piece, behind)), _) => {
+                            (rest, passed) = (Some(behind), first + bytes);
+                            Target::Memory(piece)
+                        }
+                        (None, Some(file)) => Target::File(file, bytes),
+                        (None, None) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    };
+                    runs.push_back(Run { from, first, to });
+                }
+            }
+        }
+        by_threads(THREADS_MAX, runs, || vec![0; BUFFER], |buffer, run| run.copy(buffer))?;
+        // They stay mapped: to let go of them takes time, in which the job would stand still.
+        self.ready.extend(files.into_iter().filter_map(|(path, _, _, ready)| Some((path, ready?))));
+        Ok(())
+    }
+}
+
+impl Run<'_> {
+    fn copy(self, buffer: &mut [u8]) -> io::Result<()> {
+        let Self { from, first, to } = self;
+        match to {
+            // By the kernel, for which memory that cannot be had is an error, and no signal.
+            Target::Memory(to) => from.read_exact_at(to, first),
+            Target::File(to, bytes) => {
+                let mut done = 0;
+                while done < bytes {
+                    let part = &mut buffer[..(bytes - done).min(BUFFER as u64) as usize];
+                    from.read_exact_at(part, first + done)?;
+                    to.write_all_at(part, first + done)?;
+                    done += part.len() as u64;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A file as long as another one, with memory for all that is in that.
+fn memory_for(from: &File, to: &Path) -> io::Result<MmapMut> {
+    let file = File::options().read(true).write(true).create_new(true).open(to)?;
+    file.set_len(from.metadata()?.len())?;
+    // SAFETY: a new file of a mount that no other process has, and nobody makes it shorter while it is mapped.
+    let memory = unsafe { MmapMut::map_mut(&file) }?;
+    let (mut at, mut runs) = (0, VecDeque::new());
+    while let Some((first, stop)) = host::next_data(from, at)? {
+        at = stop;
+        // Not where there are holes.
+        let (huge, end) = (first.next_multiple_of(HUGE), stop / HUGE * HUGE);
+        if huge < end {
+            // A kernel without huge pages makes small ones.
+            let _ = memory.advise_range(Advice::HugePage, huge as usize, (end - huge) as usize);
+        }
+        runs.extend((first..stop).step_by(PIECE).map(|first| (first, (stop - first).min(PIECE as u64))));
+    }
+    let make = |(first, bytes): (u64, u64)| {
+        memory.advise_range(Advice::PopulateWrite, first as usize, bytes as usize)
+    };
+    by_threads(MAKING_MAX, runs, || (), |(), run| make(run))?;
+    Ok(memory)
+}
+
+/// Does something with each of these, in so many threads at most, each of which has something of its own for it.
+fn by_threads<T: Send, O>(
+    most: usize,
+    all: VecDeque<T>,
+    own: impl Fn() -> O + Sync,
+    each: impl Fn(&mut O, T) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(most).min(all.len());
+    let all = Mutex::new(all);
+    let next = || all.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let work = || -> io::Result<()> {
+        let mut own = own();
+        while let Some(one) = next() {
+            each(&mut own, one)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        let panicked = || io::Error::other("a thread panicked");
+        let others: io::Result<()> =
+            others.into_iter().try_for_each(|each| each.join().unwrap_or_else(|_| Err(panicked())));
+        own.and(others)
+    })
+}
