@@ -47,6 +47,22 @@ impl JobRecord {
         let once = if self.shadows { Managed::Shadow } else { Managed::Coherent };
         self.managed.unwrap_or(once)
     }
+
+    /// How it is had from now on, where something else may be `asked` for; `Err` with a sentence where that cannot be: what there is stays as it was.
+    pub fn managed_as(&self, asked: Option<Managed>) -> Result<Managed, String> {
+        let had = self.managed();
+        let asked = asked.unwrap_or(had);
+        let changes = asked != had && [had, asked].contains(&Managed::Exclusive);
+        if !changes || self.sessions.is_empty() {
+            return Ok(asked);
+        }
+        Err(format!(
+            "the job's managed memory is as --managed={} has it, and what there is stays so: it cannot be had as --managed={} has it. Leave that out (and \
+             DORMOUSE_MANAGED), or start the program anew",
+            had.name(),
+            asked.name()
+        ))
+    }
 }
 
 /// All that is looked at before the versions are known to fit.
@@ -188,6 +204,22 @@ mod tests {
         let record = read(&eighth).unwrap();
         assert_eq!(record.managed(), Managed::Auto);
         assert_eq!(serde_json::to_value(record).unwrap(), eighth);
+    }
+
+    #[test]
+    fn programs_that_run_keep_exclusive_memory_and_get_none() {
+        let mut record = read(&serde_json::from_str(FOURTH).unwrap()).unwrap();
+        record.managed = Some(Managed::Auto);
+        assert!(!record.sessions.is_empty());
+        assert_eq!(record.managed_as(None), Ok(Managed::Auto));
+        assert_eq!(record.managed_as(Some(Managed::Shadow)), Ok(Managed::Shadow));
+        let refused = record.managed_as(Some(Managed::Exclusive)).unwrap_err();
+        assert!(refused.contains("--managed=auto") && refused.contains("--managed=exclusive"), "{refused}");
+        record.managed = Some(Managed::Exclusive);
+        assert!(record.managed_as(Some(Managed::Auto)).is_err());
+        assert_eq!(record.managed_as(Some(Managed::Exclusive)), Ok(Managed::Exclusive));
+        record.sessions.clear();
+        assert_eq!(record.managed_as(Some(Managed::Auto)), Ok(Managed::Auto));
     }
 
     #[test]

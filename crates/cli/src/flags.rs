@@ -141,7 +141,8 @@ pub struct Machine {
     #[arg(long, value_name = "HOST[:PORT][+rdma]")]
     pub gpu: Option<link::Address>,
     /// Managed memory: one memory that processor and device have in common (`coherent`), memory of the device with copies
-    /// for the processor (`shadow`), or the one for regions of up to 1 MiB and the other for larger ones (`auto`)
+    /// for the processor (`shadow`; `exclusive` for one side at a time), or the one for regions of up to 1 MiB and the other for larger ones (`auto`). At a restart it is for
+    /// what is allocated from then on, and to or from `exclusive` it cannot change
     /// [default: auto, or at a restart what the job had]
     #[arg(long, value_parser = managed(), env = "DORMOUSE_MANAGED")]
     pub managed: Option<Managed>,
@@ -355,7 +356,7 @@ pub struct Checkpoint {
     /// Let the job run on (the default)
     #[arg(long, conflicts_with = "stop")]
     pub leave_running: bool,
-    /// End the job when its image is safe
+    /// End the job when its image is safe; also if this command is interrupted before that
     #[arg(long)]
     pub stop: bool,
     #[command(flatten)]

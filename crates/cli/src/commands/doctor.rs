@@ -95,10 +95,10 @@ fn store(access: &Access) -> Check {
 fn shadow_pages() -> Check {
     let opened = Userfault::create().and_then(Userfault::open);
     let (ok, detail) = match opened {
-        Ok(_) => (true, "a userfaultfd: --managed shadow".to_owned()),
+        Ok(_) => (true, "a userfaultfd: --managed shadow and exclusive".to_owned()),
         Err(error) => {
             let detail = format!(
-                "no userfaultfd ({error}): managed memory is coherent; --managed shadow needs Linux 5.19, and CAP_SYS_PTRACE or \
+                "no userfaultfd ({error}): managed memory is coherent, and refused with --managed exclusive; shadow pages need Linux 5.19, and CAP_SYS_PTRACE or \
                  vm.unprivileged_userfaultfd = 1"
             );
             (false, detail)

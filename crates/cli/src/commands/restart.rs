@@ -94,7 +94,7 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])?;
     let settings = Settings {
         point_wait: flags.regularly.point_wait(),
-        managed: flags.machine.managed.unwrap_or_else(|| restart.managed()),
+        managed: restart.managed(flags.machine.managed)?,
         device: device_for(&flags, &restart)?,
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,

@@ -538,7 +538,7 @@ impl Device for Side {
     fn held(&self, address: u64) {
         tracing::warn!(
             "a thread has waited for ten seconds at {address:#x} for the end of work in flight, as it does with --managed=exclusive; a program whose \
-             kernels wait for the processor needs --managed=coherent"
+             kernels wait for the processor, and not only take long, never goes on so, and needs --managed=coherent"
         );
     }
 
