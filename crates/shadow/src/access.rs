@@ -51,12 +51,12 @@ impl Waiting {
     }
 
     /// When it had better be looked for the end of work, if somebody waits for it.
-    pub(crate) fn look(&self) -> Option<Duration> {
+    pub(crate) fn look(&mut self) -> Option<Duration> {
+        self.since = self.since.filter(|_| !self.touches.is_empty());
         self.since.map(|since| (since.elapsed() / PATIENCE).clamp(LOOKS.0, LOOKS.1))
     }
 
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Touch> + use<> {
-        self.since = None;
         std::mem::take(&mut self.touches).into_values()
     }
 

@@ -316,9 +316,7 @@ impl Shared {
         let waits = self.access == Access::Exclusive && !self.device.is_awaited(touch.thread);
         if waits && self.flight(&region).loose && !self.device.is_busy() {
             // Nobody may ask for the end of work that has come.
-            if let Err(error) = self.settle() {
-                tracing::debug!(%error, "managed memory is not brought up to date");
-            }
+            self.settle()?;
         }
         let page = touch.address / PAGE as u64 * PAGE as u64;
         if self.flight(&region).loose && self.vigil.touched(page, touch.fault == Fault::Read) {
@@ -350,11 +348,10 @@ impl Shared {
             return None;
         }
         // One looks, and the others serve faults meanwhile.
-        let Ok(_looking) = self.looking.try_lock() else { return None };
-        if self.device.is_busy() {
-            let long = lock(&self.waiting).long();
-            long.into_iter().for_each(|address| self.device.held(address));
-        } else {
+        let Ok(looking) = self.looking.try_lock() else { return None };
+        let long = lock(&self.waiting).long();
+        long.into_iter().for_each(|address| self.device.held(address));
+        if !self.device.is_busy() {
             let touches = lock(&self.waiting).take();
             for touch in touches {
                 if let Err(error) = self.serve(touch) {
@@ -362,6 +359,8 @@ impl Shared {
                 }
             }
         }
+        // Who has put one aside meanwhile found somebody looking.
+        drop(looking);
         lock(&self.waiting).look()
     }
 

@@ -92,6 +92,7 @@ pub fn take(
             still_wanted(events, WAITING_FOR_POINT).is_err()
         }
     };
+    let mut room = None;
     loop {
         // From here on, a try is made whoever is still there.
         still_wanted(events, "preparing")?;
@@ -99,7 +100,9 @@ pub fn take(
         let work = WorkFolder::new(memory)?;
         let used = job.job.tmpfs().used();
         // New memory for what is copied is had while the program runs.
-        let room = if options.stop { None } else { Room::make(&job.job.tmpfs().path(), used, memory) };
+        if !options.stop {
+            room = Room::make(room.take(), &job.job.tmpfs().path(), used, memory);
+        }
         let memory_way = match work.on_disk() {
             // Where memory is short there is none for copies.
             Some(_) => host::MemoryWay::Written,
@@ -110,7 +113,8 @@ pub fn take(
         let (sessions, held) = job.sessions.hold();
         let mut servers = gate::servers(job, &sessions);
         let own = gate::own_devices(&mut servers)?;
-        let others = memory.saturating_add(used);
+        // What is there already is not available.
+        let others = memory.saturating_add(used.saturating_sub(room.as_ref().map_or(0, Room::bytes)));
         gate::prepare(&mut servers, |number| cut.preparation((own.len(), own[number]), others))?;
         let is_in_the_way = || job.sessions.is_asked() || job.ends_within(Duration::ZERO);
         let come = moment.map_or(Ok(true), |moment| steer::wait(moment, &mut servers, is_in_the_way))?
@@ -139,7 +143,7 @@ pub fn take(
                         Ok(captured) => {
                             let still =
                                 Still { captured, gated, held, closed, drain, retries: tries.retries() };
-                            return cut.publish(still, &sessions, (&work, room));
+                            return cut.publish(still, &sessions, (&work, room.take()));
                         }
                         Err(_) if job.sessions.is_asked() => asking,
                         Err(failure) => {

@@ -1,11 +1,14 @@
 //! Room for copies of a job's shared files, made before the job stands still: new memory is had at 2 GB/s, one thread at a time for each file, and filled at many times that.
 
-use crate::folder::{self, Entry, EntryKind};
+use crate::folder::{Entry, EntryKind};
 use crate::work::room_in_memory;
 use memmap2::{Advice, MmapMut};
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +22,8 @@ const PIECE: usize = 4 << 20;
 const HUGE: u64 = 2 << 20;
 /// Bytes under way in a thread.
 const BUFFER: usize = 256 << 10;
+/// The most files whose memory is made beforehand: each takes a mapping.
+const READY_MAX: usize = 8 << 10;
 /// Files that are open at a time, twice.
 const OPEN_MAX: usize = 256;
 /// More threads than this are in each other's way.
@@ -31,7 +36,12 @@ pub struct Room {
     scratch: host::Scratch,
     /// Files whose memory is there, by their paths.
     ready: BTreeMap<PathBuf, MmapMut>,
+    /// Their bytes.
+    bytes: u64,
 }
+
+/// Where bytes of a file begin, and how many they are.
+type Runs = Vec<(usize, usize)>;
 
 /// A run of bytes of a file to be copied.
 struct Run<'a> {
@@ -49,25 +59,28 @@ enum Target<'a> {
 }
 
 impl Room {
-    /// Room for copies of the files of `dir`, `used` bytes of them, beside `others` that are needed too; `None` where memory would be short.
-    pub fn make(dir: &Path, used: u64, others: u64) -> Option<Self> {
-        let Some(room) = room_in_memory(used, others, host::memory::available()) else {
-            tracing::info!("memory is too short for a copy of the job's shared files, {used} bytes");
-            return None;
+    /// Room for copies of the files of `dir`, `used` bytes of them, beside `others` that are needed too; `None` where memory would be short. What there is of
+    /// `before`, from an attempt that came to nothing, is used again.
+    pub fn make(before: Option<Self>, dir: &Path, used: u64, others: u64) -> Option<Self> {
+        let mut room = match before {
+            Some(room) => room,
+            None => match room_in_memory(used, others, host::memory::available()) {
+                Some(bytes) => Self::of(bytes)
+                    .inspect_err(|error| tracing::info!("no copy of shared files: {error}"))
+                    .ok()?,
+                None => {
+                    tracing::info!("memory is too short for a copy of the job's shared files, {used} bytes");
+                    return None;
+                }
+            },
         };
-        Self::of(dir, room)
-            .inspect_err(|error| tracing::info!("no copy of the job's shared files: {error}"))
-            .ok()
+        room.make_ready(dir);
+        Some(room)
     }
 
-    pub(super) fn of(dir: &Path, bytes: u64) -> io::Result<Self> {
+    pub(super) fn of(bytes: u64) -> io::Result<Self> {
         let scratch = host::Scratch::for_copies(bytes).map_err(io::Error::other)?;
-        let mut room = Self { scratch, ready: BTreeMap::new() };
-        // What cannot be made ready, or has gone meanwhile, is made when it is copied.
-        if let Err(error) = room.make_ready(dir) {
-            tracing::debug!(%error, "not all memory for copies is made before the job stands still");
-        }
-        Ok(room)
+        Ok(Self { scratch, ready: BTreeMap::new(), bytes: 0 })
     }
 
     /// Where the files are.
@@ -75,20 +88,64 @@ impl Room {
         self.scratch.path()
     }
 
-    fn make_ready(&mut self, dir: &Path) -> io::Result<()> {
-        for entry in folder::entries(dir)?.iter().filter(|entry| entry.kind == EntryKind::File) {
-            let from = dir.join(&entry.path);
-            let Ok(meta) = fs::symlink_metadata(&from) else { continue };
-            // Shadows of managed memory are empty when the job stands still.
-            let is_shadow =
-                entry.path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"shadow-"));
-            if meta.is_file() && !is_shadow && meta.blocks() * 512 >= LONG {
-                let to = self.path().join(&entry.path);
-                to.parent().map_or(Ok(()), fs::create_dir_all)?;
-                self.ready.insert(entry.path.clone(), memory_for(&File::open(&from)?, &to)?);
+    /// How much memory it takes already.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Makes the memory that copies of files need which there are now. What cannot be had, or has gone meanwhile, is made when it is copied.
+    pub(super) fn make_ready(&mut self, dir: &Path) {
+        let mut new = Vec::new();
+        for (path, from) in shared_files(dir) {
+            match self.memory_for(&path, &from) {
+                Ok(Some((memory, runs))) => new.push((path, memory, runs)),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "{} is made when it is copied", path.display()),
             }
         }
-        Ok(())
+        let runs =
+            new.iter().flat_map(|(_, memory, runs)| runs.iter().map(move |run| (memory, *run))).collect();
+        let make = |(memory, (first, bytes)): (&MmapMut, (usize, usize))| {
+            memory.advise_range(Advice::PopulateWrite, first, bytes)
+        };
+        if let Err(error) = by_threads(MAKING_MAX, runs, || (), |(), run| make(run)) {
+            tracing::debug!(%error, "not all memory for copies is made before the job stands still");
+        }
+        for (path, memory, runs) in new {
+            self.bytes += runs.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
+            self.ready.insert(path, memory);
+        }
+    }
+
+    /// A file as long as another one, mapped, and what is in that; nothing if there is one.
+    fn memory_for(&self, path: &Path, from: &File) -> io::Result<Option<(MmapMut, Runs)>> {
+        let len = from.metadata()?.len();
+        if self.ready.len() >= READY_MAX
+            || self.ready.get(path).is_some_and(|memory| memory.len() as u64 == len)
+        {
+            return Ok(None);
+        }
+        let to = self.path().join(path);
+        to.parent().map_or(Ok(()), fs::create_dir_all)?;
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(to)?;
+        file.set_len(len)?;
+        // SAFETY: a file of a mount that no other process has, and nobody makes it shorter while it is mapped.
+        let memory = unsafe { MmapMut::map_mut(&file) }?;
+        let (mut at, mut runs) = (0, Vec::new());
+        while let Some((first, stop)) = host::next_data(from, at)?.filter(|(first, _)| *first < len) {
+            // It may be longer by now.
+            let stop = stop.min(len);
+            at = stop;
+            // Not where there are holes.
+            let (huge, end) = (first.next_multiple_of(HUGE), stop / HUGE * HUGE);
+            if huge < end {
+                // A kernel without huge pages makes small ones.
+                let _ = memory.advise_range(Advice::HugePage, huge as usize, (end - huge) as usize);
+            }
+            let piece = |first: u64| (first as usize, ((stop - first) as usize).min(PIECE));
+            runs.extend((first..stop).step_by(PIECE).map(piece));
+        }
+        Ok(Some((memory, runs)))
     }
 
     /// Copies files of `dir` with these entries; holes stay holes.
@@ -172,28 +229,48 @@ impl Run<'_> {
     }
 }
 
-/// A file as long as another one, with memory for all that is in that.
-fn memory_for(from: &File, to: &Path) -> io::Result<MmapMut> {
-    let file = File::options().read(true).write(true).create_new(true).open(to)?;
-    file.set_len(from.metadata()?.len())?;
-    // SAFETY: a new file of a mount that no other process has, and nobody makes it shorter while it is mapped.
-    let memory = unsafe { MmapMut::map_mut(&file) }?;
-    let (mut at, mut runs) = (0, VecDeque::new());
-    while let Some((first, stop)) = host::next_data(from, at)? {
-        at = stop;
-        // Not where there are holes.
-        let (huge, end) = (first.next_multiple_of(HUGE), stop / HUGE * HUGE);
-        if huge < end {
-            // A kernel without huge pages makes small ones.
-            let _ = memory.advise_range(Advice::HugePage, huge as usize, (end - huge) as usize);
-        }
-        runs.extend((first..stop).step_by(PIECE).map(|first| (first, (stop - first).min(PIECE as u64))));
-    }
-    let make = |(first, bytes): (u64, u64)| {
-        memory.advise_range(Advice::PopulateWrite, first as usize, bytes as usize)
+/// Files of sessions in `dir` that have much in them, but for shadows of managed memory, which are empty when the job stands still. The job runs, and may put anything at any
+/// path at any moment: nothing is opened before it is known to be a file of this mount's.
+fn shared_files(dir: &Path) -> Vec<(PathBuf, File)> {
+    let mut found = Vec::new();
+    let Ok(root) = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    else {
+        return found;
     };
-    by_threads(MAKING_MAX, runs, || (), |(), run| make(run))?;
-    Ok(memory)
+    for session in names(&root, Path::new(".")) {
+        for name in names(&root, &session) {
+            let path = session.join(&name);
+            let is_shadow = name.as_os_str().as_bytes().starts_with(b"shadow-");
+            let opened = if is_shadow { None } else { long_file(&root, &path).ok().flatten() };
+            found.extend(opened.map(|file| (path, file)));
+        }
+    }
+    found
+}
+
+fn beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), within)?)
+}
+
+/// What is in a folder; nothing if it is none.
+fn names(root: &OwnedFd, folder: &Path) -> Vec<PathBuf> {
+    let opened = beneath(root, folder, OFlags::RDONLY | OFlags::DIRECTORY).ok();
+    let listed = opened.and_then(|folder| Dir::read_from(&folder).ok());
+    let names = listed.into_iter().flatten().filter_map(Result::ok);
+    let names = names.map(|entry| PathBuf::from(OsStr::from_bytes(entry.file_name().to_bytes())));
+    names.filter(|name| name != Path::new(".") && name != Path::new("..")).collect()
+}
+
+/// Opens a regular file with much in it.
+fn long_file(root: &OwnedFd, path: &Path) -> io::Result<Option<File>> {
+    let it = File::from(beneath(root, path, OFlags::PATH)?);
+    let meta = it.metadata()?;
+    if !meta.is_file() || meta.blocks() * 512 < LONG {
+        return Ok(None);
+    }
+    // That one, whatever lies at its path now.
+    File::open(format!("/proc/self/fd/{}", it.as_raw_fd())).map(Some)
 }
 
 /// Does something with each of these, in so many threads at most, each of which has something of its own for it.

@@ -103,21 +103,34 @@ mod tests {
             store.open_image(&id).unwrap().read_to_vec(&object, 64 << 20).unwrap()
         };
         assert!(save(None) == before);
-        let room = Room::make(&dir, 40 << 20, 0);
+        let room = Room::make(None, &dir, 40 << 20, 0);
         // What it was made for is longer now, and what is in it is not all where it was.
         let original = File::options().write(true).open(dir.join("s1/pinned-1")).unwrap();
         original.write_all_at(&[3; 4096], 30 << 20).unwrap();
         let before = fs::read(dir.join("s1/pinned-1")).unwrap();
+        // A program that runs may put anything at any path.
+        let pipe = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, dir.join("s1/pipe"), pipe, rustix::fs::Mode::RUSR, 0).unwrap();
+        std::os::unix::fs::symlink("/etc", dir.join("s2")).unwrap();
+        let made = room.as_ref().unwrap().bytes();
+        let room = Room::make(room, &dir, 40 << 20, 0);
+        assert_eq!((made, room.as_ref().unwrap().bytes()), ((9 << 20) + 8192, made), "it is there already");
         assert!(save(room) == before, "it was written after the copy");
         // One that is too small is as good as none.
         let now = fs::read(dir.join("s1/pinned-1")).unwrap();
         assert!(now != before && save_small(&dir, &store) == now);
     }
 
+    fn small(dir: &Path) -> Room {
+        let mut room = Room::of(1 << 20).unwrap();
+        room.make_ready(dir);
+        room
+    }
+
     fn save_small(dir: &Path, store: &Store) -> Vec<u8> {
         let draft = store.begin().unwrap();
         let writer = draft.writer(&WriteOptions::default()).unwrap();
-        let mut shared = Shared::take(dir, Some(Room::of(dir, 1 << 20).unwrap()), &writer).unwrap();
+        let mut shared = Shared::take(dir, Some(small(dir)), &writer).unwrap();
         assert_eq!(shared.bytes(), 0);
         shared.write(&writer).unwrap();
         let id = draft.publish(image::Manifest::new("job"), vec![writer.finish().unwrap()]).unwrap().id;
@@ -128,8 +141,8 @@ mod tests {
     #[test]
     fn where_memory_is_short_there_is_no_room() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Room::make(dir.path(), 1 << 20, 0).is_some());
-        assert!(Room::make(dir.path(), 1 << 20, u64::MAX).is_none());
-        assert!(Room::make(dir.path(), u64::MAX / 2, 0).is_none());
+        assert!(Room::make(None, dir.path(), 1 << 20, 0).is_some());
+        assert!(Room::make(None, dir.path(), 1 << 20, u64::MAX).is_none());
+        assert!(Room::make(None, dir.path(), u64::MAX / 2, 0).is_none());
     }
 }

@@ -29,13 +29,9 @@ impl Begun {
     /// How many bytes have to go to the host's memory now, since they were not to be copied before they were `written`.
     #[must_use]
     pub fn late_bytes(&self, written: &Written) -> u64 {
-        let late = |object: &Copied| -> u64 {
+        let late = |object: &Copied| {
             let stale = written.chunks(object.range, object.live.as_deref());
-            let read = |chunk: &&u64| {
-                Span::reads(&object.spans).any(|(at, bytes)| (at..at + bytes).contains(*chunk))
-            };
-            let known = stale.iter().filter(|chunk| !read(chunk));
-            known.map(|chunk| CHUNK.min(object.range.bytes - chunk)).sum()
+            Span::late_bytes(&object.spans, 0, &stale)
         };
         self.taken.copied.iter().map(late).sum()
     }

@@ -82,6 +82,19 @@ impl Span {
         })
     }
 
+    /// How many bytes [`Self::read_late`] would have read.
+    pub(super) fn late_bytes(spans: &[Self], mut at: u64, chunks: &BTreeSet<u64>) -> u64 {
+        let mut late = 0;
+        for span in spans {
+            let end = at + span.bytes();
+            if matches!(span, Self::Known(_)) {
+                late += chunks.range(at..end).map(|chunk| CHUNK.min(end - chunk)).sum::<u64>();
+            }
+            at = end;
+        }
+        late
+    }
+
     /// Has chunks read, of those that begin there, which were not to be: each of them becomes a span of its own. The first span begins at byte `at` of the object.
     /// Answers where they begin, and how long they are.
     pub(super) fn read_late(spans: &mut Vec<Self>, mut at: u64, chunks: &BTreeSet<u64>) -> Vec<Range> {
@@ -416,7 +429,9 @@ mod tests {
         let late = |chunks: &[u64]| {
             let mut spans = before.clone();
             let chunks = chunks.iter().map(|chunk| chunk * CHUNK).collect();
+            let bytes = Span::late_bytes(&spans, 2 * CHUNK, &chunks);
             let late = Span::read_late(&mut spans, 2 * CHUNK, &chunks);
+            assert_eq!(late.iter().map(|chunk| chunk.bytes).sum::<u64>(), bytes);
             assert!(late.iter().all(|chunk| chunk.bytes == CHUNK || chunk.base == 9 * CHUNK));
             (spans, late.iter().map(|chunk| chunk.base / CHUNK).collect::<Vec<_>>())
         };
