@@ -19,21 +19,26 @@ const SYSCALL: libc::c_long = 0x050f;
 /// # Errors
 /// `PermissionDenied` where the process may have none; those of `ptrace`.
 pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
-    await_stop(process)?;
-    let held = Held::seize(process)?;
+    await_stop(process).map_err(while_("waiting until it stands"))?;
+    let held = Held::seize(process).map_err(while_("stopping it"))?;
     let registers = held.registers()?;
     let at = registers.rip as usize;
     let text = held.peek(at)?;
     held.poke(at, (text & !0xffff) | SYSCALL)?;
     let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
     let made = held.call(&registers, libc::SYS_userfaultfd, flags).map_err(explained).and_then(|number| {
-        let got = take(process, number);
+        let got = take(process, number).map_err(while_("taking its userfaultfd"));
         held.call(&registers, libc::SYS_close, number as u64)?;
         got
     });
     held.poke(at, text)?;
     held.set(&registers)?;
     made
+}
+
+/// An error, and what was being done.
+fn while_(doing: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{doing}: {error}"))
 }
 
 fn explained(error: io::Error) -> io::Error {
