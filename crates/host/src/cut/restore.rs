@@ -255,6 +255,9 @@ impl Restored {
         mut give: impl FnMut(OuterPid, OwnedFd) -> io::Result<()>,
     ) -> Result<Job, RestoreError> {
         let Self { job, session, work, criu } = self;
+        // One that had ended when the image was taken runs no more, and is gone as soon as its parent hears of it.
+        let held: Vec<OuterPid> =
+            held.iter().copied().filter(|process| !userfault::is_over(*process)).collect();
         // They stop when CRIU lets go of them, before they do anything else.
         held.iter()
             .try_for_each(|process| signal(*process, libc::SIGSTOP))
@@ -276,7 +279,7 @@ impl Restored {
             let log = LogExcerpt::of(&work.path().join(LOG));
             return Err(RestoreError::Refused { criu, why: "while resuming it".into(), log });
         }
-        for process in held {
+        for process in &held {
             userfault::of(*process)
                 .and_then(|userfault| give(*process, userfault))
                 .map_err(failed("finding out what the job touches of its managed memory"))?;
