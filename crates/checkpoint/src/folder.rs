@@ -214,6 +214,15 @@ fn open_folder(dir: &Path) -> io::Result<OwnedFd> {
     Ok(openat(rustix::fs::CWD, dir, flags, Mode::empty())?)
 }
 
+/// Opens what lies at a path in `dir`, on the same mount and through no link.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn beneath(dir: &OwnedFd, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    openat2(dir, path, flags | OFlags::CLOEXEC, Mode::empty(), within)
+}
+
 /// Makes one entry below `dir`, following no link and replacing nothing.
 fn make(
     dir: &OwnedFd,
@@ -229,9 +238,7 @@ fn make(
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    let folder = openat2(dir, folder, flags, Mode::empty(), within)?;
+    let folder = beneath(dir, folder, OFlags::PATH | OFlags::DIRECTORY)?;
     let for_us = Mode::RUSR | Mode::WUSR | Mode::XUSR;
     match &entry.kind {
         EntryKind::Folder => match mkdirat(&folder, name, for_us) {

@@ -63,12 +63,6 @@ fn await_stop(process: OuterPid) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a process has ended, and its parent has not heard of it yet.
-pub(crate) fn is_over(process: OuterPid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
-    stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
-}
-
 fn stands(process: OuterPid) -> io::Result<bool> {
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let stat = match std::fs::read_to_string(thread?.path().join("stat")) {

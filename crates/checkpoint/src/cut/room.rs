@@ -1,9 +1,9 @@
 //! Room for copies of a job's shared files, made before the job stands still: new memory is had at 2 GB/s, one thread at a time for each file, and filled at many times that.
 
-use crate::folder::{Entry, EntryKind};
+use crate::folder::{Entry, EntryKind, beneath};
 use crate::work::room_in_memory;
 use memmap2::{Advice, MmapMut};
-use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Dir, Mode, OFlags};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -246,11 +246,6 @@ fn shared_files(dir: &Path) -> Vec<(PathBuf, File)> {
         }
     }
     found
-}
-
-fn beneath(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), within)?)
 }
 
 /// What is in a folder; nothing if it is none.

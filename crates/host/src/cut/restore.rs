@@ -256,8 +256,9 @@ impl Restored {
     ) -> Result<Job, RestoreError> {
         let Self { job, session, work, criu } = self;
         // One that had ended when the image was taken runs no more, and is gone as soon as its parent hears of it.
-        let held: Vec<OuterPid> =
-            held.iter().copied().filter(|process| !userfault::is_over(*process)).collect();
+        let tasks = job.tasks();
+        let is_over = |process: &OuterPid| tasks.iter().any(|task| task.outer == *process && task.is_over());
+        let held: Vec<OuterPid> = held.iter().copied().filter(|process| !is_over(process)).collect();
         // They stop when CRIU lets go of them, before they do anything else.
         held.iter()
             .try_for_each(|process| signal(*process, libc::SIGSTOP))
@@ -265,7 +266,7 @@ impl Restored {
         if let Some(border) = job.border().as_ref() {
             border.move_files().map_err(failed("going to where the job was in its input"))?;
         }
-        let held_back = HeldBack::behind(session.pid(), &job.tasks());
+        let held_back = HeldBack::behind(session.pid(), &tasks);
         session.acknowledge().map_err(failed("resuming the job"))?;
         let resumed = session.run_to("post-resume");
         held_back.release(&job);
