@@ -3,6 +3,7 @@
 use super::changes::{Span, inside};
 use super::places::CopyRoom;
 use super::{CaptureError, Copied, Item, Taken, UnderWay, pair, write};
+use crate::memory::Views;
 use crate::session::Session;
 use crate::transfer::{Readers, Source, TransferError};
 use backend::{Range, StreamArg};
@@ -17,6 +18,8 @@ pub struct Begun {
     pub(super) taken: Taken,
     /// What found none.
     pub(super) left: Vec<Item>,
+    /// Through which some of that is read.
+    pub(super) views: Views,
 }
 
 impl Begun {
@@ -92,7 +95,7 @@ impl Session {
         writer: &ChunkWriter,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Taken, CaptureError> {
-        let Begun { mut taken, mut left } = begun;
+        let Begun { mut taken, mut left, views: _views } = begun;
         let mut readers = Readers::new(&self.buffers);
         self.copy_again(&mut taken, written, &mut readers)?;
         for item in &mut left {

@@ -355,7 +355,7 @@ impl Session {
         kept.unchanged = all - changed - excluded;
         let (images, devices) = (cut.images.clone(), self.used_devices());
         let taken = Taken { session, state, images, devices, kept, copied, on_devices, room, hashes };
-        Ok(Begun { taken, left })
+        Ok(Begun { taken, left, views })
     }
 
     /// To be called when a capture's objects are in the store.

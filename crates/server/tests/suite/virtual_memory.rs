@@ -1,7 +1,8 @@
 //! Virtual memory of the application's own: what is mapped where, what is refused, and what comes back.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread};
+use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, restored};
+use server::capture::CopyRoom;
 use wire::*;
 
 const MIB: u64 = 1 << 20;
@@ -158,6 +159,27 @@ fn mappings_come_back_as_they_were() {
     thread.call(MemUnmap { address: range + 2 * MIB, bytes: 4 * MIB }).unwrap();
     let (free, _) = thread.call(MemInfo { ctx: CTX }).unwrap();
     assert_eq!(free, info.0 + 4 * MIB);
+}
+
+/// It is read through a mapping of the capture's own, at once as well as by copies.
+#[test]
+fn a_piece_that_is_mapped_nowhere_is_written_without_copies() {
+    let (app, mut thread) = App::with_context();
+    let images = Images::new();
+    let range = reserve(&mut thread, 4 * MIB);
+    let piece = create(&mut thread, 1, 4 * MIB);
+    map(&mut thread, range, 4 * MIB, piece);
+    allow(&mut thread, range, 4 * MIB, READ_WRITE).unwrap();
+    thread.put(range + 2 * MIB - 4, &[1, 2, 3]);
+    thread.call(MemUnmap { address: range, bytes: 4 * MIB }).unwrap();
+    app.session.close_gate(LONG).unwrap();
+    let begun = images.begin(&app.session, CopyRoom::none());
+    assert_eq!(begun.taken.kept.written, 4 * MIB);
+    let (id, _) = begun.publish(&mut |_| Ok(()));
+    let (_app, mut thread) = restored(app, thread, &images, &id);
+    map(&mut thread, range, 4 * MIB, piece);
+    allow(&mut thread, range, 4 * MIB, READ_WRITE).unwrap();
+    assert_eq!(thread.get(range + 2 * MIB - 4, 3), [1, 2, 3]);
 }
 
 /// As a program's is that has reset its device, and at its end.
