@@ -6,7 +6,7 @@
 //! `SUPERVISE_LIBRARY` names a library that is put into the job's tmpfs, for `SUPERVISE_OVER`, a file to mount it over, or, without
 //! that, for the job's `ld.so.cache` to name. `SUPERVISE_HIDE` names a file to hide, `SUPERVISE_BLANK` a node of
 //! `/dev` that leads to nothing. `SUPERVISE_SILENCE` is how many milliseconds
-//! CRIU may get nowhere, `SUPERVISE_ABANDON` has a restored job not run, `SUPERVISE_CAPTURE` how many a dump lasts besides, `SUPERVISE_READY` for how many CRIU is ready before it dumps.
+//! CRIU may get nowhere, `SUPERVISE_ABANDON` has a restored job not run, `SUPERVISE_USERFAULT` has it run behind a userfaultfd of every process that runs, of which there are so many, `SUPERVISE_CAPTURE` how many a dump lasts besides, `SUPERVISE_READY` for how many CRIU is ready before it dumps.
 
 use std::error::Error;
 use std::fs;
@@ -131,7 +131,16 @@ fn restore(image: &Path) -> Outcome<Job> {
         drop(restored);
         return Err("it is not to run".into());
     }
-    Ok(restored.resume()?)
+    let Ok(expected) = std::env::var("SUPERVISE_USERFAULT") else { return Ok(restored.resume()?) };
+    let started = restored.job().tasks().into_iter().filter(|task| task.inner.0 > 1);
+    let held: Vec<_> = started.map(|task| task.outer).collect();
+    let mut given = 0;
+    let job = restored.resume_behind(&held, |_, _| {
+        given += 1;
+        Ok(())
+    })?;
+    let as_expected = expected.parse() == Ok(given);
+    as_expected.then_some(job).ok_or_else(|| format!("{given} of {} were held", held.len()).into())
 }
 
 fn criu() -> Outcome<Criu> {

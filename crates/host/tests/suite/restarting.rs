@@ -63,6 +63,45 @@ fn a_stopped_job_goes_on_in_another_life_of_another_life() {
     assert_eq!((status.code(), all + &output), (Some(7), counted(200)));
 }
 
+/// A process has ended, and its parent does not look before it may end itself; another one lives.
+const CHILDLESS: &str = r#"
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int status, ended = fork();
+    if (!ended) _exit(3);
+    int other = fork();
+    if (!other) for (;;) pause();
+    siginfo_t info;
+    if (waitid(P_PID, ended, &info, WEXITED | WNOWAIT)) exit(99);
+    puts("1"), fflush(stdout);
+    while (access(argv[1], F_OK)) usleep(1000);
+    if (waitpid(ended, &status, 0) != ended || WEXITSTATUS(status) != 3) exit(98);
+    kill(other, SIGKILL), waitpid(other, 0, 0);
+    exit(7);
+}
+"#;
+
+/// What had ended when the image was taken may be gone before all others that are to be held stand.
+#[test]
+fn what_had_ended_is_not_held() {
+    let bench = Bench::new();
+    let program = bench.compile("childless", CHILDLESS);
+    let mut job = bench.run_to_the_end(&program);
+    job.wait_for_number(1);
+    let image = bench.image();
+    job.stop(&image);
+    bench.let_end();
+    let mut command = bench.restart_command(&image);
+    command.env("SUPERVISE_USERFAULT", "2");
+    let (status, _) = Supervisor::start(command, bench.control()).finish();
+    assert_eq!(status.code(), Some(7));
+}
+
 /// Stays within itself: two threads, a child and its orphan, a TCP pair, a UNIX pair, a pipe, a deleted file, shared memory.
 const HOLDER: &str = r#"
 #define _GNU_SOURCE
