@@ -15,7 +15,6 @@ pub(crate) use copies::{DeviceCopies, LEFT_TO_OTHERS};
 pub use places::{CopyBudget, CopyRoom, DeviceSet};
 
 use self::changes::{Hashes, Span, relative};
-use self::copies::Block;
 use self::pieces::{Piece, clear_dead, pieces};
 use self::places::{Part, Place, Planned, places};
 use crate::failure::Failure;

@@ -1,6 +1,6 @@
 //! Where device memory is copied to, so that the application can go on.
 
-use super::{Block, DeviceCopies, Item, OnDevices};
+use super::{DeviceCopies, Item, OnDevices};
 use crate::buffers::{BufferPool, Buffers};
 use crate::lock;
 use crate::memory::ARENA_BYTES;
@@ -232,9 +232,9 @@ impl Session {
             let Some(memory) = self.devices.get(device) else { return Err(device) };
             let window = self.config.layout.copies(device);
             let range = Range { bytes: end.next_multiple_of(BLOCK_GRANULARITY), ..window };
-            let block = memory.reserve_copies(window).and_then(|()| Block::map(&self.buffers, device, range));
-            let block = match block {
-                Ok(block) => block,
+            let reserved = memory.reserve_copies(window);
+            let copies = match reserved.and_then(|()| DeviceCopies::map(&self.buffers, &item.ctx, range)) {
+                Ok(copies) => Arc::new(copies),
                 Err(error) => {
                     if error != CuError::OUT_OF_MEMORY {
                         tracing::info!(%error, "no copies on device {device}");
@@ -242,7 +242,6 @@ impl Session {
                     return Err(device);
                 }
             };
-            let copies = Arc::new(DeviceCopies::of(&item.ctx, block, range));
             memory.keep_copies(&copies);
             made.0.insert(device, copies);
         }

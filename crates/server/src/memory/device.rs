@@ -403,15 +403,15 @@ impl DeviceMemory {
         self.copies().map_or(0, |copies| copies.bytes())
     }
 
-    /// Moves copies to the host's memory; false when there are none here.
+    /// Moves some copies to the host's memory; false when there are none here.
     fn give_up_copies(&self) -> bool {
         self.copies().is_some_and(|copies| copies.give_up())
     }
 
     /// Moves copies to the host's memory that are read in this context: it ends.
     pub(crate) fn leave_copies(&self, ctx: ContextId) {
-        if let Some(copies) = self.copies().filter(|copies| copies.need(ctx)) {
-            copies.give_up();
+        if let Some(copies) = self.copies() {
+            copies.leave(ctx);
         }
     }
 

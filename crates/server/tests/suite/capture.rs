@@ -293,6 +293,43 @@ fn copies_give_way_to_what_is_allocated() {
 }
 
 #[test]
+fn no_more_copies_give_way_than_is_needed() {
+    const SLAB: u64 = 64 * MIB;
+    let (app, mut thread) = App::with_memory(8 * SLAB);
+    let images = Images::new();
+    let bytes = 3 * SLAB + 6 * MIB;
+    let address = thread.alloc(bytes);
+    for place in (0..bytes).step_by(2 << 20) {
+        thread.put(address + place, &[1 + place as u32]);
+    }
+    fill(&mut thread, address, bytes, 0);
+    let other = app.session.backend().context_create(0, 0, false).unwrap();
+    let unused = || app.session.backend().memory_info(other).unwrap().0;
+    let before = unused();
+    let begun = begin(&app, &images);
+    assert_eq!(begun.taken.kept.on_device, bytes);
+    app.session.open_gate();
+    assert_eq!(unused(), before - bytes);
+    // The last slab is of 6 MiB.
+    thread.alloc(unused() + 16 * MIB);
+    assert_eq!(unused(), SLAB - 10 * MIB);
+    fill(&mut thread, address, bytes, 1000);
+    let mut written = 0;
+    let (id, _) = begun.publish(&mut |piece| {
+        written += piece;
+        // A slab is given back when something behind it is read.
+        let left = 2u64.saturating_sub((written - 1) / SLAB) * SLAB;
+        assert_eq!(unused() + left, 3 * SLAB - 10 * MIB, "{written} bytes are written");
+        Ok(())
+    });
+    assert_eq!(written, bytes);
+    assert_eq!(unused(), 3 * SLAB - 10 * MIB);
+    let (app, mut thread) = restored(app, thread, &images, &id);
+    check(&mut thread, address, bytes, 0);
+    let _ = app.kill();
+}
+
+#[test]
 fn a_piece_of_the_programs_own_is_given_room_too() {
     let (app, mut thread) = App::with_memory(64 * MIB);
     let images = Images::new();
