@@ -139,7 +139,7 @@ fn images_are_as_documented() {
     let of = |image: &str| flags::Image { image: image.to_owned(), store: place(), json: json() };
     let [details, later] = [&first, &second].map(|image| images::inspect(&of(image)).unwrap());
     let verify = |quick| {
-        let (image, store, json) = (first.clone(), place(), json());
+        let (image, store, json) = (Some(first.clone()), place(), json());
         images::verify(&flags::Verify { image, quick, read_data: !quick, store, json }).unwrap()
     };
     let [whole, there] = [false, true].map(verify);
@@ -179,6 +179,14 @@ fn images_are_as_documented() {
     }
     let damaged = verify(false);
     check("`dormouse verify`", &[&whole, &there, &damaged], Fields::new());
+    let all = flags::Verify { image: None, quick: false, read_data: false, store: place(), json: json() };
+    let mut all = serde_json::to_value(images::verify(&all).unwrap()).unwrap();
+    assert_eq!(all["ok"], false);
+    let reports = std::mem::take(&mut all["images"]);
+    let reports = reports.as_array().unwrap();
+    assert_eq!(reports.len(), 2);
+    let reports: Vec<&dyn erased::Json> = reports.iter().map(|report| report as _).collect();
+    check("`dormouse verify`", &reports, Fields::new());
     for length in [200, 70] {
         truncate(&folder.path().join(format!("images/{}.img", publish(&store, manifest(), 3))), length);
     }

@@ -68,7 +68,7 @@ pub use names::{find_object, object_name};
 pub use read::{ChunkReader, Image, Piece, Proof};
 pub use remove::Removal;
 pub use store::Store;
-pub use verify::{Damage, DamagedObject, VerifyProgress, VerifyReport};
+pub use verify::{Damage, DamagedObject, Verifier, VerifyProgress, VerifyReport};
 pub use write::{
     ChunkWriter, CopiedImage, CopyOptions, CopyReport, Delivery, Draft, ObjectWriter, Receipt, UncopiedImage,
     WriteOptions,

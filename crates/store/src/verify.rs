@@ -39,7 +39,7 @@ pub struct VerifyReport {
     pub read_data: bool,
     /// Objects looked at.
     pub objects: u64,
-    /// Different chunks read.
+    /// Different chunks that were read, for this image or one before.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -104,31 +104,75 @@ impl VerifyReport {
 }
 
 impl Store {
+    /// [`Verifier::verify`] of one image.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verify(
+        &self,
+        image: &ImageId,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<VerifyReport, ReadError> {
+        self.verifier()?.verify(image, progress)
+    }
+
+    /// [`Verifier::verify_structure`] of one image.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verify_structure(&self, image: &ImageId) -> Result<VerifyReport, ReadError> {
+        self.verifier()?.verify_structure(image)
+    }
+
+    /// Verifies images that are listed by now.
+    ///
+    /// # Errors
+    /// [`ReadError::Media`] where the store's folders cannot be read.
+    pub fn verifier(&self) -> Result<Verifier, ReadError> {
+        let fetcher = Fetcher::new(self.clone(), ChunkMap::load(self)?);
+        Ok(Verifier { store: self.clone(), fetcher, packs: HashMap::new(), chunks: HashMap::new() })
+    }
+}
+
+/// Verifies images one after the other; what one has in common with those before it is read once.
+pub struct Verifier {
+    store: Store,
+    fetcher: Fetcher,
+    /// What is around the frames of each pack.
+    packs: HashMap<PackId, Result<(), PackFault>>,
+    /// Every copy of a chunk, by its pack and where it begins there.
+    chunks: HashMap<(PackId, u64), Result<(), BadCopy>>,
+}
+
+/// Where something is wrong with a pack, if that can be said, and what.
+type PackFault = (Option<u64>, String);
+
+impl Verifier {
     /// Reads everything that `image` needs: its manifest, the indexes, headers and trailers of its packs, every copy of every one of its
     /// chunks. `progress` is told after each chunk.
     ///
     /// # Errors
     /// [`ReadError::NoImage`], and [`ReadError::Media`] where the store's folders cannot be read. Damage is no error: it is reported.
     pub fn verify(
-        &self,
+        &mut self,
         image: &ImageId,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, ReadError> {
         self.look_at(image, Some(progress))
     }
 
-    /// [`Store::verify`] without the chunks: whether everything is there, as long as it should be, and fits together. Finds what is missing
+    /// [`Verifier::verify`] without the chunks: whether everything is there, as long as it should be, and fits together. Finds what is missing
     /// or cut short, not what has rotted.
     ///
     /// # Errors
-    /// As [`Store::verify`].
-    pub fn verify_structure(&self, image: &ImageId) -> Result<VerifyReport, ReadError> {
+    /// As [`Verifier::verify`].
+    pub fn verify_structure(&mut self, image: &ImageId) -> Result<VerifyReport, ReadError> {
         self.look_at(image, None)
     }
 
     /// Reads the chunks too, if there is somebody to tell how far that is.
     fn look_at(
-        &self,
+        &mut self,
         image: &ImageId,
         read_data: Option<&mut dyn FnMut(VerifyProgress)>,
     ) -> Result<VerifyReport, ReadError> {
@@ -142,10 +186,10 @@ impl Store {
             damage: Vec::new(),
             more_damage: 0,
         };
-        let manifest = match self.manifest(image) {
+        let manifest = match self.store.manifest(image) {
             Ok(manifest) => manifest,
             Err(error @ (ReadError::File { .. } | ReadError::WrongName { .. })) => {
-                let file = self.media().full_path(&layout::image(*image));
+                let file = self.store.media().full_path(&layout::image(*image));
                 report.add(Damage {
                     file,
                     file_offset: None,
@@ -156,14 +200,14 @@ impl Store {
             }
             Err(error) => return Err(error),
         };
-        let fetcher = Fetcher::new(self.clone(), ChunkMap::load(self)?);
         let uses = Uses::of(&manifest);
         report.objects = manifest.objects.len() as u64;
-        let places = self.resolve(&manifest, &uses, &fetcher, &mut report);
+        let places = self.resolve(&manifest, &uses, &mut report);
         let packs: HashSet<PackId> = places.iter().map(|place| place.pack).collect();
-        for pack in packs.iter().filter_map(|id| fetcher.map().pack(id)) {
-            if let Err((file_offset, problem)) = self.verify_pack(pack) {
-                let file = self.media().full_path(&layout::pack(pack.id));
+        for pack in packs.iter().filter_map(|id| self.fetcher.map().pack(id)) {
+            let checked = self.packs.entry(pack.id).or_insert_with(|| verify_pack(&self.store, pack));
+            if let Err((file_offset, problem)) = checked.clone() {
+                let file = self.store.media().full_path(&layout::pack(pack.id));
                 let objects = uses.of_pack(pack);
                 report.add(Damage { file, file_offset, objects, problem });
             }
@@ -171,7 +215,7 @@ impl Store {
         match read_data {
             Some(progress) => {
                 report.chunks = uses.chunks.len() as u64;
-                self.verify_chunks(&places, &uses, &fetcher, &mut report, progress);
+                self.verify_chunks(&places, &uses, &mut report, progress);
             }
             None => self.verify_lengths(&places, &uses, &mut report),
         }
@@ -179,13 +223,8 @@ impl Store {
     }
 
     /// Finds every copy of the image's chunks, in the order in which they lie in packs; reports those that no index knows.
-    fn resolve(
-        &self,
-        manifest: &Manifest,
-        uses: &Uses,
-        fetcher: &Fetcher,
-        report: &mut VerifyReport,
-    ) -> Vec<Place> {
+    fn resolve(&self, manifest: &Manifest, uses: &Uses, report: &mut VerifyReport) -> Vec<Place> {
+        let fetcher = &self.fetcher;
         let mut lost: BTreeMap<String, u64> = BTreeMap::new();
         let mut lost_chunk = None;
         let mut places: Vec<Place> = Vec::new();
@@ -210,39 +249,11 @@ impl Store {
         if let (Some(chunk), true) = (lost_chunk, damaged.is_empty()) {
             // An image that brought nothing new has no index of its own.
             let own = if manifest.stored.new > 0 { &layout::index(manifest.id) } else { layout::INDEX };
-            let file = self.media().full_path(own);
+            let file = self.store.media().full_path(own);
             report.add(Damage { file, file_offset: None, objects, problem: fetcher.not_indexed(&chunk) });
         }
         places.sort_by_key(|place| (place.pack, place.offset));
         places
-    }
-
-    /// Checks what is around a pack's frames: header, trailer, end, length.
-    fn verify_pack(&self, index: &PackIndex) -> Result<(), (Option<u64>, String)> {
-        let whole = |problem: String| (None, problem);
-        let file = self.media().open(&layout::pack(index.id));
-        let file = file.map_err(|error| whole(format!("it cannot be opened: {error}")))?;
-        let len = file.len().map_err(|error| whole(format!("its length cannot be had: {error}")))?;
-        if len != index.file_len {
-            return Err(whole(format!("it has {len} bytes, it was written with {}", index.file_len)));
-        }
-        let found = pack::parse_header(&read_at(&*file, 0)?).map_err(|error| (Some(0), error.to_string()))?;
-        if found != index.id {
-            return Err(whole(format!("it is not what its name says: it is pack {found}")));
-        }
-        let end_at = len - pack::END_LEN as u64;
-        let bad_end = |error: image::FormatError| (Some(end_at), error.to_string());
-        let trailer_at = pack::trailer_offset(&read_at(&*file, end_at)?, len).map_err(bad_end)?;
-        if trailer_at != index.trailer_at() {
-            return Err((Some(end_at), "its trailer does not begin where its frames end".to_owned()));
-        }
-        let bad_trailer = |problem: String| (Some(trailer_at), problem);
-        let trailer = pack::parse_trailer(Cursor::new(&*file, trailer_at, end_at));
-        let (id, entries) = trailer.map_err(|error| bad_trailer(error.to_string()))?;
-        if (id, &entries) != (index.id, &index.entries) {
-            return Err(bad_trailer("its trailer and its index do not say the same".to_owned()));
-        }
-        Ok(())
     }
 
     /// Checks that the indexes and the manifest say the same of each chunk, which is noticed by itself where it is read.
@@ -252,7 +263,7 @@ impl Store {
             if found != u64::from(entry.plain_len) {
                 let problem = ChunkError::Length { id: entry.id, expected: entry.plain_len.into(), found };
                 report.add(Damage {
-                    file: self.media().full_path(&layout::pack(*pack)),
+                    file: self.store.media().full_path(&layout::pack(*pack)),
                     file_offset: Some(*offset),
                     objects: uses.objects(&entry.id),
                     problem: problem.to_string(),
@@ -262,20 +273,43 @@ impl Store {
     }
 
     fn verify_chunks(
-        &self,
+        &mut self,
         places: &[Place],
         uses: &Uses,
-        fetcher: &Fetcher,
         report: &mut VerifyReport,
         progress: &mut dyn FnMut(VerifyProgress),
     ) {
+        let Self { store, fetcher, chunks, .. } = self;
         let total = places.iter().map(|place| u64::from(place.entry.plain_len)).sum();
+        let mut done = 0;
+        let mut note = |place: &Place, checked: &Result<(), BadCopy>| {
+            done += u64::from(place.entry.plain_len);
+            match checked {
+                Ok(()) => report.bytes += u64::from(place.entry.plain_len),
+                Err(BadCopy { path, offset, problem }) => report.add(Damage {
+                    file: store.media().full_path(path),
+                    file_offset: *offset,
+                    objects: uses.objects(&place.entry.id),
+                    problem: problem.clone(),
+                }),
+            }
+            progress(VerifyProgress { done, total });
+        };
+        // What is read for an image that expects another length says nothing of it for others.
+        let is_as_long = |place: &Place| uses.len(&place.entry.id) as u64 == u64::from(place.entry.plain_len);
+        let mut unread = Vec::new();
+        for place in places {
+            match chunks.get(&(place.pack, place.offset)).filter(|_| is_as_long(place)) {
+                Some(checked) => note(place, checked),
+                None => unread.push(place),
+            }
+        }
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        let queue = Mutex::new(places.iter());
+        let queue = Mutex::new(unread.into_iter());
         let (send, receive) = sync_channel(threads);
         std::thread::scope(|scope| {
             for _ in 0..threads {
-                let (send, queue) = (send.clone(), &queue);
+                let (send, queue, fetcher) = (send.clone(), &queue, &*fetcher);
                 scope.spawn(move || {
                     let (mut scratch, mut plain) = (Scratch::default(), Vec::new());
                     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -288,22 +322,42 @@ impl Store {
                 });
             }
             drop(send);
-            let mut done = 0;
             for (place, checked) in receive {
-                done += u64::from(place.entry.plain_len);
-                match checked {
-                    Ok(()) => report.bytes += u64::from(place.entry.plain_len),
-                    Err(BadCopy { path, offset, problem }) => report.add(Damage {
-                        file: self.media().full_path(&path),
-                        file_offset: offset,
-                        objects: uses.objects(&place.entry.id),
-                        problem,
-                    }),
+                note(place, &checked);
+                if is_as_long(place) {
+                    chunks.insert((place.pack, place.offset), checked);
                 }
-                progress(VerifyProgress { done, total });
             }
         });
     }
+}
+
+/// Checks what is around a pack's frames: header, trailer, end, length.
+fn verify_pack(store: &Store, index: &PackIndex) -> Result<(), PackFault> {
+    let whole = |problem: String| (None, problem);
+    let file = store.media().open(&layout::pack(index.id));
+    let file = file.map_err(|error| whole(format!("it cannot be opened: {error}")))?;
+    let len = file.len().map_err(|error| whole(format!("its length cannot be had: {error}")))?;
+    if len != index.file_len {
+        return Err(whole(format!("it has {len} bytes, it was written with {}", index.file_len)));
+    }
+    let found = pack::parse_header(&read_at(&*file, 0)?).map_err(|error| (Some(0), error.to_string()))?;
+    if found != index.id {
+        return Err(whole(format!("it is not what its name says: it is pack {found}")));
+    }
+    let end_at = len - pack::END_LEN as u64;
+    let bad_end = |error: image::FormatError| (Some(end_at), error.to_string());
+    let trailer_at = pack::trailer_offset(&read_at(&*file, end_at)?, len).map_err(bad_end)?;
+    if trailer_at != index.trailer_at() {
+        return Err((Some(end_at), "its trailer does not begin where its frames end".to_owned()));
+    }
+    let bad_trailer = |problem: String| (Some(trailer_at), problem);
+    let trailer = pack::parse_trailer(Cursor::new(&*file, trailer_at, end_at));
+    let (id, entries) = trailer.map_err(|error| bad_trailer(error.to_string()))?;
+    if (id, &entries) != (index.id, &index.entries) {
+        return Err(bad_trailer("its trailer and its index do not say the same".to_owned()));
+    }
+    Ok(())
 }
 
 /// Reads one copy of a chunk, as long as the manifest says that it is.

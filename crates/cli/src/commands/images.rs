@@ -5,14 +5,14 @@ use crate::flags;
 use crate::output::{Show, command_line, table};
 use checkpoint::{Failure, Kind, existing_store, find_image, open_store, read_failure};
 use image::FileAction;
-use indicatif::{HumanBytes, ProgressBar};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use store::report::ImageDetails;
-use store::{Damage, Listing, VerifyReport};
+use store::{Damage, Listing, ReadError, VerifyReport};
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -170,55 +170,121 @@ fn in_words(action: FileAction) -> &'static str {
     }
 }
 
+/// What was found.
 #[derive(Serialize)]
-#[serde(transparent)]
-pub struct Verified(VerifyReport);
+#[serde(untagged)]
+pub enum Verified {
+    /// Of the image that was asked for.
+    One(Box<VerifyReport>),
+    /// Of a store.
+    All {
+        /// Whether nothing is wrong with any image.
+        ok: bool,
+        /// Of each of them, oldest first.
+        images: Vec<VerifyReport>,
+    },
+}
 
-/// Reads an image whole, or only looks whether it is there.
+/// Reads an image whole, or all that there are, or only looks whether they are there.
 pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
     let store = open_store(&store_access(&flags.store)?)?;
-    let id = find_image(&store, &flags.image)?;
-    if flags.quick {
-        return store.verify_structure(&id).map(Verified).map_err(read_failure);
-    }
+    let ids = match &flags.image {
+        Some(image) => vec![find_image(&store, image)?],
+        None => {
+            let listing = store.list().map_err(|error| Failure::of("cannot list the store", &error))?;
+            let damaged = listing.damaged.iter().map(|image| image.image);
+            listing.images.iter().map(|image| image.id).chain(damaged).collect()
+        }
+    };
+    // Behind the list: what is in that is in the indexes, too.
+    let mut verifier = store.verifier().map_err(read_failure)?;
     let visible = io::stderr().is_terminal() && !flags.json.json;
-    let bar = if visible { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    let report = store.verify(&id, &mut |progress| {
-        bar.set_length(progress.total);
-        bar.set_position(progress.done);
-    });
+    let bar = if visible { bar() } else { ProgressBar::hidden() };
+    let mut images = Vec::new();
+    for (number, id) in (1..).zip(&ids) {
+        bar.set_message(format!("image {number} of {}", ids.len()));
+        let report = match flags.quick {
+            true => verifier.verify_structure(id),
+            false => verifier.verify(id, &mut |progress| {
+                bar.set_length(progress.total);
+                bar.set_position(progress.done);
+            }),
+        };
+        match report {
+            Ok(report) => images.push(report),
+            // Somebody has removed it since.
+            Err(ReadError::NoImage { .. }) if flags.image.is_none() => {}
+            Err(error) => return Err(read_failure(error)),
+        }
+    }
     bar.finish_and_clear();
-    report.map(Verified).map_err(read_failure)
+    let ok = images.iter().all(|report| report.ok);
+    match images.pop() {
+        Some(report) if flags.image.is_some() => Ok(Verified::One(Box::new(report))),
+        last => Ok(Verified::All { ok, images: images.into_iter().chain(last).collect() }),
+    }
+}
+
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:24} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
+    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+impl Verified {
+    fn reports(&self) -> &[VerifyReport] {
+        match self {
+            Self::One(report) => std::slice::from_ref(report),
+            Self::All { images, .. } => images,
+        }
+    }
 }
 
 impl Show for Verified {
     fn show(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut files: BTreeMap<&Path, Vec<&Damage>> = BTreeMap::new();
-        self.0.damage.iter().for_each(|damage| files.entry(&damage.file).or_default().push(damage));
-        for faults in files.values() {
-            let Some((first, more)) = faults.split_first() else { continue };
-            let more =
-                if more.is_empty() { String::new() } else { format!("; {} more faults in it", more.len()) };
-            writeln!(out, "damaged: {first}{more}")?;
+        let reports = self.reports();
+        if reports.is_empty() {
+            return writeln!(out, "there are no images");
         }
-        if self.0.more_damage > 0 {
-            writeln!(out, "and {} more faults", self.0.more_damage)?;
-        }
-        if let Some(advice) = self.0.advice() {
-            writeln!(out, "{advice}")?;
-        }
-        match &self.0 {
-            VerifyReport { ok: true, read_data: true, image, .. } => writeln!(out, "image {image} is whole")?,
-            VerifyReport { ok: true, image, .. } => {
-                writeln!(out, "nothing of image {image} is missing; without --quick its bytes are read, too")?
+        for report in reports {
+            show_damage(report, out)?;
+            match report {
+                VerifyReport { ok: true, read_data: true, image, .. } => {
+                    writeln!(out, "image {image} is whole")?;
+                }
+                VerifyReport { ok: true, image, .. } => {
+                    writeln!(
+                        out,
+                        "nothing of image {image} is missing; without --quick its bytes are read, too"
+                    )?;
+                }
+                VerifyReport { image, .. } => writeln!(out, "image {image} is damaged")?,
             }
-            _ => {}
         }
-        Ok(())
+        match reports.iter().find_map(VerifyReport::advice) {
+            Some(advice) => writeln!(out, "{advice}"),
+            None => Ok(()),
+        }
     }
 
     fn code(&self) -> ExitCode {
-        if self.0.ok { ExitCode::SUCCESS } else { Kind::Damaged.exit_code().into() }
+        let ok = self.reports().iter().all(|report| report.ok);
+        if ok { ExitCode::SUCCESS } else { Kind::Damaged.exit_code().into() }
+    }
+}
+
+/// A line for each damaged file.
+fn show_damage(report: &VerifyReport, out: &mut dyn Write) -> io::Result<()> {
+    let mut files: BTreeMap<&Path, Vec<&Damage>> = BTreeMap::new();
+    report.damage.iter().for_each(|damage| files.entry(&damage.file).or_default().push(damage));
+    for faults in files.values() {
+        let Some((first, more)) = faults.split_first() else { continue };
+        let more =
+            if more.is_empty() { String::new() } else { format!("; {} more faults in it", more.len()) };
+        writeln!(out, "damaged: {first}{more}")?;
+    }
+    match report.more_damage {
+        0 => Ok(()),
+        more => writeln!(out, "and {more} more faults"),
     }
 }
 
@@ -249,10 +315,10 @@ mod tests {
             more_damage: 0,
         };
         let mut text = Vec::new();
-        Verified(report).show(&mut text).unwrap();
+        Verified::One(Box::new(report)).show(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines.len(), 4, "{text}");
         assert!(
             lines[0].contains("packs/a.pack at offset 0x0") && lines[0].ends_with("; 99 more faults in it"),
             "{text}"

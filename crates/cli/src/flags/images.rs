@@ -73,11 +73,11 @@ pub struct Cat {
 /// `dormouse verify`
 #[derive(Args, Debug)]
 #[command(
-    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image.\n\nAn image that is whole has been read to the last byte, also what it has in common with others. --quick finds what is missing or cut short and what does not fit together, in a moment and whatever the image's size; it does not find bytes that have rotted."
+    after_help = "IMAGE is an image's id or the beginning of it, or a job's name for its newest image. Without it all images of the store are read, and what they have in common once.\n\nAn image that is whole has been read to the last byte, also what it has in common with others. --quick finds what is missing or cut short and what does not fit together, in a moment and whatever the image's size; it does not find bytes that have rotted."
 )]
 pub struct Verify {
-    /// The image
-    pub image: String,
+    /// The image; all of them without it
+    pub image: Option<String>,
     /// Only look whether everything is there, as long as it should be, and fits together
     #[arg(long)]
     pub quick: bool,

@@ -256,6 +256,28 @@ fn a_second_copy_of_a_chunk_serves_where_the_first_is_damaged() {
     }
 }
 
+#[test]
+fn what_images_have_in_common_is_read_once_and_named_for_each() {
+    let medium = Sim::default();
+    let store = Store::open_or_create_media(Arc::new(medium.clone())).unwrap();
+    let [first, second] = [0, 1].map(|_| checkpoint(&store, "job", 5).unwrap().id);
+    let pack = medium.files().into_iter().find(|path| path.starts_with("packs/")).unwrap();
+    let flip = || medium.tamper(&pack, |bytes| bytes[100] ^= 1);
+    let mut verifier = store.verifier().unwrap();
+    let mut verify = |image| verifier.verify(image, &mut |_| {}).unwrap();
+    assert!(verify(&first).ok);
+    flip();
+    // What it has read by then was sound.
+    let report = verify(&second);
+    assert!(report.ok && report.bytes > 0, "{report:#?}");
+    let mut verifier = store.verifier().unwrap();
+    let mut verify = |image| verifier.verify(image, &mut |_| {}).unwrap();
+    let found = verify(&first).damage;
+    assert_eq!(found.len(), 1);
+    flip();
+    assert_eq!(verify(&second).damage, found);
+}
+
 /// Whoever asks for it has chunks that are stored as they are without a check, and is told.
 #[test]
 fn a_proof_is_owed_for_what_is_taken_as_it_is_stored() {
