@@ -253,6 +253,20 @@ impl Mount {
         ensure!(mount.status()?.success(), "cannot mount a tmpfs at {}", path.display());
         Ok(Self(path))
     }
+
+    /// Gives it room for so many bytes.
+    pub fn resize(&self, bytes: u64) -> anyhow::Result<()> {
+        let mut mount = Command::new("mount");
+        mount.arg("-o").arg(format!("remount,size={bytes}")).arg(&self.0);
+        ensure!(mount.status()?.success(), "cannot make {} of {bytes} bytes", self.0.display());
+        Ok(())
+    }
+
+    /// How many bytes of it are used.
+    pub fn used(&self) -> anyhow::Result<u64> {
+        let about = rustix::fs::statvfs(&self.0)?;
+        Ok((about.f_blocks - about.f_bfree) * about.f_frsize)
+    }
 }
 
 impl Drop for Mount {
