@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -14,6 +16,8 @@ use testkit::tree::wait_until_gone;
 
 /// Moments, unless `DORMOUSE_CRASHES` says how many; `cargo xtask soak` has 200.
 const MOMENTS: u32 = 12;
+/// Most of a moment is waiting.
+const SIDE_BY_SIDE: u32 = 2;
 /// Longer than a checkpoint of the guest takes here.
 const CHECKPOINT: Duration = Duration::from_millis(700);
 const GUEST: &str = "stencil";
@@ -52,15 +56,26 @@ impl Victim {
 fn an_image_that_is_listed_is_whole_whoever_is_killed_when() {
     let moments = std::env::var("DORMOUSE_CRASHES").map_or(MOMENTS, |text| text.parse().unwrap());
     let native = undisturbed().unwrap();
-    let mut failures = Vec::new();
-    for moment in 0..moments {
+    let (next, failures) = (AtomicU32::new(0), Mutex::new(Vec::new()));
+    let work = || loop {
+        let moment = next.fetch_add(1, Ordering::Relaxed);
+        if moment >= moments {
+            return;
+        }
         let victim = Victim::ALL[moment as usize % Victim::ALL.len()];
         let mut seed = Seed::of_round(1, GUEST, "crash", moment);
         let delay = CHECKPOINT.mul_f64(seed.fraction());
         if let Err(error) = crash(victim, delay, &native) {
-            failures.push(format!("moment {moment}, {victim:?} killed after {delay:?}: {error:#}"));
+            let failure = format!("moment {moment}, {victim:?} killed after {delay:?}: {error:#}");
+            failures.lock().unwrap().push(failure);
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(work);
+        }
+    });
+    let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} of {moments}:\n{}", failures.len(), failures.join("\n"));
 }
 

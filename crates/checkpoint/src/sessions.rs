@@ -27,7 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use store::Access;
@@ -40,6 +40,8 @@ const GREETING: Duration = Duration::from_secs(5);
 const STILL_MAX: Duration = Duration::from_secs(120);
 /// A process that was told of the GPUs and takes longer to close its connection does not run.
 const HANGING_UP: Duration = Duration::from_millis(20);
+/// The longest that the end of a job waits for who sees that a server was lost before.
+const DECISION: Duration = Duration::from_secs(5);
 /// How long a listener rests that could not accept: descriptors may have run out.
 pub const RECOVERY: Duration = Duration::from_millis(200);
 
@@ -155,6 +157,8 @@ pub struct Sessions {
     beginning: RwLock<()>,
     /// Processes that have asked for something and not got it yet: their connections lead out of the job.
     asking: AtomicUsize,
+    /// Processes of which is not known yet whether they will have lost their server.
+    undecided: (Mutex<usize>, Condvar),
     ended: AtomicBool,
     watching: OnceLock<Watching>,
     asks: Asks,
@@ -179,6 +183,24 @@ impl Drop for Asking {
     }
 }
 
+/// A process that may lose its server.
+struct Undecided(Arc<Sessions>);
+
+impl Undecided {
+    fn of(sessions: &Arc<Sessions>) -> Self {
+        *sessions.undecided.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(Arc::clone(sessions))
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        let (undecided, decided) = &self.0.undecided;
+        *undecided.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        decided.notify_all();
+    }
+}
+
 impl Sessions {
     /// No session yet.
     #[must_use]
@@ -200,6 +222,7 @@ impl Sessions {
             next: AtomicU32::new(1),
             beginning: RwLock::default(),
             asking: AtomicUsize::new(0),
+            undecided: Default::default(),
             ended: AtomicBool::new(false),
             watching: OnceLock::new(),
             asks: Asks::default(),
@@ -528,21 +551,34 @@ impl Sessions {
         if let Some(former) = former {
             self.finish(&former);
         }
-        let (sessions, watched) = (Arc::clone(self), Arc::clone(&session));
+        let (undecided, watched) = (Undecided::of(self), Arc::clone(&session));
         std::thread::spawn(move || {
+            let sessions = Arc::clone(&undecided.0);
             let mut each = [PollFd::new(&process, PollFlags::IN), PollFd::new(&server, PollFlags::IN)];
             while matches!(poll(&mut each, None), Err(Errno::INTR)) {}
             if !sessions.is_live(&session) {
                 return;
             }
-            let server_first = each[0].revents().is_empty();
-            if server_first {
+            // A server outlives its process until it is told to end, so it was first where both are gone: the process has had the error and ended at it.
+            if !each[1].revents().is_empty() {
                 sessions.lost(&session, &process, &server);
-                while matches!(poll(&mut each[..1], None), Err(Errno::INTR)) {}
             }
+            drop(undecided);
+            while matches!(poll(&mut each[..1], None), Err(Errno::INTR)) {}
             sessions.finish(&session);
         });
         Ok(watched)
+    }
+
+    /// Waits until it is known of each process whether it has lost its server; all are gone.
+    pub fn decide(&self) {
+        let (undecided, decided) = &self.undecided;
+        let undecided = undecided.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = decided.wait_timeout_while(undecided, DECISION, |undecided| *undecided > 0);
+        let (undecided, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *undecided > 0 {
+            tracing::debug!("{} processes of the job may have lost their servers", *undecided);
+        }
     }
 
     /// A server died under its application: every call of it answers an error from now on. Whoever is asking the server something

@@ -283,6 +283,7 @@ impl Supervisor {
             std::thread::spawn(move || this.checkpoint_as_asked())
         };
         let ending = self.job.wait().map_err(|error| Failure::of("cannot wait for the job", &error));
+        self.sessions.decide();
         *self.ended() = true;
         self.ending.notify_all();
         self.sessions.asks().end();

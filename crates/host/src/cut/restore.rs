@@ -280,13 +280,21 @@ impl Restored {
             let log = LogExcerpt::of(&work.path().join(LOG));
             return Err(RestoreError::Refused { criu, why: "while resuming it".into(), log });
         }
+        // Whoever is not held, or goes on first, may end others.
+        let unless_over = |process: OuterPid, done: io::Result<()>| match done {
+            Err(error) if crate::tasks::is_over(process.0) => {
+                tracing::debug!("process {process} of the job has ended: {error}");
+                Ok(())
+            }
+            done => done,
+        };
         for process in &held {
-            userfault::of(*process)
-                .and_then(|userfault| give(*process, userfault))
+            let given = userfault::of(*process).and_then(|userfault| give(*process, userfault));
+            unless_over(*process, given)
                 .map_err(failed("finding out what the job touches of its managed memory"))?;
         }
         held.iter()
-            .try_for_each(|process| signal(*process, libc::SIGCONT))
+            .try_for_each(|process| unless_over(*process, signal(*process, libc::SIGCONT)))
             .map_err(failed("resuming the job"))?;
         job.let_streams_go_on();
         if let Some(border) = job.border().as_mut() {
