@@ -31,7 +31,7 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, Once, PoisonError, RwLock};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 use transfers::Transfers;
@@ -154,6 +154,8 @@ pub(crate) struct Link {
     stepping: AtomicBool,
     next: AtomicU64,
     lost: AtomicBool,
+    /// Whoever wants to know has been told that it is lost.
+    told: Once,
     begun: Instant,
     /// When something was last heard, milliseconds since the beginning.
     heard: AtomicU64,
@@ -218,6 +220,7 @@ impl RemoteBackend {
             stepping: AtomicBool::new(false),
             next: AtomicU64::new(1),
             lost: AtomicBool::new(false),
+            told: Once::new(),
             begun: Instant::now(),
             heard: AtomicU64::new(0),
             hang_up,
@@ -297,12 +300,17 @@ impl Link {
     fn lose(&self, why: &str) {
         // Whoever reads or writes goes on, whatever it holds.
         (self.hang_up)();
+        // Before anybody gets an error of it: a program that ends at one must not be gone before it is known why.
+        if !self.is_lost() {
+            self.told.call_once(|| {
+                tracing::warn!("the connection to the device machine is lost: {why}");
+                (self.on_loss)(why);
+            });
+        }
         // So that no query answers otherwise once a call has said that the connection is lost.
         self.progress.lose();
         if !self.lost.swap(true, Ordering::AcqRel) {
-            tracing::warn!("the connection to the device machine is lost: {why}");
             self.end();
-            (self.on_loss)(why);
         }
     }
 
