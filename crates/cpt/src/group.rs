@@ -1,0 +1,97 @@
+//! Which threads stop together.
+
+use ptx::BitSet;
+use ptx::ast::{Body, Immediate, Instruction, Operand, Statement};
+
+/// The threads that have to decide alike whether they stop at a marker.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Group {
+    /// Each for itself: nothing in the kernel brings them together.
+    Thread,
+    /// Those of a warp: it exchanges values between them.
+    Warp,
+    /// Those of a block: it has barriers, or shared memory.
+    Block,
+}
+
+impl Group {
+    /// What of a kernel makes it this one.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::Thread => "without barriers",
+            Self::Warp => "with operations of a warp",
+            Self::Block => "with barriers or shared memory",
+        }
+    }
+}
+
+impl std::fmt::Display for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Thread => "thread",
+            Self::Warp => "warp",
+            Self::Block => "block",
+        })
+    }
+}
+
+/// Registers that never have another value than the mask of all lanes.
+pub(crate) fn all_lanes(body: &Body) -> BitSet {
+    let (mut all, mut others) = (BitSet::new(body.registers.len()), BitSet::new(body.registers.len()));
+    for statement in &body.statements {
+        let Statement::Instruction(instruction) = statement else { continue };
+        let is_mask = instruction.opcode.mnemonic() == "mov"
+            && instruction.guard.is_none()
+            && instruction.operands.get(1).is_some_and(is_all_lanes);
+        instruction.for_each_register(|register, access| {
+            if access.writes() {
+                if is_mask { &mut all } else { &mut others }.insert(register.index());
+            }
+        });
+    }
+    others.iter().for_each(|register| all.remove(register));
+    all
+}
+
+fn is_all_lanes(operand: &Operand) -> bool {
+    matches!(operand, Operand::Imm(Immediate::Int(mask)) if *mask as u32 == u32::MAX)
+}
+
+/// The threads that an instruction brings together, all of them that have not left; none if it does not. `all` are registers with the mask of all lanes.
+pub(crate) fn brings_together(instruction: &Instruction, all: &BitSet) -> Option<Group> {
+    let opcode = &instruction.opcode;
+    let is_all = |mask: Option<&Operand>| match mask {
+        Some(Operand::Reg(register)) => all.contains(register.index()),
+        Some(mask) => is_all_lanes(mask),
+        None => false,
+    };
+    match opcode.mnemonic() {
+        "bar" | "barrier" if opcode.has("warp") => {
+            is_all(instruction.operands.first()).then_some(Group::Warp)
+        }
+        "bar" | "barrier" => {
+            // `barrier a, b` is for b threads of the block.
+            let reduces = opcode.has("red");
+            let operands = instruction.operands.len() - usize::from(reduces) * 2;
+            (operands <= 1 && !opcode.has("arrive")).then_some(Group::Block)
+        }
+        "shfl" | "vote" | "match" | "redux" if opcode.has("sync") => {
+            is_all(instruction.operands.last()).then_some(Group::Warp)
+        }
+        _ => None,
+    }
+}
+
+/// The threads that a body brings together anywhere, as many of them as that may be.
+pub(crate) fn of_body(body: &Body) -> Group {
+    let of = |statement: &Statement| {
+        let Statement::Instruction(instruction) = statement else { return Group::Thread };
+        match instruction.opcode.mnemonic() {
+            "bar" | "barrier" if !instruction.opcode.has("warp") => Group::Block,
+            "bar" | "barrier" | "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" | "mma"
+            | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => Group::Warp,
+            _ => Group::Thread,
+        }
+    };
+    body.statements.iter().map(of).max().unwrap_or(Group::Thread)
+}

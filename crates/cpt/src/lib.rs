@@ -1,0 +1,21 @@
+//! Kernels that can stop half-way and go on from there: a pass over PTX.
+//!
+//! A kernel is marked where it may stop (`#pragma CPT`, which reaches PTX as `.pragma "cpt …"`). [`rewrite()`] makes each marker a poll of a stop flag, behind which threads that are
+//! to stop save what is live there and leave; the kernel's beginning tells blocks that have not begun, that are half-way and that are done apart, so that the same kernel, launched
+//! again with the same arguments, goes on where every thread was. What is saved lies in memory that a [`context`] names. (`docs/in-kernel.md`)
+
+#![forbid(unsafe_code)]
+
+pub mod context;
+mod control;
+mod frame;
+mod group;
+mod marker;
+mod refusal;
+mod rewrite;
+mod uniform;
+
+pub use frame::{Cell, Frame, Site};
+pub use group::Group;
+pub use refusal::{Reason, Refusal};
+pub use rewrite::{Kernel, Rewritten, rewrite};

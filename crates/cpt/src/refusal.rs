@@ -1,0 +1,73 @@
+//! Kernels that cannot be stopped where they are marked.
+
+use ptx::TooComplex;
+use ptx::ast::Name;
+use thiserror::Error;
+
+use crate::Group;
+
+/// A marked kernel that cannot be stopped at its markers, and why: it is run as it is, and a checkpoint waits for its end.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("kernel {kernel} cannot be stopped half-way: {reason} ({place})")]
+pub struct Refusal {
+    /// The kernel, or the function that has the marker.
+    pub kernel: Name,
+    /// Where that is.
+    pub place: Place,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// A place in a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the program's source, where the module says so (`-lineinfo`): file and line.
+    Source(Box<str>, u32),
+    /// In the module, by the marker's number in its function, from 1.
+    Marker(usize),
+    /// In the module's text: its line.
+    Line(u32),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Source(file, line) => write!(f, "{file}:{line}"),
+            Self::Marker(number) => write!(f, "its marker number {number}; -lineinfo tells the line"),
+            Self::Line(line) => write!(f, "line {line} of its PTX"),
+        }
+    }
+}
+
+/// Why a kernel cannot be stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Some threads of a group that decides together come to a marker, others do not, or another number of times.
+    #[error(
+        "not all threads of a {group} come to the marker together, as they have to in a kernel {}; move it out of the branch or loop that depends on the thread",
+        group.why()
+    )]
+    Divergent {
+        /// Which.
+        group: Group,
+    },
+    /// The marker is in a function that is called.
+    #[error("the marker is in a function that is called; declare that __forceinline__")]
+    InFunction,
+    /// Something is under way, or has a state, that cannot be saved.
+    #[error("{0} has a state that cannot be saved")]
+    State(&'static str),
+    /// A sum's carry is handed over a marker.
+    #[error("a carry (add.cc) is handed on over the marker")]
+    Carry,
+    /// A declaration that names too much.
+    #[error("its variables have no size, or too large a one")]
+    Unsized,
+    /// The module is no PTX of 64 bits.
+    #[error("its addresses have {0} bits")]
+    AddressSize(u32),
+    /// It is larger than is looked into.
+    #[error(transparent)]
+    TooComplex(#[from] TooComplex),
+}

@@ -1,0 +1,281 @@
+//! The pass: what it looks at, and what becomes of a kernel.
+
+mod code;
+
+use std::collections::BTreeMap;
+
+use ptx::ast::{
+    Body, Function, FunctionKind, Item, Linkage, Module, Name, Operand, Param, ParamSpace, RegId, ScalarType,
+    Space, Statement, Symbol, Variable,
+};
+use ptx::{BlockId, Cfg, Liveness, ParseError};
+
+use self::code::{Area, Code};
+use crate::control::Control;
+use crate::frame::ALIGNMENT;
+use crate::group::of_body;
+use crate::marker::{is_marked, markers, place};
+use crate::refusal::Place;
+use crate::uniform::Divergence;
+use crate::{Frame, Group, Reason, Refusal};
+
+/// A module whose marked kernels can be stopped.
+#[derive(Clone, Debug)]
+pub struct Rewritten {
+    /// Its text.
+    pub text: String,
+    /// The kernels that can be.
+    pub kernels: BTreeMap<Name, Kernel>,
+    /// Those that cannot: they are as they were.
+    pub refusals: Vec<Refusal>,
+}
+
+/// A kernel that can be stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// Which of its threads stop together.
+    pub group: Group,
+    /// Where in the parameter buffer the address of its context lies.
+    pub context: u64,
+    /// What is kept of a block that has stopped.
+    pub frame: Frame,
+}
+
+/// Has the marked kernels of a module stop at their markers; `None` if there are none.
+///
+/// # Errors
+/// When what was made of it cannot be read again, which is a fault of this pass.
+pub fn rewrite(module: &Module) -> Result<Option<Rewritten>, ParseError> {
+    if !module.functions().any(is_marked) {
+        return Ok(None);
+    }
+    let tag = unused_tag(module);
+    let mut made = module.clone();
+    let (mut kernels, mut refusals, mut codes) = (BTreeMap::new(), Vec::new(), Vec::new());
+    for item in &mut made.items {
+        let Item::Function(function) = item else { continue };
+        if !is_marked(function) {
+            continue;
+        }
+        match rewrite_kernel(module, function, &tag, &mut codes) {
+            Ok((rewritten, kernel)) => {
+                kernels.insert(function.name.clone(), kernel);
+                *function = rewritten;
+            }
+            Err((place, reason)) => refusals.push(Refusal { kernel: function.name.clone(), place, reason }),
+        }
+    }
+    let mut text = String::new();
+    let mut rest = &*made.to_string();
+    // In the order in which they were made, which is that of the text.
+    for (number, code) in codes.iter().enumerate() {
+        let placeholder = format!(".pragma \"{}\";", code::placeholder(&tag, number));
+        if let Some((before, after)) = rest.split_once(&placeholder) {
+            text.extend([before, code]);
+            rest = after;
+        }
+    }
+    text.push_str(rest);
+    ptx::parse(&text)?;
+    Ok(Some(Rewritten { text, kernels, refusals }))
+}
+
+/// What names that are ours begin with: nothing in the module has it in its name.
+fn unused_tag(module: &Module) -> String {
+    let text = module.to_string();
+    let candidates =
+        (0..).map(|number| if number == 0 { "cpt_".to_owned() } else { format!("cpt{number}_") });
+    candidates.into_iter().find(|tag| !text.contains(tag.as_str())).unwrap_or_default()
+}
+
+type Refused = (Place, Reason);
+
+fn rewrite_kernel(
+    module: &Module,
+    function: &Function,
+    tag: &str,
+    codes: &mut Vec<String>,
+) -> Result<(Function, Kernel), Refused> {
+    let Some(body) = &function.body else { return Err((Place::Line(0), Reason::Unsized)) };
+    let marks = markers(body);
+    let place_of = |mark: usize| place(module, body, mark);
+    let first = place_of(marks.first().copied().unwrap_or(0));
+    let refuse = |reason: Reason| (first.clone(), reason);
+    if function.kind != FunctionKind::Entry {
+        return Err(refuse(Reason::InFunction));
+    }
+    if module.address_size != 64 {
+        return Err(refuse(Reason::AddressSize(module.address_size)));
+    }
+    refuse_states(body)?;
+    if let Some(mark) = carried_over(body, &marks) {
+        return Err((place_of(mark), Reason::Carry));
+    }
+    let unsized_ = || refuse(Reason::Unsized);
+    let (_, end) = function.param_layout().ok_or_else(unsized_)?;
+    let context = end.next_multiple_of(8);
+    let cfg = Cfg::new(body).map_err(|error| refuse(error.into()))?;
+    let shared = shared_areas(module, body).ok_or_else(unsized_)?;
+    let group = match of_body(body) {
+        Group::Block => Group::Block,
+        // What is in shared memory is whole only when all have stopped.
+        _ if !shared.is_empty() => Group::Block,
+        less => less,
+    };
+    let block_of = |mark: usize| {
+        let holds = |block: &ptx::Block| block.statements.contains(&mark);
+        BlockId(cfg.blocks.iter().position(holds).unwrap_or(0) as u32)
+    };
+    if group != Group::Thread {
+        let divergence = Divergence::of(body, &cfg, &Control::of(&cfg), group);
+        if let Some(mark) = marks.iter().find(|mark| !divergence.is_uniform(block_of(**mark))) {
+            return Err((place_of(*mark), Reason::Divergent { group }));
+        }
+    }
+    let liveness = Liveness::new(body, &cfg).map_err(|error| refuse(error.into()))?;
+    let live_at = |mark: &usize| {
+        liveness.live_before(body, &cfg, block_of(*mark), *mark).registers().collect::<Vec<RegId>>()
+    };
+    let live: Vec<Vec<RegId>> = marks.iter().map(live_at).collect();
+    let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
+    let bytes_of = |areas: &[Area]| areas.last().map_or(0, |area| area.at + area.bytes.next_multiple_of(4));
+    let shared_bytes = bytes_of(&shared).next_multiple_of(ALIGNMENT);
+    let dynamic = dynamic_shared(module, body);
+    let frame = Frame::of(body, &live, bytes_of(&local), (shared_bytes, dynamic.is_some()));
+    let kernel = Kernel { group, context, frame };
+    let code = Code {
+        tag,
+        kernel: &kernel,
+        body,
+        parameter: format!("{tag}context"),
+        live: &live,
+        local: &local,
+        shared: &shared,
+        dynamic: dynamic.as_deref(),
+    };
+    let rewritten = code.put_into(function, &marks, codes);
+    Ok((rewritten, kernel))
+}
+
+/// What cannot be saved, by what has it.
+fn refuse_states(body: &Body) -> Result<(), Refused> {
+    for statement in &body.statements {
+        let Statement::Instruction(instruction) = statement else { continue };
+        let opcode = &instruction.opcode;
+        let called = instruction.operands.iter().find_map(|operand| match operand {
+            Operand::Call(call) => Some(&call.callee),
+            _ => None,
+        });
+        let state = match opcode.mnemonic() {
+            "cp" => "an asynchronous copy (cp.async)",
+            "wgmma" => "a product of a warp group (wgmma)",
+            "tcgen05" => "tensor memory (tcgen05)",
+            "mbarrier" => "a barrier in shared memory (mbarrier)",
+            "setmaxnreg" => "a changed number of registers (setmaxnreg)",
+            "alloca" | "stacksave" | "stackrestore" => "memory of alloca",
+            "bar" | "barrier" if opcode.has("arrive") => "a barrier at which some have arrived (bar.arrive)",
+            "barrier" if opcode.has("cluster") => "a cluster of blocks",
+            "clusterlaunchcontrol" | "mapa" | "getctarank" => "a cluster of blocks",
+            "griddepcontrol" => "a launch that begins before its predecessor ends (griddepcontrol)",
+            "call" if matches!(called, Some(ptx::ast::Callee::Function(name)) if name.starts_with("cudaLaunchDevice")) => {
+                "a launch by a kernel"
+            }
+            _ => continue,
+        };
+        return Err((Place::Line(instruction.line), Reason::State(state)));
+    }
+    Ok(())
+}
+
+/// A marker between a sum whose carry is kept and one that adds it.
+fn carried_over(body: &Body, marks: &[usize]) -> Option<usize> {
+    let mut passed = None;
+    for (number, statement) in body.statements.iter().enumerate() {
+        if marks.contains(&number) {
+            passed = passed.or(Some(number));
+        }
+        match statement {
+            Statement::Label(_) => passed = None,
+            Statement::Instruction(instruction) => {
+                if matches!(instruction.opcode.mnemonic(), "addc" | "subc" | "madc") && passed.is_some() {
+                    return passed;
+                }
+                if instruction.opcode.has("cc") {
+                    passed = None;
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Places for variables, one after the other.
+fn areas<'a>(variables: impl Iterator<Item = &'a Variable>) -> Option<Vec<Area>> {
+    let mut areas: Vec<Area> = Vec::new();
+    for variable in variables {
+        let at = areas.last().map_or(0, |area| area.at + area.bytes.next_multiple_of(4));
+        let unit = if variable.alignment() >= 4 { 4 } else { 1 };
+        areas.push(Area { name: variable.name.clone(), at, bytes: variable.size()?, unit });
+    }
+    Some(areas)
+}
+
+/// Shared memory that has a size: the body's, and what of the module's it, or a function, names.
+fn shared_areas(module: &Module, body: &Body) -> Option<Vec<Area>> {
+    let own = body.locals.iter();
+    let named = module.variables().filter(|variable| is_named(module, body, &variable.name));
+    areas(
+        own.chain(named)
+            .filter(|variable| variable.space == Space::Shared && variable.linkage != Linkage::Extern),
+    )
+}
+
+/// Any variable that stands for the shared memory that a launch asks for.
+fn dynamic_shared(module: &Module, body: &Body) -> Option<String> {
+    let all = body.locals.iter().chain(module.variables());
+    let mut dynamic =
+        all.filter(|variable| variable.space == Space::Shared && variable.linkage == Linkage::Extern);
+    let own = |variable: &&Variable| body.locals.contains(variable) || is_named(module, body, &variable.name);
+    dynamic.find(own).map(|variable| variable.name.to_string())
+}
+
+/// Whether a kernel's body, or any function that may be called, names a variable of the module.
+fn is_named(module: &Module, body: &Body, name: &Name) -> bool {
+    let functions = module.definitions().filter(|function| function.kind == FunctionKind::Func);
+    let bodies = functions.filter_map(|function| function.body.as_ref()).chain([body]);
+    bodies.into_iter().any(|body| {
+        body.statements.iter().any(|statement| match statement {
+            Statement::Instruction(instruction) => {
+                instruction.operands.iter().any(|operand| names(operand, name))
+            }
+            _ => false,
+        })
+    })
+}
+
+fn names(operand: &Operand, wanted: &Name) -> bool {
+    let is = |symbol: &Symbol| matches!(symbol, Symbol::Module(name) if name == wanted);
+    let in_address = |address: &ptx::ast::Address| matches!(&address.base, ptx::ast::AddressBase::Symbol(symbol) if is(symbol));
+    match operand {
+        Operand::Symbol(symbol, _) => is(symbol),
+        Operand::Address(address) => in_address(address),
+        Operand::Indexed { base, sampler, .. } => in_address(base) || sampler.iter().any(in_address),
+        Operand::Vector(all) => all.iter().any(|one| names(one, wanted)),
+        Operand::Pair(pair) => names(&pair.0, wanted) || names(&pair.1, wanted),
+        Operand::Call(call) => call.arguments.iter().any(|one| names(one, wanted)),
+        _ => false,
+    }
+}
+
+/// The parameter that a context's address is passed in.
+fn context_parameter(name: &str) -> Param {
+    Param {
+        name: name.into(),
+        space: ParamSpace::Param,
+        align: None,
+        ty: ScalarType::U64,
+        dims: Vec::new(),
+        pointee: None,
+    }
+}

@@ -1,0 +1,136 @@
+//! A software device, and kernels on it that are stopped at some moments and launched again until they are done.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use backend::{BLOCK_GRANULARITY, Backend, Launch, Range, RawContext, RawModule, RawStream, StreamArg};
+use backend_soft::{Options, SoftBackend};
+use cpt::{Kernel, context};
+
+static BACKEND: LazyLock<SoftBackend> = LazyLock::new(|| SoftBackend::new(Options::default()));
+static NEXT: AtomicU64 = AtomicU64::new(0x2800_0000_0000);
+
+/// What is launched: blocks, threads of each, shared memory of each.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub grid: u32,
+    pub block: u32,
+    pub shared: u32,
+}
+
+/// A module on the device.
+pub struct Gpu {
+    ctx: RawContext,
+    module: RawModule,
+    work: RawStream,
+    beside: RawStream,
+}
+
+/// How often a kernel stopped, and how often a block was half-way then.
+#[derive(Default, Debug)]
+pub struct Stops {
+    pub launches: usize,
+    pub half_way: usize,
+}
+
+impl Gpu {
+    pub fn new(text: &str) -> Self {
+        let ctx = BACKEND.context_create(0, 0, false).unwrap();
+        let loaded = BACKEND.module_load(ctx, text.as_bytes(), &[], &[]);
+        let module = loaded.unwrap_or_else(|error| panic!("{}", error.detail)).code;
+        let stream = || BACKEND.stream_create(ctx, 1, 0).unwrap();
+        Self { ctx, module, work: stream(), beside: stream() }
+    }
+
+    /// Zeroed device memory.
+    pub fn alloc(&self, bytes: u64) -> u64 {
+        let bytes = bytes.next_multiple_of(BLOCK_GRANULARITY);
+        let range = Range { base: NEXT.fetch_add(bytes + BLOCK_GRANULARITY, Ordering::Relaxed), bytes };
+        BACKEND.reserve(range).unwrap();
+        BACKEND.map_block(0, range).unwrap();
+        range.base
+    }
+
+    /// Copies now, whatever runs.
+    fn copy(&self, to: u64, from: u64, bytes: u64) {
+        let stream = StreamArg::Created(self.beside);
+        BACKEND.copy(self.ctx, stream, to, from, bytes).unwrap();
+        BACKEND.stream_synchronize(self.ctx, stream).unwrap();
+    }
+
+    pub fn put<T: Copy>(&self, address: u64, values: &[T]) {
+        self.copy(address, values.as_ptr() as u64, size_of_val(values) as u64);
+    }
+
+    pub fn get<T: Copy + Default>(&self, address: u64, count: usize) -> Vec<T> {
+        let mut out = vec![T::default(); count];
+        self.copy(out.as_mut_ptr() as u64, address, size_of_val(&out[..]) as u64);
+        out
+    }
+
+    pub fn launch(&self, name: &str, shape: Shape, params: &[u8]) {
+        let function = BACKEND.function(self.ctx, self.module, name).unwrap();
+        let launch = Launch {
+            function,
+            grid: [shape.grid, 1, 1],
+            block: [shape.block, 1, 1],
+            shared: shape.shared,
+            stream: StreamArg::Created(self.work),
+            attributes: &[],
+            params,
+        };
+        BACKEND.launch(self.ctx, &launch).unwrap();
+    }
+
+    pub fn wait(&self) {
+        BACKEND.stream_synchronize(self.ctx, StreamArg::Created(self.work)).unwrap();
+    }
+
+    /// Launches a kernel, has it stop after each `pause` if there is one, and again until all its threads are done. `capacity` blocks can be half-way.
+    pub fn run_with_stops(
+        &self,
+        (name, kernel): (&str, &Kernel),
+        shape: Shape,
+        params: &[u8],
+        capacity: u32,
+        mut pause: impl FnMut() -> Option<Duration>,
+    ) -> Stops {
+        let (blocks, threads) = (u64::from(shape.grid), u64::from(shape.block));
+        let words = context::words(threads) * blocks;
+        let frame = kernel.frame.bytes(threads, shape.shared.into());
+        let context = self.alloc(context::BYTES);
+        let done = self.alloc(words * 4);
+        let [mut from, mut into] =
+            [(); 2].map(|()| (self.alloc(blocks * 4), self.alloc(frame * u64::from(capacity))));
+        let mut params = params.to_vec();
+        params.resize(kernel.context as usize, 0);
+        params.extend(context.to_le_bytes());
+        let mut stops = Stops::default();
+        loop {
+            self.put(into.0, &vec![0u8; (blocks * 4) as usize]);
+            self.put(into.1, &vec![0u8; (frame * u64::from(capacity)) as usize]);
+            self.put(context, &[0, capacity, 0, 0]);
+            self.put(context + context::DONE, &[done, from.0, into.0, from.1, into.1]);
+            self.launch(name, shape, &params);
+            stops.launches += 1;
+            if let Some(pause) = pause() {
+                std::thread::sleep(pause);
+                self.put(context + context::STOP, &[1u32]);
+            }
+            self.wait();
+            let slots = self.get::<u32>(into.0, blocks as usize);
+            let half_way = slots.iter().filter(|slot| (1..context::NO_ROOM).contains(*slot)).count();
+            stops.half_way += half_way;
+            let done =
+                self.get::<u32>(done, words as usize).iter().map(|word| word.count_ones()).sum::<u32>();
+            if u64::from(done) == blocks * threads {
+                assert_eq!(half_way, 0, "all are done");
+                return stops;
+            }
+            assert!(stops.launches < 10_000, "no end: {done} threads are done");
+            // What has not been launched since is where it was; here all that was half-way has been.
+            std::mem::swap(&mut from, &mut into);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+// Marked kernels of every kind. kernels.ptx is made of it by `nvcc -ptx -arch=sm_80 -lineinfo kernels.cu`, with the names of files as they are here.
+#define CPT asm volatile(".pragma \"cpt\";" ::: "memory")
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// Each thread stops for itself, after another number of rounds.
+extern "C" __global__ void collatz(u64 *out, u32 n) {
+    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    u64 value = i + 27, steps = 0, sum = 0;
+    while (value != 1) {
+        value = value & 1 ? 3 * value + 1 : value / 2;
+        sum += value, steps++;
+        CPT;
+    }
+    out[i] = steps * 1000003 + sum;
+}
+
+// Barriers, shared memory, an array of each thread's own that is indexed, wide and narrow values.
+extern "C" __global__ void stencil(float *data, double *sums, u32 rounds) {
+    __shared__ float row[2][130];
+    __shared__ unsigned char bytes[3];
+    u32 t = threadIdx.x, at = blockIdx.x * blockDim.x + t;
+    float own[8];
+    for (int k = 0; k < 8; k++) own[k] = data[at] * k;
+    double sum = 0;
+    unsigned short narrow = t;
+    bool odd = at & 1;
+    if (t < 3) bytes[t] = t + blockIdx.x;
+    if (t == 0) row[0][0] = row[1][0] = row[0][blockDim.x + 1] = row[1][blockDim.x + 1] = 0;
+    row[0][t + 1] = data[at];
+    for (u32 round = 0; round < rounds; round++) {
+        __syncthreads();
+        u32 from = round & 1;
+        float value = 0.25f * row[from][t] + 0.5f * row[from][t + 1] + 0.25f * row[from][t + 2];
+        row[from ^ 1][t + 1] = value;
+        own[(t + round) & 7] += value;
+        sum += (double)value * bytes[round % 3];
+        narrow = narrow * 7 + round;
+        odd ^= narrow & 1;
+        CPT;
+    }
+    float all = 0;
+    for (int k = 0; k < 8; k++) all += own[k];
+    data[at] = all + narrow + (odd ? 0.5f : 0.0f);
+    sums[at] = sum;
+}
+
+// What a launch asks for of shared memory; threads that have left; two markers, one of them before a loop.
+extern "C" __global__ void leaving(u32 *out, u32 rounds) {
+    extern __shared__ u32 words[];
+    u32 t = threadIdx.x;
+    words[t] = t * 7 + blockIdx.x;
+    if (t >= blockDim.x - 40) {
+        out[blockIdx.x * blockDim.x + t] = 1;
+        return;
+    }
+    u32 active = blockDim.x - 40, value = t;
+    __syncthreads();
+    CPT;
+    for (u32 round = 0; round < rounds; round++) {
+        value = value * 1664525 + words[(t + round) % active];
+        __syncthreads();
+        words[t] ^= value;
+        __syncthreads();
+        CPT;
+    }
+    out[blockIdx.x * blockDim.x + t] = value;
+}
+
+// Values are exchanged within a warp, and each warp has another number of rounds.
+extern "C" __global__ void lanes(u32 *out, const u32 *rounds) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, value = at;
+    u32 mine = rounds[at / 32];
+    for (u32 round = 0; round < mine; round++) {
+        value = value * 1664525 + __shfl_xor_sync(0xffffffff, value, 1 << (round % 5)) + at;
+        CPT;
+    }
+    out[at] = value;
+}
+
+// Refused: only some threads come to the marker.
+extern "C" __global__ void some(u32 *out, u32 rounds) {
+    __shared__ u32 word;
+    word = rounds;
+    __syncthreads();
+    for (u32 round = 0; round < threadIdx.x; round++) {
+        out[threadIdx.x] += word;
+        CPT;
+    }
+}
+
+// Refused: nobody can say who has arrived.
+extern "C" __global__ void arrived(u32 *out) {
+    asm volatile("bar.arrive 1, 64;" ::: "memory");
+    CPT;
+    out[threadIdx.x] = 1;
+}
+
+__device__ __noinline__ u32 called(u32 value) {
+    for (u32 i = 0; i < value % 5; i++) {
+        value *= 3;
+        CPT;
+    }
+    return value;
+}
+
+extern "C" __global__ void calls(u32 *out) { out[threadIdx.x] = called(threadIdx.x); }

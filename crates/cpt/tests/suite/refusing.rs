@@ -1,0 +1,73 @@
+//! What cannot be stopped, by kernel, place and reason.
+
+use crate::rewritten;
+use cpt::Group;
+
+fn refusal(kernel: &str) -> String {
+    let rewritten = rewritten();
+    assert!(!rewritten.kernels.contains_key(kernel));
+    rewritten.refusals.iter().find(|refusal| &*refusal.kernel == kernel).unwrap().to_string()
+}
+
+#[test]
+fn a_marker_that_only_some_threads_come_to() {
+    let said = refusal("some");
+    assert!(said.contains("not all threads of a block come to the marker together"), "{said}");
+    assert!(said.contains("kernels.cu:89"), "{said}");
+}
+
+#[test]
+fn a_barrier_at_which_some_have_arrived() {
+    let said = refusal("arrived");
+    assert!(said.contains("bar.arrive") && said.contains("line "), "{said}");
+}
+
+#[test]
+fn a_marker_in_a_function() {
+    let said = refusal("_Z6calledj");
+    assert!(said.contains("__forceinline__") && said.contains("kernels.cu:103"), "{said}");
+}
+
+#[test]
+fn who_stops_together_is_as_the_kernel_needs_it() {
+    let kernels = rewritten().kernels;
+    let groups: Vec<(&str, Group)> = kernels.iter().map(|(name, kernel)| (&**name, kernel.group)).collect();
+    let expected = [
+        ("collatz", Group::Thread),
+        ("lanes", Group::Warp),
+        ("leaving", Group::Block),
+        ("stencil", Group::Block),
+    ];
+    assert_eq!(groups, expected);
+}
+
+#[test]
+fn what_has_no_marker_is_left_alone() {
+    let module = ptx::parse(&SUM.replace("MARK", "")).unwrap();
+    assert!(cpt::rewrite(&module).unwrap().is_none());
+}
+
+#[test]
+fn a_carry_over_a_marker() {
+    let carried = ptx::parse(&SUM.replace("MARK", ".pragma \"cpt 1\";")).unwrap();
+    let refused = cpt::rewrite(&carried).unwrap().unwrap().refusals;
+    assert!(refused[0].to_string().contains("carry"), "{refused:?}");
+}
+
+const SUM: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry sum(.param .u64 to)
+{
+    .reg .b32 %r<5>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [to];
+    ld.global.v2.u32 {%r1, %r2}, [%rd1];
+    add.cc.u32 %r3, %r1, %r1;
+    MARK
+    addc.u32 %r4, %r2, %r2;
+    st.global.v2.u32 [%rd1], {%r3, %r4};
+    ret;
+}
+";

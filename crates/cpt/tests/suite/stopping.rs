@@ -1,0 +1,119 @@
+//! A kernel that was stopped wherever computes what one computes that was not.
+
+use std::time::Instant;
+
+use crate::device::{Gpu, Shape};
+use crate::{KERNELS, rewritten};
+
+/// Random numbers, the same each time (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// How many blocks have to go on from half-way before a kernel has passed.
+const HALF_WAY: usize = 40;
+
+/// Runs a kernel as it was written, then rewritten without a stop, then with stops, on the same `input`; what lies in memory then has to be the same.
+fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u8>) {
+    let rewritten = rewritten();
+    let Some(kernel) = rewritten.kernels.get(name) else { panic!("{:?}", rewritten.refusals) };
+    let plain = Gpu::new(KERNELS);
+    let memory = plain.alloc(input.len() as u64);
+    plain.put(memory, input);
+    let begun = Instant::now();
+    plain.launch(name, shape, &params(memory));
+    plain.wait();
+    let whole = begun.elapsed();
+    let expected = plain.get::<u8>(memory, input.len());
+    assert!(expected != input, "the kernel does nothing");
+    let gpu = Gpu::new(&rewritten.text);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut run = |capacity: u32, is_stopped: bool| {
+        let memory = gpu.alloc(input.len() as u64);
+        gpu.put(memory, input);
+        let mut pause = || is_stopped.then(|| whole.mul_f64(random.below(1000) as f64 / 5000.0));
+        let stops = gpu.run_with_stops((name, kernel), shape, &params(memory), capacity, &mut pause);
+        let found = gpu.get::<u8>(memory, input.len());
+        let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        assert_eq!(differs, None, "{name} differs after {stops:?}");
+        stops
+    };
+    assert_eq!(run(shape.grid, false).half_way, 0);
+    let (mut half_way, mut runs) = (0, 0);
+    // How soon a kernel begins, and how fast it is, is not this test's to say.
+    while half_way < HALF_WAY {
+        half_way += run(shape.grid, true).half_way;
+        runs += 1;
+        assert!(runs < 100, "{half_way} blocks were half-way");
+    }
+    // Those for which there is no room go on to their end.
+    run(2, true);
+}
+
+/// Whatever way leads to a marker's continuation, all that is read behind it has been written: nothing is live at the beginning that was not before.
+#[test]
+fn nothing_is_read_that_was_not_restored() {
+    let rewritten = rewritten();
+    let (before, after) = (ptx::parse(KERNELS).unwrap(), ptx::parse(&rewritten.text).unwrap());
+    let live = |module: &ptx::ast::Module, name: &str| {
+        let body = module.function(name).unwrap().body.as_ref().unwrap().clone();
+        let cfg = ptx::Cfg::new(&body).unwrap();
+        let live = ptx::Liveness::new(&body, &cfg).unwrap().live_in(ptx::BlockId(0));
+        live.registers().map(|register| body.register(register).name.to_string()).collect::<Vec<_>>()
+    };
+    for name in rewritten.kernels.keys() {
+        assert_eq!(live(&after, name), live(&before, name), "{name}");
+    }
+}
+
+fn bytes<T: Copy>(values: &[T], to_bytes: impl Fn(T) -> Vec<u8>) -> Vec<u8> {
+    values.iter().flat_map(|value| to_bytes(*value)).collect()
+}
+
+#[test]
+fn each_thread_for_itself() {
+    let shape = Shape { grid: 192, block: 96, shared: 0 };
+    let count = 18300u32;
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &count.to_le_bytes()].concat();
+    compare("collatz", shape, &vec![0; 8 * 18432], &params);
+}
+
+#[test]
+fn blocks_with_barriers_shared_and_local_memory() {
+    let shape = Shape { grid: 10, block: 128, shared: 0 };
+    let threads = 1280usize;
+    let data: Vec<f32> = (0..threads).map(|at| (at % 17) as f32 + 0.37 * (at % 5) as f32).collect();
+    let mut input = bytes(&data, |value| value.to_le_bytes().to_vec());
+    input.resize(threads * 12, 0);
+    let params = |memory: u64| {
+        let sums = memory + 4 * threads as u64;
+        [&memory.to_le_bytes()[..], &sums.to_le_bytes(), &2003u32.to_le_bytes()].concat()
+    };
+    compare("stencil", shape, &input, &params);
+}
+
+#[test]
+fn blocks_that_threads_have_left() {
+    // The last warp is not full.
+    let shape = Shape { grid: 9, block: 151, shared: 151 * 4 };
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &1500u32.to_le_bytes()].concat();
+    compare("leaving", shape, &vec![0; 9 * 151 * 4], &params);
+}
+
+#[test]
+fn warps_for_themselves() {
+    let shape = Shape { grid: 8, block: 160, shared: 0 };
+    let (threads, warps) = (8 * 160usize, 40u32);
+    let rounds: Vec<u32> = (0..warps).map(|warp| 3000 + warp * 37 % 411).collect();
+    let mut input = vec![0; threads * 4];
+    input.extend(bytes(&rounds, |value| value.to_le_bytes().to_vec()));
+    let params = |memory: u64| [memory.to_le_bytes(), (memory + 4 * threads as u64).to_le_bytes()].concat();
+    compare("lanes", shape, &input, &params);
+}
