@@ -1,10 +1,13 @@
 //! What decides whether a block of code is executed (Ferrante, Ottenstein and Warren, *The program dependence graph*, 1987).
 
-use ptx::{BlockId, Cfg};
+use ptx::{BitSet, BlockId, Cfg};
 
-/// For each block of a graph the blocks that decide at their end whether, or how often, it is executed.
+/// A way out of a block: its number, and which of its successors.
+pub(crate) type Edge = (usize, usize);
+
+/// For each block of a graph the ways that lead to it, out of blocks that decide at their end whether, or how often, it is executed.
 pub(crate) struct Control {
-    direct: Vec<Vec<usize>>,
+    direct: Vec<Vec<Edge>>,
 }
 
 impl Control {
@@ -12,12 +15,10 @@ impl Control {
         let after = post_dominators(cfg);
         let mut direct = vec![Vec::new(); cfg.blocks.len()];
         for (from, block) in cfg.blocks.iter().enumerate() {
-            for successor in &block.successors {
+            for (way, successor) in block.successors.iter().enumerate() {
                 let mut at = successor.index();
                 while at != after[from] && at != cfg.blocks.len() {
-                    if !direct[at].contains(&from) {
-                        direct[at].push(from);
-                    }
+                    direct[at].push((from, way));
                     at = after[at];
                 }
             }
@@ -25,23 +26,25 @@ impl Control {
         Self { direct }
     }
 
-    /// All blocks on which it depends, and on which those do.
-    pub(crate) fn deciders(&self, block: BlockId) -> Vec<usize> {
-        let mut found = self.direct[block.index()].clone();
-        let mut at = 0;
-        while let Some(next) = found.get(at).copied() {
-            for decider in &self.direct[next] {
-                if !found.contains(decider) {
-                    found.push(*decider);
+    /// All ways on which it depends, and on which those do.
+    pub(crate) fn deciders(&self, block: BlockId) -> Vec<Edge> {
+        let (mut found, mut seen) = (Vec::new(), BitSet::new(self.direct.len()));
+        let mut ahead = vec![block.index()];
+        seen.insert(block.index());
+        while let Some(next) = ahead.pop() {
+            for &(from, way) in &self.direct[next] {
+                found.push((from, way));
+                if !seen.contains(from) {
+                    seen.insert(from);
+                    ahead.push(from);
                 }
             }
-            at += 1;
         }
         found
     }
 
     /// Those on which it depends at once.
-    pub(crate) fn direct(&self, block: usize) -> &[usize] {
+    pub(crate) fn direct(&self, block: usize) -> &[Edge] {
         &self.direct[block]
     }
 }

@@ -58,6 +58,15 @@ pub enum Reason {
     /// Something is under way, or has a state, that cannot be saved.
     #[error("{0} has a state that cannot be saved")]
     State(&'static str),
+    /// A function is called that is not here, or nobody knows which.
+    #[error("it calls {0}, of which is not known what it does")]
+    Unknown(Box<str>),
+    /// The module says that it is older than what is put into it.
+    #[error("its PTX is of version {0}, and has to be of 6.2 at least")]
+    Version(ptx::ast::Version),
+    /// There is no room for another parameter.
+    #[error("its parameters leave no room for one more")]
+    Parameters,
     /// A sum's carry is handed over a marker.
     #[error("a carry (add.cc) is handed on over the marker")]
     Carry,

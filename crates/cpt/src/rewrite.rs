@@ -2,11 +2,11 @@
 
 mod code;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ptx::ast::{
-    Body, Function, FunctionKind, Item, Linkage, Module, Name, Operand, Param, ParamSpace, RegId, ScalarType,
-    Space, Statement, Symbol, Variable,
+    Body, Callee, Function, FunctionKind, Immediate, Instruction, Item, Linkage, Module, Name, Operand,
+    Param, ParamSpace, RegId, ScalarType, Space, SpecialRegister, Statement, Symbol, Variable, Version,
 };
 use ptx::{BlockId, Cfg, Liveness, ParseError};
 
@@ -107,21 +107,28 @@ fn rewrite_kernel(
     if module.address_size != 64 {
         return Err(refuse(Reason::AddressSize(module.address_size)));
     }
-    refuse_states(body)?;
+    if module.version < OLDEST {
+        return Err(refuse(Reason::Version(module.version)));
+    }
+    let called = called(module, body).map_err(|name| refuse(Reason::Unknown(name)))?;
+    called.iter().chain([&body]).try_for_each(|body| refuse_states(body))?;
+    called.iter().try_for_each(|body| refuse_exits(body))?;
     if let Some(mark) = carried_over(body, &marks) {
         return Err((place_of(mark), Reason::Carry));
     }
     let unsized_ = || refuse(Reason::Unsized);
     let (_, end) = function.param_layout().ok_or_else(unsized_)?;
     let context = end.next_multiple_of(8);
+    if context + 8 > PARAMETERS {
+        return Err(refuse(Reason::Parameters));
+    }
     let cfg = Cfg::new(body).map_err(|error| refuse(error.into()))?;
     let shared = shared_areas(module, body).ok_or_else(unsized_)?;
-    let group = match of_body(body) {
-        Group::Block => Group::Block,
-        // What is in shared memory is whole only when all have stopped.
-        _ if !shared.is_empty() => Group::Block,
-        less => less,
-    };
+    let dynamic = dynamic_shared(module, body);
+    let needed = called.iter().chain([&body]).map(|body| of_body(body)).max();
+    // What is in shared memory is whole only when all have stopped.
+    let has_shared = dynamic.is_some() || !shared.is_empty();
+    let group = if has_shared { Group::Block } else { needed.unwrap_or(Group::Thread) };
     let block_of = |mark: usize| {
         let holds = |block: &ptx::Block| block.statements.contains(&mark);
         BlockId(cfg.blocks.iter().position(holds).unwrap_or(0) as u32)
@@ -140,7 +147,6 @@ fn rewrite_kernel(
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let bytes_of = |areas: &[Area]| areas.last().map_or(0, |area| area.at + area.bytes.next_multiple_of(4));
     let shared_bytes = bytes_of(&shared).next_multiple_of(ALIGNMENT);
-    let dynamic = dynamic_shared(module, body);
     let frame = Frame::of(body, &live, bytes_of(&local), (shared_bytes, dynamic.is_some()));
     let kernel = Kernel { group, context, frame };
     let code = Code {
@@ -157,15 +163,66 @@ fn rewrite_kernel(
     Ok((rewritten, kernel))
 }
 
+/// The first version that has all that is put into a kernel (`activemask`).
+const OLDEST: Version = Version { major: 6, minor: 2 };
+/// Bytes of parameters that every version has room for.
+const PARAMETERS: u64 = 4096;
+/// Functions that the device itself has, and that bring no threads together.
+const BUILT_IN: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
+
+/// The functions that a kernel may come to; who is called and not here.
+fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Box<str>> {
+    let (mut found, mut names, mut next) = (Vec::new(), BTreeSet::new(), vec![kernel]);
+    while let Some(body) = next.pop() {
+        for statement in &body.statements {
+            let Statement::Instruction(instruction) = statement else { continue };
+            for operand in &instruction.operands {
+                let Operand::Call(call) = operand else { continue };
+                let Callee::Function(name) = &call.callee else {
+                    return Err("a function by its address".into());
+                };
+                if BUILT_IN.contains(&&**name) || !names.insert(name.clone()) {
+                    continue;
+                }
+                let body = module.function(name).and_then(|function| function.body.as_ref());
+                let body = body.ok_or_else(|| Box::from(&**name))?;
+                found.push(body);
+                next.push(body);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A thread that leaves in the middle of a function is not seen to be done.
+fn refuse_exits(body: &Body) -> Result<(), Refused> {
+    let exits = |statement: &&Statement| matches!(statement, Statement::Instruction(one) if one.opcode.mnemonic() == "exit");
+    match body.statements.iter().find(exits) {
+        Some(Statement::Instruction(exit)) => {
+            Err((Place::Line(exit.line), Reason::State("a thread that ends in a function (exit)")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a barrier is any but number 0 for all threads of the block, which the pass uses itself.
+fn is_of_some(instruction: &Instruction) -> bool {
+    let reduces = usize::from(instruction.opcode.has("red"));
+    let number = instruction.operands.get(reduces);
+    let alone = instruction.operands.len() == if reduces == 1 { 3 } else { 1 };
+    !(alone && matches!(number, Some(Operand::Imm(Immediate::Int(0)))))
+}
+
+fn reads_grid_barrier(instruction: &Instruction) -> bool {
+    let is = |operand: &Operand| matches!(operand, Operand::Special(SpecialRegister::EnvReg(1 | 2)));
+    instruction.operands.iter().any(is)
+}
+
 /// What cannot be saved, by what has it.
 fn refuse_states(body: &Body) -> Result<(), Refused> {
     for statement in &body.statements {
         let Statement::Instruction(instruction) = statement else { continue };
         let opcode = &instruction.opcode;
-        let called = instruction.operands.iter().find_map(|operand| match operand {
-            Operand::Call(call) => Some(&call.callee),
-            _ => None,
-        });
         let state = match opcode.mnemonic() {
             "cp" => "an asynchronous copy (cp.async)",
             "wgmma" => "a product of a warp group (wgmma)",
@@ -177,9 +234,10 @@ fn refuse_states(body: &Body) -> Result<(), Refused> {
             "barrier" if opcode.has("cluster") => "a cluster of blocks",
             "clusterlaunchcontrol" | "mapa" | "getctarank" => "a cluster of blocks",
             "griddepcontrol" => "a launch that begins before its predecessor ends (griddepcontrol)",
-            "call" if matches!(called, Some(ptx::ast::Callee::Function(name)) if name.starts_with("cudaLaunchDevice")) => {
-                "a launch by a kernel"
+            "bar" | "barrier" if !opcode.has("warp") && is_of_some(instruction) => {
+                "a barrier of some threads of the block, or of another number than 0,"
             }
+            _ if reads_grid_barrier(instruction) => "a barrier of the whole grid (%envreg)",
             _ => continue,
         };
         return Err((Place::Line(instruction.line), Reason::State(state)));

@@ -1,15 +1,17 @@
 //! Whether all threads of a group come to a place together.
 
-use ptx::ast::{Address, AddressBase, Body, Instruction, Operand, SpecialRegister, Statement};
+use std::collections::BTreeSet;
+
+use ptx::ast::{Address, AddressBase, Body, Instruction, Operand, SpecialRegister, Statement, Symbol};
 use ptx::{BitSet, BlockId, Cfg};
 
 use crate::Group;
-use crate::control::Control;
+use crate::control::{Control, Edge};
 use crate::group::{all_lanes, brings_together};
 
 /// What differs from thread to thread of a group.
 ///
-/// A branch is taken to be the same for all threads, as far as they have not left, if a barrier depends on it: the program would be wrong otherwise.
+/// The way to a barrier is taken to be that of all threads that have not left: the program would be wrong otherwise.
 pub(crate) struct Divergence {
     /// Blocks that are not executed by all threads, or not as often by all.
     blocks: BitSet,
@@ -17,7 +19,7 @@ pub(crate) struct Divergence {
 
 impl Divergence {
     pub(crate) fn of(body: &Body, cfg: &Cfg, control: &Control, group: Group) -> Self {
-        let (mut kept, all) = (BitSet::new(cfg.blocks.len()), all_lanes(body));
+        let (mut kept, all) = (BTreeSet::new(), all_lanes(body));
         for (number, block) in cfg.blocks.iter().enumerate() {
             let brings = |statement: &Statement| match statement {
                 Statement::Instruction(instruction) if instruction.guard.is_none() => {
@@ -26,17 +28,16 @@ impl Divergence {
                 _ => false,
             };
             if body.statements[block.statements.clone()].iter().any(brings) {
-                control.deciders(BlockId(number as u32)).into_iter().for_each(|decider| kept.insert(decider));
+                kept.extend(control.deciders(BlockId(number as u32)));
             }
         }
         let mut found = Search { group, registers: BitSet::new(body.registers.len()), changed: true };
         let (mut blocks, mut branches) = (BitSet::new(cfg.blocks.len()), BitSet::new(cfg.blocks.len()));
         while std::mem::take(&mut found.changed) {
             for (number, block) in cfg.blocks.iter().enumerate() {
-                let decided = control.direct(number).iter();
-                if !blocks.contains(number)
-                    && decided.clone().any(|by| branches.contains(*by) || blocks.contains(*by))
-                {
+                let differs =
+                    |way: &Edge| blocks.contains(way.0) || branches.contains(way.0) && !kept.contains(way);
+                if !blocks.contains(number) && control.direct(number).iter().any(differs) {
                     blocks.insert(number);
                     found.changed = true;
                 }
@@ -48,7 +49,6 @@ impl Divergence {
                 let last = body.statements[block.statements.clone()].last();
                 if let Some(Statement::Instruction(instruction)) = last
                     && block.successors.len() + usize::from(block.exits) > 1
-                    && !kept.contains(number)
                     && !branches.contains(number)
                     && found.reads_divergent(instruction)
                 {
@@ -104,7 +104,9 @@ impl Search {
     fn makes_divergent(&self, instruction: &Instruction) -> bool {
         let opcode = &instruction.opcode;
         let from_memory = match opcode.mnemonic() {
-            "ld" => !(opcode.has("param") || opcode.has("const") || opcode.has("nc")),
+            // Results of functions are in this space, too.
+            "ld" if opcode.has("param") => !instruction.operands.iter().any(is_parameter),
+            "ld" => !(opcode.has("const") || opcode.has("nc")),
             "ldu" => false,
             "bar" | "barrier" => !is_of_block(instruction),
             "atom"
@@ -151,12 +153,15 @@ impl Search {
                 Special::WarpId => self.group == Group::Block,
                 _ => false,
             },
-            // The address of what each thread has its own of is the same in all, and what is there is not.
             Operand::Vector(all) => all.iter().any(|one| self.is_of_thread(one)),
-            Operand::Address(Address { base: AddressBase::Symbol(_) | AddressBase::Absolute, .. }) => false,
             _ => false,
         }
     }
+}
+
+/// Whether it is what the kernel was launched with.
+fn is_parameter(operand: &Operand) -> bool {
+    matches!(operand, Operand::Address(Address { base: AddressBase::Symbol(Symbol::Param(_)), .. }))
 }
 
 /// Whether it has one result for all threads of a block.

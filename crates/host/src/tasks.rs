@@ -75,6 +75,13 @@ pub(crate) fn is_over(thread: i32) -> bool {
     stat.ok().and_then(|stat| state_letter(&stat)).is_none_or(|state| "ZX".contains(state))
 }
 
+/// Whether all threads of a process have ended, collected or not.
+pub(crate) fn is_gone(process: OuterPid) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    let mut threads = threads.into_iter().flatten().flatten();
+    threads.all(|thread| thread.file_name().to_str().and_then(|name| name.parse().ok()).is_none_or(is_over))
+}
+
 fn state_letter(stat: &str) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }

@@ -18,6 +18,12 @@ pub fn restart(ended: &Ended, wanted: &OnFailure, from: Option<&str>) {
     let (Some(most), true, Some(newest)) = (wanted.restart_on_failure, ended.lost, &ended.newest) else {
         return;
     };
+    // It has come to its end all the same, or goes on elsewhere.
+    let is_over =
+        ended.ending.status().success() || ended.stopped_after.is_some() || ended.moved_to.is_some();
+    if is_over {
+        return;
+    }
     let image = newest.image.to_string();
     // Whoever gets no further fails every time.
     let fruitless = if from == Some(image.as_str()) { wanted.fruitless.saturating_add(1) } else { 1 };

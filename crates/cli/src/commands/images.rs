@@ -4,7 +4,7 @@ use super::store_access;
 use crate::flags;
 use crate::output::{Show, command_line, table};
 use checkpoint::{Failure, Kind, existing_store, find_image, open_store, read_failure};
-use image::FileAction;
+use image::{FileAction, ImageId};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use store::report::ImageDetails;
-use store::{Damage, Listing, ReadError, VerifyReport};
+use store::{Damage, Listing, ReadError, Store, VerifyReport};
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -180,7 +180,7 @@ pub enum Verified {
     All {
         /// Whether nothing is wrong with any image.
         ok: bool,
-        /// Of each of them, oldest first.
+        /// Of each of them, oldest first; behind them those of which the manifest cannot be read.
         images: Vec<VerifyReport>,
     },
 }
@@ -211,9 +211,10 @@ pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
             }),
         };
         match report {
-            Ok(report) => images.push(report),
-            // Somebody has removed it since.
+            // Somebody has removed it since, or while it was read.
+            Ok(report) if flags.image.is_none() && !report.ok && is_removed(&store, id) => {}
             Err(ReadError::NoImage { .. }) if flags.image.is_none() => {}
+            Ok(report) => images.push(report),
             Err(error) => return Err(read_failure(error)),
         }
     }
@@ -223,6 +224,10 @@ pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
         Some(report) if flags.image.is_some() => Ok(Verified::One(Box::new(report))),
         last => Ok(Verified::All { ok, images: images.into_iter().chain(last).collect() }),
     }
+}
+
+fn is_removed(store: &Store, image: &ImageId) -> bool {
+    matches!(store.verify_structure(image), Err(ReadError::NoImage { .. }))
 }
 
 fn bar() -> ProgressBar {
@@ -292,7 +297,6 @@ fn show_damage(report: &VerifyReport, out: &mut dyn Write) -> io::Result<()> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use image::ImageId;
 
     #[test]
     fn a_damaged_pack_is_one_line() {

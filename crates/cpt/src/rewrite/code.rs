@@ -111,7 +111,7 @@ $@fresh:
     fn poll(&self, stop: &str, go: &str) -> String {
         let agree = match self.kernel.group {
             Group::Block => "bar.red.or.pred %@q, 0, %@p;\n",
-            Group::Warp => "activemask.b32 %@w;\nvote.sync.any.pred %@q, %@p, %@w;\n",
+            Group::Warp => "vote.sync.any.pred %@q, %@p, 0xffffffff;\n",
             Group::Thread => "mov.pred %@q, %@p;\n",
         };
         format!(

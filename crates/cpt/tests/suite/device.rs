@@ -32,6 +32,8 @@ pub struct Gpu {
 pub struct Stops {
     pub launches: usize,
     pub half_way: usize,
+    /// Blocks that went on for want of room.
+    pub no_room: usize,
 }
 
 impl Gpu {
@@ -122,6 +124,7 @@ impl Gpu {
             let slots = self.get::<u32>(into.0, blocks as usize);
             let half_way = slots.iter().filter(|slot| (1..context::NO_ROOM).contains(*slot)).count();
             stops.half_way += half_way;
+            stops.no_room += slots.iter().filter(|slot| **slot == context::NO_ROOM).count();
             let done =
                 self.get::<u32>(done, words as usize).iter().map(|word| word.count_ones()).sum::<u32>();
             if u64::from(done) == blocks * threads {

@@ -79,6 +79,68 @@ extern "C" __global__ void lanes(u32 *out, const u32 *rounds) {
     out[at] = value;
 }
 
+// No barrier, but what a launch asks for of shared memory: each thread has a slice of its own.
+extern "C" __global__ void slices(u32 *out, u32 rounds) {
+    extern __shared__ u32 words[];
+    u32 t = threadIdx.x, at = blockIdx.x * blockDim.x + t;
+    words[t] = at;
+    for (u32 round = 0; round < rounds; round++) {
+        words[t] = words[t] * 1664525 + round;
+        CPT;
+    }
+    out[at] = words[t];
+}
+
+__device__ __noinline__ u32 together(u32 value) {
+    __syncthreads();
+    return value * 3 + 1;
+}
+
+// The barrier is in a function.
+extern "C" __global__ void inside(u32 *out, u32 rounds) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, value = at;
+    for (u32 round = 0; round < rounds; round++) {
+        value = together(value);
+        CPT;
+    }
+    out[at] = value;
+}
+
+// Refused: the marker is on the other way than the barrier.
+extern "C" __global__ void other_way(u32 *out, u32 rounds) {
+    u32 t = threadIdx.x, value = t;
+    if (t >= 64) {
+        for (u32 round = 0; round < rounds; round++) {
+            value = value * 3 + out[t];
+            CPT;
+        }
+        out[t] = value;
+        return;
+    }
+    __syncthreads();
+    out[t] = value;
+}
+
+__device__ __noinline__ u32 some_rounds(u32 t) { return t * 7 % 13; }
+
+// Refused: how often, a function says, of each thread.
+extern "C" __global__ void as_told(u32 *out) {
+    __shared__ u32 word;
+    word = 5;
+    __syncthreads();
+    for (u32 round = 0; round < some_rounds(threadIdx.x); round++) {
+        out[threadIdx.x] += word;
+        CPT;
+    }
+}
+
+// Refused: a barrier of half of the block.
+extern "C" __global__ void half(u32 *out) {
+    if (threadIdx.x < 64) asm volatile("bar.sync 1, 64;" ::: "memory");
+    CPT;
+    out[threadIdx.x] = 1;
+}
+
 // Refused: only some threads come to the marker.
 extern "C" __global__ void some(u32 *out, u32 rounds) {
     __shared__ u32 word;

@@ -13,7 +13,22 @@ fn refusal(kernel: &str) -> String {
 fn a_marker_that_only_some_threads_come_to() {
     let said = refusal("some");
     assert!(said.contains("not all threads of a block come to the marker together"), "{said}");
-    assert!(said.contains("kernels.cu:89"), "{said}");
+    assert!(said.contains("kernels.cu:151"), "{said}");
+}
+
+#[test]
+fn a_marker_on_the_other_way_than_the_barrier() {
+    assert!(refusal("other_way").contains("not all threads of a block"));
+}
+
+#[test]
+fn a_marker_as_often_as_a_function_says() {
+    assert!(refusal("as_told").contains("not all threads of a block"));
+}
+
+#[test]
+fn a_barrier_of_some_threads() {
+    assert!(refusal("half").contains("a barrier of some threads of the block"));
 }
 
 #[test]
@@ -25,7 +40,7 @@ fn a_barrier_at_which_some_have_arrived() {
 #[test]
 fn a_marker_in_a_function() {
     let said = refusal("_Z6calledj");
-    assert!(said.contains("__forceinline__") && said.contains("kernels.cu:103"), "{said}");
+    assert!(said.contains("__forceinline__") && said.contains("kernels.cu:165"), "{said}");
 }
 
 #[test]
@@ -34,8 +49,10 @@ fn who_stops_together_is_as_the_kernel_needs_it() {
     let groups: Vec<(&str, Group)> = kernels.iter().map(|(name, kernel)| (&**name, kernel.group)).collect();
     let expected = [
         ("collatz", Group::Thread),
+        ("inside", Group::Block),
         ("lanes", Group::Warp),
         ("leaving", Group::Block),
+        ("slices", Group::Block),
         ("stencil", Group::Block),
     ];
     assert_eq!(groups, expected);

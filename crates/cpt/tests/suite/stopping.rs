@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::device::{Gpu, Shape};
+use crate::device::{Gpu, Shape, Stops};
 use crate::{KERNELS, rewritten};
 
 /// Random numbers, the same each time (xorshift).
@@ -46,15 +46,18 @@ fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u
         stops
     };
     assert_eq!(run(shape.grid, false).half_way, 0);
-    let (mut half_way, mut runs) = (0, 0);
     // How soon a kernel begins, and how fast it is, is not this test's to say.
-    while half_way < HALF_WAY {
-        half_way += run(shape.grid, true).half_way;
-        runs += 1;
-        assert!(runs < 100, "{half_way} blocks were half-way");
-    }
+    let mut until = |capacity: u32, count: fn(&Stops) -> usize, wanted: usize| {
+        let (mut counted, mut runs) = (0, 0);
+        while counted < wanted {
+            counted += count(&run(capacity, true));
+            runs += 1;
+            assert!(runs < 300, "{counted} of {wanted} with room for {capacity}");
+        }
+    };
+    until(shape.grid, |stops| stops.half_way, HALF_WAY);
     // Those for which there is no room go on to their end.
-    run(2, true);
+    until(1, |stops| stops.no_room, 1);
 }
 
 /// Whatever way leads to a marker's continuation, all that is read behind it has been written: nothing is live at the beginning that was not before.
@@ -116,4 +119,18 @@ fn warps_for_themselves() {
     input.extend(bytes(&rounds, |value| value.to_le_bytes().to_vec()));
     let params = |memory: u64| [memory.to_le_bytes(), (memory + 4 * threads as u64).to_le_bytes()].concat();
     compare("lanes", shape, &input, &params);
+}
+
+#[test]
+fn slices_of_shared_memory_without_a_barrier() {
+    let shape = Shape { grid: 10, block: 100, shared: 400 };
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &4000u32.to_le_bytes()].concat();
+    compare("slices", shape, &vec![0; 4000], &params);
+}
+
+#[test]
+fn barriers_in_a_function() {
+    let shape = Shape { grid: 10, block: 100, shared: 0 };
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &2000u32.to_le_bytes()].concat();
+    compare("inside", shape, &vec![0; 4000], &params);
 }

@@ -282,7 +282,7 @@ impl Restored {
         }
         // Whoever is not held, or goes on first, may end others.
         let unless_over = |process: OuterPid, done: io::Result<()>| match done {
-            Err(error) if crate::tasks::is_over(process.0) => {
+            Err(error) if crate::tasks::is_gone(process) => {
                 tracing::debug!("process {process} of the job has ended: {error}");
                 Ok(())
             }
