@@ -113,6 +113,9 @@ fn rewrite_kernel(
     let called = called(module, body).map_err(|name| refuse(Reason::Unknown(name)))?;
     called.iter().chain([&body]).try_for_each(|body| refuse_states(body))?;
     called.iter().try_for_each(|body| refuse_exits(body))?;
+    if called.iter().any(|body| body.locals.iter().any(|local| local.space == Space::Shared)) {
+        return Err(refuse(Reason::State("shared memory that a function declares")));
+    }
     if let Some(mark) = carried_over(body, &marks) {
         return Err((place_of(mark), Reason::Carry));
     }
