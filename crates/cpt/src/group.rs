@@ -1,7 +1,7 @@
 //! Which threads stop together.
 
 use ptx::BitSet;
-use ptx::ast::{Body, Immediate, Instruction, Operand, Statement};
+use ptx::ast::{Body, Immediate, Instruction, Operand};
 
 /// The threads that have to decide alike whether they stop at a marker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -38,8 +38,7 @@ impl std::fmt::Display for Group {
 /// Registers that never have another value than the mask of all lanes.
 pub(crate) fn all_lanes(body: &Body) -> BitSet {
     let (mut all, mut others) = (BitSet::new(body.registers.len()), BitSet::new(body.registers.len()));
-    for statement in &body.statements {
-        let Statement::Instruction(instruction) = statement else { continue };
+    for instruction in body.instructions() {
         let is_mask = instruction.opcode.mnemonic() == "mov"
             && instruction.guard.is_none()
             && instruction.operands.get(1).is_some_and(is_all_lanes);
@@ -84,14 +83,11 @@ pub(crate) fn brings_together(instruction: &Instruction, all: &BitSet) -> Option
 
 /// The threads that a body brings together anywhere, as many of them as that may be.
 pub(crate) fn of_body(body: &Body) -> Group {
-    let of = |statement: &Statement| {
-        let Statement::Instruction(instruction) = statement else { return Group::Thread };
-        match instruction.opcode.mnemonic() {
-            "bar" | "barrier" if !instruction.opcode.has("warp") => Group::Block,
-            "bar" | "barrier" | "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" | "mma"
-            | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => Group::Warp,
-            _ => Group::Thread,
-        }
+    let of = |instruction: &Instruction| match instruction.opcode.mnemonic() {
+        "bar" | "barrier" if !instruction.opcode.has("warp") => Group::Block,
+        "bar" | "barrier" | "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" | "mma" | "wmma"
+        | "ldmatrix" | "stmatrix" | "movmatrix" => Group::Warp,
+        _ => Group::Thread,
     };
-    body.statements.iter().map(of).max().unwrap_or(Group::Thread)
+    body.instructions().map(of).max().unwrap_or(Group::Thread)
 }

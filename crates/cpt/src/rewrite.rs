@@ -148,9 +148,8 @@ fn rewrite_kernel(
     };
     let live: Vec<Vec<RegId>> = marks.iter().map(live_at).collect();
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
-    let bytes_of = |areas: &[Area]| areas.last().map_or(0, |area| area.at + area.bytes.next_multiple_of(4));
-    let shared_bytes = bytes_of(&shared).next_multiple_of(ALIGNMENT);
-    let frame = Frame::of(body, &live, bytes_of(&local), (shared_bytes, dynamic.is_some()));
+    let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
+    let frame = Frame::of(body, &live, end_of(&local), (shared_bytes, dynamic.is_some()));
     let kernel = Kernel { group, context, frame };
     let code = Code {
         tag,
@@ -177,21 +176,18 @@ const BUILT_IN: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
 fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Box<str>> {
     let (mut found, mut names, mut next) = (Vec::new(), BTreeSet::new(), vec![kernel]);
     while let Some(body) = next.pop() {
-        for statement in &body.statements {
-            let Statement::Instruction(instruction) = statement else { continue };
-            for operand in &instruction.operands {
-                let Operand::Call(call) = operand else { continue };
-                let Callee::Function(name) = &call.callee else {
-                    return Err("a function by its address".into());
-                };
-                if BUILT_IN.contains(&&**name) || !names.insert(name.clone()) {
-                    continue;
-                }
-                let body = module.function(name).and_then(|function| function.body.as_ref());
-                let body = body.ok_or_else(|| Box::from(&**name))?;
-                found.push(body);
-                next.push(body);
+        for operand in body.instructions().flat_map(|instruction| &instruction.operands) {
+            let Operand::Call(call) = operand else { continue };
+            let Callee::Function(name) = &call.callee else {
+                return Err("a function by its address".into());
+            };
+            if BUILT_IN.contains(&&**name) || !names.insert(name.clone()) {
+                continue;
             }
+            let body = module.function(name).and_then(|function| function.body.as_ref());
+            let body = body.ok_or_else(|| Box::from(&**name))?;
+            found.push(body);
+            next.push(body);
         }
     }
     Ok(found)
@@ -199,12 +195,9 @@ fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Box
 
 /// A thread that leaves in the middle of a function is not seen to be done.
 fn refuse_exits(body: &Body) -> Result<(), Refused> {
-    let exits = |statement: &&Statement| matches!(statement, Statement::Instruction(one) if one.opcode.mnemonic() == "exit");
-    match body.statements.iter().find(exits) {
-        Some(Statement::Instruction(exit)) => {
-            Err((Place::Line(exit.line), Reason::State("a thread that ends in a function (exit)")))
-        }
-        _ => Ok(()),
+    match body.instructions().find(|instruction| instruction.opcode.mnemonic() == "exit") {
+        Some(exit) => Err((Place::Line(exit.line), Reason::State("a thread that ends in a function (exit)"))),
+        None => Ok(()),
     }
 }
 
@@ -223,8 +216,7 @@ fn reads_grid_barrier(instruction: &Instruction) -> bool {
 
 /// What cannot be saved, by what has it.
 fn refuse_states(body: &Body) -> Result<(), Refused> {
-    for statement in &body.statements {
-        let Statement::Instruction(instruction) = statement else { continue };
+    for instruction in body.instructions() {
         let opcode = &instruction.opcode;
         let state = match opcode.mnemonic() {
             "cp" => "an asynchronous copy (cp.async)",
@@ -275,11 +267,16 @@ fn carried_over(body: &Body, marks: &[usize]) -> Option<usize> {
 fn areas<'a>(variables: impl Iterator<Item = &'a Variable>) -> Option<Vec<Area>> {
     let mut areas: Vec<Area> = Vec::new();
     for variable in variables {
-        let at = areas.last().map_or(0, |area| area.at + area.bytes.next_multiple_of(4));
+        let at = end_of(&areas);
         let unit = if variable.alignment() >= 4 { 4 } else { 1 };
         areas.push(Area { name: variable.name.clone(), at, bytes: variable.size()?, unit });
     }
     Some(areas)
+}
+
+/// Where the next one would be.
+fn end_of(areas: &[Area]) -> u64 {
+    areas.last().map_or(0, |area| area.at + area.bytes.next_multiple_of(4))
 }
 
 /// Shared memory that has a size: the body's, and what of the module's it, or a function, names.
@@ -305,14 +302,8 @@ fn dynamic_shared(module: &Module, body: &Body) -> Option<String> {
 fn is_named(module: &Module, body: &Body, name: &Name) -> bool {
     let functions = module.definitions().filter(|function| function.kind == FunctionKind::Func);
     let bodies = functions.filter_map(|function| function.body.as_ref()).chain([body]);
-    bodies.into_iter().any(|body| {
-        body.statements.iter().any(|statement| match statement {
-            Statement::Instruction(instruction) => {
-                instruction.operands.iter().any(|operand| names(operand, name))
-            }
-            _ => false,
-        })
-    })
+    let mut operands = bodies.flat_map(Body::instructions).flat_map(|instruction| &instruction.operands);
+    operands.any(|operand| names(operand, name))
 }
 
 fn names(operand: &Operand, wanted: &Name) -> bool {

@@ -5,8 +5,7 @@
 //! together, to begin where one of the pieces that were loaded does.
 
 use crate::ast::{
-    Address, AddressBase, Body, Function, Instruction, Operand, ParamId, RegId, SpecialRegister, Statement,
-    Symbol,
+    Address, AddressBase, Body, Function, Instruction, Operand, ParamId, RegId, SpecialRegister, Symbol,
 };
 use std::collections::BTreeSet;
 
@@ -31,7 +30,7 @@ impl Reach {
         let body = kernel.body.as_ref()?;
         let origins = Origins::of(body, &offsets, end);
         let mut reach = Self::default();
-        for instruction in instructions(body) {
+        for instruction in body.instructions() {
             reach.add(instruction, &origins)?;
         }
         Some(reach)
@@ -105,13 +104,6 @@ impl Reach {
     }
 }
 
-fn instructions(body: &Body) -> impl Iterator<Item = &Instruction> {
-    body.statements.iter().filter_map(|statement| match statement {
-        Statement::Instruction(instruction) => Some(instruction),
-        _ => None,
-    })
-}
-
 fn is_memory(operand: &Operand) -> bool {
     matches!(operand, Operand::Address(_) | Operand::Indexed { .. } | Operand::Call(_))
 }
@@ -149,7 +141,7 @@ impl<'a> Origins<'a> {
     fn of(body: &Body, parameters: &'a [u64], end: u64) -> Self {
         let mut origins = Self { parameters, end, registers: vec![Origin::number(); body.registers.len()] };
         // Each round some register has come to have more origins, or all is known.
-        while instructions(body).fold(false, |grew, instruction| origins.flow(instruction) | grew) {}
+        while body.instructions().fold(false, |grew, instruction| origins.flow(instruction) | grew) {}
         origins
     }
 

@@ -1,18 +1,19 @@
 //! `dormouse ls`, `inspect` and `verify`
 
+use super::checkpoint::bar;
 use super::store_access;
 use crate::flags;
 use crate::output::{Show, command_line, table};
 use checkpoint::{Failure, Kind, existing_store, find_image, open_store, read_failure};
-use image::{FileAction, ImageId};
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use image::FileAction;
+use indicatif::HumanBytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use store::report::ImageDetails;
-use store::{Damage, Listing, ReadError, Store, VerifyReport};
+use store::{Damage, Listing, ReadError, VerifyReport};
 
 #[derive(Serialize)]
 #[serde(transparent)]
@@ -198,8 +199,7 @@ pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
     };
     // Behind the list: what is in that is in the indexes, too.
     let mut verifier = store.verifier().map_err(read_failure)?;
-    let visible = io::stderr().is_terminal() && !flags.json.json;
-    let bar = if visible { bar() } else { ProgressBar::hidden() };
+    let bar = bar(!flags.json.json);
     let mut images = Vec::new();
     for (number, id) in (1..).zip(&ids) {
         bar.set_message(format!("image {number} of {}", ids.len()));
@@ -212,7 +212,10 @@ pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
         };
         match report {
             // Somebody has removed it since, or while it was read.
-            Ok(report) if flags.image.is_none() && !report.ok && is_removed(&store, id) => {}
+            Ok(report)
+                if flags.image.is_none()
+                    && !report.ok
+                    && matches!(store.manifest(id), Err(ReadError::NoImage { .. })) => {}
             Err(ReadError::NoImage { .. }) if flags.image.is_none() => {}
             Ok(report) => images.push(report),
             Err(error) => return Err(read_failure(error)),
@@ -224,15 +227,6 @@ pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
         Some(report) if flags.image.is_some() => Ok(Verified::One(Box::new(report))),
         last => Ok(Verified::All { ok, images: images.into_iter().chain(last).collect() }),
     }
-}
-
-fn is_removed(store: &Store, image: &ImageId) -> bool {
-    matches!(store.verify_structure(image), Err(ReadError::NoImage { .. }))
-}
-
-fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg:24} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}");
-    ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 impl Verified {
@@ -297,6 +291,7 @@ fn show_damage(report: &VerifyReport, out: &mut dyn Write) -> io::Result<()> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use image::ImageId;
 
     #[test]
     fn a_damaged_pack_is_one_line() {

@@ -19,6 +19,14 @@ pub(super) struct Area {
     pub(super) unit: u64,
 }
 
+impl Area {
+    /// In words, as far as it has some, then in bytes: from where, to where, how many at a time.
+    fn pieces(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        let words = if self.unit == 4 { self.bytes / 4 * 4 } else { 0 };
+        [(0, words, 4), (words, self.bytes, 1)].into_iter().filter(|(from, to, _)| from < to)
+    }
+}
+
 /// What is put into one kernel.
 pub(super) struct Code<'a> {
     pub(super) tag: &'a str,
@@ -299,11 +307,7 @@ add.u64 %@a, %@a, %@f;
         let mut code = String::new();
         let direction = if way == Way::Save { "s" } else { "l" };
         for (number, area) in self.local.iter().enumerate() {
-            let words = if area.unit == 4 { area.bytes / 4 * 4 } else { 0 };
-            for (from, to, unit) in [(0, words, 4), (words, area.bytes, 1)] {
-                if from == to {
-                    continue;
-                }
+            for (from, to, unit) in area.pieces() {
                 let label = format!("$@{direction}{site}_{number}_{unit}");
                 let _ = write!(
                     code,
@@ -369,11 +373,8 @@ bra {label};
             );
         };
         for (number, area) in self.shared.iter().enumerate() {
-            let words = if area.unit == 4 { area.bytes / 4 * 4 } else { 0 };
-            for (from, to, unit) in [(0, words, 4), (words, area.bytes, 1)] {
-                if from < to {
-                    copy(number, &area.name, area.at, (from, &to.to_string(), unit));
-                }
+            for (from, to, unit) in area.pieces() {
+                copy(number, &area.name, area.at, (from, &to.to_string(), unit));
             }
         }
         if let Some(name) = self.dynamic {

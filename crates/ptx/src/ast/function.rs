@@ -1,8 +1,8 @@
 //! Functions and bodies.
 
 use super::{
-    Attribute, LabelId, Linkage, LocalId, Name, ParamId, RegId, ReturnId, ScalarType, Space, Statement,
-    Variable,
+    Attribute, Instruction, LabelId, Linkage, LocalId, Name, ParamId, RegId, ReturnId, ScalarType, Space,
+    Statement, Variable,
 };
 
 /// What can start a function.
@@ -174,6 +174,14 @@ pub struct Body {
 }
 
 impl Body {
+    /// The instructions, in order.
+    pub fn instructions(&self) -> impl Iterator<Item = &Instruction> {
+        self.statements.iter().filter_map(|statement| match statement {
+            Statement::Instruction(instruction) => Some(instruction),
+            _ => None,
+        })
+    }
+
     /// The register's declaration.
     ///
     /// # Panics
