@@ -26,7 +26,7 @@ use crate::job::{Ending, Job};
 use crate::mounts;
 use crate::net;
 use crate::stdio::{FileKey, SharedFile, shared};
-use crate::tasks::{OuterPid, Task};
+use crate::tasks::{self, InnerPid, OuterPid, Task};
 use crate::tmpfs::{EXCLUDES, Scratch};
 
 /// How to dump.
@@ -394,6 +394,10 @@ impl Job {
             _cutting: cutting,
         };
         let tasks = self.tasks();
+        // Whoever was killed before CRIU came would end again at each restart.
+        if tasks.iter().all(|task| task.inner == InnerPid::INIT || tasks::is_gone(task.outer)) {
+            return Err(DumpError::Ended);
+        }
         let mut plugin = frozen.plugin.take();
         frozen.private = thread::scope(|scope| {
             let taking = scope.spawn(|| {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Bench, Supervisor, counter, is_alive, wait_until};
+use crate::support::{Bench, Supervisor, children_of, code, counter, is_alive, wait_until};
 use host::Criu;
 use host::criu::{CriuError, Resource, Verdict};
 
@@ -356,6 +356,25 @@ fn a_supervisor_killed_during_a_checkpoint_leaves_nothing() {
     job.signal(libc::SIGKILL);
     job.wait();
     wait_until("the job's end", || !pids.iter().any(|&pid| is_alive(pid)));
+}
+
+/// A dump may be in time for what a job's init has not seen.
+#[test]
+fn a_job_of_which_nothing_is_left_but_init_is_not_dumped() {
+    let bench = Bench::new();
+    let mut job = bench.run(&["sh", "-c", "echo ready; exec sleep 66"]);
+    job.wait_for(|line| line == "ready");
+    let init = children_of(job.child.id() as i32)[0];
+    let application = children_of(init)[0];
+    // SAFETY: signals to processes of the job, which init does not collect before it goes on.
+    let signal = |pid, signal| assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    signal(init, libc::SIGSTOP);
+    signal(application, libc::SIGKILL);
+    wait_until("the program's end", || !is_alive(application));
+    let reply = job.ask(&format!("dump {}", bench.image().display()));
+    assert_eq!(reply, "error: the job has ended");
+    signal(init, libc::SIGCONT);
+    assert_eq!(code(job.wait()), 128 + libc::SIGKILL);
 }
 
 #[test]
