@@ -8,7 +8,8 @@ pub const CAPACITY: u64 = 4;
 pub const TAKEN: u64 = 8;
 /// `u64`: a bit for each thread that is done, by words of 32: [`words`] for each block.
 pub const DONE: u64 = 16;
-/// `u64`: for each block a `u32`, 1 more than which of [`FRAMES_FROM`] it goes on from; from none where it is 0 or [`NO_ROOM`].
+/// `u64`: for each block a `u32`, 1 more than which of [`FRAMES_FROM`] it goes on from; from none where it is 0 or [`NO_ROOM`]. 0 in place of the
+/// address when no thread has begun, and none is done.
 pub const FROM: u64 = 24;
 /// `u64`: the same of [`FRAMES_INTO`]; all 0 at a launch.
 pub const INTO: u64 = 32;

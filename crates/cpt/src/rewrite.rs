@@ -19,20 +19,22 @@ use crate::refusal::Place;
 use crate::uniform::Divergence;
 use crate::{Frame, Group, Reason, Refusal};
 
-/// A module whose marked kernels can be stopped.
+/// A module in which marked kernels have twins that can be stopped.
 #[derive(Clone, Debug)]
 pub struct Rewritten {
-    /// Its text.
+    /// Its text: all that there was, and behind each kernel its twin.
     pub text: String,
-    /// The kernels that can be.
+    /// The kernels that have one.
     pub kernels: BTreeMap<Name, Kernel>,
-    /// Those that cannot: they are as they were.
+    /// Marked ones that have none.
     pub refusals: Vec<Refusal>,
 }
 
 /// A kernel that can be stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
+    /// The name of the twin that is launched in its place.
+    pub twin: Name,
     /// Which of its threads stop together.
     pub group: Group,
     /// Where in the parameter buffer the address of its context lies.
@@ -41,7 +43,7 @@ pub struct Kernel {
     pub frame: Frame,
 }
 
-/// Has the marked kernels of a module stop at their markers; `None` if there are none.
+/// Gives the marked kernels of a module twins that stop at their markers; `None` if there are none.
 ///
 /// # Errors
 /// When what was made of it cannot be read again, which is a fault of this pass.
@@ -50,17 +52,19 @@ pub fn rewrite(module: &Module) -> Result<Option<Rewritten>, ParseError> {
         return Ok(None);
     }
     let tag = unused_tag(module);
-    let mut made = module.clone();
     let (mut kernels, mut refusals, mut codes) = (BTreeMap::new(), Vec::new(), Vec::new());
-    for item in &mut made.items {
+    let mut made = module.clone();
+    made.items.clear();
+    for item in &module.items {
+        made.items.push(item.clone());
         let Item::Function(function) = item else { continue };
         if !is_marked(function) {
             continue;
         }
         match rewrite_kernel(module, function, &tag, &mut codes) {
-            Ok((rewritten, kernel)) => {
+            Ok((twin, kernel)) => {
                 kernels.insert(function.name.clone(), kernel);
-                *function = rewritten;
+                made.items.push(Item::Function(twin));
             }
             Err((place, reason)) => refusals.push(Refusal { kernel: function.name.clone(), place, reason }),
         }
@@ -116,6 +120,9 @@ fn rewrite_kernel(
     if called.iter().any(|body| body.locals.iter().any(|local| local.space == Space::Shared)) {
         return Err(refuse(Reason::State("shared memory that a function declares")));
     }
+    if body.locals.iter().any(|local| matches!(local.space, Space::Global | Space::Const)) {
+        return Err(refuse(Reason::State("a variable of the device that the kernel itself declares")));
+    }
     if let Some(mark) = carried_over(body, &marks) {
         return Err((place_of(mark), Reason::Carry));
     }
@@ -150,7 +157,8 @@ fn rewrite_kernel(
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
     let frame = Frame::of(body, &live, end_of(&local), (shared_bytes, dynamic.is_some()));
-    let kernel = Kernel { group, context, frame };
+    let twin = format!("{tag}{}", function.name).into();
+    let kernel = Kernel { twin, group, context, frame };
     let code = Code {
         tag,
         kernel: &kernel,
@@ -161,8 +169,8 @@ fn rewrite_kernel(
         shared: &shared,
         dynamic: dynamic.as_deref(),
     };
-    let rewritten = code.put_into(function, &marks, codes);
-    Ok((rewritten, kernel))
+    let twin = code.twin_of(function, &marks, codes);
+    Ok((twin, kernel))
 }
 
 /// The first version that has all that is put into a kernel (`activemask`).

@@ -18,7 +18,7 @@ use crate::seed::Seed;
 use crate::served::Served;
 
 /// Rounds of each scenario in CI.
-pub const CI_ROUNDS: u32 = 2;
+pub const CI_ROUNDS: u32 = 1;
 /// Rounds of each scenario in a soak.
 pub const SOAK_ROUNDS: u32 = 20;
 

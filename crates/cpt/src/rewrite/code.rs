@@ -55,8 +55,8 @@ enum Way {
 }
 
 impl Code<'_> {
-    /// The kernel, with placeholders for what is pushed to `codes`.
-    pub(super) fn put_into(&self, function: &Function, marks: &[usize], codes: &mut Vec<String>) -> Function {
+    /// The kernel's twin, with placeholders for what is pushed to `codes`.
+    pub(super) fn twin_of(&self, function: &Function, marks: &[usize], codes: &mut Vec<String>) -> Function {
         let mut put = |code: String| {
             codes.push(code);
             Statement::Pragma(vec![placeholder(self.tag, codes.len() - 1).into()])
@@ -76,12 +76,13 @@ impl Code<'_> {
             });
         }
         statements.push(put(self.text(&self.end())));
-        let mut rewritten = function.clone();
-        rewritten.params.push(context_parameter(&self.parameter));
-        if let Some(body) = &mut rewritten.body {
+        let mut twin = function.clone();
+        twin.name = self.kernel.twin.clone();
+        twin.params.push(context_parameter(&self.parameter));
+        if let Some(body) = &mut twin.body {
             body.statements = statements;
         }
-        rewritten
+        twin
     }
 
     /// Code with our names in place of `@`, which no PTX has at those places.
@@ -93,14 +94,15 @@ impl Code<'_> {
     /// The thread and its block find out whether they have begun before.
     fn beginning(&self) -> String {
         let mut code = format!(
-            "{DECLARATIONS}{LOCATE}{}
-ld.global.u32 %@e, [%@a];
+            "{DECLARATIONS}{LOCATE}ld.global.u64 %@y, [%@c+{FROM}];
+setp.eq.u64 %@p, %@y, 0;
+@%@p bra $@fresh;
+{}ld.global.u32 %@e, [%@a];
 and.b32 %@w, %@t, 31;
 shr.u32 %@e, %@e, %@w;
 and.b32 %@e, %@e, 1;
-ld.global.u64 %@x, [%@c+{FROM}];
 mul.wide.u32 %@a, %@b, 4;
-add.u64 %@x, %@x, %@a;
+add.u64 %@x, %@y, %@a;
 ld.global.u32 %@s, [%@x];
 setp.lt.u32 %@p, %@s, {NO_ROOM};
 setp.ne.and.u32 %@p, %@s, 0, %@p;

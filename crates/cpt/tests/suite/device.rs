@@ -92,7 +92,7 @@ impl Gpu {
     /// Launches a kernel, has it stop after each `pause` if there is one, and again until all its threads are done. `capacity` blocks can be half-way.
     pub fn run_with_stops(
         &self,
-        (name, kernel): (&str, &Kernel),
+        kernel: &Kernel,
         shape: Shape,
         params: &[u8],
         capacity: u32,
@@ -113,8 +113,9 @@ impl Gpu {
             self.put(into.0, &vec![0u8; (blocks * 4) as usize]);
             self.put(into.1, &vec![0u8; (frame * u64::from(capacity)) as usize]);
             self.put(context, &[0, capacity, 0, 0]);
-            self.put(context + context::DONE, &[done, from.0, into.0, from.1, into.1]);
-            self.launch(name, shape, &params);
+            let begun = if stops.launches > 0 { from.0 } else { 0 };
+            self.put(context + context::DONE, &[done, begun, into.0, from.1, into.1]);
+            self.launch(&kernel.twin, shape, &params);
             stops.launches += 1;
             if let Some(pause) = pause() {
                 std::thread::sleep(pause);
