@@ -25,13 +25,16 @@ impl Session {
         loop {
             // A call in hand may itself wait for a stream.
             let closed = self.gate.close(until.min(Instant::now() + PATIENCE));
+            if closed.is_ok() {
+                self.stop_half_way();
+            }
             let busy = self.busy_streams();
             let callback = self.callbacks.running();
             if closed.is_ok() && busy.is_empty() && callback.is_none() {
                 break;
             }
             if Instant::now() >= until {
-                self.gate.open();
+                self.open_gate();
                 let mut holders: Vec<String> =
                     busy.iter().map(|stream| self.describe_stream(stream)).collect();
                 holders.extend(callback.map(|id| format!("host callback {:#x}", id.handle())));
@@ -43,21 +46,23 @@ impl Session {
                 return Err(holders);
             }
             if since.elapsed() >= PATIENCE && busy.iter().any(|stream| stream.wait().is_some()) {
-                self.gate.open();
+                self.open_gate();
                 std::thread::sleep(MOMENT);
                 since = Instant::now();
             } else {
                 std::thread::sleep(LOOK);
             }
         }
+        self.settle_half_way();
         self.bury_streams();
         self.devices.iter().for_each(crate::memory::DeviceMemory::settle_idle);
         lock(&self.pinned).settle_idle();
         Ok(())
     }
 
-    /// Takes messages again.
+    /// Takes messages again, and has marked kernels that were stopped go on.
     pub fn open_gate(&self) {
+        self.resume_half_way();
         self.gate.open();
     }
 

@@ -48,10 +48,16 @@ pub(crate) fn tell_what_is_carried(device: &mut DeviceFacts) {
 
 /// A device's compute capability: major × 10 + minor; 0 when it does not tell.
 pub(crate) fn compute_capability(device: &DeviceFacts) -> u32 {
-    let value = |wanted: Attribute| {
-        let found = device.attributes.iter().find(|(attribute, _)| *attribute == wanted as i32);
-        found.and_then(|(_, value)| u32::try_from(*value).ok()).unwrap_or(0)
-    };
-    value(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10
-        + value(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+    value(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10
+        + value(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+}
+
+/// How many multiprocessors a device has; 0 when it does not tell.
+pub(crate) fn multiprocessors(device: &DeviceFacts) -> u32 {
+    value(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+}
+
+fn value(device: &DeviceFacts, wanted: Attribute) -> u32 {
+    let found = device.attributes.iter().find(|(attribute, _)| *attribute == wanted as i32);
+    found.and_then(|(_, value)| u32::try_from(*value).ok()).unwrap_or(0)
 }

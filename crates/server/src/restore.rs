@@ -222,6 +222,11 @@ impl Session {
         }
         told("device memory is there");
         made.replay(&state, images)?;
+        for record in &state.half_way {
+            let mut memory = [record.control, record.stopped].into_iter();
+            let there = memory.try_for_each(|range| made.check_memory(range.base, range.bytes));
+            there.map_err(object(record))?;
+        }
         told("objects are made");
         let refused = state.excluded.iter().filter(|range| made.exclude(**range).is_err()).count();
         if refused > 0 {
@@ -355,7 +360,8 @@ impl Session {
         self.restore_stream_attributes(state)?;
         self.connect_peers(state)?;
         self.restore_events(state)?;
-        self.restore_handles(state, &images, &made.modules)
+        self.restore_handles(state, &images, &made.modules)?;
+        state.half_way.iter().try_for_each(|record| self.restore_half_way(record).map_err(object(record)))
     }
 
     fn step(&self, step: Step<'_>, state: &SessionState, images: &Images, made: &mut Made) -> Result<()> {

@@ -112,6 +112,7 @@ impl Session {
             sharing,
             output: self.unsent_output(),
             excluded: self.excluded(),
+            half_way: self.half_way_records(),
         };
         Ok(Cut { state, images })
     }

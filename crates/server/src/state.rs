@@ -12,6 +12,7 @@ use crate::objects::{
     Bound, ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord,
     GreenRecord, Image, ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
 };
+use crate::session::HalfWayRecord;
 use crate::shares::SharingState;
 use crate::textures::TextureState;
 use backend::Range;
@@ -22,11 +23,13 @@ use std::sync::Arc;
 use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
-/// Version of the table's encoding. Since 7 there are blocks of managed regions, since 8 there is behind all else what is excluded; what earlier ones
-/// know is encoded the same.
-pub const VERSION: u32 = 8;
+/// Version of the table's encoding. Since 7 there are blocks of managed regions, since 8 there is behind all else what is excluded, since 9 behind that what is half-way; what
+/// earlier ones know is encoded the same.
+pub const VERSION: u32 = 9;
 /// The first that tells what is excluded.
 const EXCLUDES: u32 = 8;
+/// The first that tells what is half-way.
+const HALF_WAY: u32 = 9;
 /// The oldest that is read.
 const OLDEST: u32 = 6;
 /// The last bytes of every state.
@@ -88,6 +91,8 @@ pub struct SessionState {
     pub output: (u64, Vec<u8>),
     /// Device memory whose contents are not saved.
     pub excluded: Vec<Range>,
+    /// Marked kernels that are not done.
+    pub half_way: Vec<HalfWayRecord>,
 }
 
 /// A module, and what in it a restart must find and fill.
@@ -218,9 +223,10 @@ impl SessionState {
         let start = start.ok_or(StateError::Bounds { what: "table" })?;
         let (blobs, table) = rest.split_at(start);
         let mut table = std::borrow::Cow::Borrowed(table);
-        if found < EXCLUDES {
-            // An empty list.
-            table.to_mut().push(0);
+        // Empty lists.
+        let missing = usize::from(found < EXCLUDES) + usize::from(found < HALF_WAY);
+        if missing > 0 {
+            table.to_mut().extend(std::iter::repeat_n(0, missing));
         }
         let Encoded { images, state } =
             postcard::from_bytes(&table).map_err(|error| StateError::Table(error.to_string()))?;
@@ -273,6 +279,7 @@ mod tests {
             sharing: SharingState::default(),
             output: (7, b"42\n".to_vec()),
             excluded: vec![Range { base: 512, bytes: 7 }],
+            half_way: vec![],
         }
     }
 

@@ -1,6 +1,6 @@
 //! Device code: images, modules loaded from them, libraries that are modules not yet tied to a context.
 
-use super::{Bound, CodeFacts, Context, Making, Placement, Placer};
+use super::{Bound, CodeFacts, Context, Making, Placement, Placer, Stoppable};
 use crate::failure::{Failure, Result, truncate};
 use crate::lock;
 use crate::state::VariableState;
@@ -105,6 +105,8 @@ pub struct Module {
     pub image: Arc<Image>,
     /// What its code says of itself.
     pub facts: Arc<CodeFacts>,
+    /// What has been loaded in place of its image, if it has marked kernels.
+    pub stoppable: Option<Arc<Stoppable>>,
     /// What the JIT said of it.
     pub info: String,
     /// Changes to its functions, by name.
@@ -149,9 +151,23 @@ impl Module {
         let managed = record.managed.iter().map(|bound| (bound.name.as_str(), bound.range.base));
         let own = variables.iter().map(|variable| (variable.name.as_str(), variable.range.base));
         let named: Vec<_> = managed.chain(own.filter(|_| backend.places_variables())).collect();
+        let facts = image.facts(ctx.compute_capability());
+        let mut stoppable = facts.stoppable.clone();
         let mut detail = String::new();
         let loaded = placer.place(&mut record.placement, making, || {
-            backend.module_load(ctx.raw, &image.bytes, &record.options, &named).map_err(|error| {
+            let load = |code: &[u8]| backend.module_load(ctx.raw, code, &record.options, &named);
+            let rewritten = stoppable.as_ref().and_then(|code| match load(code.text.as_bytes()) {
+                Err(error) if error.code != CuError::OUT_OF_MEMORY => {
+                    tracing::warn!("marked kernels ({code:?}) are not stopped half-way, since the device library does not load what can be: {}", error.detail);
+                    None
+                }
+                loaded => Some(loaded),
+            });
+            let loaded = rewritten.unwrap_or_else(|| {
+                stoppable = None;
+                load(&image.bytes)
+            });
+            loaded.map_err(|error| {
                 detail = error.detail;
                 error.code
             })
@@ -161,7 +177,6 @@ impl Module {
             false => Failure::new(failure.code, detail),
         })?;
         truncate(&mut info, DETAIL_MAX);
-        let facts = image.facts(ctx.compute_capability());
         if facts.prints {
             ctx.note_prints();
         }
@@ -170,6 +185,7 @@ impl Module {
             ctx: Arc::clone(ctx),
             image: Arc::clone(image),
             facts,
+            stoppable,
             info,
             settings: Mutex::default(),
             globals: Mutex::default(),
@@ -186,24 +202,38 @@ impl Module {
     /// # Errors
     /// `NOT_FOUND`, or the backend's.
     pub fn function(self: &Arc<Self>, name: &str) -> backend::Result<Arc<Function>> {
-        let mut functions = lock(&self.functions);
-        let raw = match functions.get(name) {
-            Some(raw) => *raw,
-            None => {
-                let raw = self.backend.function(self.ctx.raw, self.raw, name)?;
-                functions.insert(name.to_owned(), raw);
-                raw
-            }
-        };
+        if self.is_twin(name) {
+            return Err(CuError::NOT_FOUND);
+        }
+        let raw = self.raw_function(name)?;
+        let stoppable = self.stoppable.as_ref().and_then(|code| code.kernel(name));
+        let twin = stoppable.map(|kernel| {
+            Ok::<_, CuError>(Twin { raw: self.raw_function(&kernel.twin)?, kernel: Arc::clone(kernel) })
+        });
         let module = Arc::clone(self);
         Ok(Arc::new(Function {
             name: name.to_owned(),
             raw,
+            twin: twin.transpose()?,
             module,
             params_bytes: OnceLock::new(),
             name_hash: OnceLock::new(),
             watched: OnceLock::new(),
         }))
+    }
+
+    fn raw_function(&self, name: &str) -> backend::Result<RawFunction> {
+        let mut functions = lock(&self.functions);
+        if let Some(raw) = functions.get(name) {
+            return Ok(*raw);
+        }
+        let raw = self.backend.function(self.ctx.raw, self.raw, name)?;
+        functions.insert(name.to_owned(), raw);
+        Ok(raw)
+    }
+
+    fn is_twin(&self, name: &str) -> bool {
+        self.stoppable.as_ref().is_some_and(|code| code.is_twin(name))
     }
 
     /// Where the variable of that name lies; the application is told.
@@ -260,7 +290,8 @@ impl Module {
         if let Some(names) = self.names.get() {
             return Ok(names);
         }
-        let names = self.backend.module_functions(self.ctx.raw, self.raw)?;
+        let mut names = self.backend.module_functions(self.ctx.raw, self.raw)?;
+        names.retain(|name| !self.is_twin(name));
         Ok(self.names.get_or_init(|| names))
     }
 }
@@ -273,12 +304,22 @@ impl Drop for Module {
     }
 }
 
+/// A kernel that can be stopped.
+pub(crate) struct Twin {
+    /// The backend's handle.
+    pub raw: RawFunction,
+    /// How.
+    pub kernel: Arc<cpt::Kernel>,
+}
+
 /// A function of a module.
 pub struct Function {
     /// Its name as linked.
     pub name: String,
     /// The backend's handle.
     pub raw: RawFunction,
+    /// What it is launched as so that it can be stopped, if it is marked.
+    pub(crate) twin: Option<Twin>,
     /// Its module.
     pub module: Arc<Module>,
     params_bytes: OnceLock<u64>,
@@ -321,12 +362,19 @@ impl Function {
         self.module.backend.function_facts(self.module.ctx.raw, self.raw)
     }
 
+    /// What has to be changed where it is.
+    fn raws(&self) -> impl Iterator<Item = RawFunction> {
+        [self.raw].into_iter().chain(self.twin.as_ref().map(|twin| twin.raw))
+    }
+
     /// Sets an attribute, and remembers it.
     ///
     /// # Errors
     /// The backend's.
     pub fn set_attribute(&self, attribute: i32, value: i32) -> backend::Result<()> {
-        self.module.backend.function_set_attribute(self.module.ctx.raw, self.raw, attribute, value)?;
+        for raw in self.raws() {
+            self.module.backend.function_set_attribute(self.module.ctx.raw, raw, attribute, value)?;
+        }
         lock(&self.module.settings).entry(self.name.clone()).or_default().attributes.insert(attribute, value);
         Ok(())
     }
@@ -336,7 +384,9 @@ impl Function {
     /// # Errors
     /// The backend's.
     pub fn set_cache_config(&self, config: u32) -> backend::Result<()> {
-        self.module.backend.function_set_cache_config(self.module.ctx.raw, self.raw, config)?;
+        for raw in self.raws() {
+            self.module.backend.function_set_cache_config(self.module.ctx.raw, raw, config)?;
+        }
         lock(&self.module.settings).entry(self.name.clone()).or_default().cache_config = Some(config);
         Ok(())
     }

@@ -29,6 +29,8 @@ pub enum StreamKey {
     Gather(ContextId),
     /// The server's own in a context, which copies managed memory from and to its shadow pages and waits for no other.
     Shadows(ContextId),
+    /// The server's own in a context, which tells marked kernels to stop.
+    Stops(ContextId),
 }
 
 impl StreamKey {
@@ -53,6 +55,7 @@ impl std::fmt::Display for StreamKey {
             }
             Self::Gather(ctx) => write!(f, "a record of all of context {:#x}", ctx.handle()),
             Self::Shadows(ctx) => write!(f, "managed memory of context {:#x}", ctx.handle()),
+            Self::Stops(ctx) => write!(f, "marked kernels of context {:#x}", ctx.handle()),
         }
     }
 }
@@ -145,7 +148,8 @@ impl Stream {
             StreamKey::Created(_)
             | StreamKey::PerThread(..)
             | StreamKey::Gather(_)
-            | StreamKey::Shadows(_) => {
+            | StreamKey::Shadows(_)
+            | StreamKey::Stops(_) => {
                 record.green = green.as_ref().map(|green| green.record.id);
                 Some(placer.place(&mut record.placement, making, || match &green {
                     Some(green) => backend.green_stream_create(ctx.raw, green.raw, record.priority),
@@ -179,7 +183,7 @@ impl Stream {
     }
 
     /// The device library.
-    pub(super) fn backend(&self) -> &dyn Backend {
+    pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.backend
     }
 

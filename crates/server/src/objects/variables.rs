@@ -1,7 +1,8 @@
 //! What an image says of itself: the variables a checkpoint has to save, and what it cannot.
 
-use super::ManagedLayout;
+use super::{ManagedLayout, Stoppable};
 use fatbin::{Code, Image, ManagedVariable, ModuleFacts};
+use std::sync::Arc;
 
 /// What is known of a module's code.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct CodeFacts {
     pub prints: bool,
     /// Whether its kernels may allocate from the device's heap.
     pub allocates: bool,
+    /// What is loaded in its place, where kernels are marked.
+    pub stoppable: Option<Arc<Stoppable>>,
 }
 
 impl CodeFacts {
@@ -31,6 +34,7 @@ impl CodeFacts {
             exact: false,
             managed: Ok(ManagedLayout::default()),
             allocates: false,
+            stoppable: None,
         };
         let image = match Image::parse(bytes) {
             Err(error) => return unknown(error.to_string()),
@@ -63,7 +67,8 @@ impl CodeFacts {
         let allocates = facts.uses_heap();
         let own = facts.variables.into_iter().filter(|variable| !variable.managed);
         let variables = own.map(|variable| variable.name).collect();
-        Self { variables, exact, managed, refusals, prints, allocates }
+        let stoppable = Stoppable::of(bytes, capability).map(Arc::new);
+        Self { variables, exact, managed, refusals, prints, allocates, stoppable }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Launches that follow one another into a stream, executed together. The driver takes some 3 us for each, and leaves little of ours in the processor's caches: taking
 //! a message, looking things up and entering the gate costs several times as much between two launches as once for all of them.
 
+use super::order::Footprint;
 use super::reached::Reached;
 use super::{Caller, Session};
 use crate::failure::Result;
@@ -58,7 +59,9 @@ impl Session {
             if std::mem::take(&mut caller.stops) || self.is_planned(caller, first) {
                 self.wait_for_cut();
             }
-            if !self.await_room_in(key, caller) || !self.await_all_filled() {
+            let ours = Footprint::Stream(key, first.ctx, None);
+            if !self.await_half_way_in(&ours) || !self.await_room_in(key, caller) || !self.await_all_filled()
+            {
                 return Ok(false);
             }
             let _pass = self.gate.enter(caller.ring, Launch::OPCODE);
@@ -91,7 +94,7 @@ impl Session {
             reader.advance();
             // Who waits for a cut does so before he goes through the gate.
             caller.stops = launches.front().is_some_and(|next| self.is_planned(caller, next));
-            if stream.is_full() || caller.stops {
+            if stream.is_full() || caller.stops || self.has_half_way() {
                 break;
             }
         }

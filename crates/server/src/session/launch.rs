@@ -6,6 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::objects::Stream;
 use backend::Launch;
 use cudarc::driver::sys::CUlaunchAttributeID as Attribute;
+use std::sync::Arc;
 use wire::{Callee, CuError};
 
 /// Launch attributes that hold no handle and no address, and so mean the same in this process.
@@ -35,7 +36,12 @@ pub(super) fn check_attributes(attributes: &[(u32, wire::LaunchValue)]) -> Resul
 
 impl Session {
     /// Submits a launch to its stream.
-    pub(super) fn launch(&self, caller: &mut Caller, stream: &Stream, launch: &wire::Launch) -> Result<()> {
+    pub(super) fn launch(
+        &self,
+        caller: &mut Caller,
+        stream: &Arc<Stream>,
+        launch: &wire::Launch,
+    ) -> Result<()> {
         let function = self.launched(caller, launch.ctx, launch.callee)?;
         check_attributes(&launch.attributes)?;
         if (launch.params.0.len() as u64) < function.params_bytes()? {
@@ -51,12 +57,16 @@ impl Session {
         if let Some(memory) = self.devices.get(stream.ctx.device()) {
             memory.note_use(&launch.params.0);
         }
+        let flight = self.stoppable(stream, &function, (handle, launch))?;
         let _work = stream.begin_launch(handle)?;
         if let Some(recorder) = self.watch.recorder() {
             recorder.launch(&function, &launch.params.0);
         }
         if let Some(steering) = self.watch.steering() {
             steering.pass(function.name_hash());
+        }
+        if let Some(flight) = flight {
+            return self.take_off(flight);
         }
         let launch = Launch {
             function: function.raw,

@@ -18,6 +18,7 @@ mod fences;
 mod filled;
 mod graphs;
 mod greens;
+mod half_way;
 mod launch;
 mod link;
 mod memory;
@@ -39,6 +40,7 @@ mod watched;
 
 pub use callbacks::Callbacks;
 pub(crate) use graphs::Purpose;
+pub use half_way::HalfWayRecord;
 pub(crate) use reached::Reached;
 pub use ring::Rings;
 pub(crate) use ring::{THREAD_END, TIDYING, take_precedence};
@@ -94,6 +96,7 @@ pub struct Session {
     /// Held while an event of another session is opened.
     pub(crate) opening: Mutex<()>,
     pub(crate) gate: Gate,
+    pub(crate) half_way: half_way::HalfWay,
     pub(crate) output: Output,
     pub(crate) callbacks: Arc<Callbacks>,
     /// Whether the device library knows the rings' fences, once that has been tried.
@@ -193,6 +196,7 @@ impl Session {
             table: RwLock::default(),
             devices,
             gate: Gate::default(),
+            half_way: half_way::HalfWay::default(),
             output: Output::default(),
             fences: OnceLock::new(),
             application: OnceLock::new(),

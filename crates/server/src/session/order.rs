@@ -190,6 +190,50 @@ impl Footprint {
         }
     }
 
+    /// The work that `request` gives, or waits for: less than what it touches.
+    pub(super) fn of_work(request: &Request, ring: u16) -> Self {
+        let work =
+            |ctx: ContextId, stream: StreamName| Self::Stream(StreamKey::new(ctx, stream, ring), ctx, None);
+        match request {
+            Request::CopyFromInline(m) => work(m.ctx, m.stream),
+            Request::CopyFromSlot(m) => work(m.ctx, m.stream),
+            Request::CopyRowsFromSlot(m) => work(m.ctx, m.stream),
+            Request::CopyBox(m) => work(m.ctx, m.stream),
+            // It tells whether there is work.
+            Request::StreamQuery(_)
+            | Request::ContextCreate(_)
+            | Request::ContextGetLimit(_)
+            | Request::MemAlloc(_)
+            | Request::MemInfo(_)
+            | Request::PinnedAlloc(_)
+            | Request::ManagedAlloc(_)
+            | Request::ModuleLoad(_)
+            | Request::ModuleGetFunction(_)
+            | Request::ModuleGetGlobal(_)
+            | Request::LibraryGetKernel(_)
+            | Request::LibraryGetGlobal(_)
+            | Request::LibraryGetModule(_)
+            | Request::KernelGetFunction(_)
+            | Request::FunctionGetAttribute(_)
+            | Request::OccupancyBlocks(_)
+            | Request::OccupancyShared(_)
+            | Request::OccupancyClusters(_)
+            | Request::ArrayCreate(_)
+            | Request::MipmapCreate(_)
+            | Request::MipmapLevel(_)
+            | Request::TextureCreate(_)
+            | Request::SurfaceCreate(_)
+            | Request::StreamCreate(_)
+            | Request::GraphInstantiate(_)
+            | Request::GraphUpdate(_)
+            | Request::GraphNodeEnable(_)
+            | Request::GraphCondition(_)
+            | Request::EventCreate(_)
+            | Request::EventQuery(_) => Self::Nothing,
+            other => Self::of(other, ring),
+        }
+    }
+
     fn named(&self) -> [Option<Named>; 2] {
         match self {
             Self::Stream(_, _, named) => [*named, None],

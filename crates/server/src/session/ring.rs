@@ -56,11 +56,12 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Starts taking messages: a thread of its own watches the doorbell until the session ends, and outlives the rings'.
+    /// Has marked kernels of an image go on, and starts taking messages: a thread of its own watches the doorbell until the session ends, and outlives the rings'.
     ///
     /// # Errors
     /// When the thread cannot be made.
     pub fn start(session: &Arc<Session>) -> std::io::Result<JoinHandle<()>> {
+        session.resume_half_way();
         let rings = Arc::new(Self { session: Arc::clone(session), running: Mutex::default() });
         std::thread::Builder::new().name("doorbell".into()).spawn(move || rings.watch())
     }
@@ -189,7 +190,11 @@ impl Session {
         let arrived = self.link.control().is_traced().then(trace_clock);
         if let Ok(request) = &taken.request {
             let turn = self.await_turn(request, caller.number(), &taken.dependencies)?;
-            if !turn || !self.await_room(request, caller) || !self.await_filled(request) {
+            if !turn
+                || !self.await_half_way(request, caller)
+                || !self.await_room(request, caller)
+                || !self.await_filled(request)
+            {
                 return Ok(false);
             }
             if self.is_boundary_planned(caller, request) {
@@ -277,6 +282,7 @@ impl Session {
                 tracing::debug!(%error, "freed memory is not given back");
             }
         }
+        self.resume_half_way();
         self.give_back_buffers();
     }
 
@@ -289,6 +295,8 @@ impl Session {
 
     /// Puts away what belongs to an application thread that has ended.
     fn end_of_thread(&self, caller: &mut Caller) {
+        let own = |key: &StreamKey| matches!(key, StreamKey::PerThread(_, ring) if *ring == caller.number());
+        self.await_half_way_in_streams(own);
         let _pass = self.gate.enter(caller.ring, THREAD_END);
         let number = caller.number();
         let own: Vec<StreamKey> = read(&self.table)

@@ -8,6 +8,7 @@ mod excluded;
 mod fences;
 mod graphs;
 mod greens;
+mod half_way;
 mod hostile;
 mod lazy;
 mod linking;

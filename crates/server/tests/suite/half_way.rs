@@ -1,0 +1,246 @@
+//! Marked kernels: a cut stops them, and nobody sees that.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{App, CTX, Images, LONG, SESSION, Thread, rehearse};
+use std::time::{Duration, Instant};
+use wire::*;
+
+/// `mix` is for each thread alone; in `pass` the threads of a block hand their numbers round.
+const MARKED: &str = r#".version 7.0
+.target sm_75
+.address_size 64
+.visible .entry mix(.param .u64 out, .param .u32 rounds)
+{
+.reg .u32 %r<8>;
+.reg .u64 %a<3>;
+.reg .pred %p;
+ld.param.u64 %a0, [out];
+ld.param.u32 %r0, [rounds];
+mov.u32 %r1, %ctaid.x;
+mov.u32 %r2, %ntid.x;
+mov.u32 %r3, %tid.x;
+mad.lo.u32 %r1, %r1, %r2, %r3;
+mul.wide.u32 %a1, %r1, 4;
+add.u64 %a0, %a0, %a1;
+ld.global.u32 %r4, [%a0];
+loop:
+.pragma "cpt";
+mad.lo.u32 %r4, %r4, 1664525, 1013904223;
+sub.u32 %r0, %r0, 1;
+setp.ne.u32 %p, %r0, 0;
+@%p bra loop;
+st.global.u32 [%a0], %r4;
+ret;
+}
+.visible .entry pass(.param .u64 out, .param .u32 rounds)
+{
+.reg .u32 %r<8>;
+.reg .u64 %a<5>;
+.reg .pred %p;
+.shared .b8 numbers[256];
+ld.param.u64 %a0, [out];
+ld.param.u32 %r0, [rounds];
+mov.u32 %r1, %ctaid.x;
+mov.u32 %r2, %ntid.x;
+mov.u32 %r3, %tid.x;
+mad.lo.u32 %r1, %r1, %r2, %r3;
+mul.wide.u32 %a1, %r1, 4;
+add.u64 %a0, %a0, %a1;
+ld.global.u32 %r4, [%a0];
+add.u32 %r5, %r3, 1;
+rem.u32 %r5, %r5, %r2;
+mov.u64 %a2, numbers;
+mul.wide.u32 %a3, %r3, 4;
+add.u64 %a3, %a2, %a3;
+mul.wide.u32 %a4, %r5, 4;
+add.u64 %a4, %a2, %a4;
+st.shared.u32 [%a3], %r4;
+bar.sync 0;
+loop:
+.pragma "cpt";
+ld.shared.u32 %r6, [%a4];
+bar.sync 0;
+mad.lo.u32 %r6, %r6, 1664525, 1013904223;
+st.shared.u32 [%a3], %r6;
+bar.sync 0;
+sub.u32 %r0, %r0, 1;
+setp.ne.u32 %p, %r0, 0;
+@%p bra loop;
+ld.shared.u32 %r4, [%a3];
+st.global.u32 [%a0], %r4;
+ret;
+}
+"#;
+
+/// Blocks, and threads of each.
+const SHAPE: (u32, u32) = (6, 32);
+const COUNT: u32 = SHAPE.0 * SHAPE.1;
+
+fn step(number: u32) -> u32 {
+    number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
+}
+
+fn first() -> Vec<u32> {
+    (0..COUNT).collect()
+}
+
+fn mixed(numbers: &[u32], rounds: u32) -> Vec<u32> {
+    numbers.iter().map(|number| (0..rounds).fold(*number, |number, _| step(number))).collect()
+}
+
+fn passed(numbers: &[u32], rounds: u32) -> Vec<u32> {
+    let threads = SHAPE.1 as usize;
+    let of_block =
+        |block: &[u32]| (0..threads).map(|at| block[(at + rounds as usize) % threads]).collect::<Vec<_>>();
+    mixed(&numbers.chunks(threads).flat_map(of_block).collect::<Vec<_>>(), rounds)
+}
+
+fn launch(thread: &mut Thread, callee: Callee, stream: Stream, memory: u64, rounds: u32) {
+    let params = [&memory.to_le_bytes()[..], &rounds.to_le_bytes()].concat();
+    thread.send(Launch {
+        ctx: CTX,
+        stream,
+        callee,
+        grid: [SHAPE.0, 1, 1],
+        block: [SHAPE.1, 1, 1],
+        shared: 0,
+        attributes: vec![],
+        params: Bytes(params),
+    });
+}
+
+/// A program with both kernels and some numbers.
+struct Program {
+    app: App,
+    thread: Thread,
+    mix: Callee,
+    pass: Callee,
+    memory: u64,
+}
+
+impl Program {
+    fn new() -> Self {
+        let (mut app, mut thread) = App::with_context();
+        let module = app.load(&mut thread, 2, MARKED);
+        let [mix, pass] = [(3, "mix"), (4, "pass")].map(|(id, name)| thread.function(module, id, name));
+        let memory = thread.alloc(u64::from(COUNT) * 4);
+        thread.put(memory, &first());
+        thread.synchronize().unwrap();
+        Self { app, thread, mix, pass, memory }
+    }
+
+    /// How many rounds take about so long, undisturbed.
+    fn rounds(&mut self, callee: Callee, wanted: Duration) -> u32 {
+        const FEW: u32 = 2000;
+        let begun = Instant::now();
+        launch(&mut self.thread, callee, Stream::Legacy, self.memory, FEW);
+        self.thread.synchronize().unwrap();
+        let rounds = (f64::from(FEW) * wanted.as_secs_f64() / begun.elapsed().as_secs_f64()) as u32;
+        self.thread.put(self.memory, &first());
+        rounds.max(FEW)
+    }
+
+    fn is_done(&mut self) -> bool {
+        self.thread.call(StreamQuery { ctx: CTX, stream: Stream::Legacy }).unwrap()
+    }
+
+    fn numbers(&mut self) -> Vec<u32> {
+        self.thread.get(self.memory, COUNT)
+    }
+
+    /// Stops and lets go until the kernel is done; how often it was half-way.
+    fn disturb(&mut self) -> u32 {
+        let mut half_way = 0;
+        while !self.is_done() {
+            self.app.session.close_gate(LONG).unwrap();
+            half_way += u32::from(!self.app.session.cut().unwrap().state.half_way.is_empty());
+            self.app.session.open_gate();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        half_way
+    }
+}
+
+const WHOLE: Duration = Duration::from_millis(600);
+
+#[test]
+fn a_marked_kernel_does_not_hold_a_cut() {
+    let mut program = Program::new();
+    let callees = [(program.mix, mixed as fn(&[u32], u32) -> Vec<u32>), (program.pass, passed)];
+    for (callee, expected) in callees {
+        let rounds = program.rounds(callee, WHOLE);
+        launch(&mut program.thread, callee, Stream::Legacy, program.memory, rounds);
+        assert!(program.disturb() > 3, "it is over too soon");
+        assert!(program.numbers() == expected(&first(), rounds));
+        program.thread.put(program.memory, &first());
+    }
+    let free = program.thread.call(MemInfo { ctx: CTX }).unwrap();
+    program.app.session.close_gate(LONG).unwrap();
+    assert!(program.app.session.cut().unwrap().state.half_way.is_empty(), "{free:?}");
+    program.app.session.open_gate();
+}
+
+#[test]
+fn a_marked_kernel_goes_on_from_an_image() {
+    let mut program = Program::new();
+    let images = Images::new();
+    for (kernel, expected) in [(0, mixed as fn(&[u32], u32) -> Vec<u32>), (1, passed)] {
+        let callee = [program.mix, program.pass][kernel];
+        let rounds = program.rounds(callee, WHOLE);
+        launch(&mut program.thread, callee, Stream::Legacy, program.memory, rounds);
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(!program.is_done(), "it is over too soon");
+            let Program { app, thread, mix, pass, memory } = program;
+            let (image, state, (dir, addresses)) = app.captured(thread, &images);
+            rehearse(&state).unwrap();
+            let app = App::restore(dir, addresses, SESSION, &image);
+            let thread = app.thread();
+            program = Program { app, thread, mix, pass, memory };
+        }
+        assert!(program.numbers() == expected(&first(), rounds));
+        program.thread.put(program.memory, &first());
+    }
+}
+
+/// Work behind a marked kernel, in its stream or behind its event, waits for its true end; other work does not.
+#[test]
+fn what_comes_behind_a_marked_kernel_waits_for_its_end() {
+    let mut program = Program::new();
+    let rounds = program.rounds(program.mix, WHOLE);
+    let other = program.thread.alloc(u64::from(COUNT) * 4);
+    program.thread.put(other, &first());
+    let [one, two] = program.thread.streams([7, 8]);
+    let [event] = program.thread.events([9]);
+    program.thread.synchronize().unwrap();
+    let (thread, session) = (&mut program.thread, &program.app.session);
+    launch(thread, program.mix, Stream::Created(two), other, rounds);
+    launch(thread, program.mix, Stream::Created(one), program.memory, rounds);
+    launch(thread, program.pass, Stream::Created(one), program.memory, 5);
+    thread.send(EventRecord { ctx: CTX, stream: Stream::Created(one), event, flags: 0 });
+    thread.send(StreamWaitEvent { ctx: CTX, stream: Stream::Created(two), event, flags: 0 });
+    launch(thread, program.mix, Stream::Created(two), program.memory, 7);
+    let begun = Instant::now();
+    let mut both = 0;
+    while begun.elapsed() < WHOLE / 2 {
+        session.close_gate(LONG).unwrap();
+        both += u32::from(session.cut().unwrap().state.half_way.len() == 2);
+        session.open_gate();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(both > 3, "two kernels are half-way at once");
+    program.thread.synchronize().unwrap();
+    assert!(program.numbers() == mixed(&passed(&mixed(&first(), rounds), 5), 7));
+    assert!(program.thread.get(other, COUNT) == mixed(&first(), rounds));
+}
+
+#[test]
+fn twins_are_not_seen() {
+    let mut program = Program::new();
+    let module = ModuleId(2);
+    let names = program.thread.call(ModuleListFunctions { module, first: 0, most: 100 }).unwrap();
+    assert_eq!(names.names, ["mix", "pass"]);
+    let twin =
+        program.thread.call(ModuleGetFunction { module, function: FunctionId(20), name: "cpt_mix".into() });
+    assert_eq!(twin.unwrap_err(), CuError::NOT_FOUND);
+}
