@@ -149,11 +149,18 @@ impl Program {
     }
 
     /// Stops and lets go until the kernel is done; how often it was half-way.
-    fn disturb(&mut self) -> u32 {
+    fn disturb(&mut self) -> usize {
         let mut half_way = 0;
         while !self.is_done() {
             self.app.session.close_gate(LONG).unwrap();
-            half_way += u32::from(!self.app.session.cut().unwrap().state.half_way.is_empty());
+            let state = self.app.session.cut().unwrap().state;
+            half_way += state.half_way.len();
+            let live = state.arenas[0].as_ref().unwrap().allocations.len();
+            assert_eq!(
+                live,
+                1 + 2 * state.half_way.len(),
+                "the numbers, a kernel's context, what has stopped"
+            );
             self.app.session.open_gate();
             std::thread::sleep(Duration::from_millis(5));
         }
