@@ -1,7 +1,8 @@
 //! Marked kernels: a cut stops them, and nobody sees that.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, CTX, Images, LONG, SESSION, Thread, rehearse};
+use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, rehearse};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::*;
 
@@ -129,17 +130,6 @@ impl Program {
         Self { app, thread, mix, pass, memory }
     }
 
-    /// How many rounds take about so long, undisturbed.
-    fn rounds(&mut self, callee: Callee, wanted: Duration) -> u32 {
-        const FEW: u32 = 2000;
-        let begun = Instant::now();
-        launch(&mut self.thread, callee, Stream::Legacy, self.memory, FEW);
-        self.thread.synchronize().unwrap();
-        let rounds = (f64::from(FEW) * wanted.as_secs_f64() / begun.elapsed().as_secs_f64()) as u32;
-        self.thread.put(self.memory, &first());
-        rounds.max(FEW)
-    }
-
     fn is_done(&mut self) -> bool {
         self.thread.call(StreamQuery { ctx: CTX, stream: Stream::Legacy }).unwrap()
     }
@@ -168,14 +158,16 @@ impl Program {
     }
 }
 
-const WHOLE: Duration = Duration::from_millis(600);
+/// Rounds that take a second or so.
+const MIXING: u32 = 500_000;
+const PASSING: u32 = 300_000;
 
 #[test]
 fn a_marked_kernel_does_not_hold_a_cut() {
     let mut program = Program::new();
-    let callees = [(program.mix, mixed as fn(&[u32], u32) -> Vec<u32>), (program.pass, passed)];
-    for (callee, expected) in callees {
-        let rounds = program.rounds(callee, WHOLE);
+    let callees =
+        [(program.mix, MIXING, mixed as fn(&[u32], u32) -> Vec<u32>), (program.pass, PASSING, passed)];
+    for (callee, rounds, expected) in callees {
         launch(&mut program.thread, callee, Stream::Legacy, program.memory, rounds);
         assert!(program.disturb() > 3, "it is over too soon");
         assert!(program.numbers() == expected(&first(), rounds));
@@ -191,9 +183,9 @@ fn a_marked_kernel_does_not_hold_a_cut() {
 fn a_marked_kernel_goes_on_from_an_image() {
     let mut program = Program::new();
     let images = Images::new();
-    for (kernel, expected) in [(0, mixed as fn(&[u32], u32) -> Vec<u32>), (1, passed)] {
+    let kernels = [(MIXING, mixed as fn(&[u32], u32) -> Vec<u32>), (PASSING, passed)];
+    for (kernel, (rounds, expected)) in kernels.into_iter().enumerate() {
         let callee = [program.mix, program.pass][kernel];
-        let rounds = program.rounds(callee, WHOLE);
         launch(&mut program.thread, callee, Stream::Legacy, program.memory, rounds);
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(30));
@@ -214,22 +206,21 @@ fn a_marked_kernel_goes_on_from_an_image() {
 #[test]
 fn what_comes_behind_a_marked_kernel_waits_for_its_end() {
     let mut program = Program::new();
-    let rounds = program.rounds(program.mix, WHOLE);
     let other = program.thread.alloc(u64::from(COUNT) * 4);
     program.thread.put(other, &first());
     let [one, two] = program.thread.streams([7, 8]);
     let [event] = program.thread.events([9]);
     program.thread.synchronize().unwrap();
     let (thread, session) = (&mut program.thread, &program.app.session);
-    launch(thread, program.mix, Stream::Created(two), other, rounds);
-    launch(thread, program.mix, Stream::Created(one), program.memory, rounds);
+    launch(thread, program.mix, Stream::Created(two), other, MIXING);
+    launch(thread, program.mix, Stream::Created(one), program.memory, MIXING);
     launch(thread, program.pass, Stream::Created(one), program.memory, 5);
     thread.send(EventRecord { ctx: CTX, stream: Stream::Created(one), event, flags: 0 });
     thread.send(StreamWaitEvent { ctx: CTX, stream: Stream::Created(two), event, flags: 0 });
     launch(thread, program.mix, Stream::Created(two), program.memory, 7);
     let begun = Instant::now();
     let mut both = 0;
-    while begun.elapsed() < WHOLE / 2 {
+    while begun.elapsed() < Duration::from_millis(300) {
         session.close_gate(LONG).unwrap();
         both += u32::from(session.cut().unwrap().state.half_way.len() == 2);
         session.open_gate();
@@ -237,8 +228,8 @@ fn what_comes_behind_a_marked_kernel_waits_for_its_end() {
     }
     assert!(both > 3, "two kernels are half-way at once");
     program.thread.synchronize().unwrap();
-    assert!(program.numbers() == mixed(&passed(&mixed(&first(), rounds), 5), 7));
-    assert!(program.thread.get(other, COUNT) == mixed(&first(), rounds));
+    assert!(program.numbers() == mixed(&passed(&mixed(&first(), MIXING), 5), 7));
+    assert!(program.thread.get(other, COUNT) == mixed(&first(), MIXING));
 }
 
 #[test]
@@ -250,4 +241,40 @@ fn twins_are_not_seen() {
     let twin =
         program.thread.call(ModuleGetFunction { module, function: FunctionId(20), name: "cpt_mix".into() });
     assert_eq!(twin.unwrap_err(), CuError::NOT_FOUND);
+}
+
+/// Something else does not get idle in time: kernels that have stopped for the cut go on without it.
+#[test]
+fn a_marked_kernel_goes_on_when_a_cut_is_given_up() {
+    let mut program = Program::new();
+    let (thread, app) = (&mut program.thread, &mut program.app);
+    let (ours, address) = app.pinned(thread, PinnedId(900), 4096);
+    let module = app.load(thread, 5, BASIC);
+    let wait_for = thread.function(module, 6, "wait_for");
+    let [one, two] = thread.streams([7, 8]);
+    thread.synchronize().unwrap();
+    launch(thread, program.pass, Stream::Created(one), program.memory, PASSING);
+    thread.launch(wait_for, Stream::Created(two), 1, &[address, address + 4], &[]);
+    let busy = thread.call(StreamQuery { ctx: CTX, stream: Stream::Created(two) });
+    assert_eq!(busy, Ok(false));
+    for _ in 0..3 {
+        let holders = app.session.close_gate(Duration::from_millis(50)).unwrap_err();
+        assert!(holders.iter().any(|holder| holder.contains("wait_for")), "{holders:?}");
+    }
+    ours.word(0).store(1, Ordering::Release);
+    thread.synchronize().unwrap();
+    assert!(program.numbers() == passed(&first(), PASSING));
+}
+
+#[test]
+fn a_marked_kernel_goes_on_when_its_memory_is_filled() {
+    let mut program = Program::new();
+    let images = Images::new();
+    launch(&mut program.thread, program.mix, Stream::Legacy, program.memory, MIXING);
+    let Program { app, thread, memory, .. } = program;
+    let (image, _, files) = app.captured(thread, &images);
+    let app = App::restore_lazily(files, SESSION, &image, || {});
+    let mut thread = app.thread();
+    thread.synchronize().unwrap();
+    assert!(thread.get(memory, COUNT) == mixed(&first(), MIXING));
 }
