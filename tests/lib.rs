@@ -95,6 +95,13 @@ impl Stage {
         Served::begin(&self.kit, device, (self.folder.path(), listen), |_| {})
     }
 
+    /// One that serves so many software devices.
+    pub fn served_devices(&self, count: u32) -> anyhow::Result<Served> {
+        Served::begin(&self.kit, Device::Soft, (self.folder.path(), "127.0.0.1"), |command| {
+            command.env_remove("CUDA_VISIBLE_DEVICES").env("DORMOUSE_SOFT_DEVICES", count.to_string());
+        })
+    }
+
     /// One that serves the software device by RDMA, too, with this librdmacm.
     pub fn served_by_rdma(&self, library: &Path) -> anyhow::Result<Served> {
         Served::begin(&self.kit, Device::Soft, (self.folder.path(), "127.0.0.1"), |command| {

@@ -76,7 +76,33 @@ fn a_machine_that_is_not_known_and_one_that_is_not_there_are_told_of_before_the_
     };
     failed(&server.address).expect(125, &["is not known", &server.key, "dormouse keys trust"]);
     failed("127.0.0.1:1").expect(125, &["refused the connection", "dormouse serve"]);
-    failed(&format!("{}/1", server.address)).expect(125, &["cannot be asked for"]);
+    server.is_trusted().unwrap();
+    failed(&format!("{}/1", server.address)).expect(125, &["no device number 1", "there are 1"]);
+}
+
+#[test]
+fn a_program_has_the_devices_of_another_machine_that_are_asked_for() {
+    let stage = Stage::new("chosen").unwrap();
+    let server = stage.served_devices(3).unwrap();
+    server.is_trusted().unwrap();
+    let devices = |which: &str, visible: Option<&str>| {
+        let address = format!("{}{which}", server.address);
+        let mut command = stage.command_with(&["--gpu", &address], "devices", &["3", "1"]);
+        server.known_to(&mut command);
+        match visible {
+            Some(list) => command.env("CUDA_VISIBLE_DEVICES", list),
+            None => command.env_remove("CUDA_VISIBLE_DEVICES"),
+        };
+        let printed = String::from_utf8(finish(command).unwrap().stdout).unwrap();
+        let of_device = |line: &str| Some(line.strip_prefix("device ")?.to_owned());
+        printed.lines().filter_map(of_device).collect::<Vec<_>>()
+    };
+    let all = ["0 at 0000:01:00.0", "1 at 0000:02:00.0", "2 at 0000:03:00.0"];
+    assert_eq!(devices("", None), all);
+    assert_eq!(devices("/1", None), ["0 at 0000:02:00.0"]);
+    assert_eq!(devices("/0", None), ["0 at 0000:01:00.0"]);
+    assert_eq!(devices("", Some("2,0")), ["0 at 0000:03:00.0", "1 at 0000:01:00.0"]);
+    assert_eq!(devices("/2", Some("0")), ["0 at 0000:03:00.0"]);
 }
 
 /// With a library that stands in for what makes RDMA: no hardware is here.

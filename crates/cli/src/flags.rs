@@ -137,8 +137,8 @@ pub struct Machine {
     /// The GPU to use: `gpu`, the software device (`soft`), or whichever there is
     #[arg(long, value_enum, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Device,
-    /// Use the devices of another machine instead, on which `dormouse serve` runs; with `+rdma` (where it has `--rdma`) contents of memory go by RDMA
-    #[arg(long, value_name = "HOST[:PORT][+rdma]")]
+    /// Use the devices of another machine instead, on which `dormouse serve` runs, or only its device number N; with `+rdma` (where it has `--rdma`) contents of memory go by RDMA
+    #[arg(long, value_name = "HOST[:PORT][/N][+rdma]")]
     pub gpu: Option<link::Address>,
     /// Managed memory: one memory that processor and device have in common (`coherent`), memory of the device with copies
     /// for the processor (`shadow`; `exclusive` for one side at a time), or the one for regions of up to 1 MiB and the other for larger ones (`auto`). At a restart it is for
@@ -232,7 +232,7 @@ impl std::str::FromStr for Target {
                 .map_err(|error: link::address::NotAnAddress| error.to_string()),
             None => Device::from_str(text, false)
                 .map(Self::Here)
-                .map_err(|_| "say gpu, soft, auto or remote:HOST[:PORT]".to_owned()),
+                .map_err(|_| "say gpu, soft, auto or remote:HOST[:PORT][/N]".to_owned()),
         }
     }
 }
@@ -286,7 +286,7 @@ pub struct Ps {
 #[derive(Args, Debug)]
 #[command(after_help = "Programs of a job see the same through NVML.")]
 pub struct Devices {
-    /// Whose devices: `gpu`, the software device (`soft`), whichever there are (`auto`), or those of another machine (`remote:HOST[:PORT]`)
+    /// Whose devices: `gpu`, the software device (`soft`), whichever there are (`auto`), or those of another machine (`remote:HOST[:PORT][/N]`)
     #[arg(long, default_value_t, env = "DORMOUSE_DEVICE")]
     pub device: Target,
     /// As the supervisor asks

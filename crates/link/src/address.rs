@@ -16,7 +16,7 @@ const HOST_MAX: usize = 253;
 pub struct Address {
     host: String,
     port: u16,
-    device: u32,
+    device: Option<u32>,
     rdma: bool,
 }
 
@@ -40,9 +40,9 @@ impl Address {
         self.port
     }
 
-    /// Which of its devices.
+    /// Which of its devices; all, if none is named.
     #[must_use]
-    pub fn device(&self) -> u32 {
+    pub fn device(&self) -> Option<u32> {
         self.device
     }
 
@@ -82,8 +82,10 @@ impl Address {
     pub fn with_port(text: &str, default: u16) -> Result<Self, NotAnAddress> {
         let (text, rdma) = text.strip_suffix(RDMA).map_or((text, false), |text| (text, true));
         let (machine, device) = match text.split_once('/') {
-            Some((machine, number)) => (machine, decimal(number).ok_or(NotAnAddress("no device's number"))?),
-            None => (text, 0),
+            Some((machine, number)) => {
+                (machine, Some(decimal(number).ok_or(NotAnAddress("no device's number"))?))
+            }
+            None => (text, None),
         };
         let (host, port) = match machine.strip_prefix('[') {
             Some(rest) => {
@@ -128,8 +130,8 @@ fn decimal(text: &str) -> Option<u32> {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.machine())?;
-        if self.device != 0 {
-            write!(f, "/{}", self.device)?;
+        if let Some(device) = self.device {
+            write!(f, "/{device}")?;
         }
         if self.rdma { f.write_str(RDMA) } else { Ok(()) }
     }
@@ -144,13 +146,13 @@ mod tests {
     #[test]
     fn addresses() {
         for (text, host, port, device, shown) in [
-            ("gpu1", "gpu1", DEFAULT_PORT, 0, "gpu1:7070"),
-            ("GPU1.lab:9/3", "gpu1.lab", 9, 3, "gpu1.lab:9/3"),
-            ("10.0.0.1/1", "10.0.0.1", DEFAULT_PORT, 1, "10.0.0.1:7070/1"),
-            ("[::1]", "::1", DEFAULT_PORT, 0, "[::1]:7070"),
-            ("[fe80::1]:80/2", "fe80::1", 80, 2, "[fe80::1]:80/2"),
-            ("gpu1+rdma", "gpu1", DEFAULT_PORT, 0, "gpu1:7070+rdma"),
-            ("[::1]:9/2+rdma", "::1", 9, 2, "[::1]:9/2+rdma"),
+            ("gpu1", "gpu1", DEFAULT_PORT, None, "gpu1:7070"),
+            ("GPU1.lab:9/3", "gpu1.lab", 9, Some(3), "gpu1.lab:9/3"),
+            ("10.0.0.1/1", "10.0.0.1", DEFAULT_PORT, Some(1), "10.0.0.1:7070/1"),
+            ("[::1]", "::1", DEFAULT_PORT, None, "[::1]:7070"),
+            ("[fe80::1]:80/0", "fe80::1", 80, Some(0), "[fe80::1]:80/0"),
+            ("gpu1+rdma", "gpu1", DEFAULT_PORT, None, "gpu1:7070+rdma"),
+            ("[::1]:9/2+rdma", "::1", 9, Some(2), "[::1]:9/2+rdma"),
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!((address.host(), address.port(), address.device()), (host, port, device), "{text}");
@@ -198,7 +200,7 @@ mod tests {
         #[test]
         fn addresses_are_read_back(host in "[a-z0-9._][a-z0-9._-]{0,20}", port in 1_u16.., device: u32) {
             let address: Address = format!("{host}:{port}/{device}").parse().unwrap();
-            prop_assert_eq!((address.host(), address.port(), address.device()), (&*host, port, device));
+            prop_assert_eq!((address.host(), address.port(), address.device()), (&*host, port, Some(device)));
         }
     }
 }

@@ -378,7 +378,7 @@ impl Dial {
     }
 
     fn session(mut self, bulk: u8) -> Result<(Wires, Welcome), DialError> {
-        let (device, rdma) = (self.address.device(), self.is_over_rdma());
+        let (device, rdma) = (self.address.device().unwrap_or(0), self.is_over_rdma());
         let (control, answer) =
             self.connection(0, &Hello::New { service: self.service, device, bulk, rdma })?;
         let Answer::New { session, token, welcome } = answer else {

@@ -16,7 +16,7 @@ mod packing;
 mod ranges;
 mod workers;
 
-pub use client::{ConnectError, RemoteBackend};
+pub use client::{Choice, ConnectError, RemoteBackend};
 pub use far::{Quota, ServeError, serve};
 pub use wires::{Patience, Wires};
 

@@ -125,7 +125,7 @@ pub fn target(machine: &flags::Machine) -> Result<String, Failure> {
         let message = "--device-memory is for this machine's devices: `dormouse serve --device-memory` and `dormouse keys authorize --memory` bound what sessions take of another's";
         return Err(Failure::new(Kind::Usage, message));
     }
-    remote::open(address, || {})?;
+    remote::open(address, None, || {})?;
     Ok(flags::Target::Remote(address.clone()).to_string())
 }
 

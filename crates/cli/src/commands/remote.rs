@@ -3,21 +3,17 @@
 use backend::Backend;
 use checkpoint::{Chain, Failure, Kind};
 use link::{Address, DialError, DialOptions, Keys, Trust, dial};
-use remote::{Quota, RemoteBackend, Wires};
+use remote::{Choice, Quota, RemoteBackend, Wires};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Gpu, Machine, Quantity};
 
-/// A session with a machine that serves, as a device; `gone` is called when it is lost.
-pub fn open(address: &Address, gone: impl Fn() + Send + Sync + 'static) -> Result<RemoteBackend, Failure> {
-    if address.device() != 0 {
-        let message = format!(
-            "device {} of {} cannot be asked for: a session has all devices of the machine. Leave /{0} away, and have the program choose (cudaSetDevice)",
-            address.device(),
-            address.machine()
-        );
-        return Err(Failure::new(Kind::Usage, message));
-    }
+/// A session with a machine that serves, as its devices, or those of them that `visible` names; `gone` is called when it is lost.
+pub fn open(
+    address: &Address,
+    visible: Option<String>,
+    gone: impl Fn() + Send + Sync + 'static,
+) -> Result<RemoteBackend, Failure> {
     let keys = Keys::default();
     let (wires, _) =
         dial(address, Trust::Keys(&keys), &DialOptions::default()).map_err(|error| failure(&error))?;
@@ -26,13 +22,14 @@ pub fn open(address: &Address, gone: impl Fn() + Send + Sync + 'static) -> Resul
         tracing::error!("the session with {machine} is lost: {why}");
         gone();
     };
-    RemoteBackend::connect(wires, lost)
+    let choice = Choice { only: address.device(), visible };
+    RemoteBackend::connect(wires, &choice, lost)
         .map_err(|error| Failure::new(Kind::Unavailable, format!("{}: {}", address.machine(), Chain(&error))))
 }
 
 /// The machine's GPUs, as far as they are known here: what NVML watches is not.
 pub fn machine(address: &Address) -> Result<Machine, Failure> {
-    let device = open(address, || {})?;
+    let device = open(address, None, || {})?;
     let version = device.driver_version();
     let driver = format!("{}.{}", version / 1000, version % 1000 / 10);
     let gpu = |facts| {

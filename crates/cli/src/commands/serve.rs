@@ -67,7 +67,13 @@ pub fn say_where(front: &Front, what: &str) -> Result<(), Failure> {
 
 /// What a session's process has of the environment: what devices and logs look at. There may be secrets among the rest.
 fn is_for_sessions(name: &OsStr) -> bool {
-    const NAMES: [&str; 4] = ["DORMOUSE_LOG", "DORMOUSE_SOFT_MEMORY", "LD_LIBRARY_PATH", "RUST_BACKTRACE"];
+    const NAMES: [&str; 5] = [
+        "DORMOUSE_LOG",
+        "DORMOUSE_SOFT_DEVICES",
+        "DORMOUSE_SOFT_MEMORY",
+        "LD_LIBRARY_PATH",
+        "RUST_BACKTRACE",
+    ];
     const FAMILIES: [&[u8]; 2] = [b"CUDA_", b"NVIDIA_"];
     let is_in = |family: &&[u8]| name.as_encoded_bytes().starts_with(family);
     NAMES.iter().any(|kept| name == *kept) || FAMILIES.iter().any(is_in)

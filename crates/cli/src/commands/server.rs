@@ -38,12 +38,14 @@ fn open(target: &Target, memory: Option<u64>) -> Result<Arc<dyn Backend>, String
     match target {
         Target::Here(device) => local(*device, memory),
         // Without its device a server is none, and the supervisor hears of it in this way.
-        Target::Remote(address) => match super::remote::open(address, || {
-            end();
-        }) {
-            Ok(device) => Ok(Arc::new(device)),
-            Err(failure) => Err(failure.message),
-        },
+        Target::Remote(address) => {
+            match super::remote::open(address, std::env::var(checkpoint::gpus::VARIABLE).ok(), || {
+                end();
+            }) {
+                Ok(device) => Ok(Arc::new(device)),
+                Err(failure) => Err(failure.message),
+            }
+        }
     }
 }
 

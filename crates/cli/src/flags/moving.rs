@@ -108,7 +108,7 @@ impl FromStr for Destination {
         match text {
             "here" => Ok(Self::Here),
             _ => match Address::with_port(text, JOBS_PORT).map_err(|error| error.to_string())? {
-                address if address.device() == 0 => Ok(Self::There(address)),
+                address if address.device().is_none() => Ok(Self::There(address)),
                 _ => Err("a job is not sent to a device: say --visible-devices after --".to_owned()),
             },
         }

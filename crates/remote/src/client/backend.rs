@@ -1,6 +1,5 @@
 //! The trait: what is known here is answered here, what can go out without an answer does, the rest is asked.
 
-use super::chapters::number;
 use super::copies::Place;
 use super::mirrors::Registered;
 use super::progress::key;
@@ -27,6 +26,12 @@ const MAX_GRID: i32 = 5;
 const FATBIN: [[u8; 4]; 2] = [0xba55_ed50_u32.to_le_bytes(), 0x4662_43b1_u32.to_le_bytes()];
 
 impl Link {
+    /// What the far end calls a device.
+    pub(super) fn number(&self, device: usize) -> Result<u32> {
+        let number = self.chosen.get(device).and_then(|number| u32::try_from(*number).ok());
+        number.ok_or(CuError::INVALID_DEVICE)
+    }
+
     pub(super) fn fill_reachable(self: &Arc<Self>, fill: &Fill) -> Result<()> {
         if fill.width == 0 || fill.height == 0 {
             return Ok(());
@@ -98,7 +103,8 @@ impl Backend for RemoteBackend {
     }
 
     fn can_access_peer(&self, device: usize, peer: usize) -> Result<bool> {
-        self.link.ask(&ask::CanAccessPeer { device: number(device)?, peer: number(peer)? })
+        self.link
+            .ask(&ask::CanAccessPeer { device: self.link.number(device)?, peer: self.link.number(peer)? })
     }
 
     fn reserve(&self, range: Range) -> Result<()> {
@@ -111,14 +117,14 @@ impl Backend for RemoteBackend {
 
     fn physical_create(&self, device: usize, bytes: u64, compressible: bool) -> Result<(RawPhysical, bool)> {
         let physical = RawPhysical(self.link.name());
-        let device = number(device)?;
+        let device = self.link.number(device)?;
         let made = self.link.ask(&ask::PhysicalCreate { physical, device, bytes, compressible })?;
         Ok((physical, made))
     }
 
     fn physical_create_on_host(&self, device: usize, bytes: u64) -> Result<RawPhysical> {
         let physical = RawPhysical(self.link.name());
-        self.link.ask(&ask::PhysicalCreateOnHost { physical, device: number(device)?, bytes })?;
+        self.link.ask(&ask::PhysicalCreateOnHost { physical, device: self.link.number(device)?, bytes })?;
         Ok(physical)
     }
 
@@ -139,12 +145,12 @@ impl Backend for RemoteBackend {
     }
 
     fn set_access(&self, device: usize, range: Range, access: Access) -> Result<()> {
-        self.link.ask(&ask::SetAccess { device: number(device)?, range, access })
+        self.link.ask(&ask::SetAccess { device: self.link.number(device)?, range, access })
     }
 
     fn map_block(&self, device: usize, range: Range) -> Result<RawBlock> {
         let block = RawBlock(self.link.name());
-        self.link.ask(&ask::MapBlock { block, device: number(device)?, range })?;
+        self.link.ask(&ask::MapBlock { block, device: self.link.number(device)?, range })?;
         self.link.space().mapped.insert(range, ());
         lock(&self.link.blocks).insert(block.0, range.base);
         Ok(block)
@@ -198,7 +204,7 @@ impl Backend for RemoteBackend {
 
     fn context_create(&self, device: usize, flags: u32, primary: bool) -> Result<RawContext> {
         let ctx = RawContext(self.link.name());
-        self.link.ask(&ask::ContextCreate { ctx, device: number(device)?, flags, primary })?;
+        self.link.ask(&ask::ContextCreate { ctx, device: self.link.number(device)?, flags, primary })?;
         self.link.contexts.write().unwrap_or_else(PoisonError::into_inner).insert(ctx.0, device);
         self.link.progress.context_made(ctx);
         Ok(ctx)

@@ -10,11 +10,6 @@ use backend::{
 use std::os::fd::OwnedFd;
 use wire::{ArrayDesc, CuError, LaunchValue, SmCount, SmSplit, SmStep, TensorMap, TensorMapRequest};
 
-/// A device by its number; no machine has more.
-pub(super) fn number(device: usize) -> Result<u32> {
-    u32::try_from(device).map_err(|_| CuError::INVALID_DEVICE)
-}
-
 impl Heaps for RemoteBackend {
     fn heap(&self, ctx: RawContext) -> Result<Option<DeviceHeap>> {
         let heap = self.link.ask(&ask::HeapAsk { ctx })?;
@@ -107,7 +102,7 @@ impl Textures for RemoteBackend {
     }
 
     fn linear_texture_width(&self, device: usize, format: u32, channels: u32) -> Result<u64> {
-        self.link.ask(&ask::LinearTextureWidth { device: number(device)?, format, channels })
+        self.link.ask(&ask::LinearTextureWidth { device: self.link.number(device)?, format, channels })
     }
 
     fn tensor_map(&self, ctx: RawContext, request: &TensorMapRequest) -> Result<TensorMap> {
@@ -154,16 +149,16 @@ impl StreamAttributes for RemoteBackend {
 
 impl Partitions for RemoteBackend {
     fn sm_count(&self, device: usize, of: &[SmStep]) -> Result<SmCount> {
-        self.link.ask(&ask::SmCountAsk { device: number(device)?, of: of.to_vec() })
+        self.link.ask(&ask::SmCountAsk { device: self.link.number(device)?, of: of.to_vec() })
     }
 
     fn sm_split(&self, device: usize, of: &[SmStep], split: SmSplit) -> Result<(Vec<SmCount>, SmCount)> {
-        self.link.ask(&ask::SmSplitAsk { device: number(device)?, of: of.to_vec(), split })
+        self.link.ask(&ask::SmSplitAsk { device: self.link.number(device)?, of: of.to_vec(), split })
     }
 
     fn green_create(&self, device: usize, of: &[SmStep]) -> Result<RawGreen> {
         let green = RawGreen(self.link.name());
-        self.link.ask(&ask::GreenCreate { device: number(device)?, of: of.to_vec(), green })?;
+        self.link.ask(&ask::GreenCreate { device: self.link.number(device)?, of: of.to_vec(), green })?;
         Ok(green)
     }
 

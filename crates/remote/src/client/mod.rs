@@ -2,6 +2,7 @@
 
 mod backend;
 mod chapters;
+mod choice;
 mod copies;
 mod graphs;
 mod incoming;
@@ -23,6 +24,7 @@ use crate::{LOST, Patience, Wires, in_time, lock, looks_for};
 use ::backend::{
     GraphFunction, HostFunction, LoadError, RawContext, RawEvent, RawFunction, RawModule, Result, StreamArg,
 };
+pub use choice::Choice;
 use incoming::Held;
 use mirrors::Mirrors;
 use outgoing::Outgoing;
@@ -124,6 +126,8 @@ struct Space {
 /// A connection and all that is known of what lies behind it.
 pub(crate) struct Link {
     hello: Hello,
+    /// Numbers of the devices on their machine, in the order that they have here.
+    chosen: Vec<usize>,
     out: Outgoing,
     progress: Progress,
     /// Held while a piece of work is pushed and counted: streams count in the order in which the far end hears of it, whoever gives it.
@@ -172,19 +176,22 @@ pub struct RemoteBackend {
 type Task = Box<dyn FnOnce(&Arc<Link>) -> io::Result<()> + Send>;
 
 impl RemoteBackend {
-    /// Greets the far end. `lost` is told, once, why the connection is gone; from then on every call answers `DEVICE_UNAVAILABLE`.
+    /// Greets the far end, of whose devices there are those of `choice`. `lost` is told, once, why the connection is gone; from then on every call answers `DEVICE_UNAVAILABLE`.
     ///
     /// # Errors
     /// [`ConnectError`].
     pub fn connect(
         wires: Wires,
+        choice: &Choice,
         lost: impl Fn(&str) + Send + Sync + 'static,
     ) -> std::result::Result<Self, ConnectError> {
         let Wires { mut control_out, mut control_in, bulk_out, bulk_in, hang_up, patience } = wires;
         if bulk_in.len().max(bulk_out.len()) > BULK_MAX.into() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many bulk streams").into());
         }
-        let hello = in_time(patience, &hang_up, || greet(&mut *control_out, &mut *control_in))?;
+        let mut hello = in_time(patience, &hang_up, || greet(&mut *control_out, &mut *control_in))?;
+        let chosen = choice.of(&hello.devices);
+        hello.devices = chosen.iter().filter_map(|number| hello.devices.get(*number).cloned()).collect();
         let weak: Arc<Mutex<std::sync::Weak<Link>>> = Arc::default();
         let broken = Arc::clone(&weak);
         let broke = move |why: &str| {
@@ -195,6 +202,7 @@ impl RemoteBackend {
         };
         let link = Arc::new(Link {
             hello,
+            chosen,
             out: Outgoing::new(control_out),
             progress: Progress::default(),
             order: Mutex::default(),

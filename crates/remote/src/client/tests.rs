@@ -3,7 +3,7 @@
 // A test says what it saw by panicking.
 #![allow(clippy::unwrap_used)]
 
-use super::RemoteBackend;
+use super::{Choice, RemoteBackend};
 use crate::Wires;
 use crate::frame::{self, MAGIC, PieceHeader, VERSION};
 use crate::messages::{Hello, Word};
@@ -37,7 +37,7 @@ fn connected(version: u32, more: Vec<u8>, bulk: Vec<u8>) -> Result<RemoteBackend
     let mut listening = far_control.try_clone().unwrap();
     std::thread::spawn(move || std::io::copy(&mut listening, &mut std::io::sink()));
     let wires = Wires::of_unix(vec![control, bulk_near]).unwrap();
-    let backend = RemoteBackend::connect(wires, |_| {});
+    let backend = RemoteBackend::connect(wires, &Choice::default(), |_| {});
     let _ = far_bulk.write_all(&bulk);
     let _ = far_control.write_all(&more);
     // The far end is gone when it has said all.
@@ -108,9 +108,9 @@ fn a_silent_far_end_is_lost() {
     far_control.write_all(&bytes).unwrap();
     let mut wires = Wires::of_unix(vec![control, bulk]).unwrap();
     wires.patience.silence = Duration::from_millis(400);
-    let backend = RemoteBackend::connect(wires, |_| {}).unwrap();
+    let backend = RemoteBackend::connect(wires, &Choice::default(), |_| {}).unwrap();
     let begun = Instant::now();
-    assert_eq!(backend.context_create(0, 0, true), Err(CuError::DEVICE_UNAVAILABLE));
+    assert_eq!(backend.context_limit(RawContext(1), 0), Err(CuError::DEVICE_UNAVAILABLE));
     assert!(begun.elapsed() < Duration::from_secs(3));
     // What was asked is in the socket.
     let mut asked = [0; 12];

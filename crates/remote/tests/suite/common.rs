@@ -2,7 +2,7 @@
 
 use backend::{Backend, Launch, Range, RawContext, RawFunction, Result, StreamArg};
 use backend_soft::SoftBackend;
-use remote::{Quota, RemoteBackend, Wires, serve};
+use remote::{Choice, Quota, RemoteBackend, Wires, serve};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -115,7 +115,7 @@ pub fn over_unix() -> (Far, RemoteBackend) {
 }
 
 pub fn connect(wires: Wires) -> RemoteBackend {
-    RemoteBackend::connect(wires, |why| eprintln!("the session is lost: {why}")).unwrap()
+    RemoteBackend::connect(wires, &Choice::default(), |why| eprintln!("the session is lost: {why}")).unwrap()
 }
 
 /// Kernels that store a word, spin for ever, and follow a pointer.

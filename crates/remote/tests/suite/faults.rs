@@ -4,7 +4,7 @@ use super::common::{Far, Program, connect, tcp};
 use super::proxy::{Network, between};
 use backend::{Backend, Range, StreamArg};
 use libtest_mimic::{Failed, Trial};
-use remote::{RemoteBackend, Wires};
+use remote::{Choice, RemoteBackend, Wires};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ fn a_connection_is_cut_anywhere() -> Result<(), Failed> {
         let (mut far, sockets) = tcp(&[]);
         let (near, _) = between(sockets, Network { cut_after: point, ..Network::default() });
         let begun = Instant::now();
-        if let Ok(backend) = RemoteBackend::connect(Wires::of_tcp(near)?, |_| {}) {
+        if let Ok(backend) = RemoteBackend::connect(Wires::of_tcp(near)?, &Choice::default(), |_| {}) {
             let result = everything(&backend);
             assert_eq!(result, Err(CuError::DEVICE_UNAVAILABLE), "cut after {point} of {whole} bytes");
             assert_eq!(

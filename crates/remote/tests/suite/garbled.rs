@@ -8,7 +8,7 @@ use super::common::tcp;
 use super::proxy::{Change, Network, Stream, between_changing};
 use backend::conformance::BEHAVIOURS;
 use libtest_mimic::{Failed, Trial};
-use remote::{RemoteBackend, Wires};
+use remote::{Choice, RemoteBackend, Wires};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex};
@@ -77,7 +77,7 @@ pub fn session(seed: &str) -> ExitCode {
     });
     let client = std::thread::spawn(move || {
         let wires = Wires::of_tcp(near).unwrap();
-        if let Ok(backend) = RemoteBackend::connect(wires, |_| {}) {
+        if let Ok(backend) = RemoteBackend::connect(wires, &Choice::default(), |_| {}) {
             for (_, behaviour) in some {
                 let _ = catch_unwind(AssertUnwindSafe(|| behaviour(&backend)));
             }
