@@ -1,8 +1,8 @@
 //! The kit: binaries, shim and guests in the bundle's layout, built for this machine, for the tests and the demonstration.
 //!
 //! ```text
-//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/lib/libcuda.so.1   kit/lib/criu/dormouse.so   kit/criu -> .prefix/criu
-//! kit/lib/libdormouse.{so.1,so,a}   kit/include/dormouse.h   kit/python/dormouse
+//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/bin/dormouse-nvcc -> dormouse   kit/lib/libcuda.so.1   kit/lib/criu/dormouse.so   kit/criu -> .prefix/criu
+//! kit/lib/libdormouse.{so.1,so,a}   kit/include/dormouse.{h,cuh}   kit/python/dormouse
 //! kit/guests/…   kit/bench/…   kit/checks/…
 //! ```
 
@@ -126,7 +126,12 @@ impl Artifacts {
         }
         let name = Path::new(ASK).file_name().context("a library has a name")?;
         link(&kit.join(ASK), Path::new(name), &kit.join("lib/libdormouse.so"))?;
-        install(&workspace.root.join("crates/ask/include/dormouse.h"), &kit.join("include/dormouse.h"))
+        link(&kit.join("bin/dormouse"), Path::new("dormouse"), &kit.join("bin/dormouse-nvcc"))?;
+        for (owner, header) in [("ask", "dormouse.h"), ("mark", "dormouse.cuh")] {
+            let from = workspace.root.join("crates").join(owner).join("include").join(header);
+            install(&from, &kit.join("include").join(header))?;
+        }
+        Ok(())
     }
 }
 

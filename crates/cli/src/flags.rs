@@ -1,11 +1,13 @@
 //! Every flag, once: help, man pages and completions are made from these types.
 
 mod images;
+mod marking;
 mod moving;
 mod planning;
 mod remote;
 
 pub use images::{Cat, Copy, Diff, Image, Ls, Prune, Rm, Verify};
+pub use marking::{Nvcc, NvccStep};
 pub use moving::{Arrival, Arrivals, Destination, Migrate, Receive};
 pub use planning::{Least, Plan, PlanModel, Profile, ProfileCommand, ProfileShow, Record, Regularly};
 pub use remote::{FarEnd, KeysAuthorize, KeysCommand, KeysTrust, MachineKeys, Serve};
@@ -80,6 +82,8 @@ pub enum Command {
     Receive(Receive),
     /// Make and exchange the keys by which machines know each other
     Keys(MachineKeys),
+    /// Compile CUDA C++ whose kernels are marked with `#pragma CPT`, as nvcc does
+    Nvcc(Nvcc),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -99,6 +103,9 @@ pub enum Command {
     /// A session of `dormouse receive`
     #[command(hide = true)]
     Arrival(Arrival),
+    /// A phase of nvcc, which `dormouse nvcc` has it run so
+    #[command(hide = true)]
+    NvccStep(NvccStep),
 }
 
 /// `dormouse run`

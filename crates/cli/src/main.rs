@@ -18,6 +18,9 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
 fn main() -> ExitCode {
+    if let Some(args) = commands::nvcc::called() {
+        return commands::nvcc::run(&args);
+    }
     let cli = Cli::parse();
     log_to_stderr();
     match cli.command {
@@ -46,11 +49,13 @@ fn main() -> ExitCode {
         Command::Serve(flags) => output::finish(false, commands::serve::run(&flags)),
         Command::Receive(flags) => output::finish(false, commands::receive::run(&flags)),
         Command::Keys(flags) => commands::keys::run(flags.command),
+        Command::Nvcc(flags) => commands::nvcc::run(&flags.args),
         Command::Completions { shell } => commands::manual::completions(shell),
         Command::Man { folder } => output::finish(false, commands::manual::man(&folder)),
         Command::Server(flags) => commands::server::run(&flags),
         Command::FarEnd(flags) => commands::far_end::run(&flags),
         Command::Arrival(flags) => commands::receive::arrival(&flags),
+        Command::NvccStep(flags) => commands::nvcc::step(flags),
     }
 }
 

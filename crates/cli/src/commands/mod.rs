@@ -13,6 +13,7 @@ pub mod images;
 pub mod keys;
 pub mod manual;
 pub mod migrate;
+pub mod nvcc;
 pub mod plan;
 pub mod profile;
 pub mod prune;
