@@ -75,6 +75,12 @@ inline bool report_at(int step, int steps) {
     return every < 2 || step % every == 0;
 }
 
+// Steps that the host checks by doing the same: all, or of many a few, since it is slower than a GPU. What it has not checked it takes from the device.
+inline bool checked_at(int step, int steps) {
+    int every = steps / 4;
+    return every < 2 || step % every == 0;
+}
+
 inline void progress(int step, int steps, uint32_t sum) {
     if (report_at(step, steps)) printf("step %d sum %08x\n", step, sum);
 }

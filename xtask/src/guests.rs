@@ -57,7 +57,12 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
         ["calls", "changes", "dot_product", "managed", "many_kernels"].map(|name| program(name, &[])).into();
     jobs.push(program("driver_checkpoint", &[Library::Cuda]));
     for guest in &manifest.guests {
-        let build = Build { flags: &guest.flags, libraries: &guest.libraries, code: guest.code };
+        let build = Build {
+            flags: &guest.flags,
+            libraries: &guest.libraries,
+            code: guest.code,
+            marked: guest.marked,
+        };
         jobs.push(compiler.program(&sources.join(guest.source()), &guests.join(guest.program()), &build));
         for module in &guest.modules {
             let source = sources.join(format!("modules/{module}.cu"));
@@ -89,6 +94,8 @@ struct Build<'a> {
     flags: &'a [String],
     libraries: &'a [Library],
     code: Code,
+    /// By the kit's own compiler, which keeps marks.
+    marked: bool,
 }
 
 struct Compiler<'a> {
@@ -106,7 +113,16 @@ impl Compiler<'_> {
     }
 
     fn nvcc(&self, output: &Path) -> Command {
-        let mut command = Command::new(self.cuda.join("bin/nvcc"));
+        self.compiler(Command::new(self.cuda.join("bin/nvcc")), output)
+    }
+
+    fn dormouse_nvcc(&self, output: &Path) -> Command {
+        let mut command = Command::new(self.kit.join("bin/dormouse"));
+        command.arg("nvcc").env("DORMOUSE_NVCC", self.cuda.join("bin/nvcc"));
+        self.compiler(command, output)
+    }
+
+    fn compiler(&self, mut command: Command, output: &Path) -> Command {
         command.args(["-std=c++17", "-O2", "-o"]).arg(output);
         command
     }
@@ -126,7 +142,7 @@ impl Compiler<'_> {
             Code::Sass => SASS,
         };
         let compile = |into: &Path| {
-            let mut nvcc = self.nvcc(into);
+            let mut nvcc = if build.marked { self.dormouse_nvcc(into) } else { self.nvcc(into) };
             nvcc.args(["-Xcompiler", "-Wall,-Wextra", "-gencode", code]).arg("-I").arg(self.include());
             nvcc.args(build.flags).arg(source);
             nvcc

@@ -36,6 +36,9 @@ pub struct Guest {
     /// Flags for nvcc, beside the common ones.
     #[serde(default)]
     pub flags: Vec<String>,
+    /// Whether its kernels are marked with `#pragma CPT`: `dormouse nvcc` compiles it.
+    #[serde(default)]
+    pub marked: bool,
     /// Libraries it is linked against, beside the static runtime.
     #[serde(default)]
     pub libraries: Vec<Library>,
@@ -100,6 +103,8 @@ impl Managed {
 pub enum Set {
     /// Every scenario on every device, byte-identical output.
     Matrix,
+    /// Kernels that last long and are marked, so that they can stop half-way: with tests of their own.
+    Marked,
     /// Tests of its own.
     Special,
 }
