@@ -8,6 +8,7 @@ mod endings;
 mod gate;
 mod lazy;
 mod leftovers;
+mod marked;
 mod mending;
 mod migrate;
 mod migrate_losses;

@@ -152,8 +152,7 @@ fn marks_are_in_whatever_is_linked_and_nobody_warns_of_them() {
         &["-arch=sm_90"][..],
         &["-c", "-gencode", one],
         &["-c", "-arch=compute_90", "-code=sm_90"],
-        &["-dc", "-gencode", one],
-        &["-rdc=true", "-c", "--generate-code=arch=compute_90,code=[sm_90]"],
+        &["-c", "--generate-code=arch=compute_90,code=[sm_90]"],
         &["-c", "-t", "2", "-gencode", one, "-gencode", "arch=compute_80,code=sm_80"],
         &["-fatbin", "-gencode", one, "-lineinfo"],
     ] {
@@ -179,7 +178,7 @@ fn the_program_is_as_without_dormouse() {
 fn several_files_are_compiled_at_once() {
     let place = Place::with(SOURCE);
     fs::copy(place.path("source.cu"), place.path("other.cu")).unwrap();
-    let output = place.dormouse(&["-dc", "-gencode", "arch=compute_90,code=sm_90", "source.cu", "other.cu"]);
+    let output = place.dormouse(&["-c", "-gencode", "arch=compute_90,code=sm_90", "source.cu", "other.cu"]);
     assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
     for object in ["source.o", "other.o"] {
         let texts = ptx_in(&fs::read(place.path(object)).unwrap());
@@ -189,12 +188,23 @@ fn several_files_are_compiled_at_once() {
 }
 
 #[test]
+fn what_is_linked_later_has_marks_and_a_warning() {
+    let place = Place::with(SOURCE);
+    for flags in [["-dc", "-arch=sm_90"], ["-c", "-rdc=true"]] {
+        let output = place.dormouse(&[&flags[..], &["source.cu", "-o", "out"]].concat());
+        let text = said(&output);
+        assert!(output.status.success() && text.contains("what is linked of them is machine code"), "{text}");
+        ptx_in(&fs::read(place.path("out")).unwrap()).iter().for_each(|ptx| assert_marked(ptx, &flags));
+    }
+}
+
+#[test]
 fn machine_code_alone_is_told_of_if_anything_is_marked() {
     let place = Place::with(SOURCE);
     let output = place.dormouse(&["-cubin", "-arch=sm_90", "source.cu"]);
     assert!(output.status.success());
     let text = said(&output);
-    assert!(text.contains("dormouse: warning: marked.cuh: its kernels are marked"), "{text}");
+    assert!(text.contains("dormouse: warning: marked.cuh: its marked kernels will not stop half-way: what is made of them has no PTX"), "{text}");
     assert!(text.contains("-gencode arch=compute_90,code=compute_90"), "{text}");
     assert_eq!(said(&Place::with("__global__ void k() {}").dormouse(&["-cubin", "source.cu"])), "");
 }

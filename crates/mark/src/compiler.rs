@@ -1,6 +1,6 @@
 //! nvcc: where it is, and how it is started so that marks survive it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -60,21 +60,26 @@ impl Nvcc {
         found.map(Self).ok_or(NotThere::Nowhere)
     }
 
-    /// Becomes the compiler. `step` is a command, as a shell takes it, that calls [`crate::step()`] with the arguments it is given: a phase, maybe [`NO_PTX`], and a command.
-    /// What would have machine code alone gets its PTX, too, as far as nvcc can be told so; where not, steps hear of it.
+    /// Becomes the compiler. `step` is a command, as a shell takes it, that calls [`crate::step()`] with the arguments it is given: a phase, maybe [`NO_PTX`] or [`RELOCATABLE`], and
+    /// a command. What would have machine code alone gets its PTX, too, as far as nvcc can be told so; where not, steps hear of it.
     ///
     /// # Errors
     /// When it cannot be started; else this does not return.
     pub fn compile(&self, args: &[OsString], step: &str) -> io::Error {
-        let lacking = |args: &[OsString]| Kept::of(&self.0, args).map(|kept| kept.ptx_flags());
         // Arguments that nvcc refuses it is to refuse itself.
-        let flags = lacking(args).unwrap_or_default();
-        let keeps_all =
-            flags.is_empty() || lacking(&[&flags, args].concat()).is_some_and(|flags| flags.is_empty());
+        let kept = Kept::of(&self.0, args).unwrap_or_default();
+        let flags = kept.ptx_flags();
+        let are_enough =
+            || Kept::of(&self.0, &[&flags, args].concat()).is_some_and(|kept| kept.ptx_flags().is_empty());
+        let keeps_all = flags.is_empty() || are_enough();
+        let told = match (keeps_all, kept.is_relocatable) {
+            (false, _) => NO_PTX,
+            (true, true) => RELOCATABLE,
+            (true, false) => "",
+        };
         let mut nvcc = Command::new(&self.0);
         for (phase, prefix) in Phase::ALL {
-            let no_ptx = if keeps_all { "" } else { NO_PTX };
-            nvcc.arg(prefix).arg(format!("{step} {} {no_ptx}", phase.name()));
+            nvcc.arg(prefix).arg(format!("{step} {} {told}", phase.name()));
         }
         nvcc.args(flags.iter().filter(|_| keeps_all)).args(args).exec()
     }
@@ -82,9 +87,11 @@ impl Nvcc {
 
 /// Tells a step that what is compiled has no PTX in the end.
 pub const NO_PTX: &str = "--no-ptx";
+/// Tells a step that programs will not have its PTX, but what is linked of its machine code.
+pub const RELOCATABLE: &str = "--relocatable";
 
 /// Whether a file is the program that runs.
 fn is_this_program(file: &Path) -> bool {
-    let same = |own: &OsStr| file.canonicalize().is_ok_and(|file| file == *own);
-    std::env::current_exe().is_ok_and(|own| same(own.as_os_str()))
+    let own = std::env::current_exe().ok();
+    own.is_some_and(|own| file.canonicalize().is_ok_and(|file| file == own))
 }

@@ -10,5 +10,5 @@ mod kept;
 mod pragma;
 mod step;
 
-pub use compiler::{NotThere, Nvcc};
+pub use compiler::{NO_PTX, NotThere, Nvcc, RELOCATABLE};
 pub use step::{Failed, Phase, step};

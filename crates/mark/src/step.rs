@@ -80,7 +80,7 @@ impl Phase {
 /// # Errors
 /// When it cannot; else this does not return.
 pub fn step(phase: Phase, mut command: Vec<OsString>, on_marks: impl FnOnce(&Path)) -> Failed {
-    let input = command.iter().position(|word| word.to_string_lossy().ends_with(phase.ending()));
+    let input = command.iter().rposition(|word| word.to_string_lossy().ends_with(phase.ending()));
     if let Some(input) = input {
         let prepared = prepare(phase, &command[input], on_marks);
         match prepared {
