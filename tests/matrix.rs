@@ -37,7 +37,7 @@ fn trials() -> anyhow::Result<Vec<Trial>> {
         let (suite, guest) = (suite.clone(), guest.clone());
         Trial::test(guest.name.clone(), move || run(&suite, &guest))
     };
-    Ok(manifest.set(Set::Matrix).map(trial).collect())
+    Ok(manifest.set(Set::Matrix).chain(manifest.set(Set::Marked)).map(trial).collect())
 }
 
 fn run(suite: &Suite, guest: &Guest) -> Result<(), Failed> {
