@@ -204,8 +204,11 @@ fn machine_code_alone_is_told_of_if_anything_is_marked() {
     let output = place.dormouse(&["-cubin", "-arch=sm_90", "source.cu"]);
     assert!(output.status.success());
     let text = said(&output);
-    assert!(text.contains("dormouse: warning: marked.cuh: its marked kernels will not stop half-way: what is made of them has no PTX"), "{text}");
+    assert!(text.contains("dormouse: warning: source.cu: its marked kernels will not stop half-way: what is made of them has no PTX"), "{text}");
     assert!(text.contains("-gencode arch=compute_90,code=compute_90"), "{text}");
+    let by_header = "__global__ void k() { asm volatile(\".pragma \\\"cpt\\\";\" ::: \"memory\"); }";
+    let text = said(&Place::with(by_header).dormouse(&["-cubin", "source.cu"]));
+    assert!(text.contains("source.cu: its marked kernels"), "{text}");
     assert_eq!(said(&Place::with("__global__ void k() {}").dormouse(&["-cubin", "source.cu"])), "");
 }
 

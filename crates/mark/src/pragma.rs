@@ -14,18 +14,9 @@ pub struct Misplaced {
     why: &'static str,
 }
 
-/// Source with marks as statements.
-#[derive(Debug)]
-pub struct Marked {
-    /// The source, preprocessed.
-    pub text: Vec<u8>,
-    /// The file that has the first of them.
-    pub source: String,
-}
-
 /// The source with each `#pragma CPT` made a statement; nothing if it has none.
-pub fn marked(text: &[u8]) -> Result<Option<Marked>, Misplaced> {
-    let mut source = None;
+pub fn marked(text: &[u8]) -> Result<Option<Vec<u8>>, Misplaced> {
+    let mut found = false;
     let mut place = Place::default();
     let text = replace(text, |line| {
         let Line::Pragma { before, more } = line else {
@@ -42,11 +33,27 @@ pub fn marked(text: &[u8]) -> Result<Option<Marked>, Misplaced> {
         if let Some(why) = why {
             return Err(Misplaced { file: place.file.clone(), line: place.line, why });
         }
-        source.get_or_insert_with(|| place.file.clone());
+        found = true;
         place.pass(line);
         Ok(Some(MARK))
     })?;
-    Ok(source.map(|source| Marked { text, source }))
+    Ok(found.then_some(text))
+}
+
+/// Whether source has marks that are statements already.
+pub fn has_statements(text: &[u8]) -> bool {
+    const INNER: &[u8] = br#"".pragma \"cpt\";""#;
+    text.windows(INNER.len()).any(|window| window == INNER)
+}
+
+/// The file that was preprocessed.
+pub fn source(text: &[u8]) -> String {
+    let mut place = Place::default();
+    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if let Some(words) = first.strip_prefix(b"#") {
+        place.pass(Line::From(words));
+    }
+    place.file
 }
 
 /// The source without any `#pragma CPT`; nothing if it has none.
@@ -236,7 +243,7 @@ mod tests {
 
     fn device(text: &str) -> Result<Option<String>, String> {
         let marked = marked(text.as_bytes()).map_err(|misplaced| misplaced.to_string())?;
-        Ok(marked.map(|marked| String::from_utf8(marked.text).unwrap()))
+        Ok(marked.map(|marked| String::from_utf8(marked).unwrap()))
     }
 
     const STATEMENT: &str = r#"asm volatile(".pragma \"cpt\";" ::: "memory");"#;
@@ -245,9 +252,10 @@ mod tests {
     fn a_pragma_becomes_a_statement_and_lines_stay_where_they_are() {
         let text = "# 1 \"a.cu\"\nfor (;;) { x++;\n  #  pragma \t CPT \n}\n";
         let expected = format!("# 1 \"a.cu\"\nfor (;;) {{ x++;\n{STATEMENT}\n}}\n");
-        assert_eq!(device(text), Ok(Some(expected)));
+        assert_eq!(device(text), Ok(Some(expected.clone())));
         assert_eq!(without(text.as_bytes()).unwrap(), b"# 1 \"a.cu\"\nfor (;;) { x++;\n\n}\n");
-        assert_eq!(marked(text.as_bytes()).unwrap().unwrap().source, "a.cu");
+        assert_eq!(source(text.as_bytes()), "a.cu");
+        assert!(has_statements(expected.as_bytes()) && !has_statements(text.as_bytes()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::IntoRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::fs::MemfdFlags;
@@ -79,7 +79,7 @@ impl Phase {
 ///
 /// # Errors
 /// When it cannot; else this does not return.
-pub fn step(phase: Phase, mut command: Vec<OsString>, on_marks: impl FnOnce(&Path)) -> Failed {
+pub fn step(phase: Phase, mut command: Vec<OsString>, on_marks: impl FnOnce(&str)) -> Failed {
     let input = command.iter().rposition(|word| word.to_string_lossy().ends_with(phase.ending()));
     if let Some(input) = input {
         let prepared = prepare(phase, &command[input], on_marks);
@@ -95,17 +95,17 @@ pub fn step(phase: Phase, mut command: Vec<OsString>, on_marks: impl FnOnce(&Pat
 }
 
 /// Prepares the file that a phase reads; what it is to read instead, if not that.
-fn prepare(phase: Phase, input: &OsStr, on_marks: impl FnOnce(&Path)) -> Result<Option<OsString>, Failed> {
+fn prepare(phase: Phase, input: &OsStr, on_marks: impl FnOnce(&str)) -> Result<Option<OsString>, Failed> {
     let about = |source| Failed::File { file: input.into(), source };
     let text = fs::read(input).map_err(about)?;
     let changed = match phase {
         Phase::Host => pragma::without(&text),
         Phase::Device => {
             let marked = pragma::marked(&text)?;
-            if let Some(marked) = &marked {
-                on_marks(Path::new(&marked.source));
+            if marked.is_some() || pragma::has_statements(&text) {
+                on_marks(&pragma::source(&text));
             }
-            marked.map(|marked| marked.text)
+            marked
         }
         Phase::Assembler => pragma::unmarked_ptx(&text),
     };

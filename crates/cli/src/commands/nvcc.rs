@@ -52,7 +52,7 @@ pub fn step(flags: NvccStep) -> ExitCode {
     };
     let failed = mark::step(flags.phase.into(), flags.command, |source| {
         if let Some(why) = why {
-            tracing::warn!("{}: its marked kernels will not stop half-way: {why}", source.display());
+            tracing::warn!("{source}: its marked kernels will not stop half-way: {why}");
         }
     });
     complain(&Failure::new(Kind::Failed, checkpoint::Chain(&failed).to_string()));
