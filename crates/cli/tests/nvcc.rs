@@ -4,9 +4,12 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
 const MARK: &str = ".pragma \"cpt\";";
@@ -256,6 +259,32 @@ fn a_mark_that_would_change_the_program_is_refused() {
     let output = place.dormouse(&["-c", "source.cu"]);
     assert!(!output.status.success());
     assert!(said(&output).contains("source.cu:3: #pragma CPT would be all that"), "{}", said(&output));
+}
+
+#[test]
+fn nothing_is_left_of_what_is_interrupted() {
+    let place = Place::with(SOURCE);
+    let left = || fs::read_dir(place.temporary.path()).unwrap().count();
+    // The first is there while nvcc is only asked; with the second and third nvcc itself would still leave them.
+    for files in [1, 4, 5, 6, 7, 8] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dormouse"));
+        command.args(["nvcc", "-c", "-arch=all-major", "source.cu"]).current_dir(place.folder.path());
+        command.env("TMPDIR", place.temporary.path()).env("DORMOUSE_NVCC", nvcc()).stderr(Stdio::null());
+        let mut compiler = command.process_group(0).spawn().unwrap();
+        let begun = Instant::now();
+        while left() < files && compiler.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it makes no {files} files");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // As a terminal does: all of them at once.
+        kill_process_group(Pid::from_child(&compiler), Signal::INT).unwrap();
+        assert!(!compiler.wait().unwrap().success());
+        let begun = Instant::now();
+        while left() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{} files are left", left());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 #[test]

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+
+use rustix::fs::MemfdFlags;
 
 /// Architectures, without what makes them virtual or real: `90`, `90a`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,10 +26,16 @@ pub struct Kept {
 impl Kept {
     /// As nvcc itself says when it is asked for the commands that it would run; nothing where it refuses the arguments.
     pub fn of(nvcc: &Path, args: &[OsString]) -> Option<Self> {
+        // What a terminal sends to interrupt us is not for it, nor does it write to whom it could lose: interrupted so soon, it leaves files behind.
+        let mut said = File::from(rustix::fs::memfd_create("dryrun", MemfdFlags::CLOEXEC).ok()?);
         let mut ask = Command::new(nvcc);
-        ask.arg("--dryrun").args(args).stdin(Stdio::null());
-        let output = ask.output().ok().filter(|output| output.status.success())?;
-        Some(Self::parse(&String::from_utf8_lossy(&output.stderr)))
+        ask.arg("--dryrun").args(args).process_group(0);
+        ask.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.try_clone().ok()?);
+        ask.status().ok().filter(ExitStatus::success)?;
+        let mut commands = Vec::new();
+        said.rewind().ok()?;
+        said.read_to_end(&mut commands).ok()?;
+        Some(Self::parse(&String::from_utf8_lossy(&commands)))
     }
 
     fn parse(commands: &str) -> Self {
