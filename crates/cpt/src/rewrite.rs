@@ -144,7 +144,8 @@ fn rewrite_kernel(
         BlockId(cfg.blocks.iter().position(holds).unwrap_or(0) as u32)
     };
     if group != Group::Thread {
-        let divergence = Divergence::of(body, &cfg, &Control::of(&cfg), group);
+        let control = Control::of(&cfg).map_err(|error| refuse(error.into()))?;
+        let divergence = Divergence::of(body, &cfg, &control, group);
         if let Some(mark) = marks.iter().find(|mark| !divergence.is_uniform(block_of(**mark))) {
             return Err((place_of(*mark), Reason::Divergent { group }));
         }

@@ -1,12 +1,10 @@
 //! Whether all threads of a group come to a place together.
 
-use std::collections::BTreeSet;
-
 use ptx::ast::{Address, AddressBase, Body, Instruction, Operand, SpecialRegister, Statement, Symbol};
 use ptx::{BitSet, BlockId, Cfg};
 
 use crate::Group;
-use crate::control::{Control, Edge};
+use crate::control::Control;
 use crate::group::{all_lanes, brings_together};
 
 /// What differs from thread to thread of a group.
@@ -19,7 +17,7 @@ pub(crate) struct Divergence {
 
 impl Divergence {
     pub(crate) fn of(body: &Body, cfg: &Cfg, control: &Control, group: Group) -> Self {
-        let (mut kept, all) = (BTreeSet::new(), all_lanes(body));
+        let (mut together, all) = (BitSet::new(cfg.blocks.len()), all_lanes(body));
         for (number, block) in cfg.blocks.iter().enumerate() {
             let brings = |statement: &Statement| match statement {
                 Statement::Instruction(instruction) if instruction.guard.is_none() => {
@@ -28,36 +26,55 @@ impl Divergence {
                 _ => false,
             };
             if body.statements[block.statements.clone()].iter().any(brings) {
-                kept.extend(control.deciders(BlockId(number as u32)));
+                together.insert(number);
             }
         }
-        let mut found = Search { group, registers: BitSet::new(body.registers.len()), changed: true };
-        let (mut blocks, mut branches) = (BitSet::new(cfg.blocks.len()), BitSet::new(cfg.blocks.len()));
-        while std::mem::take(&mut found.changed) {
-            for (number, block) in cfg.blocks.iter().enumerate() {
-                let differs =
-                    |way: &Edge| blocks.contains(way.0) || branches.contains(way.0) && !kept.contains(way);
-                if !blocks.contains(number) && control.direct(number).iter().any(differs) {
-                    blocks.insert(number);
-                    found.changed = true;
-                }
-                for statement in &body.statements[block.statements.clone()] {
-                    if let Statement::Instruction(instruction) = statement {
-                        found.step(instruction, blocks.contains(number));
+        let kept = control.deciders(together);
+        let mut search = Search {
+            group,
+            registers: BitSet::new(body.registers.len()),
+            branches: BitSet::new(cfg.blocks.len()),
+            blocks: BitSet::new(cfg.blocks.len()),
+            ahead: Vec::new(),
+        };
+        let uses = Uses::of(body, cfg, control);
+        let at = |statement: usize| match &body.statements[statement] {
+            Statement::Instruction(instruction) => Some(instruction),
+            _ => None,
+        };
+        for instruction in body.instructions() {
+            if search.makes_divergent(instruction) {
+                search.differs_behind(instruction);
+            }
+        }
+        while let Some(next) = search.ahead.pop() {
+            match next {
+                Differs::Register(register) => {
+                    for &(number, statement) in &uses.readers[register] {
+                        let Some(instruction) = at(statement) else { continue };
+                        if !search.reads_divergent(instruction) {
+                            continue;
+                        }
+                        search.differs_behind(instruction);
+                        let block = &cfg.blocks[number];
+                        let ways = block.successors.len() + usize::from(block.exits);
+                        if statement + 1 == block.statements.end && ways > 1 {
+                            search.branch(number);
+                        }
                     }
                 }
-                let last = body.statements[block.statements.clone()].last();
-                if let Some(Statement::Instruction(instruction)) = last
-                    && block.successors.len() + usize::from(block.exits) > 1
-                    && !branches.contains(number)
-                    && found.reads_divergent(instruction)
-                {
-                    branches.insert(number);
-                    found.changed = true;
+                Differs::Branch(from) => {
+                    let all = uses.decides[from].iter().filter(|(_, way)| !kept.contains(&(from, *way)));
+                    all.for_each(|(block, _)| search.block(*block));
+                }
+                Differs::Block(number) => {
+                    uses.decides[number].iter().for_each(|(block, _)| search.block(*block));
+                    let statements = cfg.blocks[number].statements.clone();
+                    statements.filter_map(at).for_each(|one| search.differs_behind(one));
                 }
             }
         }
-        Self { blocks }
+        Self { blocks: search.blocks }
     }
 
     /// Whether all threads that have not left execute a block together, and as often.
@@ -66,26 +83,78 @@ impl Divergence {
     }
 }
 
+/// What an analysis comes to from what differs.
+struct Uses {
+    /// For each register the instructions that read it: block, statement.
+    readers: Vec<Vec<(usize, usize)>>,
+    /// For each block the blocks that it decides about, and by which way.
+    decides: Vec<Vec<(usize, usize)>>,
+}
+
+impl Uses {
+    fn of(body: &Body, cfg: &Cfg, control: &Control) -> Self {
+        let mut readers = vec![Vec::new(); body.registers.len()];
+        let mut decides = vec![Vec::new(); cfg.blocks.len()];
+        for (number, block) in cfg.blocks.iter().enumerate() {
+            for &(from, way) in control.direct(number) {
+                decides[from].push((number, way));
+            }
+            for statement in block.statements.clone() {
+                let Statement::Instruction(instruction) = &body.statements[statement] else { continue };
+                instruction.for_each_register(|register, access| {
+                    if access.reads() {
+                        readers[register.index()].push((number, statement));
+                    }
+                });
+            }
+        }
+        Self { readers, decides }
+    }
+}
+
+/// What was found to differ from thread to thread.
+enum Differs {
+    /// The value of a register.
+    Register(usize),
+    /// Which way threads leave a block.
+    Branch(usize),
+    /// Whether, or how often, they come to a block.
+    Block(usize),
+}
+
 struct Search {
     group: Group,
-    /// Registers whose value may differ.
     registers: BitSet,
-    changed: bool,
+    branches: BitSet,
+    blocks: BitSet,
+    /// What differs, and whose consequences are not seen yet.
+    ahead: Vec<Differs>,
 }
 
 impl Search {
-    /// Finds out what an instruction makes differ.
-    fn step(&mut self, instruction: &Instruction, divergent: bool) {
-        if !(divergent || self.makes_divergent(instruction) || self.reads_divergent(instruction)) {
-            return;
-        }
-        let (registers, changed) = (&mut self.registers, &mut self.changed);
+    /// All that an instruction writes differs.
+    fn differs_behind(&mut self, instruction: &Instruction) {
+        let (registers, ahead) = (&mut self.registers, &mut self.ahead);
         instruction.for_each_register(|register, access| {
             if access.writes() && !registers.contains(register.index()) {
                 registers.insert(register.index());
-                *changed = true;
+                ahead.push(Differs::Register(register.index()));
             }
         });
+    }
+
+    fn branch(&mut self, block: usize) {
+        if !self.branches.contains(block) {
+            self.branches.insert(block);
+            self.ahead.push(Differs::Branch(block));
+        }
+    }
+
+    fn block(&mut self, block: usize) {
+        if !self.blocks.contains(block) {
+            self.blocks.insert(block);
+            self.ahead.push(Differs::Block(block));
+        }
     }
 
     fn reads_divergent(&self, instruction: &Instruction) -> bool {
