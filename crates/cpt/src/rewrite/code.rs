@@ -67,11 +67,9 @@ impl Code<'_> {
                 Statement::Instruction(leave) if matches!(leave.opcode.mnemonic(), "ret" | "exit") => {
                     put(self.text(&self.leaving(leave)))
                 }
-                other => match marks.iter().position(|mark| *mark == at) {
-                    Some(site) => {
-                        put(self.text(&self.poll(&format!("$@save{site}"), &format!("$@go{site}"))))
-                    }
-                    None => other.clone(),
+                other => match marks.binary_search(&at) {
+                    Ok(site) => put(self.text(&self.poll(&format!("$@save{site}"), &format!("$@go{site}")))),
+                    Err(_) => other.clone(),
                 },
             });
         }
