@@ -278,11 +278,11 @@ add.u64 %@a, %@a, %@f;
                 Way::Load => writeln!(code, "ld.global.b{bits} {register}, [%@a+{HEAD}];"),
             };
         }
-        for (word, predicates) in site.predicates.chunks(32).enumerate() {
-            code += &self.place(site.flags + 4 * word as u64, 4);
+        for (byte, predicates) in site.predicates.chunks(8).enumerate() {
+            code += &self.place(site.flags + byte as u64, 1);
             let _ = match way {
                 Way::Save => writeln!(code, "mov.u32 %@v, 0;"),
-                Way::Load => writeln!(code, "ld.global.u32 %@v, [%@a+{HEAD}];"),
+                Way::Load => writeln!(code, "ld.global.u8 %@v, [%@a+{HEAD}];"),
             };
             for (bit, predicate) in predicates.iter().enumerate() {
                 let mask = 1u32 << bit;
@@ -296,7 +296,7 @@ add.u64 %@a, %@a, %@f;
                 };
             }
             if way == Way::Save {
-                let _ = writeln!(code, "st.global.u32 [%@a+{HEAD}], %@v;");
+                let _ = writeln!(code, "st.global.u8 [%@a+{HEAD}], %@v;");
             }
         }
         code
