@@ -239,8 +239,8 @@ fn refuse_states(body: &Body) -> Result<(), Refused> {
             "mbarrier" => "a barrier in shared memory (mbarrier)",
             "setmaxnreg" => "a changed number of registers (setmaxnreg)",
             "alloca" | "stacksave" | "stackrestore" => "memory of alloca",
-            "bar" | "barrier" if opcode.has("arrive") => "a barrier at which some have arrived (bar.arrive)",
             "barrier" if opcode.has("cluster") => "a cluster of blocks",
+            "bar" | "barrier" if opcode.has("arrive") => "a barrier at which some have arrived (bar.arrive)",
             "clusterlaunchcontrol" | "mapa" | "getctarank" => "a cluster of blocks",
             "griddepcontrol" => "a launch that begins before its predecessor ends (griddepcontrol)",
             "bar" | "barrier" if !opcode.has("warp") && is_of_some(instruction) => {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod device;
+mod golden;
 mod reference;
 mod refusing;
 mod stopping;
