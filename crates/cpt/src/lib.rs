@@ -9,6 +9,7 @@
 pub mod context;
 mod control;
 mod frame;
+mod graph;
 mod group;
 mod marker;
 mod refusal;

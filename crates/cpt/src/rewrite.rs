@@ -11,7 +11,6 @@ use ptx::ast::{
 use ptx::{BlockId, Cfg, Liveness, ParseError};
 
 use self::code::{Area, Code};
-use crate::control::Control;
 use crate::frame::ALIGNMENT;
 use crate::group::of_body;
 use crate::marker::{is_marked, markers, place};
@@ -145,8 +144,7 @@ fn rewrite_kernel(
     let block_of =
         |mark: usize| BlockId(cfg.blocks.partition_point(|block| block.statements.end <= mark) as u32);
     if group != Group::Thread {
-        let control = Control::of(&cfg).map_err(|error| refuse(error.into()))?;
-        let divergence = Divergence::of(body, &cfg, &control, group);
+        let divergence = Divergence::of(body, &cfg, &marks, group).map_err(|error| refuse(error.into()))?;
         if let Some(mark) = marks.iter().find(|mark| !divergence.is_uniform(block_of(**mark))) {
             return Err((place_of(*mark), Reason::Divergent { group }));
         }

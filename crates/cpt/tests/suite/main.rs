@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod device;
+mod fuzz;
+mod generate;
 mod golden;
+mod random;
 mod reference;
 mod refusing;
 mod stopping;

@@ -190,3 +190,23 @@ fn what_is_kept_is_what_is_live() {
         println!("{name}: {worst:.3} times the minimum, {} bytes a thread", kernel.frame.registers);
     }
 }
+
+/// Whatever way leads to a marker's continuation, all that is read behind it has been written: nothing is live at the twin's beginning that is not at the
+/// kernel's.
+pub fn nothing_else_is_read(module: &Module, name: &str, kernel: &Kernel) {
+    let live = |name: &str| {
+        let body = module.function(name).unwrap().body.as_ref().unwrap();
+        let live = live_at(body, &[0]).remove(0);
+        live.into_iter().map(|number| body.registers[number].name.to_string()).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(live(&kernel.twin), live(name), "{name}");
+}
+
+#[test]
+fn nothing_is_read_that_was_not_restored() {
+    let rewritten = rewritten();
+    let module = ptx::parse(&rewritten.text).unwrap();
+    for (name, kernel) in &rewritten.kernels {
+        nothing_else_is_read(&module, name, kernel);
+    }
+}

@@ -2,20 +2,9 @@
 
 use std::time::Instant;
 
-use crate::device::{Gpu, Shape, Stops};
+use crate::device::{Gpu, Shape, Stops, When};
+use crate::random::Random;
 use crate::{KERNELS, rewritten};
-
-/// Random numbers, the same each time (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 /// How many blocks have to go on from half-way before a kernel has passed.
 const HALF_WAY: usize = 40;
@@ -38,8 +27,11 @@ fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u
     let mut run = |capacity: u32, is_stopped: bool| {
         let memory = gpu.alloc(input.len() as u64);
         gpu.put(memory, input);
-        let mut pause = || is_stopped.then(|| whole.mul_f64(random.below(1000) as f64 / 5000.0));
-        let stops = gpu.run_with_stops(kernel, shape, &params(memory), capacity, &mut pause);
+        let mut when = |_: &Stops| match is_stopped {
+            true => When::After(whole.mul_f64(random.below(1000) as f64 / 5000.0)),
+            false => When::Never,
+        };
+        let stops = gpu.run_with_stops(kernel, shape, &|_| params(memory), capacity, &mut when);
         let found = gpu.get::<u8>(memory, input.len());
         let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
         assert_eq!(differs, None, "{name} differs after {stops:?}");
@@ -58,22 +50,6 @@ fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u
     until(shape.grid, |stops| stops.half_way, HALF_WAY);
     // Those for which there is no room go on to their end.
     until(1, |stops| stops.no_room, 1);
-}
-
-/// Whatever way leads to a marker's continuation, all that is read behind it has been written: nothing is live at the beginning that was not before.
-#[test]
-fn nothing_is_read_that_was_not_restored() {
-    let rewritten = rewritten();
-    let (before, after) = (ptx::parse(KERNELS).unwrap(), ptx::parse(&rewritten.text).unwrap());
-    let live = |module: &ptx::ast::Module, name: &str| {
-        let body = module.function(name).unwrap().body.as_ref().unwrap().clone();
-        let cfg = ptx::Cfg::new(&body).unwrap();
-        let live = ptx::Liveness::new(&body, &cfg).unwrap().live_in(ptx::BlockId(0));
-        live.registers().map(|register| body.register(register).name.to_string()).collect::<Vec<_>>()
-    };
-    for (name, kernel) in &rewritten.kernels {
-        assert_eq!(live(&after, &kernel.twin), live(&before, name), "{name}");
-    }
 }
 
 fn bytes<T: Copy>(values: &[T], to_bytes: impl Fn(T) -> Vec<u8>) -> Vec<u8> {
