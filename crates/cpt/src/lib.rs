@@ -11,6 +11,7 @@ mod control;
 mod frame;
 mod graph;
 mod group;
+mod inline;
 mod marker;
 mod refusal;
 mod rewrite;

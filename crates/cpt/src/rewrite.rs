@@ -13,8 +13,9 @@ use ptx::{BlockId, Cfg, Liveness, ParseError};
 use self::code::{Area, Code};
 use crate::frame::ALIGNMENT;
 use crate::group::of_body;
+use crate::inline::{inlined, marked, reached};
 use crate::marker::{is_marked, markers, place};
-use crate::refusal::Place;
+use crate::refusal::{Place, Refused};
 use crate::uniform::Divergence;
 use crate::{Frame, Group, Reason, Refusal};
 
@@ -54,13 +55,19 @@ pub fn rewrite(module: &Module) -> Result<Option<Rewritten>, ParseError> {
     let (mut kernels, mut refusals, mut codes) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut made = module.clone();
     made.items.clear();
+    let (marked, reached) = (marked(module), reached(module));
     for item in &module.items {
         made.items.push(item.clone());
         let Item::Function(function) = item else { continue };
-        if !is_marked(function) {
+        let is_kernel = function.kind == FunctionKind::Entry;
+        if !marked.contains(&function.name)
+            || !is_kernel && (!is_marked(function) || reached.contains(&function.name))
+        {
             continue;
         }
-        match rewrite_kernel(module, function, &tag, &mut codes) {
+        let rewritten = inlined(module, function, &marked, &tag)
+            .and_then(|function| rewrite_kernel(module, &function, &tag, &mut codes));
+        match rewritten {
             Ok((twin, kernel)) => {
                 kernels.insert(function.name.clone(), kernel);
                 made.items.push(Item::Function(twin));
@@ -90,8 +97,6 @@ fn unused_tag(module: &Module) -> String {
         (0..).map(|number| if number == 0 { "cpt_".to_owned() } else { format!("cpt{number}_") });
     candidates.into_iter().find(|tag| !text.contains(tag.as_str())).unwrap_or_default()
 }
-
-type Refused = (Place, Reason);
 
 fn rewrite_kernel(
     module: &Module,

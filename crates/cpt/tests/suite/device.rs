@@ -1,8 +1,8 @@
 //! A software device, and kernels on it that are stopped at some moments and launched again until they are done.
 
 use std::cell::RefCell;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use backend::{
@@ -12,6 +12,8 @@ use backend_soft::{Options, SoftBackend};
 use cpt::{Kernel, context};
 
 static BACKEND: LazyLock<SoftBackend> = LazyLock::new(|| SoftBackend::new(Options::default()));
+/// Addresses that have been reserved, and have no memory now.
+static FREE: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(0x2800_0000_0000);
 
 /// What is launched: blocks, threads of each, shared memory of each.
@@ -28,7 +30,7 @@ pub struct Gpu {
     module: RawModule,
     work: RawStream,
     beside: RawStream,
-    memory: RefCell<Vec<RawBlock>>,
+    memory: RefCell<Vec<(RawBlock, Range)>>,
 }
 
 /// When threads are asked to stop.
@@ -63,9 +65,17 @@ impl Gpu {
     /// Zeroed device memory.
     pub fn alloc(&self, bytes: u64) -> u64 {
         let bytes = bytes.next_multiple_of(BLOCK_GRANULARITY);
-        let range = Range { base: NEXT.fetch_add(bytes + BLOCK_GRANULARITY, Ordering::Relaxed), bytes };
-        BACKEND.reserve(range).unwrap();
-        self.memory.borrow_mut().push(BACKEND.map_block(0, range).unwrap());
+        let mut free = FREE.lock().unwrap();
+        let range = match free.iter().position(|range| range.bytes == bytes) {
+            Some(known) => free.swap_remove(known),
+            None => {
+                let base = NEXT.fetch_add(bytes + BLOCK_GRANULARITY, Ordering::Relaxed);
+                let range = Range { base, bytes };
+                BACKEND.reserve(range).unwrap();
+                range
+            }
+        };
+        self.memory.borrow_mut().push((BACKEND.map_block(0, range).unwrap(), range));
         range.base
     }
 
@@ -159,8 +169,9 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        for block in self.memory.borrow_mut().drain(..) {
+        for (block, range) in self.memory.borrow_mut().drain(..) {
             BACKEND.unmap_block(block).unwrap();
+            FREE.lock().unwrap().push(range);
         }
         BACKEND.context_destroy(self.ctx).unwrap();
     }

@@ -211,6 +211,7 @@ impl Writer<'_> {
             22 if depth < 3 => self.switch(who, depth),
             23 | 24 if who == Who::All => self.exchange(),
             25 if who == Who::All => self.for_all(),
+            26 if self.random.once_in(2) => self.marked_call(who),
             26 => self.call(),
             27 => self.jump(who),
             28 => {
@@ -574,6 +575,25 @@ impl Writer<'_> {
         );
     }
 
+    /// A function that has markers, if they may be here; some threads only may call it.
+    fn marked_call(&mut self, who: Who) {
+        if who == Who::Some && self.group != Group::Thread && !self.wild {
+            return self.call();
+        }
+        let (r, r1, h) = (self.register("%r"), self.register("%r"), self.register("%h"));
+        let guard = if who == Who::All { "" } else { &self.guard() };
+        let result = if guard.is_empty() { format!("ld.param.b32 {r1}, [got];\n") } else { String::new() };
+        self.marks += 1;
+        // What it gets has to be the same for all, as it is how often its marker is come to.
+        let rounds = if self.group == Group::Thread { self.register("%r") } else { self.register("%u") };
+        put!(
+            self,
+            "{{\n.param .b32 first;\nst.param.b32 [first], {r};\n.param .align 8 .b8 second[16];\nst.param.b32 [second+4], {rounds};
+st.param.b16 [second+8], {h};\n.param .b32 third;\nst.param.b32 [third], {rounds};\n.param .b32 got;
+{guard}call (got), stops, (first, second, third);\n{result}}}"
+        );
+    }
+
     fn module(&self, block: u32) -> String {
         let (mut counters, mut overs) = (String::new(), String::new());
         for counter in 0..self.counters {
@@ -595,7 +615,7 @@ impl Writer<'_> {
             ".version 7.0
 .target sm_80
 .address_size 64
-{asked}{MIXES}{meets}.visible .entry k(.param .u64 out, .param .u64 stop, .param .u32 n)
+{asked}{MIXES}{STOPS}{meets}.visible .entry k(.param .u64 out, .param .u64 stop, .param .u32 n)
 {{
 .reg .b32 %r<7>, %u<3>, %x<1>, %y<1>, %me, %group, %size, %place, %one, %n, %sa, %sb, %sc, %sd, %se, %all{counters};
 .reg .b64 %d<4>, %out, %stop, %sums, %la;
@@ -625,6 +645,47 @@ ld.param.b64 %d0, [second];
 cvt.u32.u64 %r1, %d0;
 mad.lo.u32 %r2, %r0, 77, %r1;
 st.param.b32 [got], %r2;
+ret;
+}
+";
+
+/// Two with markers, one of which calls the other.
+const STOPS: &str = "
+.func (.reg .b32 %got) stops_at_once(.reg .b32 %given)
+{
+add.u32 %got, %given, 5;
+.pragma \"cpt\";
+ret;
+}
+
+.func (.param .b32 got) stops(.param .b32 first, .param .align 8 .b8 second[16], .param .b32 third)
+{
+.reg .b32 %r<8>;
+.reg .b16 %h<2>;
+.reg .pred %p<3>;
+.local .align 4 .b8 own[8];
+ld.param.b32 %r0, [first];
+ld.param.b32 %r1, [second+4];
+ld.param.u16 %h0, [second+8];
+ld.param.b32 %r2, [third];
+st.local.b32 [own+4], %r0;
+and.b32 %r2, %r2, 1;
+cvt.u32.u16 %r3, %h0;
+setp.eq.u32 %p1, %r2, 0;
+mov.u32 %r5, %r1;
+@%p1 call (%r5), stops_at_once, (3);
+xor.b32 %r1, %r1, %r5;
+$again:
+mad.lo.u32 %r3, %r3, 9, %r1;
+.pragma \"cpt\";
+setp.eq.u32 %p0, %r2, 0;
+@%p0 bra $end;
+sub.u32 %r2, %r2, 1;
+bra $again;
+$end:
+ld.local.b32 %r4, [own+4];
+add.u32 %r4, %r4, %r3;
+st.param.b32 [got], %r4;
 ret;
 }
 ";

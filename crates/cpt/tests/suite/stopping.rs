@@ -110,3 +110,19 @@ fn barriers_in_a_function() {
     let params = |memory: u64| [&memory.to_le_bytes()[..], &2000u32.to_le_bytes()].concat();
     compare("inside", shape, &vec![0; 4000], &params);
 }
+
+#[test]
+fn functions_that_have_markers() {
+    let shape = Shape { grid: 10, block: 90, shared: 0 };
+    let params = |memory: u64| {
+        [&memory.to_le_bytes()[..], &(memory + 4000).to_le_bytes(), &300u32.to_le_bytes()].concat()
+    };
+    compare("nested", shape, &vec![0; 4000 + 8 * 900], &params);
+}
+
+#[test]
+fn a_function_that_has_a_marker_between_barriers() {
+    let shape = Shape { grid: 10, block: 100, shared: 0 };
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &2000u32.to_le_bytes()].concat();
+    compare("shared_by", shape, &vec![0; 4000], &params);
+}
