@@ -112,7 +112,7 @@ impl Dominators {
         a
     }
 
-    fn dominates(&self, above: usize, node: usize) -> bool {
+    pub(crate) fn dominates(&self, above: usize, node: usize) -> bool {
         let (first, last) = self.spans[above];
         (first..=last).contains(&self.spans[node].0) && self.next[node].is_some()
     }

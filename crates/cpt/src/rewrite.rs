@@ -1,6 +1,7 @@
 //! The pass: what it looks at, and what becomes of a kernel.
 
 mod code;
+mod polls;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +16,10 @@ use crate::frame::ALIGNMENT;
 use crate::group::of_body;
 use crate::inline::{inlined, marked, reached};
 use crate::marker::{is_marked, markers, place};
+use crate::poll::barriers;
 use crate::refusal::{Place, Refused};
 use crate::uniform::Divergence;
-use crate::{Frame, Group, Reason, Refusal};
+use crate::{Frame, Group, Poll, Reason, Refusal};
 
 /// A module in which marked kernels have twins that can be stopped.
 #[derive(Clone, Debug)]
@@ -48,6 +50,14 @@ pub struct Kernel {
 /// # Errors
 /// When what was made of it cannot be read again, which is a fault of this pass.
 pub fn rewrite(module: &Module) -> Result<Option<Rewritten>, ParseError> {
+    rewrite_with(module, Poll::default())
+}
+
+/// The same, with polls of one kind.
+///
+/// # Errors
+/// As [`rewrite()`].
+pub fn rewrite_with(module: &Module, poll: Poll) -> Result<Option<Rewritten>, ParseError> {
     if !module.functions().any(is_marked) {
         return Ok(None);
     }
@@ -66,7 +76,7 @@ pub fn rewrite(module: &Module) -> Result<Option<Rewritten>, ParseError> {
             continue;
         }
         let rewritten = inlined(module, function, &marked, &tag)
-            .and_then(|function| rewrite_kernel(module, &function, &tag, &mut codes));
+            .and_then(|function| rewrite_kernel(module, &function, (&tag, poll), &mut codes));
         match rewritten {
             Ok((twin, kernel)) => {
                 kernels.insert(function.name.clone(), kernel);
@@ -101,7 +111,7 @@ fn unused_tag(module: &Module) -> String {
 fn rewrite_kernel(
     module: &Module,
     function: &Function,
-    tag: &str,
+    (tag, poll): (&str, Poll),
     codes: &mut Vec<String>,
 ) -> Result<(Function, Kernel), Refused> {
     let Some(body) = &function.body else { return Err((Place::Line(0), Reason::Unsized)) };
@@ -166,6 +176,11 @@ fn rewrite_kernel(
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
     let frame = Frame::of(body, &live, end_of(&local), (shared_bytes, dynamic.is_some()));
+    let barriers = match (poll, group) {
+        (Poll::Barrier, Group::Block) => barriers(body, &cfg, &marks),
+        _ => None,
+    };
+    let poll = if poll == Poll::Barrier && barriers.is_none() { Poll::Adaptive } else { poll };
     let twin = format!("{tag}{}", function.name).into();
     let kernel = Kernel { twin, group, context, frame };
     let code = Code {
@@ -177,6 +192,8 @@ fn rewrite_kernel(
         local: &local,
         shared: &shared,
         dynamic: dynamic.as_deref(),
+        poll,
+        barriers: &barriers.unwrap_or_default(),
     };
     let twin = code.twin_of(function, &marks, codes);
     Ok((twin, kernel))

@@ -5,7 +5,7 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use cpt::{Group, Rewritten};
+use cpt::{Group, Poll, Rewritten};
 
 use crate::device::{Gpu, Stops, When};
 use crate::generate::{Generated, SLOT, SUMS, kernel};
@@ -38,7 +38,8 @@ fn stops_and_goes_on(random: &mut Random, seen: &mut Seen, shown: bool) {
         println!("{text}");
     }
     let module = ptx::parse(&text).unwrap_or_else(|error| panic!("{error}"));
-    let Rewritten { text, kernels, refusals } = cpt::rewrite(&module).unwrap().unwrap();
+    let poll = *random.of(&[Poll::Every, Poll::Counted(3), Poll::Adaptive, Poll::Barrier]);
+    let Rewritten { text, kernels, refusals } = cpt::rewrite_with(&module, poll).unwrap().unwrap();
     if shown {
         println!("{text}{refusals:?}");
     }

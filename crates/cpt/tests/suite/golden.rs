@@ -14,13 +14,13 @@ fn kernels(folder: &str) -> Vec<PathBuf> {
     kernels
 }
 
-/// Compares what is made of each kernel with the file beside it.
-fn compare(folder: &str, made: impl Fn(&ptx::ast::Module) -> String) {
+/// Compares what is made of each kernel with the file beside it, which has a name that ends so.
+fn compare(folder: &str, ending: &str, made: impl Fn(&ptx::ast::Module) -> String) {
     let mut differ = Vec::new();
     for path in kernels(folder) {
         let module = ptx::parse(&fs::read_to_string(&path).unwrap());
         let found = made(&module.unwrap_or_else(|error| panic!("{}: {error}", path.display())));
-        let kept = path.with_extension("txt");
+        let kept = path.with_extension(ending);
         if std::env::var_os("DORMOUSE_BLESS").is_some() {
             fs::write(&kept, &found).unwrap();
         } else if fs::read_to_string(&kept).unwrap_or_default() != found {
@@ -32,7 +32,7 @@ fn compare(folder: &str, made: impl Fn(&ptx::ast::Module) -> String) {
 
 #[test]
 fn what_is_made_of_a_kernel() {
-    compare("made", |module| {
+    compare("made", "txt", |module| {
         let rewritten = cpt::rewrite(module).unwrap().unwrap();
         assert_eq!(rewritten.refusals, []);
         rewritten.text
@@ -41,9 +41,30 @@ fn what_is_made_of_a_kernel() {
 
 #[test]
 fn what_is_said_of_one_that_is_refused() {
-    compare("refused", |module| {
+    compare("refused", "txt", |module| {
         let rewritten = cpt::rewrite(module).unwrap().unwrap();
         assert!(rewritten.kernels.is_empty(), "{:?}", rewritten.kernels);
         rewritten.refusals.iter().map(|refusal| format!("{refusal}\n")).collect()
     });
+}
+
+#[test]
+fn what_each_kind_of_poll_is() {
+    for kind in ["every", "count:8", "adaptive", "barrier"] {
+        compare("polls", &format!("{}.txt", kind.replace(':', "")), |module| {
+            let rewritten = cpt::rewrite_with(module, kind.parse().unwrap()).unwrap().unwrap();
+            // The rest is as of all kernels.
+            let from = rewritten.text.find("$cpt_begun").unwrap();
+            let to = rewritten.text.find("$cpt_done:").unwrap();
+            rewritten.text[from..to].to_owned()
+        });
+    }
+}
+
+#[test]
+fn kinds_of_polls_have_names() {
+    assert_eq!("count:200".parse(), Ok(cpt::Poll::Counted(200)));
+    for wrong in ["", "count", "count:0", "count:65537", "count:-1", "Every"] {
+        assert_eq!(wrong.parse::<cpt::Poll>(), Err(cpt::UnknownPoll), "{wrong}");
+    }
 }

@@ -171,6 +171,11 @@ pub fn check(module: &Module, kernel: &Kernel) -> f64 {
     let mut worst = 1.0f64;
     for (site, live) in kernel.frame.sites.iter().zip(live_at(twin, &places)) {
         let register = |number: &usize| &twin.registers[*number];
+        // What polls have for themselves.
+        let own = |number: &usize| {
+            register(number).name.len() == "%cpt_k".len() && register(number).name.starts_with("%cpt_")
+        };
+        let live: BTreeSet<usize> = live.into_iter().filter(|number| !own(number)).collect();
         let expected: BTreeSet<&str> = live.iter().map(|number| &*register(number).name).collect();
         assert_eq!(names(site), expected, "{name}");
         let (predicates, values): (Vec<ScalarType>, Vec<ScalarType>) =

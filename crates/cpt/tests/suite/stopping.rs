@@ -2,16 +2,32 @@
 
 use std::time::Instant;
 
+use cpt::Poll;
+
+use crate::KERNELS;
 use crate::device::{Gpu, Shape, Stops, When};
 use crate::random::Random;
-use crate::{KERNELS, rewritten};
 
-/// How many blocks have to go on from half-way before a kernel has passed.
-const HALF_WAY: usize = 40;
+/// Kinds of polls, and how many blocks have to go on from half-way before a kernel has passed with them.
+const POLLS: [(Poll, usize); 4] =
+    [(Poll::Adaptive, 40), (Poll::Every, 4), (Poll::Counted(5), 4), (Poll::Barrier, 4)];
+
+fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u8>) {
+    for (poll, half_way) in POLLS {
+        compare_polls(name, shape, input, params, poll, half_way);
+    }
+}
 
 /// Runs a kernel as it was written, then rewritten without a stop, then with stops, on the same `input`; what lies in memory then has to be the same.
-fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u8>) {
-    let rewritten = rewritten();
+fn compare_polls(
+    name: &str,
+    shape: Shape,
+    input: &[u8],
+    params: &dyn Fn(u64) -> Vec<u8>,
+    poll: Poll,
+    half_way: usize,
+) {
+    let rewritten = cpt::rewrite_with(&ptx::parse(KERNELS).unwrap(), poll).unwrap().unwrap();
     let Some(kernel) = rewritten.kernels.get(name) else { panic!("{:?}", rewritten.refusals) };
     let plain = Gpu::new(KERNELS);
     let memory = plain.alloc(input.len() as u64);
@@ -37,7 +53,9 @@ fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u
         assert_eq!(differs, None, "{name} differs after {stops:?}");
         stops
     };
+    let begun = Instant::now();
     assert_eq!(run(shape.grid, false).half_way, 0);
+    println!("{name}: {whole:?} as it was written, {:?} with {poll:?}", begun.elapsed());
     // How soon a kernel begins, and how fast it is, is not this test's to say.
     let mut until = |capacity: u32, count: fn(&Stops) -> usize, wanted: usize| {
         let (mut counted, mut runs) = (0, 0);
@@ -47,7 +65,7 @@ fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u
             assert!(runs < 300, "{counted} of {wanted} with room for {capacity}");
         }
     };
-    until(shape.grid, |stops| stops.half_way, HALF_WAY);
+    until(shape.grid, |stops| stops.half_way, half_way);
     // Those for which there is no room go on to their end.
     until(1, |stops| stops.no_room, 1);
 }
