@@ -1,21 +1,34 @@
-//! Guests whose kernels are marked, undisturbed: what they compute is what the host computes.
+//! Guests whose kernels are marked: a checkpoint does not wait for a launch that takes longer than it would.
 #![allow(clippy::unwrap_used)]
 
 use dormouse_tests::Stage;
-use testkit::kit::Kit;
-use testkit::manifest::Set;
-use testkit::place::Device;
+use std::time::Duration;
+use testkit::job::LIMIT;
+use testkit::outcome::Exit;
+use testkit::place::{After, Device};
+
+/// Two launches of some seconds each; the guest compares with what the host computes.
+const ARGS: [&str; 2] = ["2", "90000"];
 
 #[test]
-fn marked_kernels_compute_what_the_host_does() {
+fn a_checkpoint_stops_a_marked_kernel_and_a_restart_has_it_go_on() {
     let stage = Stage::on(Device::Soft, "marked").unwrap();
-    let manifest = Kit::locate().unwrap().manifest().unwrap();
-    for guest in manifest.set(Set::Marked) {
-        // One step, of as much work as usual.
-        let [_, work] = guest.args(false) else { panic!("{} wants steps and work", guest.name) };
-        let output = stage.command(guest.program(), &["1", work]).output().unwrap();
-        let (said, complained) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && said.contains("done sum"), "{}: {said}{complained}", guest.name);
+    let mut job = stage.started("marked_stencil", &ARGS).unwrap();
+    assert!(job.stdout.wait_for_line(LIMIT));
+    for printed_before in [1, 0] {
+        // It is in the middle of the second launch, of which it prints a line at its end.
+        std::thread::sleep(Duration::from_millis(300));
+        let image = stage.checkpoint(After::LeaveRunning).unwrap();
+        let printed = job.stdout.so_far();
+        assert_eq!(
+            printed.iter().filter(|byte| **byte == b'\n').count(),
+            printed_before,
+            "it is over too soon"
+        );
+        stage.place().kill_everything(job).unwrap();
+        job = stage.place().restart(&image).unwrap();
     }
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
 }

@@ -18,9 +18,9 @@ pub struct Cell {
 pub struct Site {
     /// What is live, but for predicates.
     pub cells: Vec<Cell>,
-    /// Predicates that are live, from bit 0 of the word at [`Site::flags`] on, 32 in each.
+    /// Predicates that are live, from bit 0 of the byte at [`Site::flags`] on, 8 in each.
     pub predicates: Vec<Name>,
-    /// How many bytes of each thread lie before its first word of predicates.
+    /// How many bytes of each thread lie before its first byte of predicates.
     pub flags: u64,
 }
 
@@ -28,8 +28,8 @@ impl Site {
     /// Bytes of a thread that has stopped here.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let words = 4 * self.predicates.len().div_ceil(32) as u64;
-        self.cells.iter().map(|cell| cell.ty.size()).sum::<u64>() + words
+        let flags = self.predicates.len().div_ceil(8) as u64;
+        self.cells.iter().map(|cell| cell.ty.size()).sum::<u64>() + flags
     }
 }
 
@@ -71,13 +71,13 @@ impl Frame {
             let is = |register: &&RegId| body.register(**register).ty == ScalarType::Pred;
             live.iter().filter(is).map(|register| body.register(*register).name.clone()).collect::<Vec<_>>()
         };
-        let words = live.iter().map(|live| predicates(live).len().div_ceil(32)).max().unwrap_or(0) as u64;
+        let of_flags = live.iter().map(|live| predicates(live).len().div_ceil(8)).max().unwrap_or(0) as u64;
         let wide = [(16, 0), (8, 16 * most(16))];
         let site = wide[1].1 + 8 * most(8);
-        let flags = site + 4;
-        let of_4 = flags + 4 * words;
+        let of_4 = site + 4;
         let of_2 = of_4 + 4 * most(4);
         let of_1 = of_2 + 2 * most(2);
+        let flags = of_1 + most(1);
         let places = [wide[0], wide[1], (4, of_4), (2, of_2), (1, of_1)];
         let site_of = |live: &Vec<RegId>| {
             let cells = places.iter().flat_map(|(bytes, begin)| {
@@ -89,7 +89,7 @@ impl Frame {
             });
             Site { cells: cells.collect(), predicates: predicates(live), flags }
         };
-        let registers = of_1 + most(1);
+        let registers = flags + of_flags;
         Self { sites: live.iter().map(site_of).collect(), site, registers, local, shared, dynamic }
     }
 

@@ -81,13 +81,17 @@ pub(crate) fn brings_together(instruction: &Instruction, all: &BitSet) -> Option
     }
 }
 
-/// The threads that a body brings together anywhere, as many of them as that may be.
-pub(crate) fn of_body(body: &Body) -> Group {
-    let of = |instruction: &Instruction| match instruction.opcode.mnemonic() {
+/// The threads that an instruction may bring together, as many of them as that may be; that of a call is not known here.
+pub(crate) fn may_bring_together(instruction: &Instruction) -> Group {
+    match instruction.opcode.mnemonic() {
         "bar" | "barrier" if !instruction.opcode.has("warp") => Group::Block,
         "bar" | "barrier" | "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" | "mma" | "wmma"
         | "ldmatrix" | "stmatrix" | "movmatrix" => Group::Warp,
         _ => Group::Thread,
-    };
-    body.instructions().map(of).max().unwrap_or(Group::Thread)
+    }
+}
+
+/// The same of a whole body.
+pub(crate) fn of_body(body: &Body) -> Group {
+    body.instructions().map(may_bring_together).max().unwrap_or(Group::Thread)
 }

@@ -9,13 +9,17 @@
 pub mod context;
 mod control;
 mod frame;
+mod graph;
 mod group;
+mod inline;
 mod marker;
+mod poll;
 mod refusal;
 mod rewrite;
 mod uniform;
 
 pub use frame::{Cell, Frame, Site};
 pub use group::Group;
+pub use poll::{Poll, UnknownPoll};
 pub use refusal::{Reason, Refusal};
-pub use rewrite::{Kernel, Rewritten, rewrite};
+pub use rewrite::{Kernel, Rewritten, rewrite, rewrite_with};

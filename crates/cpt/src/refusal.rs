@@ -18,6 +18,9 @@ pub struct Refusal {
     pub reason: Reason,
 }
 
+/// Where, and why.
+pub(crate) type Refused = (Place, Reason);
+
 /// A place in a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -52,9 +55,19 @@ pub enum Reason {
         /// Which.
         group: Group,
     },
-    /// The marker is in a function that is called.
-    #[error("the marker is in a function that is called; declare that __forceinline__")]
+    /// The marker is in a function that no kernel is known to call.
+    #[error(
+        "the marker is in a function that no kernel of the module calls by its name; declare it __forceinline__"
+    )]
     InFunction,
+    /// A function that has a marker, or calls one that does, calls itself.
+    #[error("the function {0} calls itself, and comes to a marker")]
+    Recursive(Name),
+    /// Its parameters are more than values.
+    #[error(
+        "the function {0} comes to a marker, and takes the address of a parameter, or has one in common with another; declare it __forceinline__"
+    )]
+    Handed(Name),
     /// Something is under way, or has a state, that cannot be saved.
     #[error("{0} has a state that cannot be saved")]
     State(&'static str),

@@ -1,6 +1,7 @@
 //! The pass: what it looks at, and what becomes of a kernel.
 
 mod code;
+mod polls;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +12,14 @@ use ptx::ast::{
 use ptx::{BlockId, Cfg, Liveness, ParseError};
 
 use self::code::{Area, Code};
-use crate::control::Control;
 use crate::frame::ALIGNMENT;
 use crate::group::of_body;
+use crate::inline::{inlined, marked, reached};
 use crate::marker::{is_marked, markers, place};
-use crate::refusal::Place;
+use crate::poll::barriers;
+use crate::refusal::{Place, Refused};
 use crate::uniform::Divergence;
-use crate::{Frame, Group, Reason, Refusal};
+use crate::{Frame, Group, Poll, Reason, Refusal};
 
 /// A module in which marked kernels have twins that can be stopped.
 #[derive(Clone, Debug)]
@@ -48,6 +50,14 @@ pub struct Kernel {
 /// # Errors
 /// When what was made of it cannot be read again, which is a fault of this pass.
 pub fn rewrite(module: &Module) -> Result<Option<Rewritten>, ParseError> {
+    rewrite_with(module, Poll::default())
+}
+
+/// The same, with polls of one kind.
+///
+/// # Errors
+/// As [`rewrite()`].
+pub fn rewrite_with(module: &Module, poll: Poll) -> Result<Option<Rewritten>, ParseError> {
     if !module.functions().any(is_marked) {
         return Ok(None);
     }
@@ -55,13 +65,19 @@ pub fn rewrite(module: &Module) -> Result<Option<Rewritten>, ParseError> {
     let (mut kernels, mut refusals, mut codes) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut made = module.clone();
     made.items.clear();
+    let (marked, reached) = (marked(module), reached(module));
     for item in &module.items {
         made.items.push(item.clone());
         let Item::Function(function) = item else { continue };
-        if !is_marked(function) {
+        let is_kernel = function.kind == FunctionKind::Entry;
+        if !marked.contains(&function.name)
+            || !is_kernel && (!is_marked(function) || reached.contains(&function.name))
+        {
             continue;
         }
-        match rewrite_kernel(module, function, &tag, &mut codes) {
+        let rewritten = inlined(module, function, &marked, &tag)
+            .and_then(|function| rewrite_kernel(module, &function, (&tag, poll), &mut codes));
+        match rewritten {
             Ok((twin, kernel)) => {
                 kernels.insert(function.name.clone(), kernel);
                 made.items.push(Item::Function(twin));
@@ -92,12 +108,10 @@ fn unused_tag(module: &Module) -> String {
     candidates.into_iter().find(|tag| !text.contains(tag.as_str())).unwrap_or_default()
 }
 
-type Refused = (Place, Reason);
-
 fn rewrite_kernel(
     module: &Module,
     function: &Function,
-    tag: &str,
+    (tag, poll): (&str, Poll),
     codes: &mut Vec<String>,
 ) -> Result<(Function, Kernel), Refused> {
     let Some(body) = &function.body else { return Err((Place::Line(0), Reason::Unsized)) };
@@ -133,30 +147,40 @@ fn rewrite_kernel(
         return Err(refuse(Reason::Parameters));
     }
     let cfg = Cfg::new(body).map_err(|error| refuse(error.into()))?;
-    let shared = shared_areas(module, body).ok_or_else(unsized_)?;
-    let dynamic = dynamic_shared(module, body);
+    let (dynamic, sized): (Vec<&Variable>, Vec<&Variable>) =
+        shared_variables(module, body).into_iter().partition(|variable| variable.linkage == Linkage::Extern);
+    let shared = areas(sized.into_iter()).ok_or_else(unsized_)?;
+    // Any of them stands for what a launch asks for.
+    let dynamic = dynamic.first().map(|variable| variable.name.to_string());
     let needed = called.iter().chain([&body]).map(|body| of_body(body)).max();
     // What is in shared memory is whole only when all have stopped.
     let has_shared = dynamic.is_some() || !shared.is_empty();
     let group = if has_shared { Group::Block } else { needed.unwrap_or(Group::Thread) };
-    let block_of = |mark: usize| {
-        let holds = |block: &ptx::Block| block.statements.contains(&mark);
-        BlockId(cfg.blocks.iter().position(holds).unwrap_or(0) as u32)
-    };
+    let block_of =
+        |mark: usize| BlockId(cfg.blocks.partition_point(|block| block.statements.end <= mark) as u32);
     if group != Group::Thread {
-        let divergence = Divergence::of(body, &cfg, &Control::of(&cfg), group);
+        let divergence = Divergence::of(body, &cfg, &marks, group).map_err(|error| refuse(error.into()))?;
         if let Some(mark) = marks.iter().find(|mark| !divergence.is_uniform(block_of(**mark))) {
             return Err((place_of(*mark), Reason::Divergent { group }));
         }
     }
     let liveness = Liveness::new(body, &cfg).map_err(|error| refuse(error.into()))?;
-    let live_at = |mark: &usize| {
-        liveness.live_before(body, &cfg, block_of(*mark), *mark).registers().collect::<Vec<RegId>>()
-    };
-    let live: Vec<Vec<RegId>> = marks.iter().map(live_at).collect();
+    let mut live: Vec<Vec<RegId>> = vec![Vec::new(); marks.len()];
+    for block in marks.iter().map(|mark| block_of(*mark)).collect::<BTreeSet<_>>() {
+        liveness.for_each_backward(body, &cfg, block, |statement, registers| {
+            if let Ok(site) = marks.binary_search(&statement) {
+                live[site] = registers.registers().collect();
+            }
+        });
+    }
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
     let frame = Frame::of(body, &live, end_of(&local), (shared_bytes, dynamic.is_some()));
+    let barriers = match (poll, group) {
+        (Poll::Barrier, Group::Block) => barriers(body, &cfg, &marks),
+        _ => None,
+    };
+    let poll = if poll == Poll::Barrier && barriers.is_none() { Poll::Adaptive } else { poll };
     let twin = format!("{tag}{}", function.name).into();
     let kernel = Kernel { twin, group, context, frame };
     let code = Code {
@@ -168,6 +192,8 @@ fn rewrite_kernel(
         local: &local,
         shared: &shared,
         dynamic: dynamic.as_deref(),
+        poll,
+        barriers: &barriers.unwrap_or_default(),
     };
     let twin = code.twin_of(function, &marks, codes);
     Ok((twin, kernel))
@@ -233,8 +259,8 @@ fn refuse_states(body: &Body) -> Result<(), Refused> {
             "mbarrier" => "a barrier in shared memory (mbarrier)",
             "setmaxnreg" => "a changed number of registers (setmaxnreg)",
             "alloca" | "stacksave" | "stackrestore" => "memory of alloca",
-            "bar" | "barrier" if opcode.has("arrive") => "a barrier at which some have arrived (bar.arrive)",
             "barrier" if opcode.has("cluster") => "a cluster of blocks",
+            "bar" | "barrier" if opcode.has("arrive") => "a barrier at which some have arrived (bar.arrive)",
             "clusterlaunchcontrol" | "mapa" | "getctarank" => "a cluster of blocks",
             "griddepcontrol" => "a launch that begins before its predecessor ends (griddepcontrol)",
             "bar" | "barrier" if !opcode.has("warp") && is_of_some(instruction) => {
@@ -252,7 +278,7 @@ fn refuse_states(body: &Body) -> Result<(), Refused> {
 fn carried_over(body: &Body, marks: &[usize]) -> Option<usize> {
     let mut passed = None;
     for (number, statement) in body.statements.iter().enumerate() {
-        if marks.contains(&number) {
+        if marks.binary_search(&number).is_ok() {
             passed = passed.or(Some(number));
         }
         match statement {
@@ -287,44 +313,40 @@ fn end_of(areas: &[Area]) -> u64 {
     areas.last().map_or(0, |area| area.at + area.bytes.next_multiple_of(4))
 }
 
-/// Shared memory that has a size: the body's, and what of the module's it, or a function, names.
-fn shared_areas(module: &Module, body: &Body) -> Option<Vec<Area>> {
-    let own = body.locals.iter();
-    let named = module.variables().filter(|variable| is_named(module, body, &variable.name));
-    areas(
-        own.chain(named)
-            .filter(|variable| variable.space == Space::Shared && variable.linkage != Linkage::Extern),
-    )
-}
-
-/// Any variable that stands for the shared memory that a launch asks for.
-fn dynamic_shared(module: &Module, body: &Body) -> Option<String> {
-    let all = body.locals.iter().chain(module.variables());
-    let mut dynamic =
-        all.filter(|variable| variable.space == Space::Shared && variable.linkage == Linkage::Extern);
-    let own = |variable: &&Variable| body.locals.contains(variable) || is_named(module, body, &variable.name);
-    dynamic.find(own).map(|variable| variable.name.to_string())
-}
-
-/// Whether a kernel's body, or any function that may be called, names a variable of the module.
-fn is_named(module: &Module, body: &Body, name: &Name) -> bool {
+/// Variables in shared memory: the body's, and what of the module's it, or a function, names.
+fn shared_variables<'a>(module: &'a Module, body: &'a Body) -> Vec<&'a Variable> {
     let functions = module.definitions().filter(|function| function.kind == FunctionKind::Func);
     let bodies = functions.filter_map(|function| function.body.as_ref()).chain([body]);
-    let mut operands = bodies.flat_map(Body::instructions).flat_map(|instruction| &instruction.operands);
-    operands.any(|operand| names(operand, name))
+    let mut named = BTreeSet::new();
+    for operand in bodies.flat_map(Body::instructions).flat_map(|instruction| &instruction.operands) {
+        add_names(operand, &mut named);
+    }
+    let of_module = module.variables().filter(|variable| named.contains(&variable.name));
+    body.locals.iter().chain(of_module).filter(|variable| variable.space == Space::Shared).collect()
 }
 
-fn names(operand: &Operand, wanted: &Name) -> bool {
-    let is = |symbol: &Symbol| matches!(symbol, Symbol::Module(name) if name == wanted);
-    let in_address = |address: &ptx::ast::Address| matches!(&address.base, ptx::ast::AddressBase::Symbol(symbol) if is(symbol));
+/// Adds what an operand names of the module.
+fn add_names<'a>(operand: &'a Operand, named: &mut BTreeSet<&'a Name>) {
+    let address = |address: &'a ptx::ast::Address| match &address.base {
+        ptx::ast::AddressBase::Symbol(Symbol::Module(name)) => Some(name),
+        _ => None,
+    };
     match operand {
-        Operand::Symbol(symbol, _) => is(symbol),
-        Operand::Address(address) => in_address(address),
-        Operand::Indexed { base, sampler, .. } => in_address(base) || sampler.iter().any(in_address),
-        Operand::Vector(all) => all.iter().any(|one| names(one, wanted)),
-        Operand::Pair(pair) => names(&pair.0, wanted) || names(&pair.1, wanted),
-        Operand::Call(call) => call.arguments.iter().any(|one| names(one, wanted)),
-        _ => false,
+        Operand::Symbol(Symbol::Module(name), _) => {
+            named.insert(name);
+        }
+        Operand::Address(one) => named.extend(address(one)),
+        Operand::Indexed { base, sampler, .. } => {
+            named.extend(address(base));
+            named.extend(sampler.iter().filter_map(address));
+        }
+        Operand::Vector(all) => all.iter().for_each(|one| add_names(one, named)),
+        Operand::Pair(pair) => {
+            add_names(&pair.0, named);
+            add_names(&pair.1, named);
+        }
+        Operand::Call(call) => call.arguments.iter().for_each(|one| add_names(one, named)),
+        _ => {}
     }
 }
 

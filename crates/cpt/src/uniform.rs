@@ -1,63 +1,85 @@
 //! Whether all threads of a group come to a place together.
 
-use std::collections::BTreeSet;
-
 use ptx::ast::{Address, AddressBase, Body, Instruction, Operand, SpecialRegister, Statement, Symbol};
-use ptx::{BitSet, BlockId, Cfg};
+use ptx::{BitSet, BlockId, Cfg, TooComplex};
 
 use crate::Group;
 use crate::control::{Control, Edge};
-use crate::group::{all_lanes, brings_together};
+use crate::group::{all_lanes, brings_together, may_bring_together};
 
 /// What differs from thread to thread of a group.
 ///
-/// The way to a barrier is taken to be that of all threads that have not left: the program would be wrong otherwise.
+/// The program is taken at its word that a branch around a barrier is the same for all threads that have not left: it would be wrong otherwise.
 pub(crate) struct Divergence {
     /// Blocks that are not executed by all threads, or not as often by all.
     blocks: BitSet,
 }
 
 impl Divergence {
-    pub(crate) fn of(body: &Body, cfg: &Cfg, control: &Control, group: Group) -> Self {
-        let (mut kept, all) = (BTreeSet::new(), all_lanes(body));
-        for (number, block) in cfg.blocks.iter().enumerate() {
-            let brings = |statement: &Statement| match statement {
-                Statement::Instruction(instruction) if instruction.guard.is_none() => {
-                    brings_together(instruction, &all).is_some_and(|threads| threads >= group)
-                }
-                _ => false,
-            };
-            if body.statements[block.statements.clone()].iter().any(brings) {
-                kept.extend(control.deciders(BlockId(number as u32)));
+    /// # Errors
+    /// When there are more branches than any sensible body has.
+    pub(crate) fn of(body: &Body, cfg: &Cfg, marks: &[usize], group: Group) -> Result<Self, TooComplex> {
+        let all = all_lanes(body);
+        let brings = |instruction: &Instruction| {
+            instruction.guard.is_none()
+                && brings_together(instruction, &all).is_some_and(|threads| threads >= group)
+        };
+        let may_bring = |instruction: &Instruction| {
+            instruction.opcode.mnemonic() == "call" || may_bring_together(instruction) > Group::Thread
+        };
+        let mut wanted = blocks_with(body, cfg, may_bring);
+        for mark in marks {
+            wanted.insert(cfg.blocks.partition_point(|block| block.statements.end <= *mark));
+        }
+        let control = Control::of(cfg, &wanted)?;
+        let barriers = blocks_with(body, cfg, brings);
+        let uses = Uses::of(body, cfg, &control);
+        let mut search = Search {
+            group,
+            registers: BitSet::new(body.registers.len()),
+            branches: BitSet::new(cfg.blocks.len()),
+            blocks: BitSet::new(cfg.blocks.len()),
+            ahead: Vec::new(),
+        };
+        for instruction in body.instructions() {
+            if search.makes_divergent(instruction) {
+                search.differs_behind(instruction);
             }
         }
-        let mut found = Search { group, registers: BitSet::new(body.registers.len()), changed: true };
-        let (mut blocks, mut branches) = (BitSet::new(cfg.blocks.len()), BitSet::new(cfg.blocks.len()));
-        while std::mem::take(&mut found.changed) {
-            for (number, block) in cfg.blocks.iter().enumerate() {
-                let differs =
-                    |way: &Edge| blocks.contains(way.0) || branches.contains(way.0) && !kept.contains(way);
-                if !blocks.contains(number) && control.direct(number).iter().any(differs) {
-                    blocks.insert(number);
-                    found.changed = true;
-                }
-                for statement in &body.statements[block.statements.clone()] {
-                    if let Statement::Instruction(instruction) = statement {
-                        found.step(instruction, blocks.contains(number));
+        while let Some(next) = search.ahead.pop() {
+            match next {
+                Differs::Register(register) => {
+                    for &(number, statement) in &uses.readers[register] {
+                        let Statement::Instruction(instruction) = &body.statements[statement] else {
+                            continue;
+                        };
+                        if !search.reads_divergent(instruction) {
+                            continue;
+                        }
+                        search.differs_behind(instruction);
+                        if statement + 1 == cfg.blocks[number].statements.end {
+                            search.branch(number);
+                        }
                     }
                 }
-                let last = body.statements[block.statements.clone()].last();
-                if let Some(Statement::Instruction(instruction)) = last
-                    && block.successors.len() + usize::from(block.exits) > 1
-                    && !branches.contains(number)
-                    && found.reads_divergent(instruction)
-                {
-                    branches.insert(number);
-                    found.changed = true;
+                Differs::Branch(from) => {
+                    for &to in &control.graph.after[from] {
+                        if !uses.is_around(&control, &barriers, (from, to)) {
+                            uses.decided(from, to).for_each(|block| search.block(block));
+                        }
+                    }
+                }
+                Differs::Block(number) => {
+                    uses.decides[number].iter().for_each(|(block, _)| search.block(*block));
+                    for statement in &body.statements[cfg.blocks[number].statements.clone()] {
+                        if let Statement::Instruction(instruction) = statement {
+                            search.differs_behind(instruction);
+                        }
+                    }
                 }
             }
         }
-        Self { blocks }
+        Ok(Self { blocks: search.blocks })
     }
 
     /// Whether all threads that have not left execute a block together, and as often.
@@ -66,26 +88,122 @@ impl Divergence {
     }
 }
 
+/// The blocks that have such an instruction.
+fn blocks_with(body: &Body, cfg: &Cfg, wanted: impl Fn(&Instruction) -> bool) -> BitSet {
+    let mut found = BitSet::new(cfg.blocks.len());
+    for (number, block) in cfg.blocks.iter().enumerate() {
+        let is = |statement: &Statement| matches!(statement, Statement::Instruction(one) if wanted(one));
+        if body.statements[block.statements.clone()].iter().any(is) {
+            found.insert(number);
+        }
+    }
+    found
+}
+
+/// What an analysis comes to from what differs.
+struct Uses {
+    /// For each register the instructions that read it: block, statement.
+    readers: Vec<Vec<(usize, usize)>>,
+    /// For each block the blocks that it decides about, and by which way: where that leads.
+    decides: Vec<Vec<(usize, usize)>>,
+}
+
+impl Uses {
+    fn of(body: &Body, cfg: &Cfg, control: &Control) -> Self {
+        let mut readers = vec![Vec::new(); body.registers.len()];
+        let mut decides = vec![Vec::new(); cfg.blocks.len()];
+        for (number, block) in cfg.blocks.iter().enumerate() {
+            for &(from, to) in control.direct(number) {
+                decides[from].push((number, to));
+            }
+            for statement in block.statements.clone() {
+                let Statement::Instruction(instruction) = &body.statements[statement] else { continue };
+                instruction.for_each_register(|register, access| {
+                    if access.reads() {
+                        readers[register.index()].push((number, statement));
+                    }
+                });
+            }
+        }
+        Self { readers, decides }
+    }
+
+    /// The blocks about which a block decides at once by taking a way.
+    fn decided(&self, from: usize, to: usize) -> impl Iterator<Item = usize> {
+        self.decides[from].iter().filter(move |(_, way)| *way == to).map(|(block, _)| *block)
+    }
+
+    /// Whether a way leads to a barrier that the other ways of the same branch do not lead to, but by way of the branch, or out of the loop that it is in.
+    fn is_around(&self, control: &Control, barriers: &BitSet, (from, to): Edge) -> bool {
+        let within = control.loops.innermost[from];
+        let is_in = |block: &usize| within.is_none_or(|one| control.loops.is_in(*block, one));
+        let mut decided = BitSet::new(self.decides.len());
+        let mut ahead: Vec<usize> = self.decided(from, to).filter(is_in).collect();
+        ahead.iter().for_each(|block| decided.insert(*block));
+        while let Some(block) = ahead.pop() {
+            let behind = self.decides[block].iter().filter(|_| block != from).map(|(block, _)| *block);
+            for block in behind.filter(is_in) {
+                if !decided.contains(block) {
+                    decided.insert(block);
+                    ahead.push(block);
+                }
+            }
+        }
+        let mut other = BitSet::new(self.decides.len());
+        ahead.extend(control.graph.after[from].iter().filter(|way| **way != to && is_in(way)));
+        while let Some(block) = ahead.pop() {
+            if block != from && !other.contains(block) {
+                other.insert(block);
+                ahead.extend(control.graph.after[block].iter().filter(|way| is_in(way)));
+            }
+        }
+        decided.iter().any(|block| barriers.contains(block) && !other.contains(block))
+    }
+}
+
+/// What was found to differ from thread to thread.
+enum Differs {
+    /// The value of a register.
+    Register(usize),
+    /// Which way threads leave a block.
+    Branch(usize),
+    /// Whether, or how often, they come to a block.
+    Block(usize),
+}
+
 struct Search {
     group: Group,
-    /// Registers whose value may differ.
     registers: BitSet,
-    changed: bool,
+    branches: BitSet,
+    blocks: BitSet,
+    /// What differs, and whose consequences are not seen yet.
+    ahead: Vec<Differs>,
 }
 
 impl Search {
-    /// Finds out what an instruction makes differ.
-    fn step(&mut self, instruction: &Instruction, divergent: bool) {
-        if !(divergent || self.makes_divergent(instruction) || self.reads_divergent(instruction)) {
-            return;
-        }
-        let (registers, changed) = (&mut self.registers, &mut self.changed);
+    /// All that an instruction writes differs.
+    fn differs_behind(&mut self, instruction: &Instruction) {
+        let (registers, ahead) = (&mut self.registers, &mut self.ahead);
         instruction.for_each_register(|register, access| {
             if access.writes() && !registers.contains(register.index()) {
                 registers.insert(register.index());
-                *changed = true;
+                ahead.push(Differs::Register(register.index()));
             }
         });
+    }
+
+    fn branch(&mut self, block: usize) {
+        if !self.branches.contains(block) {
+            self.branches.insert(block);
+            self.ahead.push(Differs::Branch(block));
+        }
+    }
+
+    fn block(&mut self, block: usize) {
+        if !self.blocks.contains(block) {
+            self.blocks.insert(block);
+            self.ahead.push(Differs::Block(block));
+        }
     }
 
     fn reads_divergent(&self, instruction: &Instruction) -> bool {

@@ -82,6 +82,18 @@ pub trait Elem: Copy + Default + 'static {
     /// # Safety
     /// `rows` points to the rows of a register of this type; `lane` is below [`LANES`].
     unsafe fn write(rows: *mut Row, lane: usize, value: Self);
+    /// Writes a lane if it is `taken`; leaves all its bits as they are if it is not: a lane that is elsewhere may have a wider register there.
+    ///
+    /// # Safety
+    /// As [`Elem::write`].
+    #[inline(always)]
+    unsafe fn blend(rows: *mut Row, lane: usize, value: Self, taken: bool) {
+        // SAFETY: this function's contract.
+        unsafe {
+            let old = Self::read(rows, lane);
+            Self::write(rows, lane, if taken { value } else { old });
+        }
+    }
 }
 
 macro_rules! whole_elements {
@@ -116,6 +128,11 @@ macro_rules! short_elements {
                 // SAFETY: this function's contract.
                 unsafe { *rows.cast::<u32>().add(lane) = u32::from(value as $unsigned) }
             }
+            #[inline(always)]
+            unsafe fn blend(rows: *mut Row, lane: usize, value: Self, taken: bool) {
+                // SAFETY: this function's contract; the lane has 32 bits.
+                unsafe { u32::blend(rows, lane, u32::from(value as $unsigned), taken) }
+            }
         }
     )*};
 }
@@ -136,6 +153,11 @@ macro_rules! wrapped_elements {
             unsafe fn write(rows: *mut Row, lane: usize, value: Self) {
                 // SAFETY: this function's contract.
                 unsafe { <$bits>::write(rows, lane, value.0) }
+            }
+            #[inline(always)]
+            unsafe fn blend(rows: *mut Row, lane: usize, value: Self, taken: bool) {
+                // SAFETY: this function's contract.
+                unsafe { <$bits>::blend(rows, lane, value.0, taken) }
             }
         }
     )*};
@@ -165,10 +187,25 @@ pub unsafe fn commit<D: Elem>(rows: *mut Row, out: &[D; LANES], mask: u32) {
     } else {
         for (lane, value) in out.iter().enumerate() {
             // SAFETY: as above.
-            unsafe {
-                let old = D::read(rows, lane);
-                D::write(rows, lane, if mask >> lane & 1 != 0 { *value } else { old });
-            }
+            unsafe { D::blend(rows, lane, *value, mask >> lane & 1 != 0) }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Registers share rows, and lanes that are at other instructions have other registers there.
+    #[test]
+    fn lanes_that_are_not_written_keep_all_their_bits() {
+        let mut row = Row::splat(0x4040_1234);
+        // SAFETY: a row of narrow registers, and two values of 32 lanes.
+        unsafe {
+            commit(&raw mut row, &[7u16; LANES], 1);
+            commit(&raw mut row, &[-1i8; LANES], 2);
+            commit(&raw mut row, &[Half(9); LANES], 4);
+        }
+        assert_eq!(row.0[..4], [7, 0xff, 9, 0x4040_1234]);
     }
 }

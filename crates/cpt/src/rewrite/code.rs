@@ -5,9 +5,9 @@ use std::fmt::Write;
 use ptx::ast::{Body, Function, Instruction, Name, RegId, Statement};
 
 use super::{Kernel, context_parameter};
-use crate::Group;
-use crate::context::{ASKING, CAPACITY, DONE, FRAMES_FROM, FRAMES_INTO, FROM, INTO, NO_ROOM, STOP, TAKEN};
+use crate::context::{ASKING, CAPACITY, DONE, FRAMES_FROM, FRAMES_INTO, FROM, INTO, NO_ROOM, TAKEN};
 use crate::frame::HEAD;
+use crate::{Group, Poll};
 
 /// A variable's place among those that are saved.
 pub(super) struct Area {
@@ -40,6 +40,9 @@ pub(super) struct Code<'a> {
     pub(super) shared: &'a [Area],
     /// What stands for the shared memory that a launch asks for.
     pub(super) dynamic: Option<&'a str>,
+    pub(super) poll: Poll,
+    /// Barriers that read the flag for the markers.
+    pub(super) barriers: &'a [usize],
 }
 
 /// What stands for a piece of code until the module is printed.
@@ -67,11 +70,12 @@ impl Code<'_> {
                 Statement::Instruction(leave) if matches!(leave.opcode.mnemonic(), "ret" | "exit") => {
                     put(self.text(&self.leaving(leave)))
                 }
-                other => match marks.iter().position(|mark| *mark == at) {
-                    Some(site) => {
-                        put(self.text(&self.poll(&format!("$@save{site}"), &format!("$@go{site}"))))
-                    }
-                    None => other.clone(),
+                Statement::Instruction(barrier) if self.barriers.binary_search(&at).is_ok() => {
+                    put(self.text(&self.barrier(barrier)))
+                }
+                other => match marks.binary_search(&at) {
+                    Ok(site) => put(self.text(&self.mark(site))),
+                    Err(_) => other.clone(),
                 },
             });
         }
@@ -94,7 +98,7 @@ impl Code<'_> {
     /// The thread and its block find out whether they have begun before.
     fn beginning(&self) -> String {
         let mut code = format!(
-            "{DECLARATIONS}{LOCATE}ld.global.u64 %@y, [%@c+{FROM}];
+            "{DECLARATIONS}{}{LOCATE}ld.global.u64 %@y, [%@c+{FROM}];
 setp.eq.u64 %@p, %@y, 0;
 @%@p bra $@fresh;
 {}ld.global.u32 %@e, [%@a];
@@ -111,27 +115,11 @@ setp.ne.u32 %@p, %@e, 0;
 @%@p bra $@gone;
 $@fresh:
 ",
+            self.ready_to_poll(),
             done_word()
         );
         code += &self.poll("$@gone", "$@begun");
         code
-    }
-
-    /// Threads of the group go on at `go`, which is next, or to `stop`, all alike.
-    fn poll(&self, stop: &str, go: &str) -> String {
-        let agree = match self.kernel.group {
-            Group::Block => "bar.red.or.pred %@q, 0, %@p;\n",
-            Group::Warp => "vote.sync.any.pred %@q, %@p, 0xffffffff;\n",
-            Group::Thread => "mov.pred %@q, %@p;\n",
-        };
-        format!(
-            "ld.param.u64 %@c, [@context];
-ld.volatile.global.u32 %@v, [%@c+{STOP}];
-setp.ne.u32 %@p, %@v, 0;
-{agree}@%@q bra {stop};
-{go}:
-"
-        )
     }
 
     fn leaving(&self, leave: &Instruction) -> String {
@@ -280,11 +268,11 @@ add.u64 %@a, %@a, %@f;
                 Way::Load => writeln!(code, "ld.global.b{bits} {register}, [%@a+{HEAD}];"),
             };
         }
-        for (word, predicates) in site.predicates.chunks(32).enumerate() {
-            code += &self.place(site.flags + 4 * word as u64, 4);
+        for (byte, predicates) in site.predicates.chunks(8).enumerate() {
+            code += &self.place(site.flags + byte as u64, 1);
             let _ = match way {
                 Way::Save => writeln!(code, "mov.u32 %@v, 0;"),
-                Way::Load => writeln!(code, "ld.global.u32 %@v, [%@a+{HEAD}];"),
+                Way::Load => writeln!(code, "ld.global.u8 %@v, [%@a+{HEAD}];"),
             };
             for (bit, predicate) in predicates.iter().enumerate() {
                 let mask = 1u32 << bit;
@@ -298,7 +286,7 @@ add.u64 %@a, %@a, %@f;
                 };
             }
             if way == Way::Save {
-                let _ = writeln!(code, "st.global.u32 [%@a+{HEAD}], %@v;");
+                let _ = writeln!(code, "st.global.u8 [%@a+{HEAD}], %@v;");
             }
         }
         code

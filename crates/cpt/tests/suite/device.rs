@@ -1,14 +1,19 @@
 //! A software device, and kernels on it that are stopped at some moments and launched again until they are done.
 
-use std::sync::LazyLock;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
-use backend::{BLOCK_GRANULARITY, Backend, Launch, Range, RawContext, RawModule, RawStream, StreamArg};
+use backend::{
+    BLOCK_GRANULARITY, Backend, Launch, Range, RawBlock, RawContext, RawModule, RawStream, StreamArg,
+};
 use backend_soft::{Options, SoftBackend};
 use cpt::{Kernel, context};
 
 static BACKEND: LazyLock<SoftBackend> = LazyLock::new(|| SoftBackend::new(Options::default()));
+/// Addresses that have been reserved, and have no memory now.
+static FREE: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(0x2800_0000_0000);
 
 /// What is launched: blocks, threads of each, shared memory of each.
@@ -19,12 +24,22 @@ pub struct Shape {
     pub shared: u32,
 }
 
-/// A module on the device.
+/// A module on the device, and memory that is gone with it.
 pub struct Gpu {
     ctx: RawContext,
     module: RawModule,
     work: RawStream,
     beside: RawStream,
+    memory: RefCell<Vec<(RawBlock, Range)>>,
+}
+
+/// When threads are asked to stop.
+pub enum When {
+    Never,
+    /// Before the launch: nothing begins, and what is half-way gets to the next marker.
+    Before,
+    /// So long after it.
+    After(Duration),
 }
 
 /// How often a kernel stopped, and how often a block was half-way then.
@@ -32,6 +47,8 @@ pub struct Gpu {
 pub struct Stops {
     pub launches: usize,
     pub half_way: usize,
+    /// How many were after the last launch.
+    pub last: usize,
     /// Blocks that went on for want of room.
     pub no_room: usize,
 }
@@ -42,15 +59,23 @@ impl Gpu {
         let loaded = BACKEND.module_load(ctx, text.as_bytes(), &[], &[]);
         let module = loaded.unwrap_or_else(|error| panic!("{}", error.detail)).code;
         let stream = || BACKEND.stream_create(ctx, 1, 0).unwrap();
-        Self { ctx, module, work: stream(), beside: stream() }
+        Self { ctx, module, work: stream(), beside: stream(), memory: RefCell::default() }
     }
 
     /// Zeroed device memory.
     pub fn alloc(&self, bytes: u64) -> u64 {
         let bytes = bytes.next_multiple_of(BLOCK_GRANULARITY);
-        let range = Range { base: NEXT.fetch_add(bytes + BLOCK_GRANULARITY, Ordering::Relaxed), bytes };
-        BACKEND.reserve(range).unwrap();
-        BACKEND.map_block(0, range).unwrap();
+        let mut free = FREE.lock().unwrap();
+        let range = match free.iter().position(|range| range.bytes == bytes) {
+            Some(known) => free.swap_remove(known),
+            None => {
+                let base = NEXT.fetch_add(bytes + BLOCK_GRANULARITY, Ordering::Relaxed);
+                let range = Range { base, bytes };
+                BACKEND.reserve(range).unwrap();
+                range
+            }
+        };
+        self.memory.borrow_mut().push((BACKEND.map_block(0, range).unwrap(), range));
         range.base
     }
 
@@ -89,14 +114,15 @@ impl Gpu {
         BACKEND.stream_synchronize(self.ctx, StreamArg::Created(self.work)).unwrap();
     }
 
-    /// Launches a kernel, has it stop after each `pause` if there is one, and again until all its threads are done. `capacity` blocks can be half-way.
+    /// Launches a kernel, has it stop as `when` says of each launch, and again until all its threads are done. `capacity` blocks can be half-way. Its parameters
+    /// may depend on where the context is.
     pub fn run_with_stops(
         &self,
         kernel: &Kernel,
         shape: Shape,
-        params: &[u8],
+        params: &dyn Fn(u64) -> Vec<u8>,
         capacity: u32,
-        mut pause: impl FnMut() -> Option<Duration>,
+        when: &mut dyn FnMut(&Stops) -> When,
     ) -> Stops {
         let (blocks, threads) = (u64::from(shape.grid), u64::from(shape.block));
         let words = context::words(threads) * blocks;
@@ -105,19 +131,20 @@ impl Gpu {
         let done = self.alloc(words * 4);
         let [mut from, mut into] =
             [(); 2].map(|()| (self.alloc(blocks * 4), self.alloc(frame * u64::from(capacity))));
-        let mut params = params.to_vec();
+        let mut params = params(context);
         params.resize(kernel.context as usize, 0);
         params.extend(context.to_le_bytes());
         let mut stops = Stops::default();
         loop {
             self.put(into.0, &vec![0u8; (blocks * 4) as usize]);
             self.put(into.1, &vec![0u8; (frame * u64::from(capacity)) as usize]);
-            self.put(context, &[0, capacity, 0, 0]);
+            let when = when(&stops);
+            self.put(context, &[u32::from(matches!(when, When::Before)), capacity, 0, 0]);
             let begun = if stops.launches > 0 { from.0 } else { 0 };
             self.put(context + context::DONE, &[done, begun, into.0, from.1, into.1]);
             self.launch(&kernel.twin, shape, &params);
             stops.launches += 1;
-            if let Some(pause) = pause() {
+            if let When::After(pause) = when {
                 std::thread::sleep(pause);
                 self.put(context + context::STOP, &[1u32]);
             }
@@ -125,6 +152,7 @@ impl Gpu {
             let slots = self.get::<u32>(into.0, blocks as usize);
             let half_way = slots.iter().filter(|slot| (1..context::NO_ROOM).contains(*slot)).count();
             stops.half_way += half_way;
+            stops.last = half_way;
             stops.no_room += slots.iter().filter(|slot| **slot == context::NO_ROOM).count();
             let done =
                 self.get::<u32>(done, words as usize).iter().map(|word| word.count_ones()).sum::<u32>();
@@ -136,5 +164,15 @@ impl Gpu {
             // What has not been launched since is where it was; here all that was half-way has been.
             std::mem::swap(&mut from, &mut into);
         }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        for (block, range) in self.memory.borrow_mut().drain(..) {
+            BACKEND.unmap_block(block).unwrap();
+            FREE.lock().unwrap().push(range);
+        }
+        BACKEND.context_destroy(self.ctx).unwrap();
     }
 }

@@ -168,3 +168,60 @@ __device__ __noinline__ u32 called(u32 value) {
 }
 
 extern "C" __global__ void calls(u32 *out) { out[threadIdx.x] = called(threadIdx.x); }
+
+struct Pair { float weight; u64 sum; short few; };
+
+__device__ __noinline__ u32 deeper(u32 value, Pair pair) {
+    float own[4];
+    for (int k = 0; k < 4; k++) own[k] = pair.weight * k;
+    for (u32 i = 0; i < value % 7; i++) {
+        own[(value + i) & 3] += pair.few;
+        value = value * 5 + (u32)pair.sum;
+        CPT;
+    }
+    return value + (u32)(own[0] + own[1] + own[2] + own[3]);
+}
+
+__device__ __noinline__ Pair both(u32 value, double scale, bool twice, unsigned char narrow) {
+    Pair pair = {(float)scale, value * 3ull, (short)narrow};
+    if (twice) pair.sum += deeper(value, pair);
+    CPT;
+    pair.few += deeper(value + 1, pair);
+    return pair;
+}
+
+// Functions with markers that call one another, with values of every kind, in a loop; another that has none.
+extern "C" __global__ void nested(u32 *out, u64 *sums, u32 rounds) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, value = at;
+    for (u32 round = 0; round < rounds; round++) {
+        Pair pair = both(value, 0.5 * round, value & 1, value >> 3);
+        value += (u32)pair.sum + pair.few + some_rounds(round);
+        sums[at] += pair.sum + (u64)(pair.weight * 4);
+    }
+    out[at] = value;
+}
+
+__device__ __noinline__ u32 exchanged(u32 *words, u32 value) {
+    words[threadIdx.x] = value;
+    __syncthreads();
+    CPT;
+    u32 other = words[(threadIdx.x + 1) % blockDim.x];
+    __syncthreads();
+    return value * 3 + other;
+}
+
+// A function with a marker between barriers.
+extern "C" __global__ void shared_by(u32 *out, u32 rounds) {
+    __shared__ u32 words[128];
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x, value = at;
+    for (u32 round = 0; round < rounds; round++) value = exchanged(words, value);
+    out[at] = value;
+}
+
+__device__ __noinline__ u32 again(u32 value) {
+    CPT;
+    return value < 3 ? 1 : again(value - 1) + again(value - 2);
+}
+
+// Refused: a function that calls itself.
+extern "C" __global__ void recursive(u32 *out) { out[threadIdx.x] = again(threadIdx.x % 7); }

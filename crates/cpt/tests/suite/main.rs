@@ -2,6 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod device;
+mod fuzz;
+mod generate;
+mod golden;
+mod random;
+mod reference;
 mod refusing;
 mod stopping;
 

@@ -2,27 +2,32 @@
 
 use std::time::Instant;
 
-use crate::device::{Gpu, Shape, Stops};
-use crate::{KERNELS, rewritten};
+use cpt::Poll;
 
-/// Random numbers, the same each time (xorshift).
-struct Random(u64);
+use crate::KERNELS;
+use crate::device::{Gpu, Shape, Stops, When};
+use crate::random::Random;
 
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
+/// Kinds of polls, and how many blocks have to go on from half-way before a kernel has passed with them.
+const POLLS: [(Poll, usize); 4] =
+    [(Poll::Adaptive, 40), (Poll::Every, 4), (Poll::Counted(5), 4), (Poll::Barrier, 4)];
+
+fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u8>) {
+    for (poll, half_way) in POLLS {
+        compare_polls(name, shape, input, params, poll, half_way);
     }
 }
 
-/// How many blocks have to go on from half-way before a kernel has passed.
-const HALF_WAY: usize = 40;
-
 /// Runs a kernel as it was written, then rewritten without a stop, then with stops, on the same `input`; what lies in memory then has to be the same.
-fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u8>) {
-    let rewritten = rewritten();
+fn compare_polls(
+    name: &str,
+    shape: Shape,
+    input: &[u8],
+    params: &dyn Fn(u64) -> Vec<u8>,
+    poll: Poll,
+    half_way: usize,
+) {
+    let rewritten = cpt::rewrite_with(&ptx::parse(KERNELS).unwrap(), poll).unwrap().unwrap();
     let Some(kernel) = rewritten.kernels.get(name) else { panic!("{:?}", rewritten.refusals) };
     let plain = Gpu::new(KERNELS);
     let memory = plain.alloc(input.len() as u64);
@@ -38,14 +43,19 @@ fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u
     let mut run = |capacity: u32, is_stopped: bool| {
         let memory = gpu.alloc(input.len() as u64);
         gpu.put(memory, input);
-        let mut pause = || is_stopped.then(|| whole.mul_f64(random.below(1000) as f64 / 5000.0));
-        let stops = gpu.run_with_stops(kernel, shape, &params(memory), capacity, &mut pause);
+        let mut when = |_: &Stops| match is_stopped {
+            true => When::After(whole.mul_f64(random.below(1000) as f64 / 5000.0)),
+            false => When::Never,
+        };
+        let stops = gpu.run_with_stops(kernel, shape, &|_| params(memory), capacity, &mut when);
         let found = gpu.get::<u8>(memory, input.len());
         let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
         assert_eq!(differs, None, "{name} differs after {stops:?}");
         stops
     };
+    let begun = Instant::now();
     assert_eq!(run(shape.grid, false).half_way, 0);
+    println!("{name}: {whole:?} as it was written, {:?} with {poll:?}", begun.elapsed());
     // How soon a kernel begins, and how fast it is, is not this test's to say.
     let mut until = |capacity: u32, count: fn(&Stops) -> usize, wanted: usize| {
         let (mut counted, mut runs) = (0, 0);
@@ -55,25 +65,9 @@ fn compare(name: &str, shape: Shape, input: &[u8], params: &dyn Fn(u64) -> Vec<u
             assert!(runs < 300, "{counted} of {wanted} with room for {capacity}");
         }
     };
-    until(shape.grid, |stops| stops.half_way, HALF_WAY);
+    until(shape.grid, |stops| stops.half_way, half_way);
     // Those for which there is no room go on to their end.
     until(1, |stops| stops.no_room, 1);
-}
-
-/// Whatever way leads to a marker's continuation, all that is read behind it has been written: nothing is live at the beginning that was not before.
-#[test]
-fn nothing_is_read_that_was_not_restored() {
-    let rewritten = rewritten();
-    let (before, after) = (ptx::parse(KERNELS).unwrap(), ptx::parse(&rewritten.text).unwrap());
-    let live = |module: &ptx::ast::Module, name: &str| {
-        let body = module.function(name).unwrap().body.as_ref().unwrap().clone();
-        let cfg = ptx::Cfg::new(&body).unwrap();
-        let live = ptx::Liveness::new(&body, &cfg).unwrap().live_in(ptx::BlockId(0));
-        live.registers().map(|register| body.register(register).name.to_string()).collect::<Vec<_>>()
-    };
-    for (name, kernel) in &rewritten.kernels {
-        assert_eq!(live(&after, &kernel.twin), live(&before, name), "{name}");
-    }
 }
 
 fn bytes<T: Copy>(values: &[T], to_bytes: impl Fn(T) -> Vec<u8>) -> Vec<u8> {
@@ -133,4 +127,20 @@ fn barriers_in_a_function() {
     let shape = Shape { grid: 10, block: 100, shared: 0 };
     let params = |memory: u64| [&memory.to_le_bytes()[..], &2000u32.to_le_bytes()].concat();
     compare("inside", shape, &vec![0; 4000], &params);
+}
+
+#[test]
+fn functions_that_have_markers() {
+    let shape = Shape { grid: 10, block: 90, shared: 0 };
+    let params = |memory: u64| {
+        [&memory.to_le_bytes()[..], &(memory + 4000).to_le_bytes(), &300u32.to_le_bytes()].concat()
+    };
+    compare("nested", shape, &vec![0; 4000 + 8 * 900], &params);
+}
+
+#[test]
+fn a_function_that_has_a_marker_between_barriers() {
+    let shape = Shape { grid: 10, block: 100, shared: 0 };
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &2000u32.to_le_bytes()].concat();
+    compare("shared_by", shape, &vec![0; 4000], &params);
 }

@@ -1,6 +1,6 @@
 //! What an image's marked kernels are launched as, so that they can be stopped half-way.
 
-use cpt::Kernel;
+use cpt::{Kernel, Poll};
 use fatbin::Image;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,6 +8,17 @@ use std::sync::Arc;
 
 /// What every mark has in its text.
 const MARK: &str = "\"cpt";
+
+/// How marked kernels ask for the flag, to measure it: `every`, `count:N`, `adaptive`, `barrier`.
+const POLL: &str = "DORMOUSE_POLL";
+
+fn poll() -> Poll {
+    let Ok(named) = std::env::var(POLL) else { return Poll::default() };
+    named.parse().unwrap_or_else(|error| {
+        tracing::warn!("{POLL}={named}: {error}");
+        Poll::default()
+    })
+}
 
 /// Code that is loaded in place of an image's, with twins of its marked kernels.
 pub struct Stoppable {
@@ -33,7 +44,7 @@ impl Stoppable {
         let module = ptx::parse(text).inspect_err(|error| {
             tracing::warn!("device code with marked kernels is not understood, and a checkpoint waits for their end: {error}");
         });
-        let made = cpt::rewrite(&module.ok()?).inspect_err(|error| {
+        let made = cpt::rewrite_with(&module.ok()?, poll()).inspect_err(|error| {
             tracing::error!(
                 "the twins of marked kernels are no PTX, and a checkpoint waits for their end: {error}"
             );

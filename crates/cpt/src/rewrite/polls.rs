@@ -1,0 +1,86 @@
+//! What stands at marks.
+
+use ptx::ast::Instruction;
+
+use super::code::Code;
+use crate::context::STOP;
+use crate::poll::{LATE, MOST, TICKS};
+use crate::{Group, Poll};
+
+impl Code<'_> {
+    /// What polls need, wherever a thread goes on.
+    pub(super) fn ready_to_poll(&self) -> &'static str {
+        match self.poll {
+            Poll::Every => "",
+            Poll::Counted(_) => ".reg .u32 %@k;\nmov.u32 %@k, 1;\n",
+            Poll::Adaptive => {
+                ".reg .u32 %@k, %@m, %@o;\nmov.u32 %@k, 1;\nmov.u32 %@m, 1;\nmov.u32 %@o, %clock;\n"
+            }
+            Poll::Barrier => ".reg .u32 %@l;\n.reg .pred %@h;\nmov.u32 %@l, 0;\nsetp.ne.u32 %@h, %@l, 0;\n",
+        }
+    }
+
+    /// A mark: threads of the group save what they have, or go on, all alike.
+    pub(super) fn mark(&self, site: usize) -> String {
+        let (stop, go) = (format!("$@save{site}"), format!("$@go{site}"));
+        let counted = format!("sub.u32 %@k, %@k, 1;\nsetp.ne.u32 %@p, %@k, 0;\n@%@p bra {go};\n");
+        match self.poll {
+            Poll::Every => self.poll(&stop, &go),
+            Poll::Counted(marks) => format!("{counted}mov.u32 %@k, {marks};\n{}", self.poll(&stop, &go)),
+            Poll::Adaptive => format!("{counted}{}{}", self.adapt(), self.poll(&stop, &go)),
+            Poll::Barrier => format!("@%@h bra {stop};\n{go}:\n"),
+        }
+    }
+
+    /// After how many marks the next poll is due: twice as many as the last time, if that was too soon for all; the next one, if it was too late for any.
+    fn adapt(&self) -> String {
+        let (all, any) = (self.agree("and", "all"), self.agree("or", "any"));
+        format!(
+            "mov.u32 %@w, %clock;
+sub.u32 %@o, %@w, %@o;
+setp.lt.u32 %@p, %@o, {TICKS};
+{all}@%@q shl.b32 %@m, %@m, 1;
+min.u32 %@m, %@m, {MOST};
+setp.gt.u32 %@p, %@o, {LATE};
+{any}@%@q mov.u32 %@m, 1;
+mov.u32 %@o, %@w;
+mov.u32 %@k, %@m;
+"
+        )
+    }
+
+    /// Threads of the group go on at `go`, which is next, or to `stop`, all alike.
+    pub(super) fn poll(&self, stop: &str, go: &str) -> String {
+        format!(
+            "ld.param.u64 %@c, [@context];
+ld.volatile.global.u32 %@v, [%@c+{STOP}];
+setp.ne.u32 %@p, %@v, 0;
+{}@%@q bra {stop};
+{go}:
+",
+            self.agree("or", "any")
+        )
+    }
+
+    /// In `%@q`, whether `%@p` holds for all threads of the group, or for any.
+    fn agree(&self, of_block: &str, of_warp: &str) -> String {
+        match self.kernel.group {
+            Group::Block => format!("bar.red.{of_block}.pred %@q, 0, %@p;\n"),
+            Group::Warp => format!("vote.sync.{of_warp}.pred %@q, %@p, 0xffffffff;\n"),
+            Group::Thread => "mov.pred %@q, %@p;\n".to_owned(),
+        }
+    }
+
+    /// A barrier that tells the marks what the flag was at the barrier before: nobody waits for it to be read.
+    pub(super) fn barrier(&self, barrier: &Instruction) -> String {
+        let is_aligned = barrier.opcode.as_str() != "barrier.sync";
+        format!(
+            "setp.ne.u32 %@p, %@l, 0;
+{}.red.or.pred %@h, 0, %@p;
+ld.param.u64 %@c, [@context];
+ld.volatile.global.u32 %@l, [%@c+{STOP}];
+",
+            if is_aligned { "bar" } else { "barrier" }
+        )
+    }
+}

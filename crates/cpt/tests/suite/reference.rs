@@ -1,0 +1,225 @@
+//! Which registers are live at a marker, found in another way than [`ptx::Liveness`] does: statement by statement, one register after the other, backwards from
+//! each of its uses. What a site keeps has to be that, and hardly more bytes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use cpt::{Kernel, Site};
+use ptx::ast::{AddressBase, Body, Callee, Instruction, Module, Operand, ScalarType, Statement};
+
+use crate::rewritten;
+
+/// Opcodes that begin with these have no result.
+const NO_RESULT: [&str; 16] = [
+    "st",
+    "red",
+    "bra",
+    "brx",
+    "ret",
+    "exit",
+    "trap",
+    "bar",
+    "barrier",
+    "membar",
+    "fence",
+    "call",
+    "prefetch",
+    "nanosleep",
+    "brkpt",
+    "pmevent",
+];
+
+/// The registers in an operand.
+fn registers(operand: &Operand, found: &mut Vec<usize>) {
+    let address = |base: &AddressBase, found: &mut Vec<usize>| {
+        if let AddressBase::Reg(register) = base {
+            found.push(register.index());
+        }
+    };
+    match operand {
+        Operand::Reg(register) | Operand::Not(register) | Operand::Part(register, _) => {
+            found.push(register.index());
+        }
+        Operand::Address(one) => address(&one.base, found),
+        Operand::Indexed { base, sampler, coordinates } => {
+            address(&base.base, found);
+            sampler.iter().for_each(|sampler| address(&sampler.base, found));
+            coordinates.iter().for_each(|one| registers(one, found));
+        }
+        Operand::Vector(all) => all.iter().for_each(|one| registers(one, found)),
+        Operand::Pair(pair) => [&pair.0, &pair.1].into_iter().for_each(|one| registers(one, found)),
+        _ => {}
+    }
+}
+
+/// What an instruction reads, and what it is sure to write.
+fn effect(instruction: &Instruction) -> (Vec<usize>, Vec<usize>) {
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    let opcode = instruction.opcode.as_str();
+    let mnemonic = instruction.opcode.mnemonic();
+    let reduces = mnemonic.starts_with("bar") && opcode.contains(".red.");
+    let has_result = reduces || !NO_RESULT.contains(&mnemonic);
+    for (number, operand) in instruction.operands.iter().enumerate() {
+        if let Operand::Call(call) = operand {
+            call.arguments.iter().for_each(|argument| registers(argument, &mut reads));
+            call.returns.iter().for_each(|result| registers(result, &mut writes));
+            if let Callee::Indirect(register, _) = &call.callee {
+                reads.push(register.index());
+            }
+        } else if number == 0 && has_result {
+            registers(operand, &mut writes);
+            if matches!(operand, Operand::Part(..)) {
+                registers(operand, &mut reads);
+            }
+        } else {
+            registers(operand, &mut reads);
+        }
+    }
+    if let Some(guard) = instruction.guard {
+        reads.push(guard.reg.index());
+        writes.clear();
+    }
+    (reads, writes)
+}
+
+/// For each statement those that may be executed before it.
+fn before(body: &Body) -> Vec<Vec<usize>> {
+    let mut labels = HashMap::new();
+    for (at, statement) in body.statements.iter().enumerate() {
+        if let Statement::Label(label) = statement {
+            labels.insert(*label, at);
+        }
+    }
+    let mut before = vec![Vec::new(); body.statements.len() + 1];
+    for (at, statement) in body.statements.iter().enumerate() {
+        let mut goes_on = true;
+        if let Statement::Instruction(instruction) = statement {
+            let is_last = matches!(instruction.opcode.mnemonic(), "bra" | "brx" | "ret" | "exit" | "trap");
+            goes_on = !is_last || instruction.guard.is_some();
+            for operand in &instruction.operands {
+                match operand {
+                    Operand::Label(label) => before[labels[label]].push(at),
+                    Operand::BranchTable(table) => {
+                        let targets = &body.branch_tables[table.index()].targets;
+                        targets.iter().for_each(|label| before[labels[label]].push(at));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if goes_on {
+            before[at + 1].push(at);
+        }
+    }
+    before
+}
+
+/// The registers that are live in front of each of the statements.
+pub fn live_at(body: &Body, wanted: &[usize]) -> Vec<BTreeSet<usize>> {
+    let before = before(body);
+    let effects: Vec<_> = body
+        .statements
+        .iter()
+        .map(|statement| match statement {
+            Statement::Instruction(instruction) => effect(instruction),
+            _ => Default::default(),
+        })
+        .collect();
+    let mut uses: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, (reads, _)) in effects.iter().enumerate() {
+        reads.iter().for_each(|register| uses.entry(*register).or_default().push(at));
+    }
+    let mut live = vec![BTreeSet::new(); wanted.len()];
+    let mut numbers: HashMap<usize, Vec<usize>> = HashMap::new();
+    wanted.iter().enumerate().for_each(|(number, at)| numbers.entry(*at).or_default().push(number));
+    for (register, mut ahead) in uses {
+        let mut seen = vec![false; body.statements.len()];
+        while let Some(at) = ahead.pop() {
+            if std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            if let Some(numbers) = numbers.get(&at) {
+                numbers.iter().for_each(|number| {
+                    live[*number].insert(register);
+                });
+            }
+            ahead.extend(before[at].iter().filter(|earlier| !effects[**earlier].1.contains(&register)));
+        }
+    }
+    live
+}
+
+/// Where a twin goes on behind each of its markers.
+fn places(twin: &Body, sites: usize) -> Vec<usize> {
+    let is = |statement: &Statement, name: &str| matches!(statement, Statement::Label(label) if &**twin.label(*label) == name);
+    let place = |site| {
+        let name = format!("$cpt_go{site}");
+        twin.statements.iter().position(|statement| is(statement, &name)).unwrap()
+    };
+    (0..sites).map(place).collect()
+}
+
+fn names(site: &Site) -> BTreeSet<&str> {
+    let predicates = site.predicates.iter().map(|name| &**name);
+    site.cells.iter().map(|cell| &*cell.register).chain(predicates).collect()
+}
+
+/// Each site keeps what is live behind it in the twin, and its bytes are no more than 1.2 times what that takes. Answers how often more.
+pub fn check(module: &Module, kernel: &Kernel) -> f64 {
+    let name = &*kernel.twin;
+    let twin = module.function(name).unwrap().body.as_ref().unwrap();
+    let places = places(twin, kernel.frame.sites.len());
+    let mut worst = 1.0f64;
+    for (site, live) in kernel.frame.sites.iter().zip(live_at(twin, &places)) {
+        let register = |number: &usize| &twin.registers[*number];
+        // What polls have for themselves.
+        let own = |number: &usize| {
+            register(number).name.len() == "%cpt_k".len() && register(number).name.starts_with("%cpt_")
+        };
+        let live: BTreeSet<usize> = live.into_iter().filter(|number| !own(number)).collect();
+        let expected: BTreeSet<&str> = live.iter().map(|number| &*register(number).name).collect();
+        assert_eq!(names(site), expected, "{name}");
+        let (predicates, values): (Vec<ScalarType>, Vec<ScalarType>) =
+            live.iter().map(|number| register(number).ty).partition(|ty| *ty == ScalarType::Pred);
+        let bytes = values.iter().map(|ty| ty.size()).sum::<u64>() + predicates.len().div_ceil(8) as u64;
+        let minimum = kernel.frame.local + bytes;
+        let kept = kernel.frame.local + site.bytes();
+        if minimum > 0 {
+            worst = worst.max(kept as f64 / minimum as f64);
+        }
+        assert!(
+            kept as f64 <= minimum as f64 * 1.2,
+            "{name} keeps {kept} bytes, of which {minimum} are live"
+        );
+    }
+    worst
+}
+
+#[test]
+fn what_is_kept_is_what_is_live() {
+    let rewritten = rewritten();
+    let module = ptx::parse(&rewritten.text).unwrap();
+    for (name, kernel) in &rewritten.kernels {
+        let worst = check(&module, kernel);
+        println!("{name}: {worst:.3} times the minimum, {} bytes a thread", kernel.frame.registers);
+    }
+}
+
+/// Whatever way leads to a marker's continuation, all that is read behind it has been written: nothing is live at the twin's beginning that is not at the
+/// kernel's.
+pub fn nothing_else_is_read(module: &Module, name: &str, kernel: &Kernel) {
+    let live = |name: &str| {
+        let body = module.function(name).unwrap().body.as_ref().unwrap();
+        let live = live_at(body, &[0]).remove(0);
+        live.into_iter().map(|number| body.registers[number].name.to_string()).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(live(&kernel.twin), live(name), "{name}");
+}
+
+#[test]
+fn nothing_is_read_that_was_not_restored() {
+    let rewritten = rewritten();
+    let module = ptx::parse(&rewritten.text).unwrap();
+    for (name, kernel) in &rewritten.kernels {
+        nothing_else_is_read(&module, name, kernel);
+    }
+}
