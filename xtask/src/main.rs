@@ -36,7 +36,7 @@ enum Task {
     Test,
     /// What CI runs: the demonstration, then every check and test
     Ci,
-    /// Run for long: every guest through every disturbance, 20 rounds each, four guests side by side; a process killed at 200 moments of checkpoints
+    /// Run for long: every guest through every disturbance, 20 rounds each, four guests side by side; a process killed at 200 moments of checkpoints; random marked kernels for ten minutes
     Soak,
     /// Check licences and sources of everything that is linked
     Deny,

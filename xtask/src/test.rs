@@ -81,6 +81,10 @@ pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     let mut crashes = nextest(workspace)?;
     crashes.args(["run", "--locked", "--package", "dormouse-tests", "--filterset", "test(crashes::)"]);
     run(crashes.env("DORMOUSE_KIT", &kit).env("DORMOUSE_CRASHES", "200"))?;
+    step("random marked kernels, stopped at every mark, for 10 minutes");
+    let mut kernels = nextest(workspace)?;
+    kernels.args(["run", "--locked", "--package", "cpt", "--filterset", "test(random_kernels)"]);
+    run(kernels.env("DORMOUSE_KERNELS_SECONDS", "600"))?;
     step("20 rounds of every scenario");
     run(Command::new(kit.join("bin/gpu-check")).args(["--soak", "--jobs", "4"]).env("DORMOUSE_KIT", &kit))
 }

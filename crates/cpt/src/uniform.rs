@@ -149,6 +149,9 @@ impl Uses {
                 }
             }
         }
+        if !decided.iter().any(|block| barriers.contains(block)) {
+            return false;
+        }
         let mut other = BitSet::new(self.decides.len());
         ahead.extend(control.graph.after[from].iter().filter(|way| **way != to && is_in(way)));
         while let Some(block) = ahead.pop() {

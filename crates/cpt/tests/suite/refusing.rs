@@ -1,5 +1,7 @@
 //! What cannot be stopped, by kernel, place and reason.
 
+use std::fmt::Write;
+
 use crate::rewritten;
 use cpt::Group;
 
@@ -90,3 +92,27 @@ const SUM: &str = "
     ret;
 }
 ";
+
+/// Analyses and code take no more than a kernel's size wants.
+#[test]
+fn a_kernel_of_50_000_statements() {
+    let mut code = String::new();
+    for round in 0..4600 {
+        let _ = write!(
+            code,
+            "$L{round}: setp.lt.u32 %p1, %r1, {round}; @%p1 bra $M{round}; add.u32 %r2, %r2, %r1; xor.b32 %r1, %r1, %r3;
+$M{round}: bar.sync 0; mad.lo.u32 %r3, %r2, 5, %r1; @%p2 bra $L{round}; .pragma \"cpt\"; add.u32 %r4, %r4, %r3;\n"
+        );
+    }
+    let text = format!(
+        ".version 7.0 .target sm_80 .address_size 64 .visible .entry k(.param .u32 n) {{
+.reg .b32 %r<5>; .reg .pred %p<3>; mov.u32 %r1, %tid.x; ld.param.u32 %r2, [n]; mov.u32 %r3, 0; mov.u32 %r4, 0; setp.eq.u32 %p2, %r2, 9;
+{code} ret; }}"
+    );
+    let module = ptx::parse(&text).unwrap();
+    let begun = std::time::Instant::now();
+    let rewritten = cpt::rewrite_with(&module, cpt::Poll::Barrier).unwrap().unwrap();
+    assert_eq!(rewritten.kernels["k"].frame.sites.len(), 4600);
+    // Some 5 s where nothing is optimised.
+    assert!(begun.elapsed().as_secs() < 60);
+}
