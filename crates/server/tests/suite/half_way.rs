@@ -159,7 +159,7 @@ impl Program {
 }
 
 /// Rounds that take a second or so.
-const MIXING: u32 = 500_000;
+const MIXING: u32 = 1_500_000;
 const PASSING: u32 = 300_000;
 
 #[test]
