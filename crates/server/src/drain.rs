@@ -34,7 +34,12 @@ impl Session {
                 break;
             }
             if Instant::now() >= until {
-                self.open_gate();
+                // Beside a message in hand nothing is launched: kernels that have stopped go on a little later.
+                if closed.is_ok() {
+                    self.open_gate()
+                } else {
+                    self.gate.open()
+                }
                 let mut holders: Vec<String> =
                     busy.iter().map(|stream| self.describe_stream(stream)).collect();
                 holders.extend(callback.map(|id| format!("host callback {:#x}", id.handle())));
@@ -46,14 +51,21 @@ impl Session {
                 return Err(holders);
             }
             if since.elapsed() >= PATIENCE && busy.iter().any(|stream| stream.wait().is_some()) {
-                self.open_gate();
+                if closed.is_ok() {
+                    self.open_gate()
+                } else {
+                    self.gate.open()
+                }
                 std::thread::sleep(MOMENT);
                 since = Instant::now();
             } else {
                 std::thread::sleep(LOOK);
             }
         }
-        self.settle_half_way();
+        if let Err(unknown) = self.settle_half_way() {
+            self.open_gate();
+            return Err(unknown);
+        }
         self.bury_streams();
         self.devices.iter().for_each(crate::memory::DeviceMemory::settle_idle);
         lock(&self.pinned).settle_idle();

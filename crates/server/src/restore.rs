@@ -223,9 +223,7 @@ impl Session {
         told("device memory is there");
         made.replay(&state, images)?;
         for record in &state.half_way {
-            let mut memory = [record.control, record.stopped].into_iter();
-            let there = memory.try_for_each(|range| made.check_memory(range.base, range.bytes));
-            there.map_err(object(record))?;
+            made.check_half_way(record).map_err(object(record))?;
         }
         told("objects are made");
         let refused = state.excluded.iter().filter(|range| made.exclude(**range).is_err()).count();
@@ -446,8 +444,10 @@ impl Session {
         let image =
             images.get(&record.image).ok_or_else(|| RestoreError::Dangling(format!("code of {}", name())))?;
         let ctx = self.context(record.ctx).map_err(object(name()))?;
-        Module::make(&self.placer, &ctx, image, record.clone(), Making::Again, variables)
-            .map_err(object(name()))
+        let module = Module::make(&self.placer, &ctx, image, record.clone(), Making::Again, variables);
+        let module = module.map_err(object(name()))?;
+        self.note_marked(&module);
+        Ok(module)
     }
 
     fn restore_settings(&self, state: &ModuleState, module: &Arc<Module>) -> Result<()> {

@@ -362,19 +362,16 @@ impl Function {
         self.module.backend.function_facts(self.module.ctx.raw, self.raw)
     }
 
-    /// What has to be changed where it is.
-    fn raws(&self) -> impl Iterator<Item = RawFunction> {
-        [self.raw].into_iter().chain(self.twin.as_ref().map(|twin| twin.raw))
-    }
-
     /// Sets an attribute, and remembers it.
     ///
     /// # Errors
     /// The backend's.
     pub fn set_attribute(&self, attribute: i32, value: i32) -> backend::Result<()> {
-        for raw in self.raws() {
-            self.module.backend.function_set_attribute(self.module.ctx.raw, raw, attribute, value)?;
-        }
+        let set =
+            |raw| self.module.backend.function_set_attribute(self.module.ctx.raw, raw, attribute, value);
+        set(self.raw)?;
+        // A twin that cannot be launched for want of it is not.
+        let _ = self.twin.as_ref().map(|twin| set(twin.raw));
         lock(&self.module.settings).entry(self.name.clone()).or_default().attributes.insert(attribute, value);
         Ok(())
     }
@@ -384,9 +381,9 @@ impl Function {
     /// # Errors
     /// The backend's.
     pub fn set_cache_config(&self, config: u32) -> backend::Result<()> {
-        for raw in self.raws() {
-            self.module.backend.function_set_cache_config(self.module.ctx.raw, raw, config)?;
-        }
+        let set = |raw| self.module.backend.function_set_cache_config(self.module.ctx.raw, raw, config);
+        set(self.raw)?;
+        let _ = self.twin.as_ref().map(|twin| set(twin.raw));
         lock(&self.module.settings).entry(self.name.clone()).or_default().cache_config = Some(config);
         Ok(())
     }

@@ -59,9 +59,8 @@ impl Session {
             if std::mem::take(&mut caller.stops) || self.is_planned(caller, first) {
                 self.wait_for_cut();
             }
-            let ours = Footprint::Stream(key, first.ctx, None);
-            if !self.await_half_way_in(&ours) || !self.await_room_in(key, caller) || !self.await_all_filled()
-            {
+            let claim = self.await_half_way_in(Footprint::Stream(key, first.ctx, None), caller);
+            if claim.is_none() || !self.await_room_in(key, caller) || !self.await_all_filled() {
                 return Ok(false);
             }
             let _pass = self.gate.enter(caller.ring, Launch::OPCODE);

@@ -84,12 +84,13 @@ impl Session {
         };
         let make = || Module::make(&self.placer, ctx, image, record.clone(), Making::New, &[]);
         // It needs that much, and room for variables that begin as zeros.
-        self.with_room(ctx.device(), image.bytes.len() as u64, make).inspect_err(|failure| {
+        let made = self.with_room(ctx.device(), image.bytes.len() as u64, make).inspect_err(|failure| {
             if !failure.detail.is_empty() {
                 // Programs tend to say no more than the code's name.
                 tracing::error!("device code is not loaded ({}): {}", failure.code, failure.detail);
             }
-        })
+        });
+        made.inspect(|module| self.note_marked(module))
     }
 
     /// The library's module in a context, loaded at first use.

@@ -57,16 +57,17 @@ impl Session {
         if let Some(memory) = self.devices.get(stream.ctx.device()) {
             memory.note_use(&launch.params.0);
         }
-        let flight = self.stoppable(stream, &function, (handle, launch))?;
-        let _work = stream.begin_launch(handle)?;
+        let flight = self.stoppable((stream, caller.number()), &function, (handle, launch));
+        let work = stream.begin_launch(handle);
+        let _work = work.inspect_err(|_| flight.iter().for_each(|flight| self.forget(flight, false)))?;
         if let Some(recorder) = self.watch.recorder() {
             recorder.launch(&function, &launch.params.0);
         }
         if let Some(steering) = self.watch.steering() {
             steering.pass(function.name_hash());
         }
-        if let Some(flight) = flight {
-            return self.take_off(flight);
+        if flight.is_some_and(|flight| self.take_off(&flight)) {
+            return Ok(());
         }
         let launch = Launch {
             function: function.raw,

@@ -199,8 +199,23 @@ impl Footprint {
             Request::CopyFromSlot(m) => work(m.ctx, m.stream),
             Request::CopyRowsFromSlot(m) => work(m.ctx, m.stream),
             Request::CopyBox(m) => work(m.ctx, m.stream),
-            // It tells whether there is work.
+            // Its context does not matter: no other stream does.
+            Request::StreamDestroy(m) => {
+                Self::Stream(StreamKey::Created(m.stream), ContextId(u32::MAX), None)
+            }
+            // It tells whether there is work; others wait for none.
             Request::StreamQuery(_)
+            | Request::StreamGetAttribute(_)
+            | Request::StreamSetAttribute(_)
+            | Request::HostRegister(_)
+            | Request::FunctionSetAttribute(_)
+            | Request::FunctionSetCacheConfig(_)
+            | Request::GreenStreamCreate(_)
+            | Request::IpcGetMem(_)
+            | Request::Exclude(_)
+            | Request::GraphExecDestroy(_)
+            | Request::GraphRelease(_)
+            | Request::GraphTemplateDestroy(_)
             | Request::ContextCreate(_)
             | Request::ContextGetLimit(_)
             | Request::MemAlloc(_)

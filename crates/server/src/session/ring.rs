@@ -188,13 +188,14 @@ impl Session {
         taken: Taken,
     ) -> Result<bool, TransportError> {
         let arrived = self.link.control().is_traced().then(trace_clock);
+        let mut _claim = None;
         if let Ok(request) = &taken.request {
             let turn = self.await_turn(request, caller.number(), &taken.dependencies)?;
-            if !turn
-                || !self.await_half_way(request, caller)
-                || !self.await_room(request, caller)
-                || !self.await_filled(request)
-            {
+            if !turn {
+                return Ok(false);
+            }
+            _claim = self.await_half_way(request, caller);
+            if _claim.is_none() || !self.await_room(request, caller) || !self.await_filled(request) {
                 return Ok(false);
             }
             if self.is_boundary_planned(caller, request) {

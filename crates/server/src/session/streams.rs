@@ -1,7 +1,6 @@
 //! Streams.
 
 use super::dispatch::Execute;
-use super::order::Footprint;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{Context, NON_BLOCKING, Stream, StreamKey, StreamRecord, in_use};
@@ -115,8 +114,7 @@ impl Execute for wire::StreamSynchronize {
 impl Execute for wire::StreamQuery {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<bool> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        let ours = Footprint::Stream(stream.record.key, self.ctx, None);
-        Ok(!session.is_held_back(&ours) && session.is_stream_done(&stream)?)
+        Ok(!session.is_half_way(&stream) && session.is_stream_done(&stream)?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::*;
 
-/// `mix` is for each thread alone; in `pass` the threads of a block hand their numbers round.
+/// `mix` is for each thread alone, and so is `seldom`, whose marks are 50,000 rounds apart; in `pass` the threads of a block hand their numbers round.
 const MARKED: &str = r#".version 7.0
 .target sm_75
 .address_size 64
@@ -30,6 +30,34 @@ mad.lo.u32 %r4, %r4, 1664525, 1013904223;
 sub.u32 %r0, %r0, 1;
 setp.ne.u32 %p, %r0, 0;
 @%p bra loop;
+st.global.u32 [%a0], %r4;
+ret;
+}
+.visible .entry seldom(.param .u64 out, .param .u32 marks)
+{
+.reg .u32 %r<8>;
+.reg .u64 %a<3>;
+.reg .pred %p;
+ld.param.u64 %a0, [out];
+ld.param.u32 %r0, [marks];
+mov.u32 %r1, %ctaid.x;
+mov.u32 %r2, %ntid.x;
+mov.u32 %r3, %tid.x;
+mad.lo.u32 %r1, %r1, %r2, %r3;
+mul.wide.u32 %a1, %r1, 4;
+add.u64 %a0, %a0, %a1;
+ld.global.u32 %r4, [%a0];
+again:
+.pragma "cpt";
+mov.u32 %r5, 50000;
+loop:
+mad.lo.u32 %r4, %r4, 1664525, 1013904223;
+sub.u32 %r5, %r5, 1;
+setp.ne.u32 %p, %r5, 0;
+@%p bra loop;
+sub.u32 %r0, %r0, 1;
+setp.ne.u32 %p, %r0, 0;
+@%p bra again;
 st.global.u32 [%a0], %r4;
 ret;
 }
@@ -237,7 +265,7 @@ fn twins_are_not_seen() {
     let mut program = Program::new();
     let module = ModuleId(2);
     let names = program.thread.call(ModuleListFunctions { module, first: 0, most: 100 }).unwrap();
-    assert_eq!(names.names, ["mix", "pass"]);
+    assert_eq!(names.names, ["mix", "seldom", "pass"]);
     let twin =
         program.thread.call(ModuleGetFunction { module, function: FunctionId(20), name: "cpt_mix".into() });
     assert_eq!(twin.unwrap_err(), CuError::NOT_FOUND);
@@ -277,4 +305,54 @@ fn a_marked_kernel_goes_on_when_its_memory_is_filled() {
     let mut thread = app.thread();
     thread.synchronize().unwrap();
     assert!(thread.get(memory, COUNT) == mixed(&first(), MIXING));
+}
+
+/// A kernel that did not come to a mark in time stops for the next cut all the same.
+#[test]
+fn a_cut_that_is_given_up_is_not_in_the_way_of_the_next() {
+    let mut program = Program::new();
+    let seldom = program.thread.function(ModuleId(2), 30, "seldom");
+    launch(&mut program.thread, seldom, Stream::Legacy, program.memory, 20);
+    let (mut given_up, mut half_way) = (0, 0);
+    while !program.is_done() {
+        given_up += u32::from(program.app.session.close_gate(Duration::from_millis(1)).is_err());
+        program.app.session.close_gate(LONG).unwrap();
+        half_way += program.app.session.cut().unwrap().state.half_way.len();
+        program.app.session.open_gate();
+    }
+    assert!(given_up > 0 && half_way > 3, "{given_up} given up, {half_way} half-way");
+    assert!(program.numbers() == mixed(&first(), 20 * 50_000));
+}
+
+/// What another thread does in the same stream comes before a marked kernel or behind it, never in its middle.
+#[test]
+fn two_threads_use_one_stream() {
+    const LAUNCHES: usize = 12;
+    let mut program = Program::new();
+    let rounds = MIXING / 20;
+    let states: Vec<_> = std::iter::successors(Some(first()), |numbers| Some(mixed(numbers, rounds)))
+        .take(LAUNCHES + 1)
+        .collect();
+    let mut other = program.app.thread();
+    let session = std::sync::Arc::clone(&program.app.session);
+    let memory = program.memory;
+    let looking = std::thread::spawn(move || {
+        let mut at = 0;
+        while at < LAUNCHES {
+            let seen = other.get(memory, COUNT);
+            at = states.iter().position(|state| *state == seen).expect("in the middle of a kernel");
+        }
+    });
+    for _ in 0..LAUNCHES {
+        launch(&mut program.thread, program.mix, Stream::Legacy, memory, rounds);
+        session.close_gate(LONG).unwrap();
+        session.open_gate();
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    while !looking.is_finished() {
+        session.close_gate(LONG).unwrap();
+        session.open_gate();
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    looking.join().unwrap();
 }

@@ -1,0 +1,269 @@
+//! One launch of a marked kernel, and the memory by which it is stopped.
+
+use super::record::HalfWayRecord;
+use crate::failure::{Failure, Result};
+use crate::lock;
+use crate::objects::{Function, Marker, Stream, Twin};
+use backend::{Backend, Fill, Launch, Range};
+use cpt::context;
+use std::sync::{Arc, Mutex, MutexGuard};
+use wire::CuError;
+
+/// The most threads of a block, and bytes of shared memory, that any device has.
+const THREADS_MOST: u64 = 1024;
+const SHARED_MOST: u32 = 1 << 20;
+/// The most memory for threads that are done: of kernels with more threads a checkpoint waits for the end.
+const DONE_MOST: u64 = 64 << 20;
+
+/// How much there is of a launch.
+#[derive(Clone, Copy)]
+pub(super) struct Size {
+    blocks: u64,
+    threads: u64,
+    /// Bytes of a frame.
+    pub(super) frame: u64,
+}
+
+impl Size {
+    /// That of a launch of a kernel; none where it is more, or less, than can be stopped.
+    pub(super) fn of(kernel: &cpt::Kernel, grid: [u32; 3], block: [u32; 3], shared: u32) -> Option<Self> {
+        let product = |of: [u32; 3]| of.into_iter().try_fold(1u64, |all, one| all.checked_mul(one.into()));
+        let (blocks, threads) = (product(grid)?, product(block)?);
+        let done = blocks.checked_mul(context::words(threads.min(THREADS_MOST)) * 4)?;
+        let fits =
+            blocks > 0 && (1..=THREADS_MOST).contains(&threads) && shared <= SHARED_MOST && done <= DONE_MOST;
+        fits.then(|| Self { blocks, threads, frame: kernel.frame.bytes(threads, shared.into()) })
+    }
+
+    pub(super) fn blocks(self) -> u64 {
+        self.blocks
+    }
+
+    fn all_threads(self) -> u64 {
+        self.blocks * self.threads
+    }
+
+    /// Bytes of the kernel's context, and behind that of what says which threads are done.
+    pub(super) fn control(self) -> u64 {
+        context::BYTES + self.blocks * context::words(self.threads) * 4
+    }
+
+    /// Bytes that say which frame each block has.
+    fn slots(self) -> u64 {
+        (self.blocks * 4).next_multiple_of(16)
+    }
+
+    /// Bytes of that, and behind it of so many frames.
+    pub(super) fn stopped(self, capacity: u32) -> Option<u64> {
+        u64::from(capacity).checked_mul(self.frame)?.checked_add(self.slots())
+    }
+}
+
+/// A launch of a marked kernel.
+pub(in crate::session) struct Flight {
+    pub(super) stream: Arc<Stream>,
+    /// By which it is told to stop.
+    pub(super) beside: Arc<Stream>,
+    pub(super) function: Arc<Function>,
+    /// Handle of what was launched.
+    pub(super) callee: u64,
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) shared: u32,
+    pub(super) params: Vec<u8>,
+    pub(super) size: Size,
+    /// The context of the kernel, and behind that which threads are done.
+    pub(super) control: Range,
+    /// Not held while anything is waited for but by whoever launches it again.
+    pub(super) stage: Mutex<Stage>,
+}
+
+/// How far a flight is.
+pub(super) struct Stage {
+    /// Blocks that have stopped, and their frames: of the launch in hand, or of the last one.
+    pub(super) stopped: Range,
+    /// For how many blocks there is room in that.
+    pub(super) capacity: u32,
+    /// What the launch in hand goes on from.
+    pub(super) from: Option<Range>,
+    pub(super) state: State,
+}
+
+/// Where a flight is.
+pub(super) enum State {
+    /// It is about to be given to the device.
+    Waiting,
+    /// The device has it.
+    Running(Run),
+    /// It was stopped.
+    Stopped,
+}
+
+/// What the device has of a kernel.
+pub(super) struct Run {
+    /// Before it: from here on it can be told to stop.
+    ready: Marker,
+    /// Behind it.
+    end: Marker,
+    /// Whether it was told to stop.
+    asked: bool,
+}
+
+/// What became of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// The device has it, or is about to.
+    Runs,
+    /// It has stopped half-way.
+    Stopped,
+    /// All its threads are done.
+    Done,
+}
+
+impl Flight {
+    pub(super) fn stage(&self) -> MutexGuard<'_, Stage> {
+        lock(&self.stage)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.function.name
+    }
+
+    /// Whether it is known to be done; asks little, and waits for nobody.
+    pub(super) fn is_over(&self) -> bool {
+        let Ok(stage) = self.stage.try_lock() else { return false };
+        matches!(&stage.state, State::Running(run) if !run.asked && run.end.is_complete())
+    }
+
+    /// The memory that it has.
+    pub(super) fn memory(&self) -> Vec<Range> {
+        let stage = self.stage();
+        [Some(self.control), Some(stage.stopped), stage.from].into_iter().flatten().collect()
+    }
+
+    fn backend(&self) -> &dyn Backend {
+        self.stream.backend()
+    }
+
+    /// Zeros in the stream.
+    fn clear(&self, range: Range) -> Result<()> {
+        let fill =
+            Fill { dst: range.base, pitch: 0, element: 4, value: 0, width: range.bytes / 4, height: 1 };
+        Ok(self.backend().fill(self.stream.ctx.raw, self.stream.arg(), &fill)?)
+    }
+
+    /// Puts bytes into the kernel's context, in a stream.
+    fn tell(&self, stream: &Stream, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (to, from) = (self.control.base + offset, bytes.as_ptr() as u64);
+        Ok(self.backend().copy(stream.ctx.raw, stream.arg(), to, from, bytes.len() as u64)?)
+    }
+
+    fn twin(&self) -> Result<&Twin> {
+        self.function.twin.as_ref().ok_or_else(|| CuError::INVALID_HANDLE.into())
+    }
+
+    /// Tells the kernel to stop, if the device has come to it and it has not been told.
+    pub(super) fn ask(&self) -> Result<()> {
+        let mut stage = self.stage();
+        if let State::Running(run) = &mut stage.state
+            && !run.asked
+            && run.ready.is_complete()
+        {
+            self.tell(&self.beside, context::STOP, &1u32.to_le_bytes())?;
+            run.asked = true;
+        }
+        Ok(())
+    }
+
+    /// Gives the kernel to its stream, the first time or again.
+    pub(super) fn submit(&self, stage: &mut Stage) -> Result<()> {
+        let twin = self.twin()?;
+        if stage.from.is_none() {
+            self.clear(self.control)?;
+        }
+        self.clear(stage.stopped)?;
+        let slots = self.size.slots();
+        let from = stage.from.map_or(0, |from| from.base);
+        let words = [
+            (context::CAPACITY, stage.capacity.into()),
+            (context::DONE, self.control.base + context::BYTES),
+            (context::FROM, from),
+            (context::INTO, stage.stopped.base),
+            (context::FRAMES_FROM, from + slots),
+            (context::FRAMES_INTO, stage.stopped.base + slots),
+        ];
+        let mut head = [0; context::BYTES as usize];
+        for (offset, word) in words {
+            head[offset as usize..][..8].copy_from_slice(&u64::to_le_bytes(word));
+        }
+        self.tell(&self.stream, 0, &head)?;
+        let ctx = &self.stream.ctx;
+        let ready = ctx.mark(self.stream.arg())?;
+        let mut params = self.params.clone();
+        params.resize(twin.kernel.context as usize, 0);
+        params.extend(self.control.base.to_le_bytes());
+        let launch = Launch {
+            function: twin.raw,
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            stream: self.stream.arg(),
+            attributes: &[],
+            params: &params,
+        };
+        let launched = self.backend().launch(ctx.raw, &launch);
+        launched.map_err(|code| Failure::new(code, format!("launch of {}", self.name())))?;
+        stage.state = State::Running(Run { ready, end: ctx.mark(self.stream.arg())?, asked: false });
+        Ok(())
+    }
+
+    /// What has become of it. When it has stopped, what it went on from is there to be freed.
+    ///
+    /// # Errors
+    /// When that is not known.
+    pub(super) fn fate(&self) -> Result<Fate> {
+        let mut stage = self.stage();
+        match &stage.state {
+            State::Waiting => return Ok(Fate::Runs),
+            State::Stopped => return Ok(Fate::Stopped),
+            State::Running(run) if !run.end.is_complete() => return Ok(Fate::Runs),
+            State::Running(run) if !run.asked => return Ok(Fate::Done),
+            State::Running(_) => {}
+        }
+        let mut words = vec![0u32; (self.control.bytes - context::BYTES) as usize / 4];
+        let (to, from) = (words.as_mut_ptr() as u64, self.control.base + context::BYTES);
+        let (ctx, beside) = (self.beside.ctx.raw, self.beside.arg());
+        let read = self.backend().copy(ctx, beside, to, from, words.len() as u64 * 4);
+        match read.and_then(|()| self.backend().stream_synchronize(ctx, beside)) {
+            // Nothing goes on in a context that has failed.
+            Err(code) if code.is_sticky() => return Ok(Fate::Done),
+            read => read?,
+        }
+        let done: u64 = words.iter().map(|word| u64::from(word.count_ones())).sum();
+        if done == self.size.all_threads() {
+            return Ok(Fate::Done);
+        }
+        stage.state = State::Stopped;
+        Ok(Fate::Stopped)
+    }
+
+    /// What an image has of it.
+    pub(super) fn record(&self) -> Option<HalfWayRecord> {
+        let (module, stage) = (&self.function.module, self.stage());
+        Some(HalfWayRecord {
+            stream: self.stream.record.key,
+            owner: module.record.owner,
+            ctx: module.record.ctx,
+            kernel: self.function.name.clone(),
+            code: module.stoppable.as_ref()?.hash,
+            callee: self.callee,
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            params: self.params.clone(),
+            control: self.control,
+            stopped: stage.stopped,
+            capacity: stage.capacity,
+        })
+    }
+}

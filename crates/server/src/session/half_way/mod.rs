@@ -1,0 +1,331 @@
+//! Marked kernels: launched such that they can be stopped, kept from what comes behind them until they are done, stopped for a cut and launched again behind it
+//! (`docs/in-kernel.md`).
+
+mod flight;
+mod record;
+
+pub(super) use flight::Flight;
+pub use record::HalfWayRecord;
+
+use super::order::Footprint;
+use super::wait::Backoff;
+use super::{Caller, Session};
+use crate::facts::multiprocessors;
+use crate::failure::Result;
+use crate::objects::{Function, Module, Stream, StreamKey, Twin};
+use crate::session::Reached;
+use crate::{lock, read};
+use backend::Range;
+use flight::{Fate, Size, Stage, State};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use wire::{Bytes, Message, Request};
+
+/// The most memory for blocks that have stopped; those that find no room go on to their end.
+const FRAMES_MOST: u64 = 1 << 30;
+
+/// The marked kernels of a session that are not done.
+#[derive(Default)]
+pub(crate) struct HalfWay {
+    /// Whether there is code with marked kernels.
+    armed: AtomicBool,
+    /// How many are not known to be done.
+    count: AtomicUsize,
+    board: Mutex<Board>,
+}
+
+/// Who is where. Whoever holds it takes no other lock but to free memory.
+#[derive(Default)]
+struct Board {
+    flights: Vec<Arc<Flight>>,
+    /// The work that each ring is about to give, or waits for: no marked kernel gets before that, since it would then be behind it in part.
+    claims: BTreeMap<u16, Footprint>,
+}
+
+/// A ring's claim, as long as this lives.
+pub(super) struct Claim<'a>(Option<(&'a HalfWay, u16)>);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if let Some((half_way, ring)) = self.0 {
+            lock(&half_way.board).claims.remove(&ring);
+        }
+    }
+}
+
+/// What comes behind a flight.
+fn behind(stream: &Stream) -> Footprint {
+    Footprint::Stream(stream.record.key, stream.record.ctx, None)
+}
+
+impl Session {
+    /// Notes that code is loaded, which may have marked kernels.
+    pub(crate) fn note_marked(&self, module: &Module) {
+        if module.stoppable.is_some() {
+            self.half_way.armed.store(true, Ordering::Release);
+        }
+    }
+
+    /// What it takes to launch a marked kernel such that it can be stopped; none where it is to be launched as it is. What comes behind it waits from now on.
+    pub(super) fn stoppable(
+        &self,
+        (stream, ring): (&Arc<Stream>, u16),
+        function: &Arc<Function>,
+        (callee, launch): (u64, &wire::Launch),
+    ) -> Option<Arc<Flight>> {
+        let twin = function.twin.as_ref().filter(|_| launch.attributes.is_empty())?;
+        // What is wrong with a launch the device library says.
+        let size = Size::of(&twin.kernel, launch.grid, launch.block, launch.shared)?;
+        let capacity = self.blocks_at_a_time(stream, twin, launch)?.min(size.blocks());
+        let capacity = u32::try_from(capacity.min(FRAMES_MOST / size.frame)).unwrap_or(u32::MAX);
+        let beside = self.own_stream(&stream.ctx, StreamKey::Stops(stream.ctx.id())).ok()?;
+        // Where memory is full a checkpoint waits.
+        let control = self.device_range(stream, size.control())?;
+        let Some(stopped) = size.stopped(capacity).and_then(|bytes| self.device_range(stream, bytes)) else {
+            self.free_range(stream, control, false);
+            return None;
+        };
+        let Bytes(params) = &launch.params;
+        let flight = Arc::new(Flight {
+            stream: Arc::clone(stream),
+            beside,
+            function: Arc::clone(function),
+            callee,
+            grid: launch.grid,
+            block: launch.block,
+            shared: launch.shared,
+            params: params[..params.len().min(twin.kernel.context as usize)].to_vec(),
+            size,
+            control,
+            stage: Mutex::new(Stage { stopped, capacity, from: None, state: State::Waiting }),
+        });
+        let is_free = {
+            let table = read(&self.table);
+            let mut board = lock(&self.half_way.board);
+            let ours = behind(stream);
+            let mut others = board.claims.iter().filter(|(other, _)| **other != ring);
+            let is_free = others.all(|(_, theirs)| !theirs.conflicts(&ours, &table));
+            if is_free {
+                self.half_way.add(&mut board, Arc::clone(&flight));
+            }
+            is_free
+        };
+        if !is_free {
+            self.let_go(&flight, false);
+        }
+        is_free.then_some(flight)
+    }
+
+    /// Launches it, while its stream is given work; false where it is to be launched as it is after all.
+    pub(super) fn take_off(&self, flight: &Arc<Flight>) -> bool {
+        let submitted = flight.submit(&mut flight.stage());
+        if let Err(failure) = &submitted {
+            tracing::debug!("{} is launched as it is: {failure}", flight.name());
+            self.forget(flight, true);
+        }
+        submitted.is_ok()
+    }
+
+    /// Takes one out that is over, or that nothing is to become of: `pending`, if its stream may still have what was given to it.
+    pub(super) fn forget(&self, flight: &Arc<Flight>, pending: bool) {
+        self.half_way.remove(&mut lock(&self.half_way.board), |each| Arc::ptr_eq(each, flight));
+        self.let_go(flight, pending);
+    }
+
+    fn add_half_way(&self, flight: Flight) {
+        self.half_way.add(&mut lock(&self.half_way.board), Arc::new(flight));
+    }
+
+    /// How many blocks of a launch the device has at a time, at most; none where it has none of the twin, which needs more registers.
+    fn blocks_at_a_time(&self, stream: &Stream, twin: &Twin, launch: &wire::Launch) -> Option<u64> {
+        let (backend, device) = (self.backend(), stream.ctx.device());
+        let threads = launch.block.iter().product();
+        let each =
+            backend.occupancy_blocks(stream.ctx.raw, twin.raw, threads, launch.shared.into(), 0).ok()?;
+        let multiprocessors = backend.devices().get(device).map_or(1, multiprocessors);
+        u64::try_from(each).ok().filter(|each| *each > 0).map(|each| each * u64::from(multiprocessors))
+    }
+
+    /// Device memory of the server's own that is in images; none where there is not so much.
+    fn device_range(&self, stream: &Stream, bytes: u64) -> Option<Range> {
+        let memory = self.devices.get(stream.ctx.device())?;
+        let allocation = memory.allocate(stream.record.ctx, bytes).ok()??;
+        Some(allocation.range)
+    }
+
+    fn free_range(&self, stream: &Stream, range: Range, pending: bool) {
+        // In a context that has failed nothing is pending.
+        let marker = pending.then(|| stream.ctx.mark(stream.arg()).ok()).flatten();
+        if let Some(memory) = self.devices.get(stream.ctx.device()) {
+            memory.free(range.base, marker.into_iter().collect());
+        }
+    }
+
+    fn let_go(&self, flight: &Flight, pending: bool) {
+        for range in flight.memory() {
+            self.free_range(&flight.stream, range, pending);
+        }
+    }
+
+    /// Those that are not known to be done, once those that are have been forgotten.
+    fn flights(&self) -> Vec<Arc<Flight>> {
+        let over = {
+            let mut board = lock(&self.half_way.board);
+            self.half_way.remove(&mut board, |flight| flight.is_over())
+        };
+        over.iter().for_each(|flight| self.let_go(flight, false));
+        lock(&self.half_way.board).flights.clone()
+    }
+
+    /// Waits until no marked kernel is on its way that `request` has to come behind; outside of the gate, which closes meanwhile. From then on none gets before it, as long as the
+    /// claim lives. None when the session ends first.
+    pub(super) fn await_half_way(&self, request: &Request, caller: &Caller) -> Option<Claim<'_>> {
+        if !self.half_way.armed.load(Ordering::Acquire) {
+            return Some(Claim(None));
+        }
+        self.await_half_way_in(Footprint::of_work(request, caller.number()), caller)
+    }
+
+    /// The same, for what touches this.
+    pub(super) fn await_half_way_in(&self, ours: Footprint, caller: &Caller) -> Option<Claim<'_>> {
+        if !self.half_way.armed.load(Ordering::Acquire) {
+            return Some(Claim(None));
+        }
+        let mut backoff = Backoff::new();
+        loop {
+            let flights = self.flights();
+            {
+                let table = read(&self.table);
+                let mut board = lock(&self.half_way.board);
+                // What is over meanwhile is seen the next time.
+                let is_held = |flight: &Arc<Flight>| ours.conflicts(&behind(&flight.stream), &table);
+                if !board.flights.iter().any(is_held) {
+                    board.claims.insert(caller.number(), ours);
+                    return Some(Claim(Some((&self.half_way, caller.number()))));
+                }
+            }
+            drop(flights);
+            if self.is_ending() {
+                return None;
+            }
+            backoff.pause();
+        }
+    }
+
+    /// Waits until no marked kernel is in any of these streams, or the session ends.
+    pub(super) fn await_half_way_in_streams(&self, which: impl Fn(&StreamKey) -> bool) {
+        let mut backoff = Backoff::new();
+        while self.has_half_way() && !self.is_ending() {
+            if !self.flights().iter().any(|flight| which(&flight.stream.record.key)) {
+                return;
+            }
+            backoff.pause();
+        }
+    }
+
+    /// Whether there is a marked kernel that is not known to be done.
+    pub(super) fn has_half_way(&self) -> bool {
+        self.half_way.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a marked kernel is not done that the work of a stream is behind, or in it.
+    pub(super) fn is_half_way(&self, stream: &Stream) -> bool {
+        if !self.has_half_way() {
+            return false;
+        }
+        let (flights, table, ours): (_, _, _) = (self.flights(), read(&self.table), behind(stream));
+        flights.iter().any(|flight| ours.conflicts(&behind(&flight.stream), &table))
+    }
+
+    /// Tells all marked kernels to stop that the device has come to.
+    pub(crate) fn stop_half_way(&self) {
+        if !self.has_half_way() {
+            return;
+        }
+        for flight in self.flights() {
+            if let Err(failure) = flight.ask() {
+                tracing::warn!("kernel {} is not told to stop: {failure}", flight.name());
+            }
+        }
+    }
+
+    /// Finds out what has become of the marked kernels, when nothing is given to the device.
+    ///
+    /// # Errors
+    /// Names of those of which that is not known.
+    pub(crate) fn settle_half_way(&self) -> std::result::Result<(), Vec<String>> {
+        if !self.has_half_way() {
+            return Ok(());
+        }
+        let mut unknown = Vec::new();
+        for flight in self.flights() {
+            match flight.fate() {
+                Ok(Fate::Runs) => {}
+                Ok(Fate::Done) => self.forget(&flight, false),
+                Ok(Fate::Stopped) => {
+                    let from = flight.stage().from.take();
+                    from.into_iter().for_each(|range| self.free_range(&flight.stream, range, false));
+                }
+                Err(failure) => {
+                    unknown.push(format!("whether kernel {} is done is not known: {failure}", flight.name()));
+                }
+            }
+        }
+        if unknown.is_empty() { Ok(()) } else { Err(unknown) }
+    }
+
+    /// Launches those again that have stopped; nothing else is given to their streams meanwhile.
+    pub(crate) fn resume_half_way(&self) {
+        if !self.has_half_way() || self.is_filling() {
+            return;
+        }
+        for unknown in self.settle_half_way().err().into_iter().flatten() {
+            tracing::warn!("{unknown}");
+        }
+        for flight in self.flights() {
+            if let Err(failure) = self.resume(&flight) {
+                self.note_failure(&failure, wire::Launch::OPCODE, true);
+                self.forget(&flight, true);
+            }
+        }
+    }
+
+    /// Launches one again, if it has stopped and there is memory for that.
+    fn resume(&self, flight: &Flight) -> Result<()> {
+        if !matches!(flight.stage().state, State::Stopped) {
+            return Ok(());
+        }
+        let _reach = self.shadows.reach(|| Reached::Anything)?;
+        let _work = flight.stream.begin_launch(flight.callee)?;
+        let mut stage = flight.stage();
+        // Where there is no room blocks go on to their end.
+        let room = |capacity: u32| {
+            let range = self.device_range(&flight.stream, flight.size.stopped(capacity)?)?;
+            Some((range, capacity))
+        };
+        let Some((stopped, capacity)) = room(stage.capacity).or_else(|| room(0)) else { return Ok(()) };
+        stage.from = Some(std::mem::replace(&mut stage.stopped, stopped));
+        stage.capacity = capacity;
+        flight.submit(&mut stage)
+    }
+
+    /// Those that are half-way; the gate is closed and the device idle.
+    pub(crate) fn half_way_records(&self) -> Vec<HalfWayRecord> {
+        self.flights().iter().filter_map(|flight| flight.record()).collect()
+    }
+}
+
+impl HalfWay {
+    fn add(&self, board: &mut Board, flight: Arc<Flight>) {
+        board.flights.push(flight);
+        self.count.store(board.flights.len(), Ordering::Release);
+    }
+
+    /// Takes out those that are such, and answers them.
+    fn remove(&self, board: &mut Board, is_such: impl Fn(&Arc<Flight>) -> bool) -> Vec<Arc<Flight>> {
+        let gone = board.flights.extract_if(.., |flight| is_such(flight)).collect();
+        self.count.store(board.flights.len(), Ordering::Release);
+        gone
+    }
+}

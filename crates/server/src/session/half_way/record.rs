@@ -1,0 +1,114 @@
+//! Marked kernels in an image.
+
+use super::flight::{Flight, Size, Stage, State};
+use crate::failure::{Failure, Result};
+use crate::objects::{Module, Owner, StreamKey};
+use crate::read;
+use crate::session::Session;
+use backend::Range;
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex};
+use wire::{ContextId, CuError};
+
+/// A marked kernel in an image.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct HalfWayRecord {
+    /// Its stream.
+    pub stream: StreamKey,
+    /// Whose module it is in.
+    pub owner: Owner,
+    /// In which context.
+    pub ctx: ContextId,
+    /// Its name.
+    pub kernel: String,
+    /// BLAKE3 of the PTX that its twin is in.
+    pub code: [u8; 32],
+    /// Handle of what was launched.
+    pub callee: u64,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of each.
+    pub block: [u32; 3],
+    /// Dynamic shared memory.
+    pub shared: u32,
+    /// Parameters.
+    pub params: Vec<u8>,
+    /// The kernel's context, and which threads are done: device memory.
+    pub control: Range,
+    /// Which blocks are half-way, and their frames: device memory.
+    pub stopped: Range,
+    /// For how many blocks there is room in that.
+    pub capacity: u32,
+}
+
+impl std::fmt::Display for HalfWayRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "kernel {}, which is half-way in {},", self.kernel, self.stream)
+    }
+}
+
+fn wrong(what: &str) -> Failure {
+    Failure::new(CuError::INVALID_VALUE, what.to_owned())
+}
+
+impl Session {
+    /// Has a kernel of an image go on as soon as others may begin.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when it cannot go on in the code that is here, or what the image says of it does not fit.
+    pub(crate) fn restore_half_way(&self, record: &HalfWayRecord) -> Result<()> {
+        let table = read(&self.table);
+        let find = |key: StreamKey| table.streams.get(&key).cloned().ok_or_else(|| wrong("it has no stream"));
+        let (stream, beside) = (find(record.stream)?, find(StreamKey::Stops(record.ctx))?);
+        let is_its =
+            |module: &&Arc<Module>| (module.record.owner, module.record.ctx) == (record.owner, record.ctx);
+        let module =
+            table.loaded_modules().iter().find(is_its).cloned().ok_or_else(|| wrong("it has no module"))?;
+        drop(table);
+        if stream.record.ctx != record.ctx {
+            return Err(wrong("its stream is of another context"));
+        }
+        if module.stoppable.as_ref().is_none_or(|code| code.hash != record.code) {
+            return Err(wrong(
+                "another version of Dormouse, or another DORMOUSE_POLL, made the code in which it is half-way; restart with those that made the image",
+            ));
+        }
+        let function = module.function(&record.kernel)?;
+        let twin = function.twin.as_ref().ok_or_else(|| wrong("it cannot be stopped"))?;
+        let size = Size::of(&twin.kernel, record.grid, record.block, record.shared);
+        let size = size.ok_or_else(|| wrong("its size is none"))?;
+        if size.control() != record.control.bytes
+            || size.stopped(record.capacity) != Some(record.stopped.bytes)
+        {
+            return Err(wrong("its memory has another size"));
+        }
+        let stage =
+            Stage { stopped: record.stopped, capacity: record.capacity, from: None, state: State::Stopped };
+        self.add_half_way(Flight {
+            stream,
+            beside,
+            function: Arc::clone(&function),
+            callee: record.callee,
+            grid: record.grid,
+            block: record.block,
+            shared: record.shared,
+            params: record.params.clone(),
+            size,
+            control: record.control,
+            stage: Mutex::new(stage),
+        });
+        Ok(())
+    }
+
+    /// Checks that a kernel of an image has memory of its own.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when it has not.
+    pub(crate) fn check_half_way(&self, record: &HalfWayRecord) -> Result<()> {
+        let device = self.context(record.ctx)?.device();
+        let memory = self.device_memory(device)?;
+        let is_whole = |range: Range| memory.find(range.base).is_some_and(|found| found.range == range);
+        let is_own = record.control != record.stopped && is_whole(record.control) && is_whole(record.stopped);
+        is_own.then_some(()).ok_or_else(|| wrong("it has no device memory of its own"))
+    }
+}
