@@ -12,9 +12,9 @@ use crate::graph::{Dominators, Graph, Loops};
 pub enum Poll {
     /// The flag is read, and the group votes.
     Every,
-    /// The same, at each so manieth mark that threads come to: a counter in a register says at which.
+    /// The same, at one of so many marks that threads come to: a counter in a register says at which.
     Counted(u32),
-    /// The same, at each so manieth as makes a poll each [`TICKS`] or so: at most each [`MOST`]th.
+    /// The same, where so many are as make a poll each 32,768 ticks of `%clock` or so: 128 at most.
     #[default]
     Adaptive,
     /// A barrier in the same loop reads the flag and votes as it waits; a mark looks at what it said. In kernels where that is not so at each mark, as

@@ -168,13 +168,15 @@ impl Session {
         }
     }
 
-    /// Those that are not known to be done, once those that are have been forgotten.
-    fn flights(&self) -> Vec<Arc<Flight>> {
-        let over = {
-            let mut board = lock(&self.half_way.board);
-            self.half_way.remove(&mut board, |flight| flight.is_over())
-        };
+    /// Forgets those that are known to be done.
+    fn reap(&self) {
+        let over = self.half_way.remove(&mut lock(&self.half_way.board), |flight| flight.is_over());
         over.iter().for_each(|flight| self.let_go(flight, false));
+    }
+
+    /// Those that are not known to be done.
+    fn flights(&self) -> Vec<Arc<Flight>> {
+        self.reap();
         lock(&self.half_way.board).flights.clone()
     }
 
@@ -194,7 +196,7 @@ impl Session {
         }
         let mut backoff = Backoff::new();
         loop {
-            let flights = self.flights();
+            self.reap();
             {
                 let table = read(&self.table);
                 let mut board = lock(&self.half_way.board);
@@ -205,7 +207,6 @@ impl Session {
                     return Some(Claim(Some((&self.half_way, caller.number()))));
                 }
             }
-            drop(flights);
             if self.is_ending() {
                 return None;
             }
@@ -234,7 +235,7 @@ impl Session {
         if !self.has_half_way() {
             return false;
         }
-        let (flights, table, ours): (_, _, _) = (self.flights(), read(&self.table), behind(stream));
+        let (flights, table, ours) = (self.flights(), read(&self.table), behind(stream));
         flights.iter().any(|flight| ours.conflicts(&behind(&flight.stream), &table))
     }
 
