@@ -8,7 +8,7 @@ use testkit::outcome::Exit;
 use testkit::place::{After, Device};
 
 /// Two launches of some seconds each; the guest compares with what the host computes.
-const ARGS: [&str; 2] = ["2", "90000"];
+const ARGS: [&str; 2] = ["2", "150000"];
 
 #[test]
 fn a_checkpoint_stops_a_marked_kernel_and_a_restart_has_it_go_on() {
