@@ -24,6 +24,10 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
         "--deny",
         "warnings",
     ]))?;
+    step("the fuzz targets compile");
+    run(cargo(root)
+        .args(["check", "--locked", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"])
+        .arg(root.join("target/fuzz")))?;
     step("documentation");
     run(cargo(root)
         .args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items", "--quiet"])
@@ -40,11 +44,6 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
     tests.args(["run", "--locked", "--workspace", "--no-fail-fast", "--test-threads"]);
     tests.arg(side_by_side.to_string());
     run(tests.env("DORMOUSE_KIT", kit))?;
-
-    step("the fuzz targets compile");
-    run(cargo(root)
-        .args(["check", "--locked", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target-dir"])
-        .arg(root.join("target/fuzz")))?;
 
     step("the rings, in every order that two processes can run in");
     run(cargo(root)

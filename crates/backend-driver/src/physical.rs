@@ -40,13 +40,13 @@ pub fn create(
 /// Takes memory of the host, of the node that the device is at.
 pub fn create_on_host(api: &Api, facts: &DeviceFacts, bytes: u64) -> Result<RawPhysical> {
     let of_device = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID as i32;
-    let node = facts.attributes.iter().find(|(attribute, _)| *attribute == of_device);
+    let node = facts.attribute(of_device);
     // SAFETY: a plain record of numbers and a pointer, for which zero is "none".
     let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA;
     // A machine without nodes says -1: all its memory is node 0.
-    properties.location.id = node.map_or(0, |(_, node)| *node).max(0);
+    properties.location.id = node.unwrap_or(0).max(0);
     let mut handle = 0;
     // SAFETY: whole properties; the handle is a local.
     check(unsafe { (api.cuMemCreate)(&raw mut handle, bytes as usize, &raw const properties, 0) })?;

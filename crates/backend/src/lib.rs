@@ -14,6 +14,7 @@ mod partition;
 mod sharing;
 mod textures;
 mod types;
+mod visible;
 mod wired;
 
 pub use attributes::*;
@@ -23,6 +24,7 @@ pub use partition::*;
 pub use sharing::*;
 pub use textures::*;
 pub use types::*;
+pub use visible::visible;
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
 /// What a backend call gives.

@@ -25,6 +25,43 @@ pub const ASKING: u32 = u32::MAX;
 /// In [`INTO`] when there was none.
 pub const NO_ROOM: u32 = u32::MAX - 1;
 
+/// What a launch begins with, but for the address of the context itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// See [`CAPACITY`].
+    pub capacity: u32,
+    /// See [`DONE`].
+    pub done: u64,
+    /// See [`FROM`].
+    pub from: u64,
+    /// See [`INTO`].
+    pub into: u64,
+    /// See [`FRAMES_FROM`].
+    pub frames_from: u64,
+    /// See [`FRAMES_INTO`].
+    pub frames_into: u64,
+}
+
+impl Head {
+    /// The context of a launch that is not to stop.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; BYTES as usize] {
+        let words = [
+            (CAPACITY, self.capacity.into()),
+            (DONE, self.done),
+            (FROM, self.from),
+            (INTO, self.into),
+            (FRAMES_FROM, self.frames_from),
+            (FRAMES_INTO, self.frames_into),
+        ];
+        let mut bytes = [0; BYTES as usize];
+        for (offset, word) in words {
+            bytes[offset as usize..][..8].copy_from_slice(&u64::to_le_bytes(word));
+        }
+        bytes
+    }
+}
+
 /// Words of [`DONE`] that a block of so many threads has.
 #[must_use]
 pub fn words(threads: u64) -> u64 {

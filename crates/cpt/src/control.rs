@@ -51,8 +51,7 @@ impl Control {
 
 /// The graph without ways from where a wanted block may still be reached to where none is.
 fn staying(cfg: &Cfg, wanted: &BitSet) -> Graph {
-    let ways = |block: &ptx::Block| block.successors.iter().map(|to| to.index()).collect::<Vec<_>>();
-    let all = Graph::of(cfg.blocks.iter().map(ways).collect());
+    let all = Graph::of_blocks(cfg);
     let against = Graph { after: all.before, before: all.after };
     let mut stays = BitSet::new(cfg.blocks.len());
     against.post_order(wanted.iter()).into_iter().for_each(|block| stays.insert(block));
@@ -121,8 +120,7 @@ mod tests {
         text.push('}');
         let module = ptx::parse(&text).unwrap();
         let cfg = Cfg::new(module.kernels().next().unwrap().body.as_ref().unwrap()).unwrap();
-        let ways = |block: &ptx::Block| block.successors.iter().map(|to| to.index()).collect::<Vec<_>>();
-        Graph::of(cfg.blocks.iter().map(ways).collect())
+        Graph::of_blocks(&cfg)
     }
 
     /// Whether there is a way from a block out that does not lead through another.

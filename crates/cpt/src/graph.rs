@@ -1,6 +1,6 @@
 //! Graphs: who dominates whom, and loops.
 
-use ptx::BitSet;
+use ptx::{BitSet, Cfg};
 
 /// A graph whose nodes are numbers.
 pub(crate) struct Graph {
@@ -17,6 +17,12 @@ impl Graph {
             ways.iter().for_each(|to| before[*to].push(from));
         }
         Self { after, before }
+    }
+
+    /// A body's blocks, by their numbers.
+    pub(crate) fn of_blocks(cfg: &Cfg) -> Self {
+        let ways = |block: &ptx::Block| block.successors.iter().map(|to| to.index()).collect();
+        Self::of(cfg.blocks.iter().map(ways).collect())
     }
 
     /// The nodes that are reached, those first from which none is reached that was not before.

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use ptx::Cfg;
 use ptx::ast::{Body, Immediate, Instruction, Operand, Statement};
-use ptx::{BlockId, Cfg};
 
 use crate::graph::{Dominators, Graph, Loops};
 
@@ -52,21 +52,19 @@ impl FromStr for Poll {
 
 /// The barriers that read the flag for marks: for each mark one in the same loop, which is come to as often. None if a mark has none.
 pub(crate) fn barriers(body: &Body, cfg: &Cfg, marks: &[usize]) -> Option<Vec<usize>> {
-    let ways = |block: &ptx::Block| block.successors.iter().map(|BlockId(to)| *to as usize).collect();
-    let graph = Graph::of(cfg.blocks.iter().map(ways).collect());
+    let graph = Graph::of_blocks(cfg);
     let (loops, dominators) = (Loops::of(&graph, 0), Dominators::of(&graph, 0));
-    let block_of = |at: usize| cfg.blocks.partition_point(|block| block.statements.end <= at);
     let mut of_loop: Vec<(Option<usize>, usize, usize)> = Vec::new();
     for (at, statement) in body.statements.iter().enumerate() {
         if matches!(statement, Statement::Instruction(instruction) if is_plain(instruction)) {
-            let block = block_of(at);
+            let block = cfg.block_at(at).index();
             of_loop.push((loops.innermost[block], block, at));
         }
     }
     of_loop.sort_unstable();
     let mut found = Vec::new();
     for mark in marks {
-        let block = block_of(*mark);
+        let block = cfg.block_at(*mark).index();
         let within = loops.innermost[block];
         let first = of_loop.partition_point(|(one, ..)| *one < within);
         let same = of_loop[first..].iter().take_while(|(one, ..)| *one == within);

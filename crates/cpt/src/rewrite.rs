@@ -9,7 +9,7 @@ use ptx::ast::{
     Body, Callee, Function, FunctionKind, Immediate, Instruction, Item, Linkage, Module, Name, Operand,
     Param, ParamSpace, RegId, ScalarType, Space, SpecialRegister, Statement, Symbol, Variable, Version,
 };
-use ptx::{BlockId, Cfg, Liveness, ParseError};
+use ptx::{Cfg, Liveness, ParseError};
 
 use self::code::{Area, Code};
 use crate::frame::ALIGNMENT;
@@ -156,17 +156,15 @@ fn rewrite_kernel(
     // What is in shared memory is whole only when all have stopped.
     let has_shared = dynamic.is_some() || !shared.is_empty();
     let group = if has_shared { Group::Block } else { needed.unwrap_or(Group::Thread) };
-    let block_of =
-        |mark: usize| BlockId(cfg.blocks.partition_point(|block| block.statements.end <= mark) as u32);
     if group != Group::Thread {
         let divergence = Divergence::of(body, &cfg, &marks, group).map_err(|error| refuse(error.into()))?;
-        if let Some(mark) = marks.iter().find(|mark| !divergence.is_uniform(block_of(**mark))) {
+        if let Some(mark) = marks.iter().find(|mark| !divergence.is_uniform(cfg.block_at(**mark))) {
             return Err((place_of(*mark), Reason::Divergent { group }));
         }
     }
     let liveness = Liveness::new(body, &cfg).map_err(|error| refuse(error.into()))?;
     let mut live: Vec<Vec<RegId>> = vec![Vec::new(); marks.len()];
-    for block in marks.iter().map(|mark| block_of(*mark)).collect::<BTreeSet<_>>() {
+    for block in marks.iter().map(|mark| cfg.block_at(*mark)).collect::<BTreeSet<_>>() {
         liveness.for_each_backward(body, &cfg, block, |statement, registers| {
             if let Ok(site) = marks.binary_search(&statement) {
                 live[site] = registers.registers().collect();

@@ -29,7 +29,7 @@ impl Divergence {
         };
         let mut wanted = blocks_with(body, cfg, may_bring);
         for mark in marks {
-            wanted.insert(cfg.blocks.partition_point(|block| block.statements.end <= *mark));
+            wanted.insert(cfg.block_at(*mark).index());
         }
         let control = Control::of(cfg, &wanted)?;
         let barriers = blocks_with(body, cfg, brings);

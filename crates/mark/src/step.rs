@@ -7,6 +7,7 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::str::FromStr;
 
 use rustix::fs::MemfdFlags;
 use thiserror::Error;
@@ -72,6 +73,19 @@ impl Phase {
             Self::Host | Self::Device => ".ii",
             Self::Assembler => ".ptx",
         }
+    }
+}
+
+/// No phase's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("no phase of nvcc that has to do with marks")]
+pub struct NoPhase;
+
+impl FromStr for Phase {
+    type Err = NoPhase;
+
+    fn from_str(text: &str) -> Result<Self, NoPhase> {
+        Self::ALL.into_iter().map(|(phase, _)| phase).find(|phase| phase.name() == text).ok_or(NoPhase)
     }
 }
 

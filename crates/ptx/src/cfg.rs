@@ -105,6 +105,11 @@ impl Cfg {
         self.labels[label.index()]
     }
 
+    /// The block that a statement is in, by its number in the body.
+    pub fn block_at(&self, statement: usize) -> BlockId {
+        BlockId(self.blocks.partition_point(|block| block.statements.end <= statement) as u32)
+    }
+
     /// Whether going from `from` to `to` is a jump backwards: every cycle has at least one.
     pub fn is_back_edge(from: BlockId, to: BlockId) -> bool {
         to <= from

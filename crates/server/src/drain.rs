@@ -34,12 +34,7 @@ impl Session {
                 break;
             }
             if Instant::now() >= until {
-                // Beside a message in hand nothing is launched: kernels that have stopped go on a little later.
-                if closed.is_ok() {
-                    self.open_gate()
-                } else {
-                    self.gate.open()
-                }
+                self.reopen(closed.is_ok());
                 let mut holders: Vec<String> =
                     busy.iter().map(|stream| self.describe_stream(stream)).collect();
                 holders.extend(callback.map(|id| format!("host callback {:#x}", id.handle())));
@@ -51,11 +46,7 @@ impl Session {
                 return Err(holders);
             }
             if since.elapsed() >= PATIENCE && busy.iter().any(|stream| stream.wait().is_some()) {
-                if closed.is_ok() {
-                    self.open_gate()
-                } else {
-                    self.gate.open()
-                }
+                self.reopen(closed.is_ok());
                 std::thread::sleep(MOMENT);
                 since = Instant::now();
             } else {
@@ -76,6 +67,15 @@ impl Session {
     pub fn open_gate(&self) {
         self.resume_half_way();
         self.gate.open();
+    }
+
+    /// The same where the gate may not have been `closed` behind all messages: beside one in hand nothing is launched, and kernels that were stopped go on a little later.
+    fn reopen(&self, closed: bool) {
+        if closed {
+            self.open_gate();
+        } else {
+            self.gate.open();
+        }
     }
 
     /// Streams with work; those of failed contexts have none.

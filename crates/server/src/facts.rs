@@ -58,6 +58,5 @@ pub(crate) fn multiprocessors(device: &DeviceFacts) -> u32 {
 }
 
 fn value(device: &DeviceFacts, wanted: Attribute) -> u32 {
-    let found = device.attributes.iter().find(|(attribute, _)| *attribute == wanted as i32);
-    found.and_then(|(_, value)| u32::try_from(*value).ok()).unwrap_or(0)
+    device.attribute(wanted as i32).and_then(|value| u32::try_from(value).ok()).unwrap_or(0)
 }

@@ -21,6 +21,14 @@ record! {
     }
 }
 
+impl DeviceFacts {
+    /// The value of a `CUdevice_attribute`, if it is known.
+    #[must_use]
+    pub fn attribute(&self, attribute: i32) -> Option<i32> {
+        self.attributes.iter().find(|(known, _)| *known == attribute).map(|(_, value)| *value)
+    }
+}
+
 record! {
     /// What holds for a session as long as it lives.
     SessionFacts {

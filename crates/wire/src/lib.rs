@@ -31,7 +31,7 @@ pub use graph::*;
 pub use greeting::{GREETING_MAX, Greeting, Question};
 pub use ids::*;
 pub use jit::is_jit_number;
-pub use machine::{GPUS_MAX, Gpu, Machine, Pci, Quantity, Text};
+pub use machine::{GPUS_MAX, Gpu, Machine, Pci, Quantity, Text, uuid};
 pub use memory_operation::{MemoryOperation, Until, Word};
 pub use messages::*;
 pub use partition::*;

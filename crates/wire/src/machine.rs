@@ -56,10 +56,7 @@ impl Gpu {
     /// What a device's CUDA facts say of it.
     #[must_use]
     pub fn of(facts: &DeviceFacts) -> Self {
-        let of = |wanted: A| {
-            let found = facts.attributes.iter().find(|(attribute, _)| *attribute == wanted as i32);
-            found.and_then(|(_, value)| u32::try_from(*value).ok())
-        };
+        let of = |wanted: A| facts.attribute(wanted as i32).and_then(|value| u32::try_from(value).ok());
         let number = |attribute| of(attribute).unwrap_or(0);
         let mut gpu = Self {
             uuid: uuid(&facts.uuid),
@@ -126,8 +123,9 @@ impl Gpu {
     }
 }
 
-/// As NVML writes it.
-fn uuid(bytes: &[u8; 16]) -> String {
+/// A device's UUID as NVML writes it.
+#[must_use]
+pub fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::from("GPU");
     for (index, byte) in bytes.iter().enumerate() {
         let dash = if [0, 4, 6, 8, 10].contains(&index) { "-" } else { "" };

@@ -57,7 +57,8 @@ impl Options {
         let memory =
             told("DORMOUSE_SOFT_MEMORY").map_or(default.memory, |mebibytes| u64::from(mebibytes) << 20);
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        Self { devices, visible: visible.map(|list| visible_of(&list, devices)), memory }
+        let find = |entry: &str| entry.parse().ok().filter(|index| *index < devices);
+        Self { devices, visible: visible.map(|list| backend::visible(&list, find)), memory }
     }
 
     fn indices(&self) -> Vec<usize> {
@@ -69,18 +70,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { devices: 1, visible: None, memory: 16 << 30 }
     }
-}
-
-/// The devices of a list, up to the first entry that is none, as CUDA has it.
-fn visible_of(list: &str, devices: usize) -> Vec<usize> {
-    let mut found = Vec::new();
-    for entry in list.split(',') {
-        match entry.trim().parse() {
-            Ok(index) if index < devices && !found.contains(&index) => found.push(index),
-            _ => break,
-        }
-    }
-    found
 }
 
 pub(super) struct ContextEntry {

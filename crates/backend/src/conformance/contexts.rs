@@ -14,8 +14,7 @@ pub(super) fn says_what_it_is(backend: &dyn Backend) {
     let devices = backend.devices();
     assert!(!devices.is_empty());
     for device in devices {
-        let attribute =
-            |wanted: i32| device.attributes.iter().find(|(id, _)| *id == wanted).map(|(_, value)| *value);
+        let attribute = |wanted: i32| device.attribute(wanted);
         assert!(!device.name.is_empty());
         assert!(device.total_memory > 0);
         assert_eq!(attribute(10), Some(32), "warp size");

@@ -50,7 +50,7 @@ pub fn step(flags: NvccStep) -> ExitCode {
         ),
         (false, false) => None,
     };
-    let failed = mark::step(flags.phase.into(), flags.command, |source| {
+    let failed = mark::step(flags.phase, flags.command, |source| {
         if let Some(why) = why {
             tracing::warn!("{source}: its marked kernels will not stop half-way: {why}");
         }

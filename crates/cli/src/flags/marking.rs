@@ -1,6 +1,6 @@
 //! Flags of what compiles marked kernels.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::ffi::OsString;
 
 /// `dormouse nvcc`
@@ -19,8 +19,7 @@ pub struct Nvcc {
 #[derive(Args, Debug)]
 pub struct NvccStep {
     /// Which
-    #[arg(value_enum)]
-    pub phase: Phase,
+    pub phase: mark::Phase,
     /// What is compiled has no PTX in the end
     #[arg(long)]
     pub no_ptx: bool,
@@ -30,25 +29,4 @@ pub struct NvccStep {
     /// The phase's command
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
-}
-
-/// A phase of nvcc, by the names that `mark` has for them.
-#[derive(ValueEnum, Clone, Copy, Debug)]
-pub enum Phase {
-    /// cudafe++
-    Host,
-    /// cicc
-    Device,
-    /// ptxas
-    Assembler,
-}
-
-impl From<Phase> for mark::Phase {
-    fn from(phase: Phase) -> Self {
-        match phase {
-            Phase::Host => Self::Host,
-            Phase::Device => Self::Device,
-            Phase::Assembler => Self::Assembler,
-        }
-    }
 }

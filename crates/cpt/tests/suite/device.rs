@@ -139,9 +139,16 @@ impl Gpu {
             self.put(into.0, &vec![0u8; (blocks * 4) as usize]);
             self.put(into.1, &vec![0u8; (frame * u64::from(capacity)) as usize]);
             let when = when(&stops);
-            self.put(context, &[u32::from(matches!(when, When::Before)), capacity, 0, 0]);
-            let begun = if stops.launches > 0 { from.0 } else { 0 };
-            self.put(context + context::DONE, &[done, begun, into.0, from.1, into.1]);
+            let head = context::Head {
+                capacity,
+                done,
+                from: if stops.launches > 0 { from.0 } else { 0 },
+                into: into.0,
+                frames_from: from.1,
+                frames_into: into.1,
+            };
+            self.put(context, &head.to_bytes());
+            self.put(context + context::STOP, &[u32::from(matches!(when, When::Before))]);
             self.launch(&kernel.twin, shape, &params);
             stops.launches += 1;
             if let When::After(pause) = when {

@@ -51,10 +51,7 @@ impl Link {
             contexts.get(&ctx.0).copied().ok_or(CuError::INVALID_CONTEXT)?
         };
         let facts = self.hello.devices.get(device).ok_or(CuError::INVALID_DEVICE)?;
-        let most = |id: i32| {
-            let found = facts.attributes.iter().find(|(known, _)| *known == id);
-            found.map_or(u32::MAX, |(_, value)| u32::try_from(*value).unwrap_or(0))
-        };
+        let most = |id: i32| facts.attribute(id).map_or(u32::MAX, |value| u32::try_from(value).unwrap_or(0));
         let within = |sizes: [u32; 3], first: i32| {
             sizes.iter().zip(first..).all(|(size, axis)| (1..=most(axis)).contains(size))
         };

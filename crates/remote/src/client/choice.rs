@@ -1,7 +1,6 @@
 //! Which devices of the machine there are for a program.
 
-use std::fmt::Write;
-use wire::DeviceFacts;
+use wire::{DeviceFacts, uuid};
 
 /// What is asked for of a machine's devices; all of them, if nothing.
 #[derive(Clone, Debug, Default)]
@@ -18,30 +17,21 @@ impl Choice {
         let is_meant = |number: &usize| self.only.is_none_or(|only| u32::try_from(*number) == Ok(only));
         let all: Vec<usize> = (0..devices.len()).filter(is_meant).collect();
         let Some(list) = &self.visible else { return all };
-        let mut chosen = Vec::new();
-        for entry in list.split(',').map(str::trim) {
-            let is_it = |number: &&usize| devices.get(**number).is_some_and(|it| is_named(it, entry));
-            let found = match entry.parse::<usize>() {
-                Ok(place) => all.get(place),
-                Err(_) => all.iter().find(is_it),
-            };
-            match found {
-                Some(number) if !chosen.contains(number) => chosen.push(*number),
-                _ => break,
-            }
-        }
-        chosen
+        let is_named = |entry: &str, number: usize| {
+            let device = devices.get(number).map(|device| uuid(&device.uuid));
+            device.is_some_and(|uuid| starts_so(&uuid, entry))
+        };
+        backend::visible(list, |entry| match entry.parse::<usize>() {
+            Ok(place) => all.get(place).copied(),
+            Err(_) => all.iter().copied().find(|number| is_named(entry, *number)),
+        })
     }
 }
 
 /// Whether a device is called so: by as much of its UUID as tells it from others.
-fn is_named(device: &DeviceFacts, entry: &str) -> bool {
-    let mut name = "GPU".to_owned();
-    for (at, byte) in device.uuid.iter().enumerate() {
-        let dash = if [0, 4, 6, 8, 10].contains(&at) { "-" } else { "" };
-        let _ = write!(name, "{dash}{byte:02x}");
-    }
-    entry.len() > "GPU-".len() && name.starts_with(&entry.to_ascii_lowercase().replacen("gpu", "GPU", 1))
+fn starts_so(uuid: &str, entry: &str) -> bool {
+    let begins = uuid.get(..entry.len()).is_some_and(|start| start.eq_ignore_ascii_case(entry));
+    entry.len() > "GPU-".len() && begins
 }
 
 #[cfg(test)]

@@ -362,16 +362,22 @@ impl Function {
         self.module.backend.function_facts(self.module.ctx.raw, self.raw)
     }
 
+    /// Sets something of it, and of its twin: where that is refused, the twin may not be launched, and the function is.
+    fn set(&self, set: impl Fn(RawFunction) -> backend::Result<()>) -> backend::Result<()> {
+        set(self.raw)?;
+        if let Some(Err(error)) = self.twin.as_ref().map(|twin| set(twin.raw)) {
+            tracing::debug!(%error, "the twin of {} is not as that", self.name);
+        }
+        Ok(())
+    }
+
     /// Sets an attribute, and remembers it.
     ///
     /// # Errors
     /// The backend's.
     pub fn set_attribute(&self, attribute: i32, value: i32) -> backend::Result<()> {
-        let set =
-            |raw| self.module.backend.function_set_attribute(self.module.ctx.raw, raw, attribute, value);
-        set(self.raw)?;
-        // A twin that cannot be launched for want of it is not.
-        let _ = self.twin.as_ref().map(|twin| set(twin.raw));
+        let (backend, ctx) = (&self.module.backend, self.module.ctx.raw);
+        self.set(|raw| backend.function_set_attribute(ctx, raw, attribute, value))?;
         lock(&self.module.settings).entry(self.name.clone()).or_default().attributes.insert(attribute, value);
         Ok(())
     }
@@ -381,9 +387,8 @@ impl Function {
     /// # Errors
     /// The backend's.
     pub fn set_cache_config(&self, config: u32) -> backend::Result<()> {
-        let set = |raw| self.module.backend.function_set_cache_config(self.module.ctx.raw, raw, config);
-        set(self.raw)?;
-        let _ = self.twin.as_ref().map(|twin| set(twin.raw));
+        let (backend, ctx) = (&self.module.backend, self.module.ctx.raw);
+        self.set(|raw| backend.function_set_cache_config(ctx, raw, config))?;
         lock(&self.module.settings).entry(self.name.clone()).or_default().cache_config = Some(config);
         Ok(())
     }

@@ -1,9 +1,7 @@
 //! What an image's marked kernels are launched as, so that they can be stopped half-way.
 
 use cpt::{Kernel, Poll};
-use fatbin::Image;
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What every mark has in its text.
@@ -27,20 +25,13 @@ pub struct Stoppable {
     /// BLAKE3 of that: what is half-way in it can go on in no other.
     pub hash: [u8; 32],
     kernels: BTreeMap<String, Arc<Kernel>>,
-    twins: BTreeSet<String>,
 }
 
 impl Stoppable {
-    /// What `bytes` has for a device of compute capability `capability`; none where no kernel is marked, or none of the marked ones can be stopped, which is
-    /// told.
+    /// What is made of PTX; none where no kernel is marked, or none of the marked ones can be stopped, which is told.
     #[must_use]
-    pub fn of(bytes: &[u8], capability: u32) -> Option<Self> {
-        let ptx = match Image::parse(bytes).ok()? {
-            Image::Fatbinary(all) => Cow::Owned(all.ptx_for(capability)?.code().ok()?.into_owned()),
-            Image::Ptx(text) => Cow::Borrowed(text),
-            Image::Cubin(..) => return None,
-        };
-        let text = std::str::from_utf8(&ptx).ok().filter(|text| text.contains(MARK))?;
+    pub fn of(ptx: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(ptx).ok().filter(|text| text.contains(MARK))?;
         let module = ptx::parse(text).inspect_err(|error| {
             tracing::warn!("device code with marked kernels is not understood, and a checkpoint waits for their end: {error}");
         });
@@ -59,7 +50,6 @@ impl Stoppable {
         Some(Self {
             hash: *blake3::hash(made.text.as_bytes()).as_bytes(),
             text: made.text,
-            twins: made.kernels.values().map(|kernel| kernel.twin.to_string()).collect(),
             kernels: made
                 .kernels
                 .into_iter()
@@ -77,7 +67,7 @@ impl Stoppable {
     /// Whether a kernel is one that the program does not know of.
     #[must_use]
     pub fn is_twin(&self, name: &str) -> bool {
-        self.twins.contains(name)
+        self.kernels.values().any(|kernel| &*kernel.twin == name)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{ManagedLayout, Stoppable};
 use fatbin::{Code, Image, ManagedVariable, ModuleFacts};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What is known of a module's code.
@@ -67,7 +68,14 @@ impl CodeFacts {
         let allocates = facts.uses_heap();
         let own = facts.variables.into_iter().filter(|variable| !variable.managed);
         let variables = own.map(|variable| variable.name).collect();
-        let stoppable = Stoppable::of(bytes, capability).map(Arc::new);
+        let ptx = match (&code, &image) {
+            (Code::Ptx(text), _) => Some(Cow::Borrowed(&**text)),
+            (Code::Cubin(_), Image::Fatbinary(all)) => {
+                all.ptx_for(capability).and_then(|entry| entry.code().ok())
+            }
+            (Code::Cubin(_), _) => None,
+        };
+        let stoppable = ptx.and_then(|ptx| Stoppable::of(&ptx)).map(Arc::new);
         Self { variables, exact, managed, refusals, prints, allocates, stoppable }
     }
 }

@@ -59,7 +59,7 @@ impl Session {
             if std::mem::take(&mut caller.stops) || self.is_planned(caller, first) {
                 self.wait_for_cut();
             }
-            let claim = self.await_half_way_in(Footprint::Stream(key, first.ctx, None), caller);
+            let claim = self.await_half_way_in(|| Footprint::Stream(key, first.ctx, None), caller);
             if claim.is_none() || !self.await_room_in(key, caller) || !self.await_all_filled() {
                 return Ok(false);
             }

@@ -188,20 +188,22 @@ impl Session {
         taken: Taken,
     ) -> Result<bool, TransportError> {
         let arrived = self.link.control().is_traced().then(trace_clock);
-        let mut _claim = None;
-        if let Ok(request) = &taken.request {
-            let turn = self.await_turn(request, caller.number(), &taken.dependencies)?;
-            if !turn {
-                return Ok(false);
+        let _claim = match &taken.request {
+            Ok(request) => {
+                if !self.await_turn(request, caller.number(), &taken.dependencies)? {
+                    return Ok(false);
+                }
+                let claim = self.await_half_way(request, caller);
+                if claim.is_none() || !self.await_room(request, caller) || !self.await_filled(request) {
+                    return Ok(false);
+                }
+                if self.is_boundary_planned(caller, request) {
+                    self.wait_for_cut();
+                }
+                claim
             }
-            _claim = self.await_half_way(request, caller);
-            if _claim.is_none() || !self.await_room(request, caller) || !self.await_filled(request) {
-                return Ok(false);
-            }
-            if self.is_boundary_planned(caller, request) {
-                self.wait_for_cut();
-            }
-        }
+            Err(_) => None,
+        };
         let _pass = self.gate.enter(caller.ring, taken.opcode);
         if self.is_ending() {
             return Ok(false);

@@ -6,17 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::*;
 
-/// `mix` is for each thread alone, and so is `seldom`, whose marks are 50,000 rounds apart; in `pass` the threads of a block hand their numbers round.
-const MARKED: &str = r#".version 7.0
-.target sm_75
-.address_size 64
-.visible .entry mix(.param .u64 out, .param .u32 rounds)
-{
+/// A kernel of two parameters: `body` changes a number of each thread, in `%r4`, and is told in `%r0` how often.
+fn kernel(name: &str, body: &str) -> String {
+    format!(
+        ".visible .entry {name}(.param .u64 out, .param .u32 count)
+{{
 .reg .u32 %r<8>;
-.reg .u64 %a<3>;
+.reg .u64 %a<5>;
 .reg .pred %p;
 ld.param.u64 %a0, [out];
-ld.param.u32 %r0, [rounds];
+ld.param.u32 %r0, [count];
 mov.u32 %r1, %ctaid.x;
 mov.u32 %r2, %ntid.x;
 mov.u32 %r3, %tid.x;
@@ -24,30 +23,23 @@ mad.lo.u32 %r1, %r1, %r2, %r3;
 mul.wide.u32 %a1, %r1, 4;
 add.u64 %a0, %a0, %a1;
 ld.global.u32 %r4, [%a0];
-loop:
+{body}st.global.u32 [%a0], %r4;
+ret;
+}}
+"
+    )
+}
+/// Each thread for itself.
+const MIX: &str = r#"loop:
 .pragma "cpt";
 mad.lo.u32 %r4, %r4, 1664525, 1013904223;
 sub.u32 %r0, %r0, 1;
 setp.ne.u32 %p, %r0, 0;
 @%p bra loop;
-st.global.u32 [%a0], %r4;
-ret;
-}
-.visible .entry seldom(.param .u64 out, .param .u32 marks)
-{
-.reg .u32 %r<8>;
-.reg .u64 %a<3>;
-.reg .pred %p;
-ld.param.u64 %a0, [out];
-ld.param.u32 %r0, [marks];
-mov.u32 %r1, %ctaid.x;
-mov.u32 %r2, %ntid.x;
-mov.u32 %r3, %tid.x;
-mad.lo.u32 %r1, %r1, %r2, %r3;
-mul.wide.u32 %a1, %r1, 4;
-add.u64 %a0, %a0, %a1;
-ld.global.u32 %r4, [%a0];
-again:
+"#;
+
+/// The same, with 50,000 rounds from one mark to the next.
+const SELDOM: &str = r#"again:
 .pragma "cpt";
 mov.u32 %r5, 50000;
 loop:
@@ -58,24 +50,10 @@ setp.ne.u32 %p, %r5, 0;
 sub.u32 %r0, %r0, 1;
 setp.ne.u32 %p, %r0, 0;
 @%p bra again;
-st.global.u32 [%a0], %r4;
-ret;
-}
-.visible .entry pass(.param .u64 out, .param .u32 rounds)
-{
-.reg .u32 %r<8>;
-.reg .u64 %a<5>;
-.reg .pred %p;
-.shared .b8 numbers[256];
-ld.param.u64 %a0, [out];
-ld.param.u32 %r0, [rounds];
-mov.u32 %r1, %ctaid.x;
-mov.u32 %r2, %ntid.x;
-mov.u32 %r3, %tid.x;
-mad.lo.u32 %r1, %r1, %r2, %r3;
-mul.wide.u32 %a1, %r1, 4;
-add.u64 %a0, %a0, %a1;
-ld.global.u32 %r4, [%a0];
+"#;
+
+/// The threads of a block hand their numbers round.
+const PASS: &str = r#".shared .b8 numbers[256];
 add.u32 %r5, %r3, 1;
 rem.u32 %r5, %r5, %r2;
 mov.u64 %a2, numbers;
@@ -96,10 +74,12 @@ sub.u32 %r0, %r0, 1;
 setp.ne.u32 %p, %r0, 0;
 @%p bra loop;
 ld.shared.u32 %r4, [%a3];
-st.global.u32 [%a0], %r4;
-ret;
-}
 "#;
+
+fn marked() -> String {
+    let kernels = [("mix", MIX), ("seldom", SELDOM), ("pass", PASS)].map(|(name, body)| kernel(name, body));
+    format!(".version 7.0\n.target sm_75\n.address_size 64\n{}", kernels.concat())
+}
 
 /// Blocks, and threads of each.
 const SHAPE: (u32, u32) = (6, 32);
@@ -150,7 +130,7 @@ struct Program {
 impl Program {
     fn new() -> Self {
         let (mut app, mut thread) = App::with_context();
-        let module = app.load(&mut thread, 2, MARKED);
+        let module = app.load(&mut thread, 2, &marked());
         let [mix, pass] = [(3, "mix"), (4, "pass")].map(|(id, name)| thread.function(module, id, name));
         let memory = thread.alloc(u64::from(COUNT) * 4);
         thread.put(memory, &first());

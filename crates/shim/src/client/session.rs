@@ -96,7 +96,7 @@ impl GpuDevice {
 }
 
 fn attribute_of(facts: &DeviceFacts, wanted: i32) -> i32 {
-    facts.attributes.iter().find(|(attribute, _)| *attribute == wanted).map_or(0, |(_, value)| *value)
+    facts.attribute(wanted).unwrap_or(0)
 }
 
 /// All that the process keeps of its session.

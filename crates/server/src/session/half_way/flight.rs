@@ -1,6 +1,6 @@
 //! One launch of a marked kernel, and the memory by which it is stopped.
 
-use super::record::HalfWayRecord;
+use super::record::{HalfWayRecord, Launched};
 use crate::failure::{Failure, Result};
 use crate::lock;
 use crate::objects::{Function, Marker, Stream, Twin};
@@ -26,9 +26,10 @@ pub(super) struct Size {
 
 impl Size {
     /// That of a launch of a kernel; none where it is more, or less, than can be stopped.
-    pub(super) fn of(kernel: &cpt::Kernel, grid: [u32; 3], block: [u32; 3], shared: u32) -> Option<Self> {
+    pub(super) fn of(kernel: &cpt::Kernel, launched: &Launched) -> Option<Self> {
+        let shared = launched.shared;
         let product = |of: [u32; 3]| of.into_iter().try_fold(1u64, |all, one| all.checked_mul(one.into()));
-        let (blocks, threads) = (product(grid)?, product(block)?);
+        let (blocks, threads) = (product(launched.grid)?, product(launched.block)?);
         let done = blocks.checked_mul(context::words(threads.min(THREADS_MOST)) * 4)?;
         let fits =
             blocks > 0 && (1..=THREADS_MOST).contains(&threads) && shared <= SHARED_MOST && done <= DONE_MOST;
@@ -65,12 +66,7 @@ pub(in crate::session) struct Flight {
     /// By which it is told to stop.
     pub(super) beside: Arc<Stream>,
     pub(super) function: Arc<Function>,
-    /// Handle of what was launched.
-    pub(super) callee: u64,
-    pub(super) grid: [u32; 3],
-    pub(super) block: [u32; 3],
-    pub(super) shared: u32,
-    pub(super) params: Vec<u8>,
+    pub(super) launched: Launched,
     pub(super) size: Size,
     /// The context of the kernel, and behind that which threads are done.
     pub(super) control: Range,
@@ -184,29 +180,26 @@ impl Flight {
         self.clear(stage.stopped)?;
         let slots = self.size.slots();
         let from = stage.from.map_or(0, |from| from.base);
-        let words = [
-            (context::CAPACITY, stage.capacity.into()),
-            (context::DONE, self.control.base + context::BYTES),
-            (context::FROM, from),
-            (context::INTO, stage.stopped.base),
-            (context::FRAMES_FROM, from + slots),
-            (context::FRAMES_INTO, stage.stopped.base + slots),
-        ];
-        let mut head = [0; context::BYTES as usize];
-        for (offset, word) in words {
-            head[offset as usize..][..8].copy_from_slice(&u64::to_le_bytes(word));
-        }
-        self.tell(&self.stream, 0, &head)?;
+        let head = context::Head {
+            capacity: stage.capacity,
+            done: self.control.base + context::BYTES,
+            from,
+            into: stage.stopped.base,
+            frames_from: from + slots,
+            frames_into: stage.stopped.base + slots,
+        };
+        self.tell(&self.stream, 0, &head.to_bytes())?;
         let ctx = &self.stream.ctx;
         let ready = ctx.mark(self.stream.arg())?;
-        let mut params = self.params.clone();
+        let Launched { grid, block, shared, .. } = self.launched;
+        let mut params = self.launched.params.clone();
         params.resize(twin.kernel.context as usize, 0);
         params.extend(self.control.base.to_le_bytes());
         let launch = Launch {
             function: twin.raw,
-            grid: self.grid,
-            block: self.block,
-            shared: self.shared,
+            grid,
+            block,
+            shared,
             stream: self.stream.arg(),
             attributes: &[],
             params: &params,
@@ -256,11 +249,7 @@ impl Flight {
             ctx: module.record.ctx,
             kernel: self.function.name.clone(),
             code: module.stoppable.as_ref()?.hash,
-            callee: self.callee,
-            grid: self.grid,
-            block: self.block,
-            shared: self.shared,
-            params: self.params.clone(),
+            launched: self.launched.clone(),
             control: self.control,
             stopped: stage.stopped,
             capacity: stage.capacity,

@@ -5,7 +5,7 @@ mod flight;
 mod record;
 
 pub(super) use flight::Flight;
-pub use record::HalfWayRecord;
+pub use record::{HalfWayRecord, Launched};
 
 use super::order::Footprint;
 use super::wait::Backoff;
@@ -35,7 +35,7 @@ pub(crate) struct HalfWay {
     board: Mutex<Board>,
 }
 
-/// Who is where. Whoever holds it takes no other lock but to free memory.
+/// Who is where. Whoever holds it waits for no other lock.
 #[derive(Default)]
 struct Board {
     flights: Vec<Arc<Flight>>,
@@ -75,9 +75,17 @@ impl Session {
         (callee, launch): (u64, &wire::Launch),
     ) -> Option<Arc<Flight>> {
         let twin = function.twin.as_ref().filter(|_| launch.attributes.is_empty())?;
+        let Bytes(params) = &launch.params;
+        let launched = Launched {
+            callee,
+            grid: launch.grid,
+            block: launch.block,
+            shared: launch.shared,
+            params: params[..params.len().min(twin.kernel.context as usize)].to_vec(),
+        };
         // What is wrong with a launch the device library says.
-        let size = Size::of(&twin.kernel, launch.grid, launch.block, launch.shared)?;
-        let capacity = self.blocks_at_a_time(stream, twin, launch)?.min(size.blocks());
+        let size = Size::of(&twin.kernel, &launched)?;
+        let capacity = self.blocks_at_a_time(stream, twin, &launched)?.min(size.blocks());
         let capacity = u32::try_from(capacity.min(FRAMES_MOST / size.frame)).unwrap_or(u32::MAX);
         let beside = self.own_stream(&stream.ctx, StreamKey::Stops(stream.ctx.id())).ok()?;
         // Where memory is full a checkpoint waits.
@@ -86,16 +94,11 @@ impl Session {
             self.free_range(stream, control, false);
             return None;
         };
-        let Bytes(params) = &launch.params;
         let flight = Arc::new(Flight {
             stream: Arc::clone(stream),
             beside,
             function: Arc::clone(function),
-            callee,
-            grid: launch.grid,
-            block: launch.block,
-            shared: launch.shared,
-            params: params[..params.len().min(twin.kernel.context as usize)].to_vec(),
+            launched,
             size,
             control,
             stage: Mutex::new(Stage { stopped, capacity, from: None, state: State::Waiting }),
@@ -138,11 +141,11 @@ impl Session {
     }
 
     /// How many blocks of a launch the device has at a time, at most; none where it has none of the twin, which needs more registers.
-    fn blocks_at_a_time(&self, stream: &Stream, twin: &Twin, launch: &wire::Launch) -> Option<u64> {
+    fn blocks_at_a_time(&self, stream: &Stream, twin: &Twin, launched: &Launched) -> Option<u64> {
         let (backend, device) = (self.backend(), stream.ctx.device());
-        let threads = launch.block.iter().product();
+        let threads = launched.block.iter().product();
         let each =
-            backend.occupancy_blocks(stream.ctx.raw, twin.raw, threads, launch.shared.into(), 0).ok()?;
+            backend.occupancy_blocks(stream.ctx.raw, twin.raw, threads, launched.shared.into(), 0).ok()?;
         let multiprocessors = backend.devices().get(device).map_or(1, multiprocessors);
         u64::try_from(each).ok().filter(|each| *each > 0).map(|each| each * u64::from(multiprocessors))
     }
@@ -183,17 +186,19 @@ impl Session {
     /// Waits until no marked kernel is on its way that `request` has to come behind; outside of the gate, which closes meanwhile. From then on none gets before it, as long as the
     /// claim lives. None when the session ends first.
     pub(super) fn await_half_way(&self, request: &Request, caller: &Caller) -> Option<Claim<'_>> {
-        if !self.half_way.armed.load(Ordering::Acquire) {
-            return Some(Claim(None));
-        }
-        self.await_half_way_in(Footprint::of_work(request, caller.number()), caller)
+        self.await_half_way_in(|| Footprint::of_work(request, caller.number()), caller)
     }
 
     /// The same, for what touches this.
-    pub(super) fn await_half_way_in(&self, ours: Footprint, caller: &Caller) -> Option<Claim<'_>> {
+    pub(super) fn await_half_way_in(
+        &self,
+        ours: impl FnOnce() -> Footprint,
+        caller: &Caller,
+    ) -> Option<Claim<'_>> {
         if !self.half_way.armed.load(Ordering::Acquire) {
             return Some(Claim(None));
         }
+        let ours = ours();
         let mut backoff = Backoff::new();
         loop {
             self.reap();
@@ -298,7 +303,7 @@ impl Session {
             return Ok(());
         }
         let _reach = self.shadows.reach(|| Reached::Anything)?;
-        let _work = flight.stream.begin_launch(flight.callee)?;
+        let _work = flight.stream.begin_launch(flight.launched.callee)?;
         let mut stage = flight.stage();
         // Where there is no room blocks go on to their end.
         let room = |capacity: u32| {

@@ -23,6 +23,19 @@ pub struct HalfWayRecord {
     pub kernel: String,
     /// BLAKE3 of the PTX that its twin is in.
     pub code: [u8; 32],
+    /// How it was launched.
+    pub launched: Launched,
+    /// The kernel's context, and which threads are done: device memory.
+    pub control: Range,
+    /// Which blocks are half-way, and their frames: device memory.
+    pub stopped: Range,
+    /// For how many blocks there is room in that.
+    pub capacity: u32,
+}
+
+/// A launch of a marked kernel.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Launched {
     /// Handle of what was launched.
     pub callee: u64,
     /// Blocks.
@@ -31,14 +44,8 @@ pub struct HalfWayRecord {
     pub block: [u32; 3],
     /// Dynamic shared memory.
     pub shared: u32,
-    /// Parameters.
+    /// Parameters, but for the twin's own.
     pub params: Vec<u8>,
-    /// The kernel's context, and which threads are done: device memory.
-    pub control: Range,
-    /// Which blocks are half-way, and their frames: device memory.
-    pub stopped: Range,
-    /// For how many blocks there is room in that.
-    pub capacity: u32,
 }
 
 impl std::fmt::Display for HalfWayRecord {
@@ -75,7 +82,7 @@ impl Session {
         }
         let function = module.function(&record.kernel)?;
         let twin = function.twin.as_ref().ok_or_else(|| wrong("it cannot be stopped"))?;
-        let size = Size::of(&twin.kernel, record.grid, record.block, record.shared);
+        let size = Size::of(&twin.kernel, &record.launched);
         let size = size.ok_or_else(|| wrong("its size is none"))?;
         if size.control() != record.control.bytes
             || size.stopped(record.capacity) != Some(record.stopped.bytes)
@@ -88,11 +95,7 @@ impl Session {
             stream,
             beside,
             function: Arc::clone(&function),
-            callee: record.callee,
-            grid: record.grid,
-            block: record.block,
-            shared: record.shared,
-            params: record.params.clone(),
+            launched: record.launched.clone(),
             size,
             control: record.control,
             stage: Mutex::new(stage),
