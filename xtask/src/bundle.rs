@@ -85,10 +85,10 @@ pub fn zig(workspace: &Workspace) -> PathBuf {
     workspace.zig().join("ziglang/zig")
 }
 
-/// Drops what only a debugger reads, and of guests and benchmarks what only a linker does.
+/// Drops what only a debugger reads, and of guests, benchmarks and checks what only a linker does.
 fn strip(bundle: &Path) -> anyhow::Result<()> {
-    let ours: &[&str] = &["bin", "checks", "lib", "lib/criu", "python/dormouse"];
-    for (how, folders) in [("--strip-debug", ours), ("--strip-all", &["guests", "bench"])] {
+    let ours: &[&str] = &["bin", "lib", "lib/criu", "python/dormouse"];
+    for (how, folders) in [("--strip-debug", ours), ("--strip-all", &["guests", "bench", "checks"])] {
         for file in symbols::binaries(bundle, folders)? {
             quiet(Command::new("strip").arg(how).arg(file))?;
         }

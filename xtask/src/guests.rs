@@ -53,8 +53,9 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
         let build = Build { libraries, ..Build::default() };
         compiler.program(&benches.join(format!("{name}.cu")), &bench.join(name), &build)
     };
-    let mut jobs: Vec<Job> =
-        ["calls", "changes", "dot_product", "managed", "many_kernels"].map(|name| program(name, &[])).into();
+    let mut jobs: Vec<Job> = ["calls", "changes", "dot_product", "managed", "many_kernels", "marked"]
+        .map(|name| program(name, &[]))
+        .into();
     jobs.push(program("driver_checkpoint", &[Library::Cuda]));
     for guest in &manifest.guests {
         let build = Build {

@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result, truncate};
 use crate::lock;
 use crate::state::VariableState;
 use backend::{Backend, Compiled, Range, RawFunction, RawModule};
+use cudarc::driver::sys::CUfunction_attribute as FunctionAttribute;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,16 +211,42 @@ impl Module {
         let twin = stoppable.map(|kernel| {
             Ok::<_, CuError>(Twin { raw: self.raw_function(&kernel.twin)?, kernel: Arc::clone(kernel) })
         });
-        let module = Arc::clone(self);
+        let (module, twin) = (Arc::clone(self), twin.transpose()?);
+        if let Some(twin) = &twin {
+            self.tell_cost(name, raw, twin.raw);
+        }
         Ok(Arc::new(Function {
             name: name.to_owned(),
             raw,
-            twin: twin.transpose()?,
+            twin,
             module,
             params_bytes: OnceLock::new(),
             name_hash: OnceLock::new(),
             watched: OnceLock::new(),
         }))
+    }
+
+    /// Says what a kernel takes as it is, and as one that can be stopped half-way.
+    fn tell_cost(&self, name: &str, raw: RawFunction, twin: RawFunction) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        let cost = |raw| {
+            let attributes = self.backend.function_facts(self.ctx.raw, raw)?.attributes;
+            let value = |wanted| attributes.iter().find(|(id, _)| *id == wanted as i32).map_or(-1, |it| it.1);
+            let [registers, local] = [
+                FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS,
+                FunctionAttribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+            ]
+            .map(value);
+            let blocks = self.backend.occupancy_blocks(self.ctx.raw, raw, 256, 0, 0)?;
+            backend::Result::Ok(format!(
+                "{registers} registers, {local} bytes of local memory, {blocks} blocks of 256 threads"
+            ))
+        };
+        if let (Ok(before), Ok(after)) = (cost(raw), cost(twin)) {
+            tracing::debug!("{name} can be stopped half-way: {after} (as it is: {before})");
+        }
     }
 
     fn raw_function(&self, name: &str) -> backend::Result<RawFunction> {
