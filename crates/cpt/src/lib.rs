@@ -12,6 +12,7 @@ mod frame;
 mod graph;
 mod group;
 mod inline;
+mod lasting;
 mod marker;
 mod poll;
 mod refusal;

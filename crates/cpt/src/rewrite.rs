@@ -15,6 +15,7 @@ use self::code::{Area, Code};
 use crate::frame::ALIGNMENT;
 use crate::group::of_body;
 use crate::inline::{inlined, marked, reached};
+use crate::lasting::Lasting;
 use crate::marker::{is_marked, markers, place};
 use crate::poll::barriers;
 use crate::refusal::{Place, Refused};
@@ -171,6 +172,8 @@ fn rewrite_kernel(
             }
         });
     }
+    let lasting = Lasting::of(body, &live);
+    live.iter_mut().for_each(|live| live.retain(|register| !lasting.has(*register)));
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
     let frame = Frame::of(body, &live, end_of(&local), (shared_bytes, dynamic.is_some()));
@@ -187,6 +190,7 @@ fn rewrite_kernel(
         body,
         parameter: format!("{tag}context"),
         live: &live,
+        lasting: &lasting.statements,
         local: &local,
         shared: &shared,
         dynamic: dynamic.as_deref(),

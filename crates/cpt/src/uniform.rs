@@ -281,7 +281,7 @@ impl Search {
 }
 
 /// Whether it is what the kernel was launched with.
-fn is_parameter(operand: &Operand) -> bool {
+pub(crate) fn is_parameter(operand: &Operand) -> bool {
     matches!(operand, Operand::Address(Address { base: AddressBase::Symbol(Symbol::Param(_)), .. }))
 }
 

@@ -1,5 +1,6 @@
 //! The code that is put into a kernel.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use ptx::ast::{Body, Function, Instruction, Name, RegId, Statement};
@@ -34,8 +35,10 @@ pub(super) struct Code<'a> {
     pub(super) body: &'a Body,
     /// The parameter with the context's address.
     pub(super) parameter: String,
-    /// What is live at each marker.
+    /// What is live at each marker, and not computed again.
     pub(super) live: &'a [Vec<RegId>],
+    /// Statements that are executed before anything else, and nowhere else.
+    pub(super) lasting: &'a [usize],
     pub(super) local: &'a [Area],
     pub(super) shared: &'a [Area],
     /// What stands for the shared memory that a launch asks for.
@@ -64,8 +67,14 @@ impl Code<'_> {
             codes.push(code);
             Statement::Pragma(vec![placeholder(self.tag, codes.len() - 1).into()])
         };
-        let mut statements = vec![put(self.text(&self.beginning()))];
+        let lasting = self.lasting.iter().map(|at| self.body.statements[*at].clone());
+        let mut statements: Vec<Statement> = lasting.collect();
+        statements.push(put(self.text(&self.beginning())));
+        let computed: BTreeSet<usize> = self.lasting.iter().copied().collect();
         for (at, statement) in self.body.statements.iter().enumerate() {
+            if computed.contains(&at) {
+                continue;
+            }
             statements.push(match statement {
                 Statement::Instruction(leave) if matches!(leave.opcode.mnemonic(), "ret" | "exit") => {
                     put(self.text(&self.leaving(leave)))

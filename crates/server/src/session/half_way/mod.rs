@@ -199,7 +199,7 @@ impl Session {
             return Some(Claim(None));
         }
         let ours = ours();
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::eager();
         loop {
             self.reap();
             {
@@ -221,7 +221,7 @@ impl Session {
 
     /// Waits until no marked kernel is in any of these streams, or the session ends.
     pub(super) fn await_half_way_in_streams(&self, which: impl Fn(&StreamKey) -> bool) {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::eager();
         while self.has_half_way() && !self.is_ending() {
             if !self.flights().iter().any(|flight| which(&flight.stream.record.key)) {
                 return;

@@ -1,0 +1,151 @@
+//! Values that are the same however often a kernel is launched with the same arguments: what follows from its parameters, from constants, and from the thread's own number. They are computed again where a thread goes on,
+//! not saved: frames are smaller, and `ptxas` sees that trip counts are the same for all threads, as it does in the kernel without marks.
+
+use ptx::BitSet;
+use ptx::ast::{Body, Instruction, Operand, RegId, SpecialRegister, Statement};
+
+use crate::uniform::is_parameter;
+
+/// Opcodes whose result depends on nothing but what they read, and that do nothing else.
+const PURE: [&str; 49] = [
+    "abs", "add", "and", "bfe", "bfi", "bfind", "bmsk", "brev", "clz", "cnot", "copysign", "cos", "cvt",
+    "cvta", "div", "ex2", "fma", "fns", "lg2", "lop3", "mad", "mad24", "max", "min", "mov", "mul", "mul24",
+    "neg", "not", "or", "popc", "prmt", "rcp", "rem", "rsqrt", "sad", "selp", "set", "setp", "shf", "shl",
+    "shr", "sin", "slct", "sqrt", "sub", "szext", "testp", "xor",
+];
+
+/// What a twin computes before anything else.
+pub(crate) struct Lasting {
+    /// The statements that do, each behind those whose results it reads.
+    pub(crate) statements: Vec<usize>,
+    registers: BitSet,
+}
+
+impl Lasting {
+    /// What of `wanted`, and what it takes to compute that, lasts.
+    pub(crate) fn of(body: &Body, wanted: &[Vec<RegId>]) -> Self {
+        let writers = sole_writers(body);
+        // For each instruction that may be one: of how many registers that it reads nothing is known yet, and for each register who reads it.
+        let mut missing = vec![0usize; body.statements.len()];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); body.registers.len()];
+        let mut ready = Vec::new();
+        for (at, instruction) in instructions(body) {
+            if !is_pure(instruction) || !all_written(instruction, |register| writers[register] == Some(at)) {
+                continue;
+            }
+            instruction.for_each_register(|register, access| {
+                if access.reads() {
+                    missing[at] += 1;
+                    readers[register.index()].push(at);
+                }
+            });
+            if missing[at] == 0 {
+                ready.push(at);
+            }
+        }
+        let mut lasting = Vec::new();
+        while let Some(at) = ready.pop() {
+            lasting.push(at);
+            each_written(body, at, |register| {
+                for reader in &readers[register] {
+                    missing[*reader] -= 1;
+                    if missing[*reader] == 0 {
+                        ready.push(*reader);
+                    }
+                }
+            });
+        }
+        let mut registers = BitSet::new(body.registers.len());
+        wanted.iter().flatten().for_each(|register| registers.insert(register.index()));
+        let mut statements = Vec::new();
+        for at in lasting.into_iter().rev() {
+            let mut is_wanted = false;
+            each_written(body, at, |register| is_wanted |= registers.contains(register));
+            if is_wanted {
+                statements.push(at);
+                let Statement::Instruction(instruction) = &body.statements[at] else { continue };
+                instruction.for_each_register(|register, _| registers.insert(register.index()));
+            }
+        }
+        statements.reverse();
+        let mut registers = BitSet::new(body.registers.len());
+        for at in &statements {
+            each_written(body, *at, |register| registers.insert(register));
+        }
+        Self { statements, registers }
+    }
+
+    /// Whether it is computed again.
+    pub(crate) fn has(&self, register: RegId) -> bool {
+        self.registers.contains(register.index())
+    }
+}
+
+fn instructions(body: &Body) -> impl Iterator<Item = (usize, &Instruction)> {
+    body.statements.iter().enumerate().filter_map(|(at, statement)| match statement {
+        Statement::Instruction(instruction) => Some((at, instruction)),
+        _ => None,
+    })
+}
+
+/// For each register the statement that writes it, if there is one alone.
+fn sole_writers(body: &Body) -> Vec<Option<usize>> {
+    let (mut writers, mut written) = (vec![None; body.registers.len()], BitSet::new(body.registers.len()));
+    for (at, instruction) in instructions(body) {
+        instruction.for_each_register(|register, access| {
+            let register = register.index();
+            if access.writes() {
+                writers[register] = (!written.contains(register)).then_some(at);
+                written.insert(register);
+            }
+        });
+    }
+    writers
+}
+
+fn each_written(body: &Body, at: usize, mut visit: impl FnMut(usize)) {
+    let Statement::Instruction(instruction) = &body.statements[at] else { return };
+    instruction.for_each_register(|register, access| {
+        if access.writes() {
+            visit(register.index());
+        }
+    });
+}
+
+fn all_written(instruction: &Instruction, holds: impl Fn(usize) -> bool) -> bool {
+    let mut all = true;
+    instruction.for_each_register(|register, access| all &= !access.writes() || holds(register.index()));
+    all
+}
+
+/// Whether what it computes depends on registers, the launch and the thread's place in it alone.
+fn is_pure(instruction: &Instruction) -> bool {
+    let opcode = &instruction.opcode;
+    let is_known = match opcode.mnemonic() {
+        "ld" => opcode.has("param") && instruction.operands.iter().any(is_parameter),
+        mnemonic => PURE.binary_search(&mnemonic).is_ok(),
+    };
+    is_known && instruction.guard.is_none() && !opcode.has("cc") && instruction.operands.iter().all(lasts)
+}
+
+/// Whether an operand is the same each time, as far as it is no register.
+fn lasts(operand: &Operand) -> bool {
+    use SpecialRegister as Special;
+    match operand {
+        Operand::Special(special) => matches!(
+            special,
+            Special::Tid(_)
+                | Special::Ntid(_)
+                | Special::Ctaid(_)
+                | Special::Nctaid(_)
+                | Special::LaneId
+                | Special::LaneMaskEq
+                | Special::LaneMaskLe
+                | Special::LaneMaskLt
+                | Special::LaneMaskGe
+                | Special::LaneMaskGt
+        ),
+        Operand::Vector(all) => all.iter().all(lasts),
+        _ => true,
+    }
+}
