@@ -11,6 +11,8 @@ pub struct Cell {
     pub ty: ScalarType,
     /// How many bytes of each thread lie before it: it is there for all threads, one after the other.
     pub offset: u64,
+    /// Whether all threads of a group have the same in it.
+    pub alike: bool,
 }
 
 /// A place at which threads stop, and what they need to go on there.
@@ -58,7 +60,13 @@ pub(crate) const ALIGNMENT: u64 = 16;
 
 impl Frame {
     /// Room for what is live at each place: wide registers come first, so that each lies on a multiple of its size however many threads there are.
-    pub(crate) fn of(body: &Body, live: &[Vec<RegId>], local: u64, (shared, dynamic): (u64, bool)) -> Self {
+    pub(crate) fn of(
+        body: &Body,
+        live: &[Vec<RegId>],
+        is_alike: impl Fn(RegId) -> bool,
+        local: u64,
+        (shared, dynamic): (u64, bool),
+    ) -> Self {
         let of_size = |registers: &[RegId], bytes: u64| {
             let is = |register: &&RegId| {
                 let ty = body.register(**register).ty;
@@ -79,12 +87,14 @@ impl Frame {
         let of_1 = of_2 + 2 * most(2);
         let flags = of_1 + most(1);
         let places = [wide[0], wide[1], (4, of_4), (2, of_2), (1, of_1)];
+        let is_alike = &is_alike;
         let site_of = |live: &Vec<RegId>| {
             let cells = places.iter().flat_map(|(bytes, begin)| {
                 (0..).zip(of_size(live, *bytes)).map(move |(number, register)| {
+                    let alike = is_alike(register);
                     let register = body.register(register);
                     let offset = begin + bytes * number;
-                    Cell { register: register.name.clone(), ty: register.ty, offset }
+                    Cell { register: register.name.clone(), ty: register.ty, offset, alike }
                 })
             });
             Site { cells: cells.collect(), predicates: predicates(live), flags }

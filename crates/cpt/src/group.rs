@@ -8,7 +8,7 @@ use ptx::ast::{Body, Immediate, Instruction, Operand};
 pub enum Group {
     /// Each for itself: nothing in the kernel brings them together.
     Thread,
-    /// Those of a warp: it exchanges values between them.
+    /// Those of a warp: it exchanges values between them, or all of them come to each mark anyway.
     Warp,
     /// Those of a block: it has barriers, or shared memory.
     Block,
@@ -94,4 +94,16 @@ pub(crate) fn may_bring_together(instruction: &Instruction) -> Group {
 /// The same of a whole body.
 pub(crate) fn of_body(body: &Body) -> Group {
     body.instructions().map(may_bring_together).max().unwrap_or(Group::Thread)
+}
+
+/// Whether a thread may wait for another one of its warp, by memory: for a lock, or a flag. It would wait for ever for one that is at a mark, until all are.
+pub(crate) fn may_wait_for_others(body: &Body) -> bool {
+    body.instructions().any(|instruction| {
+        let opcode = &instruction.opcode;
+        match opcode.mnemonic() {
+            "atom" => true,
+            "ld" => ["volatile", "relaxed", "acquire", "mmio"].iter().any(|kind| opcode.has(kind)),
+            _ => false,
+        }
+    })
 }

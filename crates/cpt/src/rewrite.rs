@@ -13,7 +13,7 @@ use ptx::{Cfg, Liveness, ParseError};
 
 use self::code::{Area, Code};
 use crate::frame::ALIGNMENT;
-use crate::group::of_body;
+use crate::group::{may_wait_for_others, of_body};
 use crate::inline::{inlined, marked, reached};
 use crate::lasting::Lasting;
 use crate::marker::{is_marked, markers, place};
@@ -156,13 +156,28 @@ fn rewrite_kernel(
     let needed = called.iter().chain([&body]).map(|body| of_body(body)).max();
     // What is in shared memory is whole only when all have stopped.
     let has_shared = dynamic.is_some() || !shared.is_empty();
-    let group = if has_shared { Group::Block } else { needed.unwrap_or(Group::Thread) };
-    if group != Group::Thread {
-        let divergence = Divergence::of(body, &cfg, &marks, group).map_err(|error| refuse(error.into()))?;
-        if let Some(mark) = marks.iter().find(|mark| !divergence.is_uniform(cfg.block_at(**mark))) {
-            return Err((place_of(*mark), Reason::Divergent { group }));
+    let needed = if has_shared { Group::Block } else { needed.unwrap_or(Group::Thread) };
+    let divergence_of =
+        |group| Divergence::of(body, &cfg, &marks, group).map_err(|error| refuse(error.into()));
+    let together = |found: &Divergence, mark: &usize| found.is_uniform(cfg.block_at(*mark));
+    let (group, divergence) = match needed {
+        // Where all of a warp come to each mark, they can as well stop together: ptxas sees then that they never part.
+        Group::Thread if !called.iter().chain([&body]).any(|body| may_wait_for_others(body)) => {
+            let of_warp = divergence_of(Group::Warp)?;
+            match marks.iter().all(|mark| together(&of_warp, mark)) {
+                true => (Group::Warp, Some(of_warp)),
+                false => (Group::Thread, None),
+            }
         }
-    }
+        Group::Thread => (Group::Thread, None),
+        group => {
+            let found = divergence_of(group)?;
+            if let Some(mark) = marks.iter().find(|mark| !together(&found, mark)) {
+                return Err((place_of(*mark), Reason::Divergent { group }));
+            }
+            (group, Some(found))
+        }
+    };
     let liveness = Liveness::new(body, &cfg).map_err(|error| refuse(error.into()))?;
     let mut live: Vec<Vec<RegId>> = vec![Vec::new(); marks.len()];
     for block in marks.iter().map(|mark| cfg.block_at(*mark)).collect::<BTreeSet<_>>() {
@@ -176,7 +191,13 @@ fn rewrite_kernel(
     live.iter_mut().for_each(|live| live.retain(|register| !lasting.has(*register)));
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
-    let frame = Frame::of(body, &live, end_of(&local), (shared_bytes, dynamic.is_some()));
+    let frame = Frame::of(
+        body,
+        &live,
+        |register| divergence.as_ref().is_some_and(|found| found.is_alike(register)),
+        end_of(&local),
+        (shared_bytes, dynamic.is_some()),
+    );
     let barriers = match (poll, group) {
         (Poll::Barrier, Group::Block) => barriers(body, &cfg, &marks),
         _ => None,
@@ -196,6 +217,7 @@ fn rewrite_kernel(
         dynamic: dynamic.as_deref(),
         poll,
         barriers: &barriers.unwrap_or_default(),
+        reduces: module.version >= REDUCES.0 && module.target.sm() >= Some(REDUCES.1),
     };
     let twin = code.twin_of(function, &marks, codes);
     Ok((twin, kernel))
@@ -203,6 +225,8 @@ fn rewrite_kernel(
 
 /// The first version that has all that is put into a kernel (`activemask`).
 const OLDEST: Version = Version { major: 6, minor: 2 };
+/// The first version, and the first target, with `redux.sync`.
+const REDUCES: (Version, u32) = (Version { major: 7, minor: 0 }, 80);
 /// Bytes of parameters that every version has room for.
 const PARAMETERS: u64 = 4096;
 /// Functions that the device itself has, and that bring no threads together.

@@ -1,6 +1,6 @@
 //! Whether all threads of a group come to a place together.
 
-use ptx::ast::{Address, AddressBase, Body, Instruction, Operand, SpecialRegister, Statement, Symbol};
+use ptx::ast::{Address, AddressBase, Body, Instruction, Operand, RegId, SpecialRegister, Statement, Symbol};
 use ptx::{BitSet, BlockId, Cfg, TooComplex};
 
 use crate::Group;
@@ -13,6 +13,8 @@ use crate::group::{all_lanes, brings_together, may_bring_together};
 pub(crate) struct Divergence {
     /// Blocks that are not executed by all threads, or not as often by all.
     blocks: BitSet,
+    /// Registers that do not have the same in all threads.
+    registers: BitSet,
 }
 
 impl Divergence {
@@ -79,12 +81,17 @@ impl Divergence {
                 }
             }
         }
-        Ok(Self { blocks: search.blocks })
+        Ok(Self { blocks: search.blocks, registers: search.registers })
     }
 
     /// Whether all threads that have not left execute a block together, and as often.
     pub(crate) fn is_uniform(&self, block: BlockId) -> bool {
         !self.blocks.contains(block.index())
+    }
+
+    /// Whether all threads that are at a mark together have the same in a register.
+    pub(crate) fn is_alike(&self, register: RegId) -> bool {
+        !self.registers.contains(register.index())
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Code<'a> {
     pub(super) poll: Poll,
     /// Barriers that read the flag for the markers.
     pub(super) barriers: &'a [usize],
+    /// Whether there is `redux.sync`.
+    pub(super) reduces: bool,
 }
 
 /// What stands for a piece of code until the module is printed.
@@ -106,10 +108,11 @@ impl Code<'_> {
 
     /// The thread and its block find out whether they have begun before.
     fn beginning(&self) -> String {
+        let alike = self.alike();
         let mut code = format!(
             "{DECLARATIONS}{}{LOCATE}ld.global.u64 %@y, [%@c+{FROM}];
 setp.eq.u64 %@p, %@y, 0;
-@%@p bra $@fresh;
+{alike}@%@p bra $@fresh;
 {}ld.global.u32 %@e, [%@a];
 and.b32 %@w, %@t, 31;
 shr.u32 %@e, %@e, %@w;
@@ -119,7 +122,7 @@ add.u64 %@x, %@y, %@a;
 ld.global.u32 %@s, [%@x];
 setp.lt.u32 %@p, %@s, {NO_ROOM};
 setp.ne.and.u32 %@p, %@s, 0, %@p;
-@%@p bra $@again;
+{alike}@%@p bra $@again;
 setp.ne.u32 %@p, %@e, 0;
 @%@p bra $@gone;
 $@fresh:
@@ -129,6 +132,14 @@ $@fresh:
         );
         code += &self.poll("$@gone", "$@begun");
         code
+    }
+
+    /// Tells `ptxas` that `%@p` is the same in all threads of a warp that have not left, where they are a group. It keeps track of threads that have parted, at a price, where it does not know that they have not.
+    fn alike(&self) -> &'static str {
+        match self.kernel.group {
+            Group::Thread => "",
+            Group::Warp | Group::Block => "vote.sync.any.pred %@p, %@p, 0xffffffff;\n",
+        }
     }
 
     fn leaving(&self, leave: &Instruction) -> String {
@@ -165,9 +176,10 @@ sub.u32 %@s, %@s, 1;
         }
         code += "setp.ne.u32 %@p, %@e, 0;\n@%@p bra $@gone;\n";
         let _ = writeln!(code, "{}ld.global.u32 %@i, [%@a+{HEAD}];", self.place(self.kernel.frame.site, 4));
-        code += "setp.eq.u32 %@p, %@i, 0;\n@%@p bra $@fresh;\n";
+        let alike = self.alike();
+        let _ = write!(code, "setp.eq.u32 %@p, %@i, 0;\n{alike}@%@p bra $@fresh;\n");
         for site in 0..self.live.len() {
-            let _ = write!(code, "setp.eq.u32 %@p, %@i, {};\n@%@p bra $@load{site};\n", site + 1);
+            let _ = write!(code, "setp.eq.u32 %@p, %@i, {};\n{alike}@%@p bra $@load{site};\n", site + 1);
         }
         code += "trap;\n";
         for site in 0..self.live.len() {
@@ -276,6 +288,9 @@ add.u64 %@a, %@a, %@f;
                 Way::Save => writeln!(code, "st.global.b{bits} [%@a+{HEAD}], {register};"),
                 Way::Load => writeln!(code, "ld.global.b{bits} {register}, [%@a+{HEAD}];"),
             };
+            if way == Way::Load && cell.alike && self.reduces {
+                code += &tell_alike(register, bits);
+            }
         }
         for (byte, predicates) in site.predicates.chunks(8).enumerate() {
             code += &self.place(site.flags + byte as u64, 1);
@@ -389,6 +404,20 @@ fn moved(way: Way, space: &str, unit: u64, own: &str, frame: &str) -> String {
     match way {
         Way::Save => format!("ld.{space}.u{bits} %@v, [{own}];\nst.global.u{bits} [{frame}], %@v;\n"),
         Way::Load => format!("ld.global.u{bits} %@v, [{frame}];\nst.{space}.u{bits} [{own}], %@v;\n"),
+    }
+}
+
+/// The same of a register, which stays what it is.
+fn tell_alike(register: &Name, bits: u64) -> String {
+    let word = |word: &str| format!("redux.sync.or.b32 {word}, {word}, 0xffffffff;\n");
+    match bits {
+        32 => format!("mov.b32 %@v, {register};\n{}mov.b32 {register}, %@v;\n", word("%@v")),
+        64 => format!(
+            "mov.b64 {{%@v, %@w}}, {register};\n{}{}mov.b64 {register}, {{%@v, %@w}};\n",
+            word("%@v"),
+            word("%@w")
+        ),
+        _ => String::new(),
     }
 }
 
