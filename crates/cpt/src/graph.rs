@@ -177,6 +177,11 @@ impl Loops {
         loops
     }
 
+    /// Where those begin that are in no other.
+    pub(crate) fn outermost_heads(&self) -> impl Iterator<Item = usize> {
+        self.heads.iter().zip(&self.around).filter(|(_, around)| around.is_none()).map(|(head, _)| *head)
+    }
+
     /// The loop with that head.
     #[cfg(test)]
     pub(crate) fn headed(&self, head: usize) -> Option<usize> {

@@ -1,6 +1,7 @@
 //! The pass: what it looks at, and what becomes of a kernel.
 
 mod code;
+mod copy;
 mod polls;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,7 +220,7 @@ fn rewrite_kernel(
         barriers: &barriers.unwrap_or_default(),
         reduces: module.version >= REDUCES.0 && module.target.sm() >= Some(REDUCES.1),
     };
-    let twin = code.twin_of(function, &marks, codes);
+    let twin = code.twin_of(function, &cfg, &marks, codes);
     Ok((twin, kernel))
 }
 

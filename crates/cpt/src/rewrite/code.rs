@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use ptx::Cfg;
 use ptx::ast::{Body, Function, Instruction, Name, RegId, Statement};
 
+use super::copy::{Part, Piece, copy};
 use super::{Kernel, context_parameter};
 use crate::context::{ASKING, CAPACITY, DONE, FRAMES_FROM, FRAMES_INTO, FROM, INTO, NO_ROOM, TAKEN};
 use crate::frame::HEAD;
@@ -64,46 +66,59 @@ enum Way {
 
 impl Code<'_> {
     /// The kernel's twin, with placeholders for what is pushed to `codes`.
-    pub(super) fn twin_of(&self, function: &Function, marks: &[usize], codes: &mut Vec<String>) -> Function {
+    pub(super) fn twin_of(
+        &self,
+        function: &Function,
+        cfg: &Cfg,
+        marks: &[usize],
+        codes: &mut Vec<String>,
+    ) -> Function {
         let mut put = |code: String| {
-            codes.push(code);
+            let code = code.replace("%@", &format!("%{}", self.tag)).replace("$@", &format!("${}", self.tag));
+            codes.push(code.replace("[@context]", &format!("[{}]", self.parameter)));
             Statement::Pragma(vec![placeholder(self.tag, codes.len() - 1).into()])
         };
-        let lasting = self.lasting.iter().map(|at| self.body.statements[*at].clone());
-        let mut statements: Vec<Statement> = lasting.collect();
-        statements.push(put(self.text(&self.beginning())));
-        let computed: BTreeSet<usize> = self.lasting.iter().copied().collect();
-        for (at, statement) in self.body.statements.iter().enumerate() {
-            if computed.contains(&at) {
-                continue;
-            }
-            statements.push(match statement {
+        let rewritten = |at: usize, part: Part, put: &mut dyn FnMut(String) -> Statement| {
+            let statement = &self.body.statements[at];
+            match statement {
                 Statement::Instruction(leave) if matches!(leave.opcode.mnemonic(), "ret" | "exit") => {
-                    put(self.text(&self.leaving(leave)))
+                    put(self.leaving(leave))
                 }
-                Statement::Instruction(barrier) if self.barriers.binary_search(&at).is_ok() => {
-                    put(self.text(&self.barrier(barrier)))
+                Statement::Instruction(barrier)
+                    if part != Part::Rest && self.barriers.binary_search(&at).is_ok() =>
+                {
+                    put(self.barrier(barrier))
                 }
-                other => match marks.binary_search(&at) {
-                    Ok(site) => put(self.text(&self.mark(site))),
-                    Err(_) => other.clone(),
+                _ => match marks.binary_search(&at) {
+                    Ok(site) => put(self.mark(site, part)),
+                    Err(_) => statement.clone(),
                 },
-            });
-        }
-        statements.push(put(self.text(&self.end())));
+            }
+        };
+        let first: BTreeSet<usize> = self.lasting.iter().copied().collect();
+        let mut statements: Vec<Statement> =
+            self.lasting.iter().map(|at| self.body.statements[*at].clone()).collect();
+        statements.push(put(self.beginning()));
+        let others = (0..self.body.statements.len()).filter(|at| !first.contains(at));
+        statements.extend(others.map(|at| rewritten(at, Part::Kernel, &mut put)));
+        statements.push(put(self.end()));
         let mut twin = function.clone();
         twin.name = self.kernel.twin.clone();
         twin.params.push(context_parameter(&self.parameter));
         if let Some(body) = &mut twin.body {
+            for part in [Part::Again, Part::Rest] {
+                for piece in copy(body, cfg, marks, (part, self.tag)) {
+                    match piece {
+                        Piece::Rewritten(at) if first.contains(&at) => {}
+                        Piece::Rewritten(at) => statements.push(rewritten(at, part, &mut put)),
+                        Piece::Own(statement) => statements.push(statement),
+                    }
+                }
+                statements.push(put("bra $@done;\n".to_owned()));
+            }
             body.statements = statements;
         }
         twin
-    }
-
-    /// Code with our names in place of `@`, which no PTX has at those places.
-    fn text(&self, code: &str) -> String {
-        let code = code.replace("%@", &format!("%{}", self.tag)).replace("$@", &format!("${}", self.tag));
-        code.replace("[@context]", &format!("[{}]", self.parameter))
     }
 
     /// The thread and its block find out whether they have begun before.
@@ -209,7 +224,7 @@ atom.global.add.u32 %@i, [%@f], 1;
 
     fn load(&self, site: usize) -> String {
         let (cells, local) = (self.cells(site, Way::Load), self.copy_local(Way::Load, site));
-        format!("$@load{site}:\n{cells}{local}bra $@go{site};\n")
+        format!("$@load{site}:\n{cells}{local}bra $@{}{site};\n", Part::Again.label())
     }
 
     /// Room for the block in `%@s`: whoever asks first gets it for all; where there is none they go on.
@@ -232,9 +247,10 @@ ld.volatile.global.u32 %@s, [%@a];
 setp.eq.u32 %@p, %@s, {ASKING};
 @%@p bra $@ask{site};
 setp.eq.u32 %@p, %@s, {NO_ROOM};
-@%@p bra $@go{site};
+@%@p bra $@{}{site};
 sub.u32 %@s, %@s, 1;
-"
+",
+            Part::Rest.label()
         )
     }
 

@@ -3,6 +3,7 @@
 use ptx::ast::Instruction;
 
 use super::code::Code;
+use super::copy::Part;
 use crate::context::STOP;
 use crate::poll::{LATE, MOST, TICKS};
 use crate::{Group, Poll};
@@ -21,10 +22,11 @@ impl Code<'_> {
     }
 
     /// A mark: threads of the group save what they have, or go on, all alike.
-    pub(super) fn mark(&self, site: usize) -> String {
-        let (stop, go) = (format!("$@save{site}"), format!("$@go{site}"));
+    pub(super) fn mark(&self, site: usize, part: Part) -> String {
+        let (stop, go) = (format!("$@save{site}"), format!("$@{}{site}", part.label()));
         let counted = format!("sub.u32 %@k, %@k, 1;\nsetp.ne.u32 %@p, %@k, 0;\n@%@p bra {go};\n");
         match self.poll {
+            _ if part == Part::Rest => format!("{go}:\n"),
             Poll::Every => self.poll(&stop, &go),
             Poll::Counted(marks) => format!("{counted}mov.u32 %@k, {marks};\n{}", self.poll(&stop, &go)),
             Poll::Adaptive => format!("{counted}{}{}", self.adapt(), self.poll(&stop, &go)),

@@ -1,0 +1,127 @@
+//! Copies of what follows a kernel's marks, for threads that come there in another way than from the mark before.
+//!
+//! A loop that can be entered in its middle is none that `ptxas` knows: it would neither see that its rounds are the same for all threads of a warp, nor do much else for it. So threads that go on half-way do so in a copy, which leads back
+//! into the kernel where that comes to the beginning of an outermost loop; and those that were to stop and found no room, in another, which never leads back, since `ptxas` takes them for threads that have parted. Threads that have never stopped
+//! see nothing of either.
+
+use ptx::ast::{Body, Instruction, LabelId, Opcode, Operand, Statement};
+use ptx::{BitSet, Cfg};
+
+use crate::graph::{Graph, Loops};
+
+/// Which code it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// The kernel's own.
+    Kernel,
+    /// The copy for threads that go on half-way.
+    Again,
+    /// The copy for threads that found no room to stop; there are no polls in it.
+    Rest,
+}
+
+impl Part {
+    /// What labels behind marks begin with.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Kernel => "on",
+            Self::Again => "go",
+            Self::Rest => "rest",
+        }
+    }
+}
+
+/// A piece of the copy.
+pub(super) enum Piece {
+    /// The statement of that number, as it is rewritten.
+    Rewritten(usize),
+    /// One of its own.
+    Own(Statement),
+}
+
+/// The copy of what follows the marks. Its labels are added to the body, with names that begin with `$` and `tag`.
+pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Part, &str)) -> Vec<Piece> {
+    let entered = entered(body, cfg, marks, part);
+    let mut labels: Vec<Option<LabelId>> = vec![None; body.labels.len()];
+    for at in entered.iter().flat_map(|block| cfg.blocks[block].statements.clone()) {
+        if let Statement::Label(label) = &body.statements[at] {
+            let old = body.labels[label.index()].trim_start_matches('$');
+            let name = format!("${tag}{}_{old}", part.label());
+            labels[label.index()] = Some(LabelId(body.labels.len() as u32));
+            body.labels.push(name.into());
+        }
+    }
+    let mut pieces = Vec::new();
+    for (number, block) in cfg.blocks.iter().enumerate() {
+        let mark = marks.get(marks.partition_point(|mark| *mark < block.statements.start));
+        let begin = match mark.filter(|mark| **mark < block.statements.end) {
+            _ if entered.contains(number) => block.statements.start,
+            Some(mark) => *mark,
+            None => continue,
+        };
+        pieces.extend((begin..block.statements.end).map(|at| match &body.statements[at] {
+            Statement::Label(label) => Piece::Own(Statement::Label(labels[label.index()].unwrap_or(*label))),
+            Statement::Instruction(branch) if branch.opcode.mnemonic() == "bra" => {
+                let mut branch = branch.clone();
+                for operand in &mut branch.operands {
+                    if let Operand::Label(label) = operand {
+                        *label = labels[label.index()].unwrap_or(*label);
+                    }
+                }
+                Piece::Own(Statement::Instruction(branch))
+            }
+            _ => Piece::Rewritten(at),
+        }));
+        let next = number + 1;
+        if falls_through(&body.statements[block.statements.end - 1])
+            && !entered.contains(next)
+            && let Some(label) = cfg.blocks.get(next).and_then(|next| label(body, next))
+        {
+            pieces.push(Piece::Own(Statement::Instruction(branch_to(label))));
+        }
+    }
+    pieces
+}
+
+/// The blocks that are come to from marks, before an outermost loop begins if the copy leads back there. (What a `brx` leads to is the kernel's.)
+fn entered(body: &Body, cfg: &Cfg, marks: &[usize], part: Part) -> BitSet {
+    let mut begins = BitSet::new(cfg.blocks.len());
+    if part == Part::Again {
+        let loops = Loops::of(&Graph::of_blocks(cfg), 0);
+        loops
+            .outermost_heads()
+            .filter(|head| label(body, &cfg.blocks[*head]).is_some())
+            .for_each(|head| begins.insert(head));
+    }
+    let mut entered = BitSet::new(cfg.blocks.len() + 1);
+    let mut ahead: Vec<usize> = marks.iter().map(|mark| cfg.block_at(*mark).index()).collect();
+    while let Some(number) = ahead.pop() {
+        let block = &cfg.blocks[number];
+        let last = &body.statements[block.statements.end - 1];
+        let is_table = matches!(last, Statement::Instruction(last) if last.opcode.mnemonic() == "brx");
+        for next in block.successors.iter().map(|next| next.index()) {
+            let is_kept = begins.contains(next) || is_table && next != number + 1;
+            if !is_kept && !entered.contains(next) {
+                entered.insert(next);
+                ahead.push(next);
+            }
+        }
+    }
+    entered
+}
+
+fn label(body: &Body, block: &ptx::Block) -> Option<LabelId> {
+    match &body.statements[block.statements.start] {
+        Statement::Label(label) => Some(*label),
+        _ => None,
+    }
+}
+
+fn falls_through(last: &Statement) -> bool {
+    let Statement::Instruction(last) = last else { return true };
+    last.guard.is_some() || !matches!(last.opcode.mnemonic(), "bra" | "brx" | "ret" | "exit" | "trap")
+}
+
+fn branch_to(label: LabelId) -> Instruction {
+    Instruction { guard: None, opcode: Opcode::new("bra"), operands: vec![Operand::Label(label)], line: 0 }
+}
