@@ -116,6 +116,9 @@ pub(super) enum Fate {
     Done,
 }
 
+/// Up to so many bytes one copy is quicker than zeros and a copy.
+const COPIED_MOST: u64 = 16 << 10;
+
 impl Flight {
     pub(super) fn stage(&self) -> MutexGuard<'_, Stage> {
         lock(&self.stage)
@@ -174,10 +177,6 @@ impl Flight {
     /// Gives the kernel to its stream, the first time or again.
     pub(super) fn submit(&self, stage: &mut Stage) -> Result<()> {
         let twin = self.twin()?;
-        if stage.from.is_none() {
-            self.clear(self.control)?;
-        }
-        self.clear(stage.stopped)?;
         let slots = self.size.slots();
         let from = stage.from.map_or(0, |from| from.base);
         let head = context::Head {
@@ -188,7 +187,15 @@ impl Flight {
             frames_from: from + slots,
             frames_into: stage.stopped.base + slots,
         };
-        self.tell(&self.stream, 0, &head.to_bytes())?;
+        let mut begun = head.to_bytes().to_vec();
+        if stage.from.is_none() && self.control.bytes <= COPIED_MOST {
+            begun.resize(self.control.bytes as usize, 0);
+        } else if stage.from.is_none() {
+            self.clear(self.control)?;
+        }
+        // Not when it is told to stop: that takes a kernel, which would wait for the end of one that has the whole device.
+        self.clear(stage.stopped)?;
+        self.tell(&self.stream, 0, &begun)?;
         let ctx = &self.stream.ctx;
         let ready = ctx.mark(self.stream.arg())?;
         let Launched { grid, block, shared, .. } = self.launched;
