@@ -10,12 +10,14 @@ use wire::CuError;
 
 /// How long to poll without giving up the processor: what a native wait costs is there at once where cores abound, and
 /// hardly anything is taken from others where they do not.
-static SPIN: LazyLock<Duration> = LazyLock::new(|| {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if cores > 4 { Duration::from_micros(500) } else { Duration::from_micros(5) }
-});
+static SPIN: LazyLock<Duration> =
+    LazyLock::new(|| if *CORES_ABOUND { Duration::from_micros(500) } else { Duration::from_micros(5) });
+static CORES_ABOUND: LazyLock<bool> =
+    LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 4));
 /// How long to go on polling between other threads' turns.
 const YIELD: Duration = Duration::from_millis(2);
+/// The same where a program waits, if cores abound: it would natively spin, and in a virtual machine a core that slept takes a tenth of a millisecond to come back.
+const EAGER_YIELD: Duration = Duration::from_millis(20);
 /// How small a part of a wait the sleeps between two polls are, where a program waits and would natively spin: as much longer, half of it on
 /// average, the program takes that waits for each of its kernels. With an eighth, one of kernels of up to 4 ms took 13 % longer.
 const EAGER: u32 = 128;
@@ -32,18 +34,21 @@ pub(crate) struct Backoff {
     /// How long had been waited at the last poll.
     seen: Duration,
     sleeps: bool,
+    /// How long it goes on polling.
+    yields: Duration,
     /// The part of a wait that its sleeps are.
     part: u32,
 }
 
 impl Backoff {
     pub(crate) fn new() -> Self {
-        Self { begun: Instant::now(), seen: Duration::ZERO, sleeps: false, part: PATIENT }
+        Self { begun: Instant::now(), seen: Duration::ZERO, sleeps: false, yields: YIELD, part: PATIENT }
     }
 
     /// For what the program itself waits for.
     pub(super) fn eager() -> Self {
-        Self { part: EAGER, ..Self::new() }
+        let yields = if *CORES_ABOUND { EAGER_YIELD } else { YIELD };
+        Self { part: EAGER, yields, ..Self::new() }
     }
 
     /// Whether it has come to sleeping between polls, so that there is time for a longer look.
@@ -54,7 +59,7 @@ impl Backoff {
     /// Lets a little time pass, more the longer this goes on.
     pub(crate) fn pause(&mut self) {
         let waited = self.begun.elapsed();
-        self.sleeps |= waited >= *SPIN + YIELD || waited - self.seen > CROWDED;
+        self.sleeps |= waited >= *SPIN + self.yields || waited - self.seen > CROWDED;
         self.seen = waited;
         if self.sleeps {
             std::thread::sleep((waited / self.part).clamp(*SLEEP.start(), *SLEEP.end()));
