@@ -16,12 +16,12 @@ const KERNELS: [(&str, &str, Result<Group, &str>); 13] = [
     ("marked_solver", "solve", Ok(Block)),
     ("marked_nbody", "fly", Ok(Block)),
     ("marked_collatz", "count", Ok(Thread)),
-    ("marked_template", "evolveIj", Ok(Thread)),
-    ("marked_template", "evolveIm", Ok(Thread)),
-    ("marked_streams", "hash", Ok(Thread)),
+    ("marked_template", "evolveIj", Ok(Warp)),
+    ("marked_template", "evolveIm", Ok(Warp)),
+    ("marked_streams", "hash", Ok(Warp)),
     ("marked_streams", "pass_on", Ok(Block)),
     ("marked_grid", "iterate", Err("a barrier of the whole grid")),
-    ("marked_list", "work_on_lists", Ok(Thread)),
+    ("marked_list", "work_on_lists", Ok(Warp)),
 ];
 
 fn root() -> PathBuf {

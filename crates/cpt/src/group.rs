@@ -98,10 +98,24 @@ pub(crate) fn of_body(body: &Body) -> Group {
 
 /// Whether a thread may wait for another one of its warp, by memory: for a lock, or a flag. It would wait for ever for one that is at a mark, until all are.
 pub(crate) fn may_wait_for_others(body: &Body) -> bool {
+    let mut read = BitSet::new(body.registers.len());
+    for instruction in body.instructions() {
+        instruction.for_each_register(|register, access| {
+            if access.reads() {
+                read.insert(register.index());
+            }
+        });
+    }
     body.instructions().any(|instruction| {
         let opcode = &instruction.opcode;
         match opcode.mnemonic() {
-            "atom" => true,
+            "atom" => {
+                let mut is_read = false;
+                instruction.for_each_register(|register, access| {
+                    is_read |= access.writes() && read.contains(register.index());
+                });
+                is_read
+            }
             "ld" => ["volatile", "relaxed", "acquire", "mmio"].iter().any(|kind| opcode.has(kind)),
             _ => false,
         }
