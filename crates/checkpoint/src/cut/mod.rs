@@ -146,6 +146,9 @@ pub fn take(
                             return cut.publish(still, &sessions, (&work, room.take()));
                         }
                         Err(_) if job.sessions.is_asked() => asking,
+                        Err(failure) if failure.kind == Kind::NotIdle => {
+                            Hindrance::Held(vec![failure.message])
+                        }
                         Err(failure) => {
                             // The job runs on while the reason is looked for.
                             drop((gated, held));

@@ -72,6 +72,9 @@ pub enum DumpError {
     /// It holds what no image can.
     #[error("the job holds what cannot be restored; nothing was written, it runs on: {}", .0.join("; "))]
     Unrestorable(Vec<String>),
+    /// Something came in by a TCP connection within the job while CRIU read what was there: what a restored connection sends again, or the kernel was slow to deliver. Another attempt finds it there.
+    #[error("data was on its way through a TCP connection within the job")]
+    UnderWay,
     /// CRIU refused.
     #[error("{criu} cannot dump the job: {why}{log}")]
     Refused {
@@ -441,6 +444,9 @@ impl Job {
         if let Some(held) = self.unrestorable(&log) {
             return DumpError::Unrestorable(held);
         }
+        if is_under_way(&log) {
+            return DumpError::UnderWay;
+        }
         let why = match explain(&log) {
             Some(known) => known.to_owned(),
             None if message.is_empty() => "see its log".to_owned(),
@@ -478,6 +484,11 @@ fn lost_input(file: &SharedFile) -> String {
         file.path.display(),
         file.fd
     )
+}
+
+/// Whether a queue of a TCP connection had grown when its contents were read.
+fn is_under_way(log: &LogExcerpt) -> bool {
+    log.mentions("recv failed (") && log.mentions("libsoccr_save() failed")
 }
 
 /// What is behind some of CRIU's messages, and what to do.
@@ -690,6 +701,16 @@ mod tests {
         let log = LogExcerpt(vec!["(00.01) Error (criu/sockets.c:1): Can't get 1:16 opt: bad".into()]);
         assert!(explain(&log).is_some_and(|text| text.contains("cannot dump sockets on this kernel")));
         assert_eq!(explain(&LogExcerpt::default()), None);
+    }
+
+    #[test]
+    fn a_queue_that_grows_is_no_refusal() {
+        let grown = [
+            "Error (soccr/soccr.c:371): \trecv failed (28, want 16): Invalid argument",
+            "Error (criu/sk-tcp.c:147): tcp: libsoccr_save() failed with -6",
+        ];
+        assert!(is_under_way(&LogExcerpt(grown.map(String::from).into())));
+        assert!(!is_under_way(&LogExcerpt(vec![grown[1].into()])), "it fails for other reasons, too");
     }
 
     #[test]
