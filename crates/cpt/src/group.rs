@@ -42,10 +42,8 @@ pub(crate) fn all_lanes(body: &Body) -> BitSet {
         let is_mask = instruction.opcode.mnemonic() == "mov"
             && instruction.guard.is_none()
             && instruction.operands.get(1).is_some_and(is_all_lanes);
-        instruction.for_each_register(|register, access| {
-            if access.writes() {
-                if is_mask { &mut all } else { &mut others }.insert(register.index());
-            }
+        instruction.for_each_written(|register| {
+            if is_mask { &mut all } else { &mut others }.insert(register.index());
         });
     }
     others.iter().for_each(|register| all.remove(register));
@@ -111,9 +109,7 @@ pub(crate) fn may_wait_for_others(body: &Body) -> bool {
         match opcode.mnemonic() {
             "atom" => {
                 let mut is_read = false;
-                instruction.for_each_register(|register, access| {
-                    is_read |= access.writes() && read.contains(register.index());
-                });
+                instruction.for_each_written(|register| is_read |= read.contains(register.index()));
                 is_read
             }
             "ld" => ["volatile", "relaxed", "acquire", "mmio"].iter().any(|kind| opcode.has(kind)),

@@ -4,7 +4,7 @@
 use ptx::BitSet;
 use ptx::ast::{Body, Instruction, Operand, RegId, SpecialRegister, Statement};
 
-use crate::uniform::is_parameter;
+use crate::uniform::{is_parameter, is_place_in_block};
 
 /// Opcodes whose result depends on nothing but what they read, and that do nothing else.
 const PURE: [&str; 49] = [
@@ -27,52 +27,50 @@ impl Lasting {
         let writers = sole_writers(body);
         // For each instruction that may be one: of how many registers that it reads nothing is known yet, and for each register who reads it.
         let mut missing = vec![0usize; body.statements.len()];
-        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); body.registers.len()];
+        let mut readers: Vec<Vec<(usize, &Instruction)>> = vec![Vec::new(); body.registers.len()];
         let mut ready = Vec::new();
         for (at, instruction) in instructions(body) {
-            if !is_pure(instruction) || !all_written(instruction, |register| writers[register] == Some(at)) {
+            let mut is_only_writer = true;
+            instruction.for_each_written(|register| is_only_writer &= writers[register.index()] == Some(at));
+            if !is_only_writer || !is_pure(instruction) {
                 continue;
             }
             instruction.for_each_register(|register, access| {
                 if access.reads() {
                     missing[at] += 1;
-                    readers[register.index()].push(at);
+                    readers[register.index()].push((at, instruction));
                 }
             });
             if missing[at] == 0 {
-                ready.push(at);
+                ready.push((at, instruction));
             }
         }
         let mut lasting = Vec::new();
-        while let Some(at) = ready.pop() {
-            lasting.push(at);
-            each_written(body, at, |register| {
-                for reader in &readers[register] {
-                    missing[*reader] -= 1;
-                    if missing[*reader] == 0 {
-                        ready.push(*reader);
+        while let Some((at, instruction)) = ready.pop() {
+            lasting.push((at, instruction));
+            instruction.for_each_written(|register| {
+                for &(reader, instruction) in &readers[register.index()] {
+                    missing[reader] -= 1;
+                    if missing[reader] == 0 {
+                        ready.push((reader, instruction));
                     }
                 }
             });
         }
-        let mut registers = BitSet::new(body.registers.len());
-        wanted.iter().flatten().for_each(|register| registers.insert(register.index()));
-        let mut statements = Vec::new();
-        for at in lasting.into_iter().rev() {
-            let mut is_wanted = false;
-            each_written(body, at, |register| is_wanted |= registers.contains(register));
-            if is_wanted {
-                statements.push(at);
-                let Statement::Instruction(instruction) = &body.statements[at] else { continue };
-                instruction.for_each_register(|register, _| registers.insert(register.index()));
+        let mut needed = BitSet::new(body.registers.len());
+        wanted.iter().flatten().for_each(|register| needed.insert(register.index()));
+        let mut found = Self { statements: Vec::new(), registers: BitSet::new(body.registers.len()) };
+        for (at, instruction) in lasting.into_iter().rev() {
+            let mut is_needed = false;
+            instruction.for_each_written(|register| is_needed |= needed.contains(register.index()));
+            if is_needed {
+                found.statements.push(at);
+                instruction.for_each_register(|register, _| needed.insert(register.index()));
+                instruction.for_each_written(|register| found.registers.insert(register.index()));
             }
         }
-        statements.reverse();
-        let mut registers = BitSet::new(body.registers.len());
-        for at in &statements {
-            each_written(body, *at, |register| registers.insert(register));
-        }
-        Self { statements, registers }
+        found.statements.reverse();
+        found
     }
 
     /// Whether it is computed again.
@@ -92,30 +90,13 @@ fn instructions(body: &Body) -> impl Iterator<Item = (usize, &Instruction)> {
 fn sole_writers(body: &Body) -> Vec<Option<usize>> {
     let (mut writers, mut written) = (vec![None; body.registers.len()], BitSet::new(body.registers.len()));
     for (at, instruction) in instructions(body) {
-        instruction.for_each_register(|register, access| {
+        instruction.for_each_written(|register| {
             let register = register.index();
-            if access.writes() {
-                writers[register] = (!written.contains(register)).then_some(at);
-                written.insert(register);
-            }
+            writers[register] = (!written.contains(register)).then_some(at);
+            written.insert(register);
         });
     }
     writers
-}
-
-fn each_written(body: &Body, at: usize, mut visit: impl FnMut(usize)) {
-    let Statement::Instruction(instruction) = &body.statements[at] else { return };
-    instruction.for_each_register(|register, access| {
-        if access.writes() {
-            visit(register.index());
-        }
-    });
-}
-
-fn all_written(instruction: &Instruction, holds: impl Fn(usize) -> bool) -> bool {
-    let mut all = true;
-    instruction.for_each_register(|register, access| all &= !access.writes() || holds(register.index()));
-    all
 }
 
 /// Whether what it computes depends on registers, the launch and the thread's place in it alone.
@@ -132,19 +113,10 @@ fn is_pure(instruction: &Instruction) -> bool {
 fn lasts(operand: &Operand) -> bool {
     use SpecialRegister as Special;
     match operand {
-        Operand::Special(special) => matches!(
-            special,
-            Special::Tid(_)
-                | Special::Ntid(_)
-                | Special::Ctaid(_)
-                | Special::Nctaid(_)
-                | Special::LaneId
-                | Special::LaneMaskEq
-                | Special::LaneMaskLe
-                | Special::LaneMaskLt
-                | Special::LaneMaskGe
-                | Special::LaneMaskGt
-        ),
+        Operand::Special(special) => {
+            matches!(special, Special::Ntid(_) | Special::Ctaid(_) | Special::Nctaid(_))
+                || is_place_in_block(special)
+        }
         Operand::Vector(all) => all.iter().all(lasts),
         _ => true,
     }

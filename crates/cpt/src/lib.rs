@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod additions;
 pub mod context;
 mod control;
 mod frame;

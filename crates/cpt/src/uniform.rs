@@ -194,8 +194,8 @@ impl Search {
     /// All that an instruction writes differs.
     fn differs_behind(&mut self, instruction: &Instruction) {
         let (registers, ahead) = (&mut self.registers, &mut self.ahead);
-        instruction.for_each_register(|register, access| {
-            if access.writes() && !registers.contains(register.index()) {
+        instruction.for_each_written(|register| {
+            if !registers.contains(register.index()) {
                 registers.insert(register.index());
                 ahead.push(Differs::Register(register.index()));
             }
@@ -263,14 +263,8 @@ impl Search {
         use SpecialRegister as Special;
         match operand {
             Operand::Special(special) => match special {
-                Special::Tid(_)
-                | Special::LaneId
-                | Special::LaneMaskEq
-                | Special::LaneMaskLe
-                | Special::LaneMaskLt
-                | Special::LaneMaskGe
-                | Special::LaneMaskGt
-                | Special::Clock
+                special if is_place_in_block(special) => true,
+                Special::Clock
                 | Special::ClockHi
                 | Special::Clock64
                 | Special::GlobalTimer
@@ -285,6 +279,21 @@ impl Search {
             _ => false,
         }
     }
+}
+
+/// Whether it says which of its block's threads, or of its warp's, a thread is.
+pub(crate) fn is_place_in_block(special: &SpecialRegister) -> bool {
+    use SpecialRegister as Special;
+    matches!(
+        special,
+        Special::Tid(_)
+            | Special::LaneId
+            | Special::LaneMaskEq
+            | Special::LaneMaskLe
+            | Special::LaneMaskLt
+            | Special::LaneMaskGe
+            | Special::LaneMaskGt
+    )
 }
 
 /// Whether it is what the kernel was launched with.

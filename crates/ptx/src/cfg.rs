@@ -62,6 +62,15 @@ enum Flow {
     },
 }
 
+impl Flow {
+    fn falls_through(&self) -> bool {
+        match self {
+            Self::Next => true,
+            Self::Branch { falls_through } | Self::Leave { falls_through } => *falls_through,
+        }
+    }
+}
+
 impl Cfg {
     /// Builds the graph.
     ///
@@ -110,6 +119,14 @@ impl Cfg {
         BlockId(self.blocks.partition_point(|block| block.statements.end <= statement) as u32)
     }
 
+    /// Whether control may go on behind a block's last statement.
+    pub fn falls_through(&self, body: &Body, block: BlockId) -> bool {
+        match &body.statements[self.blocks[block.index()].statements.end - 1] {
+            Statement::Instruction(last) => flow(last).falls_through(),
+            _ => true,
+        }
+    }
+
     /// Whether going from `from` to `to` is a jump backwards: every cycle has at least one.
     pub fn is_back_edge(from: BlockId, to: BlockId) -> bool {
         to <= from
@@ -131,10 +148,7 @@ impl Cfg {
                 targets.extend(branch_targets(body, instruction).map(|label| self.block_of(label).index()));
             }
             self.blocks[from].exits = matches!(flow, Flow::Leave { .. });
-            if matches!(
-                flow,
-                Flow::Next | Flow::Branch { falls_through: true } | Flow::Leave { falls_through: true }
-            ) {
+            if flow.falls_through() {
                 match from + 1 < self.blocks.len() {
                     true => targets.push(from + 1),
                     // Control that runs off the end returns.

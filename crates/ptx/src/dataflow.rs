@@ -44,6 +44,15 @@ impl Instruction {
         operands.for_each(|operand| walk(operand, Access::Read, &mut visit));
     }
 
+    /// Calls `visit` for every register that it writes, all or part of it.
+    pub fn for_each_written(&self, mut visit: impl FnMut(RegId)) {
+        self.for_each_register(|register, access| {
+            if access.writes() {
+                visit(register);
+            }
+        });
+    }
+
     /// How the first operand is accessed, if it is a destination.
     fn destination_access(&self) -> Option<Access> {
         let first = self.operands.first()?;

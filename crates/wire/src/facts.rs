@@ -25,8 +25,12 @@ impl DeviceFacts {
     /// The value of a `CUdevice_attribute`, if it is known.
     #[must_use]
     pub fn attribute(&self, attribute: i32) -> Option<i32> {
-        self.attributes.iter().find(|(known, _)| *known == attribute).map(|(_, value)| *value)
+        value_of(&self.attributes, attribute)
     }
+}
+
+fn value_of(attributes: &[(i32, i32)], wanted: i32) -> Option<i32> {
+    attributes.iter().find(|(known, _)| *known == wanted).map(|(_, value)| *value)
 }
 
 record! {
@@ -58,6 +62,14 @@ record! {
         params: Vec<Param>,
         /// `CUfunction_attribute` and its value when it was looked up.
         attributes: Vec<(i32, i32)>,
+    }
+}
+
+impl FunctionFacts {
+    /// The value that a `CUfunction_attribute` had, if it is known.
+    #[must_use]
+    pub fn attribute(&self, attribute: i32) -> Option<i32> {
+        value_of(&self.attributes, attribute)
     }
 }
 

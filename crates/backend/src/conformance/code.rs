@@ -34,9 +34,7 @@ pub(super) fn parameters_are_told(backend: &dyn Backend) {
     assert_eq!(facts.name, "sum");
     let params: Vec<_> = facts.params.iter().map(|param| (param.offset, param.size)).collect();
     assert_eq!(params, [(0, 8), (8, 8), (16, 4)]);
-    let attribute =
-        |wanted: i32| facts.attributes.iter().find(|(id, _)| *id == wanted).map(|(_, value)| *value);
-    assert!(attribute(MAX_THREADS).is_some_and(|threads| threads >= 256));
+    assert!(facts.attribute(MAX_THREADS).is_some_and(|threads| threads >= 256));
 }
 
 pub(super) fn attributes_are_set(backend: &dyn Backend) {

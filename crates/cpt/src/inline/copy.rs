@@ -11,6 +11,7 @@ use ptx::ast::{
 };
 
 use crate::Reason;
+use crate::additions::{made, push_label, renamed};
 use crate::refusal::{Place as At, Refused};
 
 /// Most statements of a kernel with all that is put into it: functions that call others twice grow fast.
@@ -539,22 +540,7 @@ fn in_memory(local: LocalId, offset: i64) -> Operand {
     Operand::Address(Address { base, offset, unified: false })
 }
 
-fn made(opcode: &str, guard: Option<Guard>, operands: Vec<Operand>) -> Instruction {
-    Instruction { guard, opcode: Opcode::new(opcode), operands, line: 0 }
-}
-
-/// A name in a copy, of the same kind as it is in the function.
-fn renamed(name: &Name, tag: &str) -> Name {
-    let rest = name.trim_start_matches(['%', '$']);
-    format!("{}{tag}{rest}", &name[..name.len() - rest.len()]).into()
-}
-
 fn push_register(body: &mut Body, register: Register) -> RegId {
     body.registers.push(register);
     RegId(body.registers.len() as u32 - 1)
-}
-
-fn push_label(body: &mut Body, name: Name) -> LabelId {
-    body.labels.push(name);
-    LabelId(body.labels.len() as u32 - 1)
 }

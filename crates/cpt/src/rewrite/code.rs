@@ -78,27 +78,15 @@ impl Code<'_> {
             codes.push(code.replace("[@context]", &format!("[{}]", self.parameter)));
             Statement::Pragma(vec![placeholder(self.tag, codes.len() - 1).into()])
         };
-        let rewritten = |at: usize, part: Part, put: &mut dyn FnMut(String) -> Statement| {
-            let statement = &self.body.statements[at];
-            match statement {
-                Statement::Instruction(leave) if matches!(leave.opcode.mnemonic(), "ret" | "exit") => {
-                    put(self.leaving(leave))
-                }
-                Statement::Instruction(barrier)
-                    if part != Part::Rest && self.barriers.binary_search(&at).is_ok() =>
-                {
-                    put(self.barrier(barrier))
-                }
-                _ => match marks.binary_search(&at) {
-                    Ok(site) => put(self.mark(site, part)),
-                    Err(_) => statement.clone(),
-                },
-            }
-        };
         let first: BTreeSet<usize> = self.lasting.iter().copied().collect();
         let mut statements: Vec<Statement> =
             self.lasting.iter().map(|at| self.body.statements[*at].clone()).collect();
         statements.push(put(self.beginning()));
+        let rewritten =
+            |at, part, put: &mut dyn FnMut(String) -> Statement| match self.instead(at, marks, part) {
+                Some(code) => put(code),
+                None => self.body.statements[at].clone(),
+            };
         let others = (0..self.body.statements.len()).filter(|at| !first.contains(at));
         statements.extend(others.map(|at| rewritten(at, Part::Kernel, &mut put)));
         statements.push(put(self.end()));
@@ -119,6 +107,20 @@ impl Code<'_> {
             body.statements = statements;
         }
         twin
+    }
+
+    /// What stands in a part in place of a statement, if it is not itself.
+    fn instead(&self, at: usize, marks: &[usize], part: Part) -> Option<String> {
+        match &self.body.statements[at] {
+            Statement::Instruction(leave) if matches!(leave.opcode.mnemonic(), "ret" | "exit") => {
+                Some(self.leaving(leave))
+            }
+            Statement::Instruction(barrier) => {
+                let asks = part != Part::Rest && self.barriers.binary_search(&at).is_ok();
+                asks.then(|| self.barrier(barrier))
+            }
+            _ => marks.binary_search(&at).ok().map(|site| self.mark(site, part)),
+        }
     }
 
     /// The thread and its block find out whether they have begun before.

@@ -4,9 +4,10 @@
 //! into the kernel where that comes to the beginning of an outermost loop; and those that were to stop and found no room, in another, which never leads back, since `ptxas` takes them for threads that have parted. Threads that have never stopped
 //! see nothing of either.
 
-use ptx::ast::{Body, Instruction, LabelId, Opcode, Operand, Statement};
-use ptx::{BitSet, Cfg};
+use ptx::ast::{Body, LabelId, Operand, Statement};
+use ptx::{BitSet, BlockId, Cfg};
 
+use crate::additions::{made, push_label, renamed};
 use crate::graph::{Graph, Loops};
 
 /// Which code it is.
@@ -39,16 +40,14 @@ pub(super) enum Piece {
     Own(Statement),
 }
 
-/// The copy of what follows the marks. Its labels are added to the body, with names that begin with `$` and `tag`.
+/// The copy of what follows the marks. Its labels are added to the body, with names that begin with `tag`.
 pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Part, &str)) -> Vec<Piece> {
     let entered = entered(body, cfg, marks, part);
     let mut labels: Vec<Option<LabelId>> = vec![None; body.labels.len()];
     for at in entered.iter().flat_map(|block| cfg.blocks[block].statements.clone()) {
-        if let Statement::Label(label) = &body.statements[at] {
-            let old = body.labels[label.index()].trim_start_matches('$');
-            let name = format!("${tag}{}_{old}", part.label());
-            labels[label.index()] = Some(LabelId(body.labels.len() as u32));
-            body.labels.push(name.into());
+        if let Statement::Label(label) = body.statements[at] {
+            let name = renamed(body.label(label), &format!("{tag}{}_", part.label()));
+            labels[label.index()] = Some(push_label(body, name));
         }
     }
     let mut pieces = Vec::new();
@@ -73,11 +72,12 @@ pub(super) fn copy(body: &mut Body, cfg: &Cfg, marks: &[usize], (part, tag): (Pa
             _ => Piece::Rewritten(at),
         }));
         let next = number + 1;
-        if falls_through(&body.statements[block.statements.end - 1])
+        if cfg.falls_through(body, BlockId(number as u32))
             && !entered.contains(next)
             && let Some(label) = cfg.blocks.get(next).and_then(|next| label(body, next))
         {
-            pieces.push(Piece::Own(Statement::Instruction(branch_to(label))));
+            let branch = made("bra", None, vec![Operand::Label(label)]);
+            pieces.push(Piece::Own(Statement::Instruction(branch)));
         }
     }
     pieces
@@ -115,13 +115,4 @@ fn label(body: &Body, block: &ptx::Block) -> Option<LabelId> {
         Statement::Label(label) => Some(*label),
         _ => None,
     }
-}
-
-fn falls_through(last: &Statement) -> bool {
-    let Statement::Instruction(last) = last else { return true };
-    last.guard.is_some() || !matches!(last.opcode.mnemonic(), "bra" | "brx" | "ret" | "exit" | "trap")
-}
-
-fn branch_to(label: LabelId) -> Instruction {
-    Instruction { guard: None, opcode: Opcode::new("bra"), operands: vec![Operand::Label(label)], line: 0 }
 }

@@ -323,13 +323,11 @@ impl Backend for RemoteBackend {
         }
         let function = RawFunction(self.link.name());
         let facts = self.link.ask(&ask::Function { ctx, module, name: name.to_owned(), function })?;
-        let attribute =
-            |wanted: i32| facts.attributes.iter().find(|(id, _)| *id == wanted).map(|(_, value)| *value);
         let end = facts.params.iter().map(|param| u64::from(param.offset) + u64::from(param.size)).max();
         let known = Function {
             params: usize::try_from(end.unwrap_or(0)).unwrap_or(usize::MAX),
-            max_threads: AtomicI32::new(attribute(MAX_THREADS).unwrap_or(i32::MAX)),
-            max_dynamic: AtomicI32::new(attribute(MAX_DYNAMIC_SHARED).unwrap_or(i32::MAX)),
+            max_threads: AtomicI32::new(facts.attribute(MAX_THREADS).unwrap_or(i32::MAX)),
+            max_dynamic: AtomicI32::new(facts.attribute(MAX_DYNAMIC_SHARED).unwrap_or(i32::MAX)),
         };
         let mut functions = self.link.functions.write().unwrap_or_else(PoisonError::into_inner);
         functions.insert(function.0, Arc::new(known));

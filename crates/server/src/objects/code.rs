@@ -232,8 +232,8 @@ impl Module {
             return;
         }
         let cost = |raw| {
-            let attributes = self.backend.function_facts(self.ctx.raw, raw)?.attributes;
-            let value = |wanted| attributes.iter().find(|(id, _)| *id == wanted as i32).map_or(-1, |it| it.1);
+            let facts = self.backend.function_facts(self.ctx.raw, raw)?;
+            let value = |wanted| facts.attribute(wanted as i32).unwrap_or(-1);
             let [registers, local] = [
                 FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS,
                 FunctionAttribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,

@@ -11,8 +11,7 @@ fn facts_hide_what_is_not_carried() {
     let app = App::start();
     let facts = app.thread().call(GetFacts {}).unwrap();
     assert!(facts.driver_version <= 13000);
-    let attributes = &facts.devices[0].attributes;
-    let attribute = |wanted: i32| attributes.iter().find(|(id, _)| *id == wanted).map(|(_, value)| *value);
+    let attribute = |wanted: i32| facts.devices[0].attribute(wanted);
     assert_eq!(attribute(100).unwrap_or(0), 0, "memory that the host shares without asking");
     assert_eq!(attribute(83), Some(1), "managed memory");
     assert_eq!(attribute(10), Some(32), "warp size");
