@@ -117,6 +117,13 @@ pub struct Launch<'a> {
     pub params: &'a [u8],
 }
 
+/// The attribute of a launch whose blocks are all on the device at a time (`CU_LAUNCH_ATTRIBUTE_COOPERATIVE`).
+pub const COOPERATIVE: (u32, LaunchValue) = (2, {
+    let mut value = [0; 64];
+    value[0] = 1;
+    LaunchValue(value)
+});
+
 /// One side of a pitched copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pitched {

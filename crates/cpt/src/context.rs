@@ -17,6 +17,8 @@ pub const INTO: u64 = 32;
 pub const FRAMES_FROM: u64 = 40;
 /// `u64`: frames to stop into; all 0 at a launch.
 pub const FRAMES_INTO: u64 = 48;
+/// Two `u32`, in turn for one barrier of the whole grid and the next: not 0 when all threads are to stop behind it; 0 at a launch.
+pub const DECIDED: u64 = 56;
 /// Bytes of all.
 pub const BYTES: u64 = 64;
 

@@ -12,6 +12,8 @@ pub enum Group {
     Warp,
     /// Those of a block: it has barriers, or shared memory.
     Block,
+    /// All that there are: the kernel has barriers of the whole grid.
+    Grid,
 }
 
 impl Group {
@@ -21,6 +23,7 @@ impl Group {
             Self::Thread => "without barriers",
             Self::Warp => "with operations of a warp",
             Self::Block => "with barriers or shared memory",
+            Self::Grid => "with barriers of the whole grid",
         }
     }
 }
@@ -31,6 +34,7 @@ impl std::fmt::Display for Group {
             Self::Thread => "thread",
             Self::Warp => "warp",
             Self::Block => "block",
+            Self::Grid => "grid",
         })
     }
 }

@@ -114,8 +114,11 @@ fn lasts(operand: &Operand) -> bool {
     use SpecialRegister as Special;
     match operand {
         Operand::Special(special) => {
-            matches!(special, Special::Ntid(_) | Special::Ctaid(_) | Special::Nctaid(_))
-                || is_place_in_block(special)
+            // Where a grid has its barrier is another place each time, and told anew.
+            matches!(
+                special,
+                Special::Ntid(_) | Special::Ctaid(_) | Special::Nctaid(_) | Special::EnvReg(1 | 2)
+            ) || is_place_in_block(special)
         }
         Operand::Vector(all) => all.iter().all(lasts),
         _ => true,

@@ -11,6 +11,7 @@ pub mod context;
 mod control;
 mod frame;
 mod graph;
+mod grid;
 mod group;
 mod inline;
 mod lasting;

@@ -5,7 +5,7 @@ use ptx::ast::{Body, Function, Item, Module, Statement};
 use crate::refusal::Place;
 
 /// What a marker's pragma begins with.
-const MARK: &str = "cpt";
+pub(crate) const MARK: &str = "cpt";
 
 /// The statements that are markers.
 pub(crate) fn markers(body: &Body) -> Vec<usize> {

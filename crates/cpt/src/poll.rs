@@ -79,7 +79,7 @@ pub(crate) fn barriers(body: &Body, cfg: &Cfg, marks: &[usize]) -> Option<Vec<us
 }
 
 /// Whether it is a barrier of the block that does nothing else.
-fn is_plain(instruction: &Instruction) -> bool {
+pub(crate) fn is_plain(instruction: &Instruction) -> bool {
     let opcode = instruction.opcode.as_str();
     let is_first = matches!(instruction.operands[..], [Operand::Imm(Immediate::Int(0))]);
     matches!(opcode, "bar.sync" | "barrier.sync" | "barrier.sync.aligned")

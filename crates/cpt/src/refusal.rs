@@ -68,6 +68,11 @@ pub enum Reason {
         "the function {0} comes to a marker, and takes the address of a parameter, or has one in common with another; declare it __forceinline__"
     )]
     Handed(Name),
+    /// A grid stops at its barriers, and the marker says nothing about one.
+    #[error(
+        "the kernel has barriers of the whole grid (grid.sync()), at which it stops, and the loop of the marker has none; move it into one that has"
+    )]
+    BesideGrid,
     /// Something is under way, or has a state, that cannot be saved.
     #[error("{0} has a state that cannot be saved")]
     State(&'static str),

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ptx::ast::{
     Body, Callee, Function, FunctionKind, Immediate, Instruction, Item, Linkage, Module, Name, Operand,
-    Param, ParamSpace, RegId, ScalarType, Space, SpecialRegister, Statement, Symbol, Variable, Version,
+    Param, ParamSpace, RegId, ScalarType, Space, Statement, Symbol, Variable, Version,
 };
 use ptx::{Cfg, Liveness, ParseError};
 
 use self::code::{Area, Code};
 use crate::frame::ALIGNMENT;
+use crate::grid::{Grid, reads_workspace};
 use crate::group::{may_wait_for_others, of_body};
 use crate::inline::{inlined, marked, reached};
 use crate::lasting::Lasting;
@@ -116,7 +117,9 @@ fn rewrite_kernel(
     (tag, poll): (&str, Poll),
     codes: &mut Vec<String>,
 ) -> Result<(Function, Kernel), Refused> {
-    let Some(body) = &function.body else { return Err((Place::Line(0), Reason::Unsized)) };
+    let Some(written) = &function.body else { return Err((Place::Line(0), Reason::Unsized)) };
+    let grid = Grid::of(written).map_err(|(at, reason)| (place(module, written, at), reason))?;
+    let body = grid.as_ref().map_or(written, |grid| &grid.body);
     let marks = markers(body);
     let place_of = |mark: usize| place(module, body, mark);
     let first = place_of(marks.first().copied().unwrap_or(0));
@@ -132,7 +135,7 @@ fn rewrite_kernel(
     }
     let called = called(module, body).map_err(|name| refuse(Reason::Unknown(name)))?;
     called.iter().chain([&body]).try_for_each(|body| refuse_states(body))?;
-    called.iter().try_for_each(|body| refuse_exits(body))?;
+    called.iter().try_for_each(|body| refuse_in_function(body))?;
     if called.iter().any(|body| body.locals.iter().any(|local| local.space == Space::Shared)) {
         return Err(refuse(Reason::State("shared memory that a function declares")));
     }
@@ -158,8 +161,11 @@ fn rewrite_kernel(
     // What is in shared memory is whole only when all have stopped.
     let has_shared = dynamic.is_some() || !shared.is_empty();
     let needed = if has_shared { Group::Block } else { needed.unwrap_or(Group::Thread) };
-    let divergence_of =
-        |group| Divergence::of(body, &cfg, &marks, group).map_err(|error| refuse(error.into()));
+    let needed = if grid.is_some() { Group::Grid } else { needed };
+    let divergence_of = |group: Group| {
+        let within = group.min(Group::Block);
+        Divergence::of(body, &cfg, &marks, within).map_err(|error| refuse(error.into()))
+    };
     let together = |found: &Divergence, mark: &usize| found.is_uniform(cfg.block_at(*mark));
     let (group, divergence) = match needed {
         // Where all of a warp come to each mark, they can as well stop together: ptxas sees then that they never part.
@@ -190,6 +196,11 @@ fn rewrite_kernel(
     }
     let lasting = Lasting::of(body, &live);
     live.iter_mut().for_each(|live| live.retain(|register| !lasting.has(*register)));
+    if let Some(grid) = &grid
+        && live.iter().flatten().any(|register| grid.has(*register))
+    {
+        return Err(refuse(Reason::State("a barrier of the whole grid whose word is kept over a round")));
+    }
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
     let frame = Frame::of(
@@ -218,9 +229,11 @@ fn rewrite_kernel(
         dynamic: dynamic.as_deref(),
         poll,
         barriers: &barriers.unwrap_or_default(),
+        arrivals: grid.as_ref().map_or(&[], |grid| &grid.arrivals),
         reduces: module.version >= REDUCES.0 && module.target.sm() >= Some(REDUCES.1),
     };
-    let twin = code.twin_of(function, &cfg, &marks, codes);
+    let function = Function { body: Some(body.clone()), ..function.clone() };
+    let twin = code.twin_of(&function, &cfg, &marks, codes);
     Ok((twin, kernel))
 }
 
@@ -254,12 +267,17 @@ fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Box
     Ok(found)
 }
 
-/// A thread that leaves in the middle of a function is not seen to be done.
-fn refuse_exits(body: &Body) -> Result<(), Refused> {
-    match body.instructions().find(|instruction| instruction.opcode.mnemonic() == "exit") {
-        Some(exit) => Err((Place::Line(exit.line), Reason::State("a thread that ends in a function (exit)"))),
-        None => Ok(()),
+/// A thread that leaves in the middle of a function is not seen to be done, nor is a barrier of the grid there.
+fn refuse_in_function(body: &Body) -> Result<(), Refused> {
+    for instruction in body.instructions() {
+        let state = match instruction.opcode.mnemonic() {
+            "exit" => "a thread that ends in a function (exit)",
+            _ if reads_workspace(instruction) => "a barrier of the whole grid (%envreg) in a function",
+            _ => continue,
+        };
+        return Err((Place::Line(instruction.line), Reason::State(state)));
     }
+    Ok(())
 }
 
 /// Whether a barrier is any but number 0 for all threads of the block, which the pass uses itself.
@@ -268,11 +286,6 @@ fn is_of_some(instruction: &Instruction) -> bool {
     let number = instruction.operands.get(reduces);
     let alone = instruction.operands.len() == if reduces == 1 { 3 } else { 1 };
     !(alone && matches!(number, Some(Operand::Imm(Immediate::Int(0)))))
-}
-
-fn reads_grid_barrier(instruction: &Instruction) -> bool {
-    let is = |operand: &Operand| matches!(operand, Operand::Special(SpecialRegister::EnvReg(1 | 2)));
-    instruction.operands.iter().any(is)
 }
 
 /// What cannot be saved, by what has it.
@@ -293,7 +306,6 @@ fn refuse_states(body: &Body) -> Result<(), Refused> {
             "bar" | "barrier" if !opcode.has("warp") && is_of_some(instruction) => {
                 "a barrier of some threads of the block, or of another number than 0,"
             }
-            _ if reads_grid_barrier(instruction) => "a barrier of the whole grid (%envreg)",
             _ => continue,
         };
         return Err((Place::Line(instruction.line), Reason::State(state)));

@@ -1,6 +1,6 @@
 //! Closing the gate and waiting until the device is idle; what holds it if it does not get idle.
 
-use crate::objects::Stream;
+use crate::objects::{Stream, StreamKey};
 use crate::session::{Session, THREAD_END, TIDYING};
 use crate::{lock, read};
 use std::sync::Arc;
@@ -87,6 +87,12 @@ impl Session {
     /// Whether no stream has work.
     pub(crate) fn is_idle(&self) -> bool {
         self.busy_streams().is_empty()
+    }
+
+    /// Whether a stream has work that is not the keeping of shadow pages, which asks.
+    pub(crate) fn has_work_beside_shadows(&self) -> bool {
+        let is_other = |stream: &Arc<Stream>| !matches!(stream.record.key, StreamKey::Shadows(_));
+        self.busy_streams().iter().any(is_other)
     }
 
     fn describe_stream(&self, stream: &Stream) -> String {

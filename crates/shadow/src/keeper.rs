@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     cohering: Mutex<Cohering>,
     /// Whether [`Keeper::change`] has something to do.
     due: AtomicBool,
+    /// When all was last brought up to date without a call.
+    refreshed: Mutex<Instant>,
 }
 
 /// Which regions are coherent, and whether they had better be. To be locked before any region.
@@ -64,6 +66,8 @@ struct Cohering {
     coherent: Vec<Arc<Region>>,
 }
 
+/// How long what a side has written may stay unknown to the other while work is in flight.
+pub(crate) const REFRESH: Duration = Duration::from_millis(100);
 /// The most bytes that are coherent at a time: what a checkpoint writes back inside of its cut.
 const COHERENT: u64 = 64 << 20;
 
@@ -104,6 +108,7 @@ impl Keeper {
             active: Mutex::default(),
             cohering: Mutex::default(),
             due: AtomicBool::new(false),
+            refreshed: Mutex::new(Instant::now()),
         };
         let mut keeper =
             Self { shared: Arc::new(shared), stop: rustix::event::eventfd(0, flags)?, threads: Vec::new() };
@@ -143,6 +148,12 @@ impl Keeper {
             part.empty()?;
             regions.insert(part.range.end(), Arc::new(part));
         }
+        drop(regions);
+        if self.shared.device.is_busy() {
+            // What was given to the device before may come to know of the region, and nobody has announced it.
+            self.shared.work.announce(true);
+            self.shared.work.submitted();
+        }
         Ok(())
     }
 
@@ -180,7 +191,7 @@ impl Keeper {
         let shared = &*self.shared;
         shared.vigil.called();
         let named = match scope {
-            Scope::All if lock(&shared.regions).is_empty() => return Ok(Reach(None)),
+            // Of a region that is added before it is complete, too.
             Scope::All => Vec::new(),
             Scope::Ranges(ranges) => match shared.regions_in(ranges) {
                 none if none.is_empty() => return Ok(Reach(None)),
@@ -229,7 +240,10 @@ impl Keeper {
         shared.due.store(false, Ordering::Relaxed);
         match cohering.change.take() {
             None => Ok(()),
-            Some(Change::Separate) => shared.separate(cohering),
+            Some(Change::Separate) => shared.separate(cohering).inspect_err(|_| {
+                cohering.change = Some(Change::Separate);
+                shared.due.store(true, Ordering::Relaxed);
+            }),
             Some(Change::Cohere) => {
                 for region in std::mem::take(&mut cohering.candidates) {
                     // It goes on as it is.
@@ -362,6 +376,22 @@ impl Shared {
         // Who has put one aside meanwhile found somebody looking.
         drop(looking);
         lock(&self.waiting).look()
+    }
+
+    /// Brings all up to date that work in flight and the application have written, if that is due: nobody who waits for it waits for ever.
+    pub(crate) fn refresh(&self) {
+        {
+            let mut refreshed = lock(&self.refreshed);
+            if refreshed.elapsed() < REFRESH {
+                return;
+            }
+            *refreshed = Instant::now();
+        }
+        self.vigil.refreshed();
+        if let Err(error) = self.settle() {
+            // The next call is told; nobody waits for this.
+            tracing::debug!(%error, "managed memory is not brought up to date");
+        }
     }
 
     /// Answers, if all work is complete that had not been when this was asked last, which regions go to and fro with it.

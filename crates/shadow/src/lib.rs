@@ -61,7 +61,9 @@ pub enum Error {
     #[error("faults of managed memory are no more served: {0}")]
     Unheard(std::io::Error),
     /// No page is left for shadows, although all others have been given up.
-    #[error("no memory is left for the shadow of {0}; is the job's tmpfs full?")]
+    #[error(
+        "no memory is left for the shadow of {0}: the job's tmpfs is full, and so may be the machine; --shared-memory makes it larger"
+    )]
     NoRoom(Range),
     /// The application has moved or doubled a mapping of a region, where it cannot be kept.
     #[error(

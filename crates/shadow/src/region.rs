@@ -21,7 +21,7 @@ const BATCH: usize = HUGE / PAGE;
 /// Bytes in a part of a region. Threads that touch different parts don't wait for each other.
 const PART: usize = 64 << 20;
 
-/// The most twins that a region keeps: 32 MiB.
+/// The most twins that a part of a region keeps: 32 MiB.
 const TWINS: usize = 8192;
 
 /// A region of managed memory, or a part of one: what is moved by one thread at a time.

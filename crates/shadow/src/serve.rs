@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::device::Step;
-use crate::keeper::Shared;
+use crate::keeper::{REFRESH, Shared};
 use crate::userfault::Event;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -10,10 +10,6 @@ use rustix::time::Timespec;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
-
-/// How long what a side has written may stay unknown to the other while work is in flight: nobody who waits for it waits for ever.
-const REFRESH: Duration = Duration::from_millis(100);
 
 /// Serves faults until there is something in `stop`. Should that end otherwise, who touches a page would wait for ever.
 pub(crate) fn run(shared: &Shared, stop: &OwnedFd) {
@@ -26,16 +22,8 @@ pub(crate) fn run(shared: &Shared, stop: &OwnedFd) {
 }
 
 fn faults(shared: &Shared, stop: &OwnedFd) -> io::Result<()> {
-    let mut refreshed = Instant::now();
     loop {
-        if refreshed.elapsed() >= REFRESH {
-            refreshed = Instant::now();
-            shared.vigil.refreshed();
-            if let Err(error) = shared.settle() {
-                // The next call is told; nobody waits for this.
-                tracing::debug!(%error, "managed memory is not brought up to date");
-            }
-        }
+        shared.refresh();
         let patience = shared.serve_waiting().unwrap_or(REFRESH);
         let mut ready = [PollFd::new(&shared.userfault, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut ready, Timespec::try_from(patience).ok().as_ref()) {
@@ -56,8 +44,18 @@ fn faults(shared: &Shared, stop: &OwnedFd) -> io::Result<()> {
                 Event::Moved { from, to } => Err(Error::Moved { from, to }),
             };
             if let Err(error) = served {
-                shared.device.failed(error);
+                shared.device.failed(why(shared, error));
             }
         }
+    }
+}
+
+/// Why a fault was not served. All threads may wait at once for somebody to hear that a mapping is moved.
+fn why(shared: &Shared, error: Error) -> Error {
+    match error {
+        Error::Kernel { ref source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
+            shared.userfault.is_moving().map_or(error, |(from, to)| Error::Moved { from, to })
+        }
+        error => error,
     }
 }

@@ -29,6 +29,19 @@ const FEATURE_MAP_PROTECTED: u32 = sys::UFFD_FEATURE_WP_UNPOPULATED;
 /// How long a move of a mapping is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Waits for another thread to hear that the application is moving a mapping: until then the kernel maps and protects nothing.
+#[derive(Default)]
+struct Patience(Option<Instant>);
+
+impl Patience {
+    /// Waits a little; true when that has been tried for long enough.
+    fn is_over(&mut self) -> bool {
+        let begun = *self.0.get_or_insert_with(Instant::now);
+        std::thread::sleep(Duration::from_millis(1));
+        begun.elapsed() >= PATIENCE
+    }
+}
+
 /// What the kernel tells.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
@@ -128,13 +141,10 @@ impl Userfault {
     pub(crate) fn protect(&self, range: Range, protect: bool) -> io::Result<()> {
         let mode = if protect { PROTECT } else { 0 };
         let protect = || sys::uffdio_writeprotect { range: raw(range), mode };
-        let begun = Instant::now();
+        let mut waiting = Patience::default();
         loop {
             match self.ask::<{ ioctl::UFFDIO_WRITEPROTECT }, _>(protect()) {
-                // The application is moving a mapping, until another thread has heard of it.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !waiting.is_over() => {}
                 asked => return asked.map(drop),
             }
         }
@@ -147,20 +157,32 @@ impl Userfault {
 
     /// Maps pages that the file has, and wakes who waits for them. The answer is how many bytes it got to, and why no further.
     pub(crate) fn map(&self, range: Range, protect: bool) -> (usize, io::Result<()>) {
-        let mut done = 0;
+        let (mut done, mut waiting) = (0, Patience::default());
         while done < range.bytes {
             let rest = Range { base: range.base + done, bytes: range.bytes - done };
             let mode = if protect { MAP_PROTECTED } else { 0 };
             let mut map = sys::uffdio_continue { range: raw(rest), mode, mapped: 0 };
             let asked = self.update::<{ ioctl::UFFDIO_CONTINUE }, _>(&mut map);
             // Some pages may have been mapped before one failed.
-            done += u64::try_from(map.mapped).unwrap_or(0);
+            let mapped = u64::try_from(map.mapped).unwrap_or(0);
+            done += mapped;
             match asked {
+                Err(Errno::AGAIN) if mapped == 0 && waiting.is_over() => {
+                    return (done as usize, Err(Errno::AGAIN.into()));
+                }
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => return (done as usize, Err(error.into())),
             }
         }
         (done as usize, Ok(()))
+    }
+
+    /// Where the application is moving a mapping, if it waits for that to be heard. What else is told meanwhile is lost: for who ends it.
+    pub(crate) fn is_moving(&self) -> Option<(u64, u64)> {
+        std::iter::from_fn(|| self.next().ok().flatten()).find_map(|event| match event {
+            Event::Moved { from, to } => Some((from, to)),
+            Event::Fault(_) => None,
+        })
     }
 
     /// The next that is told; `None` when there is nothing now, or somebody else has it.

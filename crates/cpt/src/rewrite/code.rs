@@ -48,6 +48,8 @@ pub(super) struct Code<'a> {
     pub(super) poll: Poll,
     /// Barriers that read the flag for the markers.
     pub(super) barriers: &'a [usize],
+    /// What stands before a block arrives at a barrier of the whole grid.
+    pub(super) arrivals: &'a [usize],
     /// Whether there is `redux.sync`.
     pub(super) reduces: bool,
 }
@@ -119,6 +121,7 @@ impl Code<'_> {
                 let asks = part != Part::Rest && self.barriers.binary_search(&at).is_ok();
                 asks.then(|| self.barrier(barrier))
             }
+            _ if self.arrivals.binary_search(&at).is_ok() => Some(self.arrival()),
             _ => marks.binary_search(&at).ok().map(|site| self.mark(site, part)),
         }
     }
@@ -147,15 +150,17 @@ $@fresh:
             self.ready_to_poll(),
             done_word()
         );
-        code += &self.poll("$@gone", "$@begun");
+        if self.kernel.group < Group::Grid {
+            code += &self.poll("$@gone", "$@begun");
+        }
         code
     }
 
     /// Tells `ptxas` that `%@p` is the same in all threads of a warp that have not left, where they are a group. It keeps track of threads that have parted, at a price, where it does not know that they have not.
-    fn alike(&self) -> &'static str {
+    pub(super) fn alike(&self) -> &'static str {
         match self.kernel.group {
             Group::Thread => "",
-            Group::Warp | Group::Block => "vote.sync.any.pred %@p, %@p, 0xffffffff;\n",
+            Group::Warp | Group::Block | Group::Grid => "vote.sync.any.pred %@p, %@p, 0xffffffff;\n",
         }
     }
 
@@ -186,7 +191,7 @@ sub.u32 %@s, %@s, 1;
             done_word()
         );
         code += &self.frame(FRAMES_FROM);
-        if self.kernel.group == Group::Block {
+        if self.kernel.group >= Group::Block {
             code += "mov.u32 %@i, %@t;\nmov.u32 %@r, %@n;\n";
             code += &self.copy_shared(Way::Load, "again");
             code += "bar.sync 0;\n";
@@ -211,7 +216,7 @@ sub.u32 %@s, %@s, 1;
         code += &self.frame(FRAMES_INTO);
         code += &self.cells(site, Way::Save);
         code += &self.copy_local(Way::Save, site);
-        if self.kernel.group == Group::Block && (self.dynamic.is_some() || !self.shared.is_empty()) {
+        if self.kernel.group >= Group::Block && (self.dynamic.is_some() || !self.shared.is_empty()) {
             // Among those that are still there: others have left, and save nothing.
             code += "setp.eq.u32 %@p, %@n, %@n;
 bar.red.popc.u32 %@r, 0, %@p;

@@ -4,7 +4,7 @@ use ptx::ast::Instruction;
 
 use super::code::Code;
 use super::copy::Part;
-use crate::context::STOP;
+use crate::context::{DECIDED, STOP};
 use crate::poll::{LATE, MOST, TICKS};
 use crate::{Group, Poll};
 
@@ -12,6 +12,9 @@ impl Code<'_> {
     /// What polls need, wherever a thread goes on.
     pub(super) fn ready_to_poll(&self) -> &'static str {
         match self.poll {
+            _ if self.kernel.group == Group::Grid => {
+                ".reg .u32 %@l, %@j;\nmov.u32 %@l, 0;\nmov.u32 %@j, 0;\n"
+            }
             Poll::Every => "",
             Poll::Counted(_) => ".reg .u32 %@k;\nmov.u32 %@k, 1;\n",
             Poll::Adaptive => {
@@ -27,6 +30,7 @@ impl Code<'_> {
         let counted = format!("sub.u32 %@k, %@k, 1;\nsetp.ne.u32 %@p, %@k, 0;\n@%@p bra {go};\n");
         match self.poll {
             _ if part == Part::Rest => format!("{go}:\n"),
+            _ if self.kernel.group == Group::Grid => self.behind_grid(&stop, &go),
             Poll::Every => self.poll(&stop, &go),
             Poll::Counted(marks) => format!("{counted}mov.u32 %@k, {marks};\n{}", self.poll(&stop, &go)),
             Poll::Adaptive => format!("{counted}{}{}", self.adapt(), self.poll(&stop, &go)),
@@ -67,10 +71,44 @@ setp.ne.u32 %@p, %@v, 0;
     /// In `%@q`, whether `%@p` holds for all threads of the group, or for any.
     fn agree(&self, of_block: &str, of_warp: &str) -> String {
         match self.kernel.group {
-            Group::Block => format!("bar.red.{of_block}.pred %@q, 0, %@p;\n"),
+            Group::Block | Group::Grid => format!("bar.red.{of_block}.pred %@q, 0, %@p;\n"),
             Group::Warp => format!("vote.sync.{of_warp}.pred %@q, %@p, 0xffffffff;\n"),
             Group::Thread => "mov.pred %@q, %@p;\n".to_owned(),
         }
+    }
+
+    /// Before its block arrives at a barrier of the grid, a thread that has seen the flag decides for all: none gets past it before it is written.
+    pub(super) fn arrival(&self) -> String {
+        format!(
+            "setp.ne.u32 %@p, %@l, 0;
+{}@%@p st.volatile.global.u32 [%@x+{DECIDED}], %@l;
+@%@p membar.gl;
+",
+            self.turn()
+        )
+    }
+
+    /// Behind a barrier of the grid all its threads find the same, since it is not written again before all have come to the next one: there it is the other word's turn.
+    fn behind_grid(&self, stop: &str, go: &str) -> String {
+        format!(
+            "{}ld.volatile.global.u32 %@v, [%@x+{DECIDED}];
+ld.volatile.global.u32 %@l, [%@c+{STOP}];
+xor.b32 %@j, %@j, 4;
+setp.ne.u32 %@p, %@v, 0;
+{}@%@p bra {stop};
+{go}:
+",
+            self.turn(),
+            self.alike()
+        )
+    }
+
+    /// In `%@c` the context, in `%@x` where that of the word lies whose turn it is.
+    fn turn(&self) -> &'static str {
+        "ld.param.u64 %@c, [@context];
+cvt.u64.u32 %@x, %@j;
+add.u64 %@x, %@x, %@c;
+"
     }
 
     /// A barrier that tells the marks what the flag was at the barrier before: nobody waits for it to be read.

@@ -6,7 +6,8 @@ use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use backend::{
-    BLOCK_GRANULARITY, Backend, Launch, Range, RawBlock, RawContext, RawModule, RawStream, StreamArg,
+    BLOCK_GRANULARITY, Backend, COOPERATIVE, Launch, Range, RawBlock, RawContext, RawModule, RawStream,
+    StreamArg,
 };
 use backend_soft::{Options, SoftBackend};
 use cpt::{Kernel, context};
@@ -16,12 +17,13 @@ static BACKEND: LazyLock<SoftBackend> = LazyLock::new(|| SoftBackend::new(Option
 static FREE: Mutex<Vec<Range>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(0x2800_0000_0000);
 
-/// What is launched: blocks, threads of each, shared memory of each.
+/// What is launched: blocks, threads of each, shared memory of each; whether all are on the device at a time.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub grid: u32,
     pub block: u32,
     pub shared: u32,
+    pub cooperative: bool,
 }
 
 /// A module on the device, and memory that is gone with it.
@@ -104,7 +106,7 @@ impl Gpu {
             block: [shape.block, 1, 1],
             shared: shape.shared,
             stream: StreamArg::Created(self.work),
-            attributes: &[],
+            attributes: if shape.cooperative { &[COOPERATIVE] } else { &[] },
             params,
         };
         BACKEND.launch(self.ctx, &launch).unwrap();

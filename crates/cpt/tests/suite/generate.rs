@@ -30,7 +30,7 @@ pub fn kernel(random: &mut Random, group: Group) -> Generated {
     } as u32;
     let dynamic = group == Group::Block && random.once_in(2);
     let shared = if dynamic { 4 * block + random.below(9) as u32 } else { 0 };
-    let shape = Shape { grid: 1 + random.below(3) as u32, block, shared };
+    let shape = Shape { grid: 1 + random.below(3) as u32, block, shared, cooperative: false };
     let mut writer = Writer {
         wild: random.once_in(3),
         leaves: random.once_in(3),
@@ -507,7 +507,7 @@ impl Writer<'_> {
                 };
                 put!(self, "{line};");
             }
-            Group::Block => match self.random.below(6) {
+            Group::Block | Group::Grid => match self.random.below(6) {
                 0 => put!(self, "bar.red.popc.u32 {r}, 0, {p};"),
                 1 => put!(self, "barrier.sync 0;\nst.shared.u32 [%sa], {r};\nld.shared.u32 {r1}, [%sa];"),
                 2 => {

@@ -225,3 +225,78 @@ __device__ __noinline__ u32 again(u32 value) {
 
 // Refused: a function that calls itself.
 extern "C" __global__ void recursive(u32 *out) { out[threadIdx.x] = again(threadIdx.x % 7); }
+
+// The barrier of the whole grid of cooperative groups, for a grid along x (`cooperative_groups/details/sync.h`).
+__device__ __forceinline__ void sync_grid() {
+    u32 low, high, before, now, added = blockIdx.x ? 1 : 0x80000001 - gridDim.x;
+    asm volatile("mov.u32 %0, %%envreg2;" : "=r"(low));
+    asm volatile("mov.u32 %0, %%envreg1;" : "=r"(high));
+    u32 *word = (u32 *)((u64)high << 32 | low) + 1;
+    asm volatile("barrier.sync 0;" ::: "memory");
+    if (threadIdx.x == 0) {
+        asm volatile("atom.add.release.gpu.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(added) : "memory");
+        do {
+            asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+        } while (!((before ^ now) & 0x80000000));
+    }
+    asm volatile("barrier.sync 0;" ::: "memory");
+}
+
+// Blocks that wait for one another, at two places, one of them not in every round; shared memory.
+extern "C" __global__ void grid(u32 *cells, u32 rounds) {
+    __shared__ u32 row[64];
+    u32 t = threadIdx.x, at = blockIdx.x * blockDim.x + t, count = gridDim.x * blockDim.x, sum = at;
+    u32 *next = cells + count;
+    row[t] = t;
+    for (u32 round = 0; round < rounds; round++) {
+        next[at] = cells[(at + count - 1) % count] * 3 + cells[(at + 1) % count] + row[t];
+        sync_grid();
+        row[t] = row[t] * 5 + next[(at + round * 7) % count];
+        sum ^= row[t];
+        if (round % 3 == 0) {
+            sync_grid();
+            next[at] += sum;
+        }
+        u32 *made = next;
+        next = cells, cells = made;
+        CPT;
+        sync_grid();
+    }
+    cells[at] += sum;
+}
+
+// Refused: such a grid stops at its barriers.
+extern "C" __global__ void beside_grid(u32 *cells, u32 rounds) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    sync_grid();
+    for (u32 round = 0; round < rounds; round++) {
+        cells[at] = cells[at] * 3 + round;
+        CPT;
+    }
+}
+
+// Refused: what one barrier found in the word is kept until behind another.
+extern "C" __global__ void kept_word(u32 *cells, u32 rounds) {
+    u32 low, high, now = 0;
+    asm volatile("mov.u32 %0, %%envreg2;" : "=r"(low));
+    asm volatile("mov.u32 %0, %%envreg1;" : "=r"(high));
+    u32 *word = (u32 *)((u64)high << 32 | low) + 1;
+    for (u32 round = 0; round < rounds; round++) {
+        cells[threadIdx.x] += now;
+        asm volatile("barrier.sync 0;" ::: "memory");
+        asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
+        asm volatile("barrier.sync 0;" ::: "memory");
+        CPT;
+    }
+}
+
+// Refused: it is some other barrier.
+extern "C" __global__ void other_barrier(u32 *cells) {
+    u32 low, high;
+    asm volatile("mov.u32 %0, %%envreg2;" : "=r"(low));
+    asm volatile("mov.u32 %0, %%envreg1;" : "=r"(high));
+    u32 *word = (u32 *)((u64)high << 32 | low) + 1;
+    *word = cells[threadIdx.x];
+    CPT;
+    cells[threadIdx.x] = 1;
+}

@@ -40,6 +40,17 @@ fn a_barrier_at_which_some_have_arrived() {
 }
 
 #[test]
+fn a_marker_in_a_loop_without_a_barrier_of_the_grid() {
+    assert!(refusal("beside_grid").contains("and the loop of the marker has none"));
+}
+
+#[test]
+fn a_barrier_of_the_grid_that_is_not_as_it_should_be() {
+    assert!(refusal("other_barrier").contains("not one of cooperative groups'"));
+    assert!(refusal("kept_word").contains("whose word is kept"));
+}
+
+#[test]
 fn a_function_that_calls_itself() {
     assert!(refusal("recursive").contains("the function _Z5againj calls itself"));
 }
@@ -51,6 +62,7 @@ fn who_stops_together_is_as_the_kernel_needs_it() {
     let expected = [
         ("calls", Group::Thread),
         ("collatz", Group::Thread),
+        ("grid", Group::Grid),
         ("inside", Group::Block),
         ("lanes", Group::Warp),
         ("leaving", Group::Block),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cpt::Poll;
+use cpt::{Group, Poll};
 
 use crate::KERNELS;
 use crate::device::{Gpu, Shape, Stops, When};
@@ -66,8 +66,10 @@ fn compare_polls(
         }
     };
     until(shape.grid, |stops| stops.half_way, half_way);
-    // Those for which there is no room go on to their end.
-    until(1, |stops| stops.no_room, 1);
+    // Those for which there is no room go on to their end; a grid has to have room.
+    if kernel.group < Group::Grid {
+        until(1, |stops| stops.no_room, 1);
+    }
 }
 
 fn bytes<T: Copy>(values: &[T], to_bytes: impl Fn(T) -> Vec<u8>) -> Vec<u8> {
@@ -76,7 +78,7 @@ fn bytes<T: Copy>(values: &[T], to_bytes: impl Fn(T) -> Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn each_thread_for_itself() {
-    let shape = Shape { grid: 192, block: 96, shared: 0 };
+    let shape = Shape { grid: 192, block: 96, shared: 0, cooperative: false };
     let count = 18300u32;
     let params = |memory: u64| [&memory.to_le_bytes()[..], &count.to_le_bytes()].concat();
     compare("collatz", shape, &vec![0; 8 * 18432], &params);
@@ -84,7 +86,7 @@ fn each_thread_for_itself() {
 
 #[test]
 fn blocks_with_barriers_shared_and_local_memory() {
-    let shape = Shape { grid: 10, block: 128, shared: 0 };
+    let shape = Shape { grid: 10, block: 128, shared: 0, cooperative: false };
     let threads = 1280usize;
     let data: Vec<f32> = (0..threads).map(|at| (at % 17) as f32 + 0.37 * (at % 5) as f32).collect();
     let mut input = bytes(&data, |value| value.to_le_bytes().to_vec());
@@ -99,14 +101,14 @@ fn blocks_with_barriers_shared_and_local_memory() {
 #[test]
 fn blocks_that_threads_have_left() {
     // The last warp is not full.
-    let shape = Shape { grid: 9, block: 151, shared: 151 * 4 };
+    let shape = Shape { grid: 9, block: 151, shared: 151 * 4, cooperative: false };
     let params = |memory: u64| [&memory.to_le_bytes()[..], &1500u32.to_le_bytes()].concat();
     compare("leaving", shape, &vec![0; 9 * 151 * 4], &params);
 }
 
 #[test]
 fn warps_for_themselves() {
-    let shape = Shape { grid: 8, block: 160, shared: 0 };
+    let shape = Shape { grid: 8, block: 160, shared: 0, cooperative: false };
     let (threads, warps) = (8 * 160usize, 40u32);
     let rounds: Vec<u32> = (0..warps).map(|warp| 3000 + warp * 37 % 411).collect();
     let mut input = vec![0; threads * 4];
@@ -117,21 +119,21 @@ fn warps_for_themselves() {
 
 #[test]
 fn slices_of_shared_memory_without_a_barrier() {
-    let shape = Shape { grid: 10, block: 100, shared: 400 };
+    let shape = Shape { grid: 10, block: 100, shared: 400, cooperative: false };
     let params = |memory: u64| [&memory.to_le_bytes()[..], &4000u32.to_le_bytes()].concat();
     compare("slices", shape, &vec![0; 4000], &params);
 }
 
 #[test]
 fn barriers_in_a_function() {
-    let shape = Shape { grid: 10, block: 100, shared: 0 };
+    let shape = Shape { grid: 10, block: 100, shared: 0, cooperative: false };
     let params = |memory: u64| [&memory.to_le_bytes()[..], &2000u32.to_le_bytes()].concat();
     compare("inside", shape, &vec![0; 4000], &params);
 }
 
 #[test]
 fn functions_that_have_markers() {
-    let shape = Shape { grid: 10, block: 90, shared: 0 };
+    let shape = Shape { grid: 10, block: 90, shared: 0, cooperative: false };
     let params = |memory: u64| {
         [&memory.to_le_bytes()[..], &(memory + 4000).to_le_bytes(), &300u32.to_le_bytes()].concat()
     };
@@ -140,7 +142,15 @@ fn functions_that_have_markers() {
 
 #[test]
 fn a_function_that_has_a_marker_between_barriers() {
-    let shape = Shape { grid: 10, block: 100, shared: 0 };
+    let shape = Shape { grid: 10, block: 100, shared: 0, cooperative: false };
     let params = |memory: u64| [&memory.to_le_bytes()[..], &2000u32.to_le_bytes()].concat();
     compare("shared_by", shape, &vec![0; 4000], &params);
+}
+
+#[test]
+fn blocks_that_wait_for_one_another() {
+    let shape = Shape { grid: 6, block: 64, shared: 0, cooperative: true };
+    let input = bytes(&(0..384u32).collect::<Vec<_>>(), |value| value.to_le_bytes().to_vec());
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &1500u32.to_le_bytes()].concat();
+    compare("grid", shape, &[input.clone(), input].concat(), &params);
 }

@@ -148,10 +148,14 @@ impl DeviceMemory {
     pub(crate) fn exchange(&self, free: u64, mover: Mover<'_>) -> backend::Result<()> {
         let mut inner = lock(&self.inner);
         let Some(Exchange { go, comes }) = inner.regions.placement.exchange(free) else { return Ok(()) };
-        let moves = go.into_iter().map(|base| (base, Home::Host)).chain([(comes, Home::Device)]);
-        for (base, home) in moves {
+        let moves = go.iter().map(|base| (*base, Home::Host)).chain([(comes, Home::Device)]);
+        for (done, (base, home)) in moves.enumerate() {
             if let Err(error) = self.relocate(&mut inner, base, home, mover) {
                 inner.regions.placement.stays(comes);
+                // For nothing: those that went come back, where they can.
+                for base in &go[..done.min(go.len())] {
+                    let _ = self.relocate(&mut inner, *base, Home::Device, mover);
+                }
                 return Err(error);
             }
         }

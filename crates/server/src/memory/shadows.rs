@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use shadow::{Device, DeviceError, Keeper, Reach, Scope, Userfault};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +58,8 @@ pub struct Shadows {
     dir: PathBuf,
     side: Arc<Side>,
     live: Mutex<BTreeMap<u64, ShadowRecord>>,
+    /// Those of `live`.
+    ids: Mutex<BTreeSet<PinnedId>>,
     /// There from the time on when the application has given its userfaultfd.
     keeper: OnceLock<Keeper>,
     /// Why there will be none, if that is known.
@@ -82,6 +84,7 @@ impl Shadows {
                 noted: Mutex::default(),
             }),
             live: Mutex::default(),
+            ids: Mutex::default(),
             keeper: OnceLock::new(),
             refused: Mutex::default(),
             arrived: Condvar::new(),
@@ -133,7 +136,7 @@ impl Shadows {
             );
             return Err(Failure::new(CuError::UNKNOWN, detail));
         }
-        if live.values().any(|other| other.id == record.id) {
+        if lock(&self.ids).contains(&record.id) {
             return Err(in_use(record.id));
         }
         let path = self.path(record.id);
@@ -142,6 +145,7 @@ impl Shadows {
         rustix::fs::open(&path, oflags, Mode::from_raw_mode(0o600))
             .and_then(|file| rustix::fs::ftruncate(&file, record.range.bytes))
             .map_err(|error| Failure::new(CuError::UNKNOWN, format!("{}: {error}", path.display())))?;
+        lock(&self.ids).insert(record.id);
         live.insert(record.range.base, record);
         Ok(())
     }
@@ -185,7 +189,11 @@ impl Shadows {
     pub fn leave(&self, base: u64) -> Result<()> {
         let keeper = self.keeper.get().filter(|_| self.note_kept(base, false));
         let missing = || Failure::new(CuError::INVALID_VALUE, format!("{base:#x} is no managed memory"));
-        keeper.ok_or_else(missing)?.remove(base).map_err(failed)
+        // It is kept no longer, whatever that fails with.
+        if let Err(error) = keeper.ok_or_else(missing)?.remove(base) {
+            self.tell(&failed(error));
+        }
+        Ok(())
     }
 
     fn note_kept(&self, base: u64, kept: bool) -> bool {
@@ -210,6 +218,7 @@ impl Shadows {
     /// Forgets a region that the application has mapped no more. `None` where none begins.
     pub fn remove(&self, base: u64) -> Option<ShadowRecord> {
         let record = lock(&self.live).remove(&base)?;
+        lock(&self.ids).remove(&record.id);
         let kept = self.keeper.get().filter(|_| record.kept);
         if let Some(Err(error)) = kept.map(|keeper| keeper.remove(base)) {
             tracing::warn!(%error, "managed memory");
@@ -337,6 +346,14 @@ impl Shadows {
     /// A context in which regions of a device may be copied.
     pub(crate) fn any_context(&self, of_device: impl Fn(ContextId) -> bool) -> Option<ContextId> {
         lock(&self.live).values().map(|record| record.ctx).find(|ctx| of_device(*ctx))
+    }
+
+    /// Has later calls of the program told that what it or the device wrote may be lost.
+    pub(crate) fn tell(&self, failure: &Failure) {
+        tracing::error!(%failure, "managed memory");
+        if let Some(session) = self.side.session.get().and_then(Weak::upgrade) {
+            session.link.control().set_error(failure.code);
+        }
     }
 
     /// Whether there may be something to settle.
@@ -516,7 +533,7 @@ impl Device for Side {
     }
 
     fn is_busy(&self) -> bool {
-        self.session.get().and_then(Weak::upgrade).is_some_and(|session| !session.is_idle())
+        self.session.get().and_then(Weak::upgrade).is_some_and(|session| session.has_work_beside_shadows())
     }
 
     fn cohere(&self, region: shadow::Range, file: BorrowedFd<'_>) -> std::result::Result<(), DeviceError> {
@@ -530,7 +547,7 @@ impl Device for Side {
     fn awaited(&self, address: u64) {
         tracing::warn!(
             "the program reads {address:#x} again and again while a kernel runs: processor and a running kernel do not see at once what the other \
-             writes to managed memory with --managed=shadow; a program whose kernels and threads wait for each other there needs \
+             writes to managed memory that has shadow pages; a program whose kernels and threads wait for each other there needs \
              --managed=coherent"
         );
     }

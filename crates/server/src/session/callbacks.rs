@@ -139,7 +139,7 @@ impl Callbacks {
         if self.shadows.are_kept() {
             let done = std::thread::scope(|scope| scope.spawn(|| step(&self.shadows)).join());
             if let Ok(Err(failure)) = done {
-                tracing::error!(%failure, "managed memory of a callback");
+                self.shadows.tell(&failure);
             }
         }
     }

@@ -53,6 +53,8 @@ impl Session {
     /// Takes everything of a context out of the table.
     fn remove_context(&self, ctx: &Arc<Context>) -> Result<()> {
         let id = ctx.id();
+        // While its streams are there: calls in other contexts write back what they may reach, this one's regions among it.
+        self.shadows.remove_context(id);
         if let Some(memory) = self.devices.get(ctx.device()) {
             memory.leave_copies(id);
         }
@@ -88,7 +90,6 @@ impl Session {
         drop((streams, dying, events, modules, texels, arrays, mipmaps));
         write(&self.table).prune_tombstones(&self.placer);
         lock(&self.pinned).free_context(id);
-        self.shadows.remove_context(id);
         lock(&self.imports).close_context(id)?;
         match self.devices.get(ctx.device()) {
             Some(memory) => Ok(memory.free_context(id)?),

@@ -147,9 +147,14 @@ impl Session {
 impl Execute for wire::ManagedHint {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         for (device, memory) in session.devices.iter().enumerate() {
-            let home =
-                if self.device == Some(wire::Device(device as u32)) { Home::Device } else { Home::Host };
-            memory.want(self.address, home);
+            match self.device {
+                None => memory.want(self.address, Home::Host),
+                Some(wire::Device(wanted)) if wanted == device as u32 => {
+                    memory.want(self.address, Home::Device)
+                }
+                // A region stays with its device: others reach it there.
+                Some(_) => {}
+            }
         }
         // Before the kernel that it is for.
         session.exchange_regions();

@@ -261,7 +261,14 @@ impl Session {
                 self.exchange_regions();
                 answer
             }
-            Err(failure) => Answer::Failed(failure),
+            Err(failure) => match answer {
+                // What it has made would be lost with its answer.
+                Answer::Done(body) if !body.is_empty() => {
+                    self.shadows.tell(&failure);
+                    Answer::Done(body)
+                }
+                _ => Answer::Failed(failure),
+            },
         }
     }
 

@@ -4,6 +4,7 @@
 use crate::support::{Model, Shadow, Stream, keep, memory};
 use proptest::prelude::*;
 use shadow::{Device, Keeper, PAGE, Range, Scope};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, RwLock};
 
@@ -77,6 +78,7 @@ impl Thread<'_> {
                     0 => self.keeper.write_back().unwrap(),
                     1 => self.cycles(),
                     2..5 => self.change(),
+                    5 => self.comes_and_goes(),
                     _ => {}
                 },
             }
@@ -113,6 +115,45 @@ impl Thread<'_> {
                 false => keeper.separate().unwrap(),
             }
         });
+    }
+
+    /// A region of this thread's alone, while others have work in flight: both sides write it, and it goes again.
+    fn comes_and_goes(&mut self) {
+        let bytes = (1 + self.random.below(20)) * PAGE;
+        let shadow = Shadow::new(memory(bytes), bytes);
+        let range = Range { base: shadow.address(), bytes: bytes as u64 };
+        self.model.add(range);
+        self.alone(move |keeper, file| keeper.add(range, file).unwrap(), shadow.file());
+        let value = self.random.next() as u8;
+        let at = self.random.below(bytes);
+        shadow.write(at, &[value]);
+        let stream = self.random.below(2);
+        let (keeper, given, gate) = (self.keeper.clone(), self.streams[stream].clone(), self.gate.clone());
+        let (address, other) = (range.base + at as u64, range.base + ((at + bytes / 2) % bytes) as u64);
+        self.call(move || {
+            let _pass = gate.read().unwrap();
+            let _reach = keeper.reach(Scope::All).unwrap();
+            given.submit(move |device| {
+                let seen = device.load(address, 1);
+                device.store(other, &[seen[0].wrapping_add(1)]);
+            });
+        });
+        self.synchronise(stream);
+        let read = shadow.read((at + bytes / 2) % bytes, 1);
+        assert_eq!(read, [value.wrapping_add(1)], "of a region that comes and goes");
+        self.alone(move |keeper, _| keeper.remove(range.base).unwrap(), shadow.file());
+        self.model.remove(range.base);
+    }
+
+    /// Has something done with the keeper in a call of its own, and waits for that.
+    fn alone(&self, what: impl FnOnce(&Keeper, OwnedFd) + Send + 'static, file: OwnedFd) {
+        let (keeper, gate, (done, wait)) = (self.keeper.clone(), self.gate.clone(), channel());
+        self.call(move || {
+            let _pass = gate.read().unwrap();
+            what(&keeper, file);
+            done.send(()).unwrap();
+        });
+        wait.recv().unwrap();
     }
 
     /// A piece that no stream has, and some of its bytes.

@@ -212,6 +212,78 @@ fn work_that_comes_behind_a_settling_is_not_taken_for_complete() {
     assert_eq!(model.load(base, 14), b"new\0\0\0\0\0thread");
 }
 
+/// A kernel that is told of a region that was made behind its launch, before which there was no keeper: nobody has announced it.
+#[test]
+fn what_a_kernel_writes_that_is_older_than_the_region_is_seen() {
+    let model = Model::new();
+    let (keeper, none) = keep(&model, &[], 1, memory);
+    assert!(none.is_empty());
+    let stream = Stream::new(&model);
+    let (tell, told) = channel();
+    stream.submit(move |device| device.store(told.recv().unwrap(), b"kernel"));
+    let shadow = Shadow::new(memory(PAGE), PAGE);
+    model.add(range(&shadow, 1));
+    keeper.add(range(&shadow, 1), shadow.file()).unwrap();
+    shadow.write(0, b"thread");
+    tell.send(shadow.address() + 8).unwrap();
+    stream.wait();
+    keeper.settle().unwrap();
+    assert_eq!(shadow.read(0, 14), b"thread\0\0kernel");
+    shadow.write(1, b"H");
+    drop(keeper.reach(Scope::All).unwrap());
+    assert_eq!(model.load(shadow.address(), 14), b"tHread\0\0kernel");
+}
+
+/// All threads that serve faults are about to map pages when a mapping is moved: nobody is left to hear of that, and the kernel lets nobody map any. The process is ended by name,
+/// and does not wait for ever; so it is another one.
+#[test]
+fn a_mapping_that_is_moved_while_all_threads_map_pages() {
+    const CHILD: &str = "SHADOW_TEST_MOVES";
+    if std::env::var_os(CHILD).is_some() {
+        let fetched = Arc::new(AtomicUsize::new(0));
+        let (moves, seen) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&fetched));
+        let begun = Arc::clone(&moves);
+        let model = Model::hooked(move |step| {
+            if step == Step::Fetched {
+                seen.fetch_add(1, Ordering::SeqCst);
+                while begun.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                // By now the move waits to be heard.
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let (_keeper, shadows) = keep(&model, &[1, 1, 1], 2, memory);
+        std::thread::scope(|scope| {
+            scope.spawn(|| shadows[0].read(0, 1));
+            scope.spawn(|| shadows[1].read(0, 1));
+            while fetched.load(Ordering::SeqCst) < 2 {
+                std::thread::yield_now();
+            }
+            moves.store(1, Ordering::SeqCst);
+            shadows[2].move_away();
+        });
+        return;
+    }
+    let name = "keeping::a_mapping_that_is_moved_while_all_threads_map_pages";
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", name, "--nocapture"]).env(CHILD, "").stderr(std::process::Stdio::piped());
+    let mut child = child.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    let ended = loop {
+        match child.try_wait().unwrap() {
+            Some(ended) => break ended,
+            None if Instant::now() > until => {
+                child.kill().unwrap();
+                panic!("it waits for ever");
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert!(!ended.success() && said.contains("with mremap, from "), "{said}");
+}
+
 /// That is what coherent memory is for; but each comes to see what the other has written.
 #[test]
 fn a_kernel_and_a_thread_that_wait_for_each_other_go_on() {

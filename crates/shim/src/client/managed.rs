@@ -23,6 +23,8 @@ pub struct Shadowed {
     given: bool,
     /// Allocations of up to so many bytes are coherent.
     coherent: u64,
+    /// In which generation of the session that is so: a restart may choose anew.
+    generation: u32,
 }
 
 /// Bytes of one managed allocation.
@@ -79,7 +81,11 @@ impl Call<'_> {
         let session = self.session;
         // Held, so that one thread finds out.
         let mut known = session.shadowed.lock().unwrap_or_else(PoisonError::into_inner);
-        let exclusive = session.transport.control().is_exclusive();
+        let control = session.transport.control();
+        let (exclusive, generation) = (control.is_exclusive(), control.generation());
+        if known.generation != generation {
+            (known.coherent, known.generation) = (0, generation);
+        }
         if bytes > known.coherent || exclusive {
             match self.allocate_shadowed(&context, bytes, holder, (&mut known, exclusive)) {
                 Ok(Some(address)) => return Ok(address),

@@ -4,10 +4,10 @@ use super::record::{HalfWayRecord, Launched};
 use crate::failure::{Failure, Result};
 use crate::lock;
 use crate::objects::{Function, Marker, Stream, Twin};
-use backend::{Backend, Fill, Launch, Range};
-use cpt::context;
+use backend::{Backend, COOPERATIVE, Fill, Launch, Range};
+use cpt::{Group, context};
 use std::sync::{Arc, Mutex, MutexGuard};
-use wire::CuError;
+use wire::{CuError, LaunchValue};
 
 /// The most threads of a block, and bytes of shared memory, that any device has.
 const THREADS_MOST: u64 = 1024;
@@ -49,6 +49,11 @@ impl Size {
         context::BYTES + self.blocks * context::words(self.threads) * 4
     }
 
+    /// Whether threads can stop that have room for so many blocks: others go on to their end, but those of a grid with barriers of its own wait for one another.
+    pub(super) fn can_stop(self, twin: &Twin, capacity: u64) -> bool {
+        twin.kernel.group < Group::Grid || capacity >= self.blocks
+    }
+
     /// Bytes that say which frame each block has.
     fn slots(self) -> u64 {
         (self.blocks * 4).next_multiple_of(16)
@@ -58,6 +63,11 @@ impl Size {
     pub(super) fn stopped(self, capacity: u32) -> Option<u64> {
         u64::from(capacity).checked_mul(self.frame)?.checked_add(self.slots())
     }
+}
+
+/// The attributes of a launch that can be stopped.
+pub(super) fn attributes(twin: &Twin) -> &'static [(u32, LaunchValue)] {
+    if twin.kernel.group == Group::Grid { &[COOPERATIVE] } else { &[] }
 }
 
 /// A launch of a marked kernel.
@@ -163,7 +173,10 @@ impl Flight {
 
     /// Tells the kernel to stop, if the device has come to it and it has not been told.
     pub(super) fn ask(&self) -> Result<()> {
-        let mut stage = self.stage();
+        let (twin, mut stage) = (self.twin()?, self.stage());
+        if !self.size.can_stop(twin, stage.capacity.into()) {
+            return Ok(());
+        }
         if let State::Running(run) = &mut stage.state
             && !run.asked
             && run.ready.is_complete()
@@ -208,7 +221,7 @@ impl Flight {
             block,
             shared,
             stream: self.stream.arg(),
-            attributes: &[],
+            attributes: attributes(twin),
             params: &params,
         };
         let launched = self.backend().launch(ctx.raw, &launch);

@@ -74,7 +74,8 @@ impl Session {
         function: &Arc<Function>,
         (callee, launch): (u64, &wire::Launch),
     ) -> Option<Arc<Flight>> {
-        let twin = function.twin.as_ref().filter(|_| launch.attributes.is_empty())?;
+        let attributes = flight::attributes(function.twin.as_ref()?);
+        let twin = function.twin.as_ref().filter(|_| launch.attributes == attributes)?;
         let Bytes(params) = &launch.params;
         let launched = Launched {
             callee,
@@ -85,8 +86,17 @@ impl Session {
         };
         // What is wrong with a launch the device library says.
         let size = Size::of(&twin.kernel, &launched)?;
-        let capacity = self.blocks_at_a_time(stream, twin, &launched)?.min(size.blocks());
-        let capacity = u32::try_from(capacity.min(FRAMES_MOST / size.frame)).unwrap_or(u32::MAX);
+        let at_a_time = self.blocks_at_a_time(stream, twin, &launched)?;
+        let capacity = at_a_time.min(size.blocks()).min(FRAMES_MOST / size.frame);
+        if !size.can_stop(twin, capacity) {
+            tracing::debug!(
+                "{} is launched as it is: its grid has {} blocks, and room for {capacity}",
+                function.name,
+                size.blocks()
+            );
+            return None;
+        }
+        let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
         let beside = self.own_stream(&stream.ctx, StreamKey::Stops(stream.ctx.id())).ok()?;
         // Where memory is full a checkpoint waits.
         let control = self.device_range(stream, size.control())?;

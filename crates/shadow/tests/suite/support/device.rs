@@ -66,6 +66,11 @@ impl Model {
         self.regions.lock().unwrap().push((range, bytes));
     }
 
+    /// Gives up what is at `base`.
+    pub fn remove(&self, base: u64) {
+        self.regions.lock().unwrap().retain(|(range, _)| range.base != base);
+    }
+
     /// Some of its memory, which nobody else may look at in between.
     fn at(&self, address: u64, bytes: usize, each: impl FnMut((usize, &AtomicU8))) {
         if let Some((at, file)) = around(&self.coherent, address) {

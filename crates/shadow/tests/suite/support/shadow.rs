@@ -58,6 +58,23 @@ impl Shadow {
         unsafe { self.at(at, bytes.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
+    /// Moves the mapping, where the kernel likes.
+    pub fn move_away(&self) {
+        let flags = rustix::mm::MremapFlags::MAYMOVE;
+        // SAFETY: for a test at whose end the process is ended.
+        let kept = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                self.bytes,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE,
+            )
+        };
+        // SAFETY: the same; the target is this process's own.
+        unsafe { rustix::mm::mremap_fixed(self.base.cast(), self.bytes, self.bytes, flags, kept.unwrap()) }
+            .unwrap();
+    }
+
     /// Takes its pages out of this process, not out of the file.
     pub fn advise_dont_need(&self) {
         let advice = rustix::mm::Advice::LinuxDontNeed;
