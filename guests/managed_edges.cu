@@ -3,6 +3,8 @@
 //   freed   reads a region that is freed, beside one that is not
 //   twice   frees a region twice, and what lies within one
 //   beyond  reads behind the last page of a region, beside another one
+//   ended   contexts end whose regions have just been written, while another thread makes, uses and frees some in its own
+//   chosen  makes a region, and another one when there is a file `go`; says of both in which part of the address space they are
 //   touched two threads read and write for SECONDS, and nobody calls CUDA meanwhile
 #include <atomic>
 #include <cstring>
@@ -12,7 +14,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "guest.cuh"
+#include "driver.cuh"
 
 constexpr size_t PAGE = 4096, REGION = 3 << 19, LARGE = 64 << 20;
 // What every byte of the large regions is at first.
@@ -114,13 +116,58 @@ static int touched(int seconds) {
     return guest::done(0);
 }
 
+static void make_and_end(int rounds, std::atomic<bool> &over) {
+    for (int round = 0; round < rounds; round++) {
+        CUcontext context;
+        CUDA(cuCtxCreate(&context, nullptr, 0, 0));
+        // They take a while to go.
+        for (int i = 0; i < 16; i++) {
+            CUstream stream;
+            CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        }
+        CUdeviceptr regions[4];
+        for (CUdeviceptr &region : regions) {
+            CUDA(cuMemAllocManaged(&region, REGION, CU_MEM_ATTACH_GLOBAL));
+            memset((void *)region, round, REGION);
+        }
+        CUDA(cuCtxDestroy(context));
+    }
+    over = true;
+}
+
+static int ended() {
+    CUDA(cudaFree(nullptr));
+    std::atomic<bool> over{false};
+    std::thread ends(make_and_end, 60, std::ref(over));
+    for (int step = 1; !over; step++) {
+        uint32_t *words = managed(REGION);
+        memset(words, FILL, REGION);
+        stir<<<REGION / 4 / 256, 256>>>(words, REGION / 4, step);
+        LAUNCHED();
+        CUDA(cudaDeviceSynchronize());
+        for (size_t i = 0; i < REGION / 4; i += 61) guest::require(words[i] == guest::mix(FILLED, step), "its own", step);
+        CUDA(cudaFree(words));
+    }
+    ends.join();
+    return guest::done(0);
+}
+
+static int chosen() {
+    printf("%x\n", unsigned(uint64_t(managed(REGION)) >> 44));
+    while (access("go", F_OK) != 0) usleep(1000);
+    printf("%x\n", unsigned(uint64_t(managed(REGION)) >> 44));
+    return 0;
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     std::string how = argc > 1 ? argv[1] : "";
     if (how == "taken") return taken();
     if (how == "twice") return twice();
     if (how == "freed" || how == "beyond") return stray(how == "freed");
+    if (how == "ended") return ended();
+    if (how == "chosen") return chosen();
     if (how == "touched") return touched(argc > 2 ? atoi(argv[2]) : 1);
-    fprintf(stderr, "usage: %s taken|twice|freed|beyond|touched [SECONDS]\n", argv[0]);
+    fprintf(stderr, "usage: %s taken|twice|freed|beyond|ended|chosen|touched [SECONDS]\n", argv[0]);
     return 2;
 }

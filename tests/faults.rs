@@ -24,6 +24,8 @@ pub const ALL: &[(&str, Body)] = &[
     ("managed_memory_that_is_moved_ends_the_program_by_name", moved_managed_memory),
     ("managed_memory_ends_where_its_regions_do", strays),
     ("managed_memory_is_freed_once", freed_twice),
+    ("contexts_end_beside_others_with_managed_memory", contexts_that_end),
+    ("managed_memory_is_as_a_restart_chooses", chosen_by_a_restart),
     ("managed_memory_replaces_nothing_that_the_program_has", taken_addresses),
     ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
     ("managed_memory_is_coherent_where_the_kernel_is_too_old", old_kernel),
@@ -194,6 +196,38 @@ fn freed_twice(device: Device) -> anyhow::Result<()> {
     for managed in [Managed::Shadow, Managed::Exclusive, Managed::Coherent] {
         let place = Place { managed: Some(managed), ..stage.place() };
         let finished = place.run(&stage.guest("managed_edges"), &["twice".to_owned()])?.finish()?;
+        let said = String::from_utf8_lossy(&finished.stdout);
+        ensure!(finished.exit == Exit::Code(0), "{managed:?}: {}: {said}{}", finished.exit, finished.stderr);
+    }
+    Ok(())
+}
+
+/// What is allocated behind a restart is as that says, and else as it was before.
+fn chosen_by_a_restart(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "chosen")?;
+    let place = Place { managed: Some(Managed::Coherent), ..stage.place() };
+    let go = place.cwd().join("go");
+    let job = first_line(place.run(&stage.guest("managed_edges"), &["chosen".to_owned()])?)?;
+    let image = stage.checkpoint(After::Stop)?;
+    let before = job.finish()?.stdout;
+    std::fs::write(&go, "")?;
+    for (managed, stays) in [(None, true), (Some(Managed::Shadow), false)] {
+        let mut restart = place.restart_command(&image);
+        restart.args(managed.map(|managed| format!("--managed={}", managed.flag())));
+        let finished = Job::start(restart)?.finish()?;
+        ensure!(finished.exit == Exit::Code(0), "{managed:?}: {}: {}", finished.exit, finished.stderr);
+        let (found, expected) = (String::from_utf8_lossy(&finished.stdout), String::from_utf8_lossy(&before));
+        ensure!((found == expected) == stays, "{managed:?}: {expected} before, and {found}");
+    }
+    Ok(())
+}
+
+/// What a context has written is lost with it, and nobody else's calls fail for that, nor is a region of theirs that comes to lie there.
+fn contexts_that_end(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "ended")?;
+    for managed in [Managed::Shadow, Managed::Coherent] {
+        let place = Place { managed: Some(managed), ..stage.place() };
+        let finished = place.run(&stage.guest("managed_edges"), &["ended".to_owned()])?.finish()?;
         let said = String::from_utf8_lossy(&finished.stdout);
         ensure!(finished.exit == Exit::Code(0), "{managed:?}: {}: {said}{}", finished.exit, finished.stderr);
     }

@@ -118,7 +118,10 @@ fn rewrite_kernel(
     codes: &mut Vec<String>,
 ) -> Result<(Function, Kernel), Refused> {
     let Some(written) = &function.body else { return Err((Place::Line(0), Reason::Unsized)) };
-    let grid = Grid::of(written).map_err(|(at, reason)| (place(module, written, at), reason))?;
+    let grid = Grid::of(written).map_err(|(at, reason)| match &written.statements[at] {
+        Statement::Instruction(instruction) => (Place::Line(instruction.line), reason),
+        _ => (place(module, written, at), reason),
+    })?;
     let body = grid.as_ref().map_or(written, |grid| &grid.body);
     let marks = markers(body);
     let place_of = |mark: usize| place(module, body, mark);

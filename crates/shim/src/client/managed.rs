@@ -127,6 +127,7 @@ impl Call<'_> {
         (known, exclusive): (&mut Shadowed, bool),
     ) -> CuResult<Option<u64>> {
         let id = PinnedId(self.session.next_id());
+        let _placing = self.session.placing.read().unwrap_or_else(PoisonError::into_inner);
         let address = self.ask(&ManagedAlloc { ctx: context.id, managed: id, bytes })?;
         if address == 0 {
             known.coherent = bytes;

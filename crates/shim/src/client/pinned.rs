@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
 use wire::{ContextId, Notice, PinnedAlloc, PinnedId, PinnedPlace};
@@ -43,6 +43,7 @@ impl Call<'_> {
         kind: impl FnOnce(File) -> Kind,
     ) -> CuResult<u64> {
         let id = PinnedId(self.session.next_id());
+        let _placing = self.session.placing.read().unwrap_or_else(PoisonError::into_inner);
         let PinnedPlace { address, slab } = self.ask(&PinnedAlloc { ctx, pinned: id, bytes, flags })?;
         let mapped = match slab {
             Some(slab) => slabs::map(self.session, slab, (address, bytes)),

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use cuda_abi::{CuError, CuResult, sys::CUcontext};
 use transport::ClientSession;
-use wire::{ContextCreate, ContextDestroy, ContextId, Device, DeviceFacts, PoolId};
+use wire::{ContextCreate, ContextDestroy, ContextId, ContextSynchronize, Device, DeviceFacts, PoolId};
 
 use super::arrays::{Array, Mipmap, Texels};
 use super::callbacks::Callbacks;
@@ -141,6 +141,8 @@ pub struct Session {
     pub redeeming: Mutex<()>,
     /// Held while memory of another process is opened or closed: what the client knows of it changes with what the server does.
     pub opening: Mutex<()>,
+    /// Held by who is given addresses, until something is mapped there; by one alone who has many freed at once, until nothing is.
+    pub placing: RwLock<()>,
     /// Held while memory of the application's own is moved.
     pub moving: Mutex<()>,
     /// Allocations.
@@ -213,6 +215,7 @@ impl Session {
             sm_sets: SmSets::default(),
             redeeming: Mutex::default(),
             opening: Mutex::default(),
+            placing: RwLock::default(),
             moving: Mutex::default(),
             memory: Memory::default(),
             slabs: Slabs::default(),
@@ -318,6 +321,9 @@ impl Session {
     pub fn destroy_context(&self, call: &mut Call<'_>, context: &Arc<Context>) -> CuResult {
         // An earlier failure is told once, and must not keep the server from hearing of the end.
         let earlier = call.check();
+        // Who allocates meanwhile does not wait for work. What that fails with the end does, too.
+        let _ = call.ask(&ContextSynchronize { ctx: context.id });
+        let alone = self.placing.write().unwrap_or_else(PoisonError::into_inner);
         let done = match call.ask(&ContextDestroy { ctx: context.id }).and(earlier) {
             Err(error) if error.is_sticky() => Ok(()),
             done => done,
@@ -339,6 +345,7 @@ impl Session {
                 _ => {}
             }
         }
+        drop(alone);
         // One that stays now goes when something else is freed.
         let _ = call.leave_slabs();
         self.streams.sweep();
