@@ -79,6 +79,15 @@ impl Failure {
     }
 }
 
+/// No thread can be had: for what is done that was to be done in it.
+#[must_use]
+pub fn no_thread(error: &std::io::Error) -> Failure {
+    Failure::of(
+        "there is no thread left; is a limit on processes reached (pids.max of its control group, ulimit -u)?",
+        error,
+    )
+}
+
 /// An error with its causes, in one line.
 pub struct Chain<'a>(pub &'a dyn std::error::Error);
 

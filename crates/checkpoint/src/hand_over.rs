@@ -36,13 +36,13 @@ impl HandOver {
         // For as long as an image is written, and a job started elsewhere.
         from.get_ref().set_read_timeout(None)?;
         // It ends with the connection.
-        std::thread::spawn(move || {
+        std::thread::Builder::new().spawn(move || {
             while let Ok(Some(word)) = receive(&mut from) {
                 if said.send(word).is_err() {
                     return;
                 }
             }
-        });
+        })?;
         Ok(Self { words, kept: OnceLock::new() })
     }
 

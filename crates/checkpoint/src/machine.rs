@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 use wire::{Decoder, GREETING_MAX, Greeting, Machine, Wire};
 
@@ -51,7 +52,8 @@ impl Watcher {
         if let Some((age, machine)) = self.last() {
             if age >= FRESH && age < AGE_MAX {
                 let this = Arc::clone(self);
-                std::thread::spawn(move || {
+                // Where there is no thread the next one asks.
+                let _ = Builder::new().spawn(move || {
                     if let Ok(_looking) = this.looking.try_lock()
                         && let Err(failure) = this.ask()
                     {
@@ -108,11 +110,16 @@ fn see_off(mut child: Child, lingering: &Arc<AtomicU32>, grace: Duration) {
     let lingering = Arc::clone(lingering);
     let (gone, ended) = mpsc::channel();
     lingering.fetch_add(1, Ordering::AcqRel);
-    std::thread::spawn(move || {
+    let waiting = Arc::clone(&lingering);
+    let waited = Builder::new().spawn(move || {
         let _ = child.wait();
-        lingering.fetch_sub(1, Ordering::AcqRel);
+        waiting.fetch_sub(1, Ordering::AcqRel);
         let _ = gone.send(());
     });
+    if waited.is_err() {
+        lingering.fetch_sub(1, Ordering::AcqRel);
+        return;
+    }
     let _ = ended.recv_timeout(grace);
 }
 

@@ -10,6 +10,7 @@ use server::control::Course;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use store::{Pruned, Removal};
 
 /// When to take them, and which to keep.
 #[derive(Clone, PartialEq, Debug)]
@@ -83,6 +84,9 @@ impl When {
     }
 }
 
+/// How often it is tried to free what no image needs, while others use the store, and how long is waited between.
+const PRUNINGS: u32 = 20;
+const BETWEEN_PRUNINGS: Duration = Duration::from_millis(500);
 /// After a checkpoint at a boundary has failed nobody looks for the next one for so long, or the longest time between two, if that is less.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
@@ -139,13 +143,24 @@ impl Supervisor {
         (moment.and_then(|moment| moment.reached()).unwrap_or(begun), is_there)
     }
 
+    /// Removes older images, and what they alone needed. Where others use the store, that is tried again for a while: the job goes on meanwhile.
     fn prune(&self, keep_last: Option<u32>) {
         let Some(last) = keep_last else { return };
-        let pruned = open_store(&self.store).and_then(|store| {
-            store.prune_regular(&self.facts.job, last).map_err(crate::stores::removal_failure)
-        });
-        if let Err(failure) = pruned {
-            tracing::warn!("older images are not removed: {failure}");
+        for tries in 1.. {
+            let pruned = open_store(&self.store).and_then(|store| {
+                store.prune_regular(&self.facts.job, last).map_err(crate::stores::removal_failure)
+            });
+            match pruned {
+                Ok(Pruned { removal: Removal { kept: Some(kept), .. }, .. }) => {
+                    if tries < PRUNINGS && !self.ends_within(BETWEEN_PRUNINGS) {
+                        continue;
+                    }
+                    tracing::warn!("older images are gone from the list, and take room still: {kept}");
+                }
+                Ok(_) => {}
+                Err(failure) => tracing::warn!("older images are not removed: {failure}"),
+            }
+            return;
         }
     }
 }

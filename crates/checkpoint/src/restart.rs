@@ -248,16 +248,22 @@ impl Restart {
         let sessions = Sessions::new(shared.clone(), settings.target(), Arc::clone(&way_back), trace.clone());
         sessions.watch_programs(settings.watching());
         put_up_board(&sessions, &tmpfs, Some(id), &settings)?;
+        let unpack = || {
+            let target = Target { dir: &images, may_link: &|_| false, when_full: work.when_full() };
+            let name = |name| ObjectKind::CriuFile { name };
+            folder::load(&target, &self.image, &self.record.criu, name, &|bytes| meter.advance(bytes))
+        };
         // Servers rebuild their sessions while CRIU's files are unpacked.
         let (restored, unpacked) = std::thread::scope(|scope| {
-            let unpacking = scope.spawn(|| {
-                let target = Target { dir: &images, may_link: &|_| false, when_full: work.when_full() };
-                let name = |name| ObjectKind::CriuFile { name };
-                folder::load(&target, &self.image, &self.record.criu, name, &|bytes| meter.advance(bytes))
-            });
+            let unpacking = Builder::new().spawn_scoped(scope, unpack);
             let fills = if self.lazy { Fills::Lazily } else { Fills::Beside };
             let restored = self.restore_sessions(&sessions, fills);
-            (restored, unpacking.join().unwrap_or_else(|_| Err(panicked())))
+            // Where there is no thread one comes after the other.
+            let unpacked = match unpacking {
+                Ok(unpacking) => unpacking.join().unwrap_or_else(|_| Err(panicked())),
+                Err(_) => unpack(),
+            };
+            (restored, unpacked)
         });
         let (restored, ()) = (restored?, unpacked?);
         let lazy = self.lazy;

@@ -2,7 +2,7 @@
 
 use crate::asks::Asks;
 use crate::broker::Broker;
-use crate::error::{Chain, Failure, Kind};
+use crate::error::{Chain, Failure, Kind, no_thread};
 use crate::gpus::{Gpus, Seen};
 use crate::machine::Watcher;
 use crate::server_process::ServerProcess;
@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use store::Access;
 use transport::hello::{HelloListener, Pending, Wish};
@@ -287,7 +287,7 @@ impl Sessions {
             let asking = Asking::of(self);
             match listener.accept() {
                 Ok(caller) => {
-                    std::thread::spawn(move || match caller.hear(GREETING) {
+                    let hearing = Builder::new().spawn(move || match caller.hear(GREETING) {
                         Ok(Wish::Session(pending, visible)) => asking.0.begin(pending, visible.as_deref()),
                         Ok(Wish::Devices(pending)) => asking.0.tell(pending),
                         Ok(Wish::Userfault(pending, userfault)) => asking.0.keep(pending, userfault),
@@ -297,6 +297,9 @@ impl Sessions {
                             tracing::warn!("a process asked for its GPU: {}", Chain(&error));
                         }
                     });
+                    if let Err(error) = hearing {
+                        tracing::warn!("a process asked for its GPU: {}", no_thread(&error));
+                    }
                 }
                 Err(error) => {
                     tracing::warn!("a process cannot ask for a GPU session: {}", Chain(&error));
@@ -496,9 +499,16 @@ impl Sessions {
             let starting: Vec<_> = records
                 .iter()
                 .zip(brokers)
-                .map(|(record, broker)| scope.spawn(move || self.start(record.clone(), start, broker)))
+                .map(|(record, broker)| {
+                    Builder::new().spawn_scoped(scope, move || self.start(record.clone(), start, broker))
+                })
                 .collect();
-            starting.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
+            let started = starting.into_iter().map(|starting| match starting {
+                Ok(starting) => starting.join().unwrap_or_else(|_| Err(panicked())),
+                Err(error) => Err(no_thread(&error)),
+            });
+            // All are heard out.
+            started.collect::<Vec<_>>().into_iter().collect()
         })
     }
 
@@ -552,7 +562,7 @@ impl Sessions {
             self.finish(&former);
         }
         let (undecided, watched) = (Undecided::of(self), Arc::clone(&session));
-        std::thread::spawn(move || {
+        let watching = Builder::new().spawn(move || {
             let sessions = Arc::clone(&undecided.0);
             let mut each = [PollFd::new(&process, PollFlags::IN), PollFd::new(&server, PollFlags::IN)];
             while matches!(poll(&mut each, None), Err(Errno::INTR)) {}
@@ -567,6 +577,10 @@ impl Sessions {
             while matches!(poll(&mut each[..1], None), Err(Errno::INTR)) {}
             sessions.finish(&session);
         });
+        if let Err(error) = watching {
+            self.finish(&watched);
+            return Err(no_thread(&error));
+        }
         Ok(watched)
     }
 

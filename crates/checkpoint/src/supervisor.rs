@@ -2,7 +2,7 @@
 
 use crate::admin::{CheckpointOptions, Event, Request, receive, send};
 use crate::cut;
-use crate::error::{Chain, Failure, Kind};
+use crate::error::{Chain, Failure, Kind, no_thread};
 use crate::facts;
 use crate::filling::Filling;
 use crate::gpus::Gpus;
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use store::{Access, Recipient, Store};
 use transport::hello::HelloListener;
@@ -249,11 +249,14 @@ impl Supervisor {
         let job = Arc::clone(&self.job);
         self.way_back.is_taken(move || {
             let job = Arc::clone(&job);
-            std::thread::spawn(move || {
+            let kill = move || {
                 if let Err(error) = job.kill() {
                     tracing::error!("the job does not end: {error}");
                 }
-            });
+            };
+            if let Err(error) = Builder::new().spawn(kill) {
+                tracing::error!("the job is not ended: {}", no_thread(&error));
+            }
         });
     }
 
@@ -324,12 +327,17 @@ impl Supervisor {
             match listener.accept().and_then(|(stream, _)| Ok((stream.try_clone()?, stream))) {
                 Ok((stream, ours)) => {
                     let this = Arc::clone(self);
-                    let thread = std::thread::spawn(move || {
+                    let thread = Builder::new().spawn(move || {
                         if let Err(error) = this.answer(&ours) {
                             tracing::debug!("whoever asked is gone: {error}");
                         }
                     });
-                    answering.push(Answering { thread, stream });
+                    match thread {
+                        Ok(thread) => answering.push(Answering { thread, stream }),
+                        Err(error) => {
+                            let _ = send(&stream, &Event::Failed(no_thread(&error)));
+                        }
+                    }
                 }
                 Err(error) => {
                     tracing::warn!("admin socket: {error}");
@@ -352,7 +360,10 @@ impl Supervisor {
                 let (events, queue) = mpsc::channel();
                 let this = Arc::clone(&self);
                 // What was asked for does not wait for whoever looks on.
-                std::thread::spawn(move || this.carry_out(&request, hand_over, events));
+                let carry_out = move || this.carry_out(&request, hand_over, events);
+                if let Err(error) = Builder::new().spawn(carry_out) {
+                    return send(stream, &Event::Failed(no_thread(&error)));
+                }
                 loop {
                     match queue.recv_timeout(LOOK) {
                         Ok(event) => send(stream, &event)?,

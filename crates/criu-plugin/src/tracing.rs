@@ -12,8 +12,9 @@ const GETSIGMASK: libc::c_uint = 0x420a;
 const SETSIGMASK: libc::c_uint = 0x420b;
 /// The stop at a system call, told from a signal (`PTRACE_O_TRACESYSGOOD`).
 const AT_CALL: libc::c_int = libc::SIGTRAP | 0x80;
-/// How long a call may take, and the way to the next stop.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a call may take, and the way to the next stop. A process that is in the middle of a call cannot be put back, and a fork takes 10 s for each TB of memory, longer on a machine
+/// that has none to spare: so it is long.
+const PATIENCE: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_micros(20);
 
 /// A process that this thread traces, whose first thread is in a stop.

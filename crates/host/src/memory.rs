@@ -1,7 +1,24 @@
-//! How much memory this machine has to spare.
+//! How much memory this machine has to spare, and how many processes.
 
 use std::fs;
 use std::path::Path;
+
+/// How many more processes and threads this process's control groups let there be, if they say.
+pub(crate) fn processes_left() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    [&PIDS_V2, &PIDS_V1]
+        .into_iter()
+        .filter_map(|version| version.left(Path::new(version.root), &groups))
+        .min()
+}
+
+/// Bytes of memory of their own that processes may ask for still, where the machine promises no more than it has (`vm.overcommit_memory` is 2).
+pub(crate) fn promises_left() -> Option<u64> {
+    let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let left = || kilobytes(&meminfo, "CommitLimit:").saturating_sub(kilobytes(&meminfo, "Committed_AS:"));
+    (mode.trim() == "2").then(left)
+}
 
 /// Bytes that can be written to memory without swapping: what the machine has available, or what this process's control
 /// groups leave of it. 0 where nobody says.
@@ -20,25 +37,35 @@ struct Groups {
     root: &'static str,
     /// What precedes the group's path in `/proc/self/cgroup`.
     line: &'static str,
-    limit: &'static str,
+    limits: &'static [&'static str],
     used: &'static str,
     /// The page cache of files, in `memory.stat`: it makes room when asked to.
-    cache: [&'static str; 2],
+    cache: &'static [&'static str],
 }
 
 const V2: Groups = Groups {
     root: "/sys/fs/cgroup",
     line: "0::/",
-    limit: "memory.max",
+    // Above the second one the kernel slows down all that the group does.
+    limits: &["memory.max", "memory.high"],
     used: "memory.current",
-    cache: ["inactive_file ", "active_file "],
+    cache: &["inactive_file ", "active_file "],
 };
 const V1: Groups = Groups {
     root: "/sys/fs/cgroup/memory",
     line: ":memory:/",
-    limit: "memory.limit_in_bytes",
+    limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
-    cache: ["total_inactive_file ", "total_active_file "],
+    cache: &["total_inactive_file ", "total_active_file "],
+};
+
+const PIDS_V2: Groups = Groups { limits: &["pids.max"], used: "pids.current", cache: &[], ..V2 };
+const PIDS_V1: Groups = Groups {
+    root: "/sys/fs/cgroup/pids",
+    line: ":pids:/",
+    limits: &["pids.max"],
+    used: "pids.current",
+    cache: &[],
 };
 
 impl Groups {
@@ -53,12 +80,12 @@ impl Groups {
     fn left_by(&self, folder: &Path) -> Option<u64> {
         let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
         let number = |name: &str| -> Option<u64> { read(name)?.trim().parse().ok() };
-        let (limit, used) = (number(self.limit)?, number(self.used)?);
+        let (limit, used) = (self.limits.iter().filter_map(|name| number(name)).min()?, number(self.used)?);
         let stat = read("memory.stat").unwrap_or_default();
         let field = |name: &str| -> u64 {
             stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
         };
-        let cache: u64 = self.cache.map(field).iter().sum();
+        let cache: u64 = self.cache.iter().map(|name| field(name)).sum();
         Some(limit.saturating_sub(used.saturating_sub(cache)))
     }
 }
@@ -105,6 +132,12 @@ mod tests {
         assert_eq!(left(), Some(250));
         group(&inner, "600\n", "500\n", "");
         assert_eq!(left(), Some(100));
+        fs::write(inner.join("memory.high"), "550\n").unwrap();
+        assert_eq!(left(), Some(50));
         assert_eq!(V1.left(root.path(), "0::/outer/inner\n"), None);
+        for (name, text) in [("pids.max", "100"), ("pids.current", "93")] {
+            fs::write(inner.join(name), text).unwrap();
+        }
+        assert_eq!(PIDS_V2.left(root.path(), "0::/outer/inner\n"), Some(7));
     }
 }

@@ -160,6 +160,11 @@ pub enum WriteError {
         /// What its reader said.
         error: io::Error,
     },
+    /// There is no thread to write in.
+    #[error(
+        "there is no thread to write the image in; is a limit on processes reached (pids.max of its control group, ulimit -u)? {0}"
+    )]
+    NoThread(io::Error),
     /// An object was dropped before it was finished.
     #[error("{what} was not written to its end")]
     Unfinished {

@@ -242,11 +242,13 @@ fn read_whole(file: &dyn MediaRead) -> Result<Cursor<'_>, FormatError> {
     Ok(Cursor::new(file, 0, file.len().map_err(FormatError::Read)?))
 }
 
-/// Creates `dir` and what is missing above it, and makes its name durable.
+/// Creates `dir` and what is missing above it, and makes their names durable.
 fn create_durably(dir: &Path) -> io::Result<()> {
+    let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+    let missing: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
     fs::create_dir_all(dir)?;
-    // Wherever it really lies, in a mount that is attached nowhere, too.
-    File::open(dir.join(".."))?.sync_all()
+    // Wherever each really lies, in a mount that is attached nowhere, too.
+    missing.iter().try_for_each(|made| File::open(made.join(".."))?.sync_all())
 }
 
 /// Lays a store out, and says what it is encrypted with. May be called again after it failed or was cut off at any point.

@@ -1,12 +1,13 @@
 //! What a checkpoint begins with: a store that answers, a draft in it, and who writes into that.
 
 use crate::admin::Event;
-use crate::error::{Failure, Kind};
+use crate::error::{Failure, Kind, no_thread};
 use crate::folder::write_failure;
 use crate::sessions::panicked;
 use crate::stores::open_store_for_job;
 use crate::supervisor::{Supervisor, ended_before};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::Builder;
 use std::time::Duration;
 use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 
@@ -26,10 +27,11 @@ pub fn begin(
 ) -> Result<(Store, Draft, ChunkWriter), Failure> {
     let (begun, is_begun) = channel();
     let at = at.clone();
-    std::thread::spawn(move || {
+    let beginning = Builder::new().spawn(move || {
         // Dropped, where nobody waits for it any more.
         let _ = begun.send(begin_at(&at, &options));
     });
+    beginning.map_err(|error| no_thread(&error))?;
     loop {
         match is_begun.recv_timeout(LOOK) {
             Ok(begun) => return begun,

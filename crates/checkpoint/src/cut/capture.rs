@@ -3,7 +3,7 @@
 
 use super::gate::{Gated, Servers, processes};
 use crate::admin::Event;
-use crate::error::{Chain, Failure, Kind};
+use crate::error::{Chain, Failure, Kind, no_thread};
 use crate::folder::write_failure;
 use crate::server_process::ServerProcess;
 use crate::sessions::panicked;
@@ -12,10 +12,12 @@ use image::DeviceFacts;
 use plan::follow::Passed;
 use server::control::{self, Answer, Ask, Kept};
 use std::fs::File;
+use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::thread::{Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 use store::Receipt;
 
@@ -63,13 +65,14 @@ pub fn capture<'a>(
     let (servers, total) = (&mut gated.servers, gated.bytes);
     let (begun, (dumped, host_time)) = std::thread::scope(|scope| {
         let servers = processes(servers);
-        let beside = scope.spawn(move || match has_shadows {
+        let beside = Builder::new().spawn_scoped(scope, move || match has_shadows {
             true => begin(servers).map(Begun::Copies),
             false => devices(servers, total, events).map(Begun::All),
         });
+        let beside = beside.map_err(|error| no_thread(&error))?;
         let dumped = (ready.dump(), began.elapsed());
-        (beside.join().unwrap_or_else(|_| Err(panicked())), dumped)
-    });
+        Ok((beside.join().unwrap_or_else(|_| Err(panicked())), dumped))
+    })?;
     let frozen = dumped.map_err(|error| dump_failure(job, &error))?;
     let (device, device_time) = match begun? {
         Begun::All(taken) => taken,
@@ -113,8 +116,13 @@ fn side_by_side<T: Send>(
 ) -> Result<Vec<T>, Failure> {
     let each = &each;
     let done: Vec<_> = std::thread::scope(|scope| {
-        let doing: Vec<_> = servers.into_iter().map(|server| scope.spawn(move || each(server))).collect();
-        doing.into_iter().map(|each| each.join().unwrap_or_else(|_| Err(panicked()))).collect()
+        let begin = |server| Builder::new().spawn_scoped(scope, move || each(server));
+        let doing: Vec<_> = servers.into_iter().map(begin).collect();
+        let end = |doing: io::Result<ScopedJoinHandle<'_, _>>| match doing {
+            Ok(doing) => doing.join().unwrap_or_else(|_| Err(panicked())),
+            Err(error) => Err(no_thread(&error)),
+        };
+        doing.into_iter().map(end).collect()
     });
     done.into_iter().collect()
 }

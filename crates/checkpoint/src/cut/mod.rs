@@ -23,7 +23,7 @@ use self::room::Room;
 use self::shared::Shared;
 use self::tries::{Hindrance, Tries};
 use crate::admin::{CheckpointOptions, Event, Report};
-use crate::error::{Chain, Failure, Kind};
+use crate::error::{Chain, Failure, Kind, no_thread};
 use crate::facts;
 use crate::folder::{self, Entry, write_failure};
 use crate::hand_over::HandOver;
@@ -35,10 +35,12 @@ use crate::work::WorkFolder;
 use image::{CutTimes, Manifest, ObjectKind};
 use server::control::{Ask, CopyBudget, DeviceSet, Reads, few};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 
@@ -103,19 +105,22 @@ pub fn take(
         if !options.stop {
             room = Room::make(room.take(), &job.job.tmpfs().path(), used, memory);
         }
+        // What is there already is not available.
+        let others = memory.saturating_add(used.saturating_sub(room.as_ref().map_or(0, Room::bytes)));
+        // Before anybody is held up who asks for something: a store may take long to answer, and CRIU takes its time.
+        let prepared = cut.prepare(&job.sessions.all(), others)?;
         let memory_way = match work.on_disk() {
             // Where memory is short there is none for copies.
             Some(_) => host::MemoryWay::Written,
             None => job.job.way_of_memory(!options.stop),
         };
-        // Before anybody is held up who asks for something: CRIU takes its time.
         let ready = job.job.ready_dump(&cut.criu, &work.images(), &host::DumpOptions::default(), memory_way);
         let (sessions, held) = job.sessions.hold();
+        if sessions.iter().any(|session| !prepared.contains(&session.record.number)) {
+            // One has begun since; what others had for themselves may be its, too.
+            cut.prepare(&sessions, others)?;
+        }
         let mut servers = gate::servers(job, &sessions);
-        let own = gate::own_devices(&mut servers)?;
-        // What is there already is not available.
-        let others = memory.saturating_add(used.saturating_sub(room.as_ref().map_or(0, Room::bytes)));
-        gate::prepare(&mut servers, |number| cut.preparation((own.len(), own[number]), others))?;
         let is_in_the_way = || job.sessions.is_asked() || job.ends_within(Duration::ZERO);
         let come = moment.map_or(Ok(true), |moment| steer::wait(moment, &mut servers, is_in_the_way))?
             && point.as_mut().is_none_or(|point| {
@@ -252,6 +257,14 @@ impl<'a> Cut<'a> {
         broker.successions() != successions || broker.is_owned_outside(&numbers)
     }
 
+    /// Has the servers of sessions read what is in the store, and make room for copies; answers whose those were. `others` is what copies of the host half take.
+    fn prepare(&self, sessions: &[Arc<Session>], others: u64) -> Result<BTreeSet<u32>, Failure> {
+        let mut servers = gate::servers(self.job, sessions);
+        let own = gate::own_devices(&mut servers)?;
+        gate::prepare(&mut servers, |number| self.preparation((own.len(), own[number]), others))?;
+        Ok(servers.iter().map(|server| server.session()).collect())
+    }
+
     /// What the server of one of so many sessions, which has these devices for itself, is to do before the gate closes; `others` is what copies of the host half take.
     fn preparation(&self, (sessions, own): (usize, DeviceSet), others: u64) -> Ask {
         let (store, draft) = (self.store.access(), self.draft.id().to_string());
@@ -309,7 +322,7 @@ impl<'a> Cut<'a> {
         let written = telling(total, (&self.writer, &device_done), self.events, || {
             let name = |name| ObjectKind::CriuFile { name };
             std::thread::scope(|scope| {
-                let saving = scope.spawn(|| {
+                let saving = Builder::new().spawn_scoped(scope, || {
                     shared.write(&self.writer)?;
                     let content = |path: &Path| match &private {
                         Some(private) => private.content(&images, path),
@@ -317,6 +330,7 @@ impl<'a> Cut<'a> {
                     };
                     folder::save_with(&images, &image_entries, &self.writer, name, content)
                 });
+                let saving = saving.map_err(|error| no_thread(&error))?;
                 let written = write(rest.servers(), &work.states(), &device_done);
                 saving.join().unwrap_or_else(|_| Err(panicked()))?;
                 written

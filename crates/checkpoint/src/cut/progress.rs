@@ -1,9 +1,10 @@
 //! Telling how far the writing of an image has come.
 
 use crate::admin::Event;
-use crate::error::Failure;
+use crate::error::{Failure, no_thread};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::Builder;
 use std::time::Duration;
 use store::ChunkWriter;
 
@@ -26,12 +27,15 @@ pub fn telling<T>(
     tell(0);
     let written = std::thread::scope(|scope| {
         let (writing, ended) = channel::<()>();
-        scope.spawn(move || {
+        let telling = Builder::new().spawn_scoped(scope, move || {
             while ended.recv_timeout(REPORTS) == Err(RecvTimeoutError::Timeout) {
                 let own = writer.progress().total.saturating_sub(before);
                 tell(own.saturating_add(beside.load(Ordering::Relaxed)));
             }
         });
+        if let Err(error) = telling {
+            tracing::info!("nobody is told how far the checkpoint is: {}", no_thread(&error));
+        }
         let written = write();
         drop(writing);
         written

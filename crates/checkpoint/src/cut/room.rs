@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::thread::Builder;
 
 /// Files with less than that in them are made when they are copied, bytes.
 const LONG: u64 = 4 << 20;
@@ -286,7 +287,9 @@ fn by_threads<T: Send, O>(
         Ok(())
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        // Where there may be no more threads, those that there are do it.
+        let others: Vec<_> =
+            (1..threads).filter_map(|_| Builder::new().spawn_scoped(scope, work).ok()).collect();
         let own = work();
         let panicked = || io::Error::other("a thread panicked");
         let others: io::Result<()> =

@@ -212,10 +212,11 @@ pub fn verify(flags: &flags::Verify) -> Result<Verified, Failure> {
         };
         match report {
             // Somebody has removed it since, or while it was read.
-            Ok(report)
-                if flags.image.is_none()
-                    && !report.ok
-                    && matches!(store.manifest(id), Err(ReadError::NoImage { .. })) => {}
+            Ok(report) if !report.ok && matches!(store.manifest(id), Err(ReadError::NoImage { .. })) => {
+                if flags.image.is_some() {
+                    return Err(read_failure(ReadError::NoImage { image: *id, dir: store.dir() }));
+                }
+            }
             Err(ReadError::NoImage { .. }) if flags.image.is_none() => {}
             Ok(report) => images.push(report),
             Err(error) => return Err(read_failure(error)),

@@ -403,7 +403,7 @@ impl Job {
         }
         let mut plugin = frozen.plugin.take();
         frozen.private = thread::scope(|scope| {
-            let taking = scope.spawn(|| {
+            let taking = thread::Builder::new().spawn_scoped(scope, || {
                 let withheld = plugin.as_mut().map_or(Ok(Ranges::new()), Plugin::withheld)?;
                 if duties.withholds && withheld.is_empty() {
                     tracing::info!("CRIU has heard of the job's memory all the same, and written it");
@@ -418,6 +418,7 @@ impl Job {
                 };
                 PrivateMemory::taken(images, &tasks, memory, withheld, seen)
             });
+            let taking = taking.map_err(failed(COPYING))?;
             frozen.fill_record(images, options, &tasks)?;
             taking.join().unwrap_or(Err(io::ErrorKind::Other.into())).map_err(failed(COPYING))
         })?;
@@ -633,9 +634,12 @@ impl Frozen<'_> {
         let (taken, success) = thread::scope(|scope| {
             // CRIU says more before it comes to the plugin.
             let taking = plugin.zip(self.private.as_mut());
-            let taking = taking.map(|(plugin, private)| scope.spawn(|| take_copies(job, private, plugin)));
+            let taking = taking.map(|(plugin, private)| {
+                // Where there is no thread the plugin hears that nobody is there any more.
+                thread::Builder::new().spawn_scoped(scope, || take_copies(job, private, plugin))
+            });
             let success = session.finish();
-            let taken = taking.map(|taking| taking.join().unwrap_or(Err(io::ErrorKind::Other.into())));
+            let taken = taking.map(|taking| taking?.join().unwrap_or(Err(io::ErrorKind::Other.into())));
             (taken.unwrap_or(Ok(())), success)
         });
         acknowledged.map_err(failed(RESUMING))?;

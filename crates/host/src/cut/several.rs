@@ -21,7 +21,9 @@ pub(super) fn each<T: Sync>(all: &[T], work: impl Fn(&T) -> io::Result<()> + Syn
     };
     let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS).min(all.len());
     thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(one)).collect();
+        // Where there may be no more threads, those that there are do it.
+        let begin = |_| thread::Builder::new().spawn_scoped(scope, one).ok();
+        let others: Vec<_> = (1..threads).filter_map(begin).collect();
         let done = one();
         let joined = others.into_iter().map(|other| other.join().unwrap_or(Err(io::ErrorKind::Other.into())));
         joined.fold(done, Result::and)

@@ -177,15 +177,23 @@ impl Job {
         self.tasks().iter().map(of_task).fold((0, 0), sum)
     }
 
-    /// Whether none of its processes would be harmed by a fork: a filter of system calls (seccomp) may kill it for one, and of private huge pages the program could write none
-    /// afterwards without another one, which the machine may not have.
+    /// Whether the program would not be harmed by a fork of each of its processes: a filter of system calls (seccomp) may kill one for it; of private huge pages it could write none
+    /// afterwards without another one, which the machine may not have; and where processes or promised memory are limited, the copies take at most half of what it has left for itself.
     pub(crate) fn may_fork(&self) -> bool {
         let file = |task: &Task, name| {
             fs::read_to_string(format!("/proc/{}/{name}", task.outer)).unwrap_or_default()
         };
         let tasks = self.tasks();
-        let mut files = tasks.iter().map(|task| (file(task, "status"), file(task, "maps")));
-        files.all(|(status, maps)| !tasks::is_filtered(&status) && !tasks::has_private_huge_pages(&maps))
+        let files: Vec<_> = tasks.iter().map(|task| (file(task, "status"), file(task, "maps"))).collect();
+        let is_harmless = |(status, maps): &(String, String)| {
+            !tasks::is_filtered(status) && !tasks::has_private_huge_pages(maps)
+        };
+        // For a moment there are two copies of one.
+        let processes = tasks.len() as u64 + 1;
+        let promised = || files.iter().map(|(status, _)| memory::kilobytes(status, "VmData:")).sum::<u64>();
+        files.iter().all(is_harmless)
+            && memory::processes_left().is_none_or(|left| processes <= left / 2)
+            && memory::promises_left().is_none_or(|left| promised() <= left / 2)
     }
 
     /// Sends a signal to the application, unless it is over.

@@ -282,10 +282,13 @@ impl Session {
             used += count * HASH_BYTES;
             Ok(())
         });
-        // What has been launched writes into the room.
-        for ctx in contexts.values() {
-            await_marker(&ctx.mark(StreamArg::Legacy)?)?;
-        }
+        // What has been launched writes into the room: all are heard out before anybody else gets that.
+        let wait = |ctx: &&Arc<Context>| await_marker(&ctx.mark(StreamArg::Legacy)?);
+        let waited: Vec<_> = contexts
+            .values()
+            .map(|ctx| wait(ctx).or_else(|_| backend.context_synchronize(ctx.raw)))
+            .collect();
+        waited.into_iter().collect::<Result<(), _>>()?;
         launched?;
         Ok(hashed.into_iter().map(|(index, at, count)| (index, read(&room, at, count))).collect())
     }

@@ -31,12 +31,15 @@ use image::{DeviceFacts, DeviceOrdinal, MemoryKind, ObjectKind, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use store::{ChunkWriter, ObjectWriter, Receipt, WriteError};
 use thiserror::Error;
 use wire::{ContextId, CuError};
 
 /// A device that has not even so much room gets no copies, bytes.
 const LEAST: u64 = 64 << 20;
+/// How often it is looked whether the machine has memory left.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Why a session was not captured; it goes on as before.
 #[derive(Debug, Error)]
@@ -526,6 +529,25 @@ impl Taken {
         progress: &mut dyn FnMut(u64) -> std::io::Result<()>,
     ) -> Result<(Vec<u8>, Remembered), CaptureError> {
         self.on_devices.0.values().for_each(|copies| copies.make_ready());
+        let mut looked = Instant::now();
+        // Copies on the host give way as well, all at once: to whoever asks for more than the machine has left, the job first of all.
+        let mut give_way = || -> std::io::Result<()> {
+            if self.kept.on_host == 0 || looked.elapsed() < LOOK {
+                return Ok(());
+            }
+            looked = Instant::now();
+            match host::memory::available() {
+                left if left > 0 && left < LEFT_TO_OTHERS / 2 => Err(std::io::Error::new(
+                    std::io::ErrorKind::OutOfMemory,
+                    format!(
+                        "this machine has {} MiB of memory left: the checkpoint is given up, so that its copies of {} MiB make room",
+                        left >> 20,
+                        self.kept.on_host >> 20
+                    ),
+                )),
+                _ => Ok(()),
+            }
+        };
         for copied in &self.copied {
             let mut before = 0;
             write(
@@ -540,6 +562,7 @@ impl Taken {
                             None => self.read(copied, before + within, room)?,
                         }
                         clear(offset + within, room);
+                        give_way()?;
                         progress(room.len() as u64)
                     })?;
                     before += if late.is_some() { 0 } else { bytes };

@@ -358,7 +358,8 @@ impl Image {
         };
         std::thread::scope(|scope| {
             for _ in 1..self.threads_for(object) {
-                scope.spawn(run);
+                // Where there may be no more threads, those that there are do it.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, run);
             }
             run();
         });

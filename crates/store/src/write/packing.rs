@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use image::{Entry, ImageId, PackIndex};
@@ -39,17 +39,18 @@ impl Packing {
         store: &Store,
         image: ImageId,
         pack_len: u64,
-    ) -> Self {
+    ) -> Result<Self, WriteError> {
         let (full, queue) = sync_channel(0);
         let sealer = {
             let shared = shared.clone();
-            std::thread::spawn(move || seal(&shared, &queue))
+            Builder::new().spawn(move || seal(&shared, &queue)).map_err(WriteError::NoThread)?
         };
         let more = store.media().side_by_side().saturating_sub(1);
         let packs = Packs { shared, frames: Mutex::new(frames), full, store: store.clone(), image, pack_len };
         let packs = Arc::new(packs);
-        let packer = std::thread::spawn(move || packs.write(more));
-        Self { packer, sealer }
+        // The sealer ends without it.
+        let packer = Builder::new().spawn(move || packs.write(more)).map_err(WriteError::NoThread)?;
+        Ok(Self { packer, sealer })
     }
 
     /// Waits until the queue has ended and all of it is durable.
@@ -75,7 +76,7 @@ impl Packs {
             if more > 0 && bytes >= WORTH_ANOTHER {
                 let (this, rest) = (self.clone(), more - 1);
                 // Where there may be no more threads, this one goes on alone.
-                beside = std::thread::Builder::new().spawn(move || this.write(rest)).ok();
+                beside = Builder::new().spawn(move || this.write(rest)).ok();
                 self.shared.packers.fetch_add(usize::from(beside.is_some()), Ordering::Relaxed);
                 more = 0;
             }

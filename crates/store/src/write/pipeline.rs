@@ -142,11 +142,13 @@ impl ChunkWriter {
         let compress = options.compress;
         let hashers = (0..threads).map(|_| {
             let (shared, queue, frames) = (shared.clone(), chunk_queue.clone(), frames.clone());
-            std::thread::spawn(move || hash(&shared, (&queue, threads), &frames, Encoder::new(compress)))
+            let hash = move || hash(&shared, (&queue, threads), &frames, Encoder::new(compress));
+            std::thread::Builder::new().spawn(hash).map_err(WriteError::NoThread)
         });
-        let hashers = hashers.collect();
+        // Those that have begun end with their queue.
+        let hashers = hashers.collect::<Result<_, _>>()?;
         let packing =
-            Packing::begin(shared.clone(), frame_queue, store, image, options.pack_len.min(3 << 30));
+            Packing::begin(shared.clone(), frame_queue, store, image, options.pack_len.min(3 << 30))?;
         Ok(Self { image, shared, threads: Some(Threads { chunks, hashers, packing }) })
     }
 
