@@ -335,7 +335,11 @@ impl Supervisor {
                     match thread {
                         Ok(thread) => answering.push(Answering { thread, stream }),
                         Err(error) => {
-                            let _ = send(&stream, &Event::Failed(no_thread(&error)));
+                            // Whoever asked would not read what is sent to him before he was heard.
+                            let heard = stream.set_read_timeout(Some(RECOVERY)).and_then(|()| {
+                                receive::<Request>(&mut BufReader::new(stream.try_clone()?)).map(drop)
+                            });
+                            let _ = heard.and_then(|()| send(&stream, &Event::Failed(no_thread(&error))));
                         }
                     }
                 }
