@@ -2,6 +2,7 @@
 //! kernels that fault, memory that runs out, forks, are guests of the matrix.) The same bodies run in CI and, from a bundle, on
 //! a machine with a GPU.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,8 +36,17 @@ pub const ALL: &[(&str, Body)] = &[
     ("managed_memory_written_until_all_stand_still_is_in_the_image", written_before_a_cut),
     ("a_process_gets_no_more_of_a_device_than_it_may", device_memory_is_limited),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
+    (AT_A_LIMIT, a_limit_on_processes),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
 ];
+
+const AT_A_LIMIT: &str = "a_limit_on_processes_fails_checkpoints_and_nothing_else";
+
+/// Whether this machine has what a body takes. (Control groups are not everybody's to make.)
+#[must_use]
+pub fn is_possible(name: &str) -> bool {
+    name != AT_A_LIMIT || Limited::new("tried").is_ok()
+}
 
 /// How soon every thread has to know.
 const SOON: Duration = Duration::from_secs(1);
@@ -497,5 +507,86 @@ fn shared_memory_is_used_up(device: Device) -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&finished.stdout);
     ensure!(finished.exit == Exit::Code(0), "{}: {said}{}", finished.exit, finished.stderr);
     ensure!(said.starts_with("done sum"), "{said}");
+    Ok(())
+}
+
+/// A control group that bounds how many processes and threads there are in it, of whichever version the machine has.
+struct Limited(PathBuf);
+
+impl Limited {
+    fn new(name: &str) -> anyhow::Result<Self> {
+        let (old, new) = (Path::new("/sys/fs/cgroup/pids"), Path::new("/sys/fs/cgroup"));
+        let root = if old.is_dir() { old } else { new };
+        if root == new {
+            std::fs::write(new.join("cgroup.subtree_control"), "+pids").context("no limits on processes")?;
+        }
+        let group = root.join(format!("dormouse-{name}-{}", std::process::id()));
+        std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
+        let this = Self(group);
+        this.leave(u64::MAX)?;
+        Ok(this)
+    }
+
+    /// Lets there be so many more than there are; as many as one likes, if that is the most.
+    fn leave(&self, more: u64) -> anyhow::Result<()> {
+        let now: u64 = std::fs::read_to_string(self.0.join("pids.current"))?.trim().parse()?;
+        let most = now.checked_add(more).map_or_else(|| "max".to_owned(), |most| most.to_string());
+        let most = if more == u64::MAX { "max".to_owned() } else { most };
+        std::fs::write(self.0.join("pids.max"), most).context("cannot limit processes")
+    }
+
+    /// A command, in the group from its beginning.
+    fn hold(&self, command: &Command) -> Command {
+        let mut held = Command::new("sh");
+        let join = format!("echo $$ > {}; exec \"$@\"", self.0.join("cgroup.procs").display());
+        held.args(["-c", &join, "sh"]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            value.map(|value| held.env(name, value));
+        }
+        if let Some(dir) = command.get_current_dir() {
+            held.current_dir(dir);
+        }
+        held
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // Those who were in it have ended, if not all in this moment.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Wherever a checkpoint finds that there may be no more threads or processes, it fails with that as its reason, and the program goes on.
+fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "limited")?;
+    let group = Limited::new("limited")?;
+    let (guest, args) = (stage.guest("vector_loop"), ["4000", "64"].map(str::to_owned));
+    let whole = stage.place().run(&guest, &args)?.finish()?.stdout;
+    let job = first_line(Job::start(group.hold(&stage.place().run_command(&guest, &args)))?)?;
+    let mut refused = 0;
+    for more in [0, 1, 2, 3, 4, 6, 8, 11, 14] {
+        group.leave(more)?;
+        let output = stage.place().checkpoint_command(After::LeaveRunning).output()?;
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            refused += 1;
+            ensure!(said.contains("Resource temporarily unavailable"), "{more} more: {said}");
+        }
+    }
+    ensure!(refused > 3, "{refused} were refused");
+    group.leave(u64::MAX)?;
+    let image = stage.checkpoint(After::LeaveRunning)?;
+    let finished = job.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    ensure!(finished.stdout == whole, "another output");
+    let restarted = stage.place().restart(&image)?.finish()?;
+    ensure!(restarted.exit == Exit::Code(0) && whole.ends_with(&restarted.stdout), "{}", restarted.stderr);
     Ok(())
 }
