@@ -566,7 +566,8 @@ impl Drop for Limited {
 fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "limited")?;
     let group = Limited::new("limited")?;
-    let (guest, args) = (stage.guest("vector_loop"), ["4000", "64"].map(str::to_owned));
+    let args = if device == Device::Soft { ["4000", "64"] } else { ["24000", "400"] };
+    let (guest, args) = (stage.guest("vector_loop"), args.map(str::to_owned));
     let whole = stage.place().run(&guest, &args)?.finish()?.stdout;
     let job = first_line(Job::start(group.hold(&stage.place().run_command(&guest, &args)))?)?;
     let mut refused = 0;

@@ -140,21 +140,20 @@ impl Restart {
         Gpus::of_restart(self.record.gpus.clone(), asked)
     }
 
-    /// How managed memory is had: as it was, or as is `asked` for what is allocated from now on.
+    /// How managed memory is had: as it was, or as is `asked` for what is allocated from now on; and what a user should know of that.
     ///
     /// # Errors
     /// [`Kind::Refused`] where programs that run have the other kind, and one of the two is exclusive: what there is stays as it was.
-    pub fn managed(&self, asked: Option<Managed>) -> Result<Managed, Failure> {
+    pub fn managed(&self, asked: Option<Managed>) -> Result<(Managed, Option<String>), Failure> {
         let (had, now) = (self.record.managed(), self.record.managed_as(asked));
         let now = now.map_err(|why| Failure::new(Kind::Refused, why))?;
-        if now != had && !self.record.sessions.is_empty() {
-            tracing::warn!(
-                "--managed={} is for what is allocated from now on; the managed memory that there is stays as --managed={} has it",
-                now.name(),
-                had.name()
-            );
-        }
-        Ok(now)
+        let warning = (now != had && !self.record.sessions.is_empty()).then(|| {
+            format!(
+                "--managed={} is for what is allocated from now on; the managed memory that there is stays as it is",
+                now.name()
+            )
+        });
+        Ok((now, warning))
     }
 
     /// Finds out whether [`Self::run`] would succeed, changing nothing: the job does not run (unless it `may_run` yet), this machine has what it needs,

@@ -74,7 +74,9 @@ fn check(flags: &Restart) -> Result<Restartable, Failure> {
     let device = device_for(flags, &restart)?;
     let limits = (shared_memory_for(flags, &restart), device_memory_for(flags, &restart));
     let gpus = restart.gpus(flags.visible.devices.as_ref());
-    let warnings = restart.check(&device, limits, gpus, flags.may_run)?;
+    let (_, warning) = restart.managed(flags.machine.managed)?;
+    let mut warnings = restart.check(&device, limits, gpus, flags.may_run)?;
+    warnings.extend(warning);
     Ok(Restartable { image: restart.image().to_string(), job: restart.job().to_owned(), device, warnings })
 }
 
@@ -92,9 +94,11 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
         None => restart,
     };
     let profile = profile_file(&flags.record, &[flags.regularly.plan.as_ref(), flags.trace.trace.as_ref()])?;
+    let (managed, warning) = restart.managed(flags.machine.managed)?;
+    warning.into_iter().for_each(|warning| tracing::warn!("{warning}"));
     let settings = Settings {
         point_wait: flags.regularly.point_wait(),
-        managed: restart.managed(flags.machine.managed)?,
+        managed,
         device: device_for(&flags, &restart)?,
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,

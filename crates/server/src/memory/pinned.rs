@@ -116,8 +116,6 @@ pub struct PinnedMemory {
     freed: VecDeque<(PinnedRecord, Vec<Marker>)>,
     /// Addresses of registered memory, taken before it is restored.
     claims: Claims,
-    /// Whether it has been said that an allocation found no room.
-    told_full: bool,
 }
 
 impl PinnedMemory {
@@ -135,7 +133,6 @@ impl PinnedMemory {
             slabs: Slabs::default(),
             full_to: window.base,
             freed: VecDeque::new(),
-            told_full: false,
             claims: Claims::default(),
         }
     }
@@ -240,7 +237,7 @@ impl PinnedMemory {
         let available = if bytes >= LARGE { host::memory::available() } else { 0 };
         if available != 0 && bytes > available {
             let detail =
-                format!("{bytes} bytes for {}: this machine has {available} to spare", path.display());
+                format!("{bytes} bytes of pinned or managed memory: this machine has {available} to spare");
             return Err(Failure::new(CuError::OUT_OF_MEMORY, detail));
         }
         let oflags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
@@ -255,13 +252,9 @@ impl PinnedMemory {
                 if error != Errno::NOSPC {
                     return Failure::new(CuError::UNKNOWN, format!("{}: {error}", path.display()));
                 }
-                let detail = format!("{bytes} bytes of pinned or managed memory find no room in the job's shared memory");
-                // Where there is none for a slab there may be for a piece.
-                if matches!(made, File::Whole(_)) && !std::mem::replace(&mut self.told_full, true) {
-                    tracing::warn!(
-                        "{detail}: the program is told that memory is out; `dormouse run --shared-memory SIZE` gives it more"
-                    );
-                }
+                let detail = format!(
+                    "{bytes} bytes of pinned or managed memory find no room in the job's shared memory; `dormouse run --shared-memory SIZE` gives it more"
+                );
                 Failure::new(CuError::OUT_OF_MEMORY, detail)
             })
             .and_then(|file| self.map(&file, &made));
@@ -481,7 +474,7 @@ impl PinnedMemory {
     /// The lowest address with room for a file.
     fn gap(&self, bytes: u64) -> Result<u64> {
         self.find_gap(bytes).ok_or_else(|| {
-            let detail = format!("{bytes} bytes of pinned memory do not fit into {}", self.window);
+            let detail = format!("{bytes} bytes of pinned or managed memory do not fit into {}, where a process has all of either", self.window);
             Failure::new(CuError::OUT_OF_MEMORY, detail)
         })
     }

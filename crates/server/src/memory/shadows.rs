@@ -98,6 +98,12 @@ impl Shadows {
         let _ = self.side.session.set(session);
     }
 
+    /// Whether managed memory is to be had in no other way.
+    #[must_use]
+    pub(crate) fn are_all(&self) -> bool {
+        self.managed == Managed::Exclusive
+    }
+
     /// Whether a new region of so many bytes is to be kept this way.
     #[must_use]
     pub fn are_wanted(&self, bytes: u64) -> bool {

@@ -9,6 +9,7 @@ use crate::memory::{DeviceMemory, PAGE, Room, ShadowRecord};
 use crate::objects::{Marker, Stream, StreamKey};
 use crate::{lock, read};
 use backend::Range;
+use std::sync::atomic::Ordering;
 use wire::{ContextId, CuError, PinnedPlace};
 
 impl Session {
@@ -134,29 +135,49 @@ impl Execute for wire::MemAlloc {
 
 impl Execute for wire::ManagedAlloc {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        if self.bytes == 0 {
-            return Err(CuError::INVALID_VALUE.into());
-        }
-        let device = session.context(self.ctx)?.device();
-        let memory = session.devices.get(device);
-        let all_reach = memory.map_or(Ok(true), DeviceMemory::is_for_all)?;
-        if !all_reach || !session.shadows.are_wanted(self.bytes) {
-            return Ok(0);
-        }
-        // Whole pages, wherever a small allocation begins.
-        let pages = self.bytes.checked_next_multiple_of(PAGE).ok_or(CuError::OUT_OF_MEMORY)?;
-        let bytes = if pages > SMALL_MAX { pages } else { pages + PAGE - ALIGNMENT };
-        let allocation = session.allocate(self.ctx, |memory| Ok(memory.allocate_region(self.ctx, bytes)?))?;
-        let range = Range { base: allocation.next_multiple_of(PAGE), bytes: pages };
-        let record = ShadowRecord { id: self.managed, ctx: self.ctx, allocation, range, kept: false };
-        let stream =
-            session.context(self.ctx).and_then(|ctx| session.own_stream(&ctx, StreamKey::Shadows(self.ctx)));
-        let made = stream.and_then(|stream| session.shadows.make(record, &stream));
-        made.inspect_err(|_| {
-            session.devices.iter().any(|memory| memory.free(allocation, Vec::new()));
-        })?;
-        Ok(range.base)
+        let made = make_shadowed(self, session);
+        // Where it may be coherent that is tried next.
+        made.inspect_err(|failure| {
+            if session.shadows.are_all() {
+                session.tell_refusal(failure);
+            }
+        })
     }
+}
+
+impl Session {
+    /// Tells the user, once, why the program is told that memory is out, where that is more than a full device.
+    fn tell_refusal(&self, failure: &Failure) {
+        if failure.code == CuError::OUT_OF_MEMORY && !self.told_refusal.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the program is told that memory is out: {failure}");
+        }
+    }
+}
+
+/// Makes managed memory with shadow pages; 0 where it is to have none.
+fn make_shadowed(asked: wire::ManagedAlloc, session: &Session) -> Result<u64> {
+    if asked.bytes == 0 {
+        return Err(CuError::INVALID_VALUE.into());
+    }
+    let device = session.context(asked.ctx)?.device();
+    let memory = session.devices.get(device);
+    let all_reach = memory.map_or(Ok(true), DeviceMemory::is_for_all)?;
+    if !all_reach || !session.shadows.are_wanted(asked.bytes) {
+        return Ok(0);
+    }
+    // Whole pages, wherever a small allocation begins.
+    let pages = asked.bytes.checked_next_multiple_of(PAGE).ok_or(CuError::OUT_OF_MEMORY)?;
+    let bytes = if pages > SMALL_MAX { pages } else { pages + PAGE - ALIGNMENT };
+    let allocation = session.allocate(asked.ctx, |memory| Ok(memory.allocate_region(asked.ctx, bytes)?))?;
+    let range = Range { base: allocation.next_multiple_of(PAGE), bytes: pages };
+    let record = ShadowRecord { id: asked.managed, ctx: asked.ctx, allocation, range, kept: false };
+    let stream =
+        session.context(asked.ctx).and_then(|ctx| session.own_stream(&ctx, StreamKey::Shadows(asked.ctx)));
+    let made = stream.and_then(|stream| session.shadows.make(record, &stream));
+    made.inspect_err(|_| {
+        session.devices.iter().any(|memory| memory.free(allocation, Vec::new()));
+    })?;
+    Ok(range.base)
 }
 
 impl Execute for wire::ManagedLeave {
@@ -213,7 +234,8 @@ impl Execute for wire::PinnedAlloc {
         if self.ctx != ContextId::NONE {
             session.context(self.ctx)?;
         }
-        lock(&session.pinned).allocate(self.pinned, self.ctx, self.bytes, self.flags)
+        let made = lock(&session.pinned).allocate(self.pinned, self.ctx, self.bytes, self.flags);
+        made.inspect_err(|failure| session.tell_refusal(failure))
     }
 }
 

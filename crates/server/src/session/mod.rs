@@ -97,6 +97,8 @@ pub struct Session {
     pub(crate) opening: Mutex<()>,
     pub(crate) gate: Gate,
     pub(crate) half_way: half_way::HalfWay,
+    /// Whether the user has been told why the program was told that memory is out.
+    told_refusal: AtomicBool,
     pub(crate) output: Output,
     pub(crate) callbacks: Arc<Callbacks>,
     /// Whether the device library knows the rings' fences, once that has been tried.
@@ -197,6 +199,7 @@ impl Session {
             devices,
             gate: Gate::default(),
             half_way: half_way::HalfWay::default(),
+            told_refusal: AtomicBool::new(false),
             output: Output::default(),
             fences: OnceLock::new(),
             application: OnceLock::new(),
