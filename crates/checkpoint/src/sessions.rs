@@ -610,7 +610,7 @@ impl Sessions {
                 tracing::debug!("the process is gone: {error}");
             }
             tracing::error!(
-                "the GPU server of session {number} {}, and with it the managed memory of process {} of the job, which is ended. {}",
+                "the GPU server of session {number} {}, and with it the managed memory of process {} of the job: that process has been ended. {}",
                 how_it_ended(server),
                 session.record.inner_pid,
                 self.way_back.lose()

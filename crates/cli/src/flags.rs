@@ -537,7 +537,7 @@ fn size(text: &str) -> Result<u64, String> {
     let part: f64 = format!("0.{part}").parse().map_err(|_| expected())?;
     let unit = 1_u64 << shift;
     let bytes = whole.checked_mul(unit).and_then(|bytes| bytes.checked_add((part * unit as f64) as u64));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "out of range".to_owned())
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| "expected more than 0, and less than 16777216T".to_owned())
 }
 
 /// A size of a device, of which less is no use.

@@ -98,6 +98,12 @@ impl Shadows {
         let _ = self.side.session.set(session);
     }
 
+    /// Whether the folder of the session is there no more: it is reached through the supervisor.
+    #[must_use]
+    pub(crate) fn is_orphaned(&self) -> bool {
+        !self.dir.exists()
+    }
+
     /// Whether managed memory is to be had in no other way.
     #[must_use]
     pub(crate) fn are_all(&self) -> bool {

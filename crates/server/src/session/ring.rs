@@ -22,6 +22,8 @@ use wire::Request;
 const LOOK: Duration = Duration::from_millis(500);
 /// For how long what copies have left is given back at a time; calls wait meanwhile.
 const GIVING: Duration = Duration::from_millis(10);
+/// The longest that an application may take to be ended.
+const ENDING: Duration = Duration::from_secs(15);
 /// Shorter waits for a message's turn are not in a trace.
 const WORTH_TELLING_NS: u64 = 1000;
 /// In place of an opcode, while what a thread leaves behind is put away.
@@ -228,6 +230,11 @@ impl Session {
         (caller.recent.found, caller.launched) = (None, None);
         let answer = answer.bounded(name);
         if let Answer::Failed(failure) = &answer {
+            if failure.code == wire::CuError::UNKNOWN && self.shadows.is_orphaned() {
+                // The supervisor is gone, and the session's files with it. The program is about to be ended, and is not to see CUDA fail before.
+                self.await_end();
+                return Ok(false);
+            }
             self.note_failure(failure, taken.opcode, taken.pipelined);
         }
         if let Some(begun) = begun {
@@ -241,6 +248,14 @@ impl Session {
             reader.reply(&reply_bytes(output, answer))?;
         }
         Ok(true)
+    }
+
+    /// Waits until the session ends, for no longer than that may take.
+    fn await_end(&self) {
+        let begun = Instant::now();
+        while !self.is_ending() && begun.elapsed() < ENDING {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Executes a message, with the application's managed memory in step before and after.
