@@ -127,11 +127,18 @@ fn writes_less_than_equidistant(device: Device) -> anyhow::Result<()> {
     let other = Stage::on(device, "equidistant")?;
     let every = planned.took / (written.len() as u32 + 1);
     let every = format!("{}ms", every.as_millis().max(1000));
-    let ended = finish(other.command_with(&["--every", &every], "multigrid", &args(device)))?;
-    ensure!(ended.stdout == planned.stdout, "it printed something else");
-    let equidistant = bytes(&other)?;
-    ensure!(equidistant.len() >= 2, "{equidistant:?}: {}", ended.stderr);
-    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+    let mut equidistant = Vec::new();
+    // Of a few, all may be at boundaries by chance.
+    while equidistant.len() < 4 {
+        let ended = finish(other.command_with(&["--every", &every], "multigrid", &args(device)))?;
+        ensure!(ended.stdout == planned.stdout, "it printed something else");
+        let before = equidistant.len();
+        equidistant = bytes(&other)?;
+        ensure!(equidistant.len() > before, "{equidistant:?}: {}", ended.stderr);
+    }
+    // What each image has anyway, Dormouse's own library above all, is no matter of when it is taken.
+    let least = written.iter().chain(&equidistant).copied().fold(f64::INFINITY, f64::min);
+    let mean = |all: &[f64]| all.iter().map(|bytes| bytes - least).sum::<f64>() / all.len() as f64;
     println!(
         "planned checkpoints, each: {:.0} bytes; equidistant: {:.0}",
         mean(&written),
