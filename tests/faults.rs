@@ -515,23 +515,22 @@ struct Limited(PathBuf);
 
 impl Limited {
     fn new(name: &str) -> anyhow::Result<Self> {
-        let (old, new) = (Path::new("/sys/fs/cgroup/pids"), Path::new("/sys/fs/cgroup"));
-        let root = if old.is_dir() { old } else { new };
-        if root == new {
-            std::fs::write(new.join("cgroup.subtree_control"), "+pids").context("no limits on processes")?;
+        let mut root = Path::new("/sys/fs/cgroup/pids");
+        if !root.is_dir() {
+            root = Path::new("/sys/fs/cgroup");
+            std::fs::write(root.join("cgroup.subtree_control"), "+pids").context("no limits on processes")?;
         }
         let group = root.join(format!("dormouse-{name}-{}", std::process::id()));
         std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
         let this = Self(group);
-        this.leave(u64::MAX)?;
+        this.leave(None)?;
         Ok(this)
     }
 
-    /// Lets there be so many more than there are; as many as one likes, if that is the most.
-    fn leave(&self, more: u64) -> anyhow::Result<()> {
+    /// Lets there be so many more than there are, or as many as one likes.
+    fn leave(&self, more: Option<u64>) -> anyhow::Result<()> {
         let now: u64 = std::fs::read_to_string(self.0.join("pids.current"))?.trim().parse()?;
-        let most = now.checked_add(more).map_or_else(|| "max".to_owned(), |most| most.to_string());
-        let most = if more == u64::MAX { "max".to_owned() } else { most };
+        let most = more.map_or_else(|| "max".to_owned(), |more| (now + more).to_string());
         std::fs::write(self.0.join("pids.max"), most).context("cannot limit processes")
     }
 
@@ -572,7 +571,7 @@ fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
     let job = first_line(Job::start(group.hold(&stage.place().run_command(&guest, &args)))?)?;
     let mut refused = 0;
     for more in [0, 1, 2, 3, 4, 6, 8, 11, 14] {
-        group.leave(more)?;
+        group.leave(Some(more))?;
         let output = stage.place().checkpoint_command(After::LeaveRunning).output()?;
         let said =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -582,7 +581,7 @@ fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
         }
     }
     ensure!(refused > 3, "{refused} were refused");
-    group.leave(u64::MAX)?;
+    group.leave(None)?;
     let image = stage.checkpoint(After::LeaveRunning)?;
     let finished = job.finish()?;
     ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);

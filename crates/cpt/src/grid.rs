@@ -14,9 +14,7 @@ use crate::{Reason, poll::is_plain};
 
 /// A kernel that has such barriers.
 pub(crate) struct Grid {
-    /// Its body, with its marks behind them, and what [`Grid::arrivals`] says.
-    pub(crate) body: Body,
-    /// Statements that stand before those by which a block arrives, to be replaced.
+    /// Statements of the body that [`Grid::of`] makes: they stand before those by which a block arrives, and are to be replaced.
     pub(crate) arrivals: Vec<usize>,
     /// Registers with the word's address, or with what was in it.
     registers: BitSet,
@@ -31,11 +29,11 @@ struct Word {
 }
 
 impl Grid {
-    /// Those of a kernel, if it has any.
+    /// Those of a kernel, if it has any, and its body with its marks behind them.
     ///
     /// # Errors
     /// The statement, and why threads cannot stop there: it is none of cooperative groups', or a mark is not in a loop with one.
-    pub(crate) fn of(body: &Body) -> Result<Option<Self>, (usize, Reason)> {
+    pub(crate) fn of(body: &Body) -> Result<Option<(Body, Self)>, (usize, Reason)> {
         let word = Word::of(body)?;
         if word.arrivals.is_empty() && word.waits.is_empty() {
             return Ok(None);
@@ -72,7 +70,7 @@ impl Grid {
         }
         let Word { addresses: mut registers, contents, .. } = word;
         contents.iter().for_each(|register| registers.insert(register));
-        Ok(Some(Self { body: Body { statements: made, ..body.clone() }, arrivals, registers }))
+        Ok(Some((Body { statements: made, ..body.clone() }, Self { arrivals, registers })))
     }
 
     /// Whether a register has to do with a launch's own word: it says nothing to the next launch.

@@ -79,7 +79,7 @@ pub fn rewrite_with(module: &Module, poll: Poll) -> Result<Option<Rewritten>, Pa
             continue;
         }
         let rewritten = inlined(module, function, &marked, &tag)
-            .and_then(|function| rewrite_kernel(module, &function, (&tag, poll), &mut codes));
+            .and_then(|function| rewrite_kernel(module, function, (&tag, poll), &mut codes));
         match rewritten {
             Ok((twin, kernel)) => {
                 kernels.insert(function.name.clone(), kernel);
@@ -113,16 +113,21 @@ fn unused_tag(module: &Module) -> String {
 
 fn rewrite_kernel(
     module: &Module,
-    function: &Function,
+    mut function: Function,
     (tag, poll): (&str, Poll),
     codes: &mut Vec<String>,
 ) -> Result<(Function, Kernel), Refused> {
-    let Some(written) = &function.body else { return Err((Place::Line(0), Reason::Unsized)) };
-    let grid = Grid::of(written).map_err(|(at, reason)| match &written.statements[at] {
+    let no_body = || (Place::Line(0), Reason::Unsized);
+    let written = function.body.as_ref().ok_or_else(no_body)?;
+    let found = Grid::of(written).map_err(|(at, reason)| match &written.statements[at] {
         Statement::Instruction(instruction) => (Place::Line(instruction.line), reason),
         _ => (place(module, written, at), reason),
     })?;
-    let body = grid.as_ref().map_or(written, |grid| &grid.body);
+    let grid = found.map(|(moved, grid)| {
+        function.body = Some(moved);
+        grid
+    });
+    let body = function.body.as_ref().ok_or_else(no_body)?;
     let marks = markers(body);
     let place_of = |mark: usize| place(module, body, mark);
     let first = place_of(marks.first().copied().unwrap_or(0));
@@ -235,7 +240,6 @@ fn rewrite_kernel(
         arrivals: grid.as_ref().map_or(&[], |grid| &grid.arrivals),
         reduces: module.version >= REDUCES.0 && module.target.sm() >= Some(REDUCES.1),
     };
-    let function = Function { body: Some(body.clone()), ..function.clone() };
     let twin = code.twin_of(&function, &cfg, &marks, codes);
     Ok((twin, kernel))
 }

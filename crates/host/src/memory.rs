@@ -5,11 +5,7 @@ use std::path::Path;
 
 /// How many more processes and threads this process's control groups let there be, if they say.
 pub(crate) fn processes_left() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    [&PIDS_V2, &PIDS_V1]
-        .into_iter()
-        .filter_map(|version| version.left(Path::new(version.root), &groups))
-        .min()
+    tightest([&PIDS_V2, &PIDS_V1])
 }
 
 /// Bytes of memory of their own that processes may ask for still, where the machine promises no more than it has (`vm.overcommit_memory` is 2).
@@ -25,11 +21,14 @@ pub(crate) fn promises_left() -> Option<u64> {
 #[must_use]
 pub fn available() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let left =
-        [&V2, &V1].into_iter().filter_map(|version| version.left(Path::new(version.root), &groups)).min();
     let machine = kilobytes(&meminfo, "MemAvailable:");
-    left.map_or(machine, |left| left.min(machine))
+    tightest([&V2, &V1]).map_or(machine, |left| left.min(machine))
+}
+
+/// What the limits on this process leave, of whichever version of control groups it is in.
+fn tightest(versions: [&Groups; 2]) -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    versions.into_iter().filter_map(|version| version.left(Path::new(version.root), &groups)).min()
 }
 
 /// Where a version of control groups says what.

@@ -146,7 +146,7 @@ impl Execute for wire::ManagedAlloc {
 }
 
 impl Session {
-    /// Tells the user, once, why the program is told that memory is out, where that is more than a full device.
+    /// Tells the user, once, why the program is told that memory is out.
     fn tell_refusal(&self, failure: &Failure) {
         if failure.code == CuError::OUT_OF_MEMORY && !self.told_refusal.swap(true, Ordering::Relaxed) {
             tracing::warn!("the program is told that memory is out: {failure}");
