@@ -20,6 +20,11 @@ impl Guess {
         self.left > 0
     }
 
+    /// Whether it was so the last times that somebody looked.
+    pub(crate) fn was_right(&self) -> bool {
+        self.again >= Self::SURE
+    }
+
     /// Somebody has looked.
     pub(crate) fn looked(&mut self, is_so: bool) {
         self.again = if is_so { (self.again + 1).min(Self::LONGEST) } else { 0 };

@@ -2,6 +2,8 @@
 
 use crate::PAGE;
 use crate::guess::Guess;
+use crate::pages::WHOLE;
+use crate::protected::Protected;
 use crate::window::HUGE;
 use std::ops::Range;
 
@@ -17,6 +19,12 @@ pub(crate) struct Habit {
     same: Guess,
     /// What is read will be written, most of it.
     writes: Guess,
+    /// How often it was looked whether it is.
+    looks: usize,
+    /// The pages that are there have been looked at, or show nothing.
+    seen: bool,
+    /// None of the last sample was there.
+    missed: bool,
     /// Which are given back to be written, with those that are kept.
     written: Vec<Range<usize>>,
     /// Which have been dropped, to come back at once.
@@ -46,17 +54,49 @@ impl Habit {
         self.same.is_sure()
     }
 
-    /// Whether pages that are read had better be given to be written at once: to let a page be written that is mapped costs two faults, one of which nobody
-    /// but the kernel hears of.
-    pub(crate) fn is_to_write(&self) -> bool {
-        self.writes.is_sure()
+    /// Which of `count` pages are protected that are read: to let a page be written that is mapped costs two faults, one of which nobody but the kernel hears of. All
+    /// as long as nothing is known, none where they are expected to be written as they were, and some where it is to be seen whether they still are.
+    pub(crate) fn protected(&self, count: usize) -> Protected {
+        match (self.writes.is_sure(), self.writes.was_right()) {
+            (true, _) => Protected::None,
+            // Few are as soon looked at all together.
+            (false, true) if !self.missed && count > WHOLE => Protected::Sample(self.looks),
+            (false, _) => Protected::All,
+        }
     }
 
-    /// So many pages are dropped that were there, of which so many had been written.
-    pub(crate) fn drops(&mut self, there: usize, written: usize) {
-        match self.writes.is_sure() {
-            true => self.writes.used(),
-            false => self.writes.looked(written > there / 2),
+    /// The `count` pages are looked at of which those are `there`, and some have been written since they came: once before they are dropped.
+    pub(crate) fn look(
+        &mut self,
+        count: usize,
+        there: impl FnOnce() -> Vec<Range<usize>>,
+        written: &[Range<usize>],
+    ) {
+        if std::mem::replace(&mut self.seen, true) {
+            return;
+        }
+        if self.writes.is_sure() {
+            return self.writes.used();
+        }
+        let sample = self.protected(count);
+        let there = sample.count(&there());
+        self.missed = there == 0;
+        if !self.missed {
+            self.looks += 1;
+            self.writes.looked(sample.count(written) > there / 2);
+        }
+    }
+
+    /// None is there any more.
+    pub(crate) fn dropped(&mut self) {
+        // Those that come back at once can be written, and show nothing.
+        self.seen = !self.comes_back.is_empty();
+    }
+
+    /// Pages are dropped while work is in flight: to keep them was in vain.
+    pub(crate) fn was_in_vain(&mut self) {
+        if self.keeps() {
+            self.same.looked(false);
         }
     }
 
@@ -82,7 +122,7 @@ impl Habit {
     }
 
     /// Work of this number is about to begin, before which these have been written; answers whether the pages are kept.
-    pub(crate) fn begins(&mut self, seen: Seen, written: Vec<Range<usize>>, work: u64) -> bool {
+    pub(crate) fn begins(&mut self, seen: Seen, written: &[Range<usize>], work: u64) -> bool {
         if !self.keeps() {
             let last = self.last.replace((seen.clone(), work));
             // A page that came later than at the first chance, when more work had begun after that was settled for which it was dropped, would have
@@ -94,7 +134,7 @@ impl Habit {
             self.written.clear();
         }
         if self.keeps() && !written.is_empty() {
-            self.written = written;
+            self.written = written.to_vec();
         }
         self.keeps()
     }
@@ -121,10 +161,10 @@ mod tests {
 
     /// A cycle of work and a touch of pages; answers whether there had to be a fault.
     fn cycle(habit: &mut Habit, there: &mut bool, work: &mut u64, seen: &Seen) -> bool {
-        let written = Vec::from_iter([seen.among.clone()]);
+        let written = [seen.among.clone()];
         let settled = *work;
         *work += 1;
-        *there = *there && habit.begins(seen.clone(), written, *work);
+        *there = *there && habit.begins(seen.clone(), &written, *work);
         *there = *there && habit.ends(seen.clone(), *work);
         let faulted = !*there;
         if faulted {
@@ -150,13 +190,62 @@ mod tests {
         assert_eq!(faults(&large, 100), 100, "as much as that is not kept");
     }
 
+    /// What is protected of 10,000 pages, of which those are touched and those written, before they are dropped again.
+    fn look(habit: &mut Habit, there: Range<usize>, written: Range<usize>) -> Protected {
+        let protected = habit.protected(10_000);
+        habit.look(10_000, || Vec::from_iter([there.clone()]), &[written]);
+        habit.look(10_000, || Vec::from_iter([there]), &[]);
+        habit.dropped();
+        protected
+    }
+
+    #[test]
+    fn a_sample_shows_whether_pages_are_still_written() {
+        let mut habit = Habit::default();
+        let mut turns = (0..20).map(|_| look(&mut habit, 0..10_000, 0..10_000));
+        assert_eq!(turns.by_ref().take(2).collect::<Vec<_>>(), [Protected::All; 2], "once may be chance");
+        let samples: Vec<_> =
+            (2..).zip(turns).filter(|(_, protected)| *protected != Protected::None).collect();
+        assert_eq!(samples, [(6, Protected::Sample(2)), (15, Protected::Sample(3))]);
+        while habit.protected(10_000) == Protected::None {
+            look(&mut habit, 0..10_000, 0..10_000);
+        }
+        assert_eq!(habit.protected(60), Protected::All, "few are looked at all together");
+        assert_eq!(look(&mut habit, 0..100, 0..100), Protected::Sample(4));
+        assert_eq!(look(&mut habit, 0..100, 0..0), Protected::All, "none of those was touched");
+        assert_eq!(habit.protected(10_000), Protected::All, "they are not written any more");
+    }
+
+    #[test]
+    fn who_goes_through_a_region_in_step_with_the_samples_is_seen_too() {
+        let mut habit = Habit::default();
+        let part = |turn: usize| turn % 8 * 1250..(turn % 8 + 1) * 1250;
+        for turn in 0..300 {
+            look(&mut habit, part(turn), if turn < 200 { part(turn) } else { 0..0 });
+        }
+        assert_eq!(habit.protected(10_000), Protected::All);
+    }
+
+    #[test]
+    fn what_is_kept_and_dropped_before_its_time_is_not_kept_again_at_once() {
+        let mut habit = Habit::default();
+        let begins = |habit: &mut Habit, work| {
+            let keeps = habit.begins(ALL, &[], work);
+            habit.came(Some(work - 1));
+            keeps
+        };
+        assert_eq!([1, 2, 3].map(|work| begins(&mut habit, work)), [false, false, true]);
+        habit.was_in_vain();
+        assert_eq!([4, 5].map(|work| begins(&mut habit, work)), [false, true]);
+    }
+
     #[test]
     fn pages_that_are_not_touched_at_once_are_not_kept() {
         // One behind the other, settled one by one or not at all before the page comes.
         for since in [|work: u64| Some(work + 1), |_| None] {
             let mut habit = Habit::default();
             for work in (1..60).step_by(3) {
-                assert!(!habit.begins(ALL, Vec::new(), work));
+                assert!(!habit.begins(ALL, &[], work));
                 habit.came(since(work));
             }
         }
@@ -166,7 +255,7 @@ mod tests {
     fn several_pieces_of_work_before_the_first_chance_do_no_harm() {
         let mut habit = Habit::default();
         let kept = (1..10_u64).step_by(3).filter(|work| {
-            let keeps = habit.begins(ALL, Vec::new(), *work);
+            let keeps = habit.begins(ALL, &[], *work);
             habit.came(Some(work - 1));
             keeps
         });

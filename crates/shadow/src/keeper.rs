@@ -218,10 +218,7 @@ impl Keeper {
     /// When what it has written itself cannot be written back.
     pub fn settle(&self) -> Result<()> {
         self.shared.vigil.called();
-        if let Some(to_and_fro) = self.shared.settle()? {
-            self.shared.note_cycle(to_and_fro);
-        }
-        Ok(())
+        self.shared.settle()
     }
 
     /// Whether regions had better become coherent, or be so no more: to be asked behind [`Self::settle`].
@@ -380,13 +377,12 @@ impl Shared {
 
     /// Brings all up to date that work in flight and the application have written, if that is due: nobody who waits for it waits for ever.
     pub(crate) fn refresh(&self) {
-        {
-            let mut refreshed = lock(&self.refreshed);
-            if refreshed.elapsed() < REFRESH {
-                return;
-            }
-            *refreshed = Instant::now();
+        // One thread, however long it takes; the others serve faults.
+        let Ok(mut refreshed) = self.refreshed.try_lock() else { return };
+        if refreshed.elapsed() < REFRESH {
+            return;
         }
+        *refreshed = Instant::now();
         self.vigil.refreshed();
         if let Err(error) = self.settle() {
             // The next call is told; nobody waits for this.
@@ -394,27 +390,33 @@ impl Shared {
         }
     }
 
-    /// Answers, if all work is complete that had not been when this was asked last, which regions go to and fro with it.
-    pub(crate) fn settle(&self) -> Result<Option<Vec<Arc<Region>>>> {
-        let Some(glimpse) = self.work.glimpse() else { return Ok(None) };
+    /// Brings up to date what work has reached, and looks whether all of it is complete.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let Some(glimpse) = self.work.glimpse() else { return Ok(()) };
         // In this order: what is announced meanwhile, and what is fetched before the list is made, is met below.
-        let is_complete = glimpse.all_submitted && !self.device.is_busy();
+        let occasion = match self.device.is_busy() {
+            true => Occasion::Middle,
+            false if glimpse.all_submitted => Occasion::End(glimpse.announced),
+            false => Occasion::Drop,
+        };
         self.device.between(Step::Looked);
-        let occasion = if is_complete { Occasion::End(glimpse.announced) } else { Occasion::Drop };
         let known = self.work.known();
         let loose = self.active(|region| known.flight(region.named()).loose);
         let to_and_fro = self.retire(&loose, occasion)?;
-        if !is_complete {
-            return Ok(None);
+        if occasion != Occasion::End(glimpse.announced) {
+            return Ok(());
         }
         self.work.settled(&glimpse);
         loose.iter().try_for_each(|region| region.give_back(&self.means(), || self.enter(region)))?;
-        Ok(Some(to_and_fro))
+        self.note_cycle(to_and_fro);
+        Ok(())
     }
 
     /// All work is complete; these regions go to and fro with it.
     fn note_cycle(&self, to_and_fro: Vec<Arc<Region>>) {
-        let cohering = &mut *lock(&self.cohering);
+        // Where a change is under way, which may wait for work, the next cycle is as good.
+        let Ok(mut cohering) = self.cohering.try_lock() else { return };
+        let cohering = &mut *cohering;
         // What was slower and could not be undone yet, since something else happened, is still to be.
         if cohering.change == Some(Change::Separate) {
             return;

@@ -16,6 +16,7 @@ mod guess;
 mod habit;
 mod keeper;
 mod pages;
+mod protected;
 mod range;
 mod region;
 mod serve;

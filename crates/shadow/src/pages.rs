@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Regions of up to so many pages move whole: 256 KiB.
-const WHOLE: usize = 64;
+pub(crate) const WHOLE: usize = 64;
 /// How many pages the first of a row of faults moves.
 const FIRST_READ: usize = 64;
 const FIRST_WRITE: usize = 1;

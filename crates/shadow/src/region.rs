@@ -5,6 +5,7 @@ use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::habit::Habit;
 use crate::pages::{Pages, Service};
+use crate::protected::Protected;
 use crate::userfault::{Lack, Touch, Userfault};
 use crate::window::{HUGE, Window};
 use crate::work::{Announced, Flight};
@@ -57,7 +58,9 @@ pub(crate) enum Occasion {
     Begin(u64),
     /// All work up to this number is complete.
     End(u64),
-    /// They are to be dropped.
+    /// Work is in flight, to which they are of no more use.
+    Middle,
+    /// They are to be dropped for another reason.
     Drop,
 }
 
@@ -124,7 +127,7 @@ impl Region {
                 self.protect(means, run, false)?;
             }
             Service::Fetch(run) => {
-                let given = given_for(means, habit, fault, loose);
+                let given = self.given_for(means, habit, fault, loose);
                 let own = page..page + 1;
                 let run = match self.fetch(means, pages, run.clone(), (given, loose)) {
                     // There may be room for one.
@@ -133,7 +136,7 @@ impl Region {
                     }
                     fetched => fetched.map(|()| run)?,
                 };
-                self.map_all(means, &run, (Some(page), given == Fault::Read))?;
+                self.map_all(means, &run, (Some(page), given))?;
                 if run.len() >= ahead::FAST {
                     self.go_ahead(means, (pages, habit), fault, loose);
                 }
@@ -163,14 +166,14 @@ impl Region {
     /// Moves what a program is going to touch that walks fast, while it is still behind it. All is mapped but the first page, so that it is heard of
     /// when it gets there. What fails is tried again then.
     fn go_ahead(&self, means: &Means<'_>, (pages, habit): (&mut Pages, &Habit), fault: Fault, loose: bool) {
-        let given = given_for(means, habit, fault, loose);
+        let given = self.given_for(means, habit, fault, loose);
         // Twins cost more than they help.
-        if loose && given == Fault::Write {
+        if loose && given != Protected::All {
             return;
         }
         let Some(run) = pages.next(fault) else { return };
         if self.fetch(means, pages, run.clone(), (given, loose)).is_ok() {
-            let _ = self.map_all(means, &(run.start + 1..run.end), (None, given == Fault::Read));
+            let _ = self.map_all(means, &(run.start + 1..run.end), (None, given));
         }
     }
 
@@ -180,7 +183,7 @@ impl Region {
         means: &Means<'_>,
         pages: &mut Pages,
         run: std::ops::Range<usize>,
-        (fault, loose): (Fault, bool),
+        (given, loose): (Protected, bool),
     ) -> Result<()> {
         match means.crew.each(&pieces(&run), |piece| self.make(means, piece)) {
             Err(Error::NoRoom(_)) => {
@@ -190,9 +193,11 @@ impl Region {
             made => made?,
         }
         means.device.between(Step::Fetched);
-        match fault {
-            Fault::Read => pages.fetched(run),
-            Fault::Write => self.give(pages, run, loose),
+        for (part, protect) in given.parts(&run) {
+            match protect {
+                true => pages.fetched(part),
+                false => self.give(pages, part, loose),
+            }
         }
         Ok(())
     }
@@ -249,25 +254,28 @@ impl Region {
             means.device.between(Step::Protected);
             self.write_back(means, known, run.clone())
         })?;
-        let written = changed.iter().map(std::ops::Range::len).sum();
         changed.iter().for_each(|run| pages.clean(run.clone()));
         means.device.between(Step::Written);
-        let is_most = 2 * pages.seen().count >= self.range.bytes as usize / PAGE;
+        let seen = pages.seen();
+        let is_most = 2 * seen.count >= self.count();
+        habit.look(self.count(), || pages.there(usize::MAX), &changed);
         let mut renews = false;
         let stay = match occasion {
-            Occasion::Begin(work) => habit.begins(pages.seen(), changed, work),
-            Occasion::End(work) if habit.ends(pages.seen(), work) => {
+            Occasion::Begin(work) => habit.begins(seen, &changed, work),
+            Occasion::End(work) if habit.ends(seen, work) => {
                 renews = habit.renews(pages.there(usize::MAX));
                 !renews && means.crew.each(&pages.there(BATCH), |run| self.read(means, run)).is_ok()
             }
             Occasion::End(_) | Occasion::Drop => false,
+            Occasion::Middle => {
+                habit.was_in_vain();
+                false
+            }
         };
         if !stay {
-            if !renews {
-                habit.drops(pages.seen().count, written);
-            }
             self.punch(touched)?;
             pages.dropped();
+            habit.dropped();
             means.device.between(Step::Dropped);
             over();
         }
@@ -284,11 +292,11 @@ impl Region {
             return Ok(());
         }
         for run in comes_back {
-            if self.fetch(means, pages, run.clone(), (Fault::Write, false)).is_err() {
+            if self.fetch(means, pages, run.clone(), (Protected::None, false)).is_err() {
                 // They come when they are touched, and who touches them hears why not.
                 return Ok(());
             }
-            self.map_all(means, &run, (None, false))?;
+            self.map_all(means, &run, (None, Protected::None))?;
         }
         for run in habit.written() {
             if run.clone().all(|page| pages.is_there(page) && !pages.is_written(page)) {
@@ -321,11 +329,11 @@ impl Region {
             self.protect(means, run, false)?;
         }
         for run in pages.missing() {
-            match self.fetch(means, pages, run.clone(), (Fault::Write, false)) {
+            match self.fetch(means, pages, run.clone(), (Protected::None, false)) {
                 Err(Error::NoRoom(_)) => return Ok(false),
                 fetched => fetched?,
             }
-            self.map_all(means, &run, (None, false))?;
+            self.map_all(means, &run, (None, Protected::None))?;
         }
         if let Err(error) = means.device.cohere(self.range, self.window.file().as_fd()) {
             tracing::debug!(region = %self.range, error, "managed memory does not become coherent");
@@ -372,9 +380,25 @@ impl Region {
         written.map_err(|source| Error::Device { range, done: "written", source })
     }
 
+    /// Which pages are protected that a fault fetches.
+    fn given_for(&self, means: &Means<'_>, habit: &Habit, fault: Fault, loose: bool) -> Protected {
+        match fault {
+            Fault::Write => Protected::None,
+            // A kernel that cannot map them protected never tells of a write.
+            Fault::Read if !means.userfault.maps_protected() => Protected::None,
+            Fault::Read if loose => Protected::All,
+            Fault::Read => habit.protected(self.count()),
+        }
+    }
+
+    /// How many pages it has.
+    fn count(&self) -> usize {
+        self.range.bytes as usize / PAGE
+    }
+
     /// Empties the file, which nobody has used.
     pub(crate) fn empty(&self) -> Result<()> {
-        self.punch(0..self.range.bytes as usize / PAGE)
+        self.punch(0..self.count())
     }
 
     /// Whether it has so many twins that they had better go.
@@ -388,7 +412,7 @@ impl Region {
         match means.userfault.unregister(self.range) {
             // The application has ended, or has them mapped no more.
             Err(error) if is(&error, &[Errno::INVAL, Errno::NOMEM]) => Ok(()),
-            asked => self.kernel("UFFDIO_UNREGISTER", 0..self.range.bytes as usize / PAGE, |_| asked),
+            asked => self.kernel("UFFDIO_UNREGISTER", 0..self.count(), |_| asked),
         }
     }
 
@@ -425,15 +449,17 @@ impl Region {
         &self,
         means: &Means<'_>,
         run: &std::ops::Range<usize>,
-        (waited, protect): (Option<usize>, bool),
+        (waited, given): (Option<usize>, Protected),
     ) -> Result<()> {
         means.crew.each(&pieces(run), |piece| {
-            let (done, mapped) = means.userfault.map(self.of(piece), protect);
-            let refused = piece.start + done / PAGE..piece.end;
-            match waited.filter(|page| mapped.is_err() && refused.contains(page)) {
-                Some(page) => self.map(means, page, protect),
-                None => Ok(()),
+            for (part, protect) in given.parts(piece) {
+                let (done, mapped) = means.userfault.map(self.of(&part), protect);
+                let refused = part.start + done / PAGE..part.end;
+                if let Some(page) = waited.filter(|page| mapped.is_err() && refused.contains(page)) {
+                    self.map(means, page, protect)?;
+                }
             }
+            Ok(())
         })
     }
 
@@ -485,13 +511,6 @@ impl Region {
         let at = (self.pages_of_file(&(page..page + 1)).start * PAGE) as u64;
         rustix::fs::seek(self.window.file(), rustix::fs::SeekFrom::Data(at)) == Ok(at)
     }
-}
-
-/// For what pages are given that a fault has fetched.
-fn given_for(means: &Means<'_>, habit: &Habit, fault: Fault, loose: bool) -> Fault {
-    // A kernel that cannot map them protected never tells of a write.
-    let is_to_write = !means.userfault.maps_protected() || habit.is_to_write() && !loose;
-    if is_to_write { Fault::Write } else { fault }
 }
 
 /// What of a run lies in one huge page each.

@@ -127,9 +127,11 @@ impl Trial {
         }
     }
 
-    /// They have been separated for another reason: what was found out is to be found out again.
+    /// They have been separated for another reason: what was to be found out, or was, is to be found out again; what has failed not before its time.
     pub(crate) fn separated(&mut self) {
-        self.phase = Phase::Rest(0);
+        if matches!(self.phase, Phase::After { .. } | Phase::Coherent { .. }) {
+            self.phase = Phase::Rest(0);
+        }
     }
 
     fn failed(&mut self) {
@@ -221,6 +223,21 @@ mod tests {
             program.run(1000, 4000, 1700);
             assert!(program.is_coherent, "and it may come back");
         }
+    }
+
+    #[test]
+    fn what_has_failed_waits_whoever_separates_meanwhile() {
+        let mut trial = Trial::default();
+        let mut now = Instant::now();
+        let mut cycle = |trial: &mut Trial, took| {
+            now += Duration::from_millis(took);
+            trial.cycle(now, true)
+        };
+        while cycle(&mut trial, 4) != Some(Change::Cohere) {}
+        trial.cohered(true);
+        while cycle(&mut trial, 5) != Some(Change::Separate) {}
+        trial.separated();
+        assert!((0..60).all(|_| cycle(&mut trial, 4).is_none()));
     }
 
     #[test]

@@ -226,6 +226,13 @@ impl Userfault {
         Ok(Some(Event::Fault(Touch { address, fault, lack, thread })))
     }
 
+    /// The same on a kernel before Linux 6.4, for tests: no page is mapped protected.
+    #[must_use]
+    pub fn before_linux_6_4(mut self) -> Self {
+        self.maps_protected = false;
+        self
+    }
+
     fn ask<const OPCODE: Opcode, T>(&self, mut argument: T) -> io::Result<T> {
         self.update::<OPCODE, T>(&mut argument)?;
         Ok(argument)

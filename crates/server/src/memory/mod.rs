@@ -2,6 +2,7 @@
 
 mod addresses;
 pub mod arena;
+mod aside;
 mod claims;
 mod device;
 mod excluded;

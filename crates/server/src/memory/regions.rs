@@ -94,9 +94,8 @@ impl DeviceMemory {
         let mut dropped = Ok(!empty.is_empty());
         for range in empty {
             if let Some(piece) = inner.regions.behind.remove(&range.base) {
-                let unmapped = self.backend.unmap_physical(range);
-                dropped =
-                    dropped.and_then(|any| unmapped.and(self.backend.physical_release(piece)).map(|()| any));
+                let released = self.backend.unmap_physical(range).and(self.backend.physical_release(piece));
+                dropped = dropped.and_then(|any| released.map(|()| any));
             }
         }
         dropped
@@ -228,7 +227,10 @@ impl DeviceMemory {
         };
         let filled = self.map_piece(new, passage).and_then(|()| {
             let copied = mover(passage.base, block.base, block.bytes);
-            self.backend.unmap_physical(passage).and(copied)
+            self.backend.unmap_physical(passage).inspect_err(|error| {
+                tracing::warn!(%passage, %error, "managed memory moves no more: what it passes through is still mapped");
+            })?;
+            copied
         });
         filled.inspect_err(|_| self.let_go(new))?;
         self.backend.unmap_physical(block).inspect_err(|_| self.let_go(new))?;

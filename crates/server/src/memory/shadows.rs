@@ -1,6 +1,7 @@
 //! Managed memory by shadow pages (`docs/shadow-pages.md`): device memory here, and in the application, at the same address, a file
 //! whose pages are kept in step with it.
 
+use super::aside::Aside;
 use super::device::DeviceMemory;
 use super::managed::Managed;
 use super::staging::Staging;
@@ -62,6 +63,8 @@ pub struct Shadows {
     ids: Mutex<BTreeSet<PinnedId>>,
     /// There from the time on when the application has given its userfaultfd.
     keeper: OnceLock<Keeper>,
+    /// There before the keeper is.
+    aside: OnceLock<Aside>,
     /// Why there will be none, if that is known.
     refused: Mutex<Option<String>>,
     arrived: Condvar,
@@ -86,6 +89,7 @@ impl Shadows {
             live: Mutex::default(),
             ids: Mutex::default(),
             keeper: OnceLock::new(),
+            aside: OnceLock::new(),
             refused: Mutex::default(),
             arrived: Condvar::new(),
             waited: AtomicBool::new(false),
@@ -256,12 +260,16 @@ impl Shadows {
     pub fn take(&self, userfault: OwnedFd) {
         self.side.staging.fill();
         let device = Arc::clone(&self.side) as Arc<dyn Device>;
-        let made = Userfault::open(userfault)
-            .and_then(|opened| Keeper::new(opened, device, (THREADS, self.managed.access())));
+        let made = Userfault::open(userfault).and_then(|opened| {
+            Ok((Aside::new()?, Keeper::new(opened, device, (THREADS, self.managed.access()))?))
+        });
         let mut refused = lock(&self.refused);
         match made {
             // The application has one memory, and needs no second.
-            Ok(keeper) => drop(self.keeper.set(keeper)),
+            Ok((aside, keeper)) => {
+                let _ = self.aside.set(aside);
+                let _ = self.keeper.set(keeper);
+            }
             Err(error) => {
                 tracing::error!(%error, "the application's managed memory cannot be kept");
                 *refused = Some(format!("the application's managed memory cannot be kept: {error}"));
@@ -372,6 +380,18 @@ impl Shadows {
     #[must_use]
     pub fn are_kept(&self) -> bool {
         self.keeper.get().is_some()
+    }
+
+    /// Does something on another thread than a stream's own, which must not call the device library, and waits for it.
+    pub(crate) fn aside(self: &Arc<Self>, step: fn(&Self) -> Result<()>) {
+        // Nothing is kept without it.
+        let Some(aside) = self.aside.get() else { return };
+        let this = Arc::clone(self);
+        let done = aside.run(move || step(&this));
+        if let Err(failure) = done.unwrap_or_else(|| Err(Failure::new(CuError::UNKNOWN, "a thread panicked")))
+        {
+            self.tell(&failure);
+        }
     }
 
     /// Has everything that is kept by shadows on the device, and the files empty; what is coherent work sees as it is. If the application stands still, behind
@@ -510,9 +530,9 @@ impl Side {
             if !buffer.write(0, &bytes[part.clone()]) {
                 return Err(TOO_SHORT.into());
             }
-            self.copy(to, std::iter::once(copy(buffer.range().base, part)))?;
-            self.staging.put(buffer);
-            return Ok(());
+            let copied = self.copy(to, std::iter::once(copy(buffer.range().base, part)));
+            self.staging.put(buffer, &copied);
+            return copied;
         }
         self.copy(to, parts.iter().map(|part| copy(bytes[part.clone()].as_ptr() as u64, part)))
     }
@@ -524,10 +544,10 @@ impl Device for Side {
         let Some(buffer) = self.staging.take(bytes.len()) else {
             return self.copy(from, std::iter::once((bytes.as_mut_ptr() as u64, address, bytes.len())));
         };
-        self.copy(from, std::iter::once((buffer.range().base, address, bytes.len())))?;
-        let read = buffer.read(0, bytes);
-        self.staging.put(buffer);
-        if read { Ok(()) } else { Err(TOO_SHORT.into()) }
+        let copied = self.copy(from, std::iter::once((buffer.range().base, address, bytes.len())));
+        let is_read = copied.is_err() || buffer.read(0, bytes);
+        self.staging.put(buffer, &copied);
+        if is_read { copied } else { Err(TOO_SHORT.into()) }
     }
 
     fn write(

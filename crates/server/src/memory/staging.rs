@@ -4,7 +4,9 @@
 use crate::buffers::{BufferPool, Buffers};
 use crate::lock;
 use image::CHUNK_SIZE;
+use shadow::DeviceError;
 use std::sync::{Arc, Mutex};
+use wire::CuError;
 
 /// Shorter copies are not worth a second one.
 const FROM: usize = 64 << 10;
@@ -40,8 +42,12 @@ impl Staging {
         if (FROM..=CHUNK_SIZE).contains(&bytes) { lock(&self.idle).pop() } else { None }
     }
 
-    /// Takes back one that no copy uses any more.
-    pub(super) fn put(&self, buffer: Buffers) {
-        lock(&self.idle).push(buffer);
+    /// Takes back one behind such a copy.
+    pub(super) fn put(&self, buffer: Buffers, copied: &Result<(), DeviceError>) {
+        match copied {
+            // It may be under way still: nobody gets that buffer any more.
+            Err(error) if error.is::<CuError>() => std::mem::forget(buffer),
+            _ => lock(&self.idle).push(buffer),
+        }
     }
 }

@@ -71,14 +71,14 @@ impl Callbacks {
     }
 
     fn run_now(&self, callback: Callback) {
-        self.keep_in_step(Shadows::settle);
+        self.shadows.aside(Shadows::settle);
         if let Some(number) = self.publish(callback) {
             while !self.ending.load(Ordering::SeqCst) && self.waiter.wait_acknowledged(number, LOOK) <= number
             {
             }
         }
         // What stands behind it in its stream is with the device already, and is to see what it has written.
-        self.keep_in_step(Shadows::write_back);
+        self.shadows.aside(Shadows::write_back);
         lock(&self.running).remove(&callback.id);
     }
 
@@ -130,17 +130,6 @@ impl Callbacks {
             }
             due.into_iter().for_each(|callback| self.run_now(callback));
             backoff = Backoff::new();
-        }
-    }
-
-    /// Has managed memory kept in step before and after a callback. This may be a stream's own thread, which must not call the device
-    /// library.
-    fn keep_in_step(&self, step: fn(&Shadows) -> Result<()>) {
-        if self.shadows.are_kept() {
-            let done = std::thread::scope(|scope| scope.spawn(|| step(&self.shadows)).join());
-            if let Ok(Err(failure)) = done {
-                self.shadows.tell(&failure);
-            }
         }
     }
 

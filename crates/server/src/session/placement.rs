@@ -65,7 +65,11 @@ impl Session {
             }
             backoff.pause();
         }
-        tracing::debug!("coherent memory goes beside work: there is no moment without any");
+        tracing::warn!(
+            "managed memory is freed that kernels reach in the host's memory, while work is in flight: there was no moment without any in {} s; \
+             other calls may wait for that work (--managed=shadow tries no such memory)",
+            PATIENCE.as_secs()
+        );
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Where processor and device have memory in turn, threads and kernels add to the same words at the same time, and no addition is lost.
 
 use crate::interleavings::{Random, config};
-use crate::support::{Model, Stream, keep_for, memory};
+use crate::support::{Kept, Model, Stream, keep_for, memory};
 use proptest::prelude::*;
 use shadow::{Access, PAGE, Range, Scope};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,8 @@ const ROUNDS: usize = 12;
 fn check(seed: u64, regions: &[usize], (threads, servers): (usize, usize), pause: u64) {
     let mut random = Random(seed);
     let model = Model::delayed(seed, pause);
-    let (keeper, shadows) = keep_for(&model, regions, (servers, Access::Exclusive), memory);
+    let kept = Kept { threads: servers, access: Access::Exclusive, ..Kept::default() };
+    let (keeper, shadows) = keep_for(&model, regions, kept, memory);
     // A word of each in different places, some in one page.
     let words: Vec<(usize, usize)> = (0..regions.len() * WORDS)
         .map(|word| (word % regions.len(), random.below(regions[word % regions.len()] * PAGE / 8) * 8))

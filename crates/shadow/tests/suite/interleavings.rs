@@ -1,7 +1,7 @@
 //! Random programs: threads that read and write managed memory, kernels and copies in streams, all at once and all in the same pages. No two
 //! touch the same byte without a synchronisation between, so what each byte has to be is known at any time.
 
-use crate::support::{Model, Shadow, Stream, keep, memory};
+use crate::support::{Kept, Model, Shadow, Stream, keep_for, memory};
 use proptest::prelude::*;
 use shadow::{Device, Keeper, PAGE, Range, Scope};
 use std::os::fd::OwnedFd;
@@ -79,6 +79,7 @@ impl Thread<'_> {
                     1 => self.cycles(),
                     2..5 => self.change(),
                     5 => self.comes_and_goes(),
+                    6 if self.random.below(3) == 0 => self.sweeps(),
                     _ => {}
                 },
             }
@@ -96,6 +97,22 @@ impl Thread<'_> {
             (0..2).for_each(|stream| self.synchronise(stream));
             (0..self.random.below(3)).for_each(|_| self.read());
             (0..self.random.below(3)).for_each(|_| self.write());
+        }
+    }
+
+    /// Reads all that is this thread's after each kernel, and writes it for a while.
+    fn sweeps(&mut self) {
+        let (turns, writes) = (self.random.below(12), self.random.below(12));
+        for turn in 0..turns {
+            self.launch();
+            (0..2).for_each(|stream| self.synchronise(stream));
+            for index in 0..self.pieces.len() {
+                let all = 0..self.pieces[index].expected.len();
+                self.read_part(index, all.clone());
+                if turn < writes {
+                    self.write_part(index, all);
+                }
+            }
         }
     }
 
@@ -166,7 +183,12 @@ impl Thread<'_> {
     }
 
     fn read(&mut self) {
-        let Some((index, part)) = self.draw() else { return };
+        if let Some((index, part)) = self.draw() {
+            self.read_part(index, part);
+        }
+    }
+
+    fn read_part(&mut self, index: usize, part: std::ops::Range<usize>) {
         let piece = &self.pieces[index];
         let shadow = &self.shadows[piece.region];
         let (at, bytes) = (piece.at + part.start, part.len());
@@ -182,7 +204,12 @@ impl Thread<'_> {
     }
 
     fn write(&mut self) {
-        let Some((index, part)) = self.draw() else { return };
+        if let Some((index, part)) = self.draw() {
+            self.write_part(index, part);
+        }
+    }
+
+    fn write_part(&mut self, index: usize, part: std::ops::Range<usize>) {
         let by_call = part.len() <= PAGE && self.random.below(4) == 0;
         let value = self.random.next() as u8;
         let piece = &mut self.pieces[index];
@@ -303,12 +330,12 @@ fn check(
     seed: u64,
     regions: &[usize],
     threads: usize,
-    servers: usize,
+    kept: Kept,
     (pause, steps, told): (u64, usize, usize),
 ) {
     let mut random = Random(seed);
     let model = Model::delayed(seed, pause);
-    let (keeper, shadows) = keep(&model, regions, servers, memory);
+    let (keeper, shadows) = keep_for(&model, regions, kept, memory);
     let (keeper, gate) = (Arc::new(keeper), Arc::default());
     let (gifts, given): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel()).unzip();
     let divided = divide(&mut random, regions, threads);
@@ -355,7 +382,7 @@ fn check(
 }
 
 fn region() -> impl Strategy<Value = usize> {
-    prop_oneof![4 => 1..4usize, 2 => 4..60usize, 2 => 65..200usize, 1 => 1000..1200usize]
+    prop_oneof![4 => 1..4usize, 2 => 4..60usize, 2 => 65..200usize, 1 => 1000..1200usize, 1 => 2100..2200usize]
 }
 
 /// As many as `PROPTEST_CASES` says; few where nobody waits for more.
@@ -374,12 +401,14 @@ proptest! {
     fn memory_is_what_was_written(
         seed in any::<u64>(),
         regions in prop::collection::vec(region(), 1..6),
-        threads in 2..5usize,
+        threads in 1..5usize,
         servers in 1..4usize,
+        maps_protected in prop::bool::weighted(0.8),
         pause in prop_oneof![Just(0u64), Just(20), Just(300)],
         // Work that may reach everything hides what is wrong with work that does not.
         told in prop_oneof![Just(8usize), Just(7), Just(4)],
     ) {
-        check(seed, &regions, threads, servers, (pause, 300, told));
+        let kept = Kept { threads: servers, maps_protected, ..Kept::default() };
+        check(seed, &regions, threads, kept, (pause, 300, told));
     }
 }

@@ -1,6 +1,6 @@
 //! Single steps of the keeper.
 
-use crate::support::{Model, Shadow, Stream, file_on, keep, keep_for, memory, tmpfs};
+use crate::support::{Kept, Model, Shadow, Stream, file_on, keep, keep_for, memory, tmpfs};
 use shadow::{Access, Error, Keeper, PAGE, Range, Scope, Step};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -30,7 +30,8 @@ fn both_sides_write_a_page_at_the_same_time() {
 #[test]
 fn who_touches_what_is_exclusive_waits_for_the_end_of_work() {
     let model = Model::new();
-    let (keeper, shadows) = keep_for(&model, &[3], (1, Access::Exclusive), memory);
+    let (keeper, shadows) =
+        keep_for(&model, &[3], Kept { access: Access::Exclusive, ..Kept::default() }, memory);
     let (shadow, base) = (&shadows[0], shadows[0].address());
     shadow.write(0, b"old");
     let stream = Stream::new(&model);

@@ -9,6 +9,21 @@ pub use device::{Model, Stream, pause};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// How shadows are kept.
+pub struct Kept {
+    /// By so many threads.
+    pub threads: usize,
+    pub access: Access,
+    /// Whether the kernel can map pages protected.
+    pub maps_protected: bool,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { threads: 1, access: Access::Concurrent, maps_protected: true }
+    }
+}
+
 /// Shadows of regions of so many pages, files for them made by `file`, kept in step with `model` by so many threads.
 pub fn keep(
     model: &Arc<Model>,
@@ -16,20 +31,22 @@ pub fn keep(
     threads: usize,
     file: impl FnMut(usize) -> OwnedFd,
 ) -> (Keeper, Vec<Shadow>) {
-    keep_for(model, pages, (threads, Access::Concurrent), file)
+    keep_for(model, pages, Kept { threads, ..Kept::default() }, file)
 }
 
-/// The same, with that access.
+/// The same, otherwise.
 pub fn keep_for(
     model: &Arc<Model>,
     pages: &[usize],
-    (threads, access): (usize, Access),
+    kept: Kept,
     mut file: impl FnMut(usize) -> OwnedFd,
 ) -> (Keeper, Vec<Shadow>) {
     let userfault = Userfault::create().expect(
         "as all of this crate's tests do, this one needs root's rights, or vm.unprivileged_userfaultfd = 1",
     );
-    let keeper = Keeper::new(Userfault::open(userfault).unwrap(), model.clone(), (threads, access)).unwrap();
+    let opened = Userfault::open(userfault).unwrap();
+    let opened = if kept.maps_protected { opened } else { opened.before_linux_6_4() };
+    let keeper = Keeper::new(opened, model.clone(), (kept.threads, kept.access)).unwrap();
     let shadows = pages.iter().map(|count| {
         let shadow = Shadow::new(file(count * PAGE), count * PAGE);
         let range = Range { base: shadow.address(), bytes: (count * PAGE) as u64 };
