@@ -40,10 +40,6 @@ impl Size {
         self.blocks
     }
 
-    fn all_threads(self) -> u64 {
-        self.blocks * self.threads
-    }
-
     /// Bytes of the kernel's context, and behind that of what says which threads are done.
     pub(super) fn control(self) -> u64 {
         context::BYTES + self.blocks * context::words(self.threads) * 4
@@ -125,6 +121,9 @@ pub(super) enum Fate {
     /// All its threads are done.
     Done,
 }
+
+/// Bytes that are looked at first of what says which threads are done.
+const LOOKED_FIRST: u64 = 64 << 10;
 
 /// Up to so many bytes one copy is quicker than zeros and a copy.
 const COPIED_MOST: u64 = 16 << 10;
@@ -243,21 +242,36 @@ impl Flight {
             State::Running(run) if !run.asked => return Ok(Fate::Done),
             State::Running(_) => {}
         }
-        let mut words = vec![0u32; (self.control.bytes - context::BYTES) as usize / 4];
-        let (to, from) = (words.as_mut_ptr() as u64, self.control.base + context::BYTES);
-        let (ctx, beside) = (self.beside.ctx.raw, self.beside.arg());
-        let read = self.backend().copy(ctx, beside, to, from, words.len() as u64 * 4);
-        match read.and_then(|()| self.backend().stream_synchronize(ctx, beside)) {
+        match self.is_done() {
             // Nothing goes on in a context that has failed.
             Err(code) if code.is_sticky() => return Ok(Fate::Done),
-            read => read?,
-        }
-        let done: u64 = words.iter().map(|word| u64::from(word.count_ones())).sum();
-        if done == self.size.all_threads() {
-            return Ok(Fate::Done);
-        }
+            Ok(true) => return Ok(Fate::Done),
+            is_done => is_done?,
+        };
         stage.state = State::Stopped;
         Ok(Fate::Stopped)
+    }
+
+    /// Whether all its threads are done; it is not running. Devices begin with the first blocks, so those that are not done are found among the last, mostly.
+    fn is_done(&self) -> backend::Result<bool> {
+        let each = context::words(self.size.threads) as usize;
+        let (mut left, mut most) = (self.size.blocks, (LOOKED_FIRST / (4 * each as u64)).max(1));
+        let mut words = Vec::new();
+        while left > 0 {
+            let count = left.min(most);
+            left -= count;
+            words.resize(count as usize * each, 0u32);
+            let from = self.control.base + context::BYTES + left * each as u64 * 4;
+            let (ctx, beside) = (self.beside.ctx.raw, self.beside.arg());
+            self.backend().copy(ctx, beside, words.as_mut_ptr() as u64, from, words.len() as u64 * 4)?;
+            self.backend().stream_synchronize(ctx, beside)?;
+            let done: u64 = words.iter().map(|word| u64::from(word.count_ones())).sum();
+            if done != count * self.size.threads {
+                return Ok(false);
+            }
+            most *= 2;
+        }
+        Ok(true)
     }
 
     /// What an image has of it.
