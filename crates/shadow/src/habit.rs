@@ -60,12 +60,12 @@ impl Habit {
         match (self.writes.is_sure(), self.writes.was_right()) {
             (true, _) => Protected::None,
             // Few are as soon looked at all together.
-            (false, true) if !self.missed && count > WHOLE => Protected::Sample(self.looks),
+            (false, true) if !self.missed && count > WHOLE => Protected::sample(self.looks, count),
             (false, _) => Protected::All,
         }
     }
 
-    /// The `count` pages are looked at of which those are `there`, and some have been written since they came: once before they are dropped.
+    /// Pages of a region that has `count` are looked at: those that are `there`, of which some have been written since they came. Once, before they are dropped.
     pub(crate) fn look(
         &mut self,
         count: usize,

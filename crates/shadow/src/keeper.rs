@@ -382,22 +382,22 @@ impl Shared {
         if refreshed.elapsed() < REFRESH {
             return;
         }
-        *refreshed = Instant::now();
         self.vigil.refreshed();
         if let Err(error) = self.settle() {
             // The next call is told; nobody waits for this.
             tracing::debug!(%error, "managed memory is not brought up to date");
         }
+        *refreshed = Instant::now();
     }
 
     /// Brings up to date what work has reached, and looks whether all of it is complete.
     pub(crate) fn settle(&self) -> Result<()> {
         let Some(glimpse) = self.work.glimpse() else { return Ok(()) };
         // In this order: what is announced meanwhile, and what is fetched before the list is made, is met below.
-        let occasion = match self.device.is_busy() {
-            true => Occasion::Middle,
-            false if glimpse.all_submitted => Occasion::End(glimpse.announced),
+        let occasion = match glimpse.all_submitted {
             false => Occasion::Drop,
+            true if self.device.is_busy() => Occasion::Middle,
+            true => Occasion::End(glimpse.announced),
         };
         self.device.between(Step::Looked);
         let known = self.work.known();
@@ -406,9 +406,11 @@ impl Shared {
         if occasion != Occasion::End(glimpse.announced) {
             return Ok(());
         }
-        self.work.settled(&glimpse);
+        let is_first = self.work.settled(&glimpse);
         loose.iter().try_for_each(|region| region.give_back(&self.means(), || self.enter(region)))?;
-        self.note_cycle(to_and_fro);
+        if is_first {
+            self.note_cycle(to_and_fro);
+        }
         Ok(())
     }
 

@@ -10,7 +10,7 @@ pub(crate) enum Protected {
     All,
     /// None of them.
     None,
-    /// A few, all over the region, which show what is true of all; each time others.
+    /// A few, all over the region, which show what is true of all: of every [`Self::EVERY`] runs the one of this number.
     Sample(usize),
 }
 
@@ -20,12 +20,17 @@ impl Protected {
     /// and of so many such runs one belongs to it.
     const EVERY: usize = 32;
 
+    /// A sample of `count` pages, each time others.
+    pub(crate) fn sample(turn: usize, count: usize) -> Self {
+        Self::Sample(turn % count.div_ceil(Self::RUN).clamp(1, Self::EVERY))
+    }
+
     /// Whether a page is.
     fn has(self, page: usize) -> bool {
         match self {
             Self::All => true,
             Self::None => false,
-            Self::Sample(turn) => page / Self::RUN % Self::EVERY == turn % Self::EVERY,
+            Self::Sample(run) => page / Self::RUN % Self::EVERY == run,
         }
     }
 
@@ -66,7 +71,7 @@ mod tests {
             Protected::Sample(1).parts(&(3..900)),
             [(3..64, false), (64..128, true), (128..900, false)]
         );
-        assert_eq!(Protected::Sample(33).parts(&(70..90)), [(70..90, true)]);
+        assert_eq!(Protected::sample(33, 10_000).parts(&(70..90)), [(70..90, true)]);
         assert_eq!(
             Protected::Sample(0).parts(&(60..2049)),
             [(60..64, true), (64..2048, false), (2048..2049, true)]
@@ -75,8 +80,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_has_pages_of_every_sample() {
-        for turn in 0..64 {
+    fn every_sample_has_pages() {
+        for (turn, count) in (0..64).flat_map(|turn| (1..2500).step_by(7).map(move |count| (turn, count))) {
+            assert!(Protected::sample(turn, count).count(std::slice::from_ref(&(0..count))) > 0);
+        }
+        for turn in 0..32 {
             assert_eq!(Protected::Sample(turn).count(std::slice::from_ref(&(1000..1000 + 2048))), 64);
         }
     }

@@ -227,6 +227,7 @@ impl Userfault {
     }
 
     /// The same on a kernel before Linux 6.4, for tests: no page is mapped protected.
+    #[doc(hidden)]
     #[must_use]
     pub fn before_linux_6_4(mut self) -> Self {
         self.maps_protected = false;

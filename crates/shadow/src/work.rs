@@ -87,9 +87,11 @@ impl Work {
         (announced > state.known.settled).then_some(Glimpse { announced, all_submitted })
     }
 
-    /// All work that was announced before the glimpse is complete, and no page from before is left as it was.
-    pub(crate) fn settled(&self, glimpse: &Glimpse) {
+    /// All work that was announced before the glimpse is complete, and no page from before is left as it was. Answers whether nobody had said so before.
+    pub(crate) fn settled(&self, glimpse: &Glimpse) -> bool {
         let known = &mut lock(&self.0).known;
+        let is_first = glimpse.announced > known.settled;
         known.settled = known.settled.max(glimpse.announced);
+        is_first
     }
 }

@@ -46,7 +46,10 @@ impl Staging {
     pub(super) fn put(&self, buffer: Buffers, copied: &Result<(), DeviceError>) {
         match copied {
             // It may be under way still: nobody gets that buffer any more.
-            Err(error) if error.is::<CuError>() => std::mem::forget(buffer),
+            Err(error) if error.is::<CuError>() => {
+                tracing::warn!(%error, left = lock(&self.idle).len(), "a buffer for managed memory is lost");
+                std::mem::forget(buffer);
+            }
             _ => lock(&self.idle).push(buffer),
         }
     }

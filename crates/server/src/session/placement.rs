@@ -65,11 +65,13 @@ impl Session {
             }
             backoff.pause();
         }
-        tracing::warn!(
-            "managed memory is freed that kernels reach in the host's memory, while work is in flight: there was no moment without any in {} s; \
-             other calls may wait for that work (--managed=shadow tries no such memory)",
-            PATIENCE.as_secs()
-        );
+        if !self.is_ending() {
+            tracing::warn!(
+                "managed memory goes that kernels reach in the host's memory, while work is in flight: there was no moment without any in {} s; \
+                 other calls may wait for that work (with --managed=shadow there is no such memory)",
+                begun.elapsed().as_secs()
+            );
+        }
         Ok(())
     }
 

@@ -662,6 +662,37 @@ fn what_is_written_behind_being_read_is_given_at_once() {
     assert_eq!(written[30..], [read_only + 1; 10], "{written:?}");
 }
 
+/// Where a sample shows whether pages are still written, all that is written in it and beside it gets to the device.
+#[test]
+fn what_is_written_in_a_sample_and_beside_it_is_not_lost() {
+    const PAGES: usize = 2100;
+    let (model, heard) = counted();
+    let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
+    let (shadow, base) = (&shadows[0], shadows[0].address());
+    let mut faults = Vec::new();
+    for round in 1..=24_u8 {
+        // The pages come too late to stay.
+        for _ in 0..2 {
+            drop(keeper.reach(Scope::All).unwrap());
+            keeper.settle().unwrap();
+        }
+        let before = heard.load(Ordering::Relaxed);
+        for page in 0..PAGES {
+            assert_eq!(shadow.read(page * PAGE, 1), [round - 1], "page {page}");
+            shadow.write(page * PAGE, &[round]);
+        }
+        faults.push(heard.load(Ordering::Relaxed) - before);
+        drop(keeper.reach(Scope::All).unwrap());
+        let lost = (0..PAGES).find(|page| model.load(base + (page * PAGE) as u64, 1) != [round]);
+        assert_eq!(lost, None, "in round {round}");
+        keeper.settle().unwrap();
+    }
+    // None, a sample of 64 pages or two, and all: in that order they cost more.
+    let (least, most) = (faults.iter().min(), faults[0]);
+    assert!(faults[2..].iter().all(|each| *each < most), "{faults:?}");
+    assert!(faults[2..].iter().filter(|each| Some(*each) > least).count() > 1, "{faults:?}");
+}
+
 /// Many pages that are all written each time are made anew when work is complete, before anybody touches them; unless there is no room, or work is in flight.
 #[test]
 fn what_is_all_written_each_time_comes_back_by_itself() {

@@ -254,14 +254,11 @@ impl Flight {
 
     /// Whether all its threads are done; it is not running. Devices begin with the first blocks, so those that are not done are found among the last, mostly.
     fn is_done(&self) -> backend::Result<bool> {
-        let each = context::words(self.size.threads) as usize;
-        let (mut left, mut most) = (self.size.blocks, (LOOKED_FIRST / (4 * each as u64)).max(1));
+        let each = context::words(self.size.threads);
         let mut words = Vec::new();
-        while left > 0 {
-            let count = left.min(most);
-            left -= count;
-            words.resize(count as usize * each, 0u32);
-            let from = self.control.base + context::BYTES + left * each as u64 * 4;
+        for (first, count) in from_the_last(self.size.blocks, LOOKED_FIRST / (4 * each)) {
+            words.resize((count * each) as usize, 0u32);
+            let from = self.control.base + context::BYTES + first * each * 4;
             let (ctx, beside) = (self.beside.ctx.raw, self.beside.arg());
             self.backend().copy(ctx, beside, words.as_mut_ptr() as u64, from, words.len() as u64 * 4)?;
             self.backend().stream_synchronize(ctx, beside)?;
@@ -269,7 +266,6 @@ impl Flight {
             if done != count * self.size.threads {
                 return Ok(false);
             }
-            most *= 2;
         }
         Ok(true)
     }
@@ -288,5 +284,36 @@ impl Flight {
             stopped: stage.stopped,
             capacity: stage.capacity,
         })
+    }
+}
+
+/// Pieces of so many blocks, the last ones first: where each begins, and how many it has; the first that is looked at no more than `most`, or one, each other at most twice as many as the one before.
+fn from_the_last(blocks: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
+    let (mut left, mut most) = (blocks, most.max(1));
+    std::iter::from_fn(move || {
+        let count = left.min(most);
+        (left, most) = (left - count, most.saturating_mul(2));
+        (count > 0).then_some((left, count))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_is_in_one_piece() {
+        let pieces = |blocks, most| from_the_last(blocks, most).collect::<Vec<_>>();
+        assert_eq!(pieces(10, 2), [(8, 2), (4, 4), (0, 4)]);
+        assert_eq!(pieces(3, 0), [(2, 1), (0, 2)]);
+        assert_eq!(pieces(5, 64), [(0, 5)]);
+        for blocks in 0..200 {
+            let mut end = blocks;
+            for (first, count) in pieces(blocks, 3) {
+                assert_eq!(first + count, end);
+                end = first;
+            }
+            assert_eq!(end, 0);
+        }
     }
 }
