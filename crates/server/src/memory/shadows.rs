@@ -233,12 +233,14 @@ impl Shadows {
 
     /// Forgets a region that the application has mapped no more. `None` where none begins.
     pub fn remove(&self, base: u64) -> Option<ShadowRecord> {
-        let record = lock(&self.live).remove(&base)?;
-        lock(&self.ids).remove(&record.id);
+        let record = lock(&self.live).get(&base).copied()?;
+        // First: what others' work may reach is written back until it is kept no more, and copied by its record.
         let kept = self.keeper.get().filter(|_| record.kept);
         if let Some(Err(error)) = kept.map(|keeper| keeper.remove(base)) {
             tracing::warn!(%error, "managed memory");
         }
+        lock(&self.live).remove(&base)?;
+        lock(&self.ids).remove(&record.id);
         let _ = rustix::fs::unlink(self.path(record.id));
         Some(record)
     }
