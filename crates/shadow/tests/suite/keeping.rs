@@ -631,6 +631,14 @@ fn counted() -> (Arc<Model>, Arc<AtomicUsize>) {
     (model, heard)
 }
 
+/// Two pieces of work, one behind the other: pages that come after them come too late to stay.
+fn two_works(keeper: &Keeper) {
+    for _ in 0..2 {
+        drop(keeper.reach(Scope::All).unwrap());
+        keeper.settle().unwrap();
+    }
+}
+
 /// Most of what the program reads it writes next: it is given to be written at once, so that nobody hears of that; until it does so no more.
 #[test]
 fn what_is_written_behind_being_read_is_given_at_once() {
@@ -639,11 +647,7 @@ fn what_is_written_behind_being_read_is_given_at_once() {
     let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
     let shadow = &shadows[0];
     let cycle = |written: usize| {
-        // The pages come too late to stay.
-        for _ in 0..2 {
-            drop(keeper.reach(Scope::All).unwrap());
-            keeper.settle().unwrap();
-        }
+        two_works(&keeper);
         let before = heard.load(Ordering::Relaxed);
         for page in 0..PAGES {
             shadow.read(page * PAGE, 1);
@@ -671,11 +675,7 @@ fn what_is_written_in_a_sample_and_beside_it_is_not_lost() {
     let (shadow, base) = (&shadows[0], shadows[0].address());
     let mut faults = Vec::new();
     for round in 1..=24_u8 {
-        // The pages come too late to stay.
-        for _ in 0..2 {
-            drop(keeper.reach(Scope::All).unwrap());
-            keeper.settle().unwrap();
-        }
+        two_works(&keeper);
         let before = heard.load(Ordering::Relaxed);
         for page in 0..PAGES {
             assert_eq!(shadow.read(page * PAGE, 1), [round - 1], "page {page}");
