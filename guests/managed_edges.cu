@@ -5,12 +5,15 @@
 //   beyond  reads behind the last page of a region, beside another one
 //   ended   contexts end whose regions have just been written, while another thread makes, uses and frees some in its own
 //   chosen  makes a region, and another one when there is a file `go`; says of both in which part of the address space they are
+//   raw     has the kernel write a region that a kernel has just written, by a system call of its own; says how that went; and by the C library
 //   touched two threads read and write for SECONDS, and nobody calls CUDA meanwhile
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <string>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
 
@@ -159,6 +162,32 @@ static int chosen() {
     return 0;
 }
 
+static int raw() {
+    uint32_t *words = managed(REGION);
+    int pipes[2], count = REGION / sizeof *words;
+    guest::require(pipe(pipes) == 0, "a pipe", 0);
+    uint32_t told[4] = {1, 2, 3, 4};
+    auto stirred = [&](int step) {
+        guest::require(write(pipes[1], told, sizeof told) == sizeof told, "a pipe is written", step);
+        stir<<<(count + 255) / 256, 256>>>(words, count, step);
+        CUDA(cudaDeviceSynchronize());
+    };
+    stirred(1);
+    bool refused = syscall(SYS_read, pipes[0], words, sizeof told) < 0 && errno == EFAULT;
+    printf("raw %s\n", refused ? "EFAULT" : "read");
+    if (refused) guest::require(read(pipes[0], told, sizeof told) == sizeof told, "nothing is lost", 1);
+    stirred(2);
+    uint32_t beside = guest::mix(guest::mix(0, 1), 2);
+    guest::require(read(pipes[0], words, sizeof told) == sizeof told, "read", 2);
+    guest::require(memcmp(words, told, sizeof told) == 0 && words[4] == beside, "what was read", 2);
+    stirred(3);
+    guest::require(write(pipes[1], words + 4, 4) == 4 && read(pipes[0], told, sizeof told) == sizeof told, "written", 3);
+    uint32_t came;
+    guest::require(read(pipes[0], &came, 4) == 4 && came == guest::mix(beside, 3), "what was written", 3);
+    printf("library works\n");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     std::string how = argc > 1 ? argv[1] : "";
@@ -167,6 +196,7 @@ int main(int argc, char **argv) {
     if (how == "freed" || how == "beyond") return stray(how == "freed");
     if (how == "ended") return ended();
     if (how == "chosen") return chosen();
+    if (how == "raw") return raw();
     if (how == "touched") return touched(argc > 2 ? atoi(argv[2]) : 1);
     fprintf(stderr, "usage: %s taken|twice|freed|beyond|ended|chosen|touched [SECONDS]\n", argv[0]);
     return 2;

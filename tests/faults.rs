@@ -29,6 +29,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("managed_memory_is_as_a_restart_chooses", chosen_by_a_restart),
     ("managed_memory_replaces_nothing_that_the_program_has", taken_addresses),
     ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
+    ("the_programs_own_faults_will_do_where_that_is_chosen", own_faults),
     ("managed_memory_is_coherent_where_the_kernel_is_too_old", old_kernel),
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
     ("managed_memory_that_goes_to_and_fro_becomes_coherent", becomes_coherent),
@@ -312,6 +313,29 @@ fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {
             ensure!(finished.stderr.contains(word), "{word:?} is not in: {}", finished.stderr);
         }
     }
+    Ok(())
+}
+
+/// A program that may have its own faults told only: the C library's functions get at managed memory, and raw system calls fail where they would have waited.
+fn own_faults(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "own-faults")?;
+    let (guest, args) = (stage.guest("managed_edges"), ["raw".to_owned()]);
+    for (managed, how) in [(Managed::Shadow, "read"), (Managed::User, "EFAULT")] {
+        let place = Place { managed: Some(managed), ..stage.place() };
+        let finished = place.run(&guest, &args)?.finish()?;
+        ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+        let said = String::from_utf8_lossy(&finished.stdout);
+        ensure!(said == format!("raw {how}\nlibrary works\n"), "{managed:?}: {said}");
+        let is_told = finished.stderr.contains("EFAULT") && finished.stderr.contains("--user-faults");
+        ensure!(is_told == (managed == Managed::User), "{managed:?}: {}", finished.stderr);
+    }
+    // Without the library it is not to be had.
+    let place = Place { managed: Some(Managed::User), ..stage.place() };
+    let script = "unset LD_PRELOAD; exec \"$0\" \"$@\"";
+    let bare = ["-c", script, &guest.display().to_string(), "raw"].map(str::to_owned);
+    let finished = place.run("/bin/sh".as_ref(), &bare)?.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    ensure!(finished.stderr.contains("managed memory is coherent"), "{}", finished.stderr);
     Ok(())
 }
 

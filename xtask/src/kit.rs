@@ -1,7 +1,7 @@
 //! The kit: binaries, shim and guests in the bundle's layout, built for this machine, for the tests and the demonstration.
 //!
 //! ```text
-//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/bin/dormouse-nvcc -> dormouse   kit/lib/libcuda.so.1   kit/lib/criu/dormouse.so   kit/criu -> .prefix/criu
+//! kit/bin/{dormouse,dormouse-init,gpu-check}   kit/bin/dormouse-nvcc -> dormouse   kit/lib/libcuda.so.1   kit/lib/libdormouse_bounce.so   kit/lib/criu/dormouse.so   kit/criu -> .prefix/criu
 //! kit/lib/libdormouse.{so.1,so,a}   kit/include/dormouse.{h,cuh}   kit/python/dormouse
 //! kit/guests/…   kit/bench/…   kit/checks/…
 //! ```
@@ -17,12 +17,13 @@ use crate::process::{cargo, quiet, step};
 use crate::workspace::Workspace;
 
 /// The packages whose programs and libraries make up a kit.
-pub const PACKAGES: [&str; 8] =
-    ["ask", "cli", "criu-plugin", "dormouse-tests", "host", "python", "shim", "testkit"];
+pub const PACKAGES: [&str; 9] =
+    ["ask", "bounce", "cli", "criu-plugin", "dormouse-tests", "host", "python", "shim", "testkit"];
 
 /// Where they lie in it that are no programs, and what they are built of. CRIU loads all that is in a folder.
-const LIBRARIES: [(&str, &str); 5] = [
+const LIBRARIES: [(&str, &str); 6] = [
     ("lib/libcuda.so.1", "crates/shim/src/lib.rs"),
+    ("lib/libdormouse_bounce.so", "crates/bounce/src/lib.rs"),
     ("lib/criu/dormouse.so", "crates/criu-plugin/src/lib.rs"),
     (ASK, "crates/ask/src/lib.rs"),
     ("lib/libdormouse.a", "crates/ask/src/lib.rs"),
@@ -41,7 +42,7 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let artifacts = Artifacts::build(&mut command)?;
     artifacts.stage(workspace, &kit)?;
     // The first image of every store holds these.
-    for file in ["lib/libcuda.so.1", "bin/dormouse-init"] {
+    for file in ["lib/libcuda.so.1", "lib/libdormouse_bounce.so", "bin/dormouse-init"] {
         quiet(Command::new("strip").arg("--strip-debug").arg(kit.join(file)))?;
     }
     link(&workspace.criu(), &workspace.criu(), &kit.join("criu"))?;

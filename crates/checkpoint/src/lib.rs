@@ -13,6 +13,7 @@ mod folder;
 pub mod gpus;
 mod hand_over;
 mod interrupt;
+pub mod libraries;
 mod lineage;
 mod lock;
 mod machine;

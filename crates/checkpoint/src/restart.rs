@@ -8,6 +8,7 @@ use crate::facts;
 use crate::folder::{self, Target, read_failure};
 use crate::gpus::{self, Gpus};
 use crate::interrupt::Preparing;
+use crate::libraries;
 use crate::lineage;
 use crate::machine::Watcher;
 use crate::record::JobRecord;
@@ -15,7 +16,7 @@ use crate::runtime;
 use crate::sessions::{Destination, Session, Sessions, panicked};
 use crate::stores::open_store;
 use crate::supervisor::{
-    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, is_library_link, keys, put_up_board, tmpfs,
+    Ended, Settings, Supervisor, admin_socket, claim, criu, hello, keys, put_up_board, tmpfs,
 };
 use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
@@ -373,7 +374,7 @@ impl Restart {
         );
         let dir = tmpfs.path();
         // Nothing is written to what lies in the shim's folder any more.
-        let may_link = |path: &Path| host::may_be_link(path) || is_library_link(path);
+        let may_link = |path: &Path| host::may_be_link(path) || libraries::is_link(path);
         let target = Target { dir: &dir, may_link: &may_link, when_full: &when_full };
         let name = |path| ObjectKind::SharedFile { path };
         folder::load(&target, &self.image, &self.record.shared, name, &|bytes| meter.advance(bytes))

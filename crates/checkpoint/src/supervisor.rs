@@ -7,6 +7,7 @@ use crate::facts;
 use crate::filling::Filling;
 use crate::gpus::Gpus;
 use crate::hand_over::{HandOver, Moved};
+use crate::libraries::Libraries;
 use crate::lineage;
 use crate::regular::Regularly;
 use crate::runtime::{self, JobFacts, JobFolder};
@@ -19,10 +20,8 @@ use crate::way_back::{Newest, WayBack};
 use image::{Command, ImageId, Lineage, RawPath};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use server::memory::Managed;
-use std::fs;
 use std::io::{self, BufReader};
 use std::net::Shutdown;
-use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,12 +32,6 @@ use std::time::Duration;
 use store::{Access, Recipient, Store};
 use transport::hello::HelloListener;
 
-/// Folder of the shim on the job's tmpfs.
-const LIBRARY_DIR: &str = "lib";
-/// The shim's name there.
-const LIBRARY: &str = "libcuda.so.1";
-/// Its other names.
-const LIBRARY_LINKS: [&str; 3] = ["libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"];
 /// Where a process asks for a GPU session.
 const HELLO: &str = "hello.sock";
 /// How long whoever asks may take to say what, and to hear the answer.
@@ -162,7 +155,7 @@ struct Answering {
 pub fn run(
     settings: Settings,
     mut spec: host::JobSpec,
-    shim: &Path,
+    libraries: &Libraries,
     signals: host::signals::Forwarder,
 ) -> Result<Ended, Failure> {
     let trace = settings.trace.as_deref().map(Trace::begin).transpose()?;
@@ -180,20 +173,13 @@ pub fn run(
     };
     let (facts, folder) = claim(&runtime::root(), &settings, &command, lineage::fresh()?, None)?;
     let tmpfs = tmpfs(settings.shared_memory)?;
-    let library = tmpfs.path().join(LIBRARY_DIR);
-    install_shim(shim, &library).map_err(|error| {
-        let what = format!("cannot put {} into the job", shim.display());
+    libraries.install(&tmpfs.path()).map_err(|(file, error)| {
+        let what = format!("cannot put {} into the job", file.display());
         too_small(Failure::of(what, &error), &error, settings.shared_memory)
     })?;
-    let inside = Path::new(host::JOB_DIR).join(LIBRARY_DIR);
-    let ours = inside.join(LIBRARY);
-    spec.binds = ["libcuda.so", "libnvidia-ml.so"]
-        .into_iter()
-        .flat_map(|library| host::driver::binds(&ours, library))
-        .collect();
+    libraries.introduce(&mut spec);
     spec.hide = [host::driver::device_nodes(), host::driver::libraries_past_cuda()].concat();
     spec.blank = host::driver::blank_nodes();
-    spec.library_dir = Some(inside);
     let way_back = Arc::new(WayBack::new(facts.job.clone(), None));
     let sessions = Sessions::new(tmpfs.path(), settings.target(), Arc::clone(&way_back), trace.clone());
     sessions.watch_programs(settings.watching());
@@ -613,24 +599,6 @@ pub(crate) fn tmpfs(size: u64) -> Result<host::Tmpfs, Failure> {
         let kind = if rustix::process::geteuid().is_root() { Kind::Failed } else { Kind::Unavailable };
         Failure::new(kind, Chain(&error).to_string())
     })
-}
-
-/// The shim under every name by which programs ask for the driver, or for NVML: one file, so that a process that asks for both loads it
-/// once. ldconfig takes the names of links for those of other libraries.
-fn install_shim(shim: &Path, library: &Path) -> io::Result<()> {
-    fs::create_dir_all(library)?;
-    fs::copy(shim, library.join(LIBRARY))?;
-    LIBRARY_LINKS.iter().try_for_each(|name| symlink(LIBRARY, library.join(name)))
-}
-
-/// The shim on a job's tmpfs.
-pub(crate) fn library(tmpfs: &Path) -> PathBuf {
-    tmpfs.join(LIBRARY_DIR).join(LIBRARY)
-}
-
-/// Whether a job's tmpfs has a link of ours at `path`.
-pub(crate) fn is_library_link(path: &Path) -> bool {
-    LIBRARY_LINKS.iter().any(|name| Path::new(LIBRARY_DIR).join(name) == path)
 }
 
 /// Names the flag, where the job's tmpfs of `size` bytes is full.

@@ -11,10 +11,16 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks.
 const LOOK: Duration = Duration::from_micros(100);
+/// The library that has its program's system calls get at memory whose faults the kernel itself may not wait for (`crates/bounce`), as it is called in
+/// a job. Who has it loaded can do with a userfaultfd that tells of the program's own faults only.
+pub const BOUNCE: &str = "libdormouse_bounce.so";
+/// `UFFD_USER_MODE_ONLY`.
+const USER_MODE_ONLY: u64 = 1;
 /// `syscall`.
 const SYSCALL: libc::c_long = 0x050f;
 
-/// Makes a userfaultfd of a process that `SIGSTOP` has stopped, or will at once. It stays stopped.
+/// Makes a userfaultfd of a process that `SIGSTOP` has stopped, or will at once; one of user mode only, where it may have no other and has [`BOUNCE`]. It
+/// stays stopped.
 ///
 /// # Errors
 /// `PermissionDenied` where the process may have none; those of `ptrace`.
@@ -26,7 +32,14 @@ pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
     let text = held.peek(at)?;
     held.poke(at, (text & !0xffff) | SYSCALL)?;
     let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-    let made = held.call(&registers, libc::SYS_userfaultfd, flags).map_err(explained).and_then(|number| {
+    let made = held.call(&registers, libc::SYS_userfaultfd, flags);
+    let made = match made {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && bounces(process)? => {
+            held.call(&registers, libc::SYS_userfaultfd, flags | USER_MODE_ONLY)
+        }
+        made => made,
+    };
+    let made = made.map_err(explained).and_then(|number| {
         let got = take(process, number).map_err(while_("taking its userfaultfd"));
         held.call(&registers, libc::SYS_close, number as u64)?;
         got
@@ -39,6 +52,12 @@ pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
 /// An error, and what was being done.
 fn while_(doing: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{doing}: {error}"))
+}
+
+/// Whether a process has [`BOUNCE`] loaded.
+fn bounces(process: OuterPid) -> io::Result<bool> {
+    let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
+    Ok(maps.lines().any(|line| line.rsplit('/').next() == Some(BOUNCE)))
 }
 
 fn explained(error: io::Error) -> io::Error {
@@ -225,5 +244,44 @@ mod tests {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success());
         assert_eq!(output.stdout, b"200000\n");
+    }
+
+    /// A process that may have none of system calls: told so, or given one of user mode if it has the library for that.
+    #[test]
+    fn who_may_have_none_gets_one_of_user_mode_if_that_will_do() {
+        let all_may = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+        if all_may.trim() == "1" {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let library = dir.path().join(BOUNCE);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .find_map(|line| line.split(' ').next_back().filter(|file| file.ends_with("/libc.so.6")));
+        std::fs::copy(libc.unwrap(), &library).unwrap();
+        for (preloaded, is_given) in [(None, false), (Some(&library), true)] {
+            let mut child = Command::new("setpriv")
+                .args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", "sleep", "60"])
+                .envs(preloaded.map(|library| ("LD_PRELOAD", library)))
+                .spawn()
+                .unwrap();
+            let process = OuterPid(i32::try_from(child.id()).unwrap());
+            let name = format!("/proc/{process}/comm");
+            while std::fs::read_to_string(&name).unwrap() != "sleep\n" {
+                std::thread::sleep(LOOK);
+            }
+            // Whatever it does at first is behind it.
+            std::thread::sleep(Duration::from_millis(50));
+            // SAFETY: a child of ours that has not been waited for.
+            assert_eq!(unsafe { libc::kill(process.0, libc::SIGSTOP) }, 0);
+            let given = of(process);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            match given {
+                Ok(_) => assert!(is_given),
+                Err(error) => assert!(!is_given && error.to_string().contains("CAP_SYS_PTRACE"), "{error}"),
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@ use linux_raw_sys::general as sys;
 use linux_raw_sys::ioctl;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater};
+use rustix::mm::UserfaultfdFlags;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -94,9 +95,22 @@ impl Userfault {
     /// # Errors
     /// `PermissionDenied` without `CAP_SYS_PTRACE` where `vm.unprivileged_userfaultfd` is 0.
     pub fn create() -> io::Result<OwnedFd> {
-        use rustix::mm::UserfaultfdFlags as Flags;
+        Self::make(UserfaultfdFlags::empty())
+    }
+
+    /// The same for faults of the program's own code only, which every process may have (Linux 5.11): a system call fails where it touches a page that is
+    /// not there.
+    ///
+    /// # Errors
+    /// The kernel's, if it has none, or a filter of system calls says so.
+    pub fn create_for_user_mode() -> io::Result<OwnedFd> {
+        Self::make(UserfaultfdFlags::from_bits_retain(sys::UFFD_USER_MODE_ONLY))
+    }
+
+    fn make(which: UserfaultfdFlags) -> io::Result<OwnedFd> {
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | which;
         // SAFETY: it takes effect on memory only when that is registered.
-        Ok(unsafe { rustix::mm::userfaultfd(Flags::CLOEXEC | Flags::NONBLOCK) }?)
+        Ok(unsafe { rustix::mm::userfaultfd(flags) }?)
     }
 
     /// Takes one into use, whether another process, which is gone, has had it in use or not.
@@ -109,7 +123,7 @@ impl Userfault {
         let answer = match this.ask::<{ ioctl::UFFDIO_API }, _>(api()) {
             // It can be done once, and what is answered is the kernel's affair, not the descriptor's.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-                let other = Self { fd: Self::create()?, maps_protected: false };
+                let other = Self { fd: Self::create_for_user_mode()?, maps_protected: false };
                 other.ask::<{ ioctl::UFFDIO_API }, _>(api())?
             }
             answer => answer?,

@@ -83,6 +83,8 @@ pub enum Managed {
     Shadow,
     /// The same, for one side at a time.
     Exclusive,
+    /// On the device, with shadow pages, for a program that has no right to more than the faults of its own code (`--user-faults`).
+    User,
 }
 
 impl Managed {
@@ -91,7 +93,7 @@ impl Managed {
     pub fn flag(self) -> &'static str {
         match self {
             Self::Coherent => "coherent",
-            Self::Shadow => "shadow",
+            Self::Shadow | Self::User => "shadow",
             Self::Exclusive => "exclusive",
         }
     }

@@ -40,6 +40,9 @@ impl Device {
     }
 }
 
+/// Has a program run without the right to a userfaultfd of system calls.
+pub const WITHOUT_RIGHT: [&str; 3] = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"];
+
 /// A job's place: its name, its device, its store and its working directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
@@ -85,7 +88,12 @@ impl Place<'_> {
         // A restart is told neither: it has what the job had.
         command.args(self.managed.map(|managed| format!("--managed={}", managed.flag())));
         command.args(self.device_memory.map(|memory| format!("--device-memory={memory}M")));
-        command.arg("--").arg(program).args(args);
+        if self.managed == Some(Managed::User) {
+            command.args(["--user-faults", "--"]).args(WITHOUT_RIGHT);
+        } else {
+            command.arg("--");
+        }
+        command.arg(program).args(args);
         command
     }
 

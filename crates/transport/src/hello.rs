@@ -70,23 +70,45 @@ pub fn ask_still(path: &Path, thread: u32) -> Result<Stillness> {
     }
 }
 
+/// Which faults a process has told of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Faults {
+    /// All of its memory.
+    All,
+    /// Those of its own code: the kernel itself fails where it touches a page that is not there, in a system call.
+    UserMode,
+}
+
 /// Gives the faults of this process's memory, by a userfaultfd made for that, to the session at the other end of `path`. Nothing of it
-/// is left here.
+/// is left here. Where the process may have none of all faults, it is one of [`Faults::UserMode`] if that `will_do`. Answers which.
 ///
 /// # Errors
 /// As [`ask`]'s; [`TransportError::Io`] with `PermissionDenied` where this process may have no userfaultfd.
-pub fn give_userfault(path: &Path) -> Result<()> {
+pub fn give_userfault(path: &Path, will_do: bool) -> Result<Faults> {
+    use rustix::io::Errno;
     use rustix::mm::{UserfaultfdFlags, userfaultfd};
+    /// `UFFD_USER_MODE_ONLY`, of <linux/userfaultfd.h>.
+    const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
     let socket = call(path)?;
     // While the connection is there, which a checkpoint waits for, not before.
-    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-    // SAFETY: it takes effect on memory only when that is registered.
-    let made = unsafe { userfaultfd(flags) };
+    let make = |faults| {
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+        let flags = match faults {
+            Faults::All => flags,
+            Faults::UserMode => flags | USER_MODE_ONLY,
+        };
+        // SAFETY: it takes effect on memory only when that is registered.
+        (faults, unsafe { userfaultfd(flags) })
+    };
+    let (faults, made) = match make(Faults::All) {
+        (_, Err(Errno::PERM)) if will_do => make(Faults::UserMode),
+        made => made,
+    };
     let greeting = Greeting::Userfault { protocol: PROTOCOL_VERSION };
     say_with(&socket, path, &greeting, made.as_ref().ok().map(AsFd::as_fd))?;
     made.map(drop).map_err(TransportError::io("cannot make a userfaultfd for", path))?;
     match hear(&socket, path, &mut vec![0u8; GREETING_MAX])? {
-        (Greeting::Welcome { .. }, _) => Ok(()),
+        (Greeting::Welcome { .. }, _) => Ok(faults),
         (other, _) => Err(no_answer(other)),
     }
 }

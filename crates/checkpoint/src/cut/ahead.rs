@@ -3,7 +3,7 @@
 
 use crate::error::Failure;
 use crate::folder::write_failure;
-use crate::supervisor::library;
+use crate::libraries;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::path::Path;
@@ -14,7 +14,7 @@ use store::ChunkWriter;
 /// # Errors
 /// When the store cannot take them.
 pub fn write_ahead(tmpfs: &host::Tmpfs, writer: &ChunkWriter) -> Result<(), Failure> {
-    let files = [library(&tmpfs.path()), tmpfs.init_program()];
+    let files = [libraries::shim(&tmpfs.path()), tmpfs.init_program()];
     files.iter().filter_map(|path| open(path)).try_for_each(|file| writer.ahead(&file)).map_err(write_failure)
 }
 
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn the_library_is_written_before_it_is_saved() {
         let tmpfs = host::Tmpfs::create(8 << 20).unwrap();
-        let library = library(&tmpfs.path());
+        let library = libraries::shim(&tmpfs.path());
         fs::create_dir_all(library.parent().unwrap()).unwrap();
         let bytes: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
         fs::write(&library, &bytes).unwrap();

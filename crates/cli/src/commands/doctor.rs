@@ -1,6 +1,6 @@
 //! `dormouse doctor`: what works on this machine, tried rather than guessed.
 
-use super::{has_gpu, shim};
+use super::{has_gpu, libraries};
 use crate::flags::Doctor;
 use crate::output::{Show, table};
 use checkpoint::{Chain, Failure, Kind, check_store};
@@ -36,8 +36,8 @@ pub struct Findings {
 /// Tries everything that a job needs.
 pub fn run(flags: &Doctor) -> Result<Findings, Failure> {
     let mut checks: Vec<Check> = Capability::all().map(held).collect();
-    checks.push(match shim() {
-        Ok(path) => found("shim", path.display().to_string()),
+    checks.push(match libraries(false) {
+        Ok(libraries) => found("shim", libraries.shim.display().to_string()),
         Err(failure) => missing("shim", failure.message),
     });
     match host::Criu::find() {
@@ -97,9 +97,15 @@ fn shadow_pages() -> Check {
     let (ok, detail) = match opened {
         Ok(_) => (true, "a userfaultfd: --managed shadow and exclusive".to_owned()),
         Err(error) => {
+            let of_user_mode = Userfault::create_for_user_mode().and_then(Userfault::open);
+            let besides = if of_user_mode.is_ok() {
+                "; without these there is `dormouse run --user-faults`"
+            } else {
+                ""
+            };
             let detail = format!(
                 "no userfaultfd ({error}): managed memory is coherent, and refused with --managed exclusive; shadow pages need Linux 5.19, and CAP_SYS_PTRACE or \
-                 vm.unprivileged_userfaultfd = 1"
+                 vm.unprivileged_userfaultfd = 1{besides}"
             );
             (false, detail)
         }

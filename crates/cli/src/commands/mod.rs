@@ -28,6 +28,7 @@ pub mod server;
 pub mod suspend;
 
 use crate::flags;
+use ::checkpoint::libraries::Libraries;
 use ::checkpoint::{Failure, Kind};
 use std::path::{Path, PathBuf};
 use store::{Access, Identities, Key, Location, Recipient};
@@ -130,8 +131,17 @@ pub fn target(machine: &flags::Machine) -> Result<String, Failure> {
     Ok(flags::Target::Remote(address.clone()).to_string())
 }
 
-/// Our `libcuda.so.1`: `$DORMOUSE_SHIM`, or where a bundle or a build folder has it.
-pub fn shim() -> Result<PathBuf, Failure> {
+/// What a job is given: our `libcuda.so.1`, `$DORMOUSE_SHIM` or where a bundle or a build folder has it; and, for `user_faults`, what lies beside it.
+pub fn libraries(user_faults: bool) -> Result<Libraries, Failure> {
+    let shim = shim()?;
+    let bounce = user_faults.then(|| {
+        let places = [host::BOUNCE, "libbounce.so"].map(|name| shim.with_file_name(name));
+        find("library for --user-faults", &places, "install all of Dormouse")
+    });
+    Ok(Libraries { shim, bounce: bounce.transpose()? })
+}
+
+fn shim() -> Result<PathBuf, Failure> {
     if let Some(path) = std::env::var_os("DORMOUSE_SHIM") {
         return Ok(path.into());
     }
@@ -139,11 +149,14 @@ pub fn shim() -> Result<PathBuf, Failure> {
         std::env::current_exe().map_err(|error| Failure::of("cannot find this program's folder", &error))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let places = ["../lib/libcuda.so.1", "libcuda_shim.so"].map(|place| folder.join(place));
+    find("libcuda.so.1", &places, "set DORMOUSE_SHIM")
+}
+
+/// The first of these that there is; where there is none it is said what to do.
+fn find(what: &str, places: &[PathBuf], remedy: &str) -> Result<PathBuf, Failure> {
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
-        let looked = places.map(|place| place.display().to_string()).join(" and ");
-        Failure::new(
-            Kind::Failed,
-            format!("Dormouse's libcuda.so.1 is missing (looked for {looked}); set DORMOUSE_SHIM"),
-        )
+        let looked: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        let looked = looked.join(" and ");
+        Failure::new(Kind::Failed, format!("Dormouse's {what} is missing (looked for {looked}); {remedy}"))
     })
 }

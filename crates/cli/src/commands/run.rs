@@ -1,6 +1,6 @@
 //! `dormouse run`
 
-use super::{again, profile_file, shim, store_access, target};
+use super::{again, libraries, profile_file, store_access, target};
 use crate::exit::OWN_FAILURE;
 use crate::flags::{KEY_VARIABLE, Run};
 use crate::output::{complain, tell_end};
@@ -62,7 +62,8 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
             || name.starts_with(store::media::S3::OWN_VARIABLES.as_bytes())
     };
     spec.env.retain(|(name, _)| !is_ours(name.as_bytes()));
-    supervisor::run(settings, spec, &shim().map_err(own)?, signals).map_err(|failure| {
+    let libraries = libraries(flags.user_faults).map_err(own)?;
+    supervisor::run(settings, spec, &libraries, signals).map_err(|failure| {
         // As a shell has it.
         let code = match failure.kind {
             Kind::NotFound => 127,

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::{CuError, CuResult};
-use transport::{TransportError, hello};
+use transport::TransportError;
+use transport::hello::{self, Faults};
 use wire::{ContextId, ManagedAlloc, ManagedHint, ManagedKeep, ManagedLeave, MemFree, Notice, PinnedId};
 
 use super::advice::{Advised, Home};
@@ -55,6 +56,12 @@ fn file(kind: &Kind) -> Option<File> {
 /// What is said of memory that `--managed=exclusive` does not allow to be had in another way.
 fn refused(reason: &str) -> String {
     format!("managed memory is refused, since --managed=exclusive allows it with shadow pages only: {reason}")
+}
+
+/// Whether the C library's functions get at managed memory whose faults the kernel itself may not wait for (`crates/bounce`).
+fn bounces() -> bool {
+    // SAFETY: a name that ends with a zero.
+    !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dormouse_bounces".as_ptr()) }.is_null()
 }
 
 /// Takes shadow pages away; addresses that were reserved stay so.
@@ -137,7 +144,7 @@ impl Call<'_> {
             return Ok(None);
         }
         let kept = match self.give_userfault(known) {
-            Ok(()) => self.keep_shadow(id, address, bytes),
+            Ok(faults) => self.tell_of(faults).and_then(|()| self.keep_shadow(id, address, bytes)),
             Err(reason) => Ok(Err(reason)),
         };
         let refused = match kept {
@@ -165,19 +172,31 @@ impl Call<'_> {
         refused.map(|()| None)
     }
 
-    /// Has the server told of the faults of this process's memory; or tells why it cannot be.
-    fn give_userfault(&self, known: &mut Shadowed) -> Result<(), String> {
-        if !known.given {
-            // A child would have it, if it came before it is given away.
-            let _alone = forking::moving(self.session);
-            hello::give_userfault(&self.session.folder.with_file_name("hello.sock")).map_err(|error| {
-                let permission = ". On the device it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1";
-                let is_denied = matches!(&error, TransportError::Io { source, .. } if source.raw_os_error() == libc::EPERM);
-                format!("{error}{}", if is_denied { permission } else { "" })
-            })?;
-            known.given = true;
+    /// Has the server told of the faults of this process's memory, and answers of which; `None` where it has been told before. Or tells why it cannot be.
+    fn give_userfault(&self, known: &mut Shadowed) -> Result<Option<Faults>, String> {
+        if known.given {
+            return Ok(None);
         }
-        Ok(())
+        // A child would have it, if it came before it is given away.
+        let _alone = forking::moving(self.session);
+        let path = self.session.folder.with_file_name("hello.sock");
+        let given = hello::give_userfault(&path, bounces()).map_err(|error| {
+            let permission = ". On the device it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1, or the job --user-faults";
+            let is_denied = matches!(&error, TransportError::Io { source, .. } if source.raw_os_error() == libc::EPERM);
+            format!("{error}{}", if is_denied { permission } else { "" })
+        })?;
+        known.given = true;
+        Ok(Some(given))
+    }
+
+    /// What a user should know of the faults that are told.
+    fn tell_of(&mut self, faults: Option<Faults>) -> CuResult {
+        if faults != Some(Faults::UserMode) {
+            return Ok(());
+        }
+        let text = "managed memory has shadow pages by the program's own faults only (--user-faults): reading and writing by the C library's functions works, \
+                    and other system calls that are given managed memory fail with EFAULT where a page is not there";
+        self.submit(&Notice { text: text.to_owned() })
     }
 
     /// Maps a region's shadow, and has it kept; or tells what the program has there.
