@@ -198,6 +198,6 @@ int main(int argc, char **argv) {
     if (how == "chosen") return chosen();
     if (how == "raw") return raw();
     if (how == "touched") return touched(argc > 2 ? atoi(argv[2]) : 1);
-    fprintf(stderr, "usage: %s taken|twice|freed|beyond|ended|chosen|touched [SECONDS]\n", argv[0]);
+    fprintf(stderr, "usage: %s taken|twice|freed|beyond|ended|chosen|raw|touched [SECONDS]\n", argv[0]);
     return 2;
 }

@@ -1,17 +1,19 @@
 //! Memory of this library's own between the kernel and managed memory.
 
-use libc::{c_int, c_void, iovec, ssize_t};
+use crate::next::{errno, set_errno};
+use libc::{c_void, iovec, size_t, ssize_t};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::null_mut;
 
 /// Where memory of devices lies, and with it all managed memory that has shadow pages (`DEVICE` of the shim; `ARCHITECTURE.md`, addresses).
-const DEVICE: Range<usize> = 0x2000_0000_0000..0x5000_0000_0000;
+pub const DEVICE: Range<usize> = 0x2000_0000_0000..0x5000_0000_0000;
 const PAGE: usize = 4096;
-/// The most bytes that are given to the kernel at once.
+/// The most bytes that are moved at once.
 const CHUNK: usize = 16 << 20;
-/// The most that it takes of one call (`MAX_RW_COUNT`).
-const MOST: usize = 0x7fff_f000;
-/// The most parts that it takes (`UIO_MAXIOV`).
+/// Fewer than so many in one part go through the stack: it may be a signal's, and no file is read past the kernel's cache in so few.
+const SMALL: usize = 512;
+/// The most parts that the kernel takes (`UIO_MAXIOV`).
 const PARTS: usize = 1024;
 
 /// Which way bytes go.
@@ -23,9 +25,29 @@ pub enum Way {
     From,
 }
 
+/// How bytes are moved.
+pub struct How<F> {
+    /// Which way.
+    pub way: Way,
+    /// The most that are moved by one call of the program's.
+    pub most: usize,
+    /// Whether what was moved may be less than what there is room for and called so: then memory keeps what it holds.
+    pub keeps: bool,
+    /// Whether more is to be moved behind a chunk that was moved whole.
+    pub goes_on: F,
+}
+
+/// What the kernel takes of one call (`MAX_RW_COUNT`).
+pub const MOST: usize = 0x7fff_f000;
+
+/// Whether an address is one of a device's memory.
+pub fn is_of_device(at: *const c_void) -> bool {
+    DEVICE.contains(&at.addr())
+}
+
 /// Whether there is managed memory at an address: mapped, and touched this way. Addresses of device memory, which nobody may touch, are not.
 pub fn is_managed(at: *const c_void, way: Way) -> bool {
-    if !DEVICE.contains(&at.addr()) {
+    if !is_of_device(at) {
         return false;
     }
     let advice = match way {
@@ -48,168 +70,202 @@ pub fn is_managed(at: *const c_void, way: Way) -> bool {
     })
 }
 
-/// Whether one of these, or their list itself, is managed memory.
-///
-/// # Safety
-/// A list of so many.
-pub unsafe fn any_is_managed(parts: *const iovec, count: usize, way: Way) -> bool {
-    let list = parts.cast::<c_void>();
-    if count == 0 || count > PARTS || list.is_null() {
-        return false;
+/// How many of so many bytes are managed, from the first one on, which is. Looked at are both ends, and what is between if the last one is not.
+fn reach(at: *const c_void, bytes: usize, way: Way) -> usize {
+    let (begin, end) = (at.addr(), at.addr() + bytes);
+    let first = begin / PAGE * PAGE;
+    let is_in = |page: usize| is_managed(at.with_addr(page), way);
+    if end <= first + PAGE || is_in((end - 1) / PAGE * PAGE) {
+        return bytes;
     }
-    // SAFETY: as the caller says.
-    let all = || unsafe { std::slice::from_raw_parts(parts, count) };
-    is_managed(list, Way::From) || all().iter().any(|part| part.iov_len > 0 && is_managed(part.iov_base, way))
+    let refused = (first + PAGE..end).step_by(PAGE).find(|page| !is_in(*page));
+    refused.map_or(bytes, |page| page - begin)
 }
 
 /// Does `call`, which has the kernel fill or read memory and answers how many bytes it has, with buffers in place of those of `parts` that are managed.
-/// It is called for one chunk behind the other as long as each is done whole and `goes_on`, with how many bytes were done before. The answer is how many
-/// were in all, or what the first call says. `None`: none of them is managed, or there is no memory for a buffer.
-///
-/// # Safety
-/// `count` parts at `parts`, each of which is memory that the kernel may be given.
-pub unsafe fn by_buffer(
-    (parts, count): (*const iovec, usize),
-    (way, goes_on): (Way, impl Fn() -> bool),
+/// It is called for one chunk behind the other as long as each is moved whole and that `goes_on`, with how many bytes were moved before. The answer is
+/// how many were in all, or what the first call says.
+pub fn by_buffer(
+    parts: &[iovec],
+    how: &How<impl Fn() -> bool>,
     mut call: impl FnMut(&[iovec], usize) -> ssize_t,
-) -> Option<ssize_t> {
-    // SAFETY: as the caller says.
-    if !unsafe { any_is_managed(parts, count, way) } {
-        return None;
-    }
-    // SAFETY: the same.
-    let parts = unsafe { std::slice::from_raw_parts(parts, count) };
-    let all = parts.iter().fold(0usize, |all, part| all.saturating_add(part.iov_len)).min(MOST);
-    let buffer = Buffer::new(parts, way, all)?;
+) -> ssize_t {
+    let all = parts.iter().try_fold(0usize, |all, part| all.checked_add(part.iov_len));
+    let Some(all) = all.filter(|all| *all <= isize::MAX as usize && parts.len() <= PARTS) else {
+        // The kernel refuses it.
+        return call(parts, 0);
+    };
+    let all = all.min(how.most);
+    let mut small = MaybeUninit::<[u8; SMALL]>::uninit();
+    let mut part = [const { iovec { iov_base: null_mut(), iov_len: 0 } }];
+    let mapped;
+    let mut room = if parts.len() == 1 && all < SMALL {
+        Room { list: &mut part, data: small.as_mut_ptr().cast() }
+    } else {
+        mapped = match Mapping::new(LIST + all.min(CHUNK) + 2 * PAGE * parts.len()) {
+            Some(mapping) => mapping,
+            None => {
+                set_errno(libc::ENOMEM);
+                return -1;
+            }
+        };
+        mapped.room()
+    };
     let mut done = 0;
     loop {
-        let given = buffer.fill(done, all - done);
-        let bytes: usize = given.iter().map(|part| part.iov_len).sum();
-        let got = call(given, done);
-        let Ok(got) = usize::try_from(got) else { return Some(if done > 0 { done as ssize_t } else { got }) };
-        // A message that was cut may say how long it had been.
-        buffer.empty(done, got.min(bytes));
+        let round = room.fill(parts, (done, (all - done).min(CHUNK)), how);
+        if round.is_cut && round.bytes == 0 {
+            set_errno(libc::EFAULT);
+            return if done > 0 { done as ssize_t } else { -1 };
+        }
+        let given = &room.list[..round.count];
+        let Ok(got) = usize::try_from(call(given, done)) else {
+            return if done > 0 { done as ssize_t } else { -1 };
+        };
+        if how.way == Way::Into {
+            // A message that was cut may say how long it had been.
+            empty(parts, given, (done, got.min(round.bytes)));
+        }
         done += got;
-        if got < bytes || done >= all || !goes_on() {
-            return Some(done as ssize_t);
+        if got != round.bytes || round.is_cut || done >= all || !(how.goes_on)() {
+            return done as ssize_t;
         }
     }
 }
 
 /// The same of one buffer of the caller's.
-///
-/// # Safety
-/// Memory that the kernel may be given.
-pub unsafe fn one_by_buffer(
-    (at, bytes): (*const c_void, usize),
-    how: (Way, impl Fn() -> bool),
-    mut call: impl FnMut(*mut c_void, usize, usize) -> ssize_t,
-) -> Option<ssize_t> {
-    // Asked here: this is what every call of a program's comes by.
-    if bytes == 0 || !DEVICE.contains(&at.addr()) {
-        return None;
-    }
+pub fn one_by_buffer(
+    (at, bytes): (*const c_void, size_t),
+    how: &How<impl Fn() -> bool>,
+    mut call: impl FnMut(*mut c_void, size_t, usize) -> ssize_t,
+) -> ssize_t {
     let part = iovec { iov_base: at.cast_mut(), iov_len: bytes };
-    // SAFETY: as the caller says.
-    unsafe {
-        by_buffer((&raw const part, 1), how, |given, done| call(given[0].iov_base, given[0].iov_len, done))
+    by_buffer(&[part], how, |given, done| match given {
+        [part] => call(part.iov_base, part.iov_len, done),
+        _ => call(at.cast_mut(), 0, done),
+    })
+}
+
+/// A chunk that is about to be moved.
+struct Round {
+    /// In so many parts.
+    count: usize,
+    bytes: usize,
+    /// Whether it ends where memory is not managed any more.
+    is_cut: bool,
+}
+
+/// Room for a list of parts, and for what those hold that are managed.
+struct Room<'a> {
+    list: &'a mut [iovec],
+    data: *mut u8,
+}
+
+impl Room<'_> {
+    /// Lists the parts of so many bytes behind `done`, with what they hold if the kernel is to read it.
+    fn fill(
+        &mut self,
+        parts: &[iovec],
+        (done, bytes): (usize, usize),
+        how: &How<impl Fn() -> bool>,
+    ) -> Round {
+        let (mut round, mut used) = (Round { count: 0, bytes: 0, is_cut: false }, 0);
+        for (own, taken) in each(parts, done, bytes) {
+            let is_bounced = is_managed(own, how.way);
+            let taken_whole = if is_bounced { reach(own, taken, how.way) } else { taken };
+            let at = if is_bounced {
+                if self.list.len() > 1 {
+                    // As it lies within its own page, for files that are read past the kernel's cache.
+                    used += own.addr() % PAGE;
+                }
+                let at = self.data.wrapping_add(used);
+                used = (used + taken_whole).next_multiple_of(PAGE);
+                if how.way == Way::From || how.keeps {
+                    // SAFETY: so many bytes of the caller's, and as many of the room.
+                    unsafe { at.copy_from_nonoverlapping(own.cast(), taken_whole) };
+                }
+                at.cast()
+            } else {
+                own
+            };
+            self.list[round.count] = iovec { iov_base: at, iov_len: taken_whole };
+            round.count += 1;
+            round.bytes += taken_whole;
+            if taken_whole < taken {
+                round.is_cut = true;
+                break;
+            }
+        }
+        round
     }
 }
 
-/// A mapping: a list of parts, and behind it room for a chunk of those that are managed.
-struct Buffer<'a> {
-    parts: &'a [iovec],
-    way: Way,
+/// So many bytes of the chunk behind `done` have come from the kernel, to where the list says.
+fn empty(parts: &[iovec], given: &[iovec], (done, got): (usize, usize)) {
+    for ((own, bytes), given) in each(parts, done, got).zip(given) {
+        if own != given.iov_base {
+            // SAFETY: so many bytes of the room, and as many of the caller's, seen to be managed when the list was made.
+            unsafe { own.cast::<u8>().copy_from_nonoverlapping(given.iov_base.cast(), bytes) };
+        }
+    }
+}
+
+/// What of these parts so many bytes are that lie behind `done`.
+fn each(parts: &[iovec], done: usize, bytes: usize) -> impl Iterator<Item = (*mut c_void, usize)> {
+    let (mut skipped, mut left) = (done, bytes);
+    let within = move |part: &iovec| {
+        let before = skipped.min(part.iov_len);
+        skipped -= before;
+        let taken = (part.iov_len - before).min(left);
+        left -= taken;
+        (part.iov_base.wrapping_byte_add(before), taken)
+    };
+    parts.iter().map(within).filter(|(_, taken)| *taken > 0)
+}
+
+/// Where a mapping's list ends.
+const LIST: usize = (PARTS * size_of::<iovec>()).next_multiple_of(PAGE);
+
+/// Fresh memory, for as long as a call takes.
+pub struct Mapping {
     at: *mut c_void,
     bytes: usize,
 }
 
-impl<'a> Buffer<'a> {
-    /// Where the list ends.
-    const LIST: usize = (PARTS * size_of::<iovec>()).next_multiple_of(PAGE);
-
-    fn new(parts: &'a [iovec], way: Way, all: usize) -> Option<Self> {
-        // Each begins as it does within its own page, for files that are read past the kernel's cache.
-        let bytes = Self::LIST + all.min(CHUNK) + 2 * PAGE * parts.len();
+impl Mapping {
+    /// So many bytes; `None` where there are none.
+    pub fn new(bytes: usize) -> Option<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping where the kernel likes.
         let at = keeping_errno(|| unsafe { libc::mmap(null_mut(), bytes, access, flags, -1, 0) });
-        (at != libc::MAP_FAILED).then_some(Self { parts, way, at, bytes })
+        (at != libc::MAP_FAILED).then_some(Self { at, bytes })
     }
 
-    /// The parts of the next chunk behind so many bytes, of no more than are left, with what they hold if the kernel is to read it.
-    fn fill(&self, done: usize, left: usize) -> &[iovec] {
-        let mut count = 0;
-        self.each(done, left.min(CHUNK), |own, buffer, bytes| {
-            if self.way == Way::From && own != buffer {
-                // SAFETY: so many bytes of the caller's, and as many of the mapping's.
-                unsafe { buffer.cast::<u8>().copy_from_nonoverlapping(own.cast(), bytes) };
-            }
-            let part = iovec { iov_base: buffer, iov_len: bytes };
-            // SAFETY: the mapping begins with room for as many as there can be.
-            unsafe { self.at.cast::<iovec>().add(count).write(part) };
-            count += 1;
-        });
-        // SAFETY: written above.
-        unsafe { std::slice::from_raw_parts(self.at.cast::<iovec>(), count) }
+    /// Where it begins.
+    pub fn at(&self) -> *mut c_void {
+        self.at
     }
 
-    /// So many bytes of the chunk behind `done` have come from the kernel.
-    fn empty(&self, done: usize, got: usize) {
-        if self.way == Way::From {
-            return;
-        }
-        self.each(done, got, |own, buffer, bytes| {
-            if own != buffer {
-                // SAFETY: as in `fill`, the other way.
-                unsafe { own.cast::<u8>().copy_from_nonoverlapping(buffer.cast(), bytes) };
-            }
-        });
-    }
-
-    /// Goes through so many bytes behind `done`: where they are, where the kernel has them, which is the same for what is not managed, and how many.
-    fn each(&self, done: usize, mut bytes: usize, mut with: impl FnMut(*mut c_void, *mut c_void, usize)) {
-        let (mut skipped, mut room) = (done, Self::LIST);
-        for part in self.parts {
-            let before = skipped.min(part.iov_len);
-            skipped -= before;
-            let taken = (part.iov_len - before).min(bytes);
-            if taken == 0 {
-                continue;
-            }
-            let own = part.iov_base.wrapping_byte_add(before);
-            let buffer = if DEVICE.contains(&own.addr()) && is_managed(own, self.way) {
-                room += own.addr() % PAGE;
-                let at = self.at.wrapping_byte_add(room);
-                room = (room + taken).next_multiple_of(PAGE);
-                at
-            } else {
-                own
-            };
-            with(own, buffer, taken);
-            bytes -= taken;
-        }
+    /// Of one that has more than a list takes.
+    fn room(&self) -> Room<'_> {
+        // SAFETY: zeros, which are such parts, that nobody else has.
+        let list = unsafe { std::slice::from_raw_parts_mut(self.at.cast::<iovec>(), PARTS) };
+        Room { list, data: self.at.cast::<u8>().wrapping_add(LIST) }
     }
 }
 
-impl Drop for Buffer<'_> {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this one's, which nobody else knows.
         keeping_errno(|| unsafe { libc::munmap(self.at, self.bytes) });
     }
 }
 
-fn errno() -> c_int {
-    // SAFETY: this thread's own.
-    unsafe { *libc::__errno_location() }
-}
-
 /// Whoever calls is told nothing of what is asked of the kernel here.
-fn keeping_errno<T>(ask: impl FnOnce() -> T) -> T {
+pub fn keeping_errno<T>(ask: impl FnOnce() -> T) -> T {
     let errno = errno();
     let answer = ask();
-    // SAFETY: this thread's own.
-    unsafe { *libc::__errno_location() = errno };
+    set_errno(errno);
     answer
 }

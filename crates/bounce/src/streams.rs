@@ -1,84 +1,71 @@
 //! `fread` and `fwrite`, which give the kernel the caller's own memory where they have much to move.
 
-use crate::buffer::{Way, is_managed, one_by_buffer};
-use crate::next::next;
+use crate::buffer::{How, Way, one_by_buffer};
+use crate::next::{entry, next};
 use libc::{FILE, c_void, size_t, ssize_t};
 
 unsafe extern "C" {
     fn flockfile(stream: *mut FILE);
     fn funlockfile(stream: *mut FILE);
+    fn __fbufsize(stream: *mut FILE) -> size_t;
 }
 
 /// A function of a stream, and the same where the caller has locked it.
 macro_rules! streams {
-    ($($way:ident $name:ident $unlocked:ident($at:ty);)*) => {$(
-        /// As the C library's.
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(at: $at, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
-            if !is_managed(at.cast(), Way::$way) {
-                return next!($name(at => $at, size => size_t, count => size_t, stream => *mut FILE) -> size_t);
-            }
-            // SAFETY: the caller's memory and stream, of which nobody else has a part between two chunks.
-            unsafe {
-                flockfile(stream);
-                let moved = $unlocked(at, size, count, stream);
-                funlockfile(stream);
-                moved
-            }
+    ($($way:ident $name:ident $slow:ident $unlocked:ident $slow_unlocked:ident;)*) => {$(
+        entry!($name if "rdi" => $slow);
+        entry!($unlocked if "rdi" => $slow_unlocked);
+
+        extern "C" fn $slow(at: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
+            // SAFETY: the caller's stream, of which nobody else has a part between two chunks.
+            unsafe { flockfile(stream) };
+            let moved = $slow_unlocked(at, size, count, stream);
+            // SAFETY: the same.
+            unsafe { funlockfile(stream) };
+            moved
         }
 
-        /// As the C library's.
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $unlocked(at: $at, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
+        extern "C" fn $slow_unlocked(at: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
             let bytes = size.saturating_mul(count);
-            let call = |at: *mut c_void, bytes: size_t, _: usize| {
-                next!($unlocked(at => $at, 1 => size_t, bytes => size_t, stream => *mut FILE) -> size_t) as ssize_t
-            };
-            // SAFETY: the caller's memory and stream.
-            match unsafe { one_by_buffer((at.cast(), bytes), (Way::$way, || true), call) } {
-                Some(moved) => moved as size_t / size,
-                None => next!($unlocked(at => $at, size => size_t, count => size_t, stream => *mut FILE) -> size_t),
+            // What is less than the stream's own buffer the C library copies from there, or to there.
+            // SAFETY: the caller's stream.
+            if bytes == 0 || bytes < unsafe { __fbufsize(stream) } {
+                return next!($unlocked(
+                    at => *mut c_void, size => size_t, count => size_t, stream => *mut FILE
+                ) -> size_t);
             }
+            let how = How { way: Way::$way, most: usize::MAX, keeps: false, goes_on: || true };
+            let moved = one_by_buffer((at, bytes), &how, |at, bytes, _| {
+                let moved = next!($unlocked(at => *mut c_void, 1 => size_t, bytes => size_t, stream => *mut FILE) -> size_t);
+                moved as ssize_t
+            });
+            usize::try_from(moved).map_or(0, |moved| moved / size)
         }
     )*};
 }
 
 streams! {
-    Into fread fread_unlocked(*mut c_void);
-    From fwrite fwrite_unlocked(*const c_void);
+    Into fread slow_fread fread_unlocked slow_fread_unlocked;
+    From fwrite slow_fwrite fwrite_unlocked slow_fwrite_unlocked;
 }
 
-/// What is read into a buffer whose size the compiler knows, and the C library compares (`_FORTIFY_SOURCE`).
+/// What is read into a buffer whose size the compiler knows, and the C library compares (`_FORTIFY_SOURCE`): what does not fit ends the process there.
 macro_rules! checked {
-    ($($name:ident => $plain:ident;)*) => {$(
-        /// As the C library's.
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(
-            at: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE
-        ) -> size_t {
+    ($($name:ident $slow:ident => $plain:ident;)*) => {$(
+        entry!($name if "rdi" => $slow);
+
+        extern "C" fn $slow(at: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
             if size.checked_mul(count).is_some_and(|bytes| bytes <= room) {
-                // SAFETY: as the caller says.
-                unsafe { $plain(at, size, count, stream) }
-            } else {
-                // It ends the process.
-                next!($name(
-                    at => *mut c_void, room => size_t, size => size_t, count => size_t, stream => *mut FILE
-                ) -> size_t)
+                return $plain(at, size, count, stream);
             }
+            next!($name(
+                at => *mut c_void, room => size_t, size => size_t, count => size_t, stream => *mut FILE
+            ) -> size_t)
         }
     )*};
 }
 
 checked! {
-    __fread_chk => fread;
-    __fread_unlocked_chk => fread_unlocked;
+    __fread_chk slow_fread_chk => slow_fread;
+    __fread_unlocked_chk slow_fread_unlocked_chk => slow_fread_unlocked;
 }

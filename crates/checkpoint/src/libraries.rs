@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -44,23 +45,23 @@ impl Libraries {
             .into_iter()
             .flat_map(|library| host::driver::binds(&shim, library))
             .collect();
-        if self.bounce.is_some() {
-            preload(&mut spec.env, &folder.join(host::BOUNCE));
-        }
+        preload(&mut spec.env, &folder.join(host::BOUNCE), self.bounce.is_some());
         spec.library_dir = Some(folder);
     }
 }
 
-/// Has every program of an environment load a library, behind those that it names itself.
-fn preload(environment: &mut Vec<(OsString, OsString)>, library: &Path) {
+/// Has every program of an environment load a library, behind those that it names itself; or not, if it was an outer job that had it.
+fn preload(environment: &mut Vec<(OsString, OsString)>, library: &Path, is_there: bool) {
     const PRELOAD: &str = "LD_PRELOAD";
-    match environment.iter_mut().find(|(name, _)| name == PRELOAD) {
-        Some((_, named)) if !named.is_empty() => {
-            named.push(":");
-            named.push(library);
-        }
-        Some((_, empty)) => *empty = library.into(),
-        None => environment.push((PRELOAD.into(), library.into())),
+    let is_it = |(name, _): &(OsString, OsString)| name == PRELOAD;
+    let before = environment.iter().position(is_it).map(|index| environment.remove(index).1);
+    let before = before.unwrap_or_default();
+    // The loader takes these for the end of a name.
+    let named = before.as_bytes().split(|byte| matches!(byte, b':' | b' '));
+    let others = named.filter(|name| !name.is_empty() && *name != library.as_os_str().as_bytes());
+    let all: Vec<_> = others.chain(is_there.then_some(library.as_os_str().as_bytes())).collect();
+    if !all.is_empty() {
+        environment.push((PRELOAD.into(), OsString::from_vec(all.join(&b':'))));
     }
 }
 
@@ -81,16 +82,21 @@ mod tests {
 
     #[test]
     fn what_a_program_preloads_itself_comes_first() {
-        let preloaded = |before: Option<&str>| {
-            let mut environment = vec![("A".into(), "1".into())];
+        let preloaded = |before: Option<&str>, is_there| {
+            let mut environment = vec![];
             environment.extend(before.map(|named| ("LD_PRELOAD".into(), named.into())));
-            preload(&mut environment, Path::new("/b.so"));
-            assert_eq!(environment[0], ("A".into(), "1".into()));
-            environment.pop().unwrap().1
+            environment.push(("A".into(), "1".into()));
+            preload(&mut environment, Path::new("/b.so"), is_there);
+            assert_eq!(environment.remove(0), ("A".into(), "1".into()));
+            environment.pop().map(|(_, preloaded)| preloaded.into_string().unwrap())
         };
-        assert_eq!(preloaded(None), "/b.so");
-        assert_eq!(preloaded(Some("")), "/b.so");
-        assert_eq!(preloaded(Some("/a.so")), "/a.so:/b.so");
+        assert_eq!(preloaded(None, true).unwrap(), "/b.so");
+        assert_eq!(preloaded(Some(""), true).unwrap(), "/b.so");
+        assert_eq!(preloaded(Some("/a.so /c.so"), true).unwrap(), "/a.so:/c.so:/b.so");
+        assert_eq!(preloaded(Some("/a.so:/b.so"), true).unwrap(), "/a.so:/b.so", "in a job in a job");
+        assert_eq!(preloaded(Some("/a.so:/b.so"), false).unwrap(), "/a.so");
+        assert_eq!(preloaded(Some("/b.so"), false), None);
+        assert_eq!(preloaded(None, false), None);
     }
 
     #[test]

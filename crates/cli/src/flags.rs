@@ -136,7 +136,7 @@ pub struct Run {
     /// Have managed memory on the device also where the program lacks the right to a full userfaultfd (CAP_SYS_PTRACE, or
     /// vm.unprivileged_userfaultfd = 1), by the faults of its own code alone: reading and writing with the C library's functions (`read`, `write`, `recv`,
     /// `send`, `fread`, `fwrite` and their like) works, by way of a library that is preloaded; other system calls that are given managed memory fail with EFAULT
-    #[arg(long, env = "DORMOUSE_USER_FAULTS")]
+    #[arg(long)]
     pub user_faults: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]

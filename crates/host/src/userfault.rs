@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_micros(100);
 /// The library that has its program's system calls get at memory whose faults the kernel itself may not wait for (`crates/bounce`), as it is called in
 /// a job. Who has it loaded can do with a userfaultfd that tells of the program's own faults only.
 pub const BOUNCE: &str = "libdormouse_bounce.so";
-/// `UFFD_USER_MODE_ONLY`.
+/// `UFFD_USER_MODE_ONLY`, of <linux/userfaultfd.h>.
 const USER_MODE_ONLY: u64 = 1;
 /// `syscall`.
 const SYSCALL: libc::c_long = 0x050f;
@@ -26,6 +26,7 @@ const SYSCALL: libc::c_long = 0x050f;
 /// `PermissionDenied` where the process may have none; those of `ptrace`.
 pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
     await_stop(process).map_err(while_("waiting until it stands"))?;
+    let may_be_of_user_mode = bounces(process).map_err(while_("looking for what it has loaded"))?;
     let held = Held::seize(process).map_err(while_("stopping it"))?;
     let registers = held.registers()?;
     let at = registers.rip as usize;
@@ -34,7 +35,11 @@ pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
     let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
     let made = held.call(&registers, libc::SYS_userfaultfd, flags);
     let made = match made {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && bounces(process)? => {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && may_be_of_user_mode => {
+            tracing::warn!(
+                "process {process} has no right to a full userfaultfd here: system calls that are given managed memory fail with EFAULT, but for the C library's \
+                 reading and writing (--user-faults)"
+            );
             held.call(&registers, libc::SYS_userfaultfd, flags | USER_MODE_ONLY)
         }
         made => made,
@@ -56,8 +61,10 @@ fn while_(doing: &'static str) -> impl Fn(io::Error) -> io::Error {
 
 /// Whether a process has [`BOUNCE`] loaded.
 fn bounces(process: OuterPid) -> io::Result<bool> {
-    let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
-    Ok(maps.lines().any(|line| line.rsplit('/').next() == Some(BOUNCE)))
+    let maps = std::fs::read(format!("/proc/{process}/maps"))?;
+    let mut files =
+        maps.split(|byte| *byte == b'\n').filter_map(|line| line.rsplit(|byte| *byte == b'/').next());
+    Ok(files.any(|name| name == BOUNCE.as_bytes()))
 }
 
 fn explained(error: io::Error) -> io::Error {
@@ -267,12 +274,15 @@ mod tests {
                 .spawn()
                 .unwrap();
             let process = OuterPid(i32::try_from(child.id()).unwrap());
-            let name = format!("/proc/{process}/comm");
-            while std::fs::read_to_string(&name).unwrap() != "sleep\n" {
+            let until = Instant::now() + PATIENCE;
+            let is_there = || {
+                let sleeps = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap() == "sleep\n";
+                sleeps && (!is_given || bounces(process).unwrap())
+            };
+            while !is_there() {
+                assert!(Instant::now() < until, "it does not start");
                 std::thread::sleep(LOOK);
             }
-            // Whatever it does at first is behind it.
-            std::thread::sleep(Duration::from_millis(50));
             // SAFETY: a child of ours that has not been waited for.
             assert_eq!(unsafe { libc::kill(process.0, libc::SIGSTOP) }, 0);
             let given = of(process);

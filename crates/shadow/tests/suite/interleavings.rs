@@ -1,7 +1,7 @@
 //! Random programs: threads that read and write managed memory, kernels and copies in streams, all at once and all in the same pages. No two
 //! touch the same byte without a synchronisation between, so what each byte has to be is known at any time.
 
-use crate::support::{Kept, Model, Shadow, Stream, keep_for, memory};
+use crate::support::{Kept, Model, Shadow, Stream, file_on, keep_for, memory, tmpfs};
 use proptest::prelude::*;
 use shadow::{Device, Keeper, PAGE, Range, Scope};
 use std::os::fd::OwnedFd;
@@ -59,6 +59,10 @@ struct Thread<'a> {
     pause: u64,
     /// Of how many in eight kernels it is known what they reach.
     told: usize,
+    /// Whether system calls may read and write regions.
+    by_calls: bool,
+    /// Whether regions may become coherent: then they are all there at once.
+    may_cohere: bool,
 }
 
 impl Thread<'_> {
@@ -118,7 +122,8 @@ impl Thread<'_> {
 
     /// Makes a region coherent, or none, if no work is in flight.
     fn change(&mut self) {
-        let (region, coheres) = (self.random.below(self.shadows.len()), self.random.below(3) > 0);
+        let region = self.random.below(self.shadows.len());
+        let coheres = self.random.below(3) > 0 && self.may_cohere;
         let (keeper, model, gate) = (self.keeper.clone(), self.model.clone(), self.gate.clone());
         let base = self.shadows[region].address();
         self.call(move || {
@@ -193,7 +198,7 @@ impl Thread<'_> {
         let shadow = &self.shadows[piece.region];
         let (at, bytes) = (piece.at + part.start, part.len());
         let read = match self.random.below(4) {
-            0 => shadow.read_by_call(at, bytes),
+            0 if self.by_calls => shadow.read_by_call(at, bytes),
             _ => shadow.read(at, bytes),
         };
         let expected = &piece.expected[part][..read.len()];
@@ -210,7 +215,7 @@ impl Thread<'_> {
     }
 
     fn write_part(&mut self, index: usize, part: std::ops::Range<usize>) {
-        let by_call = part.len() <= PAGE && self.random.below(4) == 0;
+        let by_call = part.len() <= PAGE && self.random.below(4) == 0 && self.by_calls;
         let value = self.random.next() as u8;
         let piece = &mut self.pieces[index];
         let shadow = &self.shadows[piece.region];
@@ -330,12 +335,20 @@ fn check(
     seed: u64,
     regions: &[usize],
     threads: usize,
-    kept: Kept,
+    (kept, is_scarce): (Kept, bool),
     (pause, steps, told): (u64, usize, usize),
 ) {
     let mut random = Random(seed);
     let model = Model::delayed(seed, pause);
-    let (keeper, shadows) = keep_for(&model, regions, kept, memory);
+    let by_calls = kept.all_faults;
+    let (pages, mut count) = (regions.iter().sum::<usize>(), 0);
+    // Room for a third of all pages, in common.
+    let scarce = is_scarce.then(|| tmpfs((pages / 3).max(64) * PAGE));
+    let file = |bytes| {
+        count += 1;
+        scarce.as_ref().map_or_else(|| memory(bytes), |room| file_on(room, &count.to_string(), bytes))
+    };
+    let (keeper, shadows) = keep_for(&model, regions, kept, file);
     let (keeper, gate) = (Arc::new(keeper), Arc::default());
     let (gifts, given): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel()).unzip();
     let divided = divide(&mut random, regions, threads);
@@ -357,6 +370,8 @@ fn check(
                     others: gifts.clone(),
                     pause,
                     told,
+                    by_calls,
+                    may_cohere: !is_scarce,
                 };
                 scope.spawn(move || thread.run(steps))
             })
@@ -382,7 +397,15 @@ fn check(
 }
 
 fn region() -> impl Strategy<Value = usize> {
-    prop_oneof![4 => 1..4usize, 2 => 4..60usize, 2 => 65..200usize, 1 => 1000..1200usize, 1 => 2100..2200usize]
+    prop_oneof![
+        40 => 1..4usize,
+        20 => 4..60usize,
+        20 => 65..200usize,
+        10 => 1000..1200usize,
+        10 => 2100..2200usize,
+        // More than one part has.
+        1 => 16_384..16_500usize
+    ]
 }
 
 /// As many as `PROPTEST_CASES` says; few where nobody waits for more.
@@ -404,11 +427,13 @@ proptest! {
         threads in 1..5usize,
         servers in 1..4usize,
         maps_protected in prop::bool::weighted(0.8),
+        all_faults in prop::bool::weighted(0.8),
+        is_scarce in prop::bool::weighted(0.2),
         pause in prop_oneof![Just(0u64), Just(20), Just(300)],
         // Work that may reach everything hides what is wrong with work that does not.
         told in prop_oneof![Just(8usize), Just(7), Just(4)],
     ) {
-        let kept = Kept { threads: servers, maps_protected, ..Kept::default() };
-        check(seed, &regions, threads, kept, (pause, 300, told));
+        let kept = Kept { threads: servers, maps_protected, all_faults, ..Kept::default() };
+        check(seed, &regions, threads, (kept, is_scarce), (pause, 300, told));
     }
 }

@@ -64,6 +64,15 @@ fn bounces() -> bool {
     !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dormouse_bounces".as_ptr()) }.is_null()
 }
 
+/// What to do where there may be no userfaultfd.
+fn remedy() -> &'static str {
+    if bounces() {
+        ": a filter of system calls (seccomp) allows not even one of user mode"
+    } else {
+        ". On the device it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1, or dormouse run --user-faults and the LD_PRELOAD that comes with it"
+    }
+}
+
 /// Takes shadow pages away; addresses that were reserved stay so.
 ///
 /// # Safety
@@ -181,9 +190,9 @@ impl Call<'_> {
         let _alone = forking::moving(self.session);
         let path = self.session.folder.with_file_name("hello.sock");
         let given = hello::give_userfault(&path, bounces()).map_err(|error| {
-            let permission = ". On the device it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1, or the job --user-faults";
-            let is_denied = matches!(&error, TransportError::Io { source, .. } if source.raw_os_error() == libc::EPERM);
-            format!("{error}{}", if is_denied { permission } else { "" })
+            let is_denied =
+                matches!(&error, TransportError::Io { source, .. } if source.raw_os_error() == libc::EPERM);
+            format!("{error}{}", if is_denied { remedy() } else { "" })
         })?;
         known.given = true;
         Ok(Some(given))
@@ -195,7 +204,7 @@ impl Call<'_> {
             return Ok(());
         }
         let text = "managed memory has shadow pages by the program's own faults only (--user-faults): reading and writing by the C library's functions works, \
-                    and other system calls that are given managed memory fail with EFAULT where a page is not there";
+                    and other system calls that are given managed memory may fail with EFAULT";
         self.submit(&Notice { text: text.to_owned() })
     }
 

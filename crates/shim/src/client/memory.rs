@@ -300,6 +300,15 @@ mod tests {
         Allocation { base, bytes, owner: Owner::new(&context), number: 1, kind }
     }
 
+    /// `crates/bounce` has no part in anything else, and no crate of ours beneath it.
+    #[test]
+    fn what_is_preloaded_knows_where_devices_memory_lies() {
+        let bounce = include_str!("../../../bounce/src/buffer.rs");
+        let digits = |at: u64| format!("{:#x}_{:04x}_{:04x}", at >> 32, at >> 16 & 0xffff, at & 0xffff);
+        let range = format!("Range<usize> = {}..{};", digits(DEVICE.start), digits(DEVICE.end));
+        assert!(bounce.contains(&range), "{range}");
+    }
+
     #[test]
     fn addresses_are_told_apart() {
         let memory = Memory::default();

@@ -16,11 +16,13 @@ pub struct Kept {
     pub access: Access,
     /// Whether the kernel can map pages protected.
     pub maps_protected: bool,
+    /// Whether faults of system calls are told, too.
+    pub all_faults: bool,
 }
 
 impl Default for Kept {
     fn default() -> Self {
-        Self { threads: 1, access: Access::Concurrent, maps_protected: true }
+        Self { threads: 1, access: Access::Concurrent, maps_protected: true, all_faults: true }
     }
 }
 
@@ -41,10 +43,11 @@ pub fn keep_for(
     kept: Kept,
     mut file: impl FnMut(usize) -> OwnedFd,
 ) -> (Keeper, Vec<Shadow>) {
-    let userfault = Userfault::create().expect(
+    let userfault = if kept.all_faults { Userfault::create() } else { Userfault::create_for_user_mode() };
+    let opened = Userfault::open(userfault.expect(
         "as all of this crate's tests do, this one needs root's rights, or vm.unprivileged_userfaultfd = 1",
-    );
-    let opened = Userfault::open(userfault).unwrap();
+    ));
+    let opened = opened.unwrap();
     let opened = if kept.maps_protected { opened } else { opened.before_linux_6_4() };
     let keeper = Keeper::new(opened, model.clone(), (kept.threads, kept.access)).unwrap();
     let shadows = pages.iter().map(|count| {
