@@ -2,7 +2,11 @@
 
 use super::*;
 
-unsafe extern "C" {}
+unsafe extern "C" {
+    fn __read_chk(fd: c_int, at: *mut c_void, bytes: size_t, room: size_t) -> ssize_t;
+    fn __pread_chk(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t;
+    fn __pread64_chk(fd: c_int, at: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t;
+}
 
 #[test]
 fn the_kernel_itself_fails_there() {

@@ -2,7 +2,18 @@
 
 use super::*;
 
-unsafe extern "C" {}
+unsafe extern "C" {
+    fn __recv_chk(fd: c_int, at: *mut c_void, bytes: size_t, room: size_t, flags: c_int) -> ssize_t;
+    fn __recvfrom_chk(
+        fd: c_int,
+        at: *mut c_void,
+        bytes: size_t,
+        room: size_t,
+        flags: c_int,
+        name: *mut c_void,
+        length: *mut u32,
+    ) -> ssize_t;
+}
 
 #[test]
 fn messages_come_with_what_belongs_to_them() {

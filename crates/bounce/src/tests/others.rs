@@ -2,7 +2,17 @@
 
 use super::*;
 
-unsafe extern "C" {}
+unsafe extern "C" {
+    fn __fread_chk(at: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE) -> size_t;
+    fn __fread_unlocked_chk(
+        at: *mut c_void,
+        room: size_t,
+        size: size_t,
+        count: size_t,
+        stream: *mut FILE,
+    ) -> size_t;
+    fn arc4random_buf(at: *mut c_void, bytes: size_t);
+}
 
 #[test]
 fn a_pipe_gives_what_it_has() {
