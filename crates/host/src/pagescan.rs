@@ -38,7 +38,6 @@ struct Scan {
 
 /// `struct page_region`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
 struct Region {
     start: u64,
     end: u64,
@@ -70,7 +69,7 @@ impl Pages {
 
     fn without(&self, more: u64, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        let mut regions = vec![Region::default(); REGIONS];
+        let mut regions = Box::<[Region]>::new_uninit_slice(REGIONS);
         let mut at = range.start;
         loop {
             let mut scan = Scan {
@@ -88,7 +87,9 @@ impl Pages {
             // SAFETY: `vec` has room for as many regions as is said, and both live as long as the call.
             let told = unsafe { libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
             let told = usize::try_from(told).map_err(|_| io::Error::last_os_error())?;
-            for region in regions.iter().take(told) {
+            for region in &regions[..told] {
+                // SAFETY: the kernel has written so many, and they are numbers.
+                let region = unsafe { region.assume_init_ref() };
                 match found.last_mut() {
                     Some(last) if last.end == region.start => last.end = region.end,
                     _ => found.push(region.start..region.end),

@@ -12,15 +12,9 @@ use crate::outcome::{Outcome, files};
 use crate::place::{Device, Place};
 use crate::served::Served;
 
-/// How often the reference is run; all must agree. Nested, and with another machine's device, the guests are those that are compared
-/// with this machine's.
+/// How often the reference is run; all must agree. On a GPU, where guests are new to it; else each scenario's own run is compared with one.
 fn runs(device: Device, served: Option<&Served>) -> usize {
-    match device {
-        _ if served.is_some() => 1,
-        Device::Gpu => 3,
-        Device::Soft => 2,
-        Device::Nested => 1,
-    }
+    if device == Device::Gpu && served.is_none() { 3 } else { 1 }
 }
 
 /// How a guest is run.
