@@ -24,6 +24,7 @@ use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
 use server::control::{Ask, Fills, Origin};
 use server::memory::Managed;
+use shadow::Userfault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -364,7 +365,23 @@ impl Restart {
             );
             return Err(Failure::new(Kind::Mismatch, message));
         }
+        self.check_faults()?;
         self.record.host.check().map_err(|error| failure_of(&error))
+    }
+
+    /// Shadow pages that there are need to be kept from the processes' first instruction on.
+    fn check_faults(&self) -> Result<(), Failure> {
+        if !self.record.sessions.iter().any(|session| session.shadows) {
+            return Ok(());
+        }
+        Userfault::create().and_then(Userfault::open).map(drop).map_err(|error| {
+            let message = format!(
+                "managed memory of job {} has shadow pages, and this machine gives no userfaultfd to keep them by: {error}; restart it where Linux is 5.19 or newer, \
+                 and no filter of system calls (seccomp) forbids userfaultfd",
+                self.job()
+            );
+            Failure::new(Kind::Unavailable, message)
+        })
     }
 
     fn load_shared(&self, tmpfs: &host::Tmpfs, meter: &Meter) -> Result<(), Failure> {
