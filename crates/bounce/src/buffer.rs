@@ -1,7 +1,7 @@
 //! Memory of this library's own between the kernel and managed memory.
 
 use crate::next::{errno, set_errno};
-use libc::{c_void, iovec, size_t, ssize_t};
+use libc::{c_int, c_void, iovec, size_t, ssize_t};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -9,8 +9,10 @@ use std::ptr::null_mut;
 /// Where memory of devices lies, and with it all managed memory that has shadow pages (`DEVICE` of the shim; `ARCHITECTURE.md`, addresses).
 pub const DEVICE: Range<usize> = 0x2000_0000_0000..0x5000_0000_0000;
 const PAGE: usize = 4096;
-/// The most bytes that are moved at once.
-const CHUNK: usize = 16 << 20;
+/// The most bytes that are moved at once, if that may be done piece by piece: what a fresh buffer costs grows with its pages.
+pub const PIECE: usize = 1 << 20;
+/// The same of a message, which is one piece.
+pub const MESSAGE: usize = 16 << 20;
 /// Fewer than so many in one part go through the stack: it may be a signal's, and no file is read past the kernel's cache in so few.
 const SMALL: usize = 512;
 /// The most parts that the kernel takes (`UIO_MAXIOV`).
@@ -31,6 +33,10 @@ pub struct How<F> {
     pub way: Way,
     /// The most that are moved by one call of the program's.
     pub most: usize,
+    /// The most that are moved at once.
+    pub chunk: usize,
+    /// Whether as many are moved as there is room for, mostly.
+    pub fills: bool,
     /// Whether what was moved may be less than what there is room for and called so: then memory keeps what it holds.
     pub keeps: bool,
     /// Whether more is to be moved behind a chunk that was moved whole.
@@ -47,38 +53,40 @@ pub fn is_of_device(at: *const c_void) -> bool {
 
 /// Whether there is managed memory at an address: mapped, and touched this way. Addresses of device memory, which nobody may touch, are not.
 pub fn is_managed(at: *const c_void, way: Way) -> bool {
-    if !is_of_device(at) {
-        return false;
-    }
+    // Only a fault that the kernel may not wait for is answered with `EFAULT`, or one beyond the end of a file.
+    is_of_device(at) && matches!(touch(at, 1, way), Ok(()) | Err(libc::EFAULT))
+}
+
+/// Has the kernel touch pages, none of whose contents change; or tells with which error it cannot.
+fn touch(at: *const c_void, bytes: usize, way: Way) -> Result<(), c_int> {
     let advice = match way {
         Way::Into => libc::MADV_POPULATE_WRITE,
         Way::From => libc::MADV_POPULATE_READ,
     };
-    let page = at.map_addr(|at| at / PAGE * PAGE).cast_mut();
+    let begin = at.addr() / PAGE * PAGE;
+    let bytes = (at.addr() + bytes).next_multiple_of(PAGE) - begin;
     keeping_errno(|| {
         loop {
             // SAFETY: it changes no contents; what is not mapped it refuses.
-            if unsafe { libc::madvise(page, PAGE, advice) } == 0 {
-                return true;
+            if unsafe { libc::madvise(at.with_addr(begin).cast_mut(), bytes, advice) } == 0 {
+                return Ok(());
             }
             match errno() {
                 libc::EINTR | libc::EAGAIN => {}
-                // Only a fault that the kernel may not wait for is answered so, or one beyond the end of a file.
-                error => return error == libc::EFAULT,
+                error => return Err(error),
             }
         }
     })
 }
 
-/// How many of so many bytes are managed, from the first one on, which is. Looked at are both ends, and what is between if the last one is not.
+/// How many of so many bytes are managed, from the first one on, which is.
 fn reach(at: *const c_void, bytes: usize, way: Way) -> usize {
     let (begin, end) = (at.addr(), at.addr() + bytes);
-    let first = begin / PAGE * PAGE;
-    let is_in = |page: usize| is_managed(at.with_addr(page), way);
-    if end <= first + PAGE || is_in((end - 1) / PAGE * PAGE) {
+    let second = begin / PAGE * PAGE + PAGE;
+    if end <= second || touch(at.with_addr(second), end - second, way) == Ok(()) {
         return bytes;
     }
-    let refused = (first + PAGE..end).step_by(PAGE).find(|page| !is_in(*page));
+    let refused = (second..end).step_by(PAGE).find(|page| !is_managed(at.with_addr(*page), way));
     refused.map_or(bytes, |page| page - begin)
 }
 
@@ -102,7 +110,9 @@ pub fn by_buffer(
     let mut room = if parts.len() == 1 && all < SMALL {
         Room { list: &mut part, data: small.as_mut_ptr().cast() }
     } else {
-        mapped = match Mapping::new(LIST + all.min(CHUNK) + 2 * PAGE * parts.len()) {
+        let chunk = all.min(how.chunk);
+        mapped = match Mapping::new(LIST + chunk + 2 * PAGE * parts.len(), if how.fills { chunk } else { 0 })
+        {
             Some(mapping) => mapping,
             None => {
                 set_errno(libc::ENOMEM);
@@ -113,7 +123,7 @@ pub fn by_buffer(
     };
     let mut done = 0;
     loop {
-        let round = room.fill(parts, (done, (all - done).min(CHUNK)), how);
+        let round = room.fill(parts, (done, (all - done).min(how.chunk)), how);
         if round.is_cut && round.bytes == 0 {
             set_errno(libc::EFAULT);
             return if done > 0 { done as ssize_t } else { -1 };
@@ -233,13 +243,20 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// So many bytes; `None` where there are none.
-    pub fn new(bytes: usize) -> Option<Self> {
+    /// So many bytes, of which so many behind a list will be touched; `None` where there are none.
+    pub fn new(bytes: usize, touched: usize) -> Option<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping where the kernel likes.
         let at = keeping_errno(|| unsafe { libc::mmap(null_mut(), bytes, access, flags, -1, 0) });
-        (at != libc::MAP_FAILED).then_some(Self { at, bytes })
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        if touched > PAGE {
+            // All at once; what cannot be had so comes when it is touched.
+            let _ = touch(at.wrapping_byte_add(LIST), touched, Way::Into);
+        }
+        Some(Self { at, bytes })
     }
 
     /// Where it begins.

@@ -1,6 +1,6 @@
 //! `read`, `write`, and those like them.
 
-use crate::buffer::{How, MOST, Way, by_buffer, is_of_device, keeping_errno, one_by_buffer};
+use crate::buffer::{How, MESSAGE, MOST, PIECE, Way, by_buffer, is_of_device, keeping_errno, one_by_buffer};
 use crate::next::{entry, next};
 use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
 use std::mem::MaybeUninit;
@@ -17,41 +17,55 @@ fn is_file(fd: c_int) -> bool {
     mode != libc::S_IFIFO && mode != libc::S_IFSOCK
 }
 
-/// How the kernel moves bytes.
-fn kernel<F: Fn() -> bool>(way: Way, goes_on: F) -> How<F> {
-    How { way, most: MOST, keeps: false, goes_on }
+/// How the kernel moves bytes from or to a descriptor: in several pieces what is one's to be told apart, and nothing of a message.
+fn kernel(way: Way, fd: c_int) -> How<impl Fn() -> bool> {
+    let is_file = is_file(fd);
+    let goes_on = is_file || way == Way::From;
+    let chunk = if is_file { PIECE } else { MESSAGE };
+    How { way, most: MOST, chunk, fills: goes_on, keeps: false, goes_on: move || goes_on }
+}
+
+/// How bytes come by chance.
+fn chance(most: usize) -> How<impl Fn() -> bool> {
+    How { way: Way::Into, most, chunk: PIECE, fills: true, keeps: false, goes_on: || true }
 }
 
 /// One buffer: the function that is called if it is one of a device's memory, for each chunk with what `call` says.
 macro_rules! one {
     ($(
-        $way:ident $name:ident $slow:ident($($before:ident: $b:ty,)* [$at:ident, $bytes:ident] $(, $after:ident: $a:ty)*)
-            if $register:literal, goes_on $goes_on:expr; |$done:ident| $call:expr;
+        $name:ident $slow:ident($($before:ident: $b:ty,)* [$at:ident, $bytes:ident] $(, $after:ident: $a:ty)*)
+            if $register:literal, $how:expr; |$done:ident| $call:expr;
     )*) => {$(
         entry!($name if $register => $slow);
 
         extern "C" fn $slow($($before: $b,)* $at: *mut c_void, $bytes: size_t $(, $after: $a)*) -> ssize_t {
-            one_by_buffer(($at, $bytes), &kernel(Way::$way, || $goes_on), |$at, $bytes, $done| $call)
+            one_by_buffer(($at, $bytes), &$how, |$at, $bytes, $done| $call)
         }
     )*};
 }
 
 one! {
-    Into read slow_read(fd: c_int, [at, bytes]) if "rsi", goes_on is_file(fd);
+    read slow_read(fd: c_int, [at, bytes]) if "rsi", kernel(Way::Into, fd);
         |_done| next!(read(fd => c_int, at => *mut c_void, bytes => size_t) -> ssize_t);
-    From write slow_write(fd: c_int, [at, bytes]) if "rsi", goes_on true;
+    write slow_write(fd: c_int, [at, bytes]) if "rsi", kernel(Way::From, fd);
         |_done| next!(write(fd => c_int, at => *mut c_void, bytes => size_t) -> ssize_t);
-    Into pread slow_pread(fd: c_int, [at, bytes], offset: off_t) if "rsi", goes_on is_file(fd);
+    pread slow_pread(fd: c_int, [at, bytes], offset: off_t) if "rsi", kernel(Way::Into, fd);
         |done| next!(pread(fd => c_int, at => *mut c_void, bytes => size_t, behind(offset, done) => off_t) -> ssize_t);
-    Into pread64 slow_pread64(fd: c_int, [at, bytes], offset: off_t) if "rsi", goes_on is_file(fd);
+    pread64 slow_pread64(fd: c_int, [at, bytes], offset: off_t) if "rsi", kernel(Way::Into, fd);
         |done| next!(pread64(fd => c_int, at => *mut c_void, bytes => size_t, behind(offset, done) => off_t) -> ssize_t);
-    From pwrite slow_pwrite(fd: c_int, [at, bytes], offset: off_t) if "rsi", goes_on true;
+    pwrite slow_pwrite(fd: c_int, [at, bytes], offset: off_t) if "rsi", kernel(Way::From, fd);
         |done| next!(pwrite(fd => c_int, at => *mut c_void, bytes => size_t, behind(offset, done) => off_t) -> ssize_t);
-    From pwrite64 slow_pwrite64(fd: c_int, [at, bytes], offset: off_t) if "rsi", goes_on true;
+    pwrite64 slow_pwrite64(fd: c_int, [at, bytes], offset: off_t) if "rsi", kernel(Way::From, fd);
         |done| next!(pwrite64(fd => c_int, at => *mut c_void, bytes => size_t, behind(offset, done) => off_t) -> ssize_t);
-    Into getrandom slow_getrandom([at, bytes], flags: c_uint) if "rdi", goes_on true;
+    getrandom slow_getrandom([at, bytes], flags: c_uint) if "rdi", chance(MOST);
         |_done| next!(getrandom(at => *mut c_void, bytes => size_t, flags => c_uint) -> ssize_t);
 }
+
+// What old programs call them.
+entry!(__read if "rsi" => slow_read);
+entry!(__write if "rsi" => slow_write);
+entry!(__pread64 if "rsi" => slow_pread64);
+entry!(__pwrite64 if "rsi" => slow_pwrite64);
 
 /// What is read into a buffer whose size the compiler knows, and the C library compares (`_FORTIFY_SOURCE`): what does not fit ends the process there.
 macro_rules! checked {
@@ -76,18 +90,16 @@ checked! {
 /// Several buffers, as [`one`] has one.
 macro_rules! several {
     ($(
-        $way:ident $name:ident $slow:ident(fd, list, count $(, $after:ident: $a:ty)*) goes_on $goes_on:expr;
-            |$done:ident| $($moved:expr),*;
+        $way:ident $name:ident $slow:ident(fd, list, count $(, $after:ident: $a:ty)*); |$done:ident| $($moved:expr),*;
     )*) => {$(
         entry!($name if is_listed => $slow);
 
         extern "C" fn $slow(fd: c_int, list: *const iovec, count: c_int $(, $after: $a)*) -> ssize_t {
-            let goes_on: fn(c_int) -> bool = $goes_on;
             // SAFETY: the caller's list, if it has one.
             let Some(parts) = (unsafe { parts(list, count) }) else {
                 return next!($name(fd => c_int, list => *const iovec, count => c_int $(, $after => $a)*) -> ssize_t);
             };
-            by_buffer(parts, &kernel(Way::$way, || goes_on(fd)), |given, $done| {
+            by_buffer(parts, &kernel(Way::$way, fd), |given, $done| {
                 // No more than `PARTS`.
                 let count = given.len() as c_int;
                 next!($name(fd => c_int, given.as_ptr() => *const iovec, count => c_int $(, $moved => $a)*) -> ssize_t)
@@ -120,26 +132,26 @@ fn behind(offset: off_t, done: usize) -> off_t {
 }
 
 several! {
-    Into readv slow_readv(fd, list, count) goes_on is_file; |_done| ;
-    From writev slow_writev(fd, list, count) goes_on |_| true; |_done| ;
-    Into preadv slow_preadv(fd, list, count, offset: off_t) goes_on is_file; |done| behind(offset, done);
-    Into preadv64 slow_preadv64(fd, list, count, offset: off_t) goes_on is_file; |done| behind(offset, done);
-    From pwritev slow_pwritev(fd, list, count, offset: off_t) goes_on |_| true; |done| behind(offset, done);
-    From pwritev64 slow_pwritev64(fd, list, count, offset: off_t) goes_on |_| true; |done| behind(offset, done);
-    Into preadv2 slow_preadv2(fd, list, count, offset: off_t, flags: c_int) goes_on is_file;
+    Into readv slow_readv(fd, list, count); |_done| ;
+    From writev slow_writev(fd, list, count); |_done| ;
+    Into preadv slow_preadv(fd, list, count, offset: off_t); |done| behind(offset, done);
+    Into preadv64 slow_preadv64(fd, list, count, offset: off_t); |done| behind(offset, done);
+    From pwritev slow_pwritev(fd, list, count, offset: off_t); |done| behind(offset, done);
+    From pwritev64 slow_pwritev64(fd, list, count, offset: off_t); |done| behind(offset, done);
+    Into preadv2 slow_preadv2(fd, list, count, offset: off_t, flags: c_int);
         |done| behind(offset, done), flags;
-    Into preadv64v2 slow_preadv64v2(fd, list, count, offset: off_t, flags: c_int) goes_on is_file;
+    Into preadv64v2 slow_preadv64v2(fd, list, count, offset: off_t, flags: c_int);
         |done| behind(offset, done), flags;
-    From pwritev2 slow_pwritev2(fd, list, count, offset: off_t, flags: c_int) goes_on |_| true;
+    From pwritev2 slow_pwritev2(fd, list, count, offset: off_t, flags: c_int);
         |done| behind(offset, done), flags;
-    From pwritev64v2 slow_pwritev64v2(fd, list, count, offset: off_t, flags: c_int) goes_on |_| true;
+    From pwritev64v2 slow_pwritev64v2(fd, list, count, offset: off_t, flags: c_int);
         |done| behind(offset, done), flags;
 }
 
 entry!(getentropy if "rdi" => slow_getentropy);
 
 extern "C" fn slow_getentropy(at: *mut c_void, bytes: size_t) -> c_int {
-    let got = one_by_buffer((at, bytes), &kernel(Way::Into, || true), |at, bytes, _| {
+    let got = one_by_buffer((at, bytes), &chance(MOST), |at, bytes, _| {
         match next!(getentropy(at => *mut c_void, bytes => size_t) -> c_int) {
             0 => bytes as ssize_t,
             failed => failed as ssize_t,
@@ -151,8 +163,7 @@ extern "C" fn slow_getentropy(at: *mut c_void, bytes: size_t) -> c_int {
 entry!(arc4random_buf if "rdi" => slow_arc4random_buf);
 
 extern "C" fn slow_arc4random_buf(at: *mut c_void, bytes: size_t) {
-    let how = How { most: usize::MAX, ..kernel(Way::Into, || true) };
-    one_by_buffer((at, bytes), &how, |at, bytes, _| {
+    one_by_buffer((at, bytes), &chance(usize::MAX), |at, bytes, _| {
         next!(arc4random_buf(at => *mut c_void, bytes => size_t) -> isize);
         bytes as ssize_t
     });

@@ -1,6 +1,6 @@
 //! `sendmsg` and `recvmsg`, and what they have that `read` and `write` have not: flags, names, control data.
 
-use crate::buffer::{How, MOST, Mapping, Way, by_buffer, is_of_device, one_by_buffer};
+use crate::buffer::{How, MESSAGE, MOST, Mapping, Way, by_buffer, is_of_device, one_by_buffer};
 use crate::io::parts;
 use crate::next::{entry, next, set_errno};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
@@ -11,11 +11,18 @@ use std::ptr::null_mut;
 fn receiving(flags: c_int, may_go_on: bool) -> How<impl Fn() -> bool> {
     let waits = may_go_on && flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     // With `MSG_TRUNC` bytes may be counted that are put nowhere.
-    How { way: Way::Into, most: MOST, keeps: flags & libc::MSG_TRUNC != 0, goes_on: move || waits }
+    How {
+        way: Way::Into,
+        most: MOST,
+        chunk: MESSAGE,
+        fills: false,
+        keeps: flags & libc::MSG_TRUNC != 0,
+        goes_on: move || waits,
+    }
 }
 
 fn sending() -> How<impl Fn() -> bool> {
-    How { way: Way::From, most: MOST, keeps: false, goes_on: || true }
+    How { way: Way::From, most: MOST, chunk: MESSAGE, fills: true, keeps: false, goes_on: || true }
 }
 
 entry!(recv if "rsi" => slow_recv);
@@ -191,7 +198,7 @@ impl Beside {
         if name > Self::CONTROL || control > Self::MOST {
             return Err(libc::EINVAL);
         }
-        let room = Mapping::new(Self::CONTROL + control + 1).ok_or(libc::ENOMEM)?;
+        let room = Mapping::new(Self::CONTROL + control + 1, 0).ok_or(libc::ENOMEM)?;
         let this = Self { of, room: Some(room) };
         for (own, ours, bytes) in this.both(name, control) {
             // SAFETY: so many bytes of the caller's, and room for them.

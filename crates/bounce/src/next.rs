@@ -21,6 +21,7 @@ names! {
     readv preadv preadv64 preadv2 preadv64v2 writev pwritev pwritev64 pwritev2 pwritev64v2
     recv __recv_chk recvfrom __recvfrom_chk recvmsg send sendto sendmsg
     fread fread_unlocked __fread_chk __fread_unlocked_chk fwrite fwrite_unlocked
+    __read __write __pread64 __pwrite64
     getrandom getentropy arc4random_buf
 }
 

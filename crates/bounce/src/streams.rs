@@ -1,6 +1,6 @@
 //! `fread` and `fwrite`, which give the kernel the caller's own memory where they have much to move.
 
-use crate::buffer::{How, Way, one_by_buffer};
+use crate::buffer::{How, PIECE, Way, one_by_buffer};
 use crate::next::{entry, next};
 use libc::{FILE, c_void, size_t, ssize_t};
 
@@ -9,6 +9,9 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut FILE);
     fn __fbufsize(stream: *mut FILE) -> size_t;
 }
+
+/// Past a smaller buffer than this glibc has the kernel take what it could copy there.
+const COPIED: size_t = 128;
 
 /// A function of a stream, and the same where the caller has locked it.
 macro_rules! streams {
@@ -27,14 +30,16 @@ macro_rules! streams {
 
         extern "C" fn $slow_unlocked(at: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
             let bytes = size.saturating_mul(count);
-            // What is less than the stream's own buffer the C library copies from there, or to there.
+            // What is less than the stream's own buffer the C library copies from there, or to there, if that is large enough for it.
             // SAFETY: the caller's stream.
-            if bytes == 0 || bytes < unsafe { __fbufsize(stream) } {
+            let buffer = unsafe { __fbufsize(stream) };
+            if bytes == 0 || bytes < buffer && buffer >= COPIED {
                 return next!($unlocked(
                     at => *mut c_void, size => size_t, count => size_t, stream => *mut FILE
                 ) -> size_t);
             }
-            let how = How { way: Way::$way, most: usize::MAX, keeps: false, goes_on: || true };
+            let how =
+                How { way: Way::$way, most: usize::MAX, chunk: PIECE, fills: true, keeps: false, goes_on: || true };
             let moved = one_by_buffer((at, bytes), &how, |at, bytes, _| {
                 let moved = next!($unlocked(at => *mut c_void, 1 => size_t, bytes => size_t, stream => *mut FILE) -> size_t);
                 moved as ssize_t

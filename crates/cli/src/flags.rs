@@ -135,7 +135,7 @@ pub struct Run {
     pub on_failure: OnFailure,
     /// Have managed memory on the device also where the program lacks the right to a full userfaultfd (CAP_SYS_PTRACE, or
     /// vm.unprivileged_userfaultfd = 1), by the faults of its own code alone: reading and writing with the C library's functions (`read`, `write`, `recv`,
-    /// `send`, `fread`, `fwrite` and their like) works, by way of a library that is preloaded; other system calls that are given managed memory fail with EFAULT
+    /// `send`, `fread`, `fwrite` and their like) works, by way of a library that is preloaded; other system calls that are given managed memory may fail with EFAULT (docs/managed-memory.md)
     #[arg(long)]
     pub user_faults: bool,
     /// The program and its arguments

@@ -37,8 +37,8 @@ pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
     let made = match made {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && may_be_of_user_mode => {
             tracing::warn!(
-                "process {process} has no right to a full userfaultfd here: system calls that are given managed memory fail with EFAULT, but for the C library's \
-                 reading and writing (--user-faults)"
+                "process {process} has no right to a full userfaultfd here: system calls that are given managed memory may fail with EFAULT, but for the C \
+                 library's reading and writing (--user-faults; docs/managed-memory.md)"
             );
             held.call(&registers, libc::SYS_userfaultfd, flags | USER_MODE_ONLY)
         }

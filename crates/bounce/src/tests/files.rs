@@ -233,6 +233,36 @@ fn what_runs_off_its_end_ends_there() {
 }
 
 #[test]
+fn what_may_not_be_touched_in_the_middle_ends_it_there() {
+    let (from, contents) = file(5 * PAGE);
+    let to = tempfile::tempfile().unwrap();
+    let (none, read_only) = (libc::PROT_NONE, libc::PROT_READ);
+    for (rights, writes, reads) in [(Some(none), 2, 2), (Some(read_only), 5, 2), (None, 2, 2)] {
+        let memory = Managed::new(5);
+        let third = memory.at.wrapping_add(2 * PAGE).cast();
+        // SAFETY: the test's memory.
+        unsafe {
+            done(
+                rights
+                    .map_or_else(|| libc::munmap(third, PAGE), |rights| libc::mprotect(third, PAGE, rights)),
+            );
+            assert_eq!(
+                libc::pwrite(to.as_raw_fd(), memory.at.cast(), 5 * PAGE, 0),
+                (writes * PAGE) as isize,
+                "{rights:?}"
+            );
+            assert_eq!(
+                libc::pread(from.as_raw_fd(), memory.at.cast(), 5 * PAGE, 0),
+                (reads * PAGE) as isize,
+                "{rights:?}"
+            );
+            assert_eq!(libc::pread(from.as_raw_fd(), third, 10, 0), -1, "{rights:?}");
+        }
+        assert_eq!(memory.all()[..2 * PAGE], contents[..2 * PAGE], "{rights:?}");
+    }
+}
+
+#[test]
 fn what_nobody_may_touch_is_refused_by_the_kernel_as_ever() {
     let at = NEXT.fetch_add(1 << 30, Ordering::Relaxed) as *mut c_void;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

@@ -101,6 +101,35 @@ fn streams_that_are_checked_or_locked_read_the_same() {
     assert_eq!(memory.all()[..60_000], contents);
 }
 
+/// A small buffer that has something in it is filled up, and the rest given to the kernel where it is.
+#[test]
+fn a_stream_may_have_any_buffer() {
+    let folder = tempfile::tempdir().unwrap();
+    let buffers =
+        [(libc::_IOFBF, 64), (libc::_IOFBF, 128), (libc::_IOFBF, 200), (libc::_IOLBF, 64), (libc::_IONBF, 0)];
+    for (kind, size) in buffers {
+        let memory = Managed::new(100);
+        let path = folder.path().join("stream");
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        let mut buffer = vec![0; size];
+        // SAFETY: paths and modes end with zeros; the test's memory, and a buffer that outlives the stream.
+        unsafe {
+            let stream = libc::fopen(name.as_ptr(), c"w".as_ptr());
+            done(libc::setvbuf(stream, buffer.as_mut_ptr(), kind, size));
+            for item in 0..100 {
+                let at = memory.at.wrapping_add(item * PAGE);
+                assert_eq!(libc::fwrite(at.cast(), 1, 60, stream), 60, "{kind}, {size}: {item}");
+                memory.drop_all();
+                assert_eq!(libc::fwrite(at.cast(), 1, 10, stream), 10, "{kind}, {size}: {item}");
+            }
+            assert_eq!(libc::fclose(stream), 0);
+        }
+        let expected: Vec<u8> = (0..100).flat_map(|item| [number(item); 70]).collect();
+        assert_eq!(std::fs::read(path).unwrap(), expected, "{kind}, {size}");
+    }
+}
+
+/// Nothing of this library is on the stack of who waits in a call that has no managed memory.
 #[test]
 fn who_waits_may_be_cancelled() {
     unsafe extern "C-unwind" {

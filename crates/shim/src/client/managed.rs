@@ -69,7 +69,7 @@ fn remedy() -> &'static str {
     if bounces() {
         ": a filter of system calls (seccomp) allows not even one of user mode"
     } else {
-        ". On the device it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1, or dormouse run --user-faults and the LD_PRELOAD that comes with it"
+        ". On the device it needs CAP_SYS_PTRACE in the process, or vm.unprivileged_userfaultfd = 1, or that the job is run with --user-faults and the program keeps the LD_PRELOAD that this sets"
     }
 }
 
@@ -204,7 +204,7 @@ impl Call<'_> {
             return Ok(());
         }
         let text = "managed memory has shadow pages by the program's own faults only (--user-faults): reading and writing by the C library's functions works, \
-                    and other system calls that are given managed memory may fail with EFAULT";
+                    and other system calls that are given managed memory may fail with EFAULT (docs/managed-memory.md)";
         self.submit(&Notice { text: text.to_owned() })
     }
 
