@@ -80,7 +80,9 @@ fn device_memory_may_wait_in_the_store() {
         let output = stage.place().asked("suspend").arg("--to-store").output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["host_bytes"], 0, "{output:?}");
-        assert!(report["store_bytes"].as_u64().unwrap() > 256 << 10, "{report}");
+        // How little becomes of it is the compression's affair.
+        let [device, stored] = ["device_bytes", "store_bytes"].map(|bytes| report[bytes].as_u64().unwrap());
+        assert!(device >= 512 << 10 && stored > 4 << 10, "{report}");
         assert_eq!((beside(), stage.images().unwrap().len()), (1, 1));
         stage.place().resume().unwrap();
         let resumed = Instant::now();
