@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 /// Where memory of devices lies, and with it all managed memory that has shadow pages (`DEVICE` of the shim; `ARCHITECTURE.md`, addresses).
 pub const DEVICE: Range<usize> = 0x2000_0000_0000..0x5000_0000_0000;
-const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 /// The most bytes that are moved at once, if that may be done piece by piece: what a fresh buffer costs grows with its pages.
 pub const PIECE: usize = 1 << 20;
 /// The same of a message, which is one piece.
@@ -16,7 +16,7 @@ pub const MESSAGE: usize = 16 << 20;
 /// Fewer than so many in one part go through the stack: it may be a signal's, and no file is read past the kernel's cache in so few.
 const SMALL: usize = 512;
 /// The most parts that the kernel takes (`UIO_MAXIOV`).
-const PARTS: usize = 1024;
+pub const PARTS: usize = 1024;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Way {
 }
 
 /// How bytes are moved.
-pub struct How<F> {
+pub struct How {
     /// Which way.
     pub way: Way,
     /// The most that are moved by one call of the program's.
@@ -40,7 +40,7 @@ pub struct How<F> {
     /// Whether what was moved may be less than what there is room for and called so: then memory keeps what it holds.
     pub keeps: bool,
     /// Whether more is to be moved behind a chunk that was moved whole.
-    pub goes_on: F,
+    pub goes_on: bool,
 }
 
 /// What the kernel takes of one call (`MAX_RW_COUNT`).
@@ -93,11 +93,7 @@ fn reach(at: *const c_void, bytes: usize, way: Way) -> usize {
 /// Does `call`, which has the kernel fill or read memory and answers how many bytes it has, with buffers in place of those of `parts` that are managed.
 /// It is called for one chunk behind the other as long as each is moved whole and that `goes_on`, with how many bytes were moved before. The answer is
 /// how many were in all, or what the first call says.
-pub fn by_buffer(
-    parts: &[iovec],
-    how: &How<impl Fn() -> bool>,
-    mut call: impl FnMut(&[iovec], usize) -> ssize_t,
-) -> ssize_t {
+pub fn by_buffer(parts: &[iovec], how: &How, mut call: impl FnMut(&[iovec], usize) -> ssize_t) -> ssize_t {
     let all = parts.iter().try_fold(0usize, |all, part| all.checked_add(part.iov_len));
     let Some(all) = all.filter(|all| *all <= isize::MAX as usize && parts.len() <= PARTS) else {
         // The kernel refuses it.
@@ -124,10 +120,6 @@ pub fn by_buffer(
     let mut done = 0;
     loop {
         let round = room.fill(parts, (done, (all - done).min(how.chunk)), how);
-        if round.is_cut && round.bytes == 0 {
-            set_errno(libc::EFAULT);
-            return if done > 0 { done as ssize_t } else { -1 };
-        }
         let given = &room.list[..round.count];
         let Ok(got) = usize::try_from(call(given, done)) else {
             return if done > 0 { done as ssize_t } else { -1 };
@@ -137,7 +129,7 @@ pub fn by_buffer(
             empty(parts, given, (done, got.min(round.bytes)));
         }
         done += got;
-        if got != round.bytes || round.is_cut || done >= all || !(how.goes_on)() {
+        if got != round.bytes || round.is_cut || done >= all || !how.goes_on {
             return done as ssize_t;
         }
     }
@@ -146,7 +138,7 @@ pub fn by_buffer(
 /// The same of one buffer of the caller's.
 pub fn one_by_buffer(
     (at, bytes): (*const c_void, size_t),
-    how: &How<impl Fn() -> bool>,
+    how: &How,
     mut call: impl FnMut(*mut c_void, size_t, usize) -> ssize_t,
 ) -> ssize_t {
     let part = iovec { iov_base: at.cast_mut(), iov_len: bytes };
@@ -173,12 +165,7 @@ struct Room<'a> {
 
 impl Room<'_> {
     /// Lists the parts of so many bytes behind `done`, with what they hold if the kernel is to read it.
-    fn fill(
-        &mut self,
-        parts: &[iovec],
-        (done, bytes): (usize, usize),
-        how: &How<impl Fn() -> bool>,
-    ) -> Round {
+    fn fill(&mut self, parts: &[iovec], (done, bytes): (usize, usize), how: &How) -> Round {
         let (mut round, mut used) = (Round { count: 0, bytes: 0, is_cut: false }, 0);
         for (own, taken) in each(parts, done, bytes) {
             let is_bounced = is_managed(own, how.way);

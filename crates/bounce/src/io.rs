@@ -1,6 +1,8 @@
 //! `read`, `write`, and those like them.
 
-use crate::buffer::{How, MESSAGE, MOST, PIECE, Way, by_buffer, is_of_device, keeping_errno, one_by_buffer};
+use crate::buffer::{
+    How, MESSAGE, MOST, PAGE, PARTS, PIECE, Way, by_buffer, is_of_device, keeping_errno, one_by_buffer,
+};
 use crate::next::{entry, next};
 use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
 use std::mem::MaybeUninit;
@@ -17,17 +19,17 @@ fn is_file(fd: c_int) -> bool {
     mode != libc::S_IFIFO && mode != libc::S_IFSOCK
 }
 
-/// How the kernel moves bytes from or to a descriptor: in several pieces what is one's to be told apart, and nothing of a message.
-fn kernel(way: Way, fd: c_int) -> How<impl Fn() -> bool> {
+/// How the kernel moves bytes from or to a descriptor: those of a file in pieces, and in one what may be a message.
+fn kernel(way: Way, fd: c_int) -> How {
     let is_file = is_file(fd);
     let goes_on = is_file || way == Way::From;
     let chunk = if is_file { PIECE } else { MESSAGE };
-    How { way, most: MOST, chunk, fills: goes_on, keeps: false, goes_on: move || goes_on }
+    How { way, most: MOST, chunk, fills: goes_on, keeps: false, goes_on }
 }
 
 /// How bytes come by chance.
-fn chance(most: usize) -> How<impl Fn() -> bool> {
-    How { way: Way::Into, most, chunk: PIECE, fills: true, keeps: false, goes_on: || true }
+fn chance(most: usize) -> How {
+    How { way: Way::Into, most, chunk: PIECE, fills: true, keeps: false, goes_on: true }
 }
 
 /// One buffer: the function that is called if it is one of a device's memory, for each chunk with what `call` says.
@@ -113,9 +115,9 @@ macro_rules! several {
 /// # Safety
 /// What `list` points to is as many as `count` says, unless it is null or close to that.
 pub unsafe fn parts<'a>(list: *const iovec, count: c_int) -> Option<&'a [iovec]> {
-    let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
+    let count = usize::try_from(count).ok().filter(|count| (1..=PARTS).contains(count))?;
     // SAFETY: as the caller says.
-    (list.addr() >= 4096).then(|| unsafe { std::slice::from_raw_parts(list, count) })
+    (list.addr() >= PAGE).then(|| unsafe { std::slice::from_raw_parts(list, count) })
 }
 
 /// Whether a list or one of its parts is of a device's memory.

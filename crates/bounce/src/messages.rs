@@ -1,6 +1,6 @@
 //! `sendmsg` and `recvmsg`, and what they have that `read` and `write` have not: flags, names, control data.
 
-use crate::buffer::{How, MESSAGE, MOST, Mapping, Way, by_buffer, is_of_device, one_by_buffer};
+use crate::buffer::{How, MESSAGE, MOST, Mapping, PAGE, Way, by_buffer, is_of_device, one_by_buffer};
 use crate::io::parts;
 use crate::next::{entry, next, set_errno};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 /// How messages are received with these flags, in several chunks only if that is right otherwise.
-fn receiving(flags: c_int, may_go_on: bool) -> How<impl Fn() -> bool> {
+fn receiving(flags: c_int, may_go_on: bool) -> How {
     let waits = may_go_on && flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     // With `MSG_TRUNC` bytes may be counted that are put nowhere.
     How {
@@ -17,12 +17,12 @@ fn receiving(flags: c_int, may_go_on: bool) -> How<impl Fn() -> bool> {
         chunk: MESSAGE,
         fills: false,
         keeps: flags & libc::MSG_TRUNC != 0,
-        goes_on: move || waits,
+        goes_on: waits,
     }
 }
 
-fn sending() -> How<impl Fn() -> bool> {
-    How { way: Way::From, most: MOST, chunk: MESSAGE, fills: true, keeps: false, goes_on: || true }
+fn sending() -> How {
+    How { way: Way::From, most: MOST, chunk: MESSAGE, fills: true, keeps: false, goes_on: true }
 }
 
 entry!(recv if "rsi" => slow_recv);
@@ -174,7 +174,7 @@ fn count(message: &msghdr) -> c_int {
 /// It points to one, unless it is null or close to that.
 unsafe fn given(message: *const msghdr) -> Option<msghdr> {
     // SAFETY: as the caller says.
-    (message.addr() >= 4096).then(|| unsafe { message.read() })
+    (message.addr() >= PAGE).then(|| unsafe { message.read() })
 }
 
 /// Names and control data of this library's own, in place of those that are of a device's memory.
@@ -185,7 +185,7 @@ struct Beside {
 
 impl Beside {
     /// Where control data are in the room: names are no longer.
-    const CONTROL: usize = 4096;
+    const CONTROL: usize = PAGE;
     /// The most that a name has, and control data have (`net.core.optmem_max` is less).
     const MOST: usize = 1 << 20;
 
