@@ -240,41 +240,27 @@ impl Beside {
 
 extern "C" fn slow_sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let ask = |message: *const msghdr| next!(sendmsg(fd => c_int, message => *const msghdr, flags => c_int) -> ssize_t);
-    // SAFETY: the caller's message and list, if it gives them.
-    let Some((of, parts)) =
-        (unsafe { given(message).and_then(|of| Some((of, parts(of.msg_iov, count(&of))?))) })
-    else {
-        return ask(message);
-    };
-    let beside = match Beside::new(of) {
-        Ok(beside) => beside,
-        Err(error) => return refused(error),
-    };
-    by_buffer(parts, &sending(), |given, done| {
-        let mut part = beside.with(given);
-        if done > 0 {
-            // Descriptors go once.
-            (part.msg_control, part.msg_controllen) = (null_mut(), 0);
-        }
-        ask(&raw const part)
-    })
+    let sent = by_message(
+        message,
+        |_| sending(),
+        |beside, given, done| {
+            let mut part = beside.with(given);
+            if done > 0 {
+                // Descriptors go once.
+                (part.msg_control, part.msg_controllen) = (null_mut(), 0);
+            }
+            ask(&raw const part)
+        },
+    );
+    sent.unwrap_or_else(|| ask(message))
 }
 
 extern "C" fn slow_recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let ask =
         |message: *mut msghdr| next!(recvmsg(fd => c_int, message => *mut msghdr, flags => c_int) -> ssize_t);
-    // SAFETY: the caller's message and list, if it gives them.
-    let Some((of, parts)) =
-        (unsafe { given(message).and_then(|of| Some((of, parts(of.msg_iov, count(&of))?))) })
-    else {
-        return ask(message);
-    };
-    let beside = match Beside::new(of) {
-        Ok(beside) => beside,
-        Err(error) => return refused(error),
-    };
     // What comes with a message comes with one chunk.
-    by_buffer(parts, &receiving(flags, of.msg_control.is_null()), |given, _| {
+    let how = |of: &msghdr| receiving(flags, of.msg_control.is_null());
+    let received = by_message(message, how, |beside, given, _| {
         let mut part = beside.with(given);
         let received = ask(&raw mut part);
         if received >= 0 {
@@ -287,10 +273,25 @@ extern "C" fn slow_recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssi
             }
         }
         received
-    })
+    });
+    received.unwrap_or_else(|| ask(message))
 }
 
-fn refused(error: c_int) -> ssize_t {
-    set_errno(error);
-    -1
+/// Does `call` for the parts of a message as [`by_buffer`] does; `None` where the kernel refuses it as it is.
+fn by_message(
+    message: *const msghdr,
+    how: impl Fn(&msghdr) -> How,
+    mut call: impl FnMut(&Beside, &[iovec], usize) -> ssize_t,
+) -> Option<ssize_t> {
+    // SAFETY: the caller's message, if it gives one.
+    let of = unsafe { given(message) }?;
+    // SAFETY: its list.
+    let parts = unsafe { parts(of.msg_iov, count(&of)) }?;
+    Some(match Beside::new(of) {
+        Ok(beside) => by_buffer(parts, &how(&of), |given, done| call(&beside, given, done)),
+        Err(error) => {
+            set_errno(error);
+            -1
+        }
+    })
 }
