@@ -398,12 +398,12 @@ fn check(
 
 fn region() -> impl Strategy<Value = usize> {
     prop_oneof![
-        40 => 1..4usize,
-        20 => 4..60usize,
-        20 => 65..200usize,
-        10 => 1000..1200usize,
-        10 => 2100..2200usize,
-        // More than one part has.
+        120 => 1..4usize,
+        60 => 4..60usize,
+        60 => 65..200usize,
+        30 => 1000..1200usize,
+        30 => 2100..2200usize,
+        // More than one part has: a few of them take as long as all others.
         1 => 16_384..16_500usize
     ]
 }
