@@ -41,7 +41,7 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     command.args(["build", "--locked"]);
     let artifacts = Artifacts::build(&mut command)?;
     artifacts.stage(workspace, &kit)?;
-    // The first image of every store holds these.
+    // Images hold these.
     for file in ["lib/libcuda.so.1", "lib/libdormouse_bounce.so", "bin/dormouse-init"] {
         quiet(Command::new("strip").arg("--strip-debug").arg(kit.join(file)))?;
     }

@@ -35,11 +35,9 @@ pub struct How {
     pub most: usize,
     /// The most that are moved at once.
     pub chunk: usize,
-    /// Whether as many are moved as there is room for, mostly.
-    pub fills: bool,
     /// Whether what was moved may be less than what there is room for and called so: then memory keeps what it holds.
     pub keeps: bool,
-    /// Whether more is to be moved behind a chunk that was moved whole.
+    /// Whether more is to be moved behind a chunk that was moved whole, as most are then.
     pub goes_on: bool,
 }
 
@@ -107,14 +105,15 @@ pub fn by_buffer(parts: &[iovec], how: &How, mut call: impl FnMut(&[iovec], usiz
         Room { list: &mut part, data: small.as_mut_ptr().cast() }
     } else {
         let chunk = all.min(how.chunk);
-        mapped = match Mapping::new(LIST + chunk + 2 * PAGE * parts.len(), if how.fills { chunk } else { 0 })
-        {
-            Some(mapping) => mapping,
-            None => {
-                set_errno(libc::ENOMEM);
-                return -1;
-            }
+        let Some(mapping) = Mapping::new(LIST + chunk + 2 * PAGE * parts.len()) else {
+            set_errno(libc::ENOMEM);
+            return -1;
         };
+        if how.goes_on && chunk > PAGE {
+            // All pages at once; what cannot be had so comes when it is touched.
+            let _ = touch(mapping.at().wrapping_byte_add(LIST), chunk, Way::Into);
+        }
+        mapped = mapping;
         mapped.room()
     };
     let mut done = 0;
@@ -230,20 +229,13 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// So many bytes, of which so many behind a list will be touched; `None` where there are none.
-    pub fn new(bytes: usize, touched: usize) -> Option<Self> {
+    /// So many bytes; `None` where there are none.
+    pub fn new(bytes: usize) -> Option<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping where the kernel likes.
         let at = keeping_errno(|| unsafe { libc::mmap(null_mut(), bytes, access, flags, -1, 0) });
-        if at == libc::MAP_FAILED {
-            return None;
-        }
-        if touched > PAGE {
-            // All at once; what cannot be had so comes when it is touched.
-            let _ = touch(at.wrapping_byte_add(LIST), touched, Way::Into);
-        }
-        Some(Self { at, bytes })
+        (at != libc::MAP_FAILED).then_some(Self { at, bytes })
     }
 
     /// Where it begins.

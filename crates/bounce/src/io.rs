@@ -24,12 +24,12 @@ fn kernel(way: Way, fd: c_int) -> How {
     let is_file = is_file(fd);
     let goes_on = is_file || way == Way::From;
     let chunk = if is_file { PIECE } else { MESSAGE };
-    How { way, most: MOST, chunk, fills: goes_on, keeps: false, goes_on }
+    How { way, most: MOST, chunk, keeps: false, goes_on }
 }
 
 /// How bytes come by chance.
 fn chance(most: usize) -> How {
-    How { way: Way::Into, most, chunk: PIECE, fills: true, keeps: false, goes_on: true }
+    How { way: Way::Into, most, chunk: PIECE, keeps: false, goes_on: true }
 }
 
 /// One buffer: the function that is called if it is one of a device's memory, for each chunk with what `call` says.

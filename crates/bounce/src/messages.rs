@@ -11,18 +11,11 @@ use std::ptr::null_mut;
 fn receiving(flags: c_int, may_go_on: bool) -> How {
     let waits = may_go_on && flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     // With `MSG_TRUNC` bytes may be counted that are put nowhere.
-    How {
-        way: Way::Into,
-        most: MOST,
-        chunk: MESSAGE,
-        fills: false,
-        keeps: flags & libc::MSG_TRUNC != 0,
-        goes_on: waits,
-    }
+    How { way: Way::Into, most: MOST, chunk: MESSAGE, keeps: flags & libc::MSG_TRUNC != 0, goes_on: waits }
 }
 
 fn sending() -> How {
-    How { way: Way::From, most: MOST, chunk: MESSAGE, fills: true, keeps: false, goes_on: true }
+    How { way: Way::From, most: MOST, chunk: MESSAGE, keeps: false, goes_on: true }
 }
 
 entry!(recv if "rsi" => slow_recv);
@@ -198,7 +191,7 @@ impl Beside {
         if name > Self::CONTROL || control > Self::MOST {
             return Err(libc::EINVAL);
         }
-        let room = Mapping::new(Self::CONTROL + control + 1, 0).ok_or(libc::ENOMEM)?;
+        let room = Mapping::new(Self::CONTROL + control + 1).ok_or(libc::ENOMEM)?;
         let this = Self { of, room: Some(room) };
         for (own, ours, bytes) in this.both(name, control) {
             // SAFETY: so many bytes of the caller's, and room for them.

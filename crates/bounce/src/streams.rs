@@ -39,7 +39,7 @@ macro_rules! streams {
                 ) -> size_t);
             }
             let how =
-                How { way: Way::$way, most: usize::MAX, chunk: PIECE, fills: true, keeps: false, goes_on: true };
+                How { way: Way::$way, most: usize::MAX, chunk: PIECE, keeps: false, goes_on: true };
             let moved = one_by_buffer((at, bytes), &how, |at, bytes, _| {
                 let moved = next!($unlocked(at => *mut c_void, 1 => size_t, bytes => size_t, stream => *mut FILE) -> size_t);
                 moved as ssize_t

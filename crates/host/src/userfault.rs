@@ -26,7 +26,6 @@ const SYSCALL: libc::c_long = 0x050f;
 /// `PermissionDenied` where the process may have none; those of `ptrace`.
 pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
     await_stop(process).map_err(while_("waiting until it stands"))?;
-    let may_be_of_user_mode = bounces(process).map_err(while_("looking for what it has loaded"))?;
     let held = Held::seize(process).map_err(while_("stopping it"))?;
     let registers = held.registers()?;
     let at = registers.rip as usize;
@@ -35,13 +34,17 @@ pub(crate) fn of(process: OuterPid) -> io::Result<OwnedFd> {
     let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
     let made = held.call(&registers, libc::SYS_userfaultfd, flags);
     let made = match made {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && may_be_of_user_mode => {
-            tracing::warn!(
-                "process {process} has no right to a full userfaultfd here: system calls that are given managed memory may fail with EFAULT, but for the C \
-                 library's reading and writing (--user-faults; docs/managed-memory.md)"
-            );
-            held.call(&registers, libc::SYS_userfaultfd, flags | USER_MODE_ONLY)
-        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match bounces(process) {
+            Ok(true) => {
+                tracing::warn!(
+                    "process {process} has no right to a full userfaultfd here: system calls that are given managed memory may fail with EFAULT, but for the C \
+                     library's reading and writing (--user-faults; docs/managed-memory.md)"
+                );
+                held.call(&registers, libc::SYS_userfaultfd, flags | USER_MODE_ONLY)
+            }
+            Ok(false) => Err(error),
+            Err(error) => Err(while_("looking for what it has loaded")(error)),
+        },
         made => made,
     };
     let made = made.map_err(explained).and_then(|number| {

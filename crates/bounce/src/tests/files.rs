@@ -121,6 +121,18 @@ fn pages_that_may_not_be_written_yet_are_written() {
     assert_eq!(memory.all()[..50], [number(0); 50]);
 }
 
+/// One of several functions that have the same body, given an offset.
+type Call<'a> = Box<dyn Fn(off_t) -> ssize_t + 'a>;
+
+/// One that begins where the descriptor is.
+fn from_there<'a>(fd: c_int, call: impl Fn() -> ssize_t + 'a) -> Call<'a> {
+    Box::new(move |offset| {
+        // SAFETY: no pointers.
+        done(unsafe { libc::lseek(fd, offset, libc::SEEK_SET) } as c_int);
+        call()
+    })
+}
+
 #[test]
 fn every_variant_reads_what_it_is_asked_for() {
     let memory = Managed::new(40);
@@ -128,34 +140,20 @@ fn every_variant_reads_what_it_is_asked_for() {
     let fd = file.as_raw_fd();
     let part = iovec { iov_base: memory.at.cast(), iov_len: 5000 };
     let (at, list) = (memory.at.cast::<c_void>(), &raw const part);
-    type Read<'a> = Box<dyn Fn(off_t) -> ssize_t + 'a>;
     // SAFETY: the test's memory; each of these takes what it is given.
-    let variants: [Read<'_>; 11] = unsafe {
-        let seek = move |offset| done(libc::lseek(fd, offset, libc::SEEK_SET) as c_int);
+    let variants: [Call<'_>; 11] = unsafe {
         [
-            Box::new(move |offset| {
-                seek(offset);
-                libc::read(fd, at, 5000)
-            }),
-            Box::new(move |offset| {
-                seek(offset);
-                __read_chk(fd, at, 5000, 5000)
-            }),
+            from_there(fd, move || libc::read(fd, at, 5000)),
+            from_there(fd, move || __read_chk(fd, at, 5000, 5000)),
             Box::new(move |offset| libc::pread(fd, at, 5000, offset)),
             Box::new(move |offset| libc::pread64(fd, at, 5000, offset)),
             Box::new(move |offset| __pread_chk(fd, at, 5000, offset, 5000)),
             Box::new(move |offset| __pread64_chk(fd, at, 5000, offset, 5000)),
-            Box::new(move |offset| {
-                seek(offset);
-                libc::readv(fd, list, 1)
-            }),
+            from_there(fd, move || libc::readv(fd, list, 1)),
             Box::new(move |offset| libc::preadv(fd, list, 1, offset)),
             Box::new(move |offset| libc::preadv64(fd, list, 1, offset)),
             Box::new(move |offset| libc::preadv2(fd, list, 1, offset, 0)),
-            Box::new(move |offset| {
-                seek(offset);
-                libc::preadv64v2(fd, list, 1, -1, 0)
-            }),
+            from_there(fd, move || libc::preadv64v2(fd, list, 1, -1, 0)),
         ]
     };
     for (index, read) in variants.iter().enumerate() {
@@ -175,28 +173,17 @@ fn every_variant_writes_what_it_is_asked_for() {
     let fd = file.as_raw_fd();
     let part = iovec { iov_base: memory.at.cast(), iov_len: 5000 };
     let (at, list) = (memory.at.cast::<c_void>(), &raw const part);
-    type Write<'a> = Box<dyn Fn(off_t) -> ssize_t + 'a>;
     // SAFETY: the test's memory; each of these takes what it is given.
-    let variants: [Write<'_>; 8] = unsafe {
-        let seek = move |offset| done(libc::lseek(fd, offset, libc::SEEK_SET) as c_int);
+    let variants: [Call<'_>; 8] = unsafe {
         [
-            Box::new(move |offset| {
-                seek(offset);
-                libc::write(fd, at, 5000)
-            }),
+            from_there(fd, move || libc::write(fd, at, 5000)),
             Box::new(move |offset| libc::pwrite(fd, at, 5000, offset)),
             Box::new(move |offset| libc::pwrite64(fd, at, 5000, offset)),
-            Box::new(move |offset| {
-                seek(offset);
-                libc::writev(fd, list, 1)
-            }),
+            from_there(fd, move || libc::writev(fd, list, 1)),
             Box::new(move |offset| libc::pwritev(fd, list, 1, offset)),
             Box::new(move |offset| libc::pwritev64(fd, list, 1, offset)),
             Box::new(move |offset| libc::pwritev2(fd, list, 1, offset, 0)),
-            Box::new(move |offset| {
-                seek(offset);
-                libc::pwritev64v2(fd, list, 1, -1, 0)
-            }),
+            from_there(fd, move || libc::pwritev64v2(fd, list, 1, -1, 0)),
         ]
     };
     for (index, write) in variants.iter().enumerate() {
