@@ -9,6 +9,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use testkit::kit::Kit;
 use testkit::manifest::{Guest, Set};
 use testkit::place::Device;
+use testkit::scenario::Scenario;
 use testkit::suite::{CI_ROUNDS, Suite};
 
 fn main() -> ExitCode {
@@ -29,6 +30,7 @@ fn trials() -> anyhow::Result<Vec<Trial>> {
         kit,
         device: Device::of_this_machine(),
         served: None,
+        scenarios: Scenario::ALL.to_vec(),
         rounds: number("DORMOUSE_ROUNDS", CI_ROUNDS)?,
         seed: number("DORMOUSE_SEED", 1)?,
         until: None,

@@ -15,11 +15,12 @@ use crate::seed::Seed;
 use crate::served::Served;
 
 /// A way to disturb a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scenario {
     /// A checkpoint, and the guest runs on to its end.
     Checkpoint,
     /// A checkpoint, or two of which the second reads only what has changed, then everything is killed and the last image restarted.
+    #[value(name = "restart")]
     KillAndRestart,
     /// The same three times in a row, each image taken from the job restarted from the one before.
     Chain,

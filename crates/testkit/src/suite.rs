@@ -31,6 +31,8 @@ pub struct Suite {
     pub device: Device,
     /// Whose device it is, if it is another machine's.
     pub served: Option<Arc<Served>>,
+    /// What is done to each guest.
+    pub scenarios: Vec<Scenario>,
     /// Rounds of each scenario.
     pub rounds: u32,
     /// What moments are drawn from.
@@ -57,8 +59,8 @@ pub struct Row {
     pub native_s: Option<f64>,
     /// Seconds under Dormouse, undisturbed.
     pub under_s: f64,
-    /// Rounds passed, for each scenario in the order of [`Scenario::ALL`].
-    pub passed: Vec<u32>,
+    /// Rounds passed, for each scenario in the order of [`Scenario::ALL`]; none of those that were not asked for.
+    pub passed: Vec<Option<u32>>,
     /// Rounds asked for, of each.
     pub rounds: u32,
     /// The median stall of its checkpoints, ms.
@@ -75,7 +77,7 @@ impl Row {
     /// Whether every round was run and passed.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.failures.is_empty() && self.passed.iter().all(|passed| *passed == self.rounds)
+        self.failures.is_empty() && self.passed.iter().flatten().all(|passed| *passed == self.rounds)
     }
 }
 
@@ -118,12 +120,13 @@ impl Suite {
             Ok(trial)
         })?;
         // The first rounds of all guests, then the second: when time is up, all have had about as many.
-        let scenarios = Scenario::ALL.len();
-        side_by_side_map(side_by_side, trials.len() * scenarios * self.rounds as usize, |unit| {
-            let (round, unit) = (unit / (trials.len() * scenarios), unit % (trials.len() * scenarios));
-            let trial = &trials[unit / scenarios];
-            let wanted = self.is_in_time() && (round as u32) < trial.rounds;
-            if wanted && trial.round(self, unit % scenarios, round as u32, tell) {
+        let each_round = trials.len() * self.scenarios.len();
+        side_by_side_map(side_by_side, each_round * self.rounds as usize, |unit| {
+            let (round, unit) = ((unit / each_round) as u32, unit % each_round);
+            let (trial, scenario) = (unit / self.scenarios.len(), unit % self.scenarios.len());
+            let (trial, scenario) = (&trials[trial], self.scenarios[scenario]);
+            let wanted = self.is_in_time() && round < trial.rounds;
+            if wanted && trial.round(self, scenario, round, tell) {
                 tell(News::Done(&trial.row()));
             }
             Ok(())
@@ -146,7 +149,7 @@ struct Trial<'a> {
 #[derive(Default)]
 struct Tally {
     run: usize,
-    passed: [u32; Scenario::ALL.len()],
+    passed: [Option<u32>; Scenario::ALL.len()],
     reports: Vec<Report>,
     failures: Vec<String>,
 }
@@ -162,15 +165,15 @@ impl<'a> Trial<'a> {
             Some(Err(error)) => (None, Some(format!("{}, undisturbed: {error:#}", guest.name))),
             None => (None, None),
         };
-        let tally = Tally { failures: failure.into_iter().collect(), ..Tally::default() };
+        let passed = Scenario::ALL.map(|scenario| suite.scenarios.contains(&scenario).then_some(0));
+        let tally = Tally { passed, failures: failure.into_iter().collect(), ..Tally::default() };
         let most = guest.gpu_rounds.filter(|_| suite.device == Device::Gpu).unwrap_or(u32::MAX);
         Self { guest, folder, reference, rounds: suite.rounds.min(most), tally: Mutex::new(tally) }
     }
 
     /// Runs one round; whether it was the last one.
-    fn round(&self, suite: &Suite, scenario: usize, round: u32, tell: impl Fn(News<'_>)) -> bool {
+    fn round(&self, suite: &Suite, scenario: Scenario, round: u32, tell: impl Fn(News<'_>)) -> bool {
         let result = self.reference.as_ref().map(|reference| {
-            let kind = Scenario::ALL[scenario];
             let case = Case {
                 kit: &suite.kit,
                 device: suite.device,
@@ -178,18 +181,18 @@ impl<'a> Trial<'a> {
                 guest: self.guest,
                 reference,
                 job: &job_name(&self.guest.name),
-                folder: &self.folder.join(format!("{}-{round}", kind.name())),
+                folder: &self.folder.join(format!("{}-{round}", scenario.name())),
             };
-            let seed = Seed::of_round(suite.seed, &self.guest.name, kind.name(), round);
-            case.round(kind, &seed).with_context(|| {
-                format!("{}, {}, round {round}, seed {}", self.guest.name, kind.name(), suite.seed)
+            let seed = Seed::of_round(suite.seed, &self.guest.name, scenario.name(), round);
+            case.round(scenario, &seed).with_context(|| {
+                format!("{}, {}, round {round}, seed {}", self.guest.name, scenario.name(), suite.seed)
             })
         });
         let mut tally = self.tally();
         match result {
             Some(Ok(reports)) => {
                 tally.reports.extend(reports);
-                tally.passed[scenario] += 1;
+                *tally.passed[scenario as usize].get_or_insert_default() += 1;
             }
             Some(Err(error)) => {
                 let failure = format!("{error:#}");
@@ -200,7 +203,7 @@ impl<'a> Trial<'a> {
             None => {}
         }
         tally.run += 1;
-        tally.run == Scenario::ALL.len() * self.rounds as usize
+        tally.run == suite.scenarios.len() * self.rounds as usize
     }
 
     fn row(&self) -> Row {
@@ -295,7 +298,8 @@ impl fmt::Display for Row {
         };
         write!(f, "{:<20}{:>10}{:>10.2}", self.guest, number(self.native_s, 2), self.under_s)?;
         for passed in &self.passed {
-            write!(f, "{:>12}", format!("{passed}/{}", self.rounds))?;
+            let passed = passed.map_or_else(|| "-".to_owned(), |passed| format!("{passed}/{}", self.rounds));
+            write!(f, "{passed:>12}")?;
         }
         for time in [self.stall_ms, self.host_ms, self.total_ms] {
             write!(f, "{:>10}", number(time, 0))?;
@@ -319,7 +323,7 @@ mod tests {
             guest: guest.to_owned(),
             native_s: None,
             under_s: 1.5,
-            passed: vec![3, 3, 3 - failures.len() as u32],
+            passed: vec![None, Some(3), Some(3 - failures.len() as u32)],
             rounds: 3,
             stall_ms: Some(41.7),
             host_ms: None,
@@ -334,6 +338,7 @@ mod tests {
             "{table}"
         );
         assert!(lines[2].contains("2/3") && lines[2].ends_with("FAILED"), "{table}");
+        assert!(lines[1].contains(" -  "), "a scenario that was not asked for: {table}");
     }
 
     #[test]

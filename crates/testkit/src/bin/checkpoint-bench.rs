@@ -382,6 +382,7 @@ impl Bench {
     }
 
     /// Dormouse: a first checkpoint, one more after each of `changes`; and restarts, the last one lazy.
+    /// Of the first the store may be on the disk only; what is read a second time the kernel moves to another list meanwhile.
     fn ours(&self, gib: f64, contents: &str, place: &Path, changes: &[&str]) -> anyhow::Result<()> {
         // A job has a `/dev/shm` of its own, so the folder through which both talk lies on the disk.
         let (folder, store) = (scratch(&self.arguments.disk)?, scratch(place)?);
@@ -404,7 +405,7 @@ impl Bench {
         }
         program.end()?;
         let mut restored_s = Vec::new();
-        for options in [&[][..], &[], &["--lazy"]] {
+        for options in [&[][..], &[], &[], &["--lazy"]] {
             let mut command = self.dormouse("restart", store.path());
             command.args(["--device", self.device.flag()]).args(options).arg(&name);
             std::fs::write(folder.path().join("go"), "0 report")?;

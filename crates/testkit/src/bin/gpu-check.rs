@@ -13,6 +13,7 @@ use serde::Serialize;
 use testkit::cost::{self, Cost};
 use testkit::kit::Kit;
 use testkit::place::Device;
+use testkit::scenario::Scenario;
 use testkit::served::Served;
 use testkit::suite::{CI_ROUNDS, News, Row, SOAK_ROUNDS, Suite, Table, choose};
 
@@ -34,6 +35,9 @@ struct Arguments {
     /// Only these guests, separated by commas (and no other checks)
     #[arg(long, value_delimiter = ',')]
     guests: Vec<String>,
+    /// Only this is done to them, separated by commas [default: all of these]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Scenario::ALL, hide_default_value = true)]
+    scenarios: Vec<Scenario>,
     /// The device is another machine's: `dormouse serve` on this one, over its loopback (and no other checks)
     #[arg(long)]
     remote: bool,
@@ -94,7 +98,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let folder =
         tempfile::Builder::new().prefix("dormouse-keys-").tempdir().context("cannot make a folder")?;
     let served = arguments.remote.then(|| served(&kit, device, folder.path())).transpose()?;
-    let suite = Suite { kit, device, served, rounds, seed: arguments.seed, until };
+    let scenarios = arguments.scenarios.clone();
+    let suite = Suite { kit, device, served, scenarios, rounds, seed: arguments.seed, until };
     let tell = |news: News<'_>| match news {
         News::Failed(failure) => eprintln!("FAILED: {failure}"),
         News::Done(row) => eprintln!("{row}"),
