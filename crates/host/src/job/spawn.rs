@@ -1,7 +1,6 @@
 //! Starts a job.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -108,7 +107,7 @@ impl Job {
 
         let passed: Vec<BorrowedFd<'_>> =
             ends.fds.iter().map(AsFd::as_fd).chain([report_end.as_fd(), tmpfs.as_fd()]).collect();
-        let setup = run_setup(&tmpfs, &passed, &told.env);
+        let setup = run_setup(&tmpfs, &passed);
         drop((ends.fds, report_end));
         let init = setup.map_err(SpawnError::io("running the init program"))?;
         let mut report = File::from(report);
@@ -141,16 +140,12 @@ fn install_init(program: &Path, tmpfs: &Tmpfs) -> io::Result<()> {
 }
 
 /// Runs the first stage of init, with `passed` left open. Answers pid 1, if it came to that.
-fn run_setup(
-    tmpfs: &Tmpfs,
-    passed: &[BorrowedFd<'_>],
-    env: &[(OsString, OsString)],
-) -> io::Result<Option<OuterPid>> {
+fn run_setup(tmpfs: &Tmpfs, passed: &[BorrowedFd<'_>]) -> io::Result<Option<OuterPid>> {
     let numbers: Vec<RawFd> = passed.iter().map(AsRawFd::as_raw_fd).collect();
     let mut command = Command::new(tmpfs.host_file(PROGRAM));
     command.arg(SETUP).arg(tmpfs.as_fd().as_raw_fd().to_string());
-    // Init's memory is in the job's images: what the job is not to know has no place there.
-    command.env_clear().envs(env.iter().map(|(name, value)| (name, value)));
+    // Init's memory is in the job's images: what the job is not to know has no place there. Nor is what the program preloads for ldconfig.
+    command.env_clear();
     command.stdin(ChildStdio::null()).stdout(ChildStdio::piped()).stderr(ChildStdio::piped());
     // SAFETY: only system calls on numbers made beforehand; the descriptors are open until the child has been executed.
     unsafe {

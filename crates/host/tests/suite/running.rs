@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -125,6 +125,20 @@ fn a_killed_supervisor_leaves_nothing() {
     job.signal(libc::SIGKILL);
     job.wait();
     wait_until("the job's end", || !pids.iter().any(|&pid| is_alive(pid)));
+}
+
+#[test]
+fn what_the_loader_is_told_is_for_the_program() {
+    let bench = Bench::new();
+    let loaded = bench.path("loaded");
+    fs::create_dir(&loaded).unwrap();
+    let mut command = bench.command(&["true"]);
+    command.env("LD_DEBUG", "files").env("LD_DEBUG_OUTPUT", loaded.join("by"));
+    assert!(command.status().unwrap().success());
+    let read = |entry: io::Result<fs::DirEntry>| fs::read_to_string(entry.unwrap().path()).unwrap();
+    let said: Vec<String> = fs::read_dir(&loaded).unwrap().map(read).collect();
+    assert!(said.iter().any(|said| said.contains("needed by true")), "{said:?}");
+    assert!(!said.iter().any(|said| said.contains("/init")), "{said:?}");
 }
 
 #[test]
