@@ -3,7 +3,7 @@
 
 use dormouse_tests::Stage;
 use std::time::Duration;
-use testkit::job::LIMIT;
+use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
 use testkit::place::{After, Device};
 
@@ -31,4 +31,33 @@ fn a_checkpoint_stops_a_marked_kernel_and_a_restart_has_it_go_on() {
     let finished = job.finish().unwrap();
     assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
+}
+
+/// Two marked kernels at once, of which each is stopped for the other one again and again, and both for a checkpoint; its restart does so without being told.
+#[test]
+fn marked_kernels_take_turns() {
+    let stage = Stage::on(Device::Soft, "turns").unwrap();
+    let (guest, args) = (stage.guest("marked_streams"), ["3", "120000"].map(str::to_owned));
+    let undisturbed = stage.place().run(&guest, &args).unwrap().finish().unwrap();
+    assert_eq!(undisturbed.exit, Exit::Code(0), "{}", undisturbed.stderr);
+
+    let place = stage.place();
+    let mut command = place.dormouse("run");
+    command.args(["--preempt-after=20ms", "--device=soft", "--name", place.name]);
+    command.arg("--store").arg(place.store()).arg("--").arg(&guest).args(&args).env("DORMOUSE_LOG", "debug");
+    let job = Job::start(command).unwrap();
+    assert!(job.stdout.wait_for_line(LIMIT));
+    let image = stage.checkpoint(After::Stop).unwrap();
+    let first = job.finish().unwrap();
+    let mut command = place.restart_command(&image);
+    command.env("DORMOUSE_LOG", "debug");
+    let second = Job::start(command).unwrap().finish().unwrap();
+    assert_eq!(second.exit, Exit::Code(0), "{}", second.stderr);
+    for run in [&first, &second] {
+        for kernel in ["hash", "pass_on"] {
+            let is_turn = |line: &str| line.contains("makes room") && line.contains(kernel);
+            assert!(run.stderr.lines().any(is_turn), "{kernel} has made no room: {}", run.stderr);
+        }
+    }
+    assert_eq!([first.stdout, second.stdout].concat(), undisturbed.stdout);
 }

@@ -6,6 +6,7 @@ use crate::sessions::SessionRecord;
 use image::{Lineage, Manifest};
 use serde::{Deserialize, Serialize};
 use server::memory::Managed;
+use std::time::Duration;
 
 /// What the supervisor records in an image, as [`image::ObjectKind::HostRecord`], in JSON. A reader skips fields it does not know.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct JobRecord {
     /// How managed memory of processes that have none yet is had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Managed>,
+    /// How long a marked kernel may have a device that other streams of its process wait for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preempt_after: Option<Duration>,
     /// In place of that, once: whether it is to have shadow pages.
     #[serde(default, skip_serializing)]
     pub shadows: bool,
@@ -204,6 +208,13 @@ mod tests {
         let record = read(&eighth).unwrap();
         assert_eq!(record.managed(), Managed::Auto);
         assert_eq!(serde_json::to_value(record).unwrap(), eighth);
+
+        // Since marked kernels may take turns. Who does not know that lets each have the device to its end.
+        let mut ninth = eighth;
+        ninth["preempt_after"] = json!({ "secs": 0, "nanos": 20_000_000 });
+        let record = read(&ninth).unwrap();
+        assert_eq!(record.preempt_after, Some(Duration::from_millis(20)));
+        assert_eq!(serde_json::to_value(record).unwrap(), ninth);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Builder;
+use std::time::Duration;
 use store::{Access, Store};
 
 /// CRIU's log holds its warnings.
@@ -142,6 +143,12 @@ impl Restart {
         Gpus::of_restart(self.record.gpus.clone(), asked)
     }
 
+    /// How long its marked kernels may have a device that others wait for, as it was.
+    #[must_use]
+    pub fn preempt_after(&self) -> Option<Duration> {
+        self.record.preempt_after
+    }
+
     /// How managed memory is had: as it was, or as is `asked` for what is allocated from now on; and what a user should know of that.
     ///
     /// # Errors
@@ -185,6 +192,7 @@ impl Restart {
         let target = Destination {
             device: device.to_owned(),
             managed: Managed::Coherent,
+            preempt_after: None,
             memory: device_memory,
             gpus,
         };

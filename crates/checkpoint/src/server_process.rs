@@ -64,6 +64,7 @@ impl ServerProcess {
             .args(["--session", &session.to_string(), "--device", &target.device])
             .args(broker.is_some().then_some("--shares"))
             .args(["--managed", target.managed.name()])
+            .args(target.preempt_after.map(|after| format!("--preempt-after={}ns", after.as_nanos())))
             .args(target.memory.map(|bytes| format!("--device-memory={bytes}")))
             .env_remove(gpus::VARIABLE)
             .envs(visible.map(|list| (gpus::VARIABLE, list)))

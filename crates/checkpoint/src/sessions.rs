@@ -134,6 +134,8 @@ pub struct Destination {
     pub device: String,
     /// How managed memory is had.
     pub managed: Managed,
+    /// How long a marked kernel may have a device that other streams of its process wait for.
+    pub preempt_after: Option<Duration>,
     /// The most memory of each device that a process may take, bytes.
     pub memory: Option<u64>,
     /// The GPUs of the job, at its beginning.

@@ -62,6 +62,8 @@ pub struct Settings {
     pub device: String,
     /// How managed memory is had.
     pub managed: Managed,
+    /// How long a marked kernel may have a device that other streams of its process wait for.
+    pub preempt_after: Option<Duration>,
     /// Its store.
     pub store: Access,
     /// Whether it is the one that every command looks in anyway.
@@ -95,6 +97,7 @@ impl Settings {
         Destination {
             device: self.device.clone(),
             managed: self.managed,
+            preempt_after: self.preempt_after,
             memory: self.device_memory,
             gpus: self.gpus.clone(),
         }
@@ -654,6 +657,7 @@ mod tests {
             name,
             device: "soft".into(),
             managed: Managed::default(),
+            preempt_after: None,
             store: store::Location::Folder("/store".into()).into(),
             store_is_default: false,
             shared_memory: 0,

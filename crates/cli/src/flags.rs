@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use server::memory::Managed;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 use store::{Location, Recipient};
 
 /// Put a running CUDA program to sleep; wake it later, elsewhere, on another GPU.
@@ -165,6 +166,10 @@ pub struct Machine {
     /// that is less [default: all there is, or at a restart what the job had]
     #[arg(long, value_name = "SIZE", value_parser = device_size)]
     pub device_memory: Option<u64>,
+    /// Stop a marked kernel that has had its device for so long while other streams of its process have work there, and have it go on behind what
+    /// these were given meanwhile (docs/in-kernel.md); a millisecond is the least [default: a kernel has the device to its end, or at a restart what the job had]
+    #[arg(long, value_name = "TIME", value_parser = turn)]
+    pub preempt_after: Option<Duration>,
 }
 
 /// What is done about a job that has lost a GPU server.
@@ -493,6 +498,16 @@ pub struct Server {
     /// The most memory of each device, bytes
     #[arg(long)]
     pub device_memory: Option<u64>,
+    /// How long a marked kernel may have a device that others wait for
+    #[arg(long, value_parser = humantime::parse_duration)]
+    pub preempt_after: Option<Duration>,
+}
+
+/// How long a turn of a marked kernel is.
+fn turn(text: &str) -> Result<Duration, String> {
+    let turn =
+        humantime::parse_duration(text).map_err(|error| format!("{error}; give a time such as 20ms"))?;
+    if turn < Duration::from_millis(1) { Err("a millisecond is the least".to_owned()) } else { Ok(turn) }
 }
 
 /// How managed memory is had.

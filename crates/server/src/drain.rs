@@ -79,7 +79,7 @@ impl Session {
     }
 
     /// Streams with work; those of failed contexts have none.
-    fn busy_streams(&self) -> Vec<Arc<Stream>> {
+    pub(crate) fn busy_streams(&self) -> Vec<Arc<Stream>> {
         let streams = read(&self.table).all_streams(None);
         streams.into_iter().filter(|stream| !stream.poll().unwrap_or(true)).collect()
     }

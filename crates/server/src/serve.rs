@@ -111,7 +111,7 @@ impl Supervisor {
 
 /// Serves one application process until its supervisor ends it: session number `session`, whose files lie in `dir`, on
 /// the device that `open` gives; a new session's memory is laid out by `layout`. The supervisor is on file descriptor 3, and if
-/// the session `shares` with others, its broker on 4. Managed memory is had as `managed` says.
+/// the session `shares` with others, its broker on 4.
 ///
 /// # Errors
 /// [`ServeError`]; the supervisor has been told, if it is still there.
@@ -119,7 +119,7 @@ pub fn serve(
     dir: &Path,
     session: u32,
     layout: Layout,
-    (shares, managed): (bool, Managed),
+    (shares, settings): (bool, Settings),
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
     raise_descriptors();
@@ -128,7 +128,7 @@ pub fn serve(
     // SAFETY: the same.
     let broker = shares.then(|| unsafe { OwnedFd::from_raw_fd(BROKER_FD) });
     let start = again::start();
-    serve_on(Ends { control, broker, managed, start, again: again::begin }, dir, session, layout, open)
+    serve_on(Ends { control, broker, settings, start, again: again::begin }, dir, session, layout, open)
 }
 
 /// Lets this process have as many descriptors as it may: each region of managed memory with shadow pages has a file that is open.
@@ -139,14 +139,23 @@ fn raise_descriptors() {
     }
 }
 
+/// What a server is told of how programs run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// How managed memory is had.
+    pub managed: Managed,
+    /// How long a marked kernel may have a device that other streams of the session wait for; as long as it takes, if that is not said.
+    pub preempt_after: Option<Duration>,
+}
+
 /// Where a server finds its supervisor.
 pub struct Ends {
     /// The socket of the supervisor.
     pub control: OwnedFd,
     /// That of its broker.
     pub broker: Option<OwnedFd>,
-    /// Which managed memory is to have shadow pages.
-    pub managed: Managed,
+    /// How programs run.
+    pub settings: Settings,
     /// What the supervisor has said already.
     pub start: Option<Start>,
     /// Begins the process again, if it can: addresses that it needs are taken, and it gets others then.
@@ -164,7 +173,8 @@ pub fn serve_on(
     layout: Layout,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
-    let Ends { control, broker, managed, start, again } = ends;
+    let Ends { control, broker, settings, start, again } = ends;
+    let Settings { managed, preempt_after } = settings;
     let mut supervisor = Supervisor::on(control)?;
     let Some(start) = start.map_or_else(|| supervisor.from.receive(), |start| Ok(Some(start)))? else {
         return Ok(());
@@ -194,8 +204,15 @@ pub fn serve_on(
             let link = ServerSession::create(dir)?;
             let config = Config { dir: dir.to_owned(), layout, sharing, managed };
             let made = Session::new(backend, link, config, 0);
-            let mut server =
-                Server { session: made, number: session, rings: None, ready: None, begun: None, taken: None };
+            let mut server = Server {
+                session: made,
+                number: session,
+                preempt_after,
+                rings: None,
+                ready: None,
+                begun: None,
+                taken: None,
+            };
             server.start()?;
             server.run(&mut supervisor)
         }
@@ -205,8 +222,16 @@ pub fn serve_on(
             let made = restore(&supervisor, (dir, sharing, managed), session, backend, from)?;
             // The session goes on without its image, which may be removed; what fills its memory has it open until that is over.
             drop(opened);
-            Server { session: made, number: session, rings: None, ready: None, begun: None, taken: None }
-                .run(&mut supervisor)
+            Server {
+                session: made,
+                number: session,
+                preempt_after,
+                rings: None,
+                ready: None,
+                begun: None,
+                taken: None,
+            }
+            .run(&mut supervisor)
         }
     });
     if let Err(error) = &served {
@@ -313,6 +338,7 @@ fn not_now(ask: &Ask) -> Answer {
 struct Server {
     session: Arc<Session>,
     number: u32,
+    preempt_after: Option<Duration>,
     /// The rings' threads, once messages have been taken.
     rings: Option<JoinHandle<()>>,
     /// For the next capture.
@@ -559,7 +585,7 @@ impl Server {
 
     fn start(&mut self) -> Result<(), ServeError> {
         self.session.announce();
-        self.rings = Some(Rings::start(&self.session)?);
+        self.rings = Some(Rings::start(&self.session, self.preempt_after)?);
         Ok(())
     }
 

@@ -350,6 +350,7 @@ impl<'a> Cut<'a> {
             device: job.sessions.target().device.clone(),
             device_memory: job.sessions.target().memory,
             managed: Some(job.sessions.target().managed),
+            preempt_after: job.sessions.target().preempt_after,
             gpus: job.sessions.gpus().first,
             shadows: false,
             shared_memory: job.job.tmpfs().size(),

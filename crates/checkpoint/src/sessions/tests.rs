@@ -9,6 +9,7 @@ fn sessions(shared: PathBuf) -> Arc<Sessions> {
     let target = Destination {
         device: "soft".into(),
         managed: Managed::default(),
+        preempt_after: None,
         memory: None,
         gpus: Gpus::default(),
     };

@@ -14,7 +14,8 @@ pub fn run(flags: &Server) -> ExitCode {
         Target::Here(Device::Nested) => Layout::nested(flags.session),
         _ => Layout::of_session(flags.session),
     };
-    match server::serve(&flags.dir, flags.session, layout, (flags.shares, flags.managed), || {
+    let settings = server::Settings { managed: flags.managed, preempt_after: flags.preempt_after };
+    match server::serve(&flags.dir, flags.session, layout, (flags.shares, settings), || {
         open(&flags.device, flags.device_memory)
     }) {
         Ok(()) => end(),

@@ -2,6 +2,7 @@
 
 use super::burst::Burst;
 use super::dispatch::{Answer, malformed, reply_bytes};
+use super::half_way::Turns;
 use super::reached::Reached;
 use super::{Caller, Session};
 use crate::failure::Failure;
@@ -55,16 +56,20 @@ pub(crate) fn take_precedence() -> bool {
 pub struct Rings {
     session: Arc<Session>,
     running: Mutex<HashSet<RingIndex>>,
+    /// How long a marked kernel may have a device that others wait for, if not as long as it takes.
+    preempt_after: Option<Duration>,
 }
 
 impl Rings {
-    /// Has marked kernels of an image go on, and starts taking messages: a thread of its own watches the doorbell until the session ends, and outlives the rings'.
+    /// Has marked kernels of an image go on, and starts taking messages: a thread of its own watches the doorbell until the session ends, and outlives the rings'. Marked kernels
+    /// take turns with other work of the session, if they are to be preempted `preempt_after` so long.
     ///
     /// # Errors
     /// When the thread cannot be made.
-    pub fn start(session: &Arc<Session>) -> std::io::Result<JoinHandle<()>> {
+    pub fn start(session: &Arc<Session>, preempt_after: Option<Duration>) -> std::io::Result<JoinHandle<()>> {
         session.resume_half_way();
-        let rings = Arc::new(Self { session: Arc::clone(session), running: Mutex::default() });
+        let session = Arc::clone(session);
+        let rings = Arc::new(Self { session, running: Mutex::default(), preempt_after });
         std::thread::Builder::new().name("doorbell".into()).spawn(move || rings.watch())
     }
 
@@ -73,6 +78,7 @@ impl Rings {
         let mut threads: Vec<JoinHandle<()>> = Vec::new();
         let mut seen = 0;
         let mut tidied = Instant::now();
+        let mut turns = self.preempt_after.map(Turns::of);
         while !self.session.is_ending() {
             for (index, state) in control.rings() {
                 if state != RingState::Free && lock(&self.running).insert(index) {
@@ -80,7 +86,12 @@ impl Rings {
                 }
             }
             threads.retain(|thread| !thread.is_finished());
-            seen = control.wait_doorbell(seen, LOOK);
+            seen = control.wait_doorbell(seen, turns.as_ref().map_or(LOOK, |turns| turns.pause(LOOK)));
+            if let Some(turns) = &mut turns
+                && let Some(_pass) = self.session.gate.enter_if_open(TIDYING)
+            {
+                self.session.take_turns(turns);
+            }
             if tidied.elapsed() >= LOOK {
                 self.session.tidy();
                 tidied = Instant::now();

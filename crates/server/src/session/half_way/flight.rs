@@ -7,6 +7,7 @@ use crate::objects::{Function, Marker, Stream, Twin};
 use backend::{Backend, COOPERATIVE, Fill, Launch, Range};
 use cpt::{Group, context};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 use wire::{CuError, LaunchValue};
 
 /// The most threads of a block, and bytes of shared memory, that any device has.
@@ -107,6 +108,8 @@ pub(super) struct Run {
     ready: Marker,
     /// Behind it.
     end: Marker,
+    /// When it was given to it.
+    begun: Instant,
     /// Whether it was told to stop.
     asked: bool,
 }
@@ -141,6 +144,23 @@ impl Flight {
     pub(super) fn is_over(&self) -> bool {
         let Ok(stage) = self.stage.try_lock() else { return false };
         matches!(&stage.state, State::Running(run) if !run.asked && run.end.is_complete())
+    }
+
+    /// When the device was given it, if it has it and nobody else is at it.
+    pub(super) fn begun(&self) -> Option<Instant> {
+        self.run(|run| run.begun)
+    }
+
+    /// Whether the device has it, and it was told to stop.
+    pub(super) fn is_asked(&self) -> bool {
+        self.run(|run| run.asked).unwrap_or_default()
+    }
+
+    fn run<T>(&self, of: impl FnOnce(&Run) -> T) -> Option<T> {
+        match &self.stage.try_lock().ok()?.state {
+            State::Running(run) => Some(of(run)),
+            State::Waiting | State::Stopped => None,
+        }
     }
 
     /// The memory that it has.
@@ -225,7 +245,12 @@ impl Flight {
         };
         let launched = self.backend().launch(ctx.raw, &launch);
         launched.map_err(|code| Failure::new(code, format!("launch of {}", self.name())))?;
-        stage.state = State::Running(Run { ready, end: ctx.mark(self.stream.arg())?, asked: false });
+        stage.state = State::Running(Run {
+            ready,
+            end: ctx.mark(self.stream.arg())?,
+            begun: Instant::now(),
+            asked: false,
+        });
         Ok(())
     }
 

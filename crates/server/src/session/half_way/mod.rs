@@ -3,9 +3,11 @@
 
 mod flight;
 mod record;
+mod turns;
 
 pub(super) use flight::Flight;
 pub use record::{HalfWayRecord, Launched};
+pub(super) use turns::Turns;
 
 use super::order::Footprint;
 use super::wait::Backoff;

@@ -45,7 +45,7 @@ pub fn ends(control: UnixStream) -> server::Ends {
     server::Ends {
         control: control.into(),
         broker: None,
-        managed: Managed::Coherent,
+        settings: server::Settings { managed: Managed::Coherent, preempt_after: None },
         start: None,
         again: |_| {},
     }
@@ -123,7 +123,7 @@ impl App {
 
     fn run(session: Arc<Session>, dir: TempDir, addresses: MutexGuard<'static, ()>) -> Self {
         session.announce();
-        let threads = Rings::start(&session).unwrap();
+        let threads = Rings::start(&session, None).unwrap();
         let client = ClientSession::open(dir.path()).unwrap();
         Self { session, dir, client, threads: Some(threads), next_upload: 1, _addresses: addresses }
     }
