@@ -13,6 +13,8 @@ using u64 = unsigned long long;
 
 constexpr u32 PAGE = 4096;
 constexpr u32 WORDS = 4;
+// What CUDA promises.
+constexpr u32 ALIGNMENT = 16;
 // Slots have 16, 32, 48, 64, 96, 128, 192 … 2048 bytes; kinds 0 to 14 are named by twice and three times powers of two.
 constexpr u32 LARGEST_SLOT = 2048;
 constexpr u32 KINDS = 15;
@@ -150,13 +152,15 @@ __device__ bool take_pages(const Heap &heap, u32 first, u32 count) {
     return all;
 }
 
-__device__ char *find_run(const Heap &heap, u32 count) {
+__device__ char *find_run(const Heap &heap, u32 count, u64 align) {
     for (u32 from = read(&heap.head->run_hint);; from = 0) {
         for (u32 first = from, page = from; page < heap.count;) {
             u32 word = read(&heap.words[page]);
             if (count_of(word) != 0) {
                 page += kind_of(word) == RUN ? count_of(word) : 1;
                 first = page;
+            } else if ((reinterpret_cast<u64>(heap.pages[first]) & (align - 1)) != 0) {
+                first = ++page;
             } else if (++page - first == count) {
                 if (take_pages(heap, first, count)) {
                     hint(&heap.head->run_hint, page);
@@ -170,20 +174,26 @@ __device__ char *find_run(const Heap &heap, u32 count) {
     }
 }
 
-__device__ char *find(const Heap &heap, u64 bytes) {
-    return bytes <= LARGEST_SLOT ? find_slot(heap, kind_for(u32(bytes))) : find_run(heap, u32((bytes - 1) / PAGE) + 1);
+__device__ char *find(const Heap &heap, u64 bytes, u64 align) {
+    return bytes <= LARGEST_SLOT ? find_slot(heap, kind_for(u32(bytes))) : find_run(heap, u32((bytes - 1) / PAGE) + 1, align);
 }
 
 }  // namespace
 
-extern "C" __device__ __noinline__ void *__dormouse_malloc(u64 bytes) {
+// `align` is a power of two, as in `__nv_aligned_device_malloc`.
+extern "C" __device__ __noinline__ void *__dormouse_aligned_malloc(u64 bytes, u64 align) {
     const Heap heap = __dormouse_heap;
     if (bytes == 0 || bytes > heap.count * PAGE) return nullptr;
+    if (align > ALIGNMENT) {
+        // Slots whose size is a power of two are aligned to it.
+        if (bytes < align) bytes = align;
+        if (bytes <= LARGEST_SLOT) bytes = u64(1) << (64 - __clzll(bytes - 1));
+    }
     for (u32 round = 0, waited = 0;; round++) {
         u32 returns = read(&heap.head->returns);
         // Mostly there is room; the first round alone does not say that there is none.
         if (round > 0) __threadfence();
-        char *found = find(heap, bytes);
+        char *found = find(heap, bytes, align);
         // What its last owner has read and written there came before.
         __threadfence();
         if (found != nullptr) return found;
@@ -193,6 +203,8 @@ extern "C" __device__ __noinline__ void *__dormouse_malloc(u64 bytes) {
         if (round > 0 && !returned && (!tried || ++waited == PATIENCE)) return nullptr;
     }
 }
+
+extern "C" __device__ __noinline__ void *__dormouse_malloc(u64 bytes) { return __dormouse_aligned_malloc(bytes, ALIGNMENT); }
 
 // What was not allocated ends the kernel.
 extern "C" __device__ __noinline__ void __dormouse_free(void *memory) {

@@ -17,7 +17,11 @@ use std::sync::LazyLock;
 pub const VARIABLE: &str = "__dormouse_heap";
 
 /// What code calls, and what of ours it calls then.
-const FUNCTIONS: [(&str, &str); 2] = [("malloc", "__dormouse_malloc"), ("free", "__dormouse_free")];
+const FUNCTIONS: [(&str, &str); 3] = [
+    ("malloc", "__dormouse_malloc"),
+    ("__cuda_syscall_aligned_malloc", "__dormouse_aligned_malloc"),
+    ("free", "__dormouse_free"),
+];
 
 /// What nvcc has made of `allocator.cu`. It needs no more of a device than any that a driver of today knows.
 static ALLOCATOR: LazyLock<Module> =

@@ -143,6 +143,29 @@ fn nothing_and_too_much_are_no_memory() {
 }
 
 #[test]
+fn aligned_memory_is_aligned_and_given_back_as_any() {
+    let (pages, count) = (600, 30);
+    let mut threads = Threads::new(count, pages);
+    for align in (0..14).map(|log| 1u32 << log) {
+        for bytes in [1, 100, 1030, 5000] {
+            let given = params(&[threads.memory], &[bytes, align]);
+            threads.gpu.run("aligned", 1, count as u32, &given).unwrap();
+            let mut addresses: Vec<u64> = threads.gpu.get(threads.memory, count);
+            addresses.sort_unstable();
+            assert!(addresses.iter().all(|address| address.is_multiple_of(align.max(16).into())), "{align}");
+            assert!(addresses.windows(2).all(|pair| pair[0] > 0 && pair[0] + u64::from(bytes) <= pair[1]));
+            let given = params(&[threads.memory], &[count as u32, 3]);
+            threads.gpu.run("give_back", 1, BLOCK, &given).unwrap();
+        }
+    }
+    threads.gpu.put(threads.memory, &vec![0u64; count]);
+    let mut all = vec![(false, 0); count];
+    all[0].1 = pages * PAGE;
+    threads.exchange(&all);
+    assert!(threads.held[0].is_some());
+}
+
+#[test]
 fn what_was_not_allocated_ends_the_kernel() {
     for wrong in [8, 16, 4096, 1 << 40] {
         let mut threads = Threads::new(1, 4);

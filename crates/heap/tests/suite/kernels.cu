@@ -22,6 +22,11 @@ extern "C" __global__ void exchange(const u64 *bytes, const u32 *frees, u64 *mem
     if (bytes[i]) memory[i] = reinterpret_cast<u64>(malloc(bytes[i]));
 }
 
+// Each thread allocates so many bytes at a multiple of a power of two.
+extern "C" __global__ void aligned(u64 *memory, u32 bytes, u32 align) {
+    memory[number()] = reinterpret_cast<u64>(__nv_aligned_device_malloc(bytes, align));
+}
+
 // Each thread gives back what another one has.
 extern "C" __global__ void give_back(u64 *memory, u32 count, u32 shift) {
     u32 i = number();
