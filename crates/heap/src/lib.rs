@@ -27,12 +27,6 @@ const FUNCTIONS: [(&str, &str); 3] = [
 static ALLOCATOR: LazyLock<Module> =
     LazyLock::new(|| ptx::parse(include_str!("allocator.ptx")).expect("the allocator is PTX"));
 
-/// Whether PTX may call `malloc` or `free`: a quick look, before it is parsed.
-#[must_use]
-pub fn may_allocate(text: &str) -> bool {
-    FUNCTIONS.iter().any(|(name, _)| text.contains(name))
-}
-
 /// Has a module allocate from a heap of ours; false, and nothing is changed, where it calls neither `malloc` nor `free`, or has functions of its own of these names.
 pub fn rewrite(module: &mut Module) -> bool {
     let theirs =

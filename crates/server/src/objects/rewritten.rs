@@ -31,19 +31,19 @@ pub struct Rewritten {
 }
 
 impl Rewritten {
-    /// What is made of PTX; none where no kernel allocates, and none is marked or none of the marked ones can be stopped, which is told.
+    /// What is made of PTX, whose kernels allocate or not; none where they do not, and none is marked or none of the marked ones can be stopped, which is told.
     #[must_use]
-    pub fn of(ptx: &[u8]) -> Option<Self> {
+    pub fn of(ptx: &[u8], allocates: bool) -> Option<Self> {
         let text = std::str::from_utf8(ptx).ok()?;
         let is_marked = text.contains(MARK);
-        if !is_marked && !heap::may_allocate(text) {
+        if !is_marked && !allocates {
             return None;
         }
         let module = ptx::parse(text).inspect_err(|error| {
             tracing::warn!("device code with kernels that are marked or allocate is loaded as it is, since it is not understood: {error}");
         });
         let mut module = module.ok()?;
-        let has_heap = heap::rewrite(&mut module);
+        let has_heap = allocates && heap::rewrite(&mut module);
         let made = if is_marked { stoppable(&module) } else { None };
         let (text, kernels) = match made {
             Some(made) => (made.text, made.kernels),

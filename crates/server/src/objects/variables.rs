@@ -75,7 +75,7 @@ impl CodeFacts {
             }
             (Code::Cubin(_), _) => None,
         };
-        let rewritten = ptx.and_then(|ptx| Rewritten::of(&ptx)).map(Arc::new);
+        let rewritten = ptx.and_then(|ptx| Rewritten::of(&ptx, allocates)).map(Arc::new);
         Self { variables, exact, managed, refusals, prints, allocates, rewritten }
     }
 }
