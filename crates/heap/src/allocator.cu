@@ -1,12 +1,13 @@
-// What code that calls malloc and free in kernels gets in place of the device library's: `allocator.ptx` is what nvcc makes of it (the test `source` says how).
+// What code that calls malloc and free in kernels gets in place of the device library's. allocator.ptx is made of it by `nvcc -ptx -rdc=true -arch=compute_75 allocator.cu`.
 //
 // A heap is one piece of memory of zeros: counters and hints (`Head`), a word for each page, 256 bits for each page, the pages. Its sizes follow from the
 // number of pages, and nothing in it is a secret of the device's, so a copy of its bytes is a copy of the heap.
 //
 // A page is nobody's, or holds slots of one size, or is one of a run of pages that are one allocation. Its word has which (`kind`) and how many slots of it
 // are taken, or how many pages the run has, and changes in one atomic step: who has counted a slot for himself will find a bit that is clear, since bits are
-// cleared before slots are given back. Nobody waits for a lock. Who finds nothing looks again if something was given back meanwhile, by
-// `free` or by who had taken pages for a run and met one that was taken: so `malloc` fails only where there was no room.
+// cleared before slots are given back. Where nothing is counted the page is nobody's, whatever its kind is. Nobody waits for a lock. Who finds nothing looks
+// again if something was given back meanwhile, by `free` or by who had taken pages for a run and met one that was taken: so `malloc` fails only where there
+// was no room.
 
 using u32 = unsigned int;
 using u64 = unsigned long long;
