@@ -11,7 +11,6 @@ mod copy;
 mod device;
 mod driver;
 mod graph;
-mod heap;
 mod jit;
 mod link;
 pub mod machine;

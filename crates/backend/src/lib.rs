@@ -9,7 +9,6 @@ mod attributes;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod graph;
-mod heap;
 mod partition;
 mod sharing;
 mod textures;
@@ -19,7 +18,6 @@ mod wired;
 
 pub use attributes::*;
 pub use graph::*;
-pub use heap::*;
 pub use partition::*;
 pub use sharing::*;
 pub use textures::*;
@@ -32,7 +30,7 @@ pub type Result<T> = std::result::Result<T, CuError>;
 
 /// A device library: the real driver or the software device.
 pub trait Backend:
-    Heaps + Sharing + Textures + StreamAttributes + Partitions + Conditions + Send + Sync + 'static
+    Sharing + Textures + StreamAttributes + Partitions + Conditions + Send + Sync + 'static
 {
     // --- the machine
 

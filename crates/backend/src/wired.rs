@@ -1,9 +1,9 @@
 //! How the trait's own types travel to a device on another machine. A handle is then whatever name the two ends have agreed on.
 
 use crate::{
-    Access, BoxSide, Copy3D, CopyBox, DeviceHeap, Fill, GraphConditional, GraphKernel, Pitched, Range,
-    RawArray, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule,
-    RawPhysical, RawStream, RawTemplate, StreamArg,
+    Access, BoxSide, Copy3D, CopyBox, Fill, GraphConditional, GraphKernel, Pitched, Range, RawArray,
+    RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule, RawPhysical,
+    RawStream, RawTemplate, StreamArg,
 };
 use wire::{Bytes, DecodeError, Decoder, Encoder, Wire};
 
@@ -52,7 +52,6 @@ structs! {
     Copy3D { dst, src, width, height, depth }
     CopyBox { dst, src, width, height, depth }
     Fill { dst, pitch, element, value, width, height }
-    DeviceHeap { range, allocations }
     GraphConditional { handle, kind, bodies }
 }
 

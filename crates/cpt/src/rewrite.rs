@@ -251,7 +251,7 @@ const REDUCES: (Version, u32) = (Version { major: 7, minor: 0 }, 80);
 /// Bytes of parameters that every version has room for.
 const PARAMETERS: u64 = 4096;
 /// Functions that the device itself has, and that bring no threads together.
-const BUILT_IN: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
+const BUILT_IN: [&str; 2] = ["vprintf", "__assertfail"];
 
 /// The functions that a kernel may come to; who is called and not here.
 fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Box<str>> {

@@ -181,7 +181,8 @@ impl ModuleFacts {
 
     /// Whether kernels allocate from the device heap, whose contents a checkpoint must then hold.
     pub fn uses_heap(&self) -> bool {
-        self.imports.iter().any(|name| matches!(name.as_str(), "malloc" | "free"))
+        const ALLOCATE: [&str; 3] = ["malloc", "free", "__cuda_syscall_aligned_malloc"];
+        self.imports.iter().any(|name| ALLOCATE.contains(&name.as_str()))
     }
 
     /// Whether kernels print.

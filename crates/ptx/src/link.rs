@@ -31,8 +31,15 @@ struct Definition {
 }
 
 /// Functions that the device itself has.
-const BUILT_IN: [&str; 6] =
-    ["vprintf", "malloc", "free", "__assertfail", "cudaLaunchDeviceV2", "cudaGetParameterBufferV2"];
+const BUILT_IN: [&str; 7] = [
+    "vprintf",
+    "malloc",
+    "free",
+    "__cuda_syscall_aligned_malloc",
+    "__assertfail",
+    "cudaLaunchDeviceV2",
+    "cudaGetParameterBufferV2",
+];
 
 /// Makes one module of several. Debugging information is left out.
 ///

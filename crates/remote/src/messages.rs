@@ -5,9 +5,9 @@
 
 use crate::frame::{INLINE_MAX, LONG_MAX, SHORT_MAX};
 use backend::{
-    Access, BoxSide, CopyBox, DeviceHeap, Fill, GraphConditional, GraphKernel, MemoryOperation, Range,
-    RawArray, RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule,
-    RawPhysical, RawStream, RawTemplate, RawTexture, StreamArg,
+    Access, BoxSide, CopyBox, Fill, GraphConditional, GraphKernel, MemoryOperation, Range, RawArray,
+    RawBlock, RawContext, RawEvent, RawFunction, RawGraph, RawGreen, RawMipmap, RawModule, RawPhysical,
+    RawStream, RawTemplate, RawTexture, StreamArg,
 };
 use wire::{
     ArrayDesc, Bytes, DecodeError, Decoder, DeviceFacts, Encoder, FunctionFacts, GraphEdge, LaunchValue,
@@ -102,8 +102,6 @@ calls! {
     24 Slow ContextSetLimit { ctx: RawContext, limit: u32, value: u64 };
     25 Slow ContextSetCacheConfig { ctx: RawContext, config: u32 };
     26 Slow PeerAccess { ctx: RawContext, peer: RawContext, enable: bool };
-    27 Slow HeapAsk { ctx: RawContext } -> Option<DeviceHeap>;
-    28 Slow HeapRestore { ctx: RawContext, heap: DeviceHeap };
 
     // --- code
     30 Slow PlaceBegin { replay: Option<Vec<Range>> };

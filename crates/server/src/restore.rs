@@ -508,9 +508,8 @@ impl Session {
 
     fn restore_heaps(&self, state: &SessionState) -> Result<()> {
         for record in &state.heaps {
-            let name =
-                format!("the kernels' heap {} of context {:#x}", record.heap.range, record.ctx.handle());
-            self.restore_heap(record).map_err(object(name))?;
+            let name = format!("the kernels' heap {} of context {:#x}", record.range, record.ctx.handle());
+            self.restore_heap(record, &state.layout).map_err(object(name))?;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ impl Session {
     pub fn cut(&self) -> backend::Result<Cut> {
         let times = self.time_line()?;
         let graphs = self.graph_records();
-        let heaps = self.heaps()?;
+        let heaps = self.heaps();
         let virtual_memory = lock(&self.virtual_memory).state();
         let shared: Vec<_> = read(&self.table).events.values().filter_map(|event| event.share()).collect();
         let sharing =
@@ -180,11 +180,12 @@ impl Session {
 fn module_state(module: &Arc<Module>) -> ModuleState {
     let told = module.told_globals();
     let mut variables: BTreeMap<String, VariableState> = BTreeMap::new();
-    for name in module.facts.variables.iter().chain(&told) {
+    for name in module.saved_variables().chain(told.iter().map(String::as_str)) {
         // A variable that the loaded code does not have has no contents.
         if let Ok(range) = module.place_of(name) {
             let told = told.contains(name);
-            variables.insert(name.clone(), VariableState { name: name.clone(), range, told, contents: None });
+            let name = name.to_owned();
+            variables.insert(name.clone(), VariableState { name, range, told, contents: None });
         }
     }
     ModuleState {

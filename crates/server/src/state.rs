@@ -23,9 +23,9 @@ use std::sync::Arc;
 use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
-/// Version of the table's encoding. Since 7 there are blocks of managed regions, since 8 there is behind all else what is excluded, since 9 behind that what is half-way; what
-/// earlier ones know is encoded the same.
-pub const VERSION: u32 = 9;
+/// Version of the table's encoding. Since 7 there are blocks of managed regions, since 8 there is behind all else what is excluded, since 9 behind that what is half-way, since 10
+/// heaps of kernels are allocations; what earlier ones know is encoded the same.
+pub const VERSION: u32 = 10;
 /// The first that tells what is excluded.
 const EXCLUDES: u32 = 8;
 /// The first that tells what is half-way.

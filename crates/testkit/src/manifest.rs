@@ -54,9 +54,6 @@ pub struct Guest {
     /// Whether its last kernel faults, after which a checkpoint is refused: it comes too late.
     #[serde(default)]
     pub faults: bool,
-    /// It holds what a real GPU's driver keeps to itself: there each of its checkpoints is refused with this word, and nothing else
-    /// happens.
-    pub refused_on_gpu: Option<String>,
     /// How its managed memory is had (`--managed`), if that is chosen.
     pub managed: Option<Managed>,
     /// How many MiB of a device it may take, if not all (`--device-memory`).

@@ -119,9 +119,6 @@ impl Case<'_> {
     ) -> anyhow::Result<Attempt> {
         let program = self.kit.guest(self.guest.program());
         let mut job = place.run(&program, self.guest.args(self.device == Device::Gpu))?;
-        if let (Device::Gpu | Device::Nested, Some(word)) = (self.device, &self.guest.refused_on_gpu) {
-            return self.refused(job, place, word, seed.fraction() * hurry);
-        }
         if scenario == Scenario::Suspend {
             return self.suspended(job, place, seed, hurry);
         }
@@ -228,23 +225,6 @@ impl Case<'_> {
             Checkpoint::Refused(_) if self.guest.faults => Ok(None),
             Checkpoint::Refused(why) => bail!("the checkpoint was refused: {why}"),
         }
-    }
-
-    /// A checkpoint is refused with `word`, and the guest goes on as if nothing had been.
-    fn refused(&self, job: Job, place: &Place<'_>, word: &str, moment: f64) -> anyhow::Result<Attempt> {
-        if !job.stdout.wait_for_line(LIMIT) {
-            return self.too_late(job, place);
-        }
-        std::thread::sleep(self.reference.window.mul_f64(moment));
-        match place.checkpoint(After::LeaveRunning)? {
-            Checkpoint::Refused(why) => ensure!(why.contains(word), "{word:?} is not in: {why}"),
-            Checkpoint::Ended => return self.too_late(job, place),
-            Checkpoint::Published(_) => bail!("the checkpoint was not refused"),
-        }
-        let (mut outcome, finished) = finish(job, self.guest, place)?;
-        let all = std::mem::take(&mut outcome.stdout);
-        self.compare(outcome, &[all], true).with_context(|| format!("stderr: {}", finished.stderr))?;
-        Ok(Attempt::Done(Vec::new()))
     }
 
     /// The guest was over before its checkpoint; it must have ended well all the same.

@@ -1,7 +1,7 @@
 //! The [`Backend`] trait, over the engine.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backend::{
@@ -9,7 +9,7 @@ use backend::{
     LinkInput, LoadError, MemoryOperation, Pitched, Range, RawBlock, RawContext, RawEvent, RawFunction,
     RawGraph, RawModule, RawPhysical, RawStream, Result, StreamArg,
 };
-use cudarc::driver::sys::{CUevent_flags as EventFlags, CUlimit, CUstream_flags as StreamFlags};
+use cudarc::driver::sys::{CUevent_flags as EventFlags, CUstream_flags as StreamFlags};
 use wire::{CuError, DeviceFacts, FunctionFacts};
 
 use super::attributes::Attributes;
@@ -24,7 +24,7 @@ use super::place::Placement;
 use super::template::Template;
 use crate::conditions::Conditions;
 use crate::exec;
-use crate::memory::{Heap, Memory, MemoryError, Workspaces};
+use crate::memory::{Memory, MemoryError, Workspaces};
 use crate::module::{Module, Selected};
 use crate::printf::Output;
 use crate::sched::Pool;
@@ -76,8 +76,6 @@ pub(super) struct ContextEntry {
     pub(super) context: Context,
     pub(super) limits: Limits,
     peers: Mutex<Vec<u64>>,
-    /// What its kernels allocate from, once one has that might.
-    pub(super) heap: OnceLock<Arc<Heap>>,
 }
 
 /// An object of a context.
@@ -155,7 +153,7 @@ impl SoftBackend {
     }
 
     /// A launch as a piece of work.
-    pub(super) fn grid(&self, context: &ContextEntry, launch: &Launch<'_>) -> Result<Work> {
+    pub(super) fn grid(&self, launch: &Launch<'_>) -> Result<Work> {
         let function = self.functions.get(launch.function.0)?;
         let function = &function.object;
         let asked = function.check(launch)?;
@@ -172,10 +170,6 @@ impl SoftBackend {
             true => Some(self.workspaces.take().map_err(memory_error)?),
             false => None,
         };
-        let heap = match function.module.uses_heap {
-            true => Some(self.heap_of(context)?),
-            false => None,
-        };
         let work = exec::Launch {
             image: function.module.image.clone(),
             kernel: kernel.index,
@@ -187,7 +181,6 @@ impl SoftBackend {
             memory: self.memory.clone(),
             objects: self.objects.view(),
             output: self.output.clone(),
-            heap,
             workspace,
             conditions: self.conditions.clone(),
             id: exec::grid_id(),
@@ -332,12 +325,7 @@ impl Backend for SoftBackend {
             return Err(CuError::INVALID_DEVICE);
         }
         let context = Context::new(device, self.memory.clone(), self.pool.clone());
-        let entry = ContextEntry {
-            context,
-            limits: Limits::default(),
-            peers: Mutex::default(),
-            heap: OnceLock::new(),
-        };
+        let entry = ContextEntry { context, limits: Limits::default(), peers: Mutex::default() };
         Ok(RawContext(self.contexts.insert(Arc::new(entry))))
     }
 
@@ -367,11 +355,7 @@ impl Backend for SoftBackend {
     }
 
     fn context_set_limit(&self, ctx: RawContext, limit: u32, value: u64) -> Result<()> {
-        let context = self.context(ctx)?;
-        if limit == CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE as u32 && context.heap.get().is_some() {
-            return Err(CuError::INVALID_VALUE);
-        }
-        context.limits.set(limit, value)
+        self.context(ctx)?.limits.set(limit, value)
     }
 
     fn context_set_cache_config(&self, ctx: RawContext, config: u32) -> Result<()> {
@@ -644,7 +628,7 @@ impl Backend for SoftBackend {
     fn launch(&self, ctx: RawContext, launch: &Launch<'_>) -> Result<()> {
         let context = self.context(ctx)?;
         context.context.check()?;
-        let work = self.grid(&context, launch)?;
+        let work = self.grid(launch)?;
         let stream = self.stream(&context, launch.stream)?;
         context.context.submit(&stream, work).map(drop)
     }

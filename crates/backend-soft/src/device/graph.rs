@@ -179,7 +179,7 @@ impl SoftBackend {
     fn piece(&self, work: &GraphWork) -> Result<(Vec<Ticket>, Work)> {
         let work = match work {
             GraphWork::Empty => Work::Nothing,
-            GraphWork::Kernel(ctx, kernel) => self.grid(&*self.context(*ctx)?, &launch(kernel))?,
+            GraphWork::Kernel(_, kernel) => self.grid(&launch(kernel))?,
             GraphWork::Copy(_, copy) => self.graph_copy(copy)?,
             GraphWork::Fill(_, fill) => Work::Fill {
                 dst: fill.dst,

@@ -7,7 +7,6 @@ mod facts;
 mod function;
 mod graph;
 mod handles;
-mod heap;
 mod limits;
 mod machine;
 mod occupancy;

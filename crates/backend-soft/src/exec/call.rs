@@ -225,21 +225,6 @@ impl Warp {
                     printf::complain(&said);
                     return Err(lanes.fault(Fault::new(FaultKind::Assert(message), 0), lane));
                 }
-                Builtin::Malloc => {
-                    let bytes = argument(0)?;
-                    let place = lanes.launch.heap.as_ref().map_or(0, |heap| heap.malloc(bytes));
-                    if let Some(to) = site.returns.first() {
-                        lanes.spaces.write_local(lane, lanes.local_base + to.offset, place, to.size)?;
-                    }
-                }
-                Builtin::Free => {
-                    let address = argument(0)?;
-                    let freed = lanes.launch.heap.as_ref().is_some_and(|heap| heap.free(address));
-                    if !freed && address != 0 {
-                        let fault = Fault::new(FaultKind::IllegalAddress, address);
-                        return Err(lanes.fault(fault, lane));
-                    }
-                }
             }
         }
         Ok(())

@@ -200,10 +200,6 @@ pub enum Builtin {
     Vprintf,
     /// `__assertfail(message, file, line, function, size)`
     AssertFail,
-    /// `malloc(size)`
-    Malloc,
-    /// `free(pointer)`
-    Free,
     /// `cudaGraphSetConditional(handle, value)`
     SetConditional,
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Builtin, Callee, Function};
+use super::Function;
 use crate::conditions::Conditions;
-use crate::memory::{Heap, Memory, MemoryError, Workspace};
+use crate::memory::{Memory, MemoryError, Workspace};
 use crate::printf::Output;
 use crate::texture::View;
 
@@ -23,12 +23,6 @@ impl Image {
     /// The address of a function: a small number that depends only on the text of the module.
     pub fn address(index: usize) -> u64 {
         (index as u64 + 1) * FUNCTION_STEP
-    }
-
-    /// Whether some function allocates from the heap or frees.
-    pub fn uses_heap(&self) -> bool {
-        let sites = self.functions.iter().flat_map(|function| &function.calls);
-        sites.into_iter().any(|site| matches!(site.callee, Callee::Builtin(Builtin::Malloc | Builtin::Free)))
     }
 
     /// The function that has an address.
@@ -60,8 +54,6 @@ pub struct Launch {
     pub objects: Arc<View>,
     /// Where kernels print to.
     pub output: Arc<Output>,
-    /// What its kernels allocate from, where they do.
-    pub heap: Option<Arc<Heap>>,
     /// What a cooperative grid's blocks meet at.
     pub workspace: Option<Workspace>,
     /// Conditions that kernels can set.
@@ -91,7 +83,6 @@ impl Launch {
             memory: self.memory.clone(),
             objects: self.objects.clone(),
             output: self.output.clone(),
-            heap: self.heap.clone(),
             workspace: self.workspace.as_ref().map(Workspace::another).transpose()?,
             conditions: self.conditions.clone(),
             id: grid_id(),

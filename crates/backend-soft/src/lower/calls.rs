@@ -13,8 +13,6 @@ impl Lower<'_> {
                 (Some(index), _) => Callee::Direct(*index),
                 (None, "vprintf") => Callee::Builtin(Builtin::Vprintf),
                 (None, "__assertfail") => Callee::Builtin(Builtin::AssertFail),
-                (None, "malloc") => Callee::Builtin(Builtin::Malloc),
-                (None, "free") => Callee::Builtin(Builtin::Free),
                 (None, "cudaGraphSetConditional") => Callee::Builtin(Builtin::SetConditional),
                 (None, name) => return Err(Reason::Undefined(format!("function {name}"))),
             },

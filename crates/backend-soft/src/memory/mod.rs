@@ -1,14 +1,12 @@
 //! Device memory: host memory at the device's own addresses, and the table of what a kernel may touch.
 
 mod extents;
-mod heap;
 mod pages;
 mod physical;
 mod table;
 mod workspace;
 
 pub use extents::Extents;
-pub use heap::Heap;
 pub use table::Memory;
 pub use workspace::{Workspace, Workspaces};
 
@@ -29,10 +27,6 @@ pub const RESERVED_SHARED: u64 = 1 << 10;
 pub const MODULE_ARENA: u64 = 0x3000_0000_0000;
 /// End of the module arena.
 pub const MODULE_ARENA_END: u64 = 0x3f00_0000_0000;
-/// Heaps of kernels are placed from here up.
-pub const HEAP_ARENA: u64 = MODULE_ARENA_END;
-/// End of the heaps' addresses.
-pub const HEAP_ARENA_END: u64 = 0x4000_0000_0000;
 
 /// Why memory could not be had or given back.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::physical::Pieces;
-use super::{Extents, HEAP_ARENA, MODULE_ARENA, MODULE_ARENA_END, MemoryError, heap, pages};
+use super::{Extents, MODULE_ARENA, MODULE_ARENA_END, MemoryError, pages};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
@@ -32,8 +32,6 @@ pub(super) struct State {
     pub(super) used: Vec<u64>,
     /// Where the next module's variables go.
     next_module: u64,
-    /// Where the next heap goes.
-    next_heap: u64,
 }
 
 /// All memory that kernels can reach.
@@ -46,12 +44,7 @@ pub struct Memory {
 impl Memory {
     /// Memory of `devices` devices with `total` bytes each.
     pub fn new(devices: usize, total: u64) -> Self {
-        let state = State {
-            used: vec![0; devices],
-            next_module: MODULE_ARENA,
-            next_heap: HEAP_ARENA,
-            ..State::default()
-        };
+        let state = State { used: vec![0; devices], next_module: MODULE_ARENA, ..State::default() };
         Self { state: Mutex::new(state), extents: RwLock::default(), total }
     }
 
@@ -184,26 +177,7 @@ impl Memory {
         made.map(|()| base)
     }
 
-    /// Memory for a heap of kernels, of whole pages: where `at` says, else after the last one.
-    ///
-    /// # Errors
-    /// When the place is taken or the device full.
-    pub fn map_heap(&self, device: usize, at: Option<u64>, bytes: u64) -> Result<u64, MemoryError> {
-        let base = {
-            let mut state = self.lock();
-            let base = at.unwrap_or(state.next_heap);
-            if !heap::contains(base, bytes) {
-                return Err(MemoryError::Malformed { base, bytes });
-            }
-            state.next_heap = state.next_heap.max(base + bytes);
-            base
-        };
-        self.reserve(base, bytes)?;
-        self.map(device, base, bytes).inspect_err(|_| self.release(base))?;
-        Ok(base)
-    }
-
-    /// Gives that back, or a heap's.
+    /// Gives that back.
     ///
     /// # Errors
     /// When no module's memory begins there.

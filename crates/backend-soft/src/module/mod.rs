@@ -57,8 +57,6 @@ pub struct Module {
     pub kernels: HashMap<String, Arc<Kernel>>,
     /// Its variables: address and size, by name.
     pub variables: HashMap<String, (u64, u64)>,
-    /// Whether its kernels may allocate memory.
-    pub uses_heap: bool,
     /// Where its variables lie: base and size; `None` when it has none.
     pub placed: Option<(u64, u64)>,
 }
@@ -170,7 +168,6 @@ impl Module {
             }
         }
         let image = Arc::new(Image { functions });
-        let uses_heap = image.uses_heap();
-        Ok(Self { image, kernels, variables: layout.variables(base), uses_heap, placed })
+        Ok(Self { image, kernels, variables: layout.variables(base), placed })
     }
 }

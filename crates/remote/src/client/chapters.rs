@@ -3,30 +3,12 @@
 use super::RemoteBackend;
 use crate::messages as ask;
 use backend::{
-    Conditions, CopyBox, DeviceHeap, Heaps, Partitions, RawArray, RawBlock, RawContext, RawEvent, RawGreen,
-    RawMipmap, RawPhysical, RawStream, RawTemplate, RawTexture, Result, SharedEvent, Sharing, StreamArg,
+    Conditions, CopyBox, Partitions, RawArray, RawBlock, RawContext, RawEvent, RawGreen, RawMipmap,
+    RawPhysical, RawStream, RawTemplate, RawTexture, Result, SharedEvent, Sharing, StreamArg,
     StreamAttributes, Textures,
 };
 use std::os::fd::OwnedFd;
 use wire::{ArrayDesc, CuError, LaunchValue, SmCount, SmSplit, SmStep, TensorMap, TensorMapRequest};
-
-impl Heaps for RemoteBackend {
-    fn heap(&self, ctx: RawContext) -> Result<Option<DeviceHeap>> {
-        let heap = self.link.ask(&ask::HeapAsk { ctx })?;
-        if let Some(heap) = &heap {
-            let mut space = self.link.space();
-            space.others.remove(heap.range.base);
-            space.others.insert(heap.range, (0, ctx.0));
-        }
-        Ok(heap)
-    }
-
-    fn heap_restore(&self, ctx: RawContext, heap: &DeviceHeap) -> Result<()> {
-        self.link.ask(&ask::HeapRestore { ctx, heap: heap.clone() })?;
-        self.link.space().others.insert(heap.range, (0, ctx.0));
-        Ok(())
-    }
-}
 
 /// Descriptors mean nothing on another machine.
 impl Sharing for RemoteBackend {

@@ -119,7 +119,7 @@ struct Space {
     /// With what keeps the addresses free of memory of this process's.
     reserved: Ranges<Area>,
     mapped: Ranges,
-    /// Variables and heaps, by the module or the context that they go with.
+    /// Variables, by the module and the context that they go with.
     others: Ranges<(u64, u64)>,
 }
 

@@ -294,20 +294,6 @@ impl Session {
                 let set = || backend.peer_access(ctx_of(ctx)?, ctx_of(peer)?, enable);
                 self.answer(call, set());
             }
-            Call::HeapAsk(ask::HeapAsk { ctx }) => {
-                let heap = ctx_of(ctx).and_then(|raw| backend.heap(raw));
-                if let Ok(Some(heap)) = &heap {
-                    self.heap_is_there(ctx, heap.range);
-                }
-                self.answer(call, heap);
-            }
-            Call::HeapRestore(ask::HeapRestore { ctx, heap }) => {
-                let restored = ctx_of(ctx).and_then(|raw| backend.heap_restore(raw, &heap));
-                if restored.is_ok() {
-                    self.heap_is_there(ctx, heap.range);
-                }
-                self.answer(call, restored);
-            }
             Call::Query(ask::Query { ctx, stream, ticket }) => {
                 self.query(call, ctx, self.at(ctx, stream), ticket);
             }
@@ -564,12 +550,6 @@ impl Session {
             // Everything else has been carried out.
             _ => self.answer::<()>(call, Err(CuError::NOT_SUPPORTED)),
         }
-    }
-
-    fn heap_is_there(&self, ctx: RawContext, range: backend::Range) {
-        let mut space = self.objects.space_mut();
-        space.others.remove(range.base);
-        space.others.insert(range, (0, ctx.0));
     }
 
     fn context_destroy(&self, ctx: RawContext) -> Result<()> {

@@ -83,7 +83,7 @@ pub(super) struct Counted<T> {
 #[derive(Default)]
 pub(super) struct Space {
     pub(super) mapped: Ranges,
-    /// Variables and heaps, by the module or the context that they go with.
+    /// Variables, by the module and the context that they go with.
     pub(super) others: Ranges<(u64, u64)>,
     pub(super) mirrors: Ranges,
 }

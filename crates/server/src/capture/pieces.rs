@@ -1,6 +1,5 @@
 //! What of a device's memory becomes an object of an image.
 
-use crate::heaps::HeapRecord;
 use crate::memory::arena::BlockState;
 use crate::memory::{Excluded, View};
 use crate::snapshot::INLINE_VARIABLE;
@@ -30,7 +29,7 @@ impl Piece {
     }
 }
 
-/// The pieces of device memory that become objects: each large allocation, each block that small ones share, each heap of kernels,
+/// The pieces of device memory that become objects: each large allocation, each block that small ones share,
 /// each large variable. What is excluded is not live.
 pub(super) fn pieces(state: &SessionState, excluded: &Excluded) -> Vec<Piece> {
     let mut pieces = Vec::new();
@@ -58,12 +57,6 @@ pub(super) fn pieces(state: &SessionState, excluded: &Excluded) -> Vec<Piece> {
             range,
             live: vec![range],
         });
-    }
-    for HeapRecord { device, heap, .. } in &state.heaps {
-        let Some(end) = heap.allocations.last().map(|last| last.end()) else { continue };
-        let range = Range { base: heap.range.base, bytes: end.saturating_sub(heap.range.base) };
-        let (device, kind, live) = (*device as usize, MemoryKind::Driver, heap.allocations.clone());
-        pieces.push(Piece { device, kind, name: range.base, range, live });
     }
     for module in &state.modules {
         let of_context = state.contexts.iter().find(|(ctx, _)| ctx.id == module.record.ctx);

@@ -1,6 +1,6 @@
 //! Device code: images, modules loaded from them, libraries that are modules not yet tied to a context.
 
-use super::{Bound, CodeFacts, Context, Making, Placement, Placer, Stoppable};
+use super::{Bound, CodeFacts, Context, Making, Placement, Placer, Rewritten};
 use crate::failure::{Failure, Result, truncate};
 use crate::lock;
 use crate::state::VariableState;
@@ -106,8 +106,10 @@ pub struct Module {
     pub image: Arc<Image>,
     /// What its code says of itself.
     pub facts: Arc<CodeFacts>,
-    /// What has been loaded in place of its image, if it has marked kernels.
-    pub stoppable: Option<Arc<Stoppable>>,
+    /// What has been loaded in place of its image, if its kernels are marked or allocate.
+    pub rewritten: Option<Arc<Rewritten>>,
+    /// Whether its kernels know where their heap is.
+    knows_heap: AtomicBool,
     /// What the JIT said of it.
     pub info: String,
     /// Changes to its functions, by name.
@@ -153,19 +155,19 @@ impl Module {
         let own = variables.iter().map(|variable| (variable.name.as_str(), variable.range.base));
         let named: Vec<_> = managed.chain(own.filter(|_| backend.places_variables())).collect();
         let facts = image.facts(ctx.compute_capability());
-        let mut stoppable = facts.stoppable.clone();
+        let mut rewritten = facts.rewritten.clone();
         let mut detail = String::new();
         let loaded = placer.place(&mut record.placement, making, || {
             let load = |code: &[u8]| backend.module_load(ctx.raw, code, &record.options, &named);
-            let rewritten = stoppable.as_ref().and_then(|code| match load(code.text.as_bytes()) {
+            let instead = rewritten.as_ref().and_then(|code| match load(code.text.as_bytes()) {
                 Err(error) if error.code != CuError::OUT_OF_MEMORY => {
-                    tracing::warn!("marked kernels ({code:?}) are not stopped half-way, since the device library does not load what can be: {}", error.detail);
+                    tracing::warn!("marked kernels are not stopped half-way and the heap of those that allocate cannot be saved ({code:?}), since the device library does not load what is made of them: {}", error.detail);
                     None
                 }
                 loaded => Some(loaded),
             });
-            let loaded = rewritten.unwrap_or_else(|| {
-                stoppable = None;
+            let loaded = instead.unwrap_or_else(|| {
+                rewritten = None;
                 load(&image.bytes)
             });
             loaded.map_err(|error| {
@@ -186,7 +188,8 @@ impl Module {
             ctx: Arc::clone(ctx),
             image: Arc::clone(image),
             facts,
-            stoppable,
+            rewritten,
+            knows_heap: AtomicBool::new(false),
             info,
             settings: Mutex::default(),
             globals: Mutex::default(),
@@ -207,7 +210,7 @@ impl Module {
             return Err(CuError::NOT_FOUND);
         }
         let raw = self.raw_function(name)?;
-        let stoppable = self.stoppable.as_ref().and_then(|code| code.kernel(name));
+        let stoppable = self.rewritten.as_ref().and_then(|code| code.kernel(name));
         let twin = stoppable.map(|kernel| {
             Ok::<_, CuError>(Twin { raw: self.raw_function(&kernel.twin)?, kernel: Arc::clone(kernel) })
         });
@@ -260,7 +263,30 @@ impl Module {
     }
 
     fn is_twin(&self, name: &str) -> bool {
-        self.stoppable.as_ref().is_some_and(|code| code.is_twin(name))
+        self.rewritten.as_ref().is_some_and(|code| code.is_twin(name))
+    }
+
+    /// Whether its kernels allocate from a heap of ours.
+    #[must_use]
+    pub fn has_heap(&self) -> bool {
+        self.rewritten.as_ref().is_some_and(|code| code.has_heap)
+    }
+
+    /// Whether its kernels know where that is.
+    #[must_use]
+    pub fn knows_heap(&self) -> bool {
+        self.knows_heap.load(Ordering::Acquire)
+    }
+
+    /// Notes that they do.
+    pub fn note_heap(&self) {
+        self.knows_heap.store(true, Ordering::Release);
+    }
+
+    /// Names of the variables that a checkpoint saves, as far as its code has them.
+    pub fn saved_variables(&self) -> impl Iterator<Item = &str> {
+        let ours = self.has_heap().then_some(heap::VARIABLE);
+        self.facts.variables.iter().map(String::as_str).chain(ours)
     }
 
     /// Where the variable of that name lies; the application is told.
@@ -268,6 +294,9 @@ impl Module {
     /// # Errors
     /// `NOT_FOUND`, or the backend's.
     pub fn global(&self, name: &str) -> backend::Result<Range> {
+        if self.has_heap() && name == heap::VARIABLE {
+            return Err(CuError::NOT_FOUND);
+        }
         self.find_variable(name, true)
     }
 
@@ -372,13 +401,6 @@ impl Function {
     /// What a plan knows its name by.
     pub fn name_hash(&self) -> u64 {
         *self.name_hash.get_or_init(|| plan::follow::name(&self.name))
-    }
-
-    /// Notes that it is launched.
-    pub fn note_launch(&self) {
-        if self.module.facts.allocates {
-            self.module.ctx.note_allocating(|| self.module.describe());
-        }
     }
 
     /// Parameters and attributes.

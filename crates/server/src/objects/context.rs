@@ -3,7 +3,7 @@
 use super::{HostCopy, Making, Placement, Placer};
 use crate::failure::Result;
 use crate::lock;
-use backend::{Backend, RawContext, RawEvent, StreamArg};
+use backend::{Backend, Range, RawContext, RawEvent, StreamArg};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,8 +53,10 @@ pub struct Context {
     host_copy: HostCopy,
     /// Whether code that may print has been loaded.
     prints: AtomicBool,
-    /// The first module of which a kernel was launched that may have allocated from the heap.
+    /// The first module of which a kernel was launched that may have allocated from the device library's own heap.
     allocating: OnceLock<String>,
+    /// What its other kernels allocate from, once one has been launched.
+    pub heap: Mutex<Option<Range>>,
     spare_markers: Mutex<Vec<RawEvent>>,
     backend: Arc<dyn Backend>,
 }
@@ -77,6 +79,7 @@ impl Context {
             host_copy: HostCopy::default(),
             prints: AtomicBool::new(false),
             allocating: OnceLock::new(),
+            heap: Mutex::default(),
             spare_markers: Mutex::default(),
             backend: Arc::clone(backend),
         }))
@@ -111,12 +114,12 @@ impl Context {
         self.prints.load(Ordering::Acquire)
     }
 
-    /// Notes that a kernel is launched that may allocate from the heap.
+    /// Notes that a kernel is launched that may allocate from the device library's own heap.
     pub fn note_allocating(&self, module: impl FnOnce() -> String) {
         self.allocating.get_or_init(module);
     }
 
-    /// Whose kernels may have allocated from the heap, if any.
+    /// Whose kernels may have allocated from that, if any.
     #[must_use]
     pub fn allocating_kernels(&self) -> Option<&str> {
         self.allocating.get().map(String::as_str)

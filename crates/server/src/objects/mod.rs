@@ -14,7 +14,7 @@ mod host_copy;
 mod managed;
 mod pace;
 mod placer;
-mod stoppable;
+mod rewritten;
 mod stream;
 mod template;
 mod texel;
@@ -30,7 +30,7 @@ pub use green::*;
 pub use host_copy::HostCopy;
 pub use managed::*;
 pub use placer::*;
-pub use stoppable::Stoppable;
+pub use rewritten::Rewritten;
 pub use stream::*;
 pub use template::*;
 pub use texel::*;
@@ -83,8 +83,6 @@ pub struct Table {
     globals: BTreeMap<u64, (Range, Weak<Module>)>,
     /// Images by name, as long as something is made of them.
     images: BTreeMap<ImageHash, Weak<Image>>,
-    /// Heaps of kernels at the last look.
-    heaps: usize,
     /// Counts changes of the set of objects that a rehearsal covers.
     pub changes: u64,
 }
@@ -211,12 +209,6 @@ impl Table {
             return self.functions.get(&id).map(|function| function.name.clone());
         }
         KernelId::from_handle(handle).and_then(|id| self.kernels.get(&id)).map(|kernel| kernel.name.clone())
-    }
-
-    /// Notes how many heaps of kernels there are.
-    pub fn note_heaps(&mut self, count: usize) {
-        self.changes += u64::from(self.heaps != count);
-        self.heaps = count;
     }
 
     /// Every stream that may have work, of one context or of all.

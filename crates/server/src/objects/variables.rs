@@ -1,6 +1,6 @@
 //! What an image says of itself: the variables a checkpoint has to save, and what it cannot.
 
-use super::{ManagedLayout, Stoppable};
+use super::{ManagedLayout, Rewritten};
 use fatbin::{Code, Image, ManagedVariable, ModuleFacts};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub struct CodeFacts {
     pub prints: bool,
     /// Whether its kernels may allocate from the device's heap.
     pub allocates: bool,
-    /// What is loaded in its place, where kernels are marked.
-    pub stoppable: Option<Arc<Stoppable>>,
+    /// What is loaded in its place, where kernels are marked or allocate.
+    pub rewritten: Option<Arc<Rewritten>>,
 }
 
 impl CodeFacts {
@@ -35,7 +35,7 @@ impl CodeFacts {
             exact: false,
             managed: Ok(ManagedLayout::default()),
             allocates: false,
-            stoppable: None,
+            rewritten: None,
         };
         let image = match Image::parse(bytes) {
             Err(error) => return unknown(error.to_string()),
@@ -75,8 +75,8 @@ impl CodeFacts {
             }
             (Code::Cubin(_), _) => None,
         };
-        let stoppable = ptx.and_then(|ptx| Stoppable::of(&ptx)).map(Arc::new);
-        Self { variables, exact, managed, refusals, prints, allocates, stoppable }
+        let rewritten = ptx.and_then(|ptx| Rewritten::of(&ptx, allocates)).map(Arc::new);
+        Self { variables, exact, managed, refusals, prints, allocates, rewritten }
     }
 }
 

@@ -4,7 +4,6 @@ use super::filling::{Filling, Part, Plan, Progress};
 use super::proof::Checks;
 use super::{RestoreError, Result, object};
 use crate::buffers::BufferPool;
-use crate::heaps::HeapRecord;
 use crate::lock;
 use crate::memory::Views;
 use crate::objects::Context;
@@ -265,12 +264,6 @@ fn is_described(state: &SessionState, device: usize, memory: MemoryKind, range: 
             let mut variables = state.modules.iter().flat_map(|module| &module.variables);
             variables.any(|variable| variable.range == range)
         }
-        MemoryKind::Driver => {
-            let of_it = |heap: &HeapRecord| {
-                heap.device as usize == device && heap.heap.range.contains(range.base, range.bytes)
-            };
-            state.heaps.iter().any(of_it)
-        }
-        MemoryKind::Array | MemoryKind::Physical => false,
+        MemoryKind::Array | MemoryKind::Driver | MemoryKind::Physical => false,
     }
 }

@@ -173,6 +173,10 @@ impl Execute for wire::ContextGetLimit {
 impl Execute for wire::ContextSetLimit {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let ctx = session.context(self.ctx)?;
+        if self.limit == crate::heaps::LIMIT && lock(&ctx.heap).is_some() {
+            let detail = "the heap of kernels has its size since one that may allocate was launched";
+            return Err(Failure::new(CuError::INVALID_VALUE, detail));
+        }
         session.backend().context_set_limit(ctx.raw, self.limit, self.value)?;
         lock(&ctx.settings).limits.insert(self.limit, self.value);
         write(&session.table).changes += 1;

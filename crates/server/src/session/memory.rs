@@ -96,7 +96,7 @@ impl Session {
     }
 
     /// Allocates memory of a context's device with `from`, and answers its address.
-    pub(super) fn allocate(
+    pub(crate) fn allocate(
         &self,
         ctx: ContextId,
         from: impl Fn(&DeviceMemory) -> Result<Option<Allocation>>,

@@ -92,7 +92,7 @@ impl Session {
     }
 
     /// Allocates so many bytes of a device, and makes way for that if there is no room.
-    pub(super) fn or_make_way<T>(
+    pub(crate) fn or_make_way<T>(
         &self,
         memory: &DeviceMemory,
         bytes: u64,

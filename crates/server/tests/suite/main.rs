@@ -9,6 +9,7 @@ mod fences;
 mod graphs;
 mod greens;
 mod half_way;
+mod heaps;
 mod hostile;
 mod lazy;
 mod linking;

@@ -303,7 +303,7 @@ impl Flight {
             owner: module.record.owner,
             ctx: module.record.ctx,
             kernel: self.function.name.clone(),
-            code: module.stoppable.as_ref()?.hash,
+            code: module.rewritten.as_ref()?.hash,
             launched: self.launched.clone(),
             control: self.control,
             stopped: stage.stopped,

@@ -64,7 +64,7 @@ fn behind(stream: &Stream) -> Footprint {
 impl Session {
     /// Notes that code is loaded, which may have marked kernels.
     pub(crate) fn note_marked(&self, module: &Module) {
-        if module.stoppable.is_some() {
+        if module.rewritten.as_ref().is_some_and(|code| code.can_stop()) {
             self.half_way.armed.store(true, Ordering::Release);
         }
     }

@@ -75,7 +75,7 @@ impl Session {
         if stream.record.ctx != record.ctx {
             return Err(wrong("its stream is of another context"));
         }
-        if module.stoppable.as_ref().is_none_or(|code| code.hash != record.code) {
+        if module.rewritten.as_ref().is_none_or(|code| code.hash != record.code) {
             return Err(wrong(
                 "another version of Dormouse, or another DORMOUSE_POLL, made the code in which it is half-way; restart with those that made the image",
             ));

@@ -1,0 +1,99 @@
+//! What is loaded in place of an image whose kernels are marked, so that they can be stopped half-way, or allocate, so that their heap can be saved.
+
+use cpt::{Kernel, Poll};
+use ptx::ast::Module;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What every mark has in its text.
+const MARK: &str = "\"cpt";
+
+/// How marked kernels ask for the flag, to measure it: `every`, `count:N`, `adaptive`, `barrier`.
+const POLL: &str = "DORMOUSE_POLL";
+
+fn poll() -> Poll {
+    let Ok(named) = std::env::var(POLL) else { return Poll::default() };
+    named.parse().unwrap_or_else(|error| {
+        tracing::warn!("{POLL}={named}: {error}");
+        Poll::default()
+    })
+}
+
+/// Code that is loaded in place of an image's.
+pub struct Rewritten {
+    /// PTX.
+    pub text: String,
+    /// BLAKE3 of that: what is half-way in it can go on in no other.
+    pub hash: [u8; 32],
+    /// Whether its kernels allocate from a heap of ours.
+    pub has_heap: bool,
+    kernels: BTreeMap<String, Arc<Kernel>>,
+}
+
+impl Rewritten {
+    /// What is made of PTX, whose kernels allocate or not; none where they do not, and none is marked or none of the marked ones can be stopped, which is told.
+    #[must_use]
+    pub fn of(ptx: &[u8], allocates: bool) -> Option<Self> {
+        let text = std::str::from_utf8(ptx).ok()?;
+        let is_marked = text.contains(MARK);
+        if !is_marked && !allocates {
+            return None;
+        }
+        let module = ptx::parse(text).inspect_err(|error| {
+            tracing::warn!("device code with kernels that are marked or allocate is loaded as it is, since it is not understood: {error}");
+        });
+        let mut module = module.ok()?;
+        let has_heap = allocates && heap::rewrite(&mut module);
+        let made = if is_marked { stoppable(&module) } else { None };
+        let (text, kernels) = match made {
+            Some(made) => (made.text, made.kernels),
+            None if has_heap => (module.to_string(), BTreeMap::new()),
+            None => return None,
+        };
+        Some(Self {
+            hash: *blake3::hash(text.as_bytes()).as_bytes(),
+            text,
+            has_heap,
+            kernels: kernels.into_iter().map(|(name, kernel)| (name.to_string(), Arc::new(kernel))).collect(),
+        })
+    }
+
+    /// Whether it has kernels that can be stopped.
+    #[must_use]
+    pub fn can_stop(&self) -> bool {
+        !self.kernels.is_empty()
+    }
+
+    /// What is known of the kernel of that name, if it can be stopped.
+    #[must_use]
+    pub fn kernel(&self, name: &str) -> Option<&Arc<Kernel>> {
+        self.kernels.get(name)
+    }
+
+    /// Whether a kernel is one that the program does not know of.
+    #[must_use]
+    pub fn is_twin(&self, name: &str) -> bool {
+        self.kernels.values().any(|kernel| &*kernel.twin == name)
+    }
+}
+
+/// The module with twins of its marked kernels, if any can be stopped.
+fn stoppable(module: &Module) -> Option<cpt::Rewritten> {
+    let made = cpt::rewrite_with(module, poll()).inspect_err(|error| {
+        tracing::error!(
+            "the twins of marked kernels are no PTX, and a checkpoint waits for their end: {error}"
+        );
+    });
+    let made = made.ok()??;
+    for refusal in &made.refusals {
+        tracing::warn!("{refusal}; a checkpoint waits for its end");
+    }
+    Some(made).filter(|made| !made.kernels.is_empty())
+}
+
+impl std::fmt::Debug for Rewritten {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let heap = self.has_heap.then_some("(malloc)");
+        f.debug_set().entries(self.kernels.keys().map(String::as_str).chain(heap)).finish()
+    }
+}
