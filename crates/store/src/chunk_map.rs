@@ -1,6 +1,6 @@
 //! Where every chunk of a store lies: the union of its indexes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -16,6 +16,9 @@ pub(crate) struct Place {
     pub(crate) offset: u64,
     pub(crate) entry: Entry,
 }
+
+/// Chunks that a writer may use again, with their lengths.
+pub(crate) type Usable = HashMap<ChunkId, u32>;
 
 /// The chunks of a store as its indexes had them at one moment.
 #[derive(Debug, Default)]
@@ -55,12 +58,12 @@ impl ChunkMap {
     }
 
     /// The chunks of packs that are there and have the right length, for a writer that wants to use them again.
-    pub(crate) fn usable(&self, store: &Store) -> Result<HashSet<ChunkId>, MediaError> {
+    pub(crate) fn usable(&self, store: &Store) -> Result<Usable, MediaError> {
         let there = store.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
         let there: HashMap<PackId, u64> =
             there.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, *len))).collect();
         let usable = self.packs.values().filter(|pack| there.get(&pack.id) == Some(&pack.file_len));
-        Ok(usable.flat_map(|pack| &pack.entries).map(|entry| entry.id).collect())
+        Ok(usable.flat_map(|pack| &pack.entries).map(|entry| (entry.id, entry.plain_len)).collect())
     }
 
     pub(crate) fn add(&mut self, pack: PackIndex) {
@@ -80,6 +83,11 @@ impl ChunkMap {
     /// Every copy of a chunk; none where no index knows it.
     pub(crate) fn places(&self, chunk: &ChunkId) -> impl Iterator<Item = &Place> {
         self.places.get(chunk).into_iter().chain(self.copies.get(chunk).into_iter().flatten())
+    }
+
+    /// How long a chunk is; none where no index knows it.
+    pub(crate) fn plain_len(&self, chunk: &ChunkId) -> Option<u32> {
+        self.places(chunk).next().map(|place| place.entry.plain_len)
     }
 
     pub(crate) fn pack(&self, id: &PackId) -> Option<&Arc<PackIndex>> {
