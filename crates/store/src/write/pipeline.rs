@@ -17,7 +17,7 @@ use super::pack::abandoned;
 use super::packing::Packing;
 use super::room::{Room, Ticket};
 use super::{ObjectWriter, Receipt, WriteOptions};
-use crate::chunk_map::{ChunkMap, Usable};
+use crate::chunk_map::{self, ChunkMap, Usable};
 use crate::read::{Fetcher, Scratch};
 use crate::{Store, WriteError, layout};
 
@@ -122,13 +122,18 @@ impl ChunkWriter {
         let folder = layout::draft(image);
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
         let (threads, most) = options.within_memory();
-        let map = ChunkMap::load(store)?;
-        let usable = Arc::new(map.usable(store)?);
-        let unread = if options.reread { usable.keys().copied().collect() } else { HashSet::new() };
+        let (usable, unread, fetcher) = if options.reread {
+            let map = ChunkMap::load(store)?;
+            let usable = map.usable(store)?;
+            let unread = usable.keys().copied().collect();
+            (usable, unread, Some(Fetcher::new(store.clone(), map)))
+        } else {
+            (chunk_map::usable(store)?, HashSet::new(), None)
+        };
         let shared = Arc::new(Shared {
-            usable,
+            usable: Arc::new(usable),
             known: Mutex::new(Known { seen: HashSet::new(), ahead: HashSet::new(), unread }),
-            fetcher: options.reread.then(|| Fetcher::new(store.clone(), map)),
+            fetcher,
             objects: Mutex::default(),
             stored: Mutex::default(),
             failure: Mutex::default(),
