@@ -15,13 +15,14 @@ use testkit::seed::Seed;
 use testkit::tree::wait_until_gone;
 
 /// Moments, unless `DORMOUSE_CRASHES` says how many; `cargo xtask soak` has 200.
-const MOMENTS: u32 = 12;
+const MOMENTS: u32 = 24;
 /// Most of a moment is waiting.
-const SIDE_BY_SIDE: u32 = 2;
+const SIDE_BY_SIDE: u32 = 4;
 /// Longer than a checkpoint of the guest takes here.
 const CHECKPOINT: Duration = Duration::from_millis(700);
-const GUEST: &str = "stencil";
-const ARGS: [&str; 2] = ["300", "5"];
+/// One that leaves the processors to checkpoints and restarts, and goes on for long enough, however fast they are.
+const GUEST: &str = "paced";
+const ARGS: [&str; 1] = ["250"];
 
 /// Who is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -35,6 +35,7 @@ pub use error::{Chain, Failure, Kind};
 pub use folder::read_failure;
 pub use hand_over::Moved;
 pub use interrupt::Preparing;
+pub use record::JobRecord;
 pub use regular::{Regularly, When};
 pub use steer::Watching;
 pub use stores::{

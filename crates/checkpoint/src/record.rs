@@ -126,30 +126,8 @@ mod tests {
     const FOURTH: &str = include_str!("../tests/golden/job-record-4.json");
 
     fn manifest() -> Manifest {
-        Manifest {
-            id: "00112233445566778899aabbccddeeff".parse().unwrap(),
-            machine: image::Machine::HOST,
-            job: "train".into(),
-            created_ns: 1,
-            dormouse: "0.9.0".into(),
-            parent: None,
-            regular: false,
-            excluded: 0,
-            rehearsed: true,
-            host: image::HostFacts {
-                kernel: String::new(),
-                hostname: String::new(),
-                cpu_model: String::new(),
-                cpu_features: Vec::new(),
-            },
-            devices: Vec::new(),
-            command: image::Command { args: Vec::new(), cwd: image::RawPath::default() },
-            cut: image::CutTimes::default(),
-            stored: image::StoredBytes::default(),
-            job_files: Vec::new(),
-            mapped_files: Vec::new(),
-            objects: Vec::new(),
-        }
+        let id = "00112233445566778899aabbccddeeff".parse().unwrap();
+        Manifest { id, dormouse: "0.9.0".into(), ..Manifest::new("train") }
     }
 
     fn read(value: &Value) -> Result<JobRecord, Failure> {
@@ -262,5 +240,76 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    /// The property of the fuzz target: what is refused is damage or of a newer version, and what is understood is written, and read back the same.
+    fn check(json: &[u8]) {
+        match JobRecord::read(json, &manifest()) {
+            Ok(record) => {
+                let written = serde_json::to_vec(&record).unwrap();
+                let again = JobRecord::read(&written, &manifest()).unwrap();
+                assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+            }
+            Err(failure) => {
+                assert!(matches!(failure.kind, Kind::Damaged | Kind::Mismatch), "{failure}");
+                assert!(failure.message.contains("image 00112233"), "{failure}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_is_damage() {
+        let whole = FOURTH.trim_end();
+        for len in 0..whole.len() {
+            let failure = JobRecord::read(&whole.as_bytes()[..len], &manifest()).unwrap_err();
+            assert_eq!(failure.kind, Kind::Damaged, "{len}: {failure}");
+        }
+    }
+
+    #[test]
+    fn flipped_bits_are_refused_or_understood() {
+        let mut json = FOURTH.as_bytes().to_vec();
+        for bit in 0..json.len() * 8 {
+            json[bit / 8] ^= 1 << (bit % 8);
+            check(&json);
+            json[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    /// In the place of each value whatever JSON has.
+    #[test]
+    fn values_that_nobody_writes_are_refused_or_understood() {
+        fn places(value: &Value, at: &str, found: &mut Vec<String>) {
+            found.push(at.to_owned());
+            let within: Vec<(String, &Value)> = match value {
+                Value::Array(all) => all.iter().enumerate().map(|(n, each)| (n.to_string(), each)).collect(),
+                Value::Object(all) => all.iter().map(|(name, each)| (name.clone(), each)).collect(),
+                _ => Vec::new(),
+            };
+            within.iter().for_each(|(name, each)| places(each, &format!("{at}/{name}"), found));
+        }
+        let whole: Value = serde_json::from_str(FOURTH).unwrap();
+        let mut found = Vec::new();
+        places(&whole, "", &mut found);
+        assert!(found.len() > 100);
+        for place in found {
+            for odd in [
+                json!(u64::MAX),
+                json!(i64::MIN),
+                json!(1e300),
+                json!(null),
+                json!([256]),
+                json!("\0"),
+                json!({}),
+            ] {
+                let mut changed = whole.clone();
+                *changed.pointer_mut(&place).unwrap() = odd;
+                check(changed.to_string().as_bytes());
+            }
+        }
+        // Deeper than anything, where it is skipped and where it is not.
+        let deep = format!("{}{}", "[".repeat(1 << 20), "]".repeat(1 << 20));
+        check(deep.as_bytes());
+        check(FOURTH.replacen('{', &format!(r#"{{"addition":{deep},"#), 1).as_bytes());
     }
 }

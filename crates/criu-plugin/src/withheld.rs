@@ -168,7 +168,8 @@ unsafe fn scan(fd: c_int, asked: &mut Scan) -> c_int {
     found as c_int
 }
 
-/// The parts of `range`, in order, and whether each is private.
+/// The parts of `range`, in order, and whether each is private. `host` has the same for its own end; the two have nothing in common but the lines of
+/// the file: what CRIU loads depends on no other crate of ours.
 fn parts(range: Range<u64>, private: &[Range<u64>]) -> Vec<(Range<u64>, bool)> {
     let mut parts = Vec::new();
     let mut at = range.start;

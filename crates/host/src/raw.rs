@@ -2,9 +2,12 @@
 //! numbers where it is not.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// One or several paths.
@@ -18,13 +21,38 @@ pub trait Paths: Sized {
 }
 
 /// What is written for a path.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 #[serde(untagged)]
 pub enum Form {
     /// One in UTF-8.
     Text(String),
     /// Any other.
     Bytes(Vec<u8>),
+}
+
+/// Takes no more memory than there are bytes: what serde derives would keep 32 for each until it knew which form they are.
+impl<'de> Deserialize<'de> for Form {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Form;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a path, as a text or an array of bytes")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Form, E> {
+                Ok(Form::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, bytes: A) -> Result<Form, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(bytes)).map(Form::Bytes)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 impl Paths for PathBuf {

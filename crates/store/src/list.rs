@@ -93,15 +93,30 @@ impl Store {
         Ok(listing)
     }
 
+    /// When the newest image of `job` was cut, if none before `since` is meant. Of other images no more is read than where their manifests begin.
+    ///
+    /// # Errors
+    /// [`ReadError::Media`] where the folder cannot be read.
+    pub(crate) fn newest_since(&self, job: &str, since: u64) -> Result<Option<u64>, ReadError> {
+        let names = self.on("list", layout::IMAGES, |media| media.list(layout::IMAGES))?;
+        let ids = names.iter().filter_map(|name| layout::image_of(name));
+        // A manifest that begins otherwise than it says as a whole is damaged, and no image.
+        let may_be =
+            |id: &ImageId| self.glimpse(*id).is_some_and(|seen| seen.job == job && seen.created_ns >= since);
+        let whole = ids.filter(may_be).filter_map(|id| self.manifest(&id).ok());
+        Ok(whole.map(|manifest| manifest.created_ns).max())
+    }
+
+    /// What a manifest says first, if that is legible; nothing vouches for it.
+    fn glimpse(&self, image: ImageId) -> Option<Glimpse> {
+        let file = self.media().open(&layout::image(image)).ok()?;
+        Glimpse::read(Cursor::new(&*file, 0, file.len().ok()?))
+    }
+
     /// What can be said of an image whose manifest cannot be read.
     fn damaged(&self, image: ImageId, error: &ReadError) -> DamagedImage {
-        let path = layout::image(image);
-        let glimpse = self.media().open(&path).ok().and_then(|file| {
-            let len = file.len().ok()?;
-            Glimpse::read(Cursor::new(&*file, 0, len))
-        });
-        let (job, created_ns) = glimpse.map(|seen| (seen.job, seen.created_ns)).unzip();
-        let path = self.media().full_path(&path);
+        let (job, created_ns) = self.glimpse(image).map(|seen| (seen.job, seen.created_ns)).unzip();
+        let path = self.media().full_path(&layout::image(image));
         DamagedImage { image, job, created_ns, newer: error.is_newer(), path, problem: problem_of(error) }
     }
 

@@ -4,7 +4,7 @@ use crate::folder::{Entry, EntryKind, beneath};
 use crate::work::room_in_memory;
 use memmap2::{Advice, MmapMut};
 use rustix::fs::{Dir, Mode, OFlags};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -12,8 +12,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::thread::Builder;
 
 /// Files with less than that in them are made when they are copied, bytes.
 const LONG: u64 = 4 << 20;
@@ -104,12 +102,12 @@ impl Room {
                 Err(error) => tracing::debug!(%error, "{} is made when it is copied", path.display()),
             }
         }
-        let runs =
+        let runs: Vec<_> =
             new.iter().flat_map(|(_, memory, runs)| runs.iter().map(move |run| (memory, *run))).collect();
         let make = |(memory, (first, bytes)): (&MmapMut, (usize, usize))| {
             memory.advise_range(Advice::PopulateWrite, first, bytes)
         };
-        if let Err(error) = by_threads(MAKING_MAX, runs, || (), |(), run| make(run)) {
+        if let Err(error) = host::by_threads(MAKING_MAX, runs, || (), |(), run| make(run)) {
             tracing::debug!(%error, "not all memory for copies is made before the job stands still");
         }
         for (path, memory, runs) in new {
@@ -179,7 +177,7 @@ impl Room {
             };
             files.push((entry.path.clone(), from, new, ready));
         }
-        let mut runs = VecDeque::new();
+        let mut runs = Vec::new();
         for (_, from, new, ready) in &mut files {
             let (mut at, mut rest) = (0, ready.as_deref_mut());
             let mut passed = 0;
@@ -199,11 +197,11 @@ impl Room {
                         (None, Some(file)) => Target::File(file, bytes),
                         (None, None) => return Err(io::ErrorKind::UnexpectedEof.into()),
                     };
-                    runs.push_back(Run { from, first, to });
+                    runs.push(Run { from, first, to });
                 }
             }
         }
-        by_threads(THREADS_MAX, runs, || vec![0; BUFFER], |buffer, run| run.copy(buffer))?;
+        host::by_threads(THREADS_MAX, runs, || vec![0; BUFFER], |buffer, run| run.copy(buffer))?;
         // They stay mapped: to let go of them takes time, in which the job would stand still.
         self.ready.extend(files.into_iter().filter_map(|(path, _, _, ready)| Some((path, ready?))));
         Ok(())
@@ -267,33 +265,4 @@ fn long_file(root: &OwnedFd, path: &Path) -> io::Result<Option<File>> {
     }
     // That one, whatever lies at its path now.
     File::open(format!("/proc/self/fd/{}", it.as_raw_fd())).map(Some)
-}
-
-/// Does something with each of these, in so many threads at most, each of which has something of its own for it.
-fn by_threads<T: Send, O>(
-    most: usize,
-    all: VecDeque<T>,
-    own: impl Fn() -> O + Sync,
-    each: impl Fn(&mut O, T) -> io::Result<()> + Sync,
-) -> io::Result<()> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(most).min(all.len());
-    let all = Mutex::new(all);
-    let next = || all.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-    let work = || -> io::Result<()> {
-        let mut own = own();
-        while let Some(one) = next() {
-            each(&mut own, one)?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        // Where there may be no more threads, those that there are do it.
-        let others: Vec<_> =
-            (1..threads).filter_map(|_| Builder::new().spawn_scoped(scope, work).ok()).collect();
-        let own = work();
-        let panicked = || io::Error::other("a thread panicked");
-        let others: io::Result<()> =
-            others.into_iter().try_for_each(|each| each.join().unwrap_or_else(|_| Err(panicked())));
-        own.and(others)
-    })
 }

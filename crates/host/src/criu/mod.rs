@@ -1,12 +1,12 @@
 //! Finding CRIU, talking to it, and finding out what it can do here.
 
 pub(crate) mod log;
-pub(crate) mod mounts;
+pub mod mounts;
 pub mod pagemap;
 pub mod probe;
 mod pulse;
 pub(crate) mod rpc;
-pub(crate) mod tcp;
+pub mod tcp;
 
 use std::fmt;
 use std::fs;

@@ -1,16 +1,19 @@
 //! The state of TCP connections in CRIU's images (`tcp-stream-*.img`; CRIU's `images/tcp-stream.proto`).
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 
 /// Two magic numbers and the message's length.
 const HEADER: usize = 12;
 /// `TcpStreamEntry.unsq_len`: how much of what is queued has never been sent.
 const UNSENT: u32 = 12;
+/// The message is far shorter; what is queued lies behind it.
+const LONGEST: u64 = 64 << 10;
 
 /// Makes what was queued but never sent count as sent and not acknowledged, in all images of a folder.
 ///
@@ -26,17 +29,22 @@ pub(crate) fn count_unsent_as_sent(images: &Path) -> io::Result<()> {
         if !entry.file_name().to_str().is_some_and(|name| name.starts_with("tcp-stream-")) {
             continue;
         }
-        let mut image = fs::read(entry.path())?;
+        let file = OpenOptions::new().read(true).write(true).open(entry.path())?;
+        let mut image = Vec::new();
+        (&file).take(LONGEST).read_to_end(&mut image)?;
         if let Some(unsent) = unsent(&image) {
-            zero(&mut image[unsent]);
-            fs::write(entry.path(), image)?;
+            let start = unsent.start as u64;
+            zero(&mut image[unsent.clone()]);
+            file.write_all_at(&image[unsent], start)?;
         }
     }
     Ok(())
 }
 
-/// Where in an image the count of unsent bytes is; `None` when there is none, or what it says is for CRIU to refuse.
-fn unsent(image: &[u8]) -> Option<Range<usize>> {
+/// Where in an image, of which this is the beginning, the count of unsent bytes is; `None` when there is none, or what it says is for CRIU to
+/// refuse.
+#[must_use]
+pub fn unsent(image: &[u8]) -> Option<Range<usize>> {
     let length = u32::from_le_bytes(image.get(HEADER - 4..HEADER)?.try_into().ok()?);
     let message = image.get(HEADER..)?.get(..length as usize)?;
     let mut rest = message;
@@ -45,7 +53,7 @@ fn unsent(image: &[u8]) -> Option<Range<usize>> {
         let start = HEADER + message.len() - rest.len();
         skip_field(wire_type, tag, &mut rest, DecodeContext::default()).ok()?;
         if tag == UNSENT {
-            return Some(start..HEADER + message.len() - rest.len());
+            return (wire_type == WireType::Varint).then(|| start..HEADER + message.len() - rest.len());
         }
     }
     None
@@ -106,5 +114,41 @@ mod tests {
             let _ = unsent(&whole[..length]);
         }
         assert_eq!(unsent(&whole[..HEADER]), None);
+    }
+
+    #[test]
+    fn of_an_image_of_any_length_the_message_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tcp-stream-1f.img");
+        let entry = Entry { queued: 1, unsent: Some(300), ..Entry::default() };
+        fs::write(&path, image(&entry)).unwrap();
+        // Holes cost whoever made the image nothing.
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        count_unsent_as_sent(folder.path()).unwrap();
+        let mut begin = vec![0; image(&entry).len() - b"queue".len()];
+        fs::File::open(&path).unwrap().read_exact(&mut begin).unwrap();
+        assert_eq!(Entry::decode(&begin[HEADER..]).unwrap(), Entry { unsent: Some(0), ..entry });
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 40);
+    }
+
+    #[test]
+    fn what_is_no_number_is_left_to_criu() {
+        let message = [(UNSENT as u8) << 3 | WireType::LengthDelimited as u8, 3, 1, 2, 3];
+        let image = [&[7; 8][..], &(message.len() as u32).to_le_bytes(), &message].concat();
+        assert_eq!(unsent(&image), None);
+    }
+
+    proptest::proptest! {
+        /// The property of the fuzz target.
+        #[test]
+        fn what_is_found_is_a_number_within_the_image(
+            length in proptest::prop_oneof![0..64u32, proptest::num::u32::ANY],
+            message in proptest::collection::vec(proptest::prop_oneof![proptest::num::u8::ANY, 90..104u8], 0..40),
+        ) {
+            let image = [&[7; 8][..], &length.to_le_bytes(), &message].concat();
+            if let Some(found) = unsent(&image) {
+                assert!((1..=10).contains(&image[found].len()));
+            }
+        }
     }
 }

@@ -20,3 +20,4 @@ pub use record::{HostRecord, MountRecord, TaskRecord};
 pub use restore::{RestoreError, RestoreSpec, Restored, may_be_link};
 pub use room::CopyRoom;
 pub(crate) use setback::Setback;
+pub use several::by_threads;

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::several::each;
+use super::several::{THREADS, by_threads};
 use crate::tasks::OuterPid;
 
 /// What one system call copies: small enough that all threads have something to do, and no more ranges than it takes.
@@ -96,34 +96,44 @@ impl CopyRoom {
 
     /// Has the memory made, which takes longer than to fill it.
     pub(super) fn populate(&self) {
-        let pieces: Vec<usize> = (0..self.bytes).step_by(POPULATED).collect();
-        each(&pieces, |at| {
-            let bytes = POPULATED.min(self.bytes - at);
-            // SAFETY: within the mapping, which is ours; what is in it does not change. What is not made now is made when it is filled.
-            let _ =
-                unsafe { madvise(self.base.cast::<u8>().add(*at).cast(), bytes, Advice::LinuxPopulateWrite) };
-            Ok(())
-        })
+        by_threads(
+            THREADS,
+            (0..self.bytes).step_by(POPULATED),
+            || (),
+            |(), at| {
+                let bytes = POPULATED.min(self.bytes - at);
+                // SAFETY: within the mapping, which is ours; what is in it does not change. What is not made now is made when it is filled.
+                let _ = unsafe {
+                    madvise(self.base.cast::<u8>().add(at).cast(), bytes, Advice::LinuxPopulateWrite)
+                };
+                Ok(())
+            },
+        )
         .unwrap_or_default();
     }
 
     /// Copies all parts, which have places of their own.
     fn fill(&mut self, parts: &[Part]) -> io::Result<()> {
         let room = &*self;
-        each(parts, |part| {
-            let mut from = part.from.clone();
-            let mut done = 0;
-            while done < part.to.len() {
-                // SAFETY: `copied_to` has seen that the room is as large as all parts, each of which has a place of its own there.
-                let to = unsafe { room.base.cast::<u8>().add(part.to.start + done) };
-                let to = libc::iovec { iov_base: to.cast(), iov_len: part.to.len() - done };
-                // SAFETY: as many bytes of the room are left for this part, and nobody else's.
-                let read = unsafe { read_into(to, part.process, &from) }?;
-                done += read;
-                skip(&mut from, read);
-            }
-            Ok(())
-        })
+        by_threads(
+            THREADS,
+            parts,
+            || (),
+            |(), part| {
+                let mut from = part.from.clone();
+                let mut done = 0;
+                while done < part.to.len() {
+                    // SAFETY: `copied_to` has seen that the room is as large as all parts, each of which has a place of its own there.
+                    let to = unsafe { room.base.cast::<u8>().add(part.to.start + done) };
+                    let to = libc::iovec { iov_base: to.cast(), iov_len: part.to.len() - done };
+                    // SAFETY: as many bytes of the room are left for this part, and nobody else's.
+                    let read = unsafe { read_into(to, part.process, &from) }?;
+                    done += read;
+                    skip(&mut from, read);
+                }
+                Ok(())
+            },
+        )
     }
 
     /// What lies there; nothing where that is not inside.

@@ -1,31 +1,41 @@
 //! Work that several threads do together.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// More threads than this the memory has no use for.
-const THREADS: usize = 8;
+pub(super) const THREADS: usize = 8;
 
-/// Does all of these, several at a time; the first error is answered when all that had begun are over.
-pub(super) fn each<T: Sync>(all: &[T], work: impl Fn(&T) -> io::Result<()> + Sync) -> io::Result<()> {
-    let next = AtomicUsize::new(0);
-    let one = || {
-        while let Some(each) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = work(each) {
-                next.store(all.len(), Ordering::Relaxed);
-                return Err(error);
-            }
+/// Does something with each of these, in so many threads at `most`, each of which has something of its `own` for it.
+///
+/// # Errors
+/// The first one, when all that had begun are over; no other is begun then.
+pub fn by_threads<T, O>(
+    most: usize,
+    all: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator + Send>,
+    own: impl Fn() -> O + Sync,
+    each: impl Fn(&mut O, T) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    let all = all.into_iter();
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(most).min(all.len());
+    let left = Mutex::new(Some(all));
+    let left = || left.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = || left().as_mut()?.next();
+    let work = || {
+        let mut own = own();
+        while let Some(one) = next() {
+            each(&mut own, one).inspect_err(|_| *left() = None)?;
         }
         Ok(())
     };
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS).min(all.len());
     thread::scope(|scope| {
         // Where there may be no more threads, those that there are do it.
-        let begin = |_| thread::Builder::new().spawn_scoped(scope, one).ok();
+        let begin = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
         let others: Vec<_> = (1..threads).filter_map(begin).collect();
-        let done = one();
-        let joined = others.into_iter().map(|other| other.join().unwrap_or(Err(io::ErrorKind::Other.into())));
+        let done = work();
+        let panicked = || io::Error::other("a thread panicked");
+        let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|_| Err(panicked())));
         joined.fold(done, Result::and)
     })
 }
@@ -34,18 +44,42 @@ pub(super) fn each<T: Sync>(all: &[T], work: impl Fn(&T) -> io::Result<()> + Syn
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn the_first_error_ends_the_work() {
-        let all: Vec<usize> = (0..1000).collect();
+    fn all_is_done_and_the_first_error_ends_the_work() {
         let done = AtomicUsize::new(0);
-        each(&all, |_| {
+        let count = |(): &mut (), _| {
             done.fetch_add(1, Ordering::Relaxed);
             Ok(())
-        })
-        .unwrap();
-        assert_eq!(done.into_inner(), 1000);
-        let failed = each(&all, |n| if *n == 500 { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) });
-        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::NotFound);
+        };
+        by_threads(3, 0..1000, || (), count).unwrap();
+        assert_eq!(done.swap(0, Ordering::Relaxed), 1000);
+        let fail = |own: &mut (), n| match n {
+            500 => Err(io::ErrorKind::NotFound.into()),
+            _ => count(own, n),
+        };
+        let failed = by_threads(1, 0..1000, || (), fail);
+        assert_eq!((failed.unwrap_err().kind(), done.into_inner()), (io::ErrorKind::NotFound, 500));
+    }
+
+    /// Who is at work when another fails takes up nothing more.
+    #[test]
+    fn nobody_goes_on_behind_an_error() {
+        let (failed, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = |(): &mut (), n| {
+            if n == 0 {
+                failed.store(1, Ordering::Relaxed);
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            while failed.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            thread::sleep(std::time::Duration::from_millis(20));
+            done.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        by_threads(2, 0..100, || (), work).unwrap_err();
+        assert!(done.into_inner() <= 1);
     }
 }

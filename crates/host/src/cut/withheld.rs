@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::several::each;
+use super::several::{THREADS, by_threads};
 use crate::pagescan::Pages;
 use crate::tasks::OuterPid;
 
@@ -95,10 +95,15 @@ fn pages_of(ranges: &Ranges) -> io::Result<Ranges> {
         ranges.iter().flat_map(divided).map(part)
     });
     let parts: Vec<Part<'_>> = parts.collect();
-    each(&parts, |part| {
-        let _ = part.found.set(part.pages.of(part.range.clone())?);
-        Ok(())
-    })?;
+    by_threads(
+        THREADS,
+        &parts,
+        || (),
+        |(), part| {
+            let _ = part.found.set(part.pages.of(part.range.clone())?);
+            Ok(())
+        },
+    )?;
     let mut found = Ranges::new();
     for part in parts {
         found.entry(part.process).or_default().extend(part.found.into_inner().unwrap_or_default());

@@ -71,6 +71,16 @@ fn a_copy_waits_for_what_it_names_and_nothing_else_waits() {
     let fresh = thread.alloc(4096);
     thread.put(fresh, &[7]);
     assert_eq!(thread.get(fresh, 1), [7]);
+    let others = std::thread::spawn(move || {
+        let ([stream], [event]) = (thread.streams([20]), thread.events([21]));
+        thread.call(EventRecordNow { ctx: CTX, stream: Stream::Created(stream), event, flags: 0 }).unwrap();
+        thread.send(StreamDestroy { stream });
+        thread.pin(22, 4096).unwrap();
+        thread.call(PinnedFree { pinned: PinnedId(22) }).unwrap();
+        thread
+    });
+    wait_until(|| others.is_finished());
+    let mut thread = others.join().unwrap();
     wait_until(|| late.valve.is_waited_for());
     let last = late.second + BYTES - 4;
     let reading = std::thread::spawn(move || (thread.get(last, 1), thread));

@@ -339,7 +339,8 @@ impl Image {
         Ok(written)
     }
 
-    /// Runs `work` on every part, with a thread's scratch memory, until one fails.
+    /// Runs `work` on every part, with a thread's scratch memory, until one fails. (`host::by_threads` does so for files and memory; the two crates have
+    /// no other in common.)
     fn in_parallel<T: Send>(
         &self,
         object: &Object,

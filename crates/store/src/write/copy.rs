@@ -4,7 +4,7 @@
 //! where it was: each pack is published with an index as soon as it is full, and only then whoever wrote it begins the next one. Draft and index have an id
 //! of their own: what another copier of the same image does, or has left, is in nobody's way.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 
@@ -15,7 +15,7 @@ use super::Draft;
 use super::carry::{Carrying, Unread};
 use super::draft::check_chunks;
 use super::packing::WORTH_ANOTHER;
-use crate::chunk_map::{ChunkMap, Place};
+use crate::chunk_map::{ChunkMap, Place, Usable};
 use crate::media::MediaLock;
 use crate::read::{Fetcher, chunk_error};
 use crate::{CopyError, ReadError, Store, WriteError, layout};
@@ -80,7 +80,7 @@ impl Store {
         let map = ChunkMap::load(self).map_err(CopyError::Source)?;
         let mut there = match to {
             Some(to) => ChunkMap::load(to).map_err(WriteError::from)?.usable(to).map_err(WriteError::from)?,
-            None => HashSet::new(),
+            None => Usable::new(),
         };
         let mut report = CopyReport::default();
         for image in images {
@@ -95,7 +95,7 @@ impl Store {
             for (chunk, len) in lacking(&manifest, &there) {
                 // One that no index knows will be damage; it is not known how long its frame was.
                 copied.count(len, map.places(&chunk).next().map_or(0, |place| place.entry.frame_len));
-                there.insert(chunk);
+                there.insert(chunk, len);
             }
             copied.there = copied.chunks == 0 && to.is_some_and(|to| to.manifest(image).is_ok());
             report.images.push(copied);
@@ -161,8 +161,8 @@ impl CopiedImage {
 }
 
 /// The chunks of an image that are not `there`, once each, with their lengths.
-fn lacking(manifest: &Manifest, there: &HashSet<ChunkId>) -> BTreeMap<ChunkId, u32> {
-    manifest.chunks().filter(|(chunk, _)| !there.contains(chunk)).collect()
+fn lacking(manifest: &Manifest, there: &Usable) -> BTreeMap<ChunkId, u32> {
+    manifest.chunks().filter(|(chunk, _)| !there.contains_key(chunk)).collect()
 }
 
 /// Two stores, between which images are copied.
@@ -180,7 +180,7 @@ pub(super) struct Copier {
 pub(super) struct Target {
     pub(super) map: ChunkMap,
     /// Those of its chunks that can be used.
-    pub(super) there: HashSet<ChunkId>,
+    pub(super) there: Usable,
 }
 
 /// Chunks that are to be copied, with their lengths and a place of each.
@@ -194,7 +194,7 @@ impl Target {
     }
 
     pub(super) fn add(&mut self, pack: PackIndex) {
-        self.there.extend(pack.entries.iter().map(|entry| entry.id));
+        self.there.extend(pack.entries.iter().map(|entry| (entry.id, entry.plain_len)));
         self.map.add(pack);
     }
 }
@@ -340,7 +340,7 @@ impl Draft {
 
     /// Looks whether all chunks of an image of another store are `stored`, and will be: after that it can have its name.
     pub(super) fn complete_copy(&self, manifest: &Manifest, stored: &ChunkMap) -> Result<(), WriteError> {
-        check_chunks(&manifest.objects, &[], stored)?;
+        check_chunks(&manifest.objects, &[], |chunk| stored.plain_len(chunk))?;
         // What was found there may be in an index that nobody has synced yet.
         self.sync_folder(layout::INDEX)
     }

@@ -125,7 +125,7 @@ impl Delivery {
         for (file, pack) in packs.iter().filter_map(whole).take(AT_A_TIME) {
             let id = pack.id;
             followed.insert(id);
-            for (offset, entry) in pack.frames().filter(|(_, entry)| !target.there.contains(&entry.id)) {
+            for (offset, entry) in pack.frames().filter(|(_, entry)| !target.there.contains_key(&entry.id)) {
                 if seen.insert(entry.id) {
                     wanted.push((entry.id, entry.plain_len, Place { pack: id, offset, entry: *entry }));
                 }

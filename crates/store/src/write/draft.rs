@@ -3,17 +3,18 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::{Arc, OnceLock};
 
 use image::{ChunkId, Extent, ImageId, Index, Manifest, Object, PackIndex, StoredBytes};
 
 use super::pack::abandoned;
 use super::{ChunkWriter, Receipt, WriteOptions};
-use crate::chunk_map::ChunkMap;
+use crate::chunk_map::{ChunkMap, Usable};
 use crate::error::describe;
 use crate::media::MediaLock;
 use crate::report::ImageSummary;
 use crate::store::random_id;
-use crate::{MediaError, ReadError, Store, WriteError, layout};
+use crate::{MediaError, Store, WriteError, layout};
 
 /// An image that is being written. Dropped, it is given up and its files are removed.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Draft {
     _lock: MediaLock,
     /// Held as long: chunks that are in the store now stay there.
     _share: MediaLock,
+    /// What the store had when a writer in this process joined.
+    usable: OnceLock<Arc<Usable>>,
 }
 
 impl Store {
@@ -52,7 +55,13 @@ impl Store {
         let (folder, lock) = (layout::draft(id), layout::draft_lock(id));
         self.on("create", &folder, |media| media.create_folder(&folder))?;
         match self.on("lock", &lock, |media| media.lock(&lock, true)) {
-            Ok(held) => Ok(held.map(|held| Draft { store: self.clone(), id, _lock: held, _share: share })),
+            Ok(held) => Ok(held.map(|held| Draft {
+                store: self.clone(),
+                id,
+                _lock: held,
+                _share: share,
+                usable: OnceLock::new(),
+            })),
             Err(error) if error.error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
                 let _ = self.media().remove(&lock);
@@ -133,7 +142,9 @@ impl Draft {
     /// # Errors
     /// As [`ChunkWriter::join`].
     pub fn writer(&self, options: &WriteOptions) -> Result<ChunkWriter, WriteError> {
-        ChunkWriter::join(&self.store, self.id, options)
+        let writer = ChunkWriter::join(&self.store, self.id, options)?;
+        self.usable.get_or_init(|| writer.usable());
+        Ok(writer)
     }
 
     /// Makes the image exist: complete, durable, and listed from the moment this returns.
@@ -157,9 +168,11 @@ impl Draft {
             manifest.objects.extend(receipt.objects);
             packs.extend(receipt.packs);
         }
-        manifest.created_ns = manifest.created_ns.max(self.after_newest(&manifest.job)?);
+        if let Some(newest) = self.store.newest_since(&manifest.job, manifest.created_ns)? {
+            manifest.created_ns = newest.saturating_add(1);
+        }
         self.check_packs(&packs)?;
-        check_chunks(&manifest.objects, &packs, &ChunkMap::load(&self.store)?)?;
+        self.check_chunks(&manifest.objects, &packs)?;
 
         let image = self.id;
         let format = |what| move |error| WriteError::Format { what, image, error };
@@ -192,12 +205,16 @@ impl Draft {
         self.sync_folder(layout::INDEX)
     }
 
-    /// A time after that of the job's newest image.
-    fn after_newest(&self, job: &str) -> Result<u64, ReadError> {
-        let listing = self.store.list()?;
-        let newest =
-            listing.images.iter().filter(|image| image.job == job).map(|image| image.created_ns).max();
-        Ok(newest.map_or(0, |newest| newest.saturating_add(1)))
+    /// Looks whether every chunk of the objects is in these packs or in the store.
+    fn check_chunks(&self, objects: &[Object], packs: &[PackIndex]) -> Result<(), WriteError> {
+        // What was usable then is there as long as the draft is.
+        let usable = self.usable.get();
+        let found = check_chunks(objects, packs, |chunk| usable?.get(chunk).copied());
+        found.or_else(|_| {
+            // Writers that joined later may have found more.
+            let stored = ChunkMap::load(&self.store)?;
+            check_chunks(objects, packs, |chunk| stored.plain_len(chunk))
+        })
     }
 
     /// Looks whether the receipts' packs are there, whole.
@@ -262,19 +279,18 @@ impl Draft {
     }
 }
 
-/// Looks whether every chunk of the objects is in these packs or `stored`.
+/// Looks whether every chunk of the objects is in these packs or `stored`, which says how long each is that it knows.
 pub(super) fn check_chunks(
     objects: &[Object],
     packs: &[PackIndex],
-    stored: &ChunkMap,
+    stored: impl Fn(&ChunkId) -> Option<u32>,
 ) -> Result<(), WriteError> {
     let entries = packs.iter().flat_map(|pack| &pack.entries);
     let new: HashMap<ChunkId, u32> = entries.map(|entry| (entry.id, entry.plain_len)).collect();
     for object in objects {
         for extent in &object.extents {
             let Extent::Chunk { id, len } = extent else { continue };
-            let known = || stored.places(id).next().map(|place| place.entry.plain_len);
-            if new.get(id).copied().or_else(known) != Some(*len) {
+            if new.get(id).copied().or_else(|| stored(id)) != Some(*len) {
                 return Err(WriteError::MissingChunk { chunk: *id, what: describe(&object.kind) });
             }
         }

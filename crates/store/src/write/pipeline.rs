@@ -17,7 +17,7 @@ use super::pack::abandoned;
 use super::packing::Packing;
 use super::room::{Room, Ticket};
 use super::{ObjectWriter, Receipt, WriteOptions};
-use crate::chunk_map::ChunkMap;
+use crate::chunk_map::{self, ChunkMap, Usable};
 use crate::read::{Fetcher, Scratch};
 use crate::{Store, WriteError, layout};
 
@@ -69,10 +69,10 @@ struct OpenObject {
     extents: Vec<Option<Extent>>,
 }
 
-/// Chunks that need not be written.
+/// Chunks that need not be written, beside those that the store had when this writer began.
 struct Known {
-    /// Those that the store had when this writer began, or that this writer has seen.
-    all: HashSet<ChunkId>,
+    /// Those that this writer has seen.
+    seen: HashSet<ChunkId>,
     /// Of them, those that this writer has written ahead, and no object has used yet.
     ahead: HashSet<ChunkId>,
     /// Of them, those that the store had and that are to be read before they are used.
@@ -93,6 +93,8 @@ enum Sighting {
 }
 
 pub(super) struct Shared {
+    /// What the store had when this writer began.
+    usable: Arc<Usable>,
     known: Mutex<Known>,
     /// What reads chunks again.
     fetcher: Option<Fetcher>,
@@ -120,12 +122,18 @@ impl ChunkWriter {
         let folder = layout::draft(image);
         store.on("list", &folder, |media| media.list(&folder)).map_err(|error| abandoned(image, error))?;
         let (threads, most) = options.within_memory();
-        let map = ChunkMap::load(store)?;
-        let all = map.usable(store)?;
-        let unread = if options.reread { all.clone() } else { HashSet::new() };
+        let (usable, unread, fetcher) = if options.reread {
+            let map = ChunkMap::load(store)?;
+            let usable = map.usable(store)?;
+            let unread = usable.keys().copied().collect();
+            (usable, unread, Some(Fetcher::new(store.clone(), map)))
+        } else {
+            (chunk_map::usable(store)?, HashSet::new(), None)
+        };
         let shared = Arc::new(Shared {
-            known: Mutex::new(Known { all, ahead: HashSet::new(), unread }),
-            fetcher: options.reread.then(|| Fetcher::new(store.clone(), map)),
+            usable: Arc::new(usable),
+            known: Mutex::new(Known { seen: HashSet::new(), ahead: HashSet::new(), unread }),
+            fetcher,
             objects: Mutex::default(),
             stored: Mutex::default(),
             failure: Mutex::default(),
@@ -189,7 +197,13 @@ impl ChunkWriter {
     #[must_use]
     pub fn has(&self, id: &ChunkId) -> bool {
         let known = lock(&self.shared.known);
-        known.all.contains(id) && !known.ahead.contains(id) && !known.unread.contains(id)
+        let has = self.shared.usable.contains_key(id) || known.seen.contains(id);
+        has && !known.ahead.contains(id) && !known.unread.contains(id)
+    }
+
+    /// What the store had when this writer joined.
+    pub(super) fn usable(&self) -> Arc<Usable> {
+        self.shared.usable.clone()
     }
 
     /// How many bytes have come this far, for a progress bar.
@@ -343,8 +357,8 @@ fn whole(mut parts: Vec<OpenObject>) -> Option<Vec<Object>> {
 }
 
 impl Known {
-    fn see(&mut self, id: ChunkId, ahead: bool) -> Sighting {
-        if self.all.insert(id) {
+    fn see(&mut self, id: ChunkId, is_stored: bool, ahead: bool) -> Sighting {
+        if !is_stored && self.seen.insert(id) {
             if ahead {
                 self.ahead.insert(id);
             }
@@ -377,7 +391,8 @@ impl Shared {
 
     /// What is known of a chunk, once the store's copy has been read where it must be.
     fn see(&self, id: ChunkId, ahead: bool, reading: &mut Reading) -> Sighting {
-        let sighting = lock(&self.known).see(id, ahead);
+        let is_stored = self.usable.contains_key(&id);
+        let sighting = lock(&self.known).see(id, is_stored, ahead);
         match &self.fetcher {
             Some(fetcher) if sighting == Sighting::Unread => match reading.try_chunk(fetcher, &id) {
                 Ok(()) => Sighting::Again,

@@ -11,5 +11,6 @@ mod golden;
 mod looking;
 mod object_storage;
 mod pipeline;
+mod publishing;
 mod removing;
 mod support;
