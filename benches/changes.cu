@@ -1,5 +1,5 @@
-// A program that is checkpointed while it works, for `checkpoint-bench`: `changes GIB FOLDER [random|half|zero|thin [SIDE]]`. Fills GIB of device memory with random words (the second half, or
-// all of it with zeros; `thin`: a random byte in each word), says so, and multiplies matrices of SIDE x SIDE (2048) until there is a file `stop` in the folder. A file `go` there says what to do between
+// A program that is checkpointed while it works, for `checkpoint-bench`: `changes GIB FOLDER [random|half|zero|thin [SIDE [COPIED]]]`. Fills GIB of device memory with random words (the second half, or
+// all of it with zeros; `thin`: a random byte in each word), says so, and multiplies matrices of SIDE x SIDE (2048), and copies COPIED MiB (none) of pinned memory to the device and back, until there is a file `stop` in the folder. A file `go` there says what to do between
 // two steps; it is removed when that is done, and the answer printed:
 //   PERCENT contiguous|scattered|zero   change a word of so many of the chunks of 2 MiB, side by side or spread, or clear them
 //   0 report                            how many steps there were since the last report, their median, mean and longest in ms; the mean without the longest
@@ -85,18 +85,23 @@ void fill_device() {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) return fprintf(stderr, "usage: changes GIB FOLDER [random|half|zero|thin [SIDE]]\n"), 2;
+    if (argc < 3) return fprintf(stderr, "usage: changes GIB FOLDER [random|half|zero|thin [SIDE [COPIED]]]\n"), 2;
     size_t chunks = std::max<size_t>(1, size_t(atof(argv[1]) * (1 << 30) / CHUNK)), bytes = chunks * CHUNK;
     std::string folder = argv[2], go = folder + "/go", stop = folder + "/stop", contents = argc > 3 ? argv[3] : "random";
     size_t full = contents == "zero" ? 0 : contents == "half" ? bytes / 2 : bytes;
     int side = argc > 4 ? std::max(32, atoi(argv[4]) / 32 * 32) : 2048;
-    size_t square = size_t(side) * side;
-    char *memory;
+    size_t square = size_t(side) * side, copied = argc > 5 ? size_t(atoi(argv[5])) << 20 : 0;
+    char *memory, *pinned = nullptr, *copy = nullptr;
     float *matrices;
     CHECK(cudaMalloc(&memory, bytes));
     CHECK(cudaMalloc(&matrices, 3 * square * sizeof(float)));
     CHECK(cudaMemset(matrices, 0, 3 * square * sizeof(float)));
     CHECK(cudaMemset(memory + full, 0, bytes - full));
+    if (copied) {
+        CHECK(cudaMallocHost(&pinned, copied));
+        CHECK(cudaMalloc(&copy, copied));
+        memset(pinned, 1, copied);
+    }
     if (full) fill<<<4096, 256>>>(reinterpret_cast<unsigned long long *>(memory), full / 8, contents == "thin" ? 0xff : ~0ull);
     CHECK(cudaDeviceSynchronize());
     puts("ready");
@@ -105,6 +110,10 @@ int main(int argc, char **argv) {
     auto last = Clock::now();
     for (unsigned turn = 1; access(stop.c_str(), F_OK) != 0;) {
         multiply<<<dim3(side / 32, side / 32), dim3(32, 32)>>>(matrices, matrices + square, matrices + 2 * square, side);
+        if (copied) {
+            CHECK(cudaMemcpyAsync(copy, pinned, copied, cudaMemcpyHostToDevice));
+            CHECK(cudaMemcpyAsync(pinned, copy, copied, cudaMemcpyDeviceToHost));
+        }
         CHECK(cudaDeviceSynchronize());
         steps.push_back(since(last));
         last = Clock::now();

@@ -22,6 +22,7 @@ use crate::trace::Trace;
 use crate::way_back::{Newest, WayBack};
 use crate::work::WorkFolder;
 use image::{Extent, ImageId, Object, ObjectKind};
+use server::TURNS;
 use server::control::{Ask, Fills, Origin};
 use server::memory::Managed;
 use shadow::Userfault;
@@ -146,7 +147,7 @@ impl Restart {
     /// How long its marked kernels may have a device that others wait for, as it was.
     #[must_use]
     pub fn preempt_after(&self) -> Option<Duration> {
-        self.record.preempt_after
+        self.record.preempt_after.map(|after| after.clamp(*TURNS.start(), *TURNS.end()))
     }
 
     /// How managed memory is had: as it was, or as is `asked` for what is allocated from now on; and what a user should know of that.

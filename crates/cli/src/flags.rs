@@ -167,9 +167,9 @@ pub struct Machine {
     #[arg(long, value_name = "SIZE", value_parser = device_size)]
     pub device_memory: Option<u64>,
     /// Stop a marked kernel that has had its device for so long while other streams of its process have work there, and have it go on behind what
-    /// these were given meanwhile (docs/in-kernel.md); a millisecond is the least [default: a kernel has the device to its end, or at a restart what the job had]
-    #[arg(long, value_name = "TIME", value_parser = turn)]
-    pub preempt_after: Option<Duration>,
+    /// these were given meanwhile (docs/in-kernel.md): a millisecond to an hour, or `none`, for kernels to have it to their end [default: none, or at a restart what the job had]
+    #[arg(long, value_name = "TIME|none", value_parser = turn)]
+    pub preempt_after: Option<Turn>,
 }
 
 /// What is done about a job that has lost a GPU server.
@@ -504,11 +504,21 @@ pub struct Server {
     pub preempt_after: Option<Duration>,
 }
 
-/// How long a turn of a marked kernel is.
-fn turn(text: &str) -> Result<Duration, String> {
-    let turn =
-        humantime::parse_duration(text).map_err(|error| format!("{error}; give a time such as 20ms"))?;
-    if turn < Duration::from_millis(1) { Err("a millisecond is the least".to_owned()) } else { Ok(turn) }
+/// How long a marked kernel may have a device that others wait for; `None` for as long as it takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn(pub Option<Duration>);
+
+fn turn(text: &str) -> Result<Turn, String> {
+    if text == "none" {
+        return Ok(Turn(None));
+    }
+    let turn = humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; give a time such as 20ms, or `none`"))?;
+    if server::TURNS.contains(&turn) {
+        Ok(Turn(Some(turn)))
+    } else {
+        Err("a millisecond is the least, and an hour the most".to_owned())
+    }
 }
 
 /// How managed memory is had.

@@ -27,20 +27,38 @@ impl Layout {
         limit.div_ceil(PAGE).clamp(1, MOST) * (WORD + BITS + PAGE) + HEAD + GAPS
     }
 
-    /// The heap in so many bytes at an address. It has to begin as zeros.
+    /// The heap in so many bytes at an address. It has to begin with [zeros](Self::zeros).
     #[must_use]
     pub fn new(base: u64, bytes: u64) -> Self {
         let pages = bytes.saturating_sub(HEAD + GAPS) / (WORD + BITS + PAGE);
         Self { base, pages: pages.min(MOST) }
     }
 
+    fn words_at(&self) -> u64 {
+        self.base + HEAD
+    }
+
+    fn bits_at(&self) -> u64 {
+        (self.words_at() + self.pages * WORD).next_multiple_of(BITS)
+    }
+
+    fn pages_at(&self) -> u64 {
+        (self.bits_at() + self.pages * BITS).next_multiple_of(PAGE)
+    }
+
+    /// How many bytes at its beginning have to be zeros: the bookkeeping. What kernels allocate has no contents.
+    #[must_use]
+    pub fn zeros(&self) -> u64 {
+        self.pages_at() - self.base
+    }
+
     /// The value of [`VARIABLE`](crate::VARIABLE): `Heap` in `allocator.cu`.
     #[must_use]
     pub fn variable(&self) -> Vec<u8> {
-        let words = self.base + HEAD;
-        let bits = (words + self.pages * WORD).next_multiple_of(BITS);
-        let pages = (bits + self.pages * BITS).next_multiple_of(PAGE);
-        [self.base, words, bits, pages, self.pages].iter().flat_map(|word| word.to_le_bytes()).collect()
+        [self.base, self.words_at(), self.bits_at(), self.pages_at(), self.pages]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
     }
 }
 

@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod allocating;
 mod layout;
 
 pub use layout::Layout;
 
-use ptx::ast::{Callee, Function, Item, Module, Operand, Statement};
+use ptx::ast::{Callee, Function, Item, Module, Name, Operand, Statement};
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 /// The variable of a rewritten module that says where the heap is: [`Layout::variable`]. As long as it is zeros, there is no room.
@@ -27,14 +29,16 @@ const FUNCTIONS: [(&str, &str); 3] = [
 static ALLOCATOR: LazyLock<Module> =
     LazyLock::new(|| ptx::parse(include_str!("allocator.ptx")).expect("the allocator is PTX"));
 
-/// Has a module allocate from a heap of ours; false, and nothing is changed, where it calls neither `malloc` nor `free`, or has functions of its own of these names.
-pub fn rewrite(module: &mut Module) -> bool {
+/// Has a module allocate from a heap of ours, and names the kernels that may; none, and nothing is changed, where it calls neither `malloc` nor `free`, or has functions of its own of these
+/// names.
+pub fn rewrite(module: &mut Module) -> Option<BTreeSet<Name>> {
     let theirs =
         |(name, _): &&(&str, &str)| module.function(name).is_some_and(|function| function.body.is_none());
     let called: Vec<_> = FUNCTIONS.iter().filter(theirs).collect();
     if called.is_empty() || module.address_size != 64 {
-        return false;
+        return None;
     }
+    let kernels = allocating::kernels(module, |name| called.iter().any(|(theirs, _)| *theirs == name));
     let ours = |name: &str| called.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours);
     for item in &mut module.items {
         let Item::Function(function) = item else { continue };
@@ -44,7 +48,7 @@ pub fn rewrite(module: &mut Module) -> bool {
         redirect(function, ours);
     }
     module.items.extend(ALLOCATOR.items.iter().cloned());
-    true
+    Some(kernels)
 }
 
 /// Our function of that name, without its code.

@@ -2,15 +2,16 @@
 //! like any other, and its contents are saved with those. Code that cannot be loaded so allocates from the device library's own, which nobody can save.
 
 use crate::failure::{Failure, Result};
-use crate::memory::Layout as Addresses;
-use crate::objects::{Context, Module, StreamKey};
+use crate::memory::arena::Allocation;
+use crate::objects::{Context, Function, StreamKey};
 use crate::session::Session;
+use crate::state::SessionState;
 use crate::{lock, read, write};
 use ::heap::{Layout, VARIABLE};
-use backend::{Fill, Range};
+use backend::Range;
 use cudarc::driver::sys::CUlimit;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use wire::{ContextId, CuError};
 
 /// What says how large a heap is: it holds for those that are not made yet.
@@ -30,26 +31,26 @@ pub struct HeapRecord {
 }
 
 impl Session {
-    /// Has the kernels of a module find their context's heap, before one of them is launched.
+    /// Has a kernel find its context's heap before it is launched, if it may allocate.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` when there is no room for a heap, or the backend's.
-    pub(crate) fn give_heap(&self, module: &Module) -> Result<()> {
-        if !module.has_heap() {
+    pub(crate) fn give_heap(&self, function: &Function) -> Result<()> {
+        let module = &function.module;
+        let Some(code) = module.rewritten.as_ref().filter(|code| code.has_heap()) else {
             if module.facts.allocates {
                 module.ctx.note_allocating(|| module.describe());
             }
             return Ok(());
-        }
-        if module.knows_heap() {
+        };
+        if module.knows_heap() || !code.allocates(&function.name) {
             return Ok(());
         }
         let ctx = &module.ctx;
-        let mut heap = {
-            // Whoever has it may want to be alone to make way for a heap.
-            let _waiting = self.gate.wait();
-            lock(&ctx.heap)
-        };
+        let mut heap = self.heap_of(ctx);
+        if module.knows_heap() {
+            return Ok(());
+        }
         let Range { base, bytes } = match *heap {
             Some(range) => range,
             None => *heap.insert(self.make_heap(ctx)?),
@@ -62,14 +63,23 @@ impl Session {
                 format!("{VARIABLE} has {} bytes", variable.bytes),
             ));
         }
-        let stream = self.own_stream(ctx, StreamKey::Stops(ctx.id()))?;
-        self.backend().copy(ctx.raw, stream.arg(), variable.base, value.as_ptr() as u64, variable.bytes)?;
-        self.backend().stream_synchronize(ctx.raw, stream.arg())?;
+        self.put(ctx, variable.base, &value)?;
         module.note_heap();
         Ok(())
     }
 
-    /// A heap of zeros, as large as the context's limit says.
+    /// A context's heap. Whoever has it may want to be alone, to make way for one.
+    fn heap_of<'a>(&self, ctx: &'a Context) -> MutexGuard<'a, Option<Range>> {
+        let _waiting = self.gate.wait();
+        lock(&ctx.heap)
+    }
+
+    /// Whether a context has a heap, whose size stays as it is.
+    pub(crate) fn has_heap(&self, ctx: &Context) -> bool {
+        self.heap_of(ctx).is_some()
+    }
+
+    /// An empty heap, as large as the context's limit says.
     fn make_heap(&self, ctx: &Arc<Context>) -> Result<Range> {
         let limit = self.backend().context_limit(ctx.raw, LIMIT)?;
         let (id, bytes) = (ctx.id(), Layout::bytes(limit));
@@ -79,7 +89,8 @@ impl Session {
                 Failure::new(failure.code, format!("the heap of its kernels, of {limit} bytes"))
             })?;
         let range = Range { base, bytes };
-        self.clear_heap(ctx, range).inspect_err(|_| {
+        let zeros = vec![0; Layout::new(base, bytes).zeros() as usize];
+        self.put(ctx, base, &zeros).inspect_err(|_| {
             if let Some(memory) = self.devices.get(ctx.device()) {
                 memory.free(base, Vec::new());
             }
@@ -89,11 +100,10 @@ impl Session {
         Ok(range)
     }
 
-    fn clear_heap(&self, ctx: &Arc<Context>, range: Range) -> Result<()> {
+    /// Copies bytes to a device, beside whatever kernels run there: what sets them there itself is one, and waits for room.
+    fn put(&self, ctx: &Arc<Context>, to: u64, bytes: &[u8]) -> Result<()> {
         let stream = self.own_stream(ctx, StreamKey::Stops(ctx.id()))?;
-        let fill =
-            Fill { dst: range.base, pitch: 0, element: 4, value: 0, width: range.bytes / 4, height: 1 };
-        self.backend().fill(ctx.raw, stream.arg(), &fill)?;
+        self.backend().copy(ctx.raw, stream.arg(), to, bytes.as_ptr() as u64, bytes.len() as u64)?;
         Ok(self.backend().stream_synchronize(ctx.raw, stream.arg())?)
     }
 
@@ -122,7 +132,7 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE` for one that cannot be, `NOT_SUPPORTED` for one of the software device's own that is in use.
-    pub(crate) fn restore_heap(&self, record: &HeapRecord, addresses: &Addresses) -> Result<()> {
+    pub(crate) fn restore_heap(&self, record: &HeapRecord, state: &SessionState) -> Result<()> {
         let ctx = self.context(record.ctx)?;
         if !record.taken.is_empty() {
             let detail =
@@ -136,9 +146,15 @@ impl Session {
             ));
         }
         // An empty one of the software device's own is forgotten.
-        if addresses.arena(ctx.device()).contains(record.range.base, record.range.bytes) {
-            *lock(&ctx.heap) = Some(record.range);
+        if !state.layout.arena(ctx.device()).contains(record.range.base, record.range.bytes) {
+            return Ok(());
         }
+        let arena = state.arenas.get(ctx.device()).and_then(Option::as_ref);
+        let is_it = |of: &Allocation| of.range == record.range && of.ctx == record.ctx;
+        if !arena.is_some_and(|arena| arena.allocations.iter().any(is_it)) {
+            return Err(Failure::new(CuError::INVALID_VALUE, format!("{} is no allocation", record.range)));
+        }
+        *lock(&ctx.heap) = Some(record.range);
         Ok(())
     }
 }

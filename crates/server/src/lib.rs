@@ -35,7 +35,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 
 pub use application::Application;
 pub use failure::Failure;
-pub use serve::{Ends, ServeError, Settings, read_plan, serve, serve_on};
+pub use serve::{Ends, ServeError, Settings, TURNS, read_plan, serve, serve_on};
 
 /// A lock that a panicking thread does not take along: the session ends then anyway.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -509,7 +509,7 @@ impl Session {
     fn restore_heaps(&self, state: &SessionState) -> Result<()> {
         for record in &state.heaps {
             let name = format!("the kernels' heap {} of context {:#x}", record.range, record.ctx.handle());
-            self.restore_heap(record, &state.layout).map_err(object(name))?;
+            self.restore_heap(record, state).map_err(object(name))?;
         }
         Ok(())
     }

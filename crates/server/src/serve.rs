@@ -17,6 +17,7 @@ use plan::units::Nanos;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt::Write as _;
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -138,6 +139,9 @@ fn raise_descriptors() {
         tracing::debug!(%error, "this server has as few descriptors as it had");
     }
 }
+
+/// How long turns of marked kernels may be.
+pub const TURNS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// What a server is told of how programs run.
 #[derive(Clone, Copy, Debug, Default)]

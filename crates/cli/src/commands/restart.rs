@@ -99,7 +99,7 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     let settings = Settings {
         point_wait: flags.regularly.point_wait(),
         managed,
-        preempt_after: flags.machine.preempt_after.or_else(|| restart.preempt_after()),
+        preempt_after: flags.machine.preempt_after.map_or_else(|| restart.preempt_after(), |turn| turn.0),
         device: device_for(&flags, &restart)?,
         name: Name::Exactly(flags.name.clone().unwrap_or_else(|| restart.job().to_owned())),
         store,

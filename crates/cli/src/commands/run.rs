@@ -44,7 +44,7 @@ fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
         name: flags.name.map_or_else(|| Name::Numbered(base_name(&program)), Name::Exactly),
         device: target(&flags.machine).map_err(own)?,
         managed: flags.machine.managed.unwrap_or_default(),
-        preempt_after: flags.machine.preempt_after,
+        preempt_after: flags.machine.preempt_after.and_then(|turn| turn.0),
         store: Access { recipients: flags.encrypt, ..store_access(&flags.store).map_err(own)? },
         trace: flags.trace.trace,
         regularly: flags.regularly.wanted().map_err(own)?,

@@ -23,7 +23,7 @@ impl Gpu {
     /// With a heap of `limit` bytes.
     pub fn new(kernels: &str, limit: u64) -> Self {
         let mut module = ptx::parse(kernels).unwrap();
-        assert!(heap::rewrite(&mut module));
+        assert!(heap::rewrite(&mut module).is_some());
         let ctx = BACKEND.context_create(0, 0, false).unwrap();
         let loaded = BACKEND.module_load(ctx, module.to_string().as_bytes(), &[], &[]);
         let module = loaded.unwrap_or_else(|error| panic!("{}", error.detail)).code;

@@ -269,7 +269,7 @@ impl Module {
     /// Whether its kernels allocate from a heap of ours.
     #[must_use]
     pub fn has_heap(&self) -> bool {
-        self.rewritten.as_ref().is_some_and(|code| code.has_heap)
+        self.rewritten.as_ref().is_some_and(|code| code.has_heap())
     }
 
     /// Whether its kernels know where that is.

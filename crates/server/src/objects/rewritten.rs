@@ -2,11 +2,14 @@
 
 use cpt::{Kernel, Poll};
 use ptx::ast::Module;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What every mark has in its text.
 const MARK: &str = "\"cpt";
+
+/// Whose heap kernels allocate from: `driver`, if code is to be loaded as it is.
+const HEAP: &str = "DORMOUSE_HEAP";
 
 /// How marked kernels ask for the flag, to measure it: `every`, `count:N`, `adaptive`, `barrier`.
 const POLL: &str = "DORMOUSE_POLL";
@@ -25,8 +28,8 @@ pub struct Rewritten {
     pub text: String,
     /// BLAKE3 of that: what is half-way in it can go on in no other.
     pub hash: [u8; 32],
-    /// Whether its kernels allocate from a heap of ours.
-    pub has_heap: bool,
+    /// Kernels that may allocate, from a heap of ours, if any does.
+    allocating: Option<BTreeSet<String>>,
     kernels: BTreeMap<String, Arc<Kernel>>,
 }
 
@@ -34,6 +37,7 @@ impl Rewritten {
     /// What is made of PTX, whose kernels allocate or not; none where they do not, and none is marked or none of the marked ones can be stopped, which is told.
     #[must_use]
     pub fn of(ptx: &[u8], allocates: bool) -> Option<Self> {
+        let allocates = allocates && std::env::var_os(HEAP).is_none_or(|whose| whose != "driver");
         let text = std::str::from_utf8(ptx).ok()?;
         let is_marked = text.contains(MARK);
         if !is_marked && !allocates {
@@ -43,19 +47,31 @@ impl Rewritten {
             tracing::warn!("device code with kernels that are marked or allocate is loaded as it is, since it is not understood: {error}");
         });
         let mut module = module.ok()?;
-        let has_heap = allocates && heap::rewrite(&mut module);
+        let allocating = if allocates { heap::rewrite(&mut module) } else { None };
         let made = if is_marked { stoppable(&module) } else { None };
         let (text, kernels) = match made {
             Some(made) => (made.text, made.kernels),
-            None if has_heap => (module.to_string(), BTreeMap::new()),
+            None if allocating.is_some() => (module.to_string(), BTreeMap::new()),
             None => return None,
         };
         Some(Self {
             hash: *blake3::hash(text.as_bytes()).as_bytes(),
             text,
-            has_heap,
+            allocating: allocating.map(|kernels| kernels.iter().map(ToString::to_string).collect()),
             kernels: kernels.into_iter().map(|(name, kernel)| (name.to_string(), Arc::new(kernel))).collect(),
         })
+    }
+
+    /// Whether it has a variable that says where a heap of ours is.
+    #[must_use]
+    pub fn has_heap(&self) -> bool {
+        self.allocating.is_some()
+    }
+
+    /// Whether the kernel of that name may allocate from a heap of ours.
+    #[must_use]
+    pub fn allocates(&self, kernel: &str) -> bool {
+        self.allocating.as_ref().is_some_and(|kernels| kernels.contains(kernel))
     }
 
     /// Whether it has kernels that can be stopped.
@@ -93,7 +109,7 @@ fn stoppable(module: &Module) -> Option<cpt::Rewritten> {
 
 impl std::fmt::Debug for Rewritten {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let heap = self.has_heap.then_some("(malloc)");
+        let heap = self.has_heap().then_some("(malloc)");
         f.debug_set().entries(self.kernels.keys().map(String::as_str).chain(heap)).finish()
     }
 }

@@ -75,7 +75,15 @@ impl CodeFacts {
             }
             (Code::Cubin(_), _) => None,
         };
-        let rewritten = ptx.and_then(|ptx| Rewritten::of(&ptx, allocates)).map(Arc::new);
+        // Machine code of another architecture than the PTX may have been compiled of other source text.
+        let is_same = match &image {
+            Image::Fatbinary(all) => match (all.cubin_for(capability), all.ptx_for(capability)) {
+                (Some(cubin), Some(ptx)) => cubin.arch == ptx.arch,
+                _ => true,
+            },
+            _ => true,
+        };
+        let rewritten = ptx.and_then(|ptx| Rewritten::of(&ptx, allocates && is_same)).map(Arc::new);
         Self { variables, exact, managed, refusals, prints, allocates, rewritten }
     }
 }

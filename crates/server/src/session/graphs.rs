@@ -126,7 +126,7 @@ impl Session {
             let bytes = kernel.params.0.len();
             return Err(invalid(format!("{}: {bytes} bytes of parameters are too few", function.name)));
         }
-        self.give_heap(&function.module)?;
+        self.give_heap(&function)?;
         let work = GraphKernel {
             function: function.raw,
             grid: kernel.grid,

@@ -53,7 +53,7 @@ impl Session {
             Callee::Function(id) => id.handle(),
             Callee::Kernel(id) => id.handle(),
         };
-        self.give_heap(&function.module)?;
+        self.give_heap(&function)?;
         if let Some(memory) = self.devices.get(stream.ctx.device()) {
             memory.note_use(&launch.params.0);
         }

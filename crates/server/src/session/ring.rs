@@ -86,7 +86,8 @@ impl Rings {
                 }
             }
             threads.retain(|thread| !thread.is_finished());
-            seen = control.wait_doorbell(seen, turns.as_ref().map_or(LOOK, |turns| turns.pause(LOOK)));
+            let taken = turns.as_ref().filter(|_| self.session.may_take_turns());
+            seen = control.wait_doorbell(seen, taken.map_or(LOOK, |turns| turns.pause().min(LOOK)));
             if let Some(turns) = &mut turns
                 && let Some(_pass) = self.session.gate.enter_if_open(TIDYING)
             {

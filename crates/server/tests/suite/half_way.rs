@@ -129,7 +129,10 @@ struct Program {
 
 impl Program {
     fn new() -> Self {
-        let (mut app, mut thread) = App::with_context();
+        Self::on(App::with_context())
+    }
+
+    fn on((mut app, mut thread): (App, Thread)) -> Self {
         let module = app.load(&mut thread, 2, &marked());
         let [mix, pass] = [(3, "mix"), (4, "pass")].map(|(id, name)| thread.function(module, id, name));
         let memory = thread.alloc(u64::from(COUNT) * 4);
@@ -335,4 +338,35 @@ fn two_threads_use_one_stream() {
         std::thread::sleep(Duration::from_millis(3));
     }
     looking.join().unwrap();
+}
+
+/// Marked kernels in two streams make room for each other and for a third one's, which has short work all the time, and cuts come between.
+#[test]
+fn marked_kernels_take_turns_with_others() {
+    let mut program = Program::on(App::with_turns(Duration::from_millis(2)));
+    let other = program.thread.alloc(u64::from(COUNT) * 4);
+    program.thread.put(other, &first());
+    let [one, two, three] = program.thread.streams([7, 8, 9]);
+    let module = program.app.load(&mut program.thread, 5, BASIC);
+    let wait_for = program.thread.function(module, 6, "wait_for");
+    let (ours, address) = program.app.pinned(&mut program.thread, PinnedId(900), 4096);
+    ours.word(0).store(1, Ordering::Release);
+    program.thread.synchronize().unwrap();
+    let mut beside = program.app.thread();
+    launch(&mut program.thread, program.mix, Stream::Created(one), program.memory, MIXING);
+    launch(&mut program.thread, program.pass, Stream::Created(two), other, PASSING);
+    let begun = Instant::now();
+    let mut half_way = 0;
+    while begun.elapsed() < Duration::from_millis(400) {
+        beside.launch(wait_for, Stream::Created(three), 1, &[address, address + 4], &[]);
+        beside.call(StreamSynchronize { ctx: CTX, stream: Stream::Created(three) }).unwrap();
+        program.app.session.close_gate(LONG).unwrap();
+        half_way += program.app.session.cut().unwrap().state.half_way.len();
+        program.app.session.open_gate();
+        std::thread::sleep(Duration::from_millis(9));
+    }
+    assert!(half_way > 3, "{half_way}");
+    program.thread.synchronize().unwrap();
+    assert!(program.numbers() == mixed(&first(), MIXING));
+    assert!(program.thread.get(other, COUNT) == passed(&first(), PASSING));
 }

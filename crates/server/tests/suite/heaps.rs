@@ -15,6 +15,7 @@ const CODE: &str = ".version 7.0\n.target sm_75\n.address_size 64\n\
     .visible .entry take(.param .u64 at, .param .u64 bytes)\n{\n.reg .b64 %rd<4>;\nld.param.u64 %rd1, [bytes];\n\
     { .param .b64 p; st.param.b64 [p], %rd1; .param .b64 q; call.uni (q), malloc, (p); ld.param.b64 %rd2, [q]; }\n\
     ld.param.u64 %rd3, [at];\nst.global.u64 [%rd3], %rd2;\nret;\n}\n\
+    .visible .entry neither()\n{\nret;\n}\n\
     .visible .entry give(.param .u64 at)\n{\n.reg .b64 %rd<3>;\nld.param.u64 %rd1, [at];\nld.global.u64 %rd2, [%rd1];\n\
     { .param .b64 p; st.param.b64 [p], %rd2; call.uni free, (p); }\nret;\n}\n";
 
@@ -58,6 +59,9 @@ fn set(thread: &mut Thread, value: u64) -> Result<(), CuError> {
 fn a_heap_has_the_size_that_was_asked_for_before_it_was_used() {
     let (mut app, mut thread) = App::with_context();
     let code = Code::load(&mut app, &mut thread, 10);
+    let neither = thread.function(code.module, 13, "neither");
+    thread.launch(neither, Stream::Legacy, 1, &[], &[]);
+    thread.synchronize().unwrap();
     set(&mut thread, 3 * MIB).unwrap();
     assert_eq!(code.allocate(&mut thread, 3 * MIB + 1), 0);
     assert_ne!(code.allocate(&mut thread, 3 * MIB), 0);
@@ -91,7 +95,7 @@ fn the_program_is_not_told_of_what_is_added_to_its_code() {
     let code = Code::load(&mut app, &mut thread, 10);
     code.allocate(&mut thread, 1);
     let names = thread.call(ModuleListFunctions { module: code.module, first: 0, most: 10 }).unwrap();
-    assert_eq!(names.names, ["take", "give"]);
+    assert_eq!(names.names, ["take", "neither", "give"]);
     let global = |name: &str| ModuleGetGlobal { module: code.module, name: name.into() };
     assert_eq!(thread.call(global("__dormouse_heap")), Err(CuError::NOT_FOUND));
     let function = FunctionId(99);

@@ -48,6 +48,9 @@ struct Arguments {
     /// The program's matrices are so wide and high
     #[arg(long, default_value_t = 2048)]
     side: u32,
+    /// So many MiB of pinned memory the program copies to the device and back in each step
+    #[arg(long, default_value_t = 0)]
+    copied: u32,
 }
 
 fn main() -> ExitCode {
@@ -324,7 +327,8 @@ impl Bench {
     fn changes(&self, gib: f64, contents: &str, folder: &Path) -> Vec<String> {
         let program = self.kit.bench("changes").display().to_string();
         let folder = folder.display().to_string();
-        vec![program, gib.to_string(), folder, contents.to_owned(), self.arguments.side.to_string()]
+        let (side, copied) = (self.arguments.side.to_string(), self.arguments.copied.to_string());
+        vec![program, gib.to_string(), folder, contents.to_owned(), side, copied]
     }
 
     fn native(&self, gib: f64, folder: &Path) -> anyhow::Result<Program> {

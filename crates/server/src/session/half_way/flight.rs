@@ -146,20 +146,27 @@ impl Flight {
         matches!(&stage.state, State::Running(run) if !run.asked && run.end.is_complete())
     }
 
-    /// When the device was given it, if it has it and nobody else is at it.
-    pub(super) fn begun(&self) -> Option<Instant> {
-        self.run(|run| run.begun)
+    /// When the device was given it, if it can be told to stop.
+    pub(super) fn stoppable_since(&self) -> Option<Instant> {
+        let mut stage = self.stage();
+        Some(self.to_stop(&mut stage)?.begun)
     }
 
     /// Whether the device has it, and it was told to stop.
     pub(super) fn is_asked(&self) -> bool {
-        self.run(|run| run.asked).unwrap_or_default()
+        matches!(&self.stage().state, State::Running(run) if run.asked)
     }
 
-    fn run<T>(&self, of: impl FnOnce(&Run) -> T) -> Option<T> {
-        match &self.stage.try_lock().ok()?.state {
-            State::Running(run) => Some(of(run)),
-            State::Waiting | State::Stopped => None,
+    /// What is to be told to stop: the device has come to it, it is not over (its memory may be another one's then), and has not been told.
+    fn to_stop<'a>(&self, stage: &'a mut Stage) -> Option<&'a mut Run> {
+        let can_stop = self.size.can_stop(self.function.twin.as_ref()?, stage.capacity.into());
+        match &mut stage.state {
+            State::Running(run)
+                if can_stop && !run.asked && run.ready.is_complete() && !run.end.is_complete() =>
+            {
+                Some(run)
+            }
+            _ => None,
         }
     }
 
@@ -190,16 +197,10 @@ impl Flight {
         self.function.twin.as_ref().ok_or_else(|| CuError::INVALID_HANDLE.into())
     }
 
-    /// Tells the kernel to stop, if the device has come to it and it has not been told.
+    /// Tells the kernel to stop, if it can be.
     pub(super) fn ask(&self) -> Result<()> {
-        let (twin, mut stage) = (self.twin()?, self.stage());
-        if !self.size.can_stop(twin, stage.capacity.into()) {
-            return Ok(());
-        }
-        if let State::Running(run) = &mut stage.state
-            && !run.asked
-            && run.ready.is_complete()
-        {
+        let mut stage = self.stage();
+        if let Some(run) = self.to_stop(&mut stage) {
             self.tell(&self.beside, context::STOP, &1u32.to_le_bytes())?;
             run.asked = true;
         }

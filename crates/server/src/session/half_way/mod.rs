@@ -144,8 +144,9 @@ impl Session {
 
     /// Takes one out that is over, or that nothing is to become of: `pending`, if its stream may still have what was given to it.
     pub(super) fn forget(&self, flight: &Arc<Flight>, pending: bool) {
-        self.half_way.remove(&mut lock(&self.half_way.board), |each| Arc::ptr_eq(each, flight));
-        self.let_go(flight, pending);
+        // Another thread may have seen its end before.
+        let gone = self.half_way.remove(&mut lock(&self.half_way.board), |each| Arc::ptr_eq(each, flight));
+        gone.iter().for_each(|flight| self.let_go(flight, pending));
     }
 
     fn add_half_way(&self, flight: Flight) {
@@ -278,19 +279,25 @@ impl Session {
         }
         let mut unknown = Vec::new();
         for flight in self.flights() {
-            match flight.fate() {
-                Ok(Fate::Runs) => {}
-                Ok(Fate::Done) => self.forget(&flight, false),
-                Ok(Fate::Stopped) => {
-                    let from = flight.stage().from.take();
-                    from.into_iter().for_each(|range| self.free_range(&flight.stream, range, false));
-                }
-                Err(failure) => {
-                    unknown.push(format!("whether kernel {} is done is not known: {failure}", flight.name()));
-                }
+            if let Err(failure) = self.settle(&flight) {
+                unknown.push(format!("whether kernel {} is done is not known: {failure}", flight.name()));
             }
         }
         if unknown.is_empty() { Ok(()) } else { Err(unknown) }
+    }
+
+    /// Finds out what has become of one, and frees what it no longer needs.
+    fn settle(&self, flight: &Arc<Flight>) -> Result<Fate> {
+        let fate = flight.fate()?;
+        match fate {
+            Fate::Runs => {}
+            Fate::Done => self.forget(flight, false),
+            Fate::Stopped => {
+                let from = flight.stage().from.take();
+                from.into_iter().for_each(|range| self.free_range(&flight.stream, range, false));
+            }
+        }
+        Ok(fate)
     }
 
     /// Launches those again that have stopped; nothing else is given to their streams meanwhile.
@@ -301,11 +308,14 @@ impl Session {
         for unknown in self.settle_half_way().err().into_iter().flatten() {
             tracing::warn!("{unknown}");
         }
-        for flight in self.flights() {
-            if let Err(failure) = self.resume(&flight) {
-                self.note_failure(&failure, wire::Launch::OPCODE, true);
-                self.forget(&flight, true);
-            }
+        self.flights().iter().for_each(|flight| self.go_on(flight));
+    }
+
+    /// Launches one again if it has stopped; if that fails, nothing is to become of it.
+    fn go_on(&self, flight: &Arc<Flight>) {
+        if let Err(failure) = self.resume(flight) {
+            self.note_failure(&failure, wire::Launch::OPCODE, true);
+            self.forget(flight, true);
         }
     }
 

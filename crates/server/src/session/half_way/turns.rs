@@ -1,87 +1,135 @@
 //! Marked kernels take turns with other work of their session (`--preempt-after`).
 
 use super::flight::{Fate, Flight};
+use crate::objects::{Marker, Stream, StreamKey};
 use crate::session::Session;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The least time between two looks, and the time between them while a kernel is on its way out.
+/// The time between two looks while a kernel is on its way out, and the least otherwise.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// How long a marked kernel may have a device that others wait for.
 ///
-/// A device does not tell which kernel it works on, or which of them waits for room. So of a device's marked kernels the one is stopped that was launched longest ago, no earlier than
-/// a turn after the last one was; launched again it is the one that was launched last.
+/// A device does not tell which kernel it works on, and which of them waits for room. So a kernel's turn begins when it was launched, behind the last turn of its device; and where it was
+/// launched again, when what other streams had been given before that is complete.
 pub(in crate::session) struct Turns {
     length: Duration,
     /// When the last turn of each device was over.
     over: BTreeMap<u32, Instant>,
+    /// Kernels that were launched again, by where their contexts lie.
+    again: BTreeMap<u64, Again>,
     /// Whether a kernel was told to stop of which it is not known what became of it.
     asked: bool,
+}
+
+/// A kernel that has made room and was launched again.
+struct Again {
+    /// Behind what other streams had been given before.
+    ahead: Vec<Marker>,
+    /// When that was seen to be complete.
+    since: Option<Instant>,
 }
 
 impl Turns {
     /// Turns of such a length.
     pub(in crate::session) fn of(length: Duration) -> Self {
-        Self { length, over: BTreeMap::new(), asked: false }
+        Self { length, over: BTreeMap::new(), again: BTreeMap::new(), asked: false }
     }
 
-    /// How long to wait before the next look, `most` at most.
-    pub(in crate::session) fn pause(&self, most: Duration) -> Duration {
-        let pause = if self.asked { LOOK } else { self.length / 4 };
-        pause.clamp(LOOK, most)
+    /// How long to wait before the next look.
+    pub(in crate::session) fn pause(&self) -> Duration {
+        if self.asked { LOOK } else { (self.length / 4).max(LOOK) }
+    }
+
+    /// Since when a kernel has its turn, if it has.
+    fn since(&mut self, flight: &Flight, now: Instant) -> Option<Instant> {
+        let launched = flight.stoppable_since()?;
+        let begun = match self.again.get_mut(&flight.control.base) {
+            None => launched,
+            Some(Again { since: Some(since), .. }) => *since,
+            Some(again) if again.ahead.iter().all(Marker::is_complete) => *again.since.insert(now),
+            Some(_) => return None,
+        };
+        Some(self.over.get(&device_of(&flight.stream)).map_or(begun, |over| begun.max(*over)))
     }
 }
 
+fn device_of(stream: &Stream) -> u32 {
+    stream.ctx.record.device
+}
+
 impl Session {
-    /// Stops a marked kernel whose turn is over, and launches it again behind what other streams have been given meanwhile; while messages are taken.
+    /// Whether there may be marked kernels.
+    pub(in crate::session) fn may_take_turns(&self) -> bool {
+        self.half_way.armed.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Stops marked kernels whose turn is over, one of each device at a time, and launches those again that have stopped; while messages are taken.
     pub(in crate::session) fn take_turns(&self, turns: &mut Turns) {
-        if !self.has_half_way() {
-            turns.asked = false;
+        turns.asked = false;
+        if !self.has_half_way() || self.is_filling() {
             return;
         }
-        if turns.asked {
-            self.end_turns(turns);
+        for flight in self.flights().iter().filter(|flight| flight.is_asked()) {
+            self.end_turn(turns, flight);
         }
-        let mut oldest: BTreeMap<u32, (Instant, Arc<Flight>)> = BTreeMap::new();
-        for flight in self.flights() {
-            let (device, Some(begun)) = (flight.stream.ctx.record.device, flight.begun()) else { continue };
-            if oldest.get(&device).is_none_or(|(oldest, _)| begun < *oldest) {
-                oldest.insert(device, (begun, flight));
+        let flights = self.flights();
+        turns.again.retain(|at, _| flights.iter().any(|flight| flight.control.base == *at));
+        let now = Instant::now();
+        let mut first: BTreeMap<u32, (Instant, &Arc<Flight>)> = BTreeMap::new();
+        for flight in &flights {
+            let Some(since) = turns.since(flight, now) else { continue };
+            let first = first.entry(device_of(&flight.stream)).or_insert((since, flight));
+            if since < first.0 {
+                *first = (since, flight);
             }
         }
-        for (device, (begun, flight)) in oldest {
-            let since = turns.over.get(&device).map_or(begun, |over| begun.max(*over));
-            if flight.is_asked() || since.elapsed() < turns.length || !self.is_waited_for(&flight) {
+        for (device, (since, flight)) in first {
+            let is_asked = |flight: &&Arc<Flight>| device_of(&flight.stream) == device && flight.is_asked();
+            if now - since < turns.length || flights.iter().any(|flight| is_asked(&flight)) {
+                continue;
+            }
+            if self.streams_beside(flight).next().is_none() {
                 continue;
             }
             match flight.ask() {
-                Ok(()) if flight.is_asked() => {
-                    tracing::debug!("kernel {} makes room for other streams' work", flight.name());
-                    turns.asked = true;
-                }
-                Ok(()) => {}
+                Ok(()) => tracing::debug!("kernel {} makes room for other streams' work", flight.name()),
                 Err(failure) => tracing::debug!("kernel {} is not told to stop: {failure}", flight.name()),
             }
         }
+        turns.asked = flights.iter().any(|flight| flight.is_asked());
     }
 
-    /// Launches those again that have stopped, and forgets those that were done before they did.
-    fn end_turns(&self, turns: &mut Turns) {
-        let asked: Vec<_> = self.flights().into_iter().filter(|flight| flight.is_asked()).collect();
-        for flight in asked.iter().filter(|flight| !matches!(flight.fate(), Ok(Fate::Runs))) {
-            turns.over.insert(flight.stream.ctx.record.device, Instant::now());
+    /// Launches one again that was told to stop and has, behind what other streams were given meanwhile.
+    fn end_turn(&self, turns: &mut Turns, flight: &Arc<Flight>) {
+        match self.settle(flight) {
+            Ok(Fate::Runs) => return,
+            Ok(Fate::Done) => {}
+            Ok(Fate::Stopped) => {
+                let ahead = self.streams_beside(flight).filter_map(|stream| {
+                    // A marker there would itself be waited for by others.
+                    let is_legacy = matches!(stream.record.key, StreamKey::Legacy(_));
+                    if is_legacy { None } else { stream.ctx.mark(stream.arg()).ok() }
+                });
+                turns.again.insert(flight.control.base, Again { ahead: ahead.collect(), since: None });
+                self.go_on(flight);
+            }
+            // Whoever tidies says so.
+            Err(_) => return,
         }
-        self.resume_half_way();
-        turns.asked = self.flights().iter().any(|flight| flight.is_asked());
+        turns.over.insert(device_of(&flight.stream), Instant::now());
     }
 
-    /// Whether another stream of its device has work, which may wait for room there.
-    fn is_waited_for(&self, flight: &Flight) -> bool {
-        let device = flight.stream.ctx.record.device;
-        self.busy_streams()
-            .iter()
-            .any(|stream| stream.ctx.record.device == device && stream.record.key != flight.stream.record.key)
+    /// The program's other streams of its device that have work, which may wait for room there.
+    fn streams_beside(&self, flight: &Flight) -> impl Iterator<Item = Arc<Stream>> {
+        let (device, own) = (device_of(&flight.stream), flight.stream.record.key);
+        let is_beside = move |stream: &Arc<Stream>| {
+            let key = stream.record.key;
+            let is_ours = matches!(key, StreamKey::Gather(_) | StreamKey::Shadows(_) | StreamKey::Stops(_));
+            device_of(stream) == device && key != own && !is_ours
+        };
+        self.busy_streams().into_iter().filter(is_beside)
     }
 }

@@ -80,13 +80,26 @@ impl App {
         Self::start_on(backend(), Sharing::alone(), Managed::Coherent)
     }
 
+    /// With a primary context, and a thread that has used it, where marked kernels take turns.
+    pub fn with_turns(length: Duration) -> (Self, Thread) {
+        Self::start_in(backend(), (Sharing::alone(), Managed::Coherent), Some(length)).with_primary()
+    }
+
     fn start_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, managed: Managed) -> Self {
+        Self::start_in(backend, (sharing, managed), None)
+    }
+
+    fn start_in(
+        backend: Arc<dyn Backend>,
+        (sharing, managed): (Arc<Sharing>, Managed),
+        preempt_after: Option<Duration>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let addresses = ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner);
         let link = ServerSession::create(dir.path()).unwrap();
         let config = Config { dir: dir.path().to_owned(), layout: layout(), sharing, managed };
         let session = Session::new(backend, link, config, 0);
-        Self::run(session, dir, addresses)
+        Self::run(session, dir, addresses, preempt_after)
     }
 
     /// With a primary context, and a thread that has used it.
@@ -115,15 +128,23 @@ impl App {
     }
 
     fn with_context_on(backend: Arc<dyn Backend>, sharing: Arc<Sharing>, managed: Managed) -> (Self, Thread) {
-        let app = Self::start_on(backend, sharing, managed);
-        let mut thread = app.thread();
-        thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
-        (app, thread)
+        Self::start_on(backend, sharing, managed).with_primary()
     }
 
-    fn run(session: Arc<Session>, dir: TempDir, addresses: MutexGuard<'static, ()>) -> Self {
+    fn with_primary(self) -> (Self, Thread) {
+        let mut thread = self.thread();
+        thread.call(ContextCreate { ctx: CTX, device: Device(0), flags: 0, primary: true }).unwrap();
+        (self, thread)
+    }
+
+    fn run(
+        session: Arc<Session>,
+        dir: TempDir,
+        addresses: MutexGuard<'static, ()>,
+        preempt_after: Option<Duration>,
+    ) -> Self {
         session.announce();
-        let threads = Rings::start(&session, None).unwrap();
+        let threads = Rings::start(&session, preempt_after).unwrap();
         let client = ClientSession::open(dir.path()).unwrap();
         Self { session, dir, client, threads: Some(threads), next_upload: 1, _addresses: addresses }
     }
@@ -238,7 +259,7 @@ impl App {
         let session =
             Session::restore(backend, link, (path, sharing, Managed::Coherent), prepared, image, all)
                 .unwrap();
-        Self::run(session, dir, addresses)
+        Self::run(session, dir, addresses, None)
     }
 
     /// Goes on before all memory is filled, of which nothing is read before `ready`.
@@ -253,7 +274,7 @@ impl App {
         let prepared = Prepared::of(image, session).unwrap();
         ready();
         let session = Session::restore(backend(), link, config, prepared, image, Patience::Little).unwrap();
-        Self::run(session, dir, addresses)
+        Self::run(session, dir, addresses, None)
     }
 }
 
