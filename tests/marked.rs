@@ -53,11 +53,14 @@ fn marked_kernels_take_turns() {
     command.env("DORMOUSE_LOG", "debug");
     let second = Job::start(command).unwrap().finish().unwrap();
     assert_eq!(second.exit, Exit::Code(0), "{}", second.stderr);
-    for run in [&first, &second] {
-        for kernel in ["hash", "pass_on"] {
-            let is_turn = |line: &str| line.contains("makes room") && line.contains(kernel);
-            assert!(run.stderr.lines().any(is_turn), "{kernel} has made no room: {}", run.stderr);
-        }
+    // How many each has in which of the runs is up to the machine.
+    for said in [first.stderr.as_str(), &second.stderr] {
+        assert!(said.contains("makes room"), "nobody has made room: {said}");
+    }
+    for kernel in ["hash", "pass_on"] {
+        let is_turn = |line: &str| line.contains("makes room") && line.contains(kernel);
+        let said = [first.stderr.as_str(), &second.stderr].concat();
+        assert!(said.lines().any(is_turn), "{kernel} has made no room: {said}");
     }
     assert_eq!([first.stdout, second.stdout].concat(), undisturbed.stdout);
 }
