@@ -208,15 +208,7 @@ pub fn serve_on(
             let link = ServerSession::create(dir)?;
             let config = Config { dir: dir.to_owned(), layout, sharing, managed };
             let made = Session::new(backend, link, config, 0);
-            let mut server = Server {
-                session: made,
-                number: session,
-                preempt_after,
-                rings: None,
-                ready: None,
-                begun: None,
-                taken: None,
-            };
+            let mut server = Server::of(made, session, preempt_after);
             server.start()?;
             server.run(&mut supervisor)
         }
@@ -226,16 +218,7 @@ pub fn serve_on(
             let made = restore(&supervisor, (dir, sharing, managed), session, backend, from)?;
             // The session goes on without its image, which may be removed; what fills its memory has it open until that is over.
             drop(opened);
-            Server {
-                session: made,
-                number: session,
-                preempt_after,
-                rings: None,
-                ready: None,
-                begun: None,
-                taken: None,
-            }
-            .run(&mut supervisor)
+            Server::of(made, session, preempt_after).run(&mut supervisor)
         }
     });
     if let Err(error) = &served {
@@ -377,6 +360,11 @@ enum Gate {
 }
 
 impl Server {
+    /// That of session number `number`, which takes no messages yet.
+    fn of(session: Arc<Session>, number: u32, preempt_after: Option<Duration>) -> Self {
+        Self { session, number, preempt_after, rings: None, ready: None, begun: None, taken: None }
+    }
+
     /// Serves the session until it is told to end, or nobody is left to tell it anything.
     fn run(mut self, supervisor: &mut Supervisor) -> Result<(), ServeError> {
         let session = Arc::clone(&self.session);

@@ -68,20 +68,15 @@ impl CodeFacts {
         let allocates = facts.uses_heap();
         let own = facts.variables.into_iter().filter(|variable| !variable.managed);
         let variables = own.map(|variable| variable.name).collect();
-        let ptx = match (&code, &image) {
-            (Code::Ptx(text), _) => Some(Cow::Borrowed(&**text)),
-            (Code::Cubin(_), Image::Fatbinary(all)) => {
-                all.ptx_for(capability).and_then(|entry| entry.code().ok())
-            }
-            (Code::Cubin(_), _) => None,
-        };
         // Machine code of another architecture than the PTX may have been compiled of other source text.
-        let is_same = match &image {
-            Image::Fatbinary(all) => match (all.cubin_for(capability), all.ptx_for(capability)) {
-                (Some(cubin), Some(ptx)) => cubin.arch == ptx.arch,
-                _ => true,
-            },
-            _ => true,
+        let (ptx, is_same) = match (&code, &image) {
+            (Code::Ptx(text), _) => (Some(Cow::Borrowed(&**text)), true),
+            (Code::Cubin(_), Image::Fatbinary(all)) => {
+                let (cubin, ptx) = (all.cubin_for(capability), all.ptx_for(capability));
+                let is_same = cubin.map(|entry| entry.arch) == ptx.map(|entry| entry.arch);
+                (ptx.and_then(|entry| entry.code().ok()), is_same)
+            }
+            (Code::Cubin(_), _) => (None, false),
         };
         let rewritten = ptx.and_then(|ptx| Rewritten::of(&ptx, allocates && is_same)).map(Arc::new);
         Self { variables, exact, managed, refusals, prints, allocates, rewritten }

@@ -173,8 +173,7 @@ impl Execute for wire::ContextGetLimit {
 impl Execute for wire::ContextSetLimit {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<()> {
         let ctx = session.context(self.ctx)?;
-        let has_heap = self.limit == crate::heaps::LIMIT && session.has_heap(&ctx);
-        if has_heap {
+        if self.limit == crate::heaps::LIMIT && session.has_heap(&ctx) {
             let detail = "the heap of kernels has its size since one that may allocate was launched";
             return Err(Failure::new(CuError::INVALID_VALUE, detail));
         }

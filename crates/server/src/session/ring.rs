@@ -62,7 +62,7 @@ pub struct Rings {
 
 impl Rings {
     /// Has marked kernels of an image go on, and starts taking messages: a thread of its own watches the doorbell until the session ends, and outlives the rings'. Marked kernels
-    /// take turns with other work of the session, if they are to be preempted `preempt_after` so long.
+    /// take turns with other work of the session where they may not have the device for longer than `preempt_after`.
     ///
     /// # Errors
     /// When the thread cannot be made.

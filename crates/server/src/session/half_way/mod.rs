@@ -208,7 +208,7 @@ impl Session {
         ours: impl FnOnce() -> Footprint,
         caller: &Caller,
     ) -> Option<Claim<'_>> {
-        if !self.half_way.armed.load(Ordering::Acquire) {
+        if !self.half_way.is_armed() {
             return Some(Claim(None));
         }
         let ours = ours();
@@ -345,6 +345,10 @@ impl Session {
 }
 
 impl HalfWay {
+    fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Acquire)
+    }
+
     fn add(&self, board: &mut Board, flight: Arc<Flight>) {
         board.flights.push(flight);
         self.count.store(board.flights.len(), Ordering::Release);

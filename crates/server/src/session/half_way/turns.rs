@@ -3,7 +3,7 @@
 use super::flight::{Fate, Flight};
 use crate::objects::{Marker, Stream, StreamKey};
 use crate::session::Session;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,13 +63,13 @@ fn device_of(stream: &Stream) -> u32 {
 impl Session {
     /// Whether there may be marked kernels.
     pub(in crate::session) fn may_take_turns(&self) -> bool {
-        self.half_way.armed.load(std::sync::atomic::Ordering::Acquire)
+        self.half_way.is_armed()
     }
 
     /// Stops marked kernels whose turn is over, one of each device at a time, and launches those again that have stopped; while messages are taken.
     pub(in crate::session) fn take_turns(&self, turns: &mut Turns) {
-        turns.asked = false;
         if !self.has_half_way() || self.is_filling() {
+            turns.asked = false;
             return;
         }
         for flight in self.flights().iter().filter(|flight| flight.is_asked()) {
@@ -77,6 +77,9 @@ impl Session {
         }
         let flights = self.flights();
         turns.again.retain(|at, _| flights.iter().any(|flight| flight.control.base == *at));
+        let asked = flights.iter().filter(|flight| flight.is_asked());
+        let asked: BTreeSet<u32> = asked.map(|flight| device_of(&flight.stream)).collect();
+        turns.asked = !asked.is_empty();
         let now = Instant::now();
         let mut first: BTreeMap<u32, (Instant, &Arc<Flight>)> = BTreeMap::new();
         for flight in &flights {
@@ -87,19 +90,18 @@ impl Session {
             }
         }
         for (device, (since, flight)) in first {
-            let is_asked = |flight: &&Arc<Flight>| device_of(&flight.stream) == device && flight.is_asked();
-            if now - since < turns.length || flights.iter().any(|flight| is_asked(&flight)) {
-                continue;
-            }
-            if self.streams_beside(flight).next().is_none() {
+            let is_over = !asked.contains(&device) && now - since >= turns.length;
+            if !is_over || self.streams_beside(flight).next().is_none() {
                 continue;
             }
             match flight.ask() {
-                Ok(()) => tracing::debug!("kernel {} makes room for other streams' work", flight.name()),
+                Ok(()) => {
+                    tracing::debug!("kernel {} makes room for other streams' work", flight.name());
+                    turns.asked = true;
+                }
                 Err(failure) => tracing::debug!("kernel {} is not told to stop: {failure}", flight.name()),
             }
         }
-        turns.asked = flights.iter().any(|flight| flight.is_asked());
     }
 
     /// Launches one again that was told to stop and has, behind what other streams were given meanwhile.
