@@ -30,8 +30,12 @@ impl<T> Ranges<T> {
         self.0.get_mut(&base).map(|(_, of)| of)
     }
 
-    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        self.0.retain(|_, (_, of)| keep(of));
+    /// Takes some of them out.
+    pub(crate) fn take(&mut self, goes: impl Fn(&T) -> bool) -> Vec<(Range, T)> {
+        let (taken, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.0).into_iter().partition(|(_, (_, of))| goes(of));
+        self.0 = kept.into_iter().collect();
+        taken.into_iter().map(|(base, (bytes, of))| (Range { base, bytes }, of)).collect()
     }
 
     pub(crate) fn overlaps(&self, range: Range) -> bool {

@@ -65,20 +65,20 @@ pub(super) fn variables_are_found(backend: &dyn Backend) {
 pub(super) fn variables_start_initialised(backend: &dyn Backend) {
     let rig = Rig::new(backend);
     let module = rig.load(VARIABLES);
-    let global = |name: &str| backend.global(rig.ctx, module, name).unwrap().base;
+    let global = |name: &str| rig.variable(module, name, 4);
     let step = backend.function(rig.ctx, module, "step").unwrap();
     let run = || rig.launch(step, 1, StreamArg::Legacy, &params(&[rig.at(0)], &[]));
     run();
     assert_eq!(rig.get(rig.at(0), 1), [21]);
     assert_eq!(rig.get(global("counter"), 1), [8]);
-    assert_eq!(rig.get(global("table") + 3996, 1), [8]);
+    assert_eq!(rig.get(rig.variable(module, "table", 4000) + 3996, 1), [8]);
     // The host writes both kinds.
     rig.put(global("counter"), &[100]);
     rig.put(global("scale"), &[5]);
     run();
     assert_eq!(rig.get(rig.at(0), 1), [500]);
     // A variable that holds another's address.
-    let held = rig.get(global("where"), 2);
+    let held = rig.get(rig.variable(module, "where", 8), 2);
     assert_eq!(u64::from(held[0]) | u64::from(held[1]) << 32, global("counter"));
 }
 
@@ -116,7 +116,7 @@ pub(super) fn managed_variables_lie_where_they_are_put(backend: &dyn Backend) {
 pub(super) fn modules_are_apart(backend: &dyn Backend) {
     let rig = Rig::new(backend);
     let (one, two) = (rig.load(VARIABLES), rig.load(VARIABLES));
-    let counter = |module| backend.global(rig.ctx, module, "counter").unwrap().base;
+    let counter = |module| rig.variable(module, "counter", 4);
     assert_ne!(counter(one), counter(two));
     rig.put(counter(one), &[1000]);
     assert_eq!(rig.get(counter(two), 1), [7]);

@@ -75,6 +75,13 @@ impl<'a> Rig<'a> {
         load(self.backend, self.ctx, ptx)
     }
 
+    /// Where a variable of so many bytes lies. To a copy, what lies beyond those that the backend tells of is the host's.
+    pub(super) fn variable(&self, module: RawModule, name: &str, bytes: u64) -> u64 {
+        let range = self.backend.global(self.ctx, module, name).unwrap();
+        assert_eq!(range.bytes, bytes);
+        range.base
+    }
+
     pub(super) fn kernel(&self, ptx: &str, name: &str) -> RawFunction {
         self.backend.function(self.ctx, self.load(ptx), name).unwrap()
     }

@@ -208,10 +208,10 @@ impl Backend for RemoteBackend {
     }
 
     fn context_destroy(&self, ctx: RawContext) -> Result<()> {
-        self.link.ask(&ask::ContextDestroy { ctx })?;
+        self.link
+            .without_variables(|(_, of)| *of == ctx.0, || self.link.ask(&ask::ContextDestroy { ctx }))?;
         self.link.contexts.write().unwrap_or_else(PoisonError::into_inner).remove(&ctx.0);
         self.link.progress.context_gone(ctx);
-        self.link.space().others.retain(|(_, of)| *of != ctx.0);
         Ok(())
     }
 
@@ -306,7 +306,8 @@ impl Backend for RemoteBackend {
     }
 
     fn module_unload(&self, ctx: RawContext, module: RawModule) -> Result<()> {
-        self.link.ask(&ask::ModuleUnload { ctx, module })?;
+        let unload = || self.link.ask(&ask::ModuleUnload { ctx, module });
+        self.link.without_variables(|(of, _)| *of == module.0, unload)?;
         lock(&self.link.managed).retain(|(of, _)| *of != module.0);
         self.link.module_gone(module);
         Ok(())
@@ -363,9 +364,7 @@ impl Backend for RemoteBackend {
 
     fn global(&self, ctx: RawContext, module: RawModule, name: &str) -> Result<Range> {
         let range = self.link.ask(&ask::Global { ctx, module, name: name.to_owned() })?;
-        if self.link.place_of(range.base, range.bytes).is_ok_and(|place| place == Place::Plain) {
-            self.link.space().others.insert(range, (module.0, ctx.0));
-        }
+        self.link.variable_known(range, (module.0, ctx.0), name)?;
         Ok(range)
     }
 

@@ -22,9 +22,11 @@ use crate::ranges::Ranges;
 use crate::workers::Workers;
 use crate::{LOST, Patience, Wires, in_time, lock, looks_for};
 use ::backend::{
-    GraphFunction, HostFunction, LoadError, RawContext, RawEvent, RawFunction, RawModule, Result, StreamArg,
+    GraphFunction, HostFunction, LoadError, Range, RawContext, RawEvent, RawFunction, RawModule, Result,
+    StreamArg,
 };
 pub use choice::Choice;
+use copies::Place;
 use incoming::Held;
 use mirrors::Mirrors;
 use outgoing::Outgoing;
@@ -499,7 +501,37 @@ impl Link {
         });
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
         functions.retain(|name, _| !gone.contains(name));
-        self.space().others.retain(|(of, _)| *of != module.0);
+    }
+
+    /// Remembers where a variable lies at the far end: what is neither there nor reserved is the host's to a copy, so a place that
+    /// cannot be one must not go on to the program.
+    fn variable_known(&self, range: Range, of: (u64, u64), name: &str) -> Result<()> {
+        let is_far = || self.place_of(range.base, range.bytes) == Ok(Place::Far { mirrored: false });
+        // It may lie in managed memory, or be asked for again, by another thread at this moment.
+        let is_new = || self.place_of(range.base, range.bytes) == Ok(Place::Plain);
+        if range.bytes == 0 || is_far() || (is_new() && self.space().others.insert(range, of)) || is_far() {
+            return Ok(());
+        }
+        self.lose(&format!(
+            "variable {name} is said to have {} bytes at {:#x}, where it cannot be",
+            range.bytes, range.base
+        ));
+        Err(LOST)
+    }
+
+    /// Does what ends variables at the far end: they are forgotten before it, as others may lie there from then on.
+    fn without_variables(
+        &self,
+        end: impl Fn(&(u64, u64)) -> bool,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let gone = self.space().others.take(end);
+        work().inspect_err(|_| {
+            let mut space = self.space();
+            for (range, of) in gone {
+                space.others.insert(range, of);
+            }
+        })
     }
 
     fn space(&self) -> std::sync::RwLockWriteGuard<'_, Space> {

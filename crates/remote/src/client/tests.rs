@@ -6,13 +6,13 @@
 use super::{Choice, RemoteBackend};
 use crate::Wires;
 use crate::frame::{self, MAGIC, PieceHeader, VERSION};
-use crate::messages::{Hello, Word};
-use backend::{Backend, Range, RawContext, StreamArg};
+use crate::messages::{Global, Hello, Message, Word};
+use backend::{Backend, Range, RawContext, RawModule, StreamArg};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use wire::{Bytes, CuError};
+use wire::{Bytes, CuError, Encoder, Wire};
 
 /// What a far end of this version, without devices, begins with.
 fn greeting(version: u32) -> Vec<u8> {
@@ -97,6 +97,52 @@ fn an_answer_that_was_not_asked_for_ends_the_session() {
         let mut piece = Vec::new();
         PieceHeader { transfer: 1, offset: 0, bytes }.write(0, &mut piece).unwrap();
         assert!(ends(&connected(VERSION, Vec::new(), piece).unwrap()));
+    }
+}
+
+/// A far end by which every variable lies in the same place.
+fn with_variables(at: Range) -> RemoteBackend {
+    let (control, mut far_control) = UnixStream::pair().unwrap();
+    let (bulk, far_bulk) = UnixStream::pair().unwrap();
+    far_control.write_all(&greeting(VERSION)).unwrap();
+    std::thread::spawn(move || {
+        let _open = far_bulk;
+        let mut head = [0; frame::HEADER];
+        far_control.read_exact(&mut head[..MAGIC.len() + 4])?;
+        while far_control.read_exact(&mut head).is_ok() {
+            let length = u32::from_le_bytes(head[..4].try_into().unwrap());
+            std::io::copy(&mut (&far_control).take(length.into()), &mut std::io::sink())?;
+            let call = u64::from_le_bytes(head[8..].try_into().unwrap());
+            let mut body = Vec::new();
+            if head[4..6] == Global::OPCODE.to_le_bytes() {
+                at.encode(&mut Encoder::new(&mut body));
+            }
+            if call != 0 {
+                far_control.write_all(&reply(call, body))?;
+            }
+        }
+        std::io::Result::Ok(())
+    });
+    RemoteBackend::connect(Wires::of_unix(vec![control, bulk]).unwrap(), &Choice::default(), |_| {}).unwrap()
+}
+
+/// What a program is told is a variable, it may copy: a copy at an address that nobody knows to be the device's would be one of this
+/// process's own memory.
+#[test]
+fn a_variable_lies_where_it_can_be_told_from_the_hosts_memory() {
+    const BASE: u64 = 0x7000_0000_0000;
+    let global = |backend: &RemoteBackend, name| backend.global(RawContext(1), RawModule(2), name);
+    let backend = with_variables(Range { base: BASE, bytes: 64 });
+    for name in ["one", "the same"] {
+        assert_eq!(global(&backend, name), Ok(Range { base: BASE, bytes: 64 }));
+    }
+    backend.module_unload(RawContext(1), RawModule(2)).unwrap();
+    assert!(global(&backend, "another at its place").is_ok());
+
+    for (base, bytes) in [(0, 8), (8, u64::MAX), (u64::MAX - 7, 8), (BASE - 8, 16), (BASE + 1, 1)] {
+        let backend = with_variables(Range { base, bytes });
+        backend.reserve(Range { base: BASE, bytes: 4096 }).unwrap();
+        assert_eq!(global(&backend, "nowhere"), Err(CuError::DEVICE_UNAVAILABLE), "{base:#x}, {bytes:#x}");
     }
 }
 

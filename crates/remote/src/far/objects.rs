@@ -139,7 +139,7 @@ impl Objects {
 
     /// Forgets what goes with a module; how many objects that were.
     pub(super) fn module_gone(&self, module: RawModule) -> u64 {
-        self.space_mut().others.retain(|(of, _)| *of != module.0);
+        self.space_mut().others.take(|(of, _)| *of == module.0);
         let mut functions = self.functions.write();
         let before = functions.len();
         functions.retain(|_, (function, _)| function.module != module.0);
@@ -148,7 +148,7 @@ impl Objects {
 
     /// Forgets what goes with a context; how many objects that were.
     pub(super) fn context_gone(&self, ctx: RawContext) -> u64 {
-        self.space_mut().others.retain(|(_, of)| *of != ctx.0);
+        self.space_mut().others.take(|(_, of)| *of == ctx.0);
         self.modules.remove_of(ctx.0)
             + self.functions.remove_of(ctx.0)
             + self.streams.remove_of(ctx.0)
