@@ -3,12 +3,16 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-/// Says what is being done; a task prints one such line for each step.
+/// Says what is being done, and how long the task has taken so far; a task prints one such line for each step.
 pub fn step(what: impl std::fmt::Display) {
-    eprintln!("=> {what}");
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let seconds = BEGUN.elapsed().as_secs();
+    eprintln!("=> [{}:{:02}] {what}", seconds / 60, seconds % 60);
 }
 
 /// A command as one line, for messages.
