@@ -5,6 +5,7 @@ use crate::crew::Crew;
 use crate::device::{Device, Step};
 use crate::region::{Means, Occasion, Region};
 use crate::trial::{Change, Trial};
+use crate::twins::Count;
 use crate::userfault::{Touch, Userfault};
 use crate::vigil::Vigil;
 use crate::work::{Flight, Work};
@@ -50,6 +51,7 @@ pub(crate) struct Shared {
     /// while it is locked.
     active: Mutex<BTreeMap<u64, Arc<Region>>>,
     cohering: Mutex<Cohering>,
+    twins: Count,
     /// Whether [`Keeper::change`] has something to do.
     due: AtomicBool,
     /// When all was last brought up to date without a call.
@@ -107,6 +109,7 @@ impl Keeper {
             regions: Mutex::default(),
             active: Mutex::default(),
             cohering: Mutex::default(),
+            twins: Count::default(),
             due: AtomicBool::new(false),
             refreshed: Mutex::new(Instant::now()),
         };
@@ -144,7 +147,7 @@ impl Keeper {
             let registered = self.shared.userfault.register(range);
             registered.map_err(|source| Error::Kernel { range, what: "UFFDIO_REGISTER", source })?;
         }
-        for part in Region::parts(range, file)? {
+        for part in Region::parts(range, file, &self.shared.twins)? {
             part.empty()?;
             regions.insert(part.range.end(), Arc::new(part));
         }
@@ -343,6 +346,9 @@ impl Shared {
                 Err(Error::NoRoom(_)) => drop(self.retire(&self.active(|_| true), Occasion::Drop)?),
                 Ok(Served::Done) if region.has_many_twins() => {
                     return self.retire(&[Arc::clone(&region)], Occasion::Drop).map(drop);
+                }
+                Ok(Served::Done) if self.twins.get() > Count::MOST => {
+                    return self.retire(&self.active(|region| region.twins() > 0), Occasion::Drop).map(drop);
                 }
                 served => return served.map(drop),
             }

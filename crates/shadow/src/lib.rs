@@ -21,6 +21,7 @@ mod range;
 mod region;
 mod serve;
 mod trial;
+mod twins;
 mod userfault;
 mod vigil;
 mod window;
@@ -29,7 +30,7 @@ mod work;
 pub use access::Access;
 pub use device::{Device, DeviceError, Step};
 pub use keeper::{Keeper, Reach, Scope};
-pub use pages::{Fault, Pages, Service};
+pub use pages::Fault;
 pub use range::{PAGE, Range};
 pub use userfault::Userfault;
 

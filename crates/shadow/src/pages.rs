@@ -4,7 +4,7 @@ use crate::PAGE;
 use crate::ahead::Ahead;
 use crate::changes::changes;
 use crate::habit::Seen;
-use std::collections::BTreeMap;
+use crate::twins::{Count, Twins};
 use std::ops::Range;
 
 /// Regions of up to so many pages move whole: 256 KiB.
@@ -50,18 +50,17 @@ pub struct Pages {
     pages: Vec<Page>,
     /// No other page is there.
     touched: Range<usize>,
-    /// What was in written pages before, where the device may write the same page.
-    twins: BTreeMap<usize, Box<[u8]>>,
+    twins: Twins,
     reads: Ahead,
     writes: Ahead,
 }
 
 impl Pages {
-    /// Of a region of `count` pages; none is there.
+    /// Of a region of `count` pages; none is there. Their twins are counted by `twins`.
     #[must_use]
-    pub fn new(count: usize) -> Self {
+    pub fn new(count: usize, twins: &Count) -> Self {
         let (reads, writes) = (Ahead::new(FIRST_READ), Ahead::new(FIRST_WRITE));
-        Self { pages: vec![Page::Absent; count], touched: 0..0, twins: BTreeMap::new(), reads, writes }
+        Self { pages: vec![Page::Absent; count], touched: 0..0, twins: Twins::new(twins), reads, writes }
     }
 
     /// What a fault asks for. `alone` is one that shall move no page but its own.
@@ -121,14 +120,14 @@ impl Pages {
         self.touch(&run);
         self.pages[run.clone()].fill(Page::Written);
         if let Some(twin) = twin {
-            self.twins.extend(run.map(|page| (page, twin(page))));
+            run.for_each(|page| self.twins.keep(page, twin(page)));
         }
     }
 
     /// A page is not there any more, or not as it should be, and was not written.
     pub fn lost(&mut self, page: usize) {
         self.pages[page] = Page::Absent;
-        self.twins.remove(&page);
+        self.twins.forget(page);
     }
 
     /// Whether this has a page that is there.
@@ -160,7 +159,7 @@ impl Pages {
     pub fn to_write(&self, run: Range<usize>, now: &[u8]) -> Vec<Range<usize>> {
         let mut parts: Vec<Range<usize>> = Vec::new();
         for (page, (index, now)) in run.zip(now.chunks(PAGE).enumerate()) {
-            let within = match self.twins.get(&page) {
+            let within = match self.twins.of(page) {
                 None => vec![Range { start: 0, end: PAGE }],
                 Some(twin) => changes(twin, now).collect(),
             };
@@ -183,13 +182,13 @@ impl Pages {
 
     /// Written pages have been written back: they are as they are on the device, and can be written no more.
     pub fn clean(&mut self, run: Range<usize>) {
-        run.clone().for_each(|page| drop(self.twins.remove(&page)));
+        run.clone().for_each(|page| self.twins.forget(page));
         self.pages[run].fill(Page::Present);
     }
 
     /// No page is there any more; none was written.
     pub fn dropped(&mut self) {
-        debug_assert!(self.twins.is_empty(), "nothing that was written is dropped");
+        debug_assert!(self.twins.len() == 0, "nothing that was written is dropped");
         let touched = std::mem::take(&mut self.touched);
         self.pages[touched].fill(Page::Absent);
     }
@@ -268,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_row_of_faults_moves_more_each_time() {
-        let mut pages = Pages::new(3000);
+        let mut pages = Pages::new(3000, &Count::default());
         assert_eq!(serve(&mut pages, 100, Fault::Read), Service::Fetch(100..164));
         assert_eq!(serve(&mut pages, 164, Fault::Read), Service::Fetch(164..292));
         assert_eq!(serve(&mut pages, 120, Fault::Write), Service::Unprotect(120..121));
@@ -294,7 +293,7 @@ mod tests {
 
     #[test]
     fn who_walks_fast_is_gone_ahead_of() {
-        let mut pages = Pages::new(3000);
+        let mut pages = Pages::new(3000, &Count::default());
         for page in [0, 64, 192] {
             serve(&mut pages, page, Fault::Read);
             assert_eq!(pages.next(Fault::Read), None, "not fast yet");
@@ -312,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_has_been_done_is_not_done_again() {
-        let mut pages = Pages::new(10);
+        let mut pages = Pages::new(10, &Count::default());
         assert_eq!(serve(&mut pages, 7, Fault::Read), Service::Fetch(0..10));
         assert_eq!(serve(&mut pages, 3, Fault::Read), Service::Wake);
         assert_eq!(serve(&mut pages, 3, Fault::Write), Service::Unprotect(0..10));
@@ -327,7 +326,7 @@ mod tests {
 
     #[test]
     fn of_a_page_with_a_twin_what_differs_is_written_back() {
-        let mut pages = Pages::new(100);
+        let mut pages = Pages::new(100, &Count::default());
         pages.written(0..3, Some(|_| vec![0; PAGE].into()));
         pages.written(3..5, None::<fn(usize) -> Box<[u8]>>);
         assert_eq!(pages.changed(4), [0..4, 4..5]);

@@ -6,6 +6,7 @@ use crate::device::{Device, Step};
 use crate::habit::Habit;
 use crate::pages::{Pages, Service};
 use crate::protected::Protected;
+use crate::twins::Count;
 use crate::userfault::{Lack, Touch, Userfault};
 use crate::window::{HUGE, Window};
 use crate::work::{Announced, Flight};
@@ -65,13 +66,13 @@ pub(crate) enum Occasion {
 }
 
 impl Region {
-    /// The parts of a region whose pages, none of which is there, are those of `file`.
-    pub(crate) fn parts(whole: Range, file: OwnedFd) -> Result<Vec<Self>> {
+    /// The parts of a region whose pages, none of which is there, are those of `file`, and whose twins `twins` counts.
+    pub(crate) fn parts(whole: Range, file: OwnedFd, twins: &Count) -> Result<Vec<Self>> {
         let failed = |source| Error::Kernel { range: whole, what: "mmap", source };
         let window = Arc::new(Window::new(file, whole.bytes as usize).map_err(failed)?);
         let parts = (0..whole.bytes).step_by(PART).map(|at| {
             let range = Range { base: whole.base + at, bytes: (whole.bytes - at).min(PART as u64) };
-            let pages = Pages::new(range.bytes as usize / PAGE);
+            let pages = Pages::new(range.bytes as usize / PAGE, twins);
             let kept = Mutex::new(Some(Kept { pages, habit: Habit::default(), coherent: false }));
             Self { range, whole, window: Arc::clone(&window), kept, named: Mutex::default() }
         });
@@ -403,7 +404,12 @@ impl Region {
 
     /// Whether it has so many twins that they had better go.
     pub(crate) fn has_many_twins(&self) -> bool {
-        lock(&self.kept).as_ref().is_some_and(|kept| kept.pages.twins() > TWINS)
+        self.twins() > TWINS
+    }
+
+    /// How many of its pages have twins.
+    pub(crate) fn twins(&self) -> usize {
+        lock(&self.kept).as_ref().map_or(0, |kept| kept.pages.twins())
     }
 
     /// The region is freed: nothing of it is kept.

@@ -1,7 +1,7 @@
 //! The kernel's userfaultfd: who touches pages that are missing or write-protected is told here, and waits.
 
-use crate::Range;
 use crate::pages::Fault;
+use crate::{Range, lock};
 use linux_raw_sys::general as sys;
 use linux_raw_sys::ioctl;
 use rustix::io::Errno;
@@ -10,6 +10,7 @@ use rustix::mm::UserfaultfdFlags;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 // What bindgen cannot read in <linux/userfaultfd.h>, since the values are casts there.
@@ -87,6 +88,8 @@ pub struct Userfault {
     fd: OwnedFd,
     /// Whether pages can be mapped so that writing them faults.
     maps_protected: bool,
+    /// The last move that somebody has asked for by [`Self::is_moving`].
+    moved: Mutex<Option<(u64, u64)>>,
 }
 
 impl Userfault {
@@ -118,12 +121,13 @@ impl Userfault {
     /// # Errors
     /// The kernel's, if it has not what is needed or the descriptor is something else.
     pub fn open(fd: OwnedFd) -> io::Result<Self> {
-        let mut this = Self { fd, maps_protected: false };
+        let new = |fd| Self { fd, maps_protected: false, moved: Mutex::default() };
+        let mut this = new(fd);
         let api = || sys::uffdio_api { api: sys::UFFD_API.into(), features: FEATURES.into(), ioctls: 0 };
         let answer = match this.ask::<{ ioctl::UFFDIO_API }, _>(api()) {
             // It can be done once, and what is answered is the kernel's affair, not the descriptor's.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-                let other = Self { fd: Self::create_for_user_mode()?, maps_protected: false };
+                let other = new(Self::create_for_user_mode()?);
                 other.ask::<{ ioctl::UFFDIO_API }, _>(api())?
             }
             answer => answer?,
@@ -191,12 +195,16 @@ impl Userfault {
         (done as usize, Ok(()))
     }
 
-    /// Where the application is moving a mapping, if it waits for that to be heard. What else is told meanwhile is lost: for who ends it.
+    /// Where the application is moving a mapping, if it waits for that to be heard, or did so when another thread asked. What else is told
+    /// meanwhile is lost: for who ends it.
     pub(crate) fn is_moving(&self) -> Option<(u64, u64)> {
-        std::iter::from_fn(|| self.next().ok().flatten()).find_map(|event| match event {
+        let mut moved = lock(&self.moved);
+        let heard = std::iter::from_fn(|| self.next().ok().flatten()).find_map(|event| match event {
             Event::Moved { from, to } => Some((from, to)),
             Event::Fault(_) => None,
-        })
+        });
+        *moved = heard.or(*moved);
+        *moved
     }
 
     /// The next that is told; `None` when there is nothing now, or somebody else has it.

@@ -94,7 +94,9 @@ impl DeviceMemory {
         let mut dropped = Ok(!empty.is_empty());
         for range in empty {
             if let Some(piece) = inner.regions.behind.remove(&range.base) {
-                let released = self.backend.unmap_physical(range).and(self.backend.physical_release(piece));
+                let unmapped = self.backend.unmap_physical(range);
+                // Also what stays mapped is the driver's to give back then.
+                let released = self.backend.physical_release(piece).and(unmapped);
                 dropped = dropped.and_then(|any| released.map(|()| any));
             }
         }

@@ -168,6 +168,29 @@ fn work_reaches_what_it_names() {
     assert_eq!(model.load(named.1, 3), b"xew");
 }
 
+/// What is written while work is in flight has a second copy in the process that keeps, until so many have one that they are written back.
+#[test]
+fn twins_do_not_take_all_memory() {
+    const PAGES: usize = 7800;
+    let model = Model::new();
+    let (keeper, shadows) = keep(&model, &[PAGES; 5], 1, memory);
+    let stream = Stream::new(&model);
+    let end = launch(&keeper, &stream, shadows[0].address());
+    for shadow in &shadows {
+        (0..PAGES).for_each(|page| shadow.write(page * PAGE + 100, b"late"));
+    }
+    let is_written = |shadow: &&Shadow| model.load(shadow.address() + 100, 4) == b"late";
+    let written = shadows.iter().filter(is_written).count();
+    assert!(written >= 4, "{written} regions are written back, and 128 MiB are all but one of them");
+    drop(end);
+    stream.wait();
+    keeper.settle().unwrap();
+    assert_eq!(model.load(shadows[0].address(), 3), b"new");
+    for shadow in &shadows {
+        assert!((0..PAGES).step_by(50).all(|page| shadow.read(page * PAGE + 100, 4) == b"late"));
+    }
+}
+
 /// The page comes, to be written, between the announcement of work and its naming of the region.
 #[test]
 fn what_is_written_while_work_is_announced_is_not_lost() {
