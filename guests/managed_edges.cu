@@ -6,6 +6,7 @@
 //   ended   contexts end whose regions have just been written, while another thread makes, uses and frees some in its own
 //   chosen  makes a region, and another one when there is a file `go`; says of both in which part of the address space they are
 //   raw     has the kernel write a region that a kernel has just written, by a system call of its own; says how that went; and by the C library
+//   polled  waits by reading for what a kernel writes that takes three seconds
 //   touched two threads read and write for SECONDS, and nobody calls CUDA meanwhile
 #include <atomic>
 #include <cerrno>
@@ -27,6 +28,14 @@ constexpr uint32_t FILLED = 0xa5a5a5a5;
 __global__ void stir(uint32_t *words, int count, int step) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) words[i] = guest::mix(words[i], step);
+}
+
+__global__ void take_long(volatile uint32_t *word) {
+    uint64_t begun, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begun));
+    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    while (now - begun < 3000000000);
+    *word = 1;
 }
 
 static uint32_t *managed(size_t bytes) {
@@ -188,6 +197,16 @@ static int raw() {
     return 0;
 }
 
+static int polled() {
+    volatile uint32_t *words = managed(LARGE);
+    take_long<<<1, 1>>>(words + PAGE);
+    LAUNCHED();
+    while (words[PAGE] == 0) {}
+    CUDA(cudaDeviceSynchronize());
+    printf("came\n");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     std::string how = argc > 1 ? argv[1] : "";
@@ -197,7 +216,8 @@ int main(int argc, char **argv) {
     if (how == "ended") return ended();
     if (how == "chosen") return chosen();
     if (how == "raw") return raw();
+    if (how == "polled") return polled();
     if (how == "touched") return touched(argc > 2 ? atoi(argv[2]) : 1);
-    fprintf(stderr, "usage: %s taken|twice|freed|beyond|ended|chosen|raw|touched [SECONDS]\n", argv[0]);
+    fprintf(stderr, "usage: %s taken|twice|freed|beyond|ended|chosen|raw|polled|touched [SECONDS]\n", argv[0]);
     return 2;
 }

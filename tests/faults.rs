@@ -23,6 +23,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("a_killed_server_takes_what_threads_touch_outside_of_calls", a_killed_server_takes_what_is_touched),
     ("a_killed_supervisor_takes_the_program_with_it", a_killed_supervisor_takes_the_program),
     ("managed_memory_that_is_moved_ends_the_program_by_name", moved_managed_memory),
+    ("a_program_that_polls_managed_memory_is_told_of_the_option", polled),
     ("managed_memory_ends_where_its_regions_do", strays),
     ("managed_memory_is_freed_once", freed_twice),
     ("contexts_end_beside_others_with_managed_memory", contexts_that_end),
@@ -257,6 +258,22 @@ fn strays(device: Device) -> anyhow::Result<()> {
         let said = String::from_utf8_lossy(&finished.stdout);
         let ended = finished.exit == Exit::Signal(11) && said == "reading\n";
         ensure!(ended, "{managed:?}, {how}: {}: {said}{}", finished.exit, finished.stderr);
+    }
+    Ok(())
+}
+
+/// Who waits for a running kernel by reading managed memory with shadow pages sees late what that writes, and is told what to do, once. Where
+/// both sides reach the same bytes there is nothing to tell.
+fn polled(device: Device) -> anyhow::Result<()> {
+    let stage = Stage::on(device, "polled")?;
+    for (managed, told) in [(Managed::Shadow, 1), (Managed::Coherent, 0)] {
+        let place = Place { managed: Some(managed), ..stage.place() };
+        let finished = place.run(&stage.guest("managed_edges"), &["polled".to_owned()])?.finish()?;
+        let said = String::from_utf8_lossy(&finished.stdout);
+        let well = finished.exit == Exit::Code(0) && said == "came\n";
+        ensure!(well, "{managed:?}: {}: {said}{}", finished.exit, finished.stderr);
+        let times = finished.stderr.matches("needs --managed=coherent").count();
+        ensure!(times == told, "{managed:?}: told {times} times: {}", finished.stderr);
     }
     Ok(())
 }

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use dormouse_tests::{Failure, Stage};
+use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::time::Duration;
 use testkit::job::Job;
@@ -83,6 +85,31 @@ fn a_stop_waits_for_its_turn() {
     let images = stage.images().unwrap();
     assert_eq!((images.len(), images.contains(&stopped)), (published, true));
     assert_eq!(job.finish().unwrap().exit, Exit::Signal(9));
+}
+
+/// It is stopped also if whoever asked for that is gone before his turn has come.
+#[test]
+fn a_stop_waits_for_its_turn_by_itself() {
+    let stage = Stage::new("gone").unwrap();
+    let job = stage.started("vector_loop", &["30000", "40"]).unwrap();
+    let quiet = |after| {
+        let mut command = stage.place().checkpoint_command(after);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut first = quiet(After::LeaveRunning);
+    std::thread::sleep(Duration::from_millis(100));
+    let second = quiet(After::Stop);
+    std::thread::sleep(Duration::from_millis(50));
+    kill_process(Pid::from_child(&second), Signal::INT).unwrap();
+    let second = second.wait_with_output().unwrap();
+    first.wait().unwrap();
+    if second.status.code() != Some(0) {
+        assert_eq!(second.status.signal(), Some(2));
+        let said = String::from_utf8_lossy(&second.stderr);
+        assert!(said.contains("goes on, and ends the job"), "{said}");
+    }
+    assert_eq!(job.finish().unwrap().exit, Exit::Signal(9));
+    assert!(!stage.images().unwrap().is_empty());
 }
 
 #[test]

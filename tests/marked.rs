@@ -4,8 +4,9 @@
 use dormouse_tests::Stage;
 use std::time::Duration;
 use testkit::job::{Job, LIMIT};
+use testkit::manifest::Managed;
 use testkit::outcome::Exit;
-use testkit::place::{After, Device};
+use testkit::place::{After, Device, Place};
 
 /// Two launches of some seconds each; the guest compares with what the host computes.
 const ARGS: [&str; 2] = ["2", "150000"];
@@ -63,4 +64,23 @@ fn marked_kernels_take_turns() {
         assert!(said.lines().any(is_turn), "{kernel} has made no room: {said}");
     }
     assert_eq!([first.stdout, second.stdout].concat(), undisturbed.stdout);
+}
+
+/// A kernel that has made room is in nobody's stream, and may reach managed memory all the same when it goes on: what the host writes there is
+/// not taken for all there is.
+#[test]
+fn a_kernel_over_managed_memory_makes_room_again_and_again() {
+    let stage = Stage::on(Device::Soft, "managed_turns").unwrap();
+    let (guest, args) = (stage.guest("marked_managed"), ["4", "60000"].map(str::to_owned));
+    let place = Place { managed: Some(Managed::Shadow), ..stage.place() };
+    let undisturbed = place.run(&guest, &args).unwrap().finish().unwrap();
+    assert_eq!(undisturbed.exit, Exit::Code(0), "{}", undisturbed.stderr);
+    let mut command = place.dormouse("run");
+    command.args(["--preempt-after=5ms", "--managed=shadow", "--device=soft", "--name", place.name]);
+    command.arg("--store").arg(place.store()).arg("--").arg(&guest).args(&args).env("DORMOUSE_LOG", "debug");
+    let turns = Job::start(command).unwrap().finish().unwrap();
+    assert_eq!(turns.exit, Exit::Code(0), "{}", turns.stderr);
+    assert_eq!(turns.stdout, undisturbed.stdout);
+    let times = turns.stderr.matches("makes room").count();
+    assert!(times >= 3, "room was made {times} times: {}", turns.stderr);
 }

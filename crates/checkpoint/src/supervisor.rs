@@ -1,7 +1,7 @@
 //! A job's life under its supervisor: started or restarted, watched, checkpointed, ended.
 
 use crate::admin::{CheckpointOptions, Event, Request, receive, send};
-use crate::cut;
+use crate::cut::{self, Unwatched};
 use crate::error::{Chain, Failure, Kind, no_thread};
 use crate::facts;
 use crate::filling::Filling;
@@ -404,17 +404,18 @@ impl Supervisor {
         how: (Option<&Moment>, Option<&HandOver>),
         events: &mpsc::Sender<Event>,
     ) -> Result<crate::admin::Report, Failure> {
-        let turn = self.sessions.asks().turn(self.turn(options.stop, events)?);
+        let waits = options.stop.then(|| Unwatched::checkpoint(options, how.1));
+        let turn = self.sessions.asks().turn(self.turn(waits, events)?);
         let taken = self.await_filled(events).and_then(|()| cut::take(self, options, how, events));
         turn.ends(taken.as_ref().map(|report| &*report.image));
         taken
     }
 
-    /// What whoever takes a checkpoint holds. Who wants to stop the job waits for one that is under way, as long as he looks on: the job had
-    /// better not be killed without its image because another one was being written.
+    /// What whoever takes a checkpoint holds. Who wants to stop the job waits for one that is under way: it had better not be killed
+    /// without its image because another one was being written. The others are told, as somebody who is no longer there.
     pub(crate) fn turn(
         &self,
-        waits: bool,
+        waits: Option<Unwatched>,
         events: &mpsc::Sender<Event>,
     ) -> Result<MutexGuard<'_, ()>, Failure> {
         loop {
@@ -424,8 +425,8 @@ impl Supervisor {
                 Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) => {}
             }
-            let step = || Event::Step { step: "waiting for the checkpoint that is under way".to_owned() };
-            if waits && events.send(step()).is_ok() {
+            let step = "waiting for the checkpoint that is under way";
+            if waits.is_some_and(|unwatched| unwatched.still_wanted(events, step).is_ok()) {
                 if self.ends_within(TURN) {
                     return Err(ended_before());
                 }

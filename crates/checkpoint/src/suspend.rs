@@ -5,7 +5,7 @@ use crate::admin::{CheckpointOptions, Event, ResumeOptions, ResumeReport, Suspen
 use crate::cut::gate::{self, Busy, Gated};
 use crate::cut::rehearsal::rehearse;
 use crate::cut::tries::{Hindrance, Tries};
-use crate::cut::{devices, ending, manifest, still_wanted, write};
+use crate::cut::{Unwatched, devices, ending, manifest, write};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{read_failure, write_failure};
@@ -236,7 +236,7 @@ impl Supervisor {
         events: &Sender<Event>,
     ) -> Result<(Asleep<'_>, SuspendReport), Failure> {
         let began = Instant::now();
-        let turn = self.turn(true, events)?;
+        let turn = self.turn(Some(Unwatched::IsGivenUp), events)?;
         self.await_filled(events)?;
         let mut refusals = self.job.refusals();
         if self.sessions.is_recorded() {
@@ -340,7 +340,7 @@ impl Supervisor {
             .map(|session| Sleeper::of(session, shares(session.record.number)))
             .collect::<Result<_, _>>()?;
         // Whoever is gone by now does not expect it to be asleep.
-        still_wanted(events, "freeing the device")?;
+        Unwatched::IsGivenUp.still_wanted(events, "freeing the device")?;
         for server in &mut gated.servers {
             let session = sessions.iter().find(|session| session.record.number == server.session());
             session.into_iter().for_each(|session| self.sessions.put_to_sleep(session, server));

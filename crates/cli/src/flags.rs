@@ -373,7 +373,8 @@ pub struct Checkpoint {
     /// Let the job run on (the default)
     #[arg(long, conflicts_with = "stop")]
     pub leave_running: bool,
-    /// End the job when its image is safe; also if this command is interrupted before that
+    /// End the job when its image is safe; also if this command is interrupted before that. It waits for another checkpoint that is under
+    /// way, where one without this option fails with 4
     #[arg(long)]
     pub stop: bool,
     #[command(flatten)]

@@ -51,10 +51,42 @@ fn signals_in(set: u64) -> Vec<i32> {
     (1..=64).filter(|s| set & (1 << (s - 1)) != 0).collect()
 }
 
+/// What ends a process that has not said otherwise.
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// Has this process, when it is sent a signal that ends it, call `words` before that. Call it before any other thread exists.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn last_words(words: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let ignored = Inherited::of_this_process()?.ignored;
+    // SAFETY: sigset_t is plain data that sigemptyset initialises; this thread is the only one.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in ENDING.into_iter().filter(|signal| !ignored.contains(signal)) {
+            libc::sigaddset(&mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    };
+    let wait = move || {
+        let mut signal = 0;
+        // SAFETY: both are ours.
+        while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
+        words();
+        // SAFETY: nobody has set another action for it, so this ends the process, as it would have without all this.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+            libc::raise(signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
 /// The signal that this process has been sent in order to end it, if one is pending. It stays pending.
 #[must_use]
 pub fn asked_to_end() -> Option<i32> {
-    const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
     // SAFETY: sigset_t is plain data that sigpending fills.
     let pending = unsafe {
         let mut pending: libc::sigset_t = std::mem::zeroed();

@@ -1,8 +1,9 @@
 //! What a checkpoint begins with: a store that answers, a draft in it, and who writes into that.
 
-use crate::admin::Event;
+use crate::admin::{CheckpointOptions, Event};
 use crate::error::{Failure, Kind, no_thread};
 use crate::folder::write_failure;
+use crate::hand_over::HandOver;
 use crate::sessions::panicked;
 use crate::stores::open_store_for_job;
 use crate::supervisor::{Supervisor, ended_before};
@@ -23,7 +24,7 @@ pub fn begin(
     job: &Supervisor,
     at: &Access,
     options: WriteOptions,
-    events: &Sender<Event>,
+    (events, unwatched): (&Sender<Event>, Unwatched),
 ) -> Result<(Store, Draft, ChunkWriter), Failure> {
     let (begun, is_begun) = channel();
     let at = at.clone();
@@ -41,17 +42,37 @@ pub fn begin(
         if job.ends_within(Duration::ZERO) {
             return Err(ended_before());
         }
-        still_wanted(events, "waiting for the store")?;
+        unwatched.still_wanted(events, "waiting for the store")?;
     }
 }
 
-/// Tells whoever asked what happens.
-///
-/// # Errors
-/// [`Kind::Failed`] where he is gone.
-pub fn still_wanted(events: &Sender<Event>, step: &str) -> Result<(), Failure> {
-    let gone = |_| Failure::new(Kind::Failed, "whoever asked for this does not wait for it any more");
-    events.send(Event::Step { step: step.to_owned() }).map_err(gone)
+/// What becomes of what somebody asked for when he is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unwatched {
+    /// It is given up, as long as that disturbs nobody.
+    IsGivenUp,
+    /// It goes on: a job that somebody wanted stopped had better not be killed without its image because he was killed first.
+    GoesOn,
+}
+
+impl Unwatched {
+    /// Of a checkpoint.
+    pub fn checkpoint(options: &CheckpointOptions, hand_over: Option<&HandOver>) -> Self {
+        if options.stop && hand_over.is_none() { Self::GoesOn } else { Self::IsGivenUp }
+    }
+
+    /// Tells whoever asked what happens.
+    ///
+    /// # Errors
+    /// [`Kind::Failed`] where he is gone, and it is given up.
+    pub fn still_wanted(self, events: &Sender<Event>, step: &str) -> Result<(), Failure> {
+        match events.send(Event::Step { step: step.to_owned() }) {
+            Err(_) if self == Self::IsGivenUp => {
+                Err(Failure::new(Kind::Failed, "whoever asked for this does not wait for it any more"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn begin_at(at: &Access, options: &WriteOptions) -> Result<(Store, Draft, ChunkWriter), Failure> {

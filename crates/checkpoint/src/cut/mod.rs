@@ -11,8 +11,8 @@ mod shared;
 pub(crate) mod tries;
 
 use self::ahead::write_ahead;
+pub(crate) use self::begin::Unwatched;
 use self::begin::begin;
-pub(crate) use self::begin::still_wanted;
 use self::capture::{Captured, capture};
 pub(crate) use self::capture::{Device, devices, write};
 pub use self::gate::Servers;
@@ -63,6 +63,7 @@ pub fn take(
     events: &Sender<Event>,
 ) -> Result<Report, Failure> {
     let began = Instant::now();
+    let unwatched = Unwatched::checkpoint(options, hand_over);
     let refusals = job.job.refusals();
     if !refusals.is_empty() {
         return Err(gate::refused(refusals));
@@ -70,7 +71,8 @@ pub fn take(
     let criu = criu()?;
     let memory = memory_of_each(options.memory, job.sessions.all().len())?;
     let access = job.access(options);
-    let (store, draft, writer) = begin(job, &access, write_options(options, hand_over, memory), events)?;
+    let (store, draft, writer) =
+        begin(job, &access, write_options(options, hand_over, memory), (events, unwatched))?;
     job.has_opened(options, &store);
     if hand_over.is_some() {
         // Whoever moves the job may be gone, which is seen later.
@@ -91,13 +93,13 @@ pub fn take(
         let is_due = looked.get().elapsed() >= LOOK;
         is_due && {
             looked.set(Instant::now());
-            still_wanted(events, WAITING_FOR_POINT).is_err()
+            unwatched.still_wanted(events, WAITING_FOR_POINT).is_err()
         }
     };
     let mut room = None;
     loop {
         // From here on, a try is made whoever is still there.
-        still_wanted(events, "preparing")?;
+        unwatched.still_wanted(events, "preparing")?;
         let memory = job.job.memory(&host::DumpOptions::default());
         let work = WorkFolder::new(memory)?;
         let used = job.job.tmpfs().used();

@@ -5,6 +5,7 @@ use crate::flags::{self, Checkpoint};
 use crate::output::Show;
 use checkpoint::admin::{self, CheckpointOptions, Event, Report, Request};
 use checkpoint::{Failure, Kind, runtime};
+use host::signals;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
@@ -34,7 +35,9 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
         point_wait_ms: flags.point_wait.map(|seconds| (seconds * 1000.0) as u64),
         ..CheckpointOptions::default()
     };
-    match ask(&root, &job.job, &Request::Checkpoint(options), !flags.json.json)? {
+    let shown = bar(!flags.json.json);
+    tell_at_end(&shown, &job.job, flags.stop)?;
+    match ask_behind(&shown, &root, &job.job, &Request::Checkpoint(options))? {
         Event::Published(report) => {
             if flags.stop {
                 runtime::wait_until_gone(&root, &job, SUPERVISOR_END);
@@ -45,11 +48,27 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
     }
 }
 
+/// Has whoever waits no longer told what becomes of the checkpoint.
+fn tell_at_end(bar: &ProgressBar, job: &str, stop: bool) -> Result<(), Failure> {
+    let then = match stop {
+        true => "goes on, and ends the job when its image is safe",
+        false => "goes on if it has begun to stop the job, and is given up if not",
+    };
+    let told =
+        format!("dormouse: the checkpoint of job {job} {then}; `dormouse ls` shows images that are safe");
+    let bar = bar.clone();
+    signals::last_words(move || bar.suspend(|| eprintln!("{told}")))
+        .map_err(|error| Failure::of("signals cannot be waited for", &error))
+}
+
 /// Asks a job's supervisor for something, and shows how it goes; answers with what it says at the end, unless that is a failure.
 pub fn ask(root: &Path, job: &str, request: &Request, shows: bool) -> Result<Event, Failure> {
-    let bar = bar(shows);
+    ask_behind(&bar(shows), root, job, request)
+}
+
+fn ask_behind(bar: &ProgressBar, root: &Path, job: &str, request: &Request) -> Result<Event, Failure> {
     let socket = runtime::admin_socket(root, job);
-    let last = admin::ask(&socket, request, |event| follow(&bar, event));
+    let last = admin::ask(&socket, request, |event| follow(bar, event));
     bar.finish_and_clear();
     match last? {
         Event::Failed(failure) => Err(failure),

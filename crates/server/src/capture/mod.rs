@@ -38,8 +38,8 @@ use wire::{ContextId, CuError};
 
 /// A device that has not even so much room gets no copies, bytes.
 const LEAST: u64 = 64 << 20;
-/// How often it is looked whether the machine has memory left.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often it is looked whether the machine has memory left: a store in its memory takes some 100 MiB of that meanwhile.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Why a session was not captured; it goes on as before.
 #[derive(Debug, Error)]

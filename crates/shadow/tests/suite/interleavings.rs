@@ -411,7 +411,7 @@ fn region() -> impl Strategy<Value = usize> {
 /// As many as `PROPTEST_CASES` says; few where nobody waits for more.
 pub fn config() -> ProptestConfig {
     let default = ProptestConfig::default();
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 40 };
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { 150 };
     // A failure is the schedule's as much as the program's: what shrinks it would try a different one each time.
     ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 0, ..default }
 }
