@@ -66,6 +66,8 @@ pub struct Sleep {
     pub since_ns: u64,
     /// What its device memory takes of the host's, bytes.
     pub bytes: u64,
+    /// Or of the job's store.
+    pub stored: u64,
 }
 
 /// A job's folder, claimed: nobody else can use the name until this is dropped.

@@ -86,12 +86,28 @@ fn find_failure(error: &FindError) -> Failure {
 /// # Errors
 /// [`Kind::NotFound`], [`Kind::Store`] when the store cannot be changed.
 pub fn remove_images(store: &Store, references: &[String], dry: bool) -> Result<Removal, Failure> {
-    let found = references.iter().map(|reference| store.find_exactly(reference));
-    let mut images = found.collect::<Result<Vec<_>, _>>().map_err(|error| find_failure(&error))?;
+    let found = references.iter().map(|reference| {
+        let failure = |error: &FindError| match error {
+            FindError::NotFound { .. } | FindError::TooShort { .. } if has_job(store, reference) => {
+                let message = format!(
+                    "{reference:?} is a job, and `rm` removes images by their ids, which `dormouse ls {reference}` shows; `dormouse prune \
+                     {reference}` removes old ones of a job"
+                );
+                Failure::new(Kind::Usage, message)
+            }
+            error => find_failure(error),
+        };
+        store.find_exactly(reference).map_err(|error| failure(&error))
+    });
+    let mut images = found.collect::<Result<Vec<_>, _>>()?;
     images.sort_unstable();
     images.dedup();
     let removed = if dry { store.would_remove(&images) } else { store.remove(&images) };
     removed.map_err(removal_failure)
+}
+
+fn has_job(store: &Store, name: &str) -> bool {
+    store.list().is_ok_and(|listing| listing.images.iter().any(|image| image.job == name))
 }
 
 /// Removes the images that are not to be kept, of one job or of all, and frees what no image needs; with `dry`, only says what that would be.

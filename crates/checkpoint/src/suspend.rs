@@ -152,7 +152,8 @@ impl Supervisor {
         let notes = Notes::of(&runtime::root(), &self.facts.job);
         let mut asleep = match self.fall_asleep(options, &events) {
             Ok((asleep, report)) => {
-                notes.note_sleep(Some(Sleep { since_ns: facts::now_ns(), bytes: report.host_bytes }));
+                let (bytes, stored) = (report.host_bytes, report.store_bytes);
+                notes.note_sleep(Some(Sleep { since_ns: facts::now_ns(), bytes, stored }));
                 *self.waker() = Some(wake);
                 let _ = events.send(Event::Suspended(report));
                 asleep

@@ -234,7 +234,7 @@ fn jobs_are_as_documented() {
         recipients: Vec::new(),
         restarted_from,
         filling,
-        sleep: filling.map(|_| Sleep { since_ns: 1, bytes: 1 }),
+        sleep: filling.map(|_| Sleep { since_ns: 1, bytes: 1, stored: 1 }),
     };
     let jobs = ps::Jobs::from(vec![
         facts(None, None),

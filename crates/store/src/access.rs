@@ -46,7 +46,7 @@ impl Access {
     /// Whether a store that is made for these recipients could be opened with this key afterwards.
     ///
     /// # Errors
-    /// [`OpenError::WrongKey`].
+    /// [`OpenError::KeptOut`].
     pub fn check_new(&self) -> Result<(), OpenError> {
         self.key.check_fits(&self.recipients, self.at.to_path())
     }
@@ -78,6 +78,11 @@ impl Access {
     /// As [`Store::open_or_create_with`].
     pub fn open_or_create(&self) -> Result<Store, OpenError> {
         match &self.at {
+            // Before there is a folder.
+            Location::Folder(dir) if !dir.exists() => {
+                self.check_new()?;
+                Store::open_or_create_folder(dir, &self.key, &self.recipients)
+            }
             Location::Folder(dir) => Store::open_or_create_folder(dir, &self.key, &self.recipients),
             bucket @ Location::Bucket { .. } => {
                 Store::open_or_create_with(bucket.media(true)?, &self.key, &self.recipients)

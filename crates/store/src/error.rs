@@ -81,6 +81,19 @@ pub enum OpenError {
         /// For whom.
         recipients: Vec<String>,
     },
+    /// A store is to be made that the key at hand will not open.
+    #[error(
+        "no key given with --key or in DORMOUSE_KEY opens a store that is encrypted for {}, as {} would be: give the key file of one of \
+         them, too, or, where the others are not needed, none",
+        recipients.join(", "),
+        dir.display()
+    )]
+    KeptOut {
+        /// Where.
+        dir: PathBuf,
+        /// For whom.
+        recipients: Vec<String>,
+    },
     /// The file that holds an encrypted store's secret is not as it was made.
     #[error(
         "{} was changed since the store was made: its secret cannot be trusted; bring the file back from a copy, nothing else opens the store",

@@ -4,7 +4,8 @@ use super::access;
 use crate::flags::Copy;
 use crate::output::Show;
 use checkpoint::{
-    Failure, Kind, copy_failure, existing_store, find_image, open_or_create_store, open_store, read_failure,
+    Failure, Kind, copy_failure, existing_store, find_image, open_failure, open_or_create_store, open_store,
+    read_failure,
 };
 use image::ImageId;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
@@ -34,7 +35,7 @@ pub fn run(flags: &Copy) -> Result<Copied, Failure> {
     }
     let (images, mut damaged) = chosen(&from, flags)?;
     let to = match flags.dry_run {
-        true => existing_store(&to)?,
+        true => would_open(&to)?,
         false => Some(open_or_create_store(&to)?),
     };
     let planned = from.would_copy_to(to.as_ref(), &images).map_err(copy_failure)?;
@@ -44,6 +45,15 @@ pub fn run(flags: &Copy) -> Result<Copied, Failure> {
     };
     damaged.append(&mut report.damaged);
     Ok(Copied { report: CopyReport { damaged, ..report }, dry_run: flags.dry_run })
+}
+
+/// The store, if it is there; one that is not must be such as can be made.
+fn would_open(to: &Access) -> Result<Option<Store>, Failure> {
+    let there = existing_store(to)?;
+    if there.is_none() {
+        to.check_new().map_err(|error| open_failure(&error))?;
+    }
+    Ok(there)
 }
 
 /// Whether what is copied to a store will be encrypted there.
@@ -139,7 +149,7 @@ impl Show for Copied {
         }
         let written = self.report.images.iter().map(|image| image.written).sum();
         let copied = self.report.images.iter().filter(|image| !image.there).count();
-        let all = self.report.images.len();
+        let all = self.report.images.len() + self.report.damaged.len();
         let what = if self.dry_run { "would copy" } else { "copied" };
         writeln!(out, "{what} {copied} of {all} images, {}", HumanBytes(written))
     }
@@ -213,6 +223,6 @@ mod tests {
         rest.show(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("is there already") && text.contains("not copied: image"), "{text}");
-        assert!(text.contains("\ncopied 1 of 2 images, "), "{text}");
+        assert!(text.contains("\ncopied 1 of 3 images, "), "{text}");
     }
 }

@@ -33,6 +33,7 @@ struct Job {
     to_fill: Option<u64>,
     suspended: Option<String>,
     asleep_bytes: Option<u64>,
+    asleep_stored: Option<u64>,
 }
 
 /// Lists running jobs.
@@ -63,6 +64,7 @@ impl From<JobFacts> for Job {
             to_fill: facts.filling.map(|filling| filling.total),
             suspended: facts.sleep.map(|sleep| rfc3339(sleep.since_ns)),
             asleep_bytes: facts.sleep.map(|sleep| sleep.bytes),
+            asleep_stored: facts.sleep.map(|sleep| sleep.stored),
         }
     }
 }
@@ -81,12 +83,16 @@ impl Show for Jobs {
             ]
         }));
         table(out, &rows)?;
-        for Job { job, suspended, asleep_bytes, .. } in &self.jobs {
-            if let (Some(since), Some(bytes)) = (suspended, asleep_bytes) {
+        for Job { job, suspended, asleep_bytes, asleep_stored, .. } in &self.jobs {
+            if let (Some(since), Some(bytes), Some(stored)) = (suspended, asleep_bytes, asleep_stored) {
+                let (bytes, whose) = match stored {
+                    0 => (bytes, "this machine's"),
+                    stored => (stored, "its store"),
+                };
                 let bytes = HumanBytes(*bytes);
                 writeln!(
                     out,
-                    "{job}: suspended since {since}, with {bytes} of its device memory in this machine's"
+                    "{job}: suspended since {since}, with {bytes} of its device memory in {whose}"
                 )?;
             }
         }

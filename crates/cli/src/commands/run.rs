@@ -7,6 +7,7 @@ use crate::output::{complain, tell_end};
 use checkpoint::gpus::Gpus;
 use checkpoint::supervisor::{self, Ended, Name, Settings};
 use checkpoint::{Failure, Kind};
+use server::memory::Managed;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,6 +35,10 @@ pub fn run(flags: Run) -> ExitCode {
 fn start(flags: Run) -> Result<Ended, (Failure, u8)> {
     let own = |failure| (failure, OWN_FAILURE);
     let io = |error: std::io::Error| own(Failure::of("cannot prepare the job", &error));
+    if flags.user_faults && flags.machine.managed == Some(Managed::Coherent) {
+        let message = "--user-faults is for managed memory that has shadow pages, and with --managed=coherent none has: leave one of them out";
+        return Err((Failure::new(Kind::Usage, message), Kind::Usage.exit_code()));
+    }
     // Before any thread exists: signals are waited for, not handled.
     let signals = host::signals::Forwarder::block().map_err(io)?;
     let program = Path::new(&flags.program[0]).to_owned();

@@ -78,14 +78,14 @@ impl Key {
     /// Whether it does not keep who has it out of a store that is made in `dir` for `recipients`: without one the maker has its secret.
     ///
     /// # Errors
-    /// [`OpenError::WrongKey`].
+    /// [`OpenError::KeptOut`].
     pub(crate) fn check_fits(&self, recipients: &[Recipient], dir: PathBuf) -> Result<(), OpenError> {
         let Self::Identities(identities) = self else { return Ok(()) };
         let own = |key: age::x25519::Identity| recipients.contains(&Recipient(key.to_public()));
         if recipients.is_empty() || identities.parsed().into_iter().any(own) {
             return Ok(());
         }
-        Err(OpenError::WrongKey { dir, recipients: recipients.iter().map(Recipient::to_string).collect() })
+        Err(OpenError::KeptOut { dir, recipients: recipients.iter().map(Recipient::to_string).collect() })
     }
 }
 

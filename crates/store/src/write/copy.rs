@@ -124,7 +124,6 @@ impl Store {
             match copier.copy(image, progress) {
                 Ok(copied) => report.images.push(copied),
                 Err(CopyError::Source(error)) => {
-                    tracing::warn!("image {image} cannot be copied: {error}");
                     report.damaged.push(UncopiedImage { image: *image, problem: error.to_string() });
                 }
                 Err(error) => return Err(error),
