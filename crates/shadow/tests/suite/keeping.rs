@@ -172,8 +172,15 @@ fn work_reaches_what_it_names() {
 #[test]
 fn twins_do_not_take_all_memory() {
     const PAGES: usize = 7800;
-    let model = Model::new();
-    let (keeper, shadows) = keep(&model, &[PAGES; 5], 1, memory);
+    // Nothing is written back because time passes.
+    let (go, held) = channel::<()>();
+    let held = Mutex::new(held);
+    let model = Model::hooked(move |step| {
+        if step == Step::Looked {
+            let _ = held.lock().unwrap().recv();
+        }
+    });
+    let (keeper, shadows) = keep(&model, &[PAGES; 5], 2, memory);
     let stream = Stream::new(&model);
     let end = launch(&keeper, &stream, shadows[0].address());
     for shadow in &shadows {
@@ -182,7 +189,7 @@ fn twins_do_not_take_all_memory() {
     let is_written = |shadow: &&Shadow| model.load(shadow.address() + 100, 4) == b"late";
     let written = shadows.iter().filter(is_written).count();
     assert!(written >= 4, "{written} regions are written back, and 128 MiB are all but one of them");
-    drop(end);
+    drop((go, end));
     stream.wait();
     keeper.settle().unwrap();
     assert_eq!(model.load(shadows[0].address(), 3), b"new");
