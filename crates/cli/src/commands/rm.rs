@@ -9,6 +9,9 @@ use serde::Serialize;
 use std::io::{self, Write};
 use store::Removal;
 
+/// Why nothing is freed where images are removed.
+pub const SHARED: &str = "other images have data in the same packs, which go with the last of them";
+
 #[derive(Serialize)]
 pub struct Removed {
     #[serde(flatten)]
@@ -29,6 +32,7 @@ impl Show for Removed {
         let would = if self.dry_run { "would be " } else { "" };
         images.iter().try_for_each(|image| writeln!(out, "image {image} {would}removed"))?;
         match kept {
+            None if *freed == 0 && !images.is_empty() => writeln!(out, "nothing {would}freed yet: {SHARED}"),
             None => writeln!(out, "{} {would}freed", HumanBytes(*freed)),
             Some(why) => writeln!(out, "no room {would}freed: {why}"),
         }
