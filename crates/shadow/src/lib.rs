@@ -5,7 +5,7 @@
 //! to the device, and dropped then, or when work is known to be complete. The kernel tells of the first touch and the first
 //! write through a userfaultfd of the application's memory, which whoever keeps the shadows holds.
 //!
-//! [`pages::Pages`] is what is known of a region's pages and what follows from it, without any I/O. [`Keeper`] does what follows.
+//! `pages.rs` has what is known of a region's pages and what follows from it, without any I/O. [`Keeper`] does what follows.
 
 mod access;
 mod ahead;
