@@ -203,7 +203,7 @@ fn images_are_removed_and_the_others_and_the_job_are_not_concerned() {
     let older = stage.checkpoint(After::LeaveRunning).unwrap();
     let newest = stage.checkpoint(After::Stop).unwrap();
     let mut output = job.finish().unwrap().stdout;
-    Failure::of(&ask("rm", &[stage.name()])).unwrap().expect(3, &[stage.name()]);
+    Failure::of(&ask("rm", &[stage.name()])).unwrap().expect(2, &[stage.name(), "prune"]);
     Failure::of(&ask("rm", &[&newest[..8], "ffffffff"])).unwrap().expect(3, &["ffffffff"]);
 
     let planned = rm(&["--dry-run", &older[..8]]);

@@ -519,3 +519,12 @@ fn images_of_one_job_do_not_mix() {
     assert!(outputs.iter().all(|output| undisturbed.stdout.ends_with(output)));
     assert!(outputs[0].len() >= outputs[1].len() && !outputs[1].is_empty());
 }
+
+/// What one of them asks for the other one has not.
+#[test]
+fn faults_of_its_own_where_nothing_faults() {
+    let stage = Stage::new("senseless").unwrap();
+    let mut command = stage.place().dormouse("run");
+    command.args(["--device=soft", "--user-faults", "--managed=coherent", "--", "true"]);
+    Failure::of(&command.output().unwrap()).unwrap().expect(2, &["--user-faults", "--managed=coherent"]);
+}

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use store::Removal;
 
 /// Why nothing is freed where images are removed.
-pub const SHARED: &str = "other images have data in the same packs, which go with the last of them";
+const SHARED: &str = "other images have data in the same packs, which go with the last of them";
 
 #[derive(Serialize)]
 pub struct Removed {
