@@ -1,6 +1,6 @@
 // Smooths a grid in V-cycles, on integers. Each cycle allocates scratch, a level at a time, keeps every iterate of the finest grid in it, mixes all of
-// them into the result, and frees it again: there is little memory between cycles and much within them. While the device works the host does the same,
-// and mixes at once.
+// them into the result, and frees it again: there is little memory between cycles and much within them. The host does the same, and mixes at once, while
+// the device holds all that it has made: most of the time there is much memory, however slow the device is.
 #include "guest.cuh"
 
 constexpr int SIDE = 512;
@@ -108,9 +108,12 @@ void cycle_on_both(uint32_t *u, uint32_t *f, Grid &host_u, Grid &host_f, int cyc
         LAUNCHED();
         CUDA(cudaFree(levels[l]));
     }
+    CUDA(cudaDeviceSynchronize());
     cycle_on_host(host_u, host_f, cycle, sweeps);
     combine<<<blocks(count), 256>>>(history, u, count, FIELDS * sweeps);
     LAUNCHED();
+    // A checkpoint waits for the call that the program is in: it shall not be the one after these.
+    CUDA(cudaDeviceSynchronize());
     CUDA(cudaFree(next));
     CUDA(cudaFree(history));
 }

@@ -283,7 +283,8 @@ fn what_a_program_excludes_is_in_no_image_and_all_else_is() {
     let bytes = |stored: &serde_json::Value, what: &str| stored[what].as_u64().unwrap();
     assert_eq!(bytes(&all, "excluded"), 0);
     assert_eq!(bytes(&less, "excluded"), 2 * EXCLUDED_BYTES, "{less}");
-    let saved = bytes(&all, "written") - bytes(&less, "written");
+    // Not bytes written: how much is compressed is chosen by how fast the store is.
+    let saved = bytes(&all, "data") - bytes(&less, "data");
     assert!(saved > 2 * EXCLUDED_BYTES / 10 * 9, "{saved}: {all} {less}");
     for image in &images[1] {
         let verified =
