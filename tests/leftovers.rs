@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use dormouse_tests::{Mount, Stage, first_line};
 use testkit::job::{Job, LIMIT};
 use testkit::outcome::Exit;
@@ -104,4 +106,16 @@ fn a_criu_that_never_answers_is_given_up_and_the_job_goes_on() {
         .expect(9, &["CRIU 4.2 at", "it got nowhere for 1 s and was killed"]);
     let finished = job.finish().unwrap();
     assert!(finished.exit == Exit::Code(0), "{finished:?}");
+}
+
+/// The device library would wait for such a kernel, and for a stream that waits for a word.
+#[test]
+fn a_server_ends_though_its_device_does_not_become_idle() {
+    let stage = Stage::new("never-idle").unwrap();
+    for _ in 0..4 {
+        let job = stage.started("spin", &["600000", "1"]).unwrap();
+        job.signal(Signal::KILL).unwrap();
+        // Whoever is left keeps what it prints to open, and that is waited for.
+        assert_eq!(job.finish().unwrap().exit, Exit::Signal(9));
+    }
 }

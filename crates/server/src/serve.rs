@@ -14,7 +14,7 @@ use image::{ImageId, ObjectKind, RawPath, SessionId};
 use plan::follow::Passed;
 use plan::planfile::Plan;
 use plan::units::Nanos;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::ops::RangeInclusive;
@@ -129,7 +129,28 @@ pub fn serve(
     // SAFETY: the same.
     let broker = shares.then(|| unsafe { OwnedFd::from_raw_fd(BROKER_FD) });
     let start = again::start();
-    serve_on(Ends { control, broker, settings, start, again: again::begin }, dir, session, layout, open)
+    serve_on(
+        Ends { control, broker, settings, start, again: again::begin, over: end_soon },
+        dir,
+        session,
+        layout,
+        open,
+    )
+}
+
+/// How long a server may take to give back what its session had. All of it goes with the process anyway.
+const GIVES_BACK_WITHIN: Duration = Duration::from_secs(1);
+
+/// Ends this process if it does not end by itself.
+fn end_soon() {
+    let wait = || {
+        std::thread::sleep(GIVES_BACK_WITHIN);
+        tracing::debug!("work that does not end is left to the device");
+        let _ = kill_process(getpid(), Signal::KILL);
+    };
+    if let Err(error) = std::thread::Builder::new().name("ending".into()).spawn(wait) {
+        tracing::warn!(%error, "this server waits for work that the device has, however long that takes");
+    }
 }
 
 /// Lets this process have as many descriptors as it may: each region of managed memory with shadow pages has a file that is open.
@@ -164,6 +185,8 @@ pub struct Ends {
     pub start: Option<Start>,
     /// Begins the process again, if it can: addresses that it needs are taken, and it gets others then.
     pub again: fn(&Start),
+    /// Is told that the session is over. What it has is given back from here on, which waits for work that the device has, and that may wait for ever.
+    pub over: fn(),
 }
 
 /// [`serve`] with any socket.
@@ -177,7 +200,7 @@ pub fn serve_on(
     layout: Layout,
     open: impl FnOnce() -> Result<Arc<dyn Backend>, String>,
 ) -> Result<(), ServeError> {
-    let Ends { control, broker, settings, start, again } = ends;
+    let Ends { control, broker, settings, start, again, over } = ends;
     let Settings { managed, preempt_after } = settings;
     let mut supervisor = Supervisor::on(control)?;
     let Some(start) = start.map_or_else(|| supervisor.from.receive(), |start| Ok(Some(start)))? else {
@@ -210,7 +233,7 @@ pub fn serve_on(
             let made = Session::new(backend, link, config, 0);
             let mut server = Server::of(made, session, preempt_after);
             server.start()?;
-            server.run(&mut supervisor)
+            server.run(&mut supervisor, over)
         }
         Start::Restore { fills, .. } => {
             let Some((opened, prepared)) = prepared else { return Ok(()) };
@@ -218,7 +241,7 @@ pub fn serve_on(
             let made = restore(&supervisor, (dir, sharing, managed), session, backend, from)?;
             // The session goes on without its image, which may be removed; what fills its memory has it open until that is over.
             drop(opened);
-            Server::of(made, session, preempt_after).run(&mut supervisor)
+            Server::of(made, session, preempt_after).run(&mut supervisor, over)
         }
     });
     if let Err(error) = &served {
@@ -366,7 +389,7 @@ impl Server {
     }
 
     /// Serves the session until it is told to end, or nobody is left to tell it anything.
-    fn run(mut self, supervisor: &mut Supervisor) -> Result<(), ServeError> {
+    fn run(mut self, supervisor: &mut Supervisor, over: fn()) -> Result<(), ServeError> {
         let session = Arc::clone(&self.session);
         let served = self.answer_questions(supervisor);
         let is_orphaned = match &served {
@@ -380,6 +403,7 @@ impl Server {
         session.end();
         // It is written already, but where nobody has asked for the end.
         self.end_profile();
+        over();
         if let (Ok(Last::End), Some(rings)) = (&served, self.rings.take()) {
             // One that panicked has said so.
             let _ = rings.join();

@@ -48,6 +48,7 @@ pub fn ends(control: UnixStream) -> server::Ends {
         settings: server::Settings { managed: Managed::Coherent, preempt_after: None },
         start: None,
         again: |_| {},
+        over: || {},
     }
 }
 
