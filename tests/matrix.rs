@@ -1,4 +1,4 @@
-//! Every guest under every kind of disturbance, one test for each guest, named by it.
+//! Every guest restarted in a chain, and checkpointed or suspended in place, one test for each guest, named by it.
 //!
 //! `DORMOUSE_ROUNDS` sets the rounds of each scenario, `DORMOUSE_SEED` what their moments are drawn from.
 
@@ -30,16 +30,17 @@ fn trials() -> anyhow::Result<Vec<Trial>> {
         kit,
         device: Device::of_this_machine(),
         served: None,
-        scenarios: Scenario::CI.to_vec(),
+        scenarios: Vec::new(),
         rounds: number("DORMOUSE_ROUNDS", CI_ROUNDS)?,
         seed: number("DORMOUSE_SEED", 1)?,
         until: None,
     };
-    let trial = |guest: &Guest| {
-        let (suite, guest) = (suite.clone(), guest.clone());
+    let trial = |(number, guest): (usize, &Guest)| {
+        let (mut suite, guest) = (suite.clone(), guest.clone());
+        suite.scenarios = Scenario::in_ci(number).to_vec();
         Trial::test(guest.name.clone(), move || run(&suite, &guest))
     };
-    Ok(manifest.set(Set::Matrix).chain(manifest.set(Set::Marked)).map(trial).collect())
+    Ok(manifest.set(Set::Matrix).chain(manifest.set(Set::Marked)).enumerate().map(trial).collect())
 }
 
 fn run(suite: &Suite, guest: &Guest) -> Result<(), Failed> {
