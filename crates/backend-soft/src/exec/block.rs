@@ -1,6 +1,7 @@
 //! A block: warps, shared memory, barriers.
 
 use super::barrier::{self, Barriers};
+use super::copies::Copies;
 use super::warp::{Warp, WarpState};
 use super::{Fault, FaultKind, LANES, Lanes, Launch, Row, Spaces};
 
@@ -24,6 +25,7 @@ pub struct Block {
     threads: Vec<[Row; 3]>,
     shared: Vec<u64>,
     barriers: Barriers,
+    copies: Copies,
 }
 
 impl Block {
@@ -34,6 +36,7 @@ impl Block {
     pub fn start(&mut self, launch: &Launch, number: u64) -> Result<(), Fault> {
         self.index = launch.block_index(number);
         self.barriers = Barriers::default();
+        self.copies = Copies::default();
         self.shared.clear();
         self.shared.resize(launch.shared_bytes.div_ceil(8) as usize, 0);
         let threads = launch.threads();
@@ -58,7 +61,7 @@ impl Block {
     pub fn run(&mut self, launch: &Launch, mut slice: i64) -> Result<BlockState, Fault> {
         let spaces = Spaces::new(&launch.memory, &mut self.shared, launch.shared_bytes, &launch.params);
         let Some(first) = self.threads.first() else { return Ok(BlockState::Done) };
-        let mut lanes = Lanes::new(spaces, launch, self.index, first, &mut self.barriers);
+        let mut lanes = Lanes::new(spaces, launch, self.index, first, &mut self.barriers, &mut self.copies);
         loop {
             let (mut done, mut ready) = (0, 0);
             for (index, warp) in self.warps.iter_mut().enumerate() {

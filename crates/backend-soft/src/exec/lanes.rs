@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use super::barrier::Barriers;
+use super::copies::Copies;
 use super::{Condition, Elem, Fault, Frame, Function, LANES, Launch, Pred, Row, Slot, Spaces};
 
 /// One warp of a block, positioned in a frame.
@@ -23,6 +24,8 @@ pub struct Lanes<'a> {
     pub threads: &'a [Row; 3],
     /// The block's barriers.
     pub barriers: &'a mut Barriers,
+    /// The block's asynchronous copies.
+    pub copies: &'a mut Copies,
     /// `%warpid`
     pub warp: u32,
     /// Whether a thread has asked to let others run (`nanosleep`).
@@ -37,6 +40,7 @@ impl<'a> Lanes<'a> {
         block: [u32; 3],
         threads: &'a [Row; 3],
         barriers: &'a mut Barriers,
+        copies: &'a mut Copies,
     ) -> Self {
         let nowhere = std::ptr::null_mut();
         Self {
@@ -50,6 +54,7 @@ impl<'a> Lanes<'a> {
             block,
             threads,
             barriers,
+            copies,
             warp: 0,
             gives_way: false,
         }

@@ -5,6 +5,7 @@ mod barrier;
 mod block;
 mod call;
 mod compute;
+mod copies;
 mod fault;
 mod inst;
 mod lanes;
@@ -20,6 +21,7 @@ pub use access::{IN_FRAME, NARROW, atomic, load, store};
 pub use block::{Block, BlockState};
 pub use call::Frame;
 pub use compute::{Combine, bin, carry, compare, logic, quad, select, ter, un, wide};
+pub use copies::{begin, close_group, wait_all, wait_group};
 pub use fault::{Fault, FaultKind};
 pub use inst::{
     Access, Barrier, BarrierKind, Builtin, CallSite, Callee, Compute, Condition, Function, Inst, Op, Place,

@@ -7,7 +7,8 @@ use ptx::ast::{Address, Operand};
 
 use super::{Result, Spelling};
 use crate::exec::{
-    Access, GENERIC, GLOBAL, Inst, LOCAL, Lanes, Op, PARAM, SHARED, Space, load, load_words, store,
+    Access, GENERIC, GLOBAL, Inst, LOCAL, Lanes, Op, PARAM, SHARED, Space, begin, close_group, load,
+    load_words, store, wait_all, wait_group,
 };
 use crate::lower::{Lower, rows, wrong};
 
@@ -192,10 +193,24 @@ fn access(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `cp.async`: the copy is made at once, so its groups are always complete.
+/// `cp.async`: it loads at once, and [stores](crate::exec::begin) when it is waited for.
 fn copy(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     match op.mods[..] {
-        ["async", "commit_group" | "wait_group" | "wait_all"] => return Ok(()),
+        ["async", "commit_group"] => {
+            cx.emit(Op::Compute(close_group));
+            return Ok(());
+        }
+        ["async", "wait_group"] => {
+            let left = op.instruction.operands.first().and_then(super::bits::constant);
+            let mut inst = cx.inst(Op::Compute(wait_group));
+            inst.imm = left.and_then(|left| left.try_into().ok()).ok_or_else(|| wrong(op.instruction))?;
+            cx.push(inst);
+            return Ok(());
+        }
+        ["async", "wait_all"] => {
+            cx.emit(Op::Compute(wait_all));
+            return Ok(());
+        }
         ["async", "mbarrier", "arrive", ..] => return super::mbarrier::arrive_after_copies(cx, op),
         ["async", "ca" | "cg", "shared" | "shared::cta", "global", ..] => {}
         _ => return Err(op.unsupported()),
@@ -204,10 +219,10 @@ fn copy(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         [Operand::Address(_), Operand::Address(_), size, ..] => super::bits::constant(size),
         _ => return Err(wrong(op.instruction)),
     };
-    let (width, element) = match size {
-        Some(4) => (1, 4),
-        Some(8) => (1, 8),
-        Some(16) => (2, 8),
+    let (width, ty, store): (u8, _, Access) = match size {
+        Some(4) => (1, U32, begin::<4>),
+        Some(8) => (1, U64, begin::<8>),
+        Some(16) => (2, U64, begin::<16>),
         _ => return Err(op.unsupported()),
     };
     let [Operand::Address(to), Operand::Address(from), _, rest @ ..] = &op.instruction.operands[..] else {
@@ -215,11 +230,11 @@ fn copy(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     };
     let values: Vec<_> = (0..width).map(|_| cx.scratch(2)).collect();
     let mut load = memory(cx, from, GLOBAL, width)?;
-    load.op = Op::Access(load_handler(GLOBAL, if element == 4 { U32 } else { U64 }, true));
-    let mut store = memory(cx, to, SHARED, width)?;
-    store.op = Op::Access(store_handler(SHARED, element, true));
+    load.op = Op::Access(load_handler(GLOBAL, ty, true));
+    let mut end = memory(cx, to, SHARED, width)?;
+    end.op = Op::Access(store);
     for (index, value) in values.iter().enumerate() {
-        (load.d[index], store.d[index]) = (*value, *value);
+        (load.d[index], end.d[index]) = (*value, *value);
     }
     cx.push(load);
     match rest {
@@ -242,7 +257,7 @@ fn copy(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
         }
         _ => return Err(op.unsupported()),
     }
-    cx.push(store);
+    cx.push(end);
     Ok(())
 }
 

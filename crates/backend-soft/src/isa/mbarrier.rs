@@ -6,7 +6,7 @@ use ptx::ast::ScalarType::{B32, B64, U32};
 use ptx::ast::{Address, Operand};
 
 use super::{Result, Spelling, loads};
-use crate::exec::{Access, Inst, Op, SHARED, atomic, bin, compare, load};
+use crate::exec::{Access, Inst, Op, SHARED, atomic, bin, compare, load, wait_all};
 use crate::lower::{Lower, wrong};
 
 const COUNT_BITS: u32 = 20;
@@ -109,9 +109,10 @@ pub(super) fn lower(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     }
 }
 
-/// `cp.async.mbarrier.arrive`: what it waits for has happened. Without `.noinc` it also raises the count, so nothing changes.
+/// `cp.async.mbarrier.arrive`: the copies are waited for at once. Without `.noinc` it also raises the count, so nothing changes.
 pub(super) fn arrive_after_copies(cx: &mut Lower<'_>, op: &Spelling<'_>) -> Result<()> {
     let [Operand::Address(at)] = &op.instruction.operands[..] else { return Err(wrong(op.instruction)) };
+    cx.emit(Op::Compute(wait_all));
     if !op.has("noinc") {
         return Ok(());
     }
