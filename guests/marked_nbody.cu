@@ -1,5 +1,7 @@
-// Moves bodies that attract one another, a cluster for each block, which loads them tile by tile into shared memory; the host moves copies. Built
-// without fused multiplication and addition, and with exact division and square root, so that both agree to the bit.
+// Moves bodies that attract one another, a cluster for each block, which has them copied tile by tile into shared memory, the next one while it works on one;
+// the host moves copies. Built without fused multiplication and addition, and with exact division and square root, so that both agree to the bit.
+#include <cuda_pipeline.h>
+
 #include <cmath>
 #include <cstring>
 
@@ -11,7 +13,7 @@ constexpr int CLUSTERS = 6;
 constexpr int BODIES = 96;
 constexpr int TILE = 32;
 
-struct Body {
+struct alignas(16) Body {
     float x, y, z, mass;
 };
 
@@ -33,19 +35,25 @@ __host__ __device__ void move(Body &body, float speed[3], const float force[3]) 
 }
 
 __global__ void fly(Body *bodies, float *speeds, int rounds) {
-    __shared__ Body tile[TILE];
+    __shared__ Body tiles[2][TILE];
     int t = threadIdx.x;
     Body *cluster = bodies + blockIdx.x * BODIES;
+    auto begin = [&](int from) {
+        if (t < TILE && from < BODIES) __pipeline_memcpy_async(&tiles[from / TILE % 2][t], &cluster[from + t], sizeof(Body));
+        __pipeline_commit();
+    };
     float *own = speeds + 3 * (blockIdx.x * BODIES + t);
     float speed[3] = {own[0], own[1], own[2]};
     Body mine = cluster[t];
     for (int round = 0; round < rounds; round++) {
         float force[3] = {};
+        begin(0);
         for (int from = 0; from < BODIES; from += TILE) {
-            if (t < TILE) tile[t] = cluster[from + t];
+            begin(from + TILE);
+            __pipeline_wait_prior(1);
             __syncthreads();
             for (int i = 0; i < TILE; i++) {
-                attract(mine, tile[i], force);
+                attract(mine, tiles[from / TILE % 2][i], force);
 #pragma CPT
             }
             __syncthreads();

@@ -2,6 +2,8 @@
 
 use ptx::ast::{Body, Name, RegId, ScalarType};
 
+use crate::Pointer;
+
 /// A register's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
@@ -13,6 +15,8 @@ pub struct Cell {
     pub offset: u64,
     /// Whether all threads of a group have the same in it.
     pub alike: bool,
+    /// Where it points: kept is how far behind the variable.
+    pub pointer: Option<Pointer>,
 }
 
 /// A place at which threads stop, and what they need to go on there.
@@ -36,7 +40,8 @@ impl Site {
 }
 
 /// What a block that stops is kept in: registers of all its threads, cell after cell, then the words of their local memory, one of each thread after the other,
-/// then shared memory, each on a multiple of 16 bytes; in front of all a word that counts the threads that save shared memory, and three that are not used.
+/// then shared memory, each on a multiple of 16 bytes; in front of all a word that counts the threads that save shared memory, one that is not used, and
+/// two that tell [where memory lay](crate::Kernel::is_bound).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The places to stop, as numbered in the word at [`Frame::site`], from 1.
@@ -55,6 +60,8 @@ pub struct Frame {
 
 /// In front of all.
 pub(crate) const HEAD: u64 = 16;
+/// Where in that it says where memory lay.
+pub(crate) const LAY: u64 = 8;
 /// What parts begin on a multiple of.
 pub(crate) const ALIGNMENT: u64 = 16;
 
@@ -64,6 +71,7 @@ impl Frame {
         body: &Body,
         live: &[Vec<RegId>],
         is_alike: impl Fn(RegId) -> bool,
+        pointer_of: impl Fn(RegId) -> Option<Pointer>,
         local: u64,
         (shared, dynamic): (u64, bool),
     ) -> Self {
@@ -87,14 +95,14 @@ impl Frame {
         let of_1 = of_2 + 2 * most(2);
         let flags = of_1 + most(1);
         let places = [wide[0], wide[1], (4, of_4), (2, of_2), (1, of_1)];
-        let is_alike = &is_alike;
+        let (is_alike, pointer_of) = (&is_alike, &pointer_of);
         let site_of = |live: &Vec<RegId>| {
             let cells = places.iter().flat_map(|(bytes, begin)| {
                 (0..).zip(of_size(live, *bytes)).map(move |(number, register)| {
-                    let alike = is_alike(register);
+                    let (alike, pointer) = (is_alike(register), pointer_of(register));
                     let register = body.register(register);
                     let offset = begin + bytes * number;
-                    Cell { register: register.name.clone(), ty: register.ty, offset, alike }
+                    Cell { register: register.name.clone(), ty: register.ty, offset, alike, pointer }
                 })
             });
             Site { cells: cells.collect(), predicates: predicates(live), flags }

@@ -16,6 +16,7 @@ mod group;
 mod inline;
 mod lasting;
 mod marker;
+mod pointer;
 mod poll;
 mod refusal;
 mod rewrite;
@@ -23,6 +24,7 @@ mod uniform;
 
 pub use frame::{Cell, Frame, Site};
 pub use group::Group;
+pub use pointer::Pointer;
 pub use poll::{Poll, UnknownPoll};
 pub use refusal::{Reason, Refusal};
 pub use rewrite::{Kernel, Rewritten, rewrite, rewrite_with};

@@ -19,6 +19,7 @@ use crate::group::{may_wait_for_others, of_body};
 use crate::inline::{inlined, marked, reached};
 use crate::lasting::Lasting;
 use crate::marker::{is_marked, markers, place};
+use crate::pointer::Pointers;
 use crate::poll::barriers;
 use crate::refusal::{Place, Refused};
 use crate::uniform::Divergence;
@@ -46,6 +47,9 @@ pub struct Kernel {
     pub context: u64,
     /// What is kept of a block that has stopped.
     pub frame: Frame,
+    /// Whether it may keep addresses of shared or local memory that are not known to be such. A block goes on only where such memory lies as it did
+    /// when it stopped; elsewhere the kernel ends with an error (`trap`).
+    pub is_bound: bool,
 }
 
 /// Gives the marked kernels of a module twins that stop at their markers; `None` if there are none.
@@ -209,12 +213,17 @@ fn rewrite_kernel(
     {
         return Err(refuse(Reason::State("a barrier of the whole grid whose word is kept over a round")));
     }
+    let pointers = Pointers::of(module, body);
+    let is_bound = live.iter().flatten().any(|register| pointers.is_hidden(*register))
+        || pointers.escape()
+        || called.iter().any(|body| Pointers::of(module, body).escape());
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
     let frame = Frame::of(
         body,
         &live,
         |register| divergence.as_ref().is_some_and(|found| found.is_alike(register)),
+        |register| pointers.pointer(register),
         end_of(&local),
         (shared_bytes, dynamic.is_some()),
     );
@@ -224,7 +233,7 @@ fn rewrite_kernel(
     };
     let poll = if poll == Poll::Barrier && barriers.is_none() { Poll::Adaptive } else { poll };
     let twin = format!("{tag}{}", function.name).into();
-    let kernel = Kernel { twin, group, context, frame };
+    let kernel = Kernel { twin, group, context, frame, is_bound };
     let code = Code {
         tag,
         kernel: &kernel,
@@ -238,6 +247,7 @@ fn rewrite_kernel(
         poll,
         barriers: &barriers.unwrap_or_default(),
         arrivals: grid.as_ref().map_or(&[], |grid| &grid.arrivals),
+        copies: called.iter().chain([&body]).any(|body| copies(body)),
         reduces: module.version >= REDUCES.0 && module.target.sm() >= Some(REDUCES.1),
     };
     let twin = code.twin_of(&function, &cfg, &marks, codes);
@@ -251,7 +261,7 @@ const REDUCES: (Version, u32) = (Version { major: 7, minor: 0 }, 80);
 /// Bytes of parameters that every version has room for.
 const PARAMETERS: u64 = 4096;
 /// Functions that the device itself has, and that bring no threads together.
-const BUILT_IN: [&str; 2] = ["vprintf", "__assertfail"];
+pub(crate) const BUILT_IN: [&str; 2] = ["vprintf", "__assertfail"];
 
 /// The functions that a kernel may come to; who is called and not here.
 fn called<'a>(module: &'a Module, kernel: &'a Body) -> Result<Vec<&'a Body>, Box<str>> {
@@ -300,7 +310,9 @@ fn refuse_states(body: &Body) -> Result<(), Refused> {
     for instruction in body.instructions() {
         let opcode = &instruction.opcode;
         let state = match opcode.mnemonic() {
-            "cp" => "an asynchronous copy (cp.async)",
+            // Others are waited for where a block stops.
+            "cp" if opcode.has("bulk") => "an asynchronous copy in bulk (cp.async.bulk)",
+            "cp" if opcode.has("mbarrier") => "a barrier in shared memory (mbarrier)",
             "wgmma" => "a product of a warp group (wgmma)",
             "tcgen05" => "tensor memory (tcgen05)",
             "mbarrier" => "a barrier in shared memory (mbarrier)",
@@ -318,6 +330,11 @@ fn refuse_states(body: &Body) -> Result<(), Refused> {
         return Err((Place::Line(instruction.line), Reason::State(state)));
     }
     Ok(())
+}
+
+/// Whether threads have copies into shared memory made while they go on (`cp.async`).
+fn copies(body: &Body) -> bool {
+    body.instructions().any(|instruction| instruction.opcode.mnemonic() == "cp")
 }
 
 /// A marker between a sum whose carry is kept and one that adds it.

@@ -223,7 +223,7 @@ impl Session {
         told("device memory is there");
         made.replay(&state, images)?;
         for record in &state.half_way {
-            made.check_half_way(record).map_err(object(record))?;
+            made.check_half_way(record, &image.manifest().devices).map_err(object(record))?;
         }
         told("objects are made");
         let refused = state.excluded.iter().filter(|range| made.exclude(**range).is_err()).count();

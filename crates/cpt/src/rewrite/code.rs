@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use ptx::Cfg;
-use ptx::ast::{Body, Function, Instruction, Name, RegId, Statement};
+use ptx::ast::{Body, Function, Instruction, Name, RegId, Space, Statement};
 
 use super::copy::{Part, Piece, copy};
 use super::{Kernel, context_parameter};
 use crate::context::{ASKING, CAPACITY, DONE, FRAMES_FROM, FRAMES_INTO, FROM, INTO, NO_ROOM, TAKEN};
-use crate::frame::HEAD;
-use crate::{Group, Poll};
+use crate::frame::{HEAD, LAY};
+use crate::{Group, Pointer, Poll};
 
 /// A variable's place among those that are saved.
 pub(super) struct Area {
@@ -50,6 +50,8 @@ pub(super) struct Code<'a> {
     pub(super) barriers: &'a [usize],
     /// What stands before a block arrives at a barrier of the whole grid.
     pub(super) arrivals: &'a [usize],
+    /// Whether threads may have copies under way that they have begun.
+    pub(super) copies: bool,
     /// Whether there is `redux.sync`.
     pub(super) reduces: bool,
 }
@@ -191,6 +193,10 @@ sub.u32 %@s, %@s, 1;
             done_word()
         );
         code += &self.frame(FRAMES_FROM);
+        if self.kernel.is_bound {
+            code += &self.where_memory_lies();
+            let _ = write!(code, "ld.global.u64 %@z, [%@f+{LAY}];\nsetp.ne.u64 %@p, %@y, %@z;\n@%@p trap;\n");
+        }
         if self.kernel.group >= Group::Block {
             code += "mov.u32 %@i, %@t;\nmov.u32 %@r, %@n;\n";
             code += &self.copy_shared(Way::Load, "again");
@@ -213,7 +219,15 @@ sub.u32 %@s, %@s, 1;
 
     fn save(&self, site: usize) -> String {
         let mut code = format!("$@save{site}:\n{LOCATE}{}", self.ask(site));
+        if self.copies {
+            // Each thread for itself, before all meet: shared memory is saved behind that. Whoever goes on has none left to wait for.
+            code += "cp.async.wait_all;\n";
+        }
         code += &self.frame(FRAMES_INTO);
+        if self.kernel.is_bound {
+            code += &self.where_memory_lies();
+            let _ = writeln!(code, "st.global.u64 [%@f+{LAY}], %@y;");
+        }
         code += &self.cells(site, Way::Save);
         code += &self.copy_local(Way::Save, site);
         if self.kernel.group >= Group::Block && (self.dynamic.is_some() || !self.shared.is_empty()) {
@@ -307,9 +321,24 @@ add.u64 %@a, %@a, %@f;
             let bytes = cell.ty.size();
             code += &self.place(cell.offset, bytes);
             let (bits, register) = (bytes * 8, &cell.register);
-            let _ = match way {
-                Way::Save => writeln!(code, "st.global.b{bits} [%@a+{HEAD}], {register};"),
-                Way::Load => writeln!(code, "ld.global.b{bits} {register}, [%@a+{HEAD}];"),
+            let stored = format!("[%@a+{HEAD}]");
+            let _ = match (way, &cell.pointer) {
+                (Way::Save, None) => writeln!(code, "st.global.b{bits} {stored}, {register};"),
+                (Way::Load, None) => writeln!(code, "ld.global.b{bits} {register}, {stored};"),
+                (Way::Save, Some(pointer)) => {
+                    let (base, begin) = beginning_of(pointer, bits);
+                    write!(
+                        code,
+                        "{base}sub.u{bits} {begin}, {register}, {begin};\nst.global.b{bits} {stored}, {begin};\n"
+                    )
+                }
+                (Way::Load, Some(pointer)) => {
+                    let (base, begin) = beginning_of(pointer, bits);
+                    write!(
+                        code,
+                        "ld.global.b{bits} {register}, {stored};\n{base}add.u{bits} {register}, {register}, {begin};\n"
+                    )
+                }
             };
             if way == Way::Load && cell.alike && self.reduces {
                 code += &tell_alike(register, bits);
@@ -335,6 +364,22 @@ add.u64 %@a, %@a, %@f;
             if way == Way::Save {
                 let _ = writeln!(code, "st.global.u8 [%@a+{HEAD}], %@v;");
             }
+        }
+        code
+    }
+
+    /// In `%@y`, a number that is another one where shared or local memory, or a variable there, lies elsewhere.
+    fn where_memory_lies(&self) -> String {
+        let mut code = String::from(
+            "mov.u64 %@x, 0;
+cvta.shared.u64 %@y, %@x;
+cvta.local.u64 %@x, %@x;
+mad.lo.u64 %@y, %@y, 31, %@x;
+",
+        );
+        let names = self.shared.iter().chain(self.local).map(|area| area.name.as_str()).chain(self.dynamic);
+        for name in names {
+            let _ = write!(code, "mov.u64 %@x, {name};\nmad.lo.u64 %@y, %@y, 31, %@x;\n");
         }
         code
     }
@@ -428,6 +473,17 @@ fn moved(way: Way, space: &str, unit: u64, own: &str, frame: &str) -> String {
         Way::Save => format!("ld.{space}.u{bits} %@v, [{own}];\nst.global.u{bits} [{frame}], %@v;\n"),
         Way::Load => format!("ld.global.u{bits} %@v, [{frame}];\nst.{space}.u{bits} [{own}], %@v;\n"),
     }
+}
+
+/// In a register, which is named, the address where what a pointer points into begins.
+fn beginning_of(pointer: &Pointer, bits: u64) -> (String, &'static str) {
+    let begin = if bits == 32 { "%@v" } else { "%@y" };
+    let mut code = format!("mov.u{bits} {begin}, {};\n", pointer.variable);
+    if pointer.is_generic {
+        let space = if pointer.space == Space::Shared { "shared" } else { "local" };
+        let _ = writeln!(code, "cvta.{space}.u{bits} {begin}, {begin};");
+    }
+    (code, begin)
 }
 
 /// The same of a register, which stays what it is.

@@ -1,6 +1,6 @@
 //! A software device, and kernels on it that are stopped at some moments and launched again until they are done.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
@@ -26,10 +26,11 @@ pub struct Shape {
     pub cooperative: bool,
 }
 
-/// A module on the device, and memory that is gone with it.
+/// Modules on the device, which each launch takes the next one of, and memory that is gone with them.
 pub struct Gpu {
     ctx: RawContext,
-    module: RawModule,
+    modules: Vec<RawModule>,
+    launches: Cell<usize>,
     work: RawStream,
     beside: RawStream,
     memory: RefCell<Vec<(RawBlock, Range)>>,
@@ -57,11 +58,19 @@ pub struct Stops {
 
 impl Gpu {
     pub fn new(text: &str) -> Self {
+        Self::of(&[text])
+    }
+
+    pub fn of(texts: &[&str]) -> Self {
         let ctx = BACKEND.context_create(0, 0, false).unwrap();
-        let loaded = BACKEND.module_load(ctx, text.as_bytes(), &[], &[]);
-        let module = loaded.unwrap_or_else(|error| panic!("{}", error.detail)).code;
+        let load = |text: &&str| {
+            let loaded = BACKEND.module_load(ctx, text.as_bytes(), &[], &[]);
+            loaded.unwrap_or_else(|error| panic!("{}", error.detail)).code
+        };
+        let modules = texts.iter().map(load).collect();
         let stream = || BACKEND.stream_create(ctx, 1, 0).unwrap();
-        Self { ctx, module, work: stream(), beside: stream(), memory: RefCell::default() }
+        let (work, beside, memory) = (stream(), stream(), RefCell::default());
+        Self { ctx, modules, launches: Cell::new(0), work, beside, memory }
     }
 
     /// Zeroed device memory.
@@ -82,24 +91,25 @@ impl Gpu {
     }
 
     /// Copies now, whatever runs.
-    fn copy(&self, to: u64, from: u64, bytes: u64) {
+    fn copy(&self, to: u64, from: u64, bytes: u64) -> backend::Result<()> {
         let stream = StreamArg::Created(self.beside);
-        BACKEND.copy(self.ctx, stream, to, from, bytes).unwrap();
-        BACKEND.stream_synchronize(self.ctx, stream).unwrap();
+        BACKEND.copy(self.ctx, stream, to, from, bytes)?;
+        BACKEND.stream_synchronize(self.ctx, stream)
     }
 
     pub fn put<T: Copy>(&self, address: u64, values: &[T]) {
-        self.copy(address, values.as_ptr() as u64, size_of_val(values) as u64);
+        self.copy(address, values.as_ptr() as u64, size_of_val(values) as u64).unwrap();
     }
 
     pub fn get<T: Copy + Default>(&self, address: u64, count: usize) -> Vec<T> {
         let mut out = vec![T::default(); count];
-        self.copy(out.as_mut_ptr() as u64, address, size_of_val(&out[..]) as u64);
+        self.copy(out.as_mut_ptr() as u64, address, size_of_val(&out[..]) as u64).unwrap();
         out
     }
 
     pub fn launch(&self, name: &str, shape: Shape, params: &[u8]) {
-        let function = BACKEND.function(self.ctx, self.module, name).unwrap();
+        let module = self.modules[self.launches.replace(self.launches.get() + 1) % self.modules.len()];
+        let function = BACKEND.function(self.ctx, module, name).unwrap();
         let launch = Launch {
             function,
             grid: [shape.grid, 1, 1],
@@ -113,7 +123,12 @@ impl Gpu {
     }
 
     pub fn wait(&self) {
-        BACKEND.stream_synchronize(self.ctx, StreamArg::Created(self.work)).unwrap();
+        self.end().unwrap();
+    }
+
+    /// Waits, and tells what has gone wrong.
+    pub fn end(&self) -> backend::Result<()> {
+        BACKEND.stream_synchronize(self.ctx, StreamArg::Created(self.work))
     }
 
     /// Launches a kernel, has it stop as `when` says of each launch, and again until all its threads are done. `capacity` blocks can be half-way. Its parameters
@@ -126,6 +141,18 @@ impl Gpu {
         capacity: u32,
         when: &mut dyn FnMut(&Stops) -> When,
     ) -> Stops {
+        self.run_to_an_end(kernel, shape, params, capacity, when).unwrap()
+    }
+
+    /// The same, where the end may be an error.
+    pub fn run_to_an_end(
+        &self,
+        kernel: &Kernel,
+        shape: Shape,
+        params: &dyn Fn(u64) -> Vec<u8>,
+        capacity: u32,
+        when: &mut dyn FnMut(&Stops) -> When,
+    ) -> backend::Result<Stops> {
         let (blocks, threads) = (u64::from(shape.grid), u64::from(shape.block));
         let words = context::words(threads) * blocks;
         let frame = kernel.frame.bytes(threads, shape.shared.into());
@@ -155,9 +182,9 @@ impl Gpu {
             stops.launches += 1;
             if let When::After(pause) = when {
                 std::thread::sleep(pause);
-                self.put(context + context::STOP, &[1u32]);
+                self.copy(context + context::STOP, &1u32 as *const u32 as u64, 4)?;
             }
-            self.wait();
+            self.end()?;
             let slots = self.get::<u32>(into.0, blocks as usize);
             let half_way = slots.iter().filter(|slot| (1..context::NO_ROOM).contains(*slot)).count();
             stops.half_way += half_way;
@@ -167,7 +194,7 @@ impl Gpu {
                 self.get::<u32>(done, words as usize).iter().map(|word| word.count_ones()).sum::<u32>();
             if u64::from(done) == blocks * threads {
                 assert_eq!(half_way, 0, "all are done");
-                return stops;
+                return Ok(stops);
             }
             assert!(stops.launches < 10_000, "no end: {done} threads are done");
             // What has not been launched since is where it was; here all that was half-way has been.

@@ -300,3 +300,61 @@ extern "C" __global__ void other_barrier(u32 *cells) {
     CPT;
     cells[threadIdx.x] = 1;
 }
+
+// Each thread has 16 bytes copied into shared memory while the tile before is read: at the mark two such copies may be under way.
+extern "C" __global__ void tiles(u32 *cells, u32 rounds) {
+    __shared__ __align__(16) u32 tile[2][256];
+    u32 t = threadIdx.x, value = t;
+    u32 *own = cells + blockIdx.x * (3 * 256 + 64);
+    auto begin = [&](u32 round) {
+        u32 to = __cvta_generic_to_shared(&tile[round & 1][4 * t]);
+        const u32 *from = own + 64 + round % 3 * 256 + 4 * t;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    begin(0);
+    for (u32 round = 0; round < rounds; round++) {
+        begin(round + 1);
+        CPT;
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncthreads();
+        value = value * 1664525 + tile[round & 1][(4 * t + value) % 256];
+        __syncthreads();
+    }
+    own[t] = value;
+}
+
+// Pointers into shared and local memory that walk from mark to mark.
+extern "C" __global__ void walks(u32 *out, u32 rounds) {
+    __shared__ u32 row[256];
+    u32 t = threadIdx.x, at = blockIdx.x * blockDim.x + t, own[8], value = 0;
+    for (int k = 0; k < 8; k++) own[k] = at * (k + 1);
+    for (u32 k = t; k < 256; k += blockDim.x) row[k] = k * 7;
+    __syncthreads();
+    const u32 *here = row + t;
+    u32 *mine = own;
+    for (u32 round = 0; round < rounds; round++) {
+        value = value * 1664525 + *here + *mine;
+        *mine ^= value;
+        here = here < row + 200 ? here + 13 : row + t % 11;
+        mine = mine == own + 7 ? own : mine + 1;
+        asm volatile("" : "+l"(here), "+l"(mine));
+        CPT;
+    }
+    out[at] = value + own[t % 8];
+}
+
+// Addresses of shared memory that are in memory.
+extern "C" __global__ void kept(u32 *out, u32 rounds) {
+    __shared__ u32 row[256];
+    u32 t = threadIdx.x, at = blockIdx.x * blockDim.x + t, value = at;
+    const u32 *ways[4];
+    for (int k = 0; k < 4; k++) ways[k] = row + (t + 31 * k) % 256;
+    for (u32 k = t; k < 256; k += blockDim.x) row[k] = k * 7;
+    __syncthreads();
+    for (u32 round = 0; round < rounds; round++) {
+        value = value * 1664525 + *ways[value >> 30];
+        CPT;
+    }
+    out[at] = value;
+}

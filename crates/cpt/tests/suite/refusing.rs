@@ -64,12 +64,15 @@ fn who_stops_together_is_as_the_kernel_needs_it() {
         ("collatz", Group::Thread),
         ("grid", Group::Grid),
         ("inside", Group::Block),
+        ("kept", Group::Block),
         ("lanes", Group::Warp),
         ("leaving", Group::Block),
         ("nested", Group::Thread),
         ("shared_by", Group::Block),
         ("slices", Group::Block),
         ("stencil", Group::Block),
+        ("tiles", Group::Block),
+        ("walks", Group::Block),
     ];
     assert_eq!(groups, expected);
 }

@@ -1,8 +1,8 @@
 //! A kernel that was stopped wherever computes what one computes that was not.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use cpt::{Group, Poll};
+use cpt::{Group, Poll, Rewritten};
 
 use crate::KERNELS;
 use crate::device::{Gpu, Shape, Stops, When};
@@ -28,6 +28,17 @@ fn compare_polls(
     half_way: usize,
 ) {
     let rewritten = cpt::rewrite_with(&ptx::parse(KERNELS).unwrap(), poll).unwrap().unwrap();
+    let gpu = Gpu::new(&rewritten.text);
+    compare_on(&gpu, &rewritten, (name, shape, input, params), (poll, half_way));
+}
+
+/// The same, on this device, which has what was rewritten.
+fn compare_on(
+    gpu: &Gpu,
+    rewritten: &Rewritten,
+    (name, shape, input, params): (&str, Shape, &[u8], &dyn Fn(u64) -> Vec<u8>),
+    (poll, half_way): (Poll, usize),
+) {
     let Some(kernel) = rewritten.kernels.get(name) else { panic!("{:?}", rewritten.refusals) };
     let plain = Gpu::new(KERNELS);
     let memory = plain.alloc(input.len() as u64);
@@ -38,7 +49,6 @@ fn compare_polls(
     let whole = begun.elapsed();
     let expected = plain.get::<u8>(memory, input.len());
     assert!(expected != input, "the kernel does nothing");
-    let gpu = Gpu::new(&rewritten.text);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut run = |capacity: u32, is_stopped: bool| {
         let memory = gpu.alloc(input.len() as u64);
@@ -154,4 +164,55 @@ fn blocks_that_wait_for_one_another() {
     let params = |memory: u64| [&memory.to_le_bytes()[..], &300u32.to_le_bytes()].concat();
     // A grid polls in its own way.
     compare_polls("grid", shape, &[input.clone(), input].concat(), &params, Poll::Adaptive, 24);
+}
+
+#[test]
+fn blocks_with_copies_under_way() {
+    let shape = Shape { grid: 8, block: 64, shared: 0, cooperative: false };
+    let words: Vec<u32> = (0..8 * (3 * 256 + 64)).map(|at: u32| at.wrapping_mul(2_654_435_761)).collect();
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &1500u32.to_le_bytes()].concat();
+    compare("tiles", shape, &bytes(&words, |value| value.to_le_bytes().to_vec()), &params);
+}
+
+/// The text of a module in which memory of blocks and threads lies elsewhere.
+fn moved(text: &str) -> String {
+    let (mut moved, mut number) = (String::new(), 0);
+    for line in text.split_inclusive('\n') {
+        if ["\t.shared .align", "\t.local .align"].iter().any(|begin| line.starts_with(begin)) {
+            let space = line.trim_start().split(' ').next().unwrap();
+            moved += &format!("{space} .align 16 .b8 before{number}[48];\n");
+            number += 1;
+        }
+        moved += line;
+    }
+    assert!(number > 2);
+    moved
+}
+
+#[test]
+fn pointers_into_memory_that_lies_elsewhere_by_then() {
+    let rewritten = cpt::rewrite(&ptx::parse(KERNELS).unwrap()).unwrap().unwrap();
+    assert!(!rewritten.kernels["walks"].is_bound);
+    let gpu = Gpu::of(&[&rewritten.text, &moved(&rewritten.text)]);
+    let shape = Shape { grid: 10, block: 50, shared: 0, cooperative: false };
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &4000u32.to_le_bytes()].concat();
+    compare_on(&gpu, &rewritten, ("walks", shape, &[0; 2000], &params), (Poll::Adaptive, 40));
+}
+
+#[test]
+fn pointers_in_memory() {
+    let shape = Shape { grid: 10, block: 50, shared: 0, cooperative: false };
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &4000u32.to_le_bytes()].concat();
+    compare("kept", shape, &[0; 2000], &params);
+    // Where shared memory lies elsewhere they would be wrong.
+    let rewritten = cpt::rewrite(&ptx::parse(KERNELS).unwrap()).unwrap().unwrap();
+    let kernel = &rewritten.kernels["kept"];
+    assert!(kernel.is_bound);
+    let params = |memory: u64| [&memory.to_le_bytes()[..], &1_000_000u32.to_le_bytes()].concat();
+    let gpu = Gpu::of(&[&rewritten.text, &moved(&rewritten.text)]);
+    let memory = gpu.alloc(2000);
+    let mut when = |_: &Stops| When::After(Duration::from_millis(5));
+    let stops = gpu.run_to_an_end(kernel, shape, &|_| params(memory), 10, &mut when);
+    let said = stops.err().map(|code| code.to_string()).unwrap_or_default();
+    assert!(said.contains("LAUNCH_FAILED"), "{said}");
 }

@@ -12,7 +12,7 @@ fn kernel(name: &str, body: &str) -> String {
         ".visible .entry {name}(.param .u64 out, .param .u32 count)
 {{
 .reg .u32 %r<8>;
-.reg .u64 %a<5>;
+.reg .u64 %a<7>;
 .reg .pred %p;
 ld.param.u64 %a0, [out];
 ld.param.u32 %r0, [count];
@@ -57,10 +57,10 @@ const PASS: &str = r#".shared .b8 numbers[256];
 add.u32 %r5, %r3, 1;
 rem.u32 %r5, %r5, %r2;
 mov.u64 %a2, numbers;
-mul.wide.u32 %a3, %r3, 4;
-add.u64 %a3, %a2, %a3;
-mul.wide.u32 %a4, %r5, 4;
-add.u64 %a4, %a2, %a4;
+mul.wide.u32 %a5, %r3, 4;
+add.u64 %a3, %a2, %a5;
+mul.wide.u32 %a6, %r5, 4;
+add.u64 %a4, %a2, %a6;
 st.shared.u32 [%a3], %r4;
 bar.sync 0;
 loop:

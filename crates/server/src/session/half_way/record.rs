@@ -6,6 +6,7 @@ use crate::objects::{Module, Owner, StreamKey};
 use crate::read;
 use crate::session::Session;
 use backend::Range;
+use image::DeviceFacts;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
 use wire::{ContextId, CuError};
@@ -46,6 +47,15 @@ pub struct Launched {
     pub shared: u32,
     /// Parameters, but for the twin's own.
     pub params: Vec<u8>,
+}
+
+/// Whether a device is of the kind that it was when an image was made.
+fn is_alike(device: usize, then: &[DeviceFacts], now: &[DeviceFacts]) -> bool {
+    let kind = |all: &[DeviceFacts]| {
+        let facts = all.iter().find(|facts| facts.ordinal.0 as usize == device)?;
+        Some((facts.backend.clone(), facts.name.clone(), facts.driver_version))
+    };
+    kind(then).is_some_and(|then| kind(now) == Some(then))
 }
 
 impl std::fmt::Display for HalfWayRecord {
@@ -109,15 +119,53 @@ impl Session {
         Ok(())
     }
 
-    /// Checks that a kernel of an image has memory of its own.
+    /// Checks that a kernel of an image, which was made of such devices, has memory of its own, and goes on on a device that it can go on on.
     ///
     /// # Errors
-    /// `INVALID_VALUE` when it has not.
-    pub(crate) fn check_half_way(&self, record: &HalfWayRecord) -> Result<()> {
+    /// `INVALID_VALUE` when it has not, or cannot.
+    pub(crate) fn check_half_way(&self, record: &HalfWayRecord, made_of: &[DeviceFacts]) -> Result<()> {
         let device = self.context(record.ctx)?.device();
+        let flights = self.flights();
+        let twin = flights.iter().find(|flight| flight.control == record.control);
+        let is_bound =
+            twin.and_then(|flight| flight.function.twin.as_ref()).is_some_and(|twin| twin.kernel.is_bound);
+        if is_bound && !is_alike(device, made_of, &self.used_devices()) {
+            return Err(wrong(
+                "it may keep addresses of shared or local memory, which are right on the same model of device with the same driver alone; restart it on such a one",
+            ));
+        }
         let memory = self.device_memory(device)?;
         let is_whole = |range: Range| memory.find(range.base).is_some_and(|found| found.range == range);
         let is_own = record.control != record.stopped && is_whole(record.control) && is_whole(record.stopped);
         is_own.then_some(()).ok_or_else(|| wrong("it has no device memory of its own"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::DeviceOrdinal;
+
+    fn device(ordinal: u32, backend: &str, name: &str, driver_version: u32) -> DeviceFacts {
+        DeviceFacts {
+            ordinal: DeviceOrdinal(ordinal),
+            backend: backend.to_owned(),
+            name: name.to_owned(),
+            uuid: [ordinal as u8; 16],
+            compute_capability: 90,
+            total_memory: 1 << 30,
+            driver_version,
+        }
+    }
+
+    #[test]
+    fn devices_are_alike_of_one_model_and_driver() {
+        let then = [device(0, "driver", "A", 13000), device(1, "driver", "B", 13000)];
+        let same = [device(0, "driver", "A", 13000), device(1, "driver", "A", 13000)];
+        assert!(is_alike(0, &then, &same));
+        assert!(!is_alike(1, &then, &same), "another model");
+        assert!(!is_alike(0, &then, &[device(0, "driver", "A", 13010)]), "another driver");
+        assert!(!is_alike(0, &then, &[device(0, "soft", "A", 13000)]), "another backend");
+        assert!(!is_alike(2, &then, &same), "nothing is known of it");
     }
 }
