@@ -81,6 +81,9 @@ fn trials() -> anyhow::Result<Vec<Trial>> {
             "{name} is excepted, but there is no such thing"
         );
     }
+    for name in MORE_SCENARIOS {
+        ensure!(GUESTS.contains(name), "{name} is none of the guests here");
+    }
     for name in GUESTS {
         ensure!(manifest.set(Set::Matrix).any(|guest| guest.name == *name), "there is no guest {name}");
     }

@@ -1,8 +1,9 @@
 //! Registers that point into shared and local memory. Where such memory lies another device decides anew, and another process, and another
 //! compiler: so what is saved of such a register is how far behind its variable it points.
 //!
-//! A register is followed to what all its writers make of it, whatever the order of the code. Two kinds are not told apart from numbers where a
-//! block goes on: one that points into either of several variables, or is nothing at times, and one that was written to memory.
+//! A register is followed to what all its writers make of it, whatever the order of the code. Where that says too little the kernel is
+//! [bound](crate::Kernel::is_bound): something points into either of several variables, or is nothing at times; a number is made of an address
+//! (one that is rounded up, too: how far that is from its variable depends on where the variable lies); or an address is written to memory.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -108,13 +109,16 @@ impl<'a> Pointers<'a> {
         }
     }
 
-    /// Whether a register may have a pointer that [`Self::pointer`] does not tell.
-    pub(crate) fn is_hidden(&self, register: RegId) -> bool {
-        self.values[register.index()].is_pointer() && self.pointer(register).is_none()
+    /// Whether anything depends on where memory lies but what [`Self::pointer`] tells, live or not: what it leads to may be.
+    pub(crate) fn are_bound(&self) -> bool {
+        let mut registers = (0..self.values.len() as u32).map(RegId);
+        registers
+            .any(|register| self.values[register.index()].is_pointer() && self.pointer(register).is_none())
+            || self.escape()
     }
 
     /// Whether a pointer may be written to memory, or be given to a function.
-    pub(crate) fn escape(&self) -> bool {
+    fn escape(&self) -> bool {
         let operands = || self.body.instructions().flat_map(|instruction| &instruction.operands);
         let foreign = operands().filter_map(|operand| match operand {
             Operand::Call(call) if !is_built_in(&call.callee) => Some(&call.arguments),
@@ -155,9 +159,8 @@ impl<'a> Pointers<'a> {
     /// What an instruction writes; nothing as long as it reads what is not known.
     fn made(&self, instruction: &Instruction) -> Option<Value> {
         let opcode = &instruction.opcode;
-        let is_test = matches!(opcode.mnemonic(), "setp" | "set" | "isspacep" | "testp");
         // What is in memory is seen to by whoever writes it.
-        if is_test || instruction.operands.iter().any(is_memory) {
+        if opcode.mnemonic() == "isspacep" || instruction.operands.iter().any(is_memory) {
             return Some(Value::Number);
         }
         let read: Vec<Value> =
@@ -174,8 +177,17 @@ impl<'a> Pointers<'a> {
     fn computed(&self, instruction: &Instruction, read: &[Value]) -> Value {
         use Value::{Into, Mixed, Number};
         let opcode = &instruction.opcode;
-        let sizes: Vec<u64> = opcode.types().map(ScalarType::size).collect();
+        let is_whole = |ty| INTEGERS.contains(&ty);
+        let is_zero = matches!(instruction.operands.last(), Some(Operand::Imm(Immediate::Int(0))));
+        if !opcode.types().all(is_whole) {
+            return Mixed;
+        }
         match (opcode.mnemonic(), read) {
+            // Which of two comes first in their variable, and that it is somewhere.
+            ("setp", [Into(one), Into(other)]) if one == other => Number,
+            ("setp", [Into(_), Number]) if is_zero => Number,
+            // In halves it is none.
+            _ if !matches!(instruction.operands.first(), Some(Operand::Reg(_))) => Mixed,
             ("mov", [one]) => one.clone(),
             ("cvta", [Into(pointer)]) => {
                 let is_of = match pointer.space {
@@ -189,8 +201,8 @@ impl<'a> Pointers<'a> {
                 Into(Pointer { is_generic, ..pointer.clone() })
             }
             ("cvt", [Into(pointer)]) => {
-                let least = if pointer.is_generic { 8 } else { 4 };
-                if sizes.iter().all(|size| *size >= least) { Into(pointer.clone()) } else { Mixed }
+                let is_kept = !pointer.is_generic || opcode.types().all(|ty| ty.size() == 8);
+                if is_kept { Into(pointer.clone()) } else { Mixed }
             }
             ("add", [one @ Into(_), Number] | [Number, one @ Into(_)]) => one.clone(),
             ("sub", [one @ Into(_), Number]) => one.clone(),
@@ -249,14 +261,13 @@ impl<'a> Pointers<'a> {
     }
 }
 
+/// Types of addresses.
+const INTEGERS: [ScalarType; 6] =
+    [ScalarType::B32, ScalarType::B64, ScalarType::S32, ScalarType::S64, ScalarType::U32, ScalarType::U64];
+
 /// Whether the distance fits a register of a type, and its variable's address another one.
 fn can_be_told(pointer: &Pointer, ty: ScalarType) -> bool {
-    use ScalarType::{B32, B64, S32, S64, U32, U64};
-    match ty {
-        B64 | S64 | U64 => true,
-        B32 | S32 | U32 => pointer.space == Space::Shared && !pointer.is_generic,
-        _ => false,
-    }
+    INTEGERS.contains(&ty) && (ty.size() == 8 || pointer.space == Space::Shared && !pointer.is_generic)
 }
 
 fn is_memory(operand: &Operand) -> bool {

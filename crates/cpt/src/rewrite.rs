@@ -214,9 +214,7 @@ fn rewrite_kernel(
         return Err(refuse(Reason::State("a barrier of the whole grid whose word is kept over a round")));
     }
     let pointers = Pointers::of(module, body);
-    let is_bound = live.iter().flatten().any(|register| pointers.is_hidden(*register))
-        || pointers.escape()
-        || called.iter().any(|body| Pointers::of(module, body).escape());
+    let is_bound = pointers.are_bound() || called.iter().any(|body| Pointers::of(module, body).are_bound());
     let local = areas(body.locals.iter().filter(|local| local.space == Space::Local)).ok_or_else(unsized_)?;
     let shared_bytes = end_of(&shared).next_multiple_of(ALIGNMENT);
     let frame = Frame::of(

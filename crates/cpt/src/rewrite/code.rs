@@ -370,16 +370,11 @@ add.u64 %@a, %@a, %@f;
 
     /// In `%@y`, a number that is another one where shared or local memory, or a variable there, lies elsewhere.
     fn where_memory_lies(&self) -> String {
-        let mut code = String::from(
-            "mov.u64 %@x, 0;
-cvta.shared.u64 %@y, %@x;
-cvta.local.u64 %@x, %@x;
-mad.lo.u64 %@y, %@y, 31, %@x;
-",
-        );
+        let add = format!("mad.lo.u64 %@y, %@y, {SPREAD}, %@x;\n");
+        let mut code = format!("mov.u64 %@x, 0;\ncvta.shared.u64 %@y, %@x;\ncvta.local.u64 %@x, %@x;\n{add}");
         let names = self.shared.iter().chain(self.local).map(|area| area.name.as_str()).chain(self.dynamic);
         for name in names {
-            let _ = write!(code, "mov.u64 %@x, {name};\nmad.lo.u64 %@y, %@y, 31, %@x;\n");
+            let _ = write!(code, "mov.u64 %@x, {name};\n{add}");
         }
         code
     }
@@ -474,6 +469,9 @@ fn moved(way: Way, space: &str, unit: u64, own: &str, frame: &str) -> String {
         Way::Load => format!("ld.global.u{bits} %@v, [{frame}];\nst.{space}.u{bits} [{own}], %@v;\n"),
     }
 }
+
+/// Odd, and with bits all over: sums of few small numbers times its powers differ.
+const SPREAD: i64 = -7_046_029_254_386_353_131;
 
 /// In a register, which is named, the address where what a pointer points into begins.
 fn beginning_of(pointer: &Pointer, bits: u64) -> (String, &'static str) {

@@ -77,6 +77,62 @@ fn who_stops_together_is_as_the_kernel_needs_it() {
     assert_eq!(groups, expected);
 }
 
+/// A kernel with two arrays, some code in front of its loop, and what is read in that.
+fn bound(code: &str, read: &str) -> bool {
+    let text = format!(
+        ".version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 to)
+{{
+.reg .b32 %r<9>;
+.reg .b64 %rd<9>;
+.reg .pred %p, %q;
+.shared .align 4 .b8 row[64];
+.shared .align 4 .b8 other[64];
+ld.param.u64 %rd0, [to];
+mov.u32 %r0, 0;
+mov.u64 %rd1, row;
+mov.u32 %r1, row;
+{code}
+loop:
+.pragma \"cpt\";
+{read}
+add.u32 %r0, %r0, 1;
+setp.lt.u32 %p, %r0, 9;
+@%p bra loop;
+ret;
+}}
+"
+    );
+    let rewritten = cpt::rewrite(&ptx::parse(&text).unwrap()).unwrap().unwrap();
+    assert_eq!(rewritten.refusals, []);
+    rewritten.kernels["k"].is_bound
+}
+
+#[test]
+fn what_depends_on_where_memory_lies_is_bound_to_that() {
+    for (code, read) in [
+        ("add.u32 %r2, %r1, 15; and.b32 %r3, %r2, -16;", "st.shared.u32 [%r3], %r0;"),
+        ("mov.b64 {%r2, %r3}, %rd1;", "mov.b64 %rd2, {%r2, %r3}; st.shared.u32 [%rd2], %r0;"),
+        ("cvt.rn.f32.u32 %r2, %r1;", "st.global.u32 [%rd0], %r2;"),
+        ("and.b32 %r2, %r1, 15; setp.eq.u32 %q, %r2, 0;", "@%q st.global.u32 [%rd0], %r0;"),
+        ("mov.u32 %r2, other; setp.lt.u32 %q, %r1, %r2;", "@%q st.global.u32 [%rd0], %r0;"),
+        ("mov.u32 %r2, other; min.u32 %r3, %r1, %r2;", "st.shared.u32 [%r3], %r0;"),
+        ("", "st.global.u64 [%rd0], %rd1;"),
+    ] {
+        assert!(bound(code, read), "{code} {read}");
+    }
+    for (code, read) in [
+        ("", "st.shared.u32 [row], %r0;"),
+        ("cvta.shared.u64 %rd2, %rd1; add.u64 %rd2, %rd2, 4;", "st.u32 [%rd2], %r0;"),
+        ("add.u32 %r2, %r1, 32; setp.lt.u32 %q, %r1, %r2;", "@%q st.shared.u32 [%r2], %r0;"),
+        ("setp.ne.u64 %q, %rd1, 0; sub.u32 %r2, %r1, %r1;", "@%q st.global.u32 [%rd0], %r2;"),
+    ] {
+        assert!(!bound(code, read), "{code} {read}");
+    }
+}
+
 #[test]
 fn what_has_no_marker_is_left_alone() {
     let module = ptx::parse(&SUM.replace("MARK", "")).unwrap();

@@ -1,7 +1,11 @@
 //! Marked kernels: a cut stops them, and nobody sees that.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, rehearse};
+use crate::common::{App, BASIC, CTX, Images, LONG, SESSION, Thread, backend, rehearse};
+use server::memory::Managed;
+use server::restore::{Patience, Prepared};
+use server::session::Session;
+use server::sharing::Sharing;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::*;
@@ -76,8 +80,23 @@ setp.ne.u32 %p, %r0, 0;
 ld.shared.u32 %r4, [%a3];
 "#;
 
+/// The same as [`MIX`], and an address of shared memory is rounded up.
+const ROUND: &str = r#".shared .b8 word[32];
+mov.u32 %r5, word;
+add.u32 %r5, %r5, 15;
+and.b32 %r5, %r5, -16;
+st.shared.u32 [%r5], %r0;
+loop:
+.pragma "cpt";
+mad.lo.u32 %r4, %r4, 1664525, 1013904223;
+sub.u32 %r0, %r0, 1;
+setp.ne.u32 %p, %r0, 0;
+@%p bra loop;
+"#;
+
 fn marked() -> String {
-    let kernels = [("mix", MIX), ("seldom", SELDOM), ("pass", PASS)].map(|(name, body)| kernel(name, body));
+    let kernels = [("mix", MIX), ("seldom", SELDOM), ("pass", PASS), ("round", ROUND)]
+        .map(|(name, body)| kernel(name, body));
     format!(".version 7.0\n.target sm_75\n.address_size 64\n{}", kernels.concat())
 }
 
@@ -214,6 +233,27 @@ fn a_marked_kernel_goes_on_from_an_image() {
 }
 
 /// Work behind a marked kernel, in its stream or behind its event, waits for its true end; other work does not.
+/// Images that tests make say nothing of their devices.
+#[test]
+fn a_kernel_that_is_bound_to_its_device_goes_on_on_no_other() {
+    let mut program = Program::new();
+    let module = program.app.load(&mut program.thread, 20, &marked());
+    let round = program.thread.function(module, 21, "round");
+    let images = Images::new();
+    launch(&mut program.thread, round, Stream::Legacy, program.memory, MIXING);
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(!program.is_done(), "it is over too soon");
+    let Program { app, thread, .. } = program;
+    let (image, _, (dir, _addresses)) = app.captured(thread, &images);
+    let link = transport::ServerSession::attach(dir.path()).unwrap();
+    let config = (dir.path().to_owned(), Sharing::alone(), Managed::Coherent);
+    let prepared = Prepared::of(&image, SESSION).unwrap();
+    let all = Patience::All(&|_| {});
+    let refused = Session::restore(backend(), link, config, prepared, &image, all).err().unwrap();
+    let said = format!("{refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
+    assert!(said.contains("kernel round") && said.contains("addresses of shared or local memory"), "{said}");
+}
+
 #[test]
 fn what_comes_behind_a_marked_kernel_waits_for_its_end() {
     let mut program = Program::new();
