@@ -793,7 +793,13 @@ fn what_is_faster_coherent_becomes_so_and_is_separated_again() {
     let model = Model::new();
     let (keeper, shadows) = keep(&model, &[PAGES], 1, memory);
     let (shadow, base, bytes) = (&shadows[0], shadows[0].address(), PAGES * PAGE);
-    cycles(&model, &keeper, shadow, bytes, 60, Duration::from_millis(60));
+    // On a busy machine a trial may say otherwise; there is another one after a while.
+    for _ in 0..20 {
+        cycles(&model, &keeper, shadow, bytes, 60, Duration::from_millis(60));
+        if model.coherent() == 1 {
+            break;
+        }
+    }
     assert_eq!(model.coherent(), 1, "both sides reach the same");
     let transfers = model.transfers.load(Ordering::Relaxed);
     model.store(base + 5, b"device");
