@@ -132,20 +132,8 @@ impl Gpu {
     }
 
     /// Launches a kernel, has it stop as `when` says of each launch, and again until all its threads are done. `capacity` blocks can be half-way. Its parameters
-    /// may depend on where the context is.
+    /// may depend on where the context is. It may end with an error.
     pub fn run_with_stops(
-        &self,
-        kernel: &Kernel,
-        shape: Shape,
-        params: &dyn Fn(u64) -> Vec<u8>,
-        capacity: u32,
-        when: &mut dyn FnMut(&Stops) -> When,
-    ) -> Stops {
-        self.run_to_an_end(kernel, shape, params, capacity, when).unwrap()
-    }
-
-    /// The same, where the end may be an error.
-    pub fn run_to_an_end(
         &self,
         kernel: &Kernel,
         shape: Shape,

@@ -68,7 +68,7 @@ fn stops_and_goes_on(random: &mut Random, seen: &mut Seen, shown: bool) {
     let expected = gpu.get::<u8>(memory, bytes);
     let mut run = |capacity: u32, when: &mut dyn FnMut(&Stops) -> When| {
         gpu.put(memory, &input);
-        let stops = gpu.run_with_stops(kernel, shape, &params, capacity, when);
+        let stops = gpu.run_with_stops(kernel, shape, &params, capacity, when).unwrap();
         let found = gpu.get::<u8>(memory, bytes);
         let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
         assert_eq!(differs, None, "differs after {stops:?}");

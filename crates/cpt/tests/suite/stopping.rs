@@ -57,7 +57,7 @@ fn compare_on(
             true => When::After(whole.mul_f64(random.below(1000) as f64 / 5000.0)),
             false => When::Never,
         };
-        let stops = gpu.run_with_stops(kernel, shape, &|_| params(memory), capacity, &mut when);
+        let stops = gpu.run_with_stops(kernel, shape, &|_| params(memory), capacity, &mut when).unwrap();
         let found = gpu.get::<u8>(memory, input.len());
         let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
         assert_eq!(differs, None, "{name} differs after {stops:?}");
@@ -212,7 +212,7 @@ fn pointers_in_memory() {
     let gpu = Gpu::of(&[&rewritten.text, &moved(&rewritten.text)]);
     let memory = gpu.alloc(2000);
     let mut when = |_: &Stops| When::After(Duration::from_millis(5));
-    let stops = gpu.run_to_an_end(kernel, shape, &|_| params(memory), 10, &mut when);
+    let stops = gpu.run_with_stops(kernel, shape, &|_| params(memory), 10, &mut when);
     let said = stops.err().map(|code| code.to_string()).unwrap_or_default();
     assert!(said.contains("LAUNCH_FAILED"), "{said}");
 }
