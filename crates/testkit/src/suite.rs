@@ -46,8 +46,13 @@ pub struct Suite {
 pub enum News<'a> {
     /// A round failed: what went wrong, with what it takes to see it again.
     Failed(&'a str),
-    /// All rounds of a guest were run.
-    Done(&'a Row),
+    /// One more round of a guest was run: what has come out for it so far, and whether it was its last one.
+    Round {
+        /// The guest's row.
+        row: &'a Row,
+        /// Whether there is none left.
+        last: bool,
+    },
 }
 
 /// What came out for one guest.
@@ -126,8 +131,9 @@ impl Suite {
             let (trial, scenario) = (unit / self.scenarios.len(), unit % self.scenarios.len());
             let (trial, scenario) = (&trials[trial], self.scenarios[scenario]);
             let wanted = self.is_in_time() && round < trial.rounds;
-            if wanted && trial.round(self, scenario, round, tell) {
-                tell(News::Done(&trial.row()));
+            if wanted {
+                let last = trial.round(self, scenario, round, tell);
+                tell(News::Round { row: &trial.row(), last });
             }
             Ok(())
         })?;

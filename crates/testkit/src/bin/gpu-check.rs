@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -29,7 +29,8 @@ struct Arguments {
     rounds: u32,
     #[arg(long, conflicts_with = "rounds", help = format!("The long runs: {SOAK_ROUNDS} rounds of each scenario"))]
     soak: bool,
-    /// Begin no further run after this many minutes; what was not run does not count as passed
+    /// Begin no further run after this many minutes; what was not run does not count as passed. Whoever ends it by a signal
+    /// gets the table, too
     #[arg(long)]
     minutes: Option<u32>,
     /// Only these guests, separated by commas (and no other checks)
@@ -65,7 +66,19 @@ struct Results {
     guests: Vec<Row>,
     checks: Vec<Check>,
     costs: Vec<Cost>,
+    #[serde(skip)]
+    how: How,
 }
+
+/// How results come about, and are printed.
+struct How {
+    rounds: u32,
+    seed: u64,
+    json: bool,
+}
+
+/// What has come out so far: it is printed also where somebody ends this before its time.
+type SoFar = Arc<Mutex<Results>>;
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
@@ -79,19 +92,32 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
-    let kit = Kit::locate()?;
     let device = arguments.device.unwrap_or_else(Device::of_this_machine);
     let rounds = if arguments.soak { SOAK_ROUNDS } else { arguments.rounds };
+    let so_far = SoFar::new(Mutex::new(Results {
+        device: device.flag(),
+        guests: Vec::new(),
+        checks: Vec::new(),
+        costs: Vec::new(),
+        how: How { rounds, seed: arguments.seed, json: arguments.json },
+    }));
+    let ended = Arc::clone(&so_far);
+    host::signals::last_words(move || drop(locked(&ended).print())).context("cannot wait for signals")?;
+
+    let kit = Kit::locate()?;
     let manifest = kit.manifest()?;
     let mut guests = choose(&manifest, &arguments.guests)?;
     if arguments.remote {
         // Who serves bounds what sessions take.
         guests.retain(|guest| guest.device_memory(device == Device::Gpu).is_none());
     }
-    let everything = arguments.guests.is_empty() && !arguments.remote;
-    let checks = if everything { other_checks(&kit, device)? } else { Vec::new() };
-    // Costs are measured while nothing else runs; without a GPU there is nothing to compare with.
-    let costs = if everything && device == Device::Gpu { cost::measure(&kit)? } else { Vec::new() };
+    if arguments.guests.is_empty() && !arguments.remote {
+        let checks = other_checks(&kit, device)?;
+        // Costs are measured while nothing else runs; without a GPU there is nothing to compare with.
+        let costs = if device == Device::Gpu { cost::measure(&kit)? } else { Vec::new() };
+        let mut results = locked(&so_far);
+        (results.checks, results.costs) = (checks, costs);
+    }
 
     let until =
         arguments.minutes.map(|minutes| Instant::now() + Duration::from_secs(u64::from(minutes) * 60));
@@ -102,28 +128,57 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let suite = Suite { kit, device, served, scenarios, rounds, seed: arguments.seed, until };
     let tell = |news: News<'_>| match news {
         News::Failed(failure) => eprintln!("FAILED: {failure}"),
-        News::Done(row) => eprintln!("{row}"),
+        News::Round { row, last } => {
+            locked(&so_far).take(row);
+            if last {
+                eprintln!("{row}");
+            }
+        }
     };
     let rows = suite.all(&guests, arguments.jobs, tell)?;
+    let mut results = locked(&so_far);
+    results.guests = rows;
+    results.print()?;
+    Ok(results.failed() == 0)
+}
 
-    let failed = rows.iter().filter(|row| !row.is_complete()).count()
-        + checks.iter().filter(|check| !check.passed).count();
-    let passed = rows.len() + checks.len() - failed;
-    if arguments.json {
-        let results = Results { device: device.flag(), guests: rows, checks, costs };
-        println!("{}", serde_json::to_string_pretty(&results)?);
-    } else {
-        println!("\ndevice: {}, {rounds} rounds of each scenario, seed {}\n", device.flag(), arguments.seed);
-        if !costs.is_empty() {
-            println!("{}", cost::Table(&costs));
+fn locked(so_far: &SoFar) -> MutexGuard<'_, Results> {
+    so_far.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Results {
+    /// A guest's row, in place of the one before.
+    fn take(&mut self, row: &Row) {
+        match self.guests.iter_mut().find(|each| each.guest == row.guest) {
+            Some(each) => each.clone_from(row),
+            None => self.guests.push(row.clone()),
         }
-        print!("{}", Table(&rows));
-        for check in &checks {
+    }
+
+    fn failed(&self) -> usize {
+        self.guests.iter().filter(|row| !row.is_complete()).count()
+            + self.checks.iter().filter(|check| !check.passed).count()
+    }
+
+    fn print(&self) -> anyhow::Result<()> {
+        let How { rounds, seed, json } = self.how;
+        if json {
+            println!("{}", serde_json::to_string_pretty(self)?);
+            return Ok(());
+        }
+        println!("\ndevice: {}, {rounds} rounds of each scenario, seed {seed}\n", self.device);
+        if !self.costs.is_empty() {
+            println!("{}", cost::Table(&self.costs));
+        }
+        print!("{}", Table(&self.guests));
+        for check in &self.checks {
             println!("{:<20}{}", check.name, if check.passed { "ok" } else { "FAILED" });
         }
+        let failed = self.failed();
+        let passed = self.guests.len() + self.checks.len() - failed;
         println!("\n{passed} passed, {failed} failed or not run to their end");
+        Ok(())
     }
-    Ok(failed == 0)
 }
 
 /// This machine, for itself.
