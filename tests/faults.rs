@@ -29,8 +29,8 @@ pub const ALL: &[(&str, Body)] = &[
     ("contexts_end_beside_others_with_managed_memory", contexts_that_end),
     ("managed_memory_is_as_a_restart_chooses", chosen_by_a_restart),
     ("managed_memory_replaces_nothing_that_the_program_has", taken_addresses),
-    ("managed_memory_is_coherent_where_shadows_are_not_permitted", no_shadows_permitted),
-    ("the_programs_own_faults_will_do_where_that_is_chosen", own_faults),
+    (NOT_PERMITTED, no_shadows_permitted),
+    (OWN_FAULTS, own_faults),
     ("managed_memory_is_coherent_where_the_kernel_is_too_old", old_kernel),
     ("managed_memory_with_shadows_is_not_restarted_where_the_kernel_is_too_old", restarted_on_old_kernel),
     ("managed_memory_is_coherent_where_descriptors_are_few", few_descriptors),
@@ -39,16 +39,27 @@ pub const ALL: &[(&str, Body)] = &[
     ("managed_memory_written_until_all_stand_still_is_in_the_image", written_before_a_cut),
     ("a_process_gets_no_more_of_a_device_than_it_may", device_memory_is_limited),
     ("a_killed_server_is_told_of_while_others_keep_the_gate", while_others_keep_the_gate),
-    (AT_A_LIMIT, a_limit_on_processes),
+    (FEW_PROCESSES, a_limit_on_processes),
+    (LITTLE_MEMORY, a_limit_on_memory),
     ("shared_memory_that_is_used_up_leaves_room_for_calls", shared_memory_is_used_up),
 ];
 
-const AT_A_LIMIT: &str = "a_limit_on_processes_fails_checkpoints_and_nothing_else";
+const NOT_PERMITTED: &str = "managed_memory_is_coherent_where_shadows_are_not_permitted";
+const OWN_FAULTS: &str = "the_programs_own_faults_will_do_where_that_is_chosen";
+const FEW_PROCESSES: &str = "a_limit_on_processes_fails_checkpoints_and_nothing_else";
+const LITTLE_MEMORY: &str = "a_limit_on_memory_fails_checkpoints_and_nothing_else";
 
-/// Whether this machine has what a body takes. (Control groups are not everybody's to make.)
+/// Whether this machine has what a body takes. (Control groups are not everybody's to make, and where everybody may have a userfaultfd the
+/// right to one cannot be missing.)
 #[must_use]
 pub fn is_possible(name: &str) -> bool {
-    name != AT_A_LIMIT || Limited::new("tried").is_ok()
+    let limited = match name {
+        FEW_PROCESSES => &PROCESSES,
+        LITTLE_MEMORY => &MEMORY,
+        NOT_PERMITTED | OWN_FAULTS => return !all_may(),
+        _ => return true,
+    };
+    Limited::new(limited, "tried").is_ok()
 }
 
 /// How soon every thread has to know.
@@ -346,9 +357,6 @@ fn all_may() -> bool {
 }
 
 fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {
-    if all_may() {
-        return Ok(());
-    }
     let stage = Stage::on(device, "unpermitted")?;
     let script = format!("exec {} \"$0\" 10 4", WITHOUT_RIGHT.join(" "));
     let guest = stage.guest("managed").display().to_string();
@@ -370,9 +378,6 @@ fn no_shadows_permitted(device: Device) -> anyhow::Result<()> {
 
 /// A program that may have its own faults told only: the C library's functions get at managed memory, and raw system calls fail where they would have waited.
 fn own_faults(device: Device) -> anyhow::Result<()> {
-    if all_may() {
-        return Ok(());
-    }
     let stage = Stage::on(device, "own-faults")?;
     let (guest, args) = (stage.guest("managed_edges"), ["raw".to_owned()]);
     for (managed, how) in [(Managed::Shadow, "read"), (Managed::User, "EFAULT")] {
@@ -591,34 +596,69 @@ fn shared_memory_is_used_up(device: Device) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A control group that bounds how many processes and threads there are in it, of whichever version the machine has.
-struct Limited(PathBuf);
+/// What a control group can limit, and under which names either version says it.
+struct Controller {
+    name: &'static str,
+    /// What is in use, and the most that may be: version 1, version 2.
+    files: [[&'static str; 2]; 2],
+    /// What stands for no limit.
+    unlimited: [&'static str; 2],
+}
+
+const PROCESSES: Controller =
+    Controller { name: "pids", files: [["pids.current", "pids.max"]; 2], unlimited: ["max"; 2] };
+const MEMORY: Controller = Controller {
+    name: "memory",
+    files: [["memory.usage_in_bytes", "memory.limit_in_bytes"], ["memory.current", "memory.max"]],
+    unlimited: ["-1", "max"],
+};
+
+/// A control group that bounds what those in it have together, of whichever version the machine has.
+struct Limited {
+    group: PathBuf,
+    current: &'static str,
+    max: &'static str,
+    unlimited: &'static str,
+}
 
 impl Limited {
-    fn new(name: &str) -> anyhow::Result<Self> {
-        let mut root = Path::new("/sys/fs/cgroup/pids");
-        if !root.is_dir() {
-            root = Path::new("/sys/fs/cgroup");
-            std::fs::write(root.join("cgroup.subtree_control"), "+pids").context("no limits on processes")?;
+    fn new(controller: &Controller, name: &str) -> anyhow::Result<Self> {
+        let mut root = Path::new("/sys/fs/cgroup").join(controller.name);
+        let second = usize::from(!root.is_dir());
+        if second == 1 {
+            root.pop();
+            std::fs::write(root.join("cgroup.subtree_control"), format!("+{}", controller.name))
+                .with_context(|| format!("no limits on {}", controller.name))?;
         }
         let group = root.join(format!("dormouse-{name}-{}", std::process::id()));
         std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-        let this = Self(group);
+        let [current, max] = controller.files[second];
+        let this = Self { group, current, max, unlimited: controller.unlimited[second] };
         this.leave(None)?;
         Ok(this)
     }
 
-    /// Lets there be so many more than there are, or as many as one likes.
+    /// Lets there be so much more than there is, or as much as one likes.
     fn leave(&self, more: Option<u64>) -> anyhow::Result<()> {
-        let now: u64 = std::fs::read_to_string(self.0.join("pids.current"))?.trim().parse()?;
-        let most = more.map_or_else(|| "max".to_owned(), |more| (now + more).to_string());
-        std::fs::write(self.0.join("pids.max"), most).context("cannot limit processes")
+        let now: u64 = std::fs::read_to_string(self.group.join(self.current))?.trim().parse()?;
+        let most = more.map_or_else(|| self.unlimited.to_owned(), |more| (now + more).to_string());
+        std::fs::write(self.group.join(self.max), most).context("cannot set a limit")
+    }
+
+    /// Whether one in it is a copy of a process that a checkpoint has made: those go first where memory runs out.
+    fn has_copies(&self) -> anyhow::Result<bool> {
+        let pids = std::fs::read_to_string(self.group.join("cgroup.procs"))?;
+        let goes_first = |pid: &str| {
+            std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj"))
+                .is_ok_and(|text| text.trim() == "1000")
+        };
+        Ok(pids.lines().any(goes_first))
     }
 
     /// A command, in the group from its beginning.
     fn hold(&self, command: &Command) -> Command {
         let mut held = Command::new("sh");
-        let join = format!("echo $$ > {}; exec \"$@\"", self.0.join("cgroup.procs").display());
+        let join = format!("echo $$ > {}; exec \"$@\"", self.group.join("cgroup.procs").display());
         held.args(["-c", &join, "sh"]).arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             value.map(|value| held.env(name, value));
@@ -634,7 +674,7 @@ impl Drop for Limited {
     fn drop(&mut self) {
         // Those who were in it have ended, if not all in this moment.
         for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() {
+            if std::fs::remove_dir(&self.group).is_ok() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -645,7 +685,7 @@ impl Drop for Limited {
 /// Wherever a checkpoint finds that there may be no more threads or processes, it fails with that as its reason, and the program goes on.
 fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "limited")?;
-    let group = Limited::new("limited")?;
+    let group = Limited::new(&PROCESSES, "limited")?;
     let args = if device == Device::Soft { ["4000", "64"] } else { ["24000", "400"] };
     let (guest, args) = (stage.guest("vector_loop"), args.map(str::to_owned));
     let whole = stage.place().run(&guest, &args)?.finish()?.stdout;
@@ -662,6 +702,64 @@ fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
         }
     }
     ensure!(refused > 3, "{refused} were refused");
+    group.leave(None)?;
+    let image = stage.checkpoint(After::LeaveRunning)?;
+    let finished = job.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    ensure!(finished.stdout == whole, "another output");
+    let restarted = stage.place().restart(&image)?.finish()?;
+    ensure!(restarted.exit == Exit::Code(0) && whole.ends_with(&restarted.stdout), "{}", restarted.stderr);
+    Ok(())
+}
+
+/// Takes a checkpoint in whose middle the group's limit comes down to what those who write may take, and some; whether it failed for that.
+fn without_room_for_copies(stage: &Stage, group: &Limited) -> anyhow::Result<bool> {
+    group.leave(None)?;
+    let mut command = stage.place().checkpoint_command(After::LeaveRunning);
+    command.args(["--memory-limit", "64M"]);
+    let mut checkpoint = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    while !group.has_copies()? && checkpoint.try_wait()?.is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    group.leave(Some(128 << 20))?;
+    let output = checkpoint.wait_with_output()?;
+    if output.status.success() {
+        return Ok(false);
+    }
+    let failure = Failure::of(&output)?;
+    let is_named = ["have made room", "was memory short, and it was killed?"]
+        .iter()
+        .any(|words| failure.message.contains(words));
+    ensure!(failure.code == Some(1) && is_named, "{}", failure.message);
+    Ok(true)
+}
+
+/// A program that writes all of its memory while its copies are read is charged for it twice. Where that is more than it may have no copies
+/// are made, and where it may have next to nothing there is no checkpoint; where the limit comes down when copies are there, they go, and
+/// the checkpoint fails. The program goes on.
+fn a_limit_on_memory(device: Device) -> anyhow::Result<()> {
+    const MIB: u64 = 1 << 20;
+    let stage = Stage::on(device, "charged")?;
+    let group = Limited::new(&MEMORY, "charged")?;
+    let (guest, args) = (stage.guest("private_memory"), ["2000", "300"].map(str::to_owned));
+    let whole = stage.place().run(&guest, &args)?.finish()?.stdout;
+    let job = first_line(Job::start(group.hold(&stage.place().run_command(&guest, &args)))?)?;
+
+    group.leave(Some(24 * MIB))?;
+    let refused = stage.refused_checkpoint(&[])?;
+    ensure!(refused.message.contains("MiB of memory are left"), "{}", refused.message);
+    for more in [150, 400] {
+        group.leave(Some(more * MIB))?;
+        let output = stage.place().checkpoint_command(After::LeaveRunning).output()?;
+        ensure!(output.status.success(), "{more} MiB more: {}", Failure::of(&output)?.message);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        ensure!(report["private_forked"] == 0, "{more} MiB more: {report}");
+    }
+    // On a busy machine all may be read, or have been written, before the limit is there.
+    let killed =
+        (0..5).map(|_| without_room_for_copies(&stage, &group)).find(|killed| !matches!(killed, Ok(false)));
+    ensure!(killed.transpose()?.is_some(), "no copies were killed");
+
     group.leave(None)?;
     let image = stage.checkpoint(After::LeaveRunning)?;
     let finished = job.finish()?;

@@ -436,8 +436,10 @@ impl Supervisor {
             if *self.ended() {
                 return Err(ended_before());
             }
-            let message =
-                format!("a checkpoint of job {:?} is under way already; wait for it", self.facts.job);
+            let message = format!(
+                "a checkpoint of job {:?} is under way already: try again when it is written (with --stop that is waited for)",
+                self.facts.job
+            );
             return Err(Failure::new(Kind::Busy, message));
         }
     }

@@ -48,7 +48,10 @@ impl WorkFolder {
     }
 
     /// A folder for about `bytes` bytes, while something else takes `others`.
-    fn beside(bytes: u64, others: u64) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn beside(bytes: u64, others: u64) -> Result<Self, Failure> {
         let folder = on_disk();
         remove_left_over(&folder);
         match room_in_memory(bytes, others, host::memory::available()) {

@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+/// Copies of a job's processes make room where no more memory is left than that, bytes.
+pub const SHORT: u64 = 128 << 20;
+
 /// How many more processes and threads this process's control groups let there be, if they say.
 pub(crate) fn processes_left() -> Option<u64> {
     tightest([&PIDS_V2, &PIDS_V1])

@@ -84,7 +84,7 @@ pub enum OpenError {
     /// A store is to be made that the key at hand will not open.
     #[error(
         "no key given with --key or in DORMOUSE_KEY opens a store that is encrypted for {}, as {} would be: give the key file of one of \
-         them, too, or, where the others are not needed, none",
+         them, too, or, where no encrypted store is read, none: without a key one is made that others can open",
         recipients.join(", "),
         dir.display()
     )]

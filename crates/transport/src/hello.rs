@@ -106,7 +106,7 @@ pub fn give_userfault(path: &Path, will_do: bool) -> Result<Faults> {
     };
     let greeting = Greeting::Userfault { protocol: PROTOCOL_VERSION };
     say_with(&socket, path, &greeting, made.as_ref().ok().map(AsFd::as_fd))?;
-    made.map(drop).map_err(TransportError::io("cannot make a userfaultfd for", path))?;
+    made.map(drop).map_err(TransportError::io("cannot make a userfaultfd for the session at", path))?;
     match hear(&socket, path, &mut vec![0u8; GREETING_MAX])? {
         (Greeting::Welcome { .. }, _) => Ok(faults),
         (other, _) => Err(no_answer(other)),

@@ -47,6 +47,8 @@ use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 /// What writing takes, where nobody says how much it may, and for each writer no less than the second; bytes.
 const MEMORY: u64 = 256 << 20;
 const LITTLE_MEMORY: u64 = 48 << 20;
+/// What a checkpoint takes beside that: CRIU, and what servers register with the driver; bytes.
+const BESIDE: u64 = 32 << 20;
 /// How often it is looked, while a point is waited for, whether somebody still wants the checkpoint.
 const LOOK: Duration = Duration::from_secs(1);
 const WAITING_FOR_POINT: &str = "waiting for a point that suits the program";
@@ -69,7 +71,10 @@ pub fn take(
         return Err(gate::refused(refusals));
     }
     let criu = criu()?;
-    let memory = memory_of_each(options.memory, job.sessions.all().len())?;
+    let sessions = job.sessions.all().len();
+    let memory = memory_of_each(options.memory, sessions, host::memory::available())?;
+    // Copies are not made where they would have to make room at once.
+    let writing = memory * (sessions as u64 + 1) + BESIDE + host::memory::SHORT;
     let access = job.access(options);
     let (store, draft, writer) =
         begin(job, &access, write_options(options, hand_over, memory), (events, unwatched))?;
@@ -101,14 +106,16 @@ pub fn take(
         // From here on, a try is made whoever is still there.
         unwatched.still_wanted(events, "preparing")?;
         let memory = job.job.memory(&host::DumpOptions::default());
-        let work = WorkFolder::new(memory)?;
+        let work = WorkFolder::beside(memory, writing)?;
         let used = job.job.tmpfs().used();
         // New memory for what is copied is had while the program runs.
         if !options.stop {
-            room = Room::make(room.take(), &job.job.tmpfs().path(), used, memory);
+            room = Room::make(room.take(), &job.job.tmpfs().path(), used, memory.saturating_add(writing));
         }
         // What is there already is not available.
-        let others = memory.saturating_add(used.saturating_sub(room.as_ref().map_or(0, Room::bytes)));
+        let others = memory
+            .saturating_add(writing)
+            .saturating_add(used.saturating_sub(room.as_ref().map_or(0, Room::bytes)));
         // Before anybody is held up who asks for something: a store may take long to answer, and CRIU takes its time.
         let prepared = cut.prepare(&job.sessions.all(), others)?;
         let memory_way = match work.on_disk() {
@@ -511,20 +518,34 @@ fn is_last(options: &CheckpointOptions, hand_over: Option<&HandOver>) -> bool {
     options.stop && hand_over.is_none()
 }
 
-/// What of so much memory each writer takes: those of the sessions, and the supervisor's.
-fn memory_of_each(limit: Option<u64>, sessions: usize) -> Result<u64, Failure> {
+/// What of so much memory each writer takes: those of the sessions, and the supervisor's. That is no more than is `left`: where memory runs out
+/// the kernel ends whoever has most of it, which is the program.
+fn memory_of_each(limit: Option<u64>, sessions: usize, left: u64) -> Result<u64, Failure> {
     let writers = sessions as u64 + 1;
-    let Some(limit) = limit else { return Ok((MEMORY / writers).max(LITTLE_MEMORY)) };
-    let each = limit / writers;
-    if each < WriteOptions::LEAST_MEMORY {
-        let least = (writers * WriteOptions::LEAST_MEMORY).div_ceil(1 << 20);
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let least = writers * WriteOptions::LEAST_MEMORY;
+    let wanted = limit.unwrap_or(MEMORY.max(writers * LITTLE_MEMORY));
+    if wanted < least {
         let message = format!(
-            "--memory-limit is {} MiB, and {least} MiB is the least for {writers} who write: one for each GPU session, and the supervisor",
-            limit >> 20
+            "--memory-limit is {} MiB, and {} MiB is the least for {writers} who write: one for each GPU session, and the supervisor",
+            wanted >> 20,
+            mib(least)
         );
         return Err(Failure::new(Kind::Usage, message));
     }
-    Ok(each)
+    // Of many sessions most have next to nothing to write.
+    let least = writers.min(2) * WriteOptions::LEAST_MEMORY;
+    let free = left.saturating_sub(BESIDE);
+    if free < least {
+        let message = format!(
+            "{} MiB of memory are left on this machine, or by the limit of the job's control group, and a checkpoint takes {} MiB at least; \
+             the job runs on. Raise the limit, or try again when there is more",
+            left >> 20,
+            mib(least + BESIDE)
+        );
+        return Err(Failure::new(Kind::Failed, message));
+    }
+    Ok((wanted.min(free) / writers).max(WriteOptions::LEAST_MEMORY))
 }
 
 /// What an image of this job says of itself, but for its host half.
@@ -548,13 +569,24 @@ mod tests {
 
     #[test]
     fn memory_is_divided_among_those_who_write_and_too_little_is_named() {
-        assert_eq!(memory_of_each(Some(256 << 20), 1).unwrap(), 128 << 20);
-        let failure = memory_of_each(Some(40 << 20), 1).unwrap_err();
+        const MUCH: u64 = 1 << 40;
+        assert_eq!(memory_of_each(Some(256 << 20), 1, MUCH).unwrap(), 128 << 20);
+        let failure = memory_of_each(Some(40 << 20), 1, MUCH).unwrap_err();
         assert!(failure.message.contains("--memory-limit is 40 MiB"), "{failure}");
         let least = WriteOptions::LEAST_MEMORY * 3;
-        assert_eq!(memory_of_each(Some(least), 2).unwrap(), WriteOptions::LEAST_MEMORY);
-        assert!(memory_of_each(Some(least - 1), 2).is_err());
-        assert_eq!(memory_of_each(None, 1).unwrap(), MEMORY / 2);
-        assert_eq!(memory_of_each(None, 1000).unwrap(), LITTLE_MEMORY, "that is no reason to fail");
+        assert_eq!(memory_of_each(Some(least), 2, MUCH).unwrap(), WriteOptions::LEAST_MEMORY);
+        assert!(memory_of_each(Some(least - 1), 2, MUCH).is_err());
+        assert_eq!(memory_of_each(None, 1, MUCH).unwrap(), MEMORY / 2);
+        assert_eq!(memory_of_each(None, 1000, MUCH).unwrap(), LITTLE_MEMORY, "that is no reason to fail");
+        for limit in [None, Some(MUCH)] {
+            let enough = BESIDE + 2 * WriteOptions::LEAST_MEMORY;
+            assert_eq!(memory_of_each(limit, 1, enough).unwrap(), WriteOptions::LEAST_MEMORY);
+            assert_eq!(memory_of_each(limit, 200, enough).unwrap(), WriteOptions::LEAST_MEMORY);
+            let failure = memory_of_each(limit, 1, enough - 1).unwrap_err();
+            assert!(
+                failure.kind == Kind::Failed && failure.message.contains("MiB of memory are left"),
+                "{failure}"
+            );
+        }
     }
 }

@@ -286,7 +286,7 @@ impl Copy {
     }
 
     /// Ends it. Something is left of it until it has been collected.
-    fn kill(&self) {
+    pub(super) fn kill(&self) {
         let _ = pidfd_send_signal(&self.process, Signal::KILL);
     }
 

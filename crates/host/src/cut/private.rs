@@ -11,7 +11,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::chunks::chunks;
 use super::copies::{Copy, Seen};
@@ -20,14 +23,17 @@ use super::room::{CopyRoom, Parts};
 use super::setback::Setback;
 use super::withheld::Ranges;
 use crate::criu::pagemap::{Pagemap, Run};
+use crate::memory;
 use crate::tasks::{InnerPid, OuterPid, Task};
 
 /// Bytes that belong into files of CRIU's images.
 #[derive(Debug)]
 pub struct PrivateMemory {
     files: BTreeMap<String, Pages>,
+    /// Ends before the copies.
+    watch: Option<Watch>,
     /// What the pieces that are left lie in.
-    copies: BTreeMap<OuterPid, Copy>,
+    copies: Arc<BTreeMap<OuterPid, Copy>>,
     rooms: Vec<CopyRoom>,
     bytes: u64,
     /// How many of them CRIU has not heard of.
@@ -115,7 +121,8 @@ impl PrivateMemory {
         let withheld = withheld.values().flatten().map(|range| range.end - range.start).sum();
         Ok(Self {
             files,
-            copies: BTreeMap::new(),
+            watch: None,
+            copies: Arc::default(),
             rooms: Vec::new(),
             bytes,
             withheld,
@@ -177,7 +184,8 @@ impl PrivateMemory {
         if left.into_iter().any(|process| !copies.contains_key(process)) {
             return Err(io::Error::new(io::ErrorKind::NotFound, "a process has no copy"));
         }
-        self.copies = copies;
+        self.copies = Arc::new(copies);
+        self.watch = Some(Watch::over(&self.copies)?);
         self.forking = Arc::clone(forking);
         Ok(())
     }
@@ -223,6 +231,51 @@ impl PrivateMemory {
         let file = File::open(images.join(name))?;
         let content = Content { memory: self, file, left: pages.pieces.clone().into() };
         Ok(Some((content, pages.chunks.clone())))
+    }
+}
+
+/// Ends copies when memory is [short](memory::SHORT), before the kernel does: whoever reads one keeps its memory for a moment when it has been
+/// killed, and the kernel, which finds that nothing is gained, kills the program next.
+#[derive(Debug)]
+struct Watch {
+    /// Bytes that were left when they were ended, and one more; 0 while they are not.
+    left: Arc<AtomicU64>,
+    /// Closed when it is to end.
+    until: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// A program writes some 1 MB in each millisecond, for which the kernel copies pages.
+    const LOOK: Duration = Duration::from_millis(10);
+
+    fn over(copies: &Arc<BTreeMap<OuterPid, Copy>>) -> io::Result<Self> {
+        let (until, ends) = mpsc::channel();
+        let (copies, left) = (Arc::clone(copies), Arc::new(AtomicU64::new(0)));
+        let seen = Arc::clone(&left);
+        let watch = move || {
+            while ends.recv_timeout(Self::LOOK) == Err(RecvTimeoutError::Timeout) {
+                let left = memory::available();
+                if left < memory::SHORT {
+                    seen.store(left + 1, Ordering::Release);
+                    copies.values().for_each(Copy::kill);
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("copies-room".into()).spawn(watch)?;
+        Ok(Self { left, until: Some(until), thread: Some(thread) })
+    }
+
+    fn short_of_memory(&self) -> Option<u64> {
+        self.left.load(Ordering::Acquire).checked_sub(1)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.until = None;
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -319,7 +372,10 @@ impl Read for Content<'_> {
                     let copy = self.memory.copies.get(process).ok_or(io::ErrorKind::NotFound)?;
                     copy.memory().read_exact_at(&mut room[..bytes], range.start).map_err(|error| {
                         self.memory.forking.failed();
-                        let why = format!("the copy of process {process} cannot be read ({error}): was memory short, and it was killed?");
+                        let why = match self.memory.watch.as_ref().and_then(Watch::short_of_memory) {
+                            Some(left) => format!("{} MiB of memory were left: the copies of the job's processes have made room", left >> 20),
+                            None => format!("the copy of process {process} cannot be read ({error}): was memory short, and it was killed?"),
+                        };
                         io::Error::new(error.kind(), why)
                     })?;
                     range.start += bytes as u64;
