@@ -230,7 +230,9 @@ fn what_a_process_leaves_in_its_sleep_others_have_when_they_wake() {
     // It was begun by way of /proc/self/exe.
     let owner = running(&stage, &job, "exe");
     assert_eq!(owner.len(), 1);
+    let listed = Instant::now();
     testkit::tree::kill_all(&owner);
+    testkit::tree::wait_until_gone(&owner, listed, Duration::from_secs(10)).unwrap();
     let output = stage.place().asked("resume").output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["sessions"], 1, "{output:?}");

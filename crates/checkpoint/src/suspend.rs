@@ -5,7 +5,7 @@ use crate::admin::{CheckpointOptions, Event, ResumeOptions, ResumeReport, Suspen
 use crate::cut::gate::{self, Busy, Gated};
 use crate::cut::rehearsal::rehearse;
 use crate::cut::tries::{Hindrance, Tries};
-use crate::cut::{Unwatched, devices, ending, manifest, write};
+use crate::cut::{Unwatched, devices, ending, manifest, memory_of_each, write};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{read_failure, write_failure};
@@ -28,7 +28,7 @@ use store::{Access, Draft, Key, Location, WriteOptions};
 
 /// How often a job that is asleep is looked at, whether it has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// What each server takes while it writes, bytes.
+/// What each server takes while it writes, if there is as much, bytes.
 const MEMORY: u64 = 256 << 20;
 
 /// Somebody wants it to go on, and hears how that goes.
@@ -60,7 +60,9 @@ struct Sleeper {
 struct Bed {
     store: Access,
     states: PathBuf,
-    /// Where the store is in memory, what there is of it.
+    /// What each server takes while it writes, bytes.
+    memory: u64,
+    /// Where the store is in memory, what there is of it beside that.
     room: Option<u64>,
     /// It all goes with it.
     _tmpfs: host::Scratch,
@@ -82,9 +84,11 @@ impl Drop for Bed {
 }
 
 impl Bed {
-    /// In this machine's memory, or in what is `beside` a job's images.
-    fn new(beside: Option<(&Access, &str)>) -> Result<Self, Failure> {
+    /// For the servers of so many sessions: in this machine's memory, or in what is `beside` a job's images.
+    fn new(sessions: usize, beside: Option<(&Access, &str)>) -> Result<Self, Failure> {
         let room = host::memory::available();
+        let memory = memory_of_each(Some(MEMORY * (sessions as u64 + 1)), sessions, room)?;
+        let room = room.saturating_sub(memory * sessions as u64);
         let tmpfs = host::Scratch::for_long_files(room).map_err(|error| {
             Failure::new(Kind::Failed, format!("there is no memory to suspend to: {}", Chain(&error)))
         })?;
@@ -101,7 +105,7 @@ impl Bed {
                 (Access { at, key, recipients: images.recipients().to_vec() }, None)
             }
         };
-        Ok(Self { store, states, room, _tmpfs: tmpfs })
+        Ok(Self { store, states, memory, room, _tmpfs: tmpfs })
     }
 
     /// Removes what the store has.
@@ -123,7 +127,7 @@ impl Bed {
             store: store.clone(),
             draft: draft.id().to_string(),
             compress: if self.room.is_some() { Compress::None } else { Compress::default() },
-            memory: MEMORY,
+            memory: self.memory,
             pack_len: WriteOptions::default().pack_len,
             reread: false,
             reads: Reads::Everything,
@@ -254,7 +258,8 @@ impl Supervisor {
             ..CheckpointOptions::default()
         };
         let images = self.access(&patience);
-        let bed = Bed::new(options.to_store.then_some((&images, self.facts.job.as_str())))?;
+        let beside = options.to_store.then_some((&images, self.facts.job.as_str()));
+        let bed = Bed::new(self.sessions.all().len(), beside)?;
         let mut tries = Tries::new(self, &patience, events);
         let slept = loop {
             match self.try_to_sleep(&bed, (&patience, began), events)? {
@@ -525,7 +530,7 @@ mod tests {
         let recipient = "age12pkx975ck0a0lp59dsl4spy76m922raqy0uw54w9fg7v2hwax4uszmatph".parse().unwrap();
         let at = Location::Folder(folder.path().join("store"));
         let images = Access { at, key: key.clone(), recipients: vec![recipient] };
-        let bed = Bed::new(Some((&images, "job"))).unwrap();
+        let bed = Bed::new(1, Some((&images, "job"))).unwrap();
         let (_, told) = bed.begin().unwrap();
         assert_eq!((&bed.store.key, &told.at), (&key, &bed.store.at));
         assert!(matches!(told.key, Key::Secret(_)));

@@ -520,7 +520,7 @@ fn is_last(options: &CheckpointOptions, hand_over: Option<&HandOver>) -> bool {
 
 /// What of so much memory each writer takes: those of the sessions, and the supervisor's. That is no more than is `left`: where memory runs out
 /// the kernel ends whoever has most of it, which is the program.
-fn memory_of_each(limit: Option<u64>, sessions: usize, left: u64) -> Result<u64, Failure> {
+pub(crate) fn memory_of_each(limit: Option<u64>, sessions: usize, left: u64) -> Result<u64, Failure> {
     let writers = sessions as u64 + 1;
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let least = writers * WriteOptions::LEAST_MEMORY;
@@ -538,8 +538,8 @@ fn memory_of_each(limit: Option<u64>, sessions: usize, left: u64) -> Result<u64,
     let free = left.saturating_sub(BESIDE);
     if free < least {
         let message = format!(
-            "{} MiB of memory are left on this machine, or by the limit of the job's control group, and a checkpoint takes {} MiB at least; \
-             the job runs on. Raise the limit, or try again when there is more",
+            "{} MiB of memory are left on this machine, or by the limit of the job's control group, and to write what it has takes {} MiB \
+             at least; the job runs on. Raise the limit, or try again when there is more",
             left >> 20,
             mib(least + BESIDE)
         );
