@@ -682,6 +682,18 @@ impl Drop for Limited {
     }
 }
 
+/// A job that has been at a limit is checkpointed without one, and neither it nor a restart of the image prints anything else for it.
+fn undisturbed(stage: &Stage, group: &Limited, job: Job, whole: &[u8]) -> anyhow::Result<()> {
+    group.leave(None)?;
+    let image = stage.checkpoint(After::LeaveRunning)?;
+    let finished = job.finish()?;
+    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
+    ensure!(finished.stdout == whole, "another output");
+    let restarted = stage.place().restart(&image)?.finish()?;
+    ensure!(restarted.exit == Exit::Code(0) && whole.ends_with(&restarted.stdout), "{}", restarted.stderr);
+    Ok(())
+}
+
 /// Wherever a checkpoint finds that there may be no more threads or processes, it fails with that as its reason, and the program goes on.
 fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
     let stage = Stage::on(device, "limited")?;
@@ -702,14 +714,7 @@ fn a_limit_on_processes(device: Device) -> anyhow::Result<()> {
         }
     }
     ensure!(refused > 3, "{refused} were refused");
-    group.leave(None)?;
-    let image = stage.checkpoint(After::LeaveRunning)?;
-    let finished = job.finish()?;
-    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
-    ensure!(finished.stdout == whole, "another output");
-    let restarted = stage.place().restart(&image)?.finish()?;
-    ensure!(restarted.exit == Exit::Code(0) && whole.ends_with(&restarted.stdout), "{}", restarted.stderr);
-    Ok(())
+    undisturbed(&stage, &group, job, &whole)
 }
 
 /// Takes a checkpoint in whose middle the group's limit comes down to what those who write may take, and some; whether it failed for that.
@@ -760,12 +765,5 @@ fn a_limit_on_memory(device: Device) -> anyhow::Result<()> {
         (0..5).map(|_| without_room_for_copies(&stage, &group)).find(|killed| !matches!(killed, Ok(false)));
     ensure!(killed.transpose()?.is_some(), "no copies were killed");
 
-    group.leave(None)?;
-    let image = stage.checkpoint(After::LeaveRunning)?;
-    let finished = job.finish()?;
-    ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
-    ensure!(finished.stdout == whole, "another output");
-    let restarted = stage.place().restart(&image)?.finish()?;
-    ensure!(restarted.exit == Exit::Code(0) && whole.ends_with(&restarted.stdout), "{}", restarted.stderr);
-    Ok(())
+    undisturbed(&stage, &group, job, &whole)
 }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -54,7 +56,11 @@ fn signals_in(set: u64) -> Vec<i32> {
 /// What ends a process that has not said otherwise.
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// Has this process, when it is sent a signal that ends it, call `words` before that. Call it before any other thread exists.
+/// What [`last_words`] has blocked.
+static WAITED_FOR: OnceLock<libc::sigset_t> = OnceLock::new();
+
+/// Has this process, when it is sent a signal that ends it, call `words` before that. Call it before any other thread exists. What this process
+/// starts and is to be ended by such signals has to be [`unblocked`].
 ///
 /// # Errors
 /// When no thread can be started.
@@ -70,6 +76,7 @@ pub fn last_words(words: impl FnOnce() + Send + 'static) -> io::Result<()> {
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         set
     };
+    WAITED_FOR.get_or_init(|| set);
     let wait = move || {
         let mut signal = 0;
         // SAFETY: both are ours.
@@ -82,6 +89,20 @@ pub fn last_words(words: impl FnOnce() + Send + 'static) -> io::Result<()> {
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
+/// Has what `command` starts be ended by the signals that this process waits for with [`last_words`]: a child inherits what is blocked.
+pub fn unblocked(command: &mut Command) -> &mut Command {
+    let Some(&set) = WAITED_FOR.get() else { return command };
+    let unblock = move || {
+        // SAFETY: `set` is initialised.
+        match unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: between fork and exec it makes one system call, and neither allocates nor locks.
+    unsafe { command.pre_exec(unblock) }
 }
 
 /// The signal that this process has been sent in order to end it, if one is pending. It stays pending.

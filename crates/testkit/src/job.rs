@@ -63,7 +63,9 @@ impl Job {
         stderr: impl Read + Send + 'static,
     ) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let child = Tree::new(command.spawn().with_context(|| format!("cannot run {name}"))?);
+        let child = Tree::new(
+            host::signals::unblocked(&mut command).spawn().with_context(|| format!("cannot run {name}"))?,
+        );
         // The command holds the writing ends: the pipes end when nobody does.
         drop(command);
         let (stdout, stderr) = (Capture::start(stdout), Capture::start(stderr));

@@ -266,7 +266,7 @@ impl<'a> Cut<'a> {
         broker.successions() != successions || broker.is_owned_outside(&numbers)
     }
 
-    /// Has the servers of sessions read what is in the store, and make room for copies; answers whose those were. `others` is what copies of the host half take.
+    /// Has the servers of sessions read what is in the store, and make room for copies; answers whose those were. `others` is what copies of the host half and writing take.
     fn prepare(&self, sessions: &[Arc<Session>], others: u64) -> Result<BTreeSet<u32>, Failure> {
         let mut servers = gate::servers(self.job, sessions);
         let own = gate::own_devices(&mut servers)?;
@@ -274,7 +274,7 @@ impl<'a> Cut<'a> {
         Ok(servers.iter().map(|server| server.session()).collect())
     }
 
-    /// What the server of one of so many sessions, which has these devices for itself, is to do before the gate closes; `others` is what copies of the host half take.
+    /// What the server of one of so many sessions, which has these devices for itself, is to do before the gate closes; `others` is what copies of the host half and writing take.
     fn preparation(&self, (sessions, own): (usize, DeviceSet), others: u64) -> Ask {
         let (store, draft) = (self.store.access(), self.draft.id().to_string());
         let CheckpointOptions { compress, stop, paranoid, .. } = *self.options;

@@ -10,9 +10,9 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -238,8 +238,8 @@ impl PrivateMemory {
 /// killed, and the kernel, which finds that nothing is gained, kills the program next.
 #[derive(Debug)]
 struct Watch {
-    /// Bytes that were left when they were ended, and one more; 0 while they are not.
-    left: Arc<AtomicU64>,
+    /// Bytes that were left when they were ended.
+    left: Arc<OnceLock<u64>>,
     /// Closed when it is to end.
     until: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -251,13 +251,13 @@ impl Watch {
 
     fn over(copies: &Arc<BTreeMap<OuterPid, Copy>>) -> io::Result<Self> {
         let (until, ends) = mpsc::channel();
-        let (copies, left) = (Arc::clone(copies), Arc::new(AtomicU64::new(0)));
+        let (copies, left) = (Arc::clone(copies), Arc::new(OnceLock::new()));
         let seen = Arc::clone(&left);
         let watch = move || {
             while ends.recv_timeout(Self::LOOK) == Err(RecvTimeoutError::Timeout) {
                 let left = memory::available();
                 if left < memory::SHORT {
-                    seen.store(left + 1, Ordering::Release);
+                    seen.get_or_init(|| left);
                     copies.values().for_each(Copy::kill);
                     return;
                 }
@@ -268,7 +268,7 @@ impl Watch {
     }
 
     fn short_of_memory(&self) -> Option<u64> {
-        self.left.load(Ordering::Acquire).checked_sub(1)
+        self.left.get().copied()
     }
 }
 

@@ -227,7 +227,6 @@ fn a_marked_kernel_goes_on_from_an_image() {
     }
 }
 
-/// Work behind a marked kernel, in its stream or behind its event, waits for its true end; other work does not.
 /// Images that tests make say nothing of their devices.
 #[test]
 fn a_kernel_that_is_bound_to_its_device_goes_on_on_no_other() {
@@ -249,6 +248,7 @@ fn a_kernel_that_is_bound_to_its_device_goes_on_on_no_other() {
     assert!(said.contains("kernel round") && said.contains("addresses of shared or local memory"), "{said}");
 }
 
+/// Work behind a marked kernel, in its stream or behind its event, waits for its true end; other work does not.
 #[test]
 fn what_comes_behind_a_marked_kernel_waits_for_its_end() {
     let mut program = Program::new();

@@ -203,8 +203,7 @@ fn other_checks(kit: &Kit, device: Device) -> anyhow::Result<Vec<Check>> {
     let check = |program: &std::path::PathBuf| -> anyhow::Result<Check> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         eprintln!("-- {name}");
-        let status = Command::new(program)
-            .args(["--device", device.flag()])
+        let status = host::signals::unblocked(Command::new(program).args(["--device", device.flag()]))
             .status()
             .with_context(|| format!("cannot run {}", program.display()))?;
         Ok(Check { name, passed: status.success() })
