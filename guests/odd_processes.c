@@ -2,9 +2,9 @@
  *
  *   stopped  a child that has been stopped by a signal, and stays so until the end
  *   huge     private huge pages (MAP_HUGETLB), which the machine must have
- *   vforked  a parent that waits for a child of vfork
+ *   vforked  a parent that waits so many seconds for a child of vfork, and then works for five
  *
- * Begins when it has said so, and is over after so many seconds. Knows nothing of CUDA. */
+ * Begins when it has said so, and else is over after so many seconds. Knows nothing of CUDA. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdint.h>
@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
         }
         int status;
         require(waitpid(child, &status, 0) == child && status == 0, "the child has failed");
-        require(is_filled(words, 1), "memory is not what it was");
+        work(words, 5);
     } else {
         printf("ready\n");
         work(words, seconds);

@@ -20,10 +20,10 @@ use testkit::tree::wait_until_gone;
 const MOMENTS: u32 = 24;
 /// Most of a moment is waiting.
 const SIDE_BY_SIDE: u32 = 4;
-/// Longer than a checkpoint of the guest takes here.
-const CHECKPOINT: Duration = Duration::from_millis(700);
 /// As long as those who come with a checkpoint and go stay, about.
 const VISIT: Duration = Duration::from_millis(40);
+/// What is left of a delay in each try: a checkpoint, or who comes with it, may be over by then.
+const TRIES: [f64; 4] = [1.0, 0.5, 0.25, 0.0];
 /// One that leaves the processors to checkpoints and restarts, and goes on for long enough, however fast they are.
 const GUEST: &str = "paced";
 const ARGS: [&str; 1] = ["250"];
@@ -77,15 +77,13 @@ fn an_image_that_is_listed_is_whole_whoever_is_killed_when() {
         }
         let victim = Victim::ALL[moment as usize % Victim::ALL.len()];
         let mut seed = Seed::of_round(from.into(), GUEST, "crash", moment);
-        let delay = if victim.is_visitor() { VISIT } else { CHECKPOINT }.mul_f64(seed.fraction());
-        // One who comes and goes may have gone by then.
-        let tries = if victim.is_visitor() { 4 } else { 1 };
-        let mut tries = (0..tries).map(|number| crash(victim, delay / (1 << number), &native));
+        let part = seed.fraction();
+        let mut tries = TRIES.iter().map(|rest| crash(victim, part * rest, &native));
         let result = tries.find(|result| !matches!(result, Ok(false))).unwrap_or(Ok(false));
         match result {
             Ok(killed) => drop(deaths[victim as usize].fetch_add(killed.into(), Ordering::Relaxed)),
             Err(error) => {
-                let failure = format!("moment {moment}, {victim:?} killed after {delay:?}: {error:#}");
+                let failure = format!("moment {moment}, {victim:?}, after {part:.3} of its time: {error:#}");
                 failures.lock().unwrap().push(failure);
             }
         }
@@ -97,21 +95,24 @@ fn an_image_that_is_listed_is_whole_whoever_is_killed_when() {
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} of {moments}:\n{}", failures.len(), failures.join("\n"));
-    // A checkpoint may be over before the moment comes.
-    println!("{:?} were killed, so many of each: {deaths:?}", Victim::ALL);
-    assert!(deaths.iter().all(|deaths| deaths.load(Ordering::Relaxed) > 0), "{deaths:?}");
+    println!("{:?} were killed in a checkpoint, so many of each: {deaths:?}", Victim::ALL);
+    let mut with_turns = deaths.iter().take(moments as usize);
+    assert!(with_turns.all(|deaths| deaths.load(Ordering::Relaxed) > 0), "{deaths:?}");
 }
 
 fn undisturbed() -> anyhow::Result<Vec<u8>> {
     Ok(Stage::new("undisturbed")?.started(GUEST, &ARGS)?.finish()?.stdout)
 }
 
-/// Kills one of them during a checkpoint, and looks at what is left; whether it was there to be killed.
-fn crash(victim: Victim, delay: Duration, native: &[u8]) -> anyhow::Result<bool> {
+/// Kills one of them when such a part of a checkpoint, or of its own time in there, is over, and looks at what is left; whether it was there to be
+/// killed, and the checkpoint was under way.
+fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     let stage = Stage::new("crash")?;
     let place = stage.place();
     let job = stage.started(GUEST, &ARGS)?;
+    let begun = Instant::now();
     let first = stage.checkpoint(After::LeaveRunning)?;
+    let delay = if victim.is_visitor() { VISIT } else { begun.elapsed() }.mul_f64(part);
     let application =
         find(Victim::Application, &place.processes(&job)?).context("there is an application")?;
     let mut command = place.checkpoint_command(After::LeaveRunning);
@@ -123,11 +124,14 @@ fn crash(victim: Victim, delay: Duration, native: &[u8]) -> anyhow::Result<bool>
     let mut visitor = None;
     while victim.is_visitor() && visitor.is_none() && checkpoint.try_wait()?.is_none() {
         visitor = find(victim, &others()?);
+        // The processors are the job's.
+        std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(delay);
+    let is_under_way = checkpoint.try_wait()?.is_none();
     let killed = match (victim, visitor) {
         (Victim::Supervisor, _) => Some(job.pid()),
-        (Victim::Client, _) => Some(checkpoint.id() as i32),
+        (Victim::Client, _) => is_under_way.then_some(checkpoint.id() as i32),
         (Victim::Application, _) => Some(application),
         (Victim::Server, _) => find(victim, &others()?),
         (Victim::Copy | Victim::Criu, visitor) => visitor,
@@ -164,7 +168,7 @@ fn crash(victim: Victim, delay: Duration, native: &[u8]) -> anyhow::Result<bool>
     // What was printed by then is a beginning of all, and what came after the restart an end.
     fits(native, &[&finished.stdout, &again.stdout], false)
         .map_err(|_| anyhow::anyhow!("the outputs do not fit: {}", again.stderr))?;
-    Ok(killed)
+    Ok(killed && is_under_way)
 }
 
 /// The process of the job, if there is one at this moment.

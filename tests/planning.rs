@@ -3,8 +3,8 @@
 
 use dormouse_tests::planned::{Planned, args, bytes, finish};
 use dormouse_tests::{Stage, first_line};
-use std::time::Duration;
-use testkit::job::Job;
+use std::time::{Duration, Instant};
+use testkit::job::{Job, LIMIT};
 use testkit::place::Device;
 
 fn planned(name: &str, part: f64) -> Planned {
@@ -16,7 +16,7 @@ fn a_planned_run_that_is_killed_goes_on_by_its_plan() {
     let planned = planned("killed", 0.45);
     let stage = &planned.stage;
     let job = first_line(Job::start(planned.command()).unwrap()).unwrap();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while stage.images().unwrap().is_empty() && begun.elapsed() < planned.took * 3 {
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -68,8 +68,15 @@ fn plans_and_profiles_that_make_no_sense() {
 #[test]
 fn a_plan_of_another_program_is_noticed() {
     let planned = planned("another", 0.3);
-    // Both compute all the time, and this one twice as much: longer than twice the interval of the plan.
-    let run = planned.stage.command_with(&planned.flags(), "vector_loop", &["700", "40"]);
-    let ended = finish(run).unwrap();
-    assert!(ended.stderr.contains("is it a plan of another program"), "{}", ended.stderr);
+    // Both compute all the time, and this one for longer than any interval of a plan.
+    let run = planned.stage.command_with(&planned.flags(), "vector_loop", &["1000000", "40"]);
+    let (mut job, begun) = (Job::start(run).unwrap(), Instant::now());
+    loop {
+        let stderr = String::from_utf8_lossy(&job.stderr.so_far()).into_owned();
+        if stderr.contains("is it a plan of another program") {
+            return;
+        }
+        assert!(!job.has_ended().unwrap() && begun.elapsed() < LIMIT, "{stderr}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

@@ -80,6 +80,10 @@ pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     let mut crashes = nextest(workspace)?;
     crashes.args(["run", "--locked", "--package", "dormouse-tests", "--filterset", "test(crashes::)"]);
     run(crashes.env("DORMOUSE_KIT", &kit).env("DORMOUSE_CRASHES", "200"))?;
+    step("4000 random programs with managed memory against a model, for half an hour");
+    let mut programs = nextest(workspace)?;
+    programs.args(["run", "--locked", "--package", "shadow", "--filterset", "test(interleavings::)"]);
+    run(programs.env("PROPTEST_CASES", "4000"))?;
     step("random marked kernels, stopped at every mark, for 10 minutes");
     let mut kernels = nextest(workspace)?;
     kernels.args(["run", "--locked", "--package", "cpt", "--filterset", "test(random_kernels)"]);

@@ -5,7 +5,7 @@ use crate::admin::{CheckpointOptions, Event, ResumeOptions, ResumeReport, Suspen
 use crate::cut::gate::{self, Busy, Gated};
 use crate::cut::rehearsal::rehearse;
 use crate::cut::tries::{Hindrance, Tries};
-use crate::cut::{Unwatched, devices, ending, manifest, memory_of_each, write};
+use crate::cut::{Unwatched, devices, ending, manifest, memory, write};
 use crate::error::{Chain, Failure, Kind};
 use crate::facts;
 use crate::folder::{read_failure, write_failure};
@@ -28,8 +28,9 @@ use store::{Access, Draft, Key, Location, WriteOptions};
 
 /// How often a job that is asleep is looked at, whether it has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// What each server takes while it writes, if there is as much, bytes.
+/// What each server takes while it writes, bytes; and what part of this machine's memory all of them take at most, if that is enough.
 const MEMORY: u64 = 256 << 20;
+const PART: u64 = 10;
 
 /// Somebody wants it to go on, and hears how that goes.
 pub(crate) type Wake = (ResumeOptions, Sender<Event>);
@@ -68,6 +69,16 @@ struct Bed {
     _tmpfs: host::Scratch,
 }
 
+/// What each server takes while it writes where there is so much `room`, bytes.
+fn memory_of_each(sessions: usize, room: u64) -> Result<u64, Failure> {
+    if sessions == 0 {
+        return Ok(0);
+    }
+    let writers = sessions as u64 + 1;
+    let limit = (MEMORY * writers).min(room / PART).max(WriteOptions::LEAST_MEMORY * writers);
+    memory::of_each(Some(limit), sessions, host::memory::before_kills())
+}
+
 impl Drop for Bed {
     fn drop(&mut self) {
         if self.room.is_some() {
@@ -87,7 +98,7 @@ impl Bed {
     /// For the servers of so many sessions: in this machine's memory, or in what is `beside` a job's images.
     fn new(sessions: usize, beside: Option<(&Access, &str)>) -> Result<Self, Failure> {
         let room = host::memory::available();
-        let memory = memory_of_each(Some(MEMORY * (sessions as u64 + 1)), sessions, room)?;
+        let memory = memory_of_each(sessions, room)?;
         let room = room.saturating_sub(memory * sessions as u64);
         let tmpfs = host::Scratch::for_long_files(room).map_err(|error| {
             Failure::new(Kind::Failed, format!("there is no memory to suspend to: {}", Chain(&error)))
@@ -301,6 +312,9 @@ impl Supervisor {
     ) -> Result<Result<Slept<'_>, Hindrance>, Failure> {
         let step = |step: &str| drop(events.send(Event::Step { step: step.to_owned() }));
         let asking = Ok(Err(Hindrance::Asking { since: Some(began) }));
+        if let Some(holder) = self.job.unstoppable() {
+            return Ok(Err(Hindrance::Unstoppable(holder)));
+        }
         let (draft, store) = bed.begin()?;
         let (sessions, held) = self.sessions.hold();
         let mut servers = gate::servers(self, &sessions);

@@ -388,7 +388,7 @@ pub struct Checkpoint {
     pub compress: Compress,
     /// Most memory that writing the image takes: for what is read, hashed, compressed and being written, in all processes of Dormouse. Copies of the job's
     /// memory are not counted, nor in each of them the names of pieces: 140 KiB for each GiB written, 42 for each that the store has. No more
-    /// than the machine, or the job's control group, has left [default: 256M, or 48M for each process of them if that is more]
+    /// than half of what the machine, or the supervisor's control group, has left, if that is enough [default: 256M, or 48M for each process of them if that is more]
     #[arg(long, value_name = "SIZE", value_parser = writing_memory)]
     pub memory_limit: Option<u64>,
     /// Read all device memory, also what its hash says is as it was at the last checkpoint

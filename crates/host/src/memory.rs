@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Copies of a job's processes make room where no more memory is left than that, bytes.
+/// Copies, of a job's processes and of its device memory, make room where no more memory is left than that, bytes.
 pub const SHORT: u64 = 128 << 20;
 
 /// How many more processes and threads this process's control groups let there be, if they say.
@@ -19,13 +19,23 @@ pub(crate) fn promises_left() -> Option<u64> {
     (mode.trim() == "2").then(left)
 }
 
-/// Bytes that can be written to memory without swapping: what the machine has available, or what this process's control
-/// groups leave of it. 0 where nobody says.
+/// Bytes that can be written to memory without swapping, and without being slowed down: what the machine has available, or what this
+/// process's control groups leave of it. 0 where nobody says.
 #[must_use]
 pub fn available() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let machine = kilobytes(&meminfo, "MemAvailable:");
     tightest([&V2, &V1]).map_or(machine, |left| left.min(machine))
+}
+
+/// Bytes that can be written to memory, by swapping if need be, before the kernel kills somebody for more; none where nobody says.
+#[must_use]
+pub fn before_kills() -> Option<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let swap = kilobytes(&meminfo, "SwapFree:");
+    let machine = kilobytes(&meminfo, "MemAvailable:").saturating_add(swap);
+    let groups = [Groups { limits: &["memory.max"], swap, ..V2 }, V1];
+    tightest([&groups[0], &groups[1]]).map_or(machine, |left| left.min(machine)).into()
 }
 
 /// What the limits on this process leave, of whichever version of control groups it is in.
@@ -41,8 +51,10 @@ struct Groups {
     line: &'static str,
     limits: &'static [&'static str],
     used: &'static str,
-    /// The page cache of files, in `memory.stat`: it makes room when asked to.
+    /// What makes room when asked to, in `memory.stat`: the page cache of files, and caches of the kernel's.
     cache: &'static [&'static str],
+    /// How much of the rest the machine can swap out, which version 2 bounds by `memory.swap.max`, bytes.
+    swap: u64,
 }
 
 const V2: Groups = Groups {
@@ -51,7 +63,8 @@ const V2: Groups = Groups {
     // Above the second one the kernel slows down all that the group does.
     limits: &["memory.max", "memory.high"],
     used: "memory.current",
-    cache: &["inactive_file ", "active_file "],
+    cache: &["inactive_file ", "active_file ", "slab_reclaimable "],
+    swap: 0,
 };
 const V1: Groups = Groups {
     root: "/sys/fs/cgroup/memory",
@@ -59,6 +72,7 @@ const V1: Groups = Groups {
     limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
     cache: &["total_inactive_file ", "total_active_file "],
+    swap: 0,
 };
 
 const PIDS_V2: Groups = Groups { limits: &["pids.max"], used: "pids.current", cache: &[], ..V2 };
@@ -68,6 +82,7 @@ const PIDS_V1: Groups = Groups {
     limits: &["pids.max"],
     used: "pids.current",
     cache: &[],
+    swap: 0,
 };
 
 impl Groups {
@@ -88,7 +103,10 @@ impl Groups {
             stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
         };
         let cache: u64 = self.cache.iter().map(|name| field(name)).sum();
-        Some(limit.saturating_sub(used.saturating_sub(cache)))
+        let left = limit.saturating_sub(used.saturating_sub(cache));
+        let bound = || Some(number("memory.swap.max")?.saturating_sub(number("memory.swap.current")?));
+        let swap = if self.swap > 0 { bound().map_or(self.swap, |left| left.min(self.swap)) } else { 0 };
+        Some(left.saturating_add(swap))
     }
 }
 
@@ -107,6 +125,7 @@ mod tests {
     #[test]
     fn the_machine_has_some() {
         assert!(available() > 1 << 20);
+        assert!(before_kills().unwrap() > 1 << 20);
     }
 
     #[test]
@@ -136,6 +155,15 @@ mod tests {
         assert_eq!(left(), Some(100));
         fs::write(inner.join("memory.high"), "550\n").unwrap();
         assert_eq!(left(), Some(50));
+        // What slows it down, or has not been swapped out yet, is there before anybody is killed.
+        let kills = Groups { limits: &["memory.max"], swap: 70, ..V2 };
+        let before_kills = || kills.left(root.path(), "0::/outer/inner\n");
+        assert_eq!(before_kills(), Some(170));
+        for (name, text) in [("memory.swap.max", "50"), ("memory.swap.current", "20")] {
+            fs::write(inner.join(name), text).unwrap();
+        }
+        fs::write(inner.join("memory.stat"), "slab_reclaimable 8\n").unwrap();
+        assert_eq!(before_kills(), Some(138));
         assert_eq!(V1.left(root.path(), "0::/outer/inner\n"), None);
         for (name, text) in [("pids.max", "100"), ("pids.current", "93")] {
             fs::write(inner.join(name), text).unwrap();

@@ -46,7 +46,7 @@ pub struct Suite {
 pub enum News<'a> {
     /// A round failed: what went wrong, with what it takes to see it again.
     Failed(&'a str),
-    /// One more round of a guest was run: what has come out for it so far, and whether it was its last one.
+    /// One more round of a guest, or its undisturbed run, is over: what has come out for it so far, and whether it was its last one.
     Round {
         /// The guest's row.
         row: &'a Row,
@@ -83,6 +83,12 @@ impl Row {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.failures.is_empty() && self.passed.iter().flatten().all(|passed| *passed == self.rounds)
+    }
+
+    /// How many rounds are over.
+    #[must_use]
+    pub fn ended(&self) -> usize {
+        self.failures.len() + self.passed.iter().flatten().map(|passed| *passed as usize).sum::<usize>()
     }
 }
 
@@ -122,6 +128,7 @@ impl Suite {
         let trials: Vec<Trial<'_>> = side_by_side_map(side_by_side, guests.len(), |index| {
             let trial = Trial::begin(self, guests[index], folder.path().join(index.to_string()));
             trial.tally().failures.iter().for_each(|failure| tell(News::Failed(failure)));
+            tell(News::Round { row: &trial.row(), last: false });
             Ok(trial)
         })?;
         // The first rounds of all guests, then the second: when time is up, all have had about as many.

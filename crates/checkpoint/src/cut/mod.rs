@@ -4,6 +4,7 @@ mod ahead;
 mod begin;
 mod capture;
 pub(crate) mod gate;
+pub(crate) mod memory;
 mod progress;
 pub(crate) mod rehearsal;
 mod room;
@@ -44,11 +45,6 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 
-/// What writing takes, where nobody says how much it may, and for each writer no less than the second; bytes.
-const MEMORY: u64 = 256 << 20;
-const LITTLE_MEMORY: u64 = 48 << 20;
-/// What a checkpoint takes beside that: CRIU, and what servers register with the driver; bytes.
-const BESIDE: u64 = 32 << 20;
 /// How often it is looked, while a point is waited for, whether somebody still wants the checkpoint.
 const LOOK: Duration = Duration::from_secs(1);
 const WAITING_FOR_POINT: &str = "waiting for a point that suits the program";
@@ -71,10 +67,8 @@ pub fn take(
         return Err(gate::refused(refusals));
     }
     let criu = criu()?;
-    let sessions = job.sessions.all().len();
-    let memory = memory_of_each(options.memory, sessions, host::memory::available())?;
-    // Copies are not made where they would have to make room at once.
-    let writing = memory * (sessions as u64 + 1) + BESIDE + host::memory::SHORT;
+    let of_each = || memory::of_each(options.memory, job.sessions.all().len(), host::memory::before_kills());
+    let memory = of_each()?;
     let access = job.access(options);
     let (store, draft, writer) =
         begin(job, &access, write_options(options, hand_over, memory), (events, unwatched))?;
@@ -84,7 +78,7 @@ pub fn take(
         let _ = events.send(Event::Begun { image: draft.id().to_string() });
     }
     write_ahead(job.job.tmpfs(), &writer)?;
-    let cut = Cut { job, options, hand_over, memory, events, criu, access, store, draft, writer, began };
+    let mut cut = Cut { job, options, hand_over, memory, events, criu, access, store, draft, writer, began };
 
     let _last_step = LastStep(job);
     // A moment is where the program's memory or a plan has it.
@@ -105,6 +99,13 @@ pub fn take(
     loop {
         // From here on, a try is made whoever is still there.
         unwatched.still_wanted(events, "preparing")?;
+        if let Some(holder) = job.job.unstoppable() {
+            tries.again(Hindrance::Unstoppable(holder))?;
+            continue;
+        }
+        // What was left before may be gone.
+        cut.memory = of_each()?;
+        let writing = memory::beside_copies(cut.memory, job.sessions.all().len());
         let memory = job.job.memory(&host::DumpOptions::default());
         let work = WorkFolder::beside(memory, writing)?;
         let used = job.job.tmpfs().used();
@@ -144,7 +145,11 @@ pub fn take(
         cut.step("closing the gate");
         let closed = Instant::now();
         let successions = job.sessions.broker().successions();
-        let hindrance = if come {
+        let unstoppable = if come { job.job.unstoppable() } else { None };
+        let hindrance = if let Some(holder) = unstoppable {
+            gate::ungate(&mut servers, false);
+            Hindrance::Unstoppable(holder)
+        } else if come {
             match gate::close(servers, options)? {
                 Err(Busy(holders)) => Hindrance::Held(holders),
                 // Its connection leads out of the job, so it gets its session first.
@@ -202,7 +207,7 @@ struct Cut<'a> {
     job: &'a Supervisor,
     options: &'a CheckpointOptions,
     hand_over: Option<&'a HandOver>,
-    /// What each writer takes, bytes.
+    /// What each server takes to write, bytes.
     memory: u64,
     events: &'a Sender<Event>,
     criu: host::Criu,
@@ -518,36 +523,6 @@ fn is_last(options: &CheckpointOptions, hand_over: Option<&HandOver>) -> bool {
     options.stop && hand_over.is_none()
 }
 
-/// What of so much memory each writer takes: those of the sessions, and the supervisor's. That is no more than is `left`: where memory runs out
-/// the kernel ends whoever has most of it, which is the program.
-pub(crate) fn memory_of_each(limit: Option<u64>, sessions: usize, left: u64) -> Result<u64, Failure> {
-    let writers = sessions as u64 + 1;
-    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    let least = writers * WriteOptions::LEAST_MEMORY;
-    let wanted = limit.unwrap_or(MEMORY.max(writers * LITTLE_MEMORY));
-    if wanted < least {
-        let message = format!(
-            "--memory-limit is {} MiB, and {} MiB is the least for {writers} who write: one for each GPU session, and the supervisor",
-            wanted >> 20,
-            mib(least)
-        );
-        return Err(Failure::new(Kind::Usage, message));
-    }
-    // Of many sessions most have next to nothing to write.
-    let least = writers.min(2) * WriteOptions::LEAST_MEMORY;
-    let free = left.saturating_sub(BESIDE);
-    if free < least {
-        let message = format!(
-            "{} MiB of memory are left on this machine, or by the limit of the job's control group, and to write what it has takes {} MiB \
-             at least; the job runs on. Raise the limit, or try again when there is more",
-            left >> 20,
-            mib(least + BESIDE)
-        );
-        return Err(Failure::new(Kind::Failed, message));
-    }
-    Ok((wanted.min(free) / writers).max(WriteOptions::LEAST_MEMORY))
-}
-
 /// What an image of this job says of itself, but for its host half.
 pub(crate) fn manifest(job: &Supervisor, device: &Device, cut: CutTimes, rehearsed: bool) -> Manifest {
     Manifest {
@@ -559,34 +534,5 @@ pub(crate) fn manifest(job: &Supervisor, device: &Device, cut: CutTimes, rehears
         command: image::Command { args: job.command.args.clone(), cwd: job.command.cwd.clone() },
         cut,
         ..Manifest::new(&job.facts.job)
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_divided_among_those_who_write_and_too_little_is_named() {
-        const MUCH: u64 = 1 << 40;
-        assert_eq!(memory_of_each(Some(256 << 20), 1, MUCH).unwrap(), 128 << 20);
-        let failure = memory_of_each(Some(40 << 20), 1, MUCH).unwrap_err();
-        assert!(failure.message.contains("--memory-limit is 40 MiB"), "{failure}");
-        let least = WriteOptions::LEAST_MEMORY * 3;
-        assert_eq!(memory_of_each(Some(least), 2, MUCH).unwrap(), WriteOptions::LEAST_MEMORY);
-        assert!(memory_of_each(Some(least - 1), 2, MUCH).is_err());
-        assert_eq!(memory_of_each(None, 1, MUCH).unwrap(), MEMORY / 2);
-        assert_eq!(memory_of_each(None, 1000, MUCH).unwrap(), LITTLE_MEMORY, "that is no reason to fail");
-        for limit in [None, Some(MUCH)] {
-            let enough = BESIDE + 2 * WriteOptions::LEAST_MEMORY;
-            assert_eq!(memory_of_each(limit, 1, enough).unwrap(), WriteOptions::LEAST_MEMORY);
-            assert_eq!(memory_of_each(limit, 200, enough).unwrap(), WriteOptions::LEAST_MEMORY);
-            let failure = memory_of_each(limit, 1, enough - 1).unwrap_err();
-            assert!(
-                failure.kind == Kind::Failed && failure.message.contains("MiB of memory are left"),
-                "{failure}"
-            );
-        }
     }
 }

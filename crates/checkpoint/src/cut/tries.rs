@@ -14,6 +14,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const ASKING_PAUSE: Duration = Duration::from_millis(30);
 const ASKING_MOST: Duration = Duration::from_secs(10);
 
+/// How long a child of `vfork` may take before the process that waits for it counts as one that does not stop.
+const UNSTOPPABLE_MOST: Duration = Duration::from_secs(10);
+
 /// What kept a job from being idle.
 pub enum Hindrance {
     /// A sentence each.
@@ -23,6 +26,8 @@ pub enum Hindrance {
         /// Since when it might have been idle, had none asked; it might not yet, where a point of the program's is still to come.
         since: Option<Instant>,
     },
+    /// A process, as a phrase, which [cannot be stopped](host::Job::unstoppable). Nothing stands still while that is waited for.
+    Unstoppable(String),
 }
 
 /// The attempts of one checkpoint or suspension.
@@ -32,12 +37,14 @@ pub struct Tries<'a> {
     events: &'a Sender<Event>,
     pause: Duration,
     retries: u32,
+    /// Since when one could not be stopped.
+    unstoppable: Option<Instant>,
 }
 
 impl<'a> Tries<'a> {
     /// None made yet.
     pub fn new(job: &'a Supervisor, options: &'a CheckpointOptions, events: &'a Sender<Event>) -> Self {
-        Self { job, options, events, pause: BACK_OFF, retries: 0 }
+        Self { job, options, events, pause: BACK_OFF, retries: 0, unstoppable: None }
     }
 
     /// How many have failed.
@@ -51,6 +58,11 @@ impl<'a> Tries<'a> {
     /// # Errors
     /// [`Kind::NotIdle`] when there have been enough of them, [`Kind::Ended`] when the job has ended.
     pub fn again(&mut self, hindrance: Hindrance) -> Result<(), Failure> {
+        self.unstoppable = match &hindrance {
+            Hindrance::Unstoppable(_) => self.unstoppable.or_else(|| Some(Instant::now())),
+            _ => None,
+        };
+        let is_news = self.unstoppable.is_some_and(|since| since.elapsed() < UNSTOPPABLE_MOST);
         let holders = match hindrance {
             // It is answered in a moment, and no sign of a job that does not get idle; but one that asks all the time shall not hold this up for ever.
             // Until the point or the moment is there nothing counts: that wait ends by itself.
@@ -58,6 +70,11 @@ impl<'a> Tries<'a> {
                 return self.wait(ASKING_PAUSE);
             }
             Hindrance::Asking { .. } => vec!["a process that asks for its GPU".to_owned()],
+            Hindrance::Unstoppable(_) if is_news => return self.wait(ASKING_PAUSE),
+            Hindrance::Unstoppable(holder) => {
+                let message = format!("the job cannot be stopped for {holder}, and runs on; try again later");
+                return Err(Failure::new(Kind::NotIdle, message));
+            }
             Hindrance::Held(holders) => holders,
         };
         if self.retries >= self.options.retries {

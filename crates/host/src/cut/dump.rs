@@ -75,6 +75,11 @@ pub enum DumpError {
     /// Something came in by a TCP connection within the job while CRIU read what was there: what a restored connection sends again, or the kernel was slow to deliver. Another attempt finds it there.
     #[error("data was on its way through a TCP connection within the job")]
     UnderWay,
+    /// One of its threads did not stop. Another attempt may find that it does.
+    #[error(
+        "one of its processes cannot be stopped: it waits for the end of a child that it has made with vfork, or for something in the kernel"
+    )]
+    Unstoppable,
     /// CRIU refused.
     #[error("{criu} cannot dump the job: {why}{log}")]
     Refused {
@@ -448,6 +453,9 @@ impl Job {
         if is_under_way(&log) {
             return DumpError::UnderWay;
         }
+        if log.mentions(UNSTOPPABLE) {
+            return DumpError::Unstoppable;
+        }
         let why = match explain(&log) {
             Some(known) => known.to_owned(),
             None if message.is_empty() => "see its log".to_owned(),
@@ -492,14 +500,14 @@ fn is_under_way(log: &LogExcerpt) -> bool {
     log.mentions("recv failed (") && log.mentions("libsoccr_save() failed")
 }
 
-/// What is behind some of CRIU's messages, and what to do.
+/// What CRIU says of a thread that does not stop.
+const UNSTOPPABLE: &str = "Unseizable non-zombie";
+
+/// What is behind CRIU's messages, if that is known, and what to do.
 fn explain(log: &LogExcerpt) -> Option<&'static str> {
     const SOCKETS: &str = "it cannot dump sockets on this kernel (Linux 6.16 and newer need CRIU 4.2); install a newer CRIU or set \
                            DORMOUSE_CRIU";
-    const UNSTOPPABLE: &str = "one of its processes cannot be stopped: it waits for the end of a child that it has made with vfork, or for something \
-                               in the kernel; try again later";
-    let known = [("Can't get 1:16 opt", SOCKETS), ("Unseizable non-zombie", UNSTOPPABLE)];
-    known.into_iter().find(|(said, _)| log.mentions(said)).map(|(_, why)| why)
+    log.mentions("Can't get 1:16 opt").then_some(SOCKETS)
 }
 
 impl<'a> ReadyDump<'a> {
@@ -718,10 +726,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_cannot_be_stopped_is_explained() {
+    fn a_process_that_cannot_be_stopped_is_known() {
         let log = LogExcerpt(vec![
             "Error (compel/src/lib/infect.c:262): Unseizable non-zombie 7 found, state D".into(),
         ]);
-        assert!(explain(&log).is_some_and(|text| text.contains("vfork")));
+        assert!(log.mentions(UNSTOPPABLE));
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -185,7 +185,7 @@ impl PrivateMemory {
             return Err(io::Error::new(io::ErrorKind::NotFound, "a process has no copy"));
         }
         self.copies = Arc::new(copies);
-        self.watch = Some(Watch::over(&self.copies)?);
+        self.watch = Watch::over(&self.copies);
         self.forking = Arc::clone(forking);
         Ok(())
     }
@@ -246,25 +246,34 @@ struct Watch {
 }
 
 impl Watch {
-    /// A program writes some 1 MB in each millisecond, for which the kernel copies pages.
-    const LOOK: Duration = Duration::from_millis(10);
+    /// A program writes some 1 MB in each millisecond, for which the kernel copies pages; several threads, several times as much.
+    const BYTES_PER_MS: u64 = 16 << 20;
+    /// How often it is looked: before all could be written that is left, and often enough to see a limit that comes down.
+    const LOOK: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(30);
 
-    fn over(copies: &Arc<BTreeMap<OuterPid, Copy>>) -> io::Result<Self> {
+    /// Where no thread can be had nobody watches.
+    fn over(copies: &Arc<BTreeMap<OuterPid, Copy>>) -> Option<Self> {
         let (until, ends) = mpsc::channel();
         let (copies, left) = (Arc::clone(copies), Arc::new(OnceLock::new()));
         let seen = Arc::clone(&left);
         let watch = move || {
-            while ends.recv_timeout(Self::LOOK) == Err(RecvTimeoutError::Timeout) {
+            let mut look = *Self::LOOK.start();
+            while ends.recv_timeout(look) == Err(RecvTimeoutError::Timeout) {
                 let left = memory::available();
                 if left < memory::SHORT {
                     seen.get_or_init(|| left);
                     copies.values().for_each(Copy::kill);
                     return;
                 }
+                let soon = Duration::from_millis(left / Self::BYTES_PER_MS);
+                look = soon.clamp(*Self::LOOK.start(), *Self::LOOK.end());
             }
         };
-        let thread = thread::Builder::new().name("copies-room".into()).spawn(watch)?;
-        Ok(Self { left, until: Some(until), thread: Some(thread) })
+        let thread = thread::Builder::new().name("copies-room".into()).spawn(watch);
+        let thread = thread.inspect_err(|error| {
+            tracing::warn!("nobody ends copies of processes where memory runs out: {error}")
+        });
+        Some(Self { left, until: Some(until), thread: Some(thread.ok()?) })
     }
 
     fn short_of_memory(&self) -> Option<u64> {

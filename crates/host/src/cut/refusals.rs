@@ -15,6 +15,17 @@ impl Job {
         traced(&self.tasks())
     }
 
+    /// A process that cannot be stopped, if there is one, since a thread of it waits for the end of a child that it has made with `vfork`: CRIU
+    /// has those stand still that it has stopped already while it waits for that.
+    #[must_use]
+    pub fn unstoppable(&self) -> Option<String> {
+        let waits = |task: &&Task| task.threads.iter().any(|thread| waits_for_vfork(task.outer.0, *thread));
+        let named = |task: &Task| {
+            format!("process {} of the job ({}), which waits for a child of vfork", task.inner, task.comm)
+        };
+        self.tasks().iter().find(waits).map(named)
+    }
+
     /// What CRIU has found that cannot be restored.
     pub(super) fn unrestorable(&self, log: &LogExcerpt) -> Option<Vec<String>> {
         const KNOWN: [(&str, &str); 4] = [
@@ -50,6 +61,20 @@ fn traced(tasks: &[Task]) -> Vec<String> {
         )
     };
     traced.map(sentence).collect()
+}
+
+/// Whether a thread is in a call for a child, and does not run (`proc_pid_syscall(5)`): only of one of `vfork` the end is waited for.
+fn waits_for_vfork(pid: i32, thread: i32) -> bool {
+    let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).unwrap_or_default();
+    let mut words = call.split_whitespace();
+    let flags = |text: &str| i64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0);
+    match words.next().and_then(|number| number.parse().ok()) {
+        Some(libc::SYS_vfork | libc::SYS_clone3) => true,
+        Some(libc::SYS_clone) => {
+            words.next().is_some_and(|first| flags(first) & i64::from(libc::CLONE_VFORK) != 0)
+        }
+        _ => false,
+    }
 }
 
 fn tracer_of(pid: i32, thread: i32) -> Option<i32> {

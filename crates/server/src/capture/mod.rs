@@ -537,7 +537,7 @@ impl Taken {
             }
             looked = Instant::now();
             match host::memory::available() {
-                left if left > 0 && left < LEFT_TO_OTHERS / 2 => Err(std::io::Error::new(
+                left if left > 0 && left < host::memory::SHORT => Err(std::io::Error::new(
                     std::io::ErrorKind::OutOfMemory,
                     format!(
                         "this machine has {} MiB of memory left: the checkpoint is given up, so that its copies of {} MiB make room",

@@ -68,6 +68,8 @@ struct Results {
     costs: Vec<Cost>,
     #[serde(skip)]
     how: How,
+    #[serde(skip)]
+    is_printed: bool,
 }
 
 /// How results come about, and are printed.
@@ -100,6 +102,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         checks: Vec::new(),
         costs: Vec::new(),
         how: How { rounds, seed: arguments.seed, json: arguments.json },
+        is_printed: false,
     }));
     let ended = Arc::clone(&so_far);
     host::signals::last_words(move || drop(locked(&ended).print())).context("cannot wait for signals")?;
@@ -112,11 +115,12 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         guests.retain(|guest| guest.device_memory(device == Device::Gpu).is_none());
     }
     if arguments.guests.is_empty() && !arguments.remote {
-        let checks = other_checks(&kit, device)?;
+        other_checks(&kit, device, |check| locked(&so_far).checks.push(check))?;
         // Costs are measured while nothing else runs; without a GPU there is nothing to compare with.
-        let costs = if device == Device::Gpu { cost::measure(&kit)? } else { Vec::new() };
-        let mut results = locked(&so_far);
-        (results.checks, results.costs) = (checks, costs);
+        if device == Device::Gpu {
+            let costs = cost::measure(&kit)?;
+            locked(&so_far).costs = costs;
+        }
     }
 
     let until =
@@ -147,9 +151,10 @@ fn locked(so_far: &SoFar) -> MutexGuard<'_, Results> {
 }
 
 impl Results {
-    /// A guest's row, in place of the one before.
+    /// A guest's row, in place of the one before. Of two rounds that end at once the later one may come first.
     fn take(&mut self, row: &Row) {
         match self.guests.iter_mut().find(|each| each.guest == row.guest) {
+            Some(each) if each.ended() > row.ended() => {}
             Some(each) => each.clone_from(row),
             None => self.guests.push(row.clone()),
         }
@@ -160,7 +165,11 @@ impl Results {
             + self.checks.iter().filter(|check| !check.passed).count()
     }
 
-    fn print(&self) -> anyhow::Result<()> {
+    /// Prints them, once: where a signal comes as all has been said there is no more to say.
+    fn print(&mut self) -> anyhow::Result<()> {
+        if std::mem::replace(&mut self.is_printed, true) {
+            return Ok(());
+        }
         let How { rounds, seed, json } = self.how;
         if json {
             println!("{}", serde_json::to_string_pretty(self)?);
@@ -190,8 +199,8 @@ fn served(kit: &Kit, device: Device, folder: &Path) -> anyhow::Result<Arc<Served
 
 /// Runs the programs in the kit's `checks/`, one after the other: each takes `--device`, says what it found, and fails when
 /// something is wrong.
-fn other_checks(kit: &Kit, device: Device) -> anyhow::Result<Vec<Check>> {
-    let Ok(entries) = std::fs::read_dir(kit.checks()) else { return Ok(Vec::new()) };
+fn other_checks(kit: &Kit, device: Device, mut tell: impl FnMut(Check)) -> anyhow::Result<()> {
+    let Ok(entries) = std::fs::read_dir(kit.checks()) else { return Ok(()) };
     let mut programs = Vec::new();
     for entry in entries {
         let entry = entry.context("cannot list the checks")?;
@@ -200,13 +209,13 @@ fn other_checks(kit: &Kit, device: Device) -> anyhow::Result<Vec<Check>> {
         }
     }
     programs.sort();
-    let check = |program: &std::path::PathBuf| -> anyhow::Result<Check> {
+    for program in programs {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         eprintln!("-- {name}");
-        let status = host::signals::unblocked(Command::new(program).args(["--device", device.flag()]))
+        let status = host::signals::unblocked(Command::new(&program).args(["--device", device.flag()]))
             .status()
             .with_context(|| format!("cannot run {}", program.display()))?;
-        Ok(Check { name, passed: status.success() })
-    };
-    programs.iter().map(check).collect()
+        tell(Check { name, passed: status.success() });
+    }
+    Ok(())
 }
