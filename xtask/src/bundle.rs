@@ -16,7 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::guests::{self, Linker};
+use crate::guests::{self, Linker, Wanted};
 use crate::kit::Artifacts;
 use crate::process::{quiet, step};
 use crate::setup;
@@ -46,7 +46,7 @@ pub fn make(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let artifacts = Artifacts::build(&mut zigbuild(workspace))?;
     artifacts.stage(workspace, &bundle)?;
     let zig = zig(workspace);
-    guests::build(workspace, &bundle, Linker::Zig { zig: &zig, glibc: GLIBC })?;
+    guests::build(workspace, &bundle, Wanted::All, Linker::Zig { zig: &zig, glibc: GLIBC })?;
     std::fs::remove_dir_all(bundle.join(".objects")).context("cannot remove object files")?;
     strip(&bundle)?;
     symbols::check(&bundle, GLIBC)?;

@@ -6,6 +6,7 @@ use testkit::kit::Kit;
 use testkit::outcome::{Exit, fits};
 use testkit::place::{After, Checkpoint, Device, Place};
 
+use crate::guests::Wanted;
 use crate::process::step;
 use crate::workspace::Workspace;
 use crate::{kit, setup};
@@ -18,7 +19,7 @@ const ARGS: [&str; 2] = ["1500", "16"];
 /// Builds everything, then checkpoints a CUDA program, kills all there is of it, and wakes it up.
 pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
     setup::run(workspace)?;
-    let built = kit::build(workspace)?;
+    let built = kit::build(workspace, Wanted::One(PROGRAM))?;
     let kit = Kit::at(&built)?;
     let manifest = kit.manifest()?;
     let guest = manifest.guest(PROGRAM)?;

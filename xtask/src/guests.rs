@@ -37,8 +37,22 @@ struct Job {
     commands: Vec<Command>,
 }
 
-/// Compiles every guest into the kit's `guests/`, with what it needs beside it, and the benchmarks into `bench/`.
-pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::Result<()> {
+/// What is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// Every guest and every benchmark.
+    All,
+    /// This guest.
+    One(&'a str),
+}
+
+/// Compiles guests into the kit's `guests/`, with what they need beside them, and benchmarks into `bench/`.
+pub fn build(
+    workspace: &Workspace,
+    kit: &Path,
+    wanted: Wanted<'_>,
+    linker: Linker<'_>,
+) -> anyhow::Result<()> {
     let (sources, benches) = (workspace.root.join("guests"), workspace.root.join("benches"));
     let manifest = Manifest::read(&sources.join("guests.toml"))?;
     let compiler = Compiler { cuda: workspace.cuda(), kit, objects: kit.join(".objects"), linker };
@@ -53,11 +67,14 @@ pub fn build(workspace: &Workspace, kit: &Path, linker: Linker<'_>) -> anyhow::R
         let build = Build { libraries, ..Build::default() };
         compiler.program(&benches.join(format!("{name}.cu")), &bench.join(name), &build)
     };
-    let mut jobs: Vec<Job> = ["calls", "changes", "dot_product", "managed", "many_kernels", "marked"]
-        .map(|name| program(name, &[]))
-        .into();
-    jobs.push(program("driver_checkpoint", &[Library::Cuda]));
-    for guest in &manifest.guests {
+    let mut jobs: Vec<Job> = Vec::new();
+    if wanted == Wanted::All {
+        let names = ["calls", "changes", "dot_product", "managed", "many_kernels", "marked"];
+        jobs.extend(names.map(|name| program(name, &[])));
+        jobs.push(program("driver_checkpoint", &[Library::Cuda]));
+    }
+    let is_wanted = |name: &str| wanted == Wanted::All || wanted == Wanted::One(name);
+    for guest in manifest.guests.iter().filter(|guest| is_wanted(&guest.name)) {
         let build = Build {
             flags: &guest.flags,
             libraries: &guest.libraries,

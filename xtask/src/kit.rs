@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::guests::{self, Linker};
+use crate::guests::{self, Linker, Wanted};
 use crate::process::{cargo, quiet, step};
 use crate::workspace::Workspace;
 
@@ -33,8 +33,8 @@ const LIBRARIES: [(&str, &str); 6] = [
 /// What programs link that ask for their own checkpoints.
 const ASK: &str = "lib/libdormouse.so.1";
 
-/// Builds everything and stages it; returns the kit's folder.
-pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+/// Builds everything, and of guests those that are wanted, and stages it; returns the kit's folder.
+pub fn build(workspace: &Workspace, wanted: Wanted<'_>) -> anyhow::Result<PathBuf> {
     let kit = workspace.kit();
     step("building dormouse and its libcuda.so.1");
     let mut command = cargo(&workspace.root);
@@ -46,7 +46,7 @@ pub fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         quiet(Command::new("strip").arg("--strip-debug").arg(kit.join(file)))?;
     }
     link(&workspace.criu(), &workspace.criu(), &kit.join("criu"))?;
-    guests::build(workspace, &kit, Linker::Nvcc)?;
+    guests::build(workspace, &kit, wanted, Linker::Nvcc)?;
     Ok(kit)
 }
 

@@ -70,7 +70,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Soak => test::soak(&workspace),
         Task::Deny => deny::check(&workspace),
         Task::Kit => setup::run(&workspace)
-            .and_then(|()| kit::build(&workspace))
+            .and_then(|()| kit::build(&workspace, guests::Wanted::All))
             .map(|kit| println!("{}", kit.display())),
         Task::Bundle => bundle::make(&workspace).map(|bundle| println!("{}", bundle.display())),
         Task::Wheel => wheel::make(&workspace).map(|wheel| println!("{}", wheel.display())),

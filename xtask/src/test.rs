@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::guests::Wanted;
 use crate::process::{cargo, run, step, succeeds};
 use crate::workspace::Workspace;
 use crate::{abi, deny, kit, setup};
@@ -36,7 +37,7 @@ pub fn run_all(workspace: &Workspace) -> anyhow::Result<()> {
     step("the list of driver functions against NVIDIA's headers");
     abi::check(&workspace.cuda().join("include"), &root.join("docs/api-coverage.md"))?;
 
-    let kit = kit::build(workspace)?;
+    let kit = kit::build(workspace, Wanted::All)?;
     step("tests");
     let mut tests = nextest(workspace)?;
     // Jobs that are checkpointed wait more than they compute.
@@ -75,7 +76,7 @@ fn nextest(workspace: &Workspace) -> anyhow::Result<Command> {
 /// The long runs, on this machine's GPU or else on the software device.
 pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     setup::run(workspace)?;
-    let kit = kit::build(workspace)?;
+    let kit = kit::build(workspace, Wanted::All)?;
     step("200 processes killed at some moment of a checkpoint");
     let mut crashes = nextest(workspace)?;
     crashes.args(["run", "--locked", "--package", "dormouse-tests", "--filterset", "test(crashes::)"]);

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 use procfs::ProcResult;
 use procfs::process::{Stat, all_processes};
 
-use crate::tasks::{self, OuterPid};
+use crate::tasks::{self, OuterPid, Task};
 
 /// How long CRIU may neither use a processor nor get further before it counts as hung.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 /// How many times that it may use a processor and get no further.
 const BUSY: u32 = 10;
+/// How long it may wait for a process that keeps it waiting for ever, unless that is just being seen to.
+const IN_VAIN: Duration = Duration::from_secs(1);
 
 /// What CRIU has done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub(super) struct Pulse {
     advanced: Instant,
     /// Since when it is known to do nothing: a CRIU that was not looked at for long is told to go on before it is given up.
     idle: Option<Instant>,
+    /// Since when one of those that it dumps is known to [keep it waiting](Self::keeps_waiting).
+    waits: Option<Instant>,
 }
 
 impl Pulse {
@@ -59,7 +63,7 @@ impl Pulse {
         let folders = given.iter().filter(is_folder).filter_map(|fd| fd.try_clone_to_owned().ok()).collect();
         let now = Instant::now();
         let group = i32::try_from(group).unwrap_or(0);
-        Self { group, folders, seen: Work::default(), active: now, advanced: now, idle: None }
+        Self { group, folders, seen: Work::default(), active: now, advanced: now, idle: None, waits: None }
     }
 
     /// It has said something.
@@ -78,7 +82,8 @@ impl Pulse {
         }
         self.seen = Work { bytes: work.bytes.max(self.seen.bytes), ticks: work.ticks };
         let stuck = now - self.advanced;
-        if stuck >= silence * BUSY || self.idle.is_some_and(|since| now - since >= silence / 2) {
+        let is_over = |since: Option<Instant>, limit| since.is_some_and(|since| now - since >= limit);
+        if stuck >= silence * BUSY || is_over(self.idle, silence / 2) || is_over(self.waits, IN_VAIN) {
             Sign::Hung(stuck)
         } else if now - self.active >= silence / 2 {
             self.idle.get_or_insert(now);
@@ -86,6 +91,25 @@ impl Pulse {
         } else {
             Sign::AtWork
         }
+    }
+
+    /// Looks at those that it dumps, whose init this is, beside [`Self::look`]: where one of them is killed and has several threads CRIU waits for its
+    /// first, of whose end it is told when it has collected the others, which it does not.
+    pub(super) fn look_at(&mut self, dumped: OuterPid) {
+        let keeps_waiting = tasks::in_namespace_of(dumped).iter().any(|task| self.keeps_waiting(task));
+        self.waits = if keeps_waiting { self.waits.or_else(|| Some(Instant::now())) } else { None };
+    }
+
+    /// Whether all threads of a process, more than one, have ended, and CRIU is to be told ("Death under ptrace" in `ptrace(2)`).
+    fn keeps_waiting(&self, task: &Task) -> bool {
+        let has_ended = |thread: &i32| {
+            let status = fs::read_to_string(format!("/proc/{}/task/{thread}/status", task.outer));
+            let status = status.unwrap_or_default();
+            let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let tracer = field("TracerPid:").and_then(|pid| pid.parse::<i32>().ok());
+            field("State:").is_some_and(|state| state.starts_with('Z')) && tracer == Some(self.group)
+        };
+        task.state == 'Z' && task.threads.len() > 1 && task.threads.iter().all(has_ended)
     }
 
     fn work(&self, init: Option<OuterPid>) -> Work {
@@ -186,5 +210,65 @@ mod tests {
 
         let spinning = watch(&mut shell("while :; do :; done"), &opened, 40 * SILENCE, || {});
         assert!(spinning.is_some_and(|after| after >= BUSY * SILENCE), "{spinning:?}");
+    }
+
+    /// Says that this program is the one to be killed.
+    const KILLED: &str = "DORMOUSE_TEST_KILLED";
+
+    /// The program that is killed: two threads that sleep.
+    #[test]
+    fn program() {
+        if std::env::var_os(KILLED).is_some() {
+            let sleep = || std::thread::sleep(Duration::from_secs(100));
+            std::thread::spawn(sleep);
+            sleep();
+        }
+    }
+
+    #[test]
+    fn who_waits_for_the_first_thread_of_the_dead_waits_in_vain() {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "criu::pulse::tests::program"])
+            .env(KILLED, "1")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let threads = || fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+        let until = |what: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !what() {
+                assert!(began.elapsed() < Duration::from_secs(20));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        // The test's own thread, and what runs it.
+        until(&|| threads() >= 3);
+        // Seized as CRIU seizes them, by this thread.
+        let us = rustix::thread::gettid().as_raw_pid();
+        let mut pulse = Pulse::of(us.cast_unsigned(), &[]);
+        for entry in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let thread: i32 = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+            // SAFETY: the request takes no address.
+            assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, thread, 0usize, 0usize) }, 0);
+        }
+        let task =
+            || tasks::in_namespace_of(OuterPid(us)).into_iter().find(|task| task.outer.0 == pid).unwrap();
+        assert!(!pulse.keeps_waiting(&task()));
+        child.kill().unwrap();
+        until(&|| pulse.keeps_waiting(&task()));
+        let namespace = OuterPid(us);
+        pulse.look_at(namespace);
+        assert_eq!(pulse.look(None, SILENCE * 100), Sign::AtWork);
+        std::thread::sleep(IN_VAIN);
+        pulse.look_at(namespace);
+        assert!(matches!(pulse.look(None, SILENCE * 100), Sign::Hung(_)));
+        // Whoever collects the others is told of the first.
+        for thread in task().threads.into_iter().filter(|thread| *thread != pid) {
+            let mut status = 0;
+            // SAFETY: only this thread traces that one, and waits for it.
+            assert_eq!(unsafe { libc::waitpid(thread, &mut status, libc::__WALL) }, thread);
+        }
+        child.wait().unwrap();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Its notifications are what makes a *held* dump possible: at `post-dump` everything is written and all tasks are still stopped
 //! by CRIU's ptrace, which the job cannot see, until we answer. If this process dies instead, CRIU reads an end of file and lets
-//! the tasks go.
+//! the tasks go; one that waits for something else is [told by a signal](ended_with_us).
 //!
 //! A CRIU that hangs is killed, with which the kernel lets go of the tasks that it traces. One that it has injected its parasite
 //! into reads an end of file then and goes back by itself to where it was stopped (`fini` of CRIU's `compel/plugins/std/infect.c`).
@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use super::Criu;
 use super::pulse::{Pulse, Sign};
@@ -162,6 +163,18 @@ pub(crate) enum Event {
 /// What a child does between fork and exec.
 pub(crate) type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
+/// Has a CRIU that dumps get SIGALRM when the thread that starts it is gone, which ends the session before. That the socket is closed CRIU does not see while it
+/// waits for a task, and one that has died with us may never be told of (a leader whose threads are not collected). Its handler has it give up whatever it waits
+/// for, and undo what it has begun, for some seconds, and then ends it; before there is a handler, and anything to undo, it dies of the signal.
+pub(crate) fn ended_with_us() -> BeforeExec {
+    let us = std::process::id();
+    Box::new(move || {
+        set_parent_process_death_signal(Some(Signal::ALARM))?;
+        let is_ours = getppid().is_some_and(|parent| parent.as_raw_pid().cast_unsigned() == us);
+        if is_ours { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+    })
+}
+
 /// A CRIU child serving one request. Dropping it closes the socket, at which CRIU undoes what it has begun, and waits for its end. Whom it has restored and
 /// holds is killed then: it would let them run.
 #[derive(Debug)]
@@ -296,7 +309,10 @@ impl Session {
         loop {
             match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&look)) {
                 Ok(0) => {
-                    let sign = self.pulse.borrow_mut().look(self.init.get(), self.silence);
+                    let mut pulse = self.pulse.borrow_mut();
+                    self.dumped.get().into_iter().for_each(|init| pulse.look_at(init));
+                    let sign = pulse.look(self.init.get(), self.silence);
+                    drop(pulse);
                     match sign {
                         Sign::AtWork => {}
                         Sign::Idle => self.signal(libc::SIGCONT),

@@ -293,7 +293,7 @@ impl Job {
         let passed = [images_dir.as_fd(), work_dir.as_fd(), nobody.as_fd()];
         let environment = plugin.as_ref().map(Plugin::environment).unwrap_or_default();
         let passed: Vec<_> = passed.into_iter().chain(plugin.iter().flat_map(Plugin::passed)).collect();
-        let session = Session::start(criu, &passed, environment, None);
+        let session = Session::start(criu, &passed, environment, Some(rpc::ended_with_us()));
         let session = session.map_err(failed("starting CRIU"))?;
         let is_lazy = is_left_out && !withholds;
         let request = rpc::Options {
