@@ -1,28 +1,30 @@
-//! A process is killed at some moment of a checkpoint: whatever is listed then is whole, and nobody is disturbed who was not killed, or lost his server or supervisor.
+//! A process is killed at some moment of a checkpoint or a restart: whatever is listed then is whole, nobody is disturbed who was not killed, or lost his server or
+//! supervisor, and nobody is left over.
 //!
 //! `DORMOUSE_CRASHES` sets how many, `DORMOUSE_SEED` what the moments are drawn from.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Stdio;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use dormouse_tests::Stage;
+use dormouse_tests::{Stage, first_line};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::outcome::{Exit, fits};
 use testkit::place::After;
 use testkit::seed::Seed;
 use testkit::tree::wait_until_gone;
 
-/// Moments, unless `DORMOUSE_CRASHES` says how many; `cargo xtask soak` has 200.
-const MOMENTS: u32 = 24;
+/// Moments of either, unless `DORMOUSE_CRASHES` says how many; `cargo xtask soak` has 200.
+const OF_CHECKPOINTS: usize = 24;
+const OF_RESTARTS: usize = 12;
 /// Most of a moment is waiting.
 const SIDE_BY_SIDE: u32 = 4;
 /// As long as those who come with a checkpoint and go stay, about.
 const VISIT: Duration = Duration::from_millis(40);
-/// What is left of a delay in each try: a checkpoint, or who comes with it, may be over by then.
+/// What is left of a delay in each try: what it is to be in, or who comes with that, may be over by then.
 const TRIES: [f64; 4] = [1.0, 0.5, 0.25, 0.0];
 /// One that leaves the processors to checkpoints and restarts, and goes on for long enough, however fast they are.
 const GUEST: &str = "paced";
@@ -41,11 +43,13 @@ enum Victim {
     Client,
 }
 
-impl Victim {
-    const ALL: [Self; 6] =
-        [Self::Supervisor, Self::Server, Self::Application, Self::Copy, Self::Criu, Self::Client];
+/// Who is there during a checkpoint, and during a restart, whose supervisor is its client.
+const IN_CHECKPOINT: [Victim; 6] =
+    [Victim::Supervisor, Victim::Server, Victim::Application, Victim::Copy, Victim::Criu, Victim::Client];
+const IN_RESTART: [Victim; 4] = [Victim::Supervisor, Victim::Server, Victim::Application, Victim::Criu];
 
-    /// Whether it is there during checkpoints only.
+impl Victim {
+    /// Whether it comes and goes.
     fn is_visitor(self) -> bool {
         matches!(self, Self::Copy | Self::Criu)
     }
@@ -65,23 +69,39 @@ impl Victim {
 
 #[test]
 fn an_image_that_is_listed_is_whole_whoever_is_killed_when() {
+    at_moments(("checkpoint", OF_CHECKPOINTS), &IN_CHECKPOINT, crash);
+}
+
+#[test]
+fn a_restart_in_which_somebody_is_killed_leaves_its_image_and_nobody() {
+    at_moments(("restart", OF_RESTARTS), &IN_RESTART, crash_of_restart);
+}
+
+/// Kills one of `victims` after the other, at random moments, and looks at what is left. `crash` is told who, after which part of the time that there is, and what
+/// a run prints that nobody disturbs; it answers whether he was there to be killed, in time.
+fn at_moments(
+    (of, usual): (&str, usize),
+    victims: &[Victim],
+    crash: fn(Victim, f64, &[u8]) -> anyhow::Result<bool>,
+) {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    let (moments, from) = (number("DORMOUSE_CRASHES", MOMENTS), number("DORMOUSE_SEED", 1));
+    let (moments, from) = (number("DORMOUSE_CRASHES", usual), number("DORMOUSE_SEED", 1));
     let native = undisturbed().unwrap();
-    let (next, failures) = (AtomicU32::new(0), Mutex::new(Vec::new()));
-    let deaths = Victim::ALL.map(|_| AtomicU32::new(0));
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let deaths: Vec<_> = victims.iter().map(|_| AtomicUsize::new(0)).collect();
     let work = || loop {
         let moment = next.fetch_add(1, Ordering::Relaxed);
         if moment >= moments {
             return;
         }
-        let victim = Victim::ALL[moment as usize % Victim::ALL.len()];
-        let mut seed = Seed::of_round(from.into(), GUEST, "crash", moment);
+        let number = moment % victims.len();
+        let victim = victims[number];
+        let mut seed = Seed::of_round(from as u64, GUEST, of, moment as u32);
         let part = seed.fraction();
         let mut tries = TRIES.iter().map(|rest| crash(victim, part * rest, &native));
         let result = tries.find(|result| !matches!(result, Ok(false))).unwrap_or(Ok(false));
         match result {
-            Ok(killed) => drop(deaths[victim as usize].fetch_add(killed.into(), Ordering::Relaxed)),
+            Ok(killed) => drop(deaths[number].fetch_add(killed.into(), Ordering::Relaxed)),
             Err(error) => {
                 let failure = format!("moment {moment}, {victim:?}, after {part:.3} of its time: {error:#}");
                 failures.lock().unwrap().push(failure);
@@ -95,8 +115,8 @@ fn an_image_that_is_listed_is_whole_whoever_is_killed_when() {
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} of {moments}:\n{}", failures.len(), failures.join("\n"));
-    println!("{:?} were killed in a checkpoint, so many of each: {deaths:?}", Victim::ALL);
-    let mut with_turns = deaths.iter().take(moments as usize);
+    println!("{victims:?} were killed in a {of}, so many of each: {deaths:?}");
+    let mut with_turns = deaths.iter().take(moments);
     assert!(with_turns.all(|deaths| deaths.load(Ordering::Relaxed) > 0), "{deaths:?}");
 }
 
@@ -167,6 +187,47 @@ fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     ensure!(again.exit == Exit::Code(0), "the restart: {}: {}", again.exit, again.stderr);
     // What was printed by then is a beginning of all, and what came after the restart an end.
     fits(native, &[&finished.stdout, &again.stdout], false)
+        .map_err(|_| anyhow::anyhow!("the outputs do not fit: {}", again.stderr))?;
+    Ok(killed && is_under_way)
+}
+
+/// Kills one of them when such a part of a restart is over, up to the program's first words, or of its own time in there, and looks at what is left; whether it was
+/// there to be killed, and the program had said nothing.
+fn crash_of_restart(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
+    let stage = Stage::new("restart")?;
+    let place = stage.place();
+    let job = stage.started(GUEST, &ARGS)?;
+    let image = stage.checkpoint(After::Stop)?;
+    let printed = job.finish()?.stdout;
+    let begun = Instant::now();
+    let first = first_line(place.restart(&image)?)?;
+    let delay = if victim.is_visitor() { VISIT } else { begun.elapsed() }.mul_f64(part);
+    place.kill_everything(first)?;
+
+    let mut job = place.restart(&image)?;
+    let mut visitor = None;
+    while victim.is_visitor() && visitor.is_none() && !job.has_ended()? {
+        visitor = find(victim, &place.processes(&job)?);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(delay);
+    let (all, listed) = (place.processes(&job)?, Instant::now());
+    let is_under_way = job.stdout.so_far().is_empty() && !job.has_ended()?;
+    let killed = match victim {
+        Victim::Supervisor => is_under_way.then_some(job.pid()),
+        Victim::Criu => visitor,
+        _ => find(victim, &all),
+    };
+    let killed = killed.map_or(Ok(false), kill)?;
+    let crashed = job.finish()?;
+    ensure!(!crashed.stderr.contains("panicked"), "{}", crashed.stderr);
+    let is_right = crashed.exit != Exit::Code(0) || native.ends_with(&crashed.stdout);
+    ensure!(is_right, "another output: {}", crashed.stderr);
+    wait_until_gone(&all, listed, Duration::from_secs(10))?;
+
+    let again = place.restart(&image)?.finish()?;
+    ensure!(again.exit == Exit::Code(0), "the next restart: {}: {}", again.exit, again.stderr);
+    fits(native, &[&printed, &again.stdout], false)
         .map_err(|_| anyhow::anyhow!("the outputs do not fit: {}", again.stderr))?;
     Ok(killed && is_under_way)
 }

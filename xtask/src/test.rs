@@ -77,7 +77,7 @@ fn nextest(workspace: &Workspace) -> anyhow::Result<Command> {
 pub fn soak(workspace: &Workspace) -> anyhow::Result<()> {
     setup::run(workspace)?;
     let kit = kit::build(workspace, Wanted::All)?;
-    step("200 processes killed at some moment of a checkpoint");
+    step("200 processes killed at some moment of a checkpoint, and as many of a restart");
     let mut crashes = nextest(workspace)?;
     crashes.args(["run", "--locked", "--package", "dormouse-tests", "--filterset", "test(crashes::)"]);
     run(crashes.env("DORMOUSE_KIT", &kit).env("DORMOUSE_CRASHES", "200"))?;
