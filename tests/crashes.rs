@@ -191,8 +191,8 @@ fn crash(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     Ok(killed && is_under_way)
 }
 
-/// Kills one of them when such a part of a restart is over, up to the program's first words, or of its own time in there, and looks at what is left; whether it was
-/// there to be killed, and the program had said nothing.
+/// Kills one of them when such a part of a restart is over, up to the program's first words, or of its own first time in there, and looks at what is left; whether
+/// it was there to be killed, and the program had said nothing.
 fn crash_of_restart(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<bool> {
     let stage = Stage::new("restart")?;
     let place = stage.place();
@@ -201,23 +201,21 @@ fn crash_of_restart(victim: Victim, part: f64, native: &[u8]) -> anyhow::Result<
     let printed = job.finish()?.stdout;
     let begun = Instant::now();
     let first = first_line(place.restart(&image)?)?;
-    let delay = if victim.is_visitor() { VISIT } else { begun.elapsed() }.mul_f64(part);
+    // All others come with it.
+    let comes = victim != Victim::Supervisor;
+    let delay = if comes { VISIT } else { begun.elapsed() }.mul_f64(part);
     place.kill_everything(first)?;
 
     let mut job = place.restart(&image)?;
-    let mut visitor = None;
-    while victim.is_visitor() && visitor.is_none() && !job.has_ended()? {
-        visitor = find(victim, &place.processes(&job)?);
+    let mut found = None;
+    while comes && found.is_none() && !job.has_ended()? {
+        found = find(victim, &place.processes(&job)?);
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(delay);
     let (all, listed) = (place.processes(&job)?, Instant::now());
     let is_under_way = job.stdout.so_far().is_empty() && !job.has_ended()?;
-    let killed = match victim {
-        Victim::Supervisor => is_under_way.then_some(job.pid()),
-        Victim::Criu => visitor,
-        _ => find(victim, &all),
-    };
+    let killed = if comes { found } else { is_under_way.then_some(job.pid()) };
     let killed = killed.map_or(Ok(false), kill)?;
     let crashed = job.finish()?;
     ensure!(!crashed.stderr.contains("panicked"), "{}", crashed.stderr);
