@@ -2,7 +2,7 @@
  *
  *   stopped  a child that has been stopped by a signal, and stays so until the end
  *   huge     private huge pages (MAP_HUGETLB), which the machine must have
- *   vforked  a parent that waits so many seconds for a child of vfork, and then works for five
+ *   vforked  a parent that waits so many seconds for a child of vfork, and then works for eight
  *
  * Begins when it has said so, and else is over after so many seconds. Knows nothing of CUDA. */
 #define _GNU_SOURCE
@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
         }
         int status;
         require(waitpid(child, &status, 0) == child && status == 0, "the child has failed");
-        work(words, 5);
+        work(words, 8);
     } else {
         printf("ready\n");
         work(words, seconds);

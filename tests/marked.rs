@@ -34,6 +34,27 @@ fn a_checkpoint_stops_a_marked_kernel_and_a_restart_has_it_go_on() {
     assert!(String::from_utf8_lossy(&finished.stdout).contains("done sum"));
 }
 
+/// A graph is launched in parts: a checkpoint comes in the middle of one, the image knows how many there have been, and its restart goes on with the others.
+#[test]
+fn a_launch_of_a_graph_stops_in_each_of_its_marked_kernels() {
+    let stage = Stage::on(Device::Soft, "marked_graph").unwrap();
+    let args = ["2", "200000"];
+    let whole = stage.started("marked_graph", &args).unwrap().finish().unwrap().stdout;
+    let mut job = stage.started("marked_graph", &args).unwrap();
+    let mut printed = Vec::new();
+    for _ in 0..4 {
+        // Within the second launch, of which it prints a line at its end.
+        std::thread::sleep(Duration::from_millis(400));
+        let image = stage.checkpoint(After::LeaveRunning).unwrap();
+        printed.extend(stage.place().kill_everything(job).unwrap());
+        assert!(printed.iter().filter(|byte| **byte == b'\n').count() <= 1, "it is over too soon");
+        job = stage.place().restart(&image).unwrap();
+    }
+    let finished = job.finish().unwrap();
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    assert_eq!([printed, finished.stdout].concat(), whole);
+}
+
 /// Two marked kernels at once, of which each is stopped for the other one again and again, and both for a checkpoint; its restart does so without being told.
 #[test]
 fn marked_kernels_take_turns() {

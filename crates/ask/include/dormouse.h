@@ -28,7 +28,7 @@ enum {
     DORMOUSE_FAILED = -1,      /* something of the machine or of Dormouse failed */
     DORMOUSE_USAGE = -2,       /* the call makes no sense */
     DORMOUSE_BUSY = -4,        /* another checkpoint is under way, or the job asks too often */
-    DORMOUSE_NOT_IDLE = -5,    /* the device did not get idle in time */
+    DORMOUSE_NOT_IDLE = -5,    /* the device did not get idle in time, or a process cannot be stopped */
     DORMOUSE_REFUSED = -6,     /* the job holds something that cannot be restored, which is named */
     DORMOUSE_DAMAGED = -7,     /* the store is damaged */
     DORMOUSE_MISMATCH = -8,    /* the device's memory is used up, or something does not fit this machine */

@@ -76,7 +76,7 @@ fn memory_of_each(sessions: usize, room: u64) -> Result<u64, Failure> {
     }
     let writers = sessions as u64 + 1;
     let limit = (MEMORY * writers).min(room / PART).max(WriteOptions::LEAST_MEMORY * writers);
-    memory::of_each(Some(limit), sessions, host::memory::before_kills())
+    memory::of_each(Some(limit), sessions, memory::Left::now())
 }
 
 impl Drop for Bed {
@@ -273,6 +273,10 @@ impl Supervisor {
         let bed = Bed::new(self.sessions.all().len(), beside)?;
         let mut tries = Tries::new(self, &patience, events);
         let slept = loop {
+            if let Some(unstoppable) = tries.unstoppable() {
+                tries.again(unstoppable)?;
+                continue;
+            }
             match self.try_to_sleep(&bed, (&patience, began), events)? {
                 Ok(slept) => break slept,
                 Err(hindrance) => tries.again(hindrance)?,
@@ -312,9 +316,6 @@ impl Supervisor {
     ) -> Result<Result<Slept<'_>, Hindrance>, Failure> {
         let step = |step: &str| drop(events.send(Event::Step { step: step.to_owned() }));
         let asking = Ok(Err(Hindrance::Asking { since: Some(began) }));
-        if let Some(holder) = self.job.unstoppable() {
-            return Ok(Err(Hindrance::Unstoppable(holder)));
-        }
         let (draft, store) = bed.begin()?;
         let (sessions, held) = self.sessions.hold();
         let mut servers = gate::servers(self, &sessions);
@@ -332,8 +333,14 @@ impl Supervisor {
             return asking;
         }
         bed.check_room(gated.bytes)?;
-        let standstill = host::Standstill::of(&self.job)
-            .map_err(|error| Failure::of("the job does not stand still, and runs on", &error))?;
+        let standstill = match host::Standstill::of(&self.job) {
+            Ok(standstill) => standstill,
+            Err(error) => {
+                let unstoppable = self.job.unstoppable().pop().map(Hindrance::Unstoppable);
+                let failed = || Failure::of("the job does not stand still, and runs on", &error);
+                return unstoppable.map(Err).ok_or_else(failed);
+            }
+        };
         if !self.job.lives() {
             return Err(ended_before());
         }

@@ -79,7 +79,7 @@ mod userfault;
 pub use criu::{Criu, CriuError};
 pub use cut::{
     CopyRoom, DumpError, DumpOptions, DumpReport, Frozen, HostRecord, MemoryWay, PrivateMemory, ReadyDump,
-    RestoreError, RestoreSpec, Restored, by_threads, may_be_link,
+    RestoreError, RestoreSpec, Restored, Unstoppable, by_threads, may_be_link,
 };
 pub use job::{Ending, Job, JobSpec, SpawnError, Target, check_privilege};
 pub use mounts::Mount;

@@ -524,7 +524,9 @@ impl Session {
                 let missing = || RestoreError::Dangling(format!("the conditions of {name}"));
                 templates.get(&id).cloned().ok_or_else(missing)
             });
-            self.restore_graph(record, template.transpose()?, &orphans, purpose).map_err(object(name))?;
+            let divided = state.divided.iter().find(|divided| divided.id == record.id);
+            let made = self.restore_graph((record, divided), template.transpose()?, &orphans, purpose);
+            made.map_err(object(name))?;
         }
         Ok(())
     }

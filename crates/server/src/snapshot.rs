@@ -22,7 +22,7 @@ impl Session {
     /// The backend's, from reading the time line.
     pub fn cut(&self) -> backend::Result<Cut> {
         let times = self.time_line()?;
-        let graphs = self.graph_records();
+        let (graphs, divided) = self.graph_records();
         let heaps = self.heaps();
         let virtual_memory = lock(&self.virtual_memory).state();
         let shared: Vec<_> = read(&self.table).events.values().filter_map(|event| event.share()).collect();
@@ -113,6 +113,7 @@ impl Session {
             output: self.unsent_output(),
             excluded: self.excluded(),
             half_way: self.half_way_records(),
+            divided,
         };
         Ok(Cut { state, images })
     }

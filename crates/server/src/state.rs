@@ -9,8 +9,9 @@ use crate::memory::arena::ArenaState;
 use crate::memory::pool::PoolRecord;
 use crate::memory::{Layout, PinnedRecord, ShadowRecord, SlabRecord, VirtualState};
 use crate::objects::{
-    Bound, ContextRecord, ContextSettings, EventRecord, FunctionRecord, FunctionSettings, GraphRecord,
-    GreenRecord, Image, ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey, StreamRecord,
+    Bound, ContextRecord, ContextSettings, DividedRecord, EventRecord, FunctionRecord, FunctionSettings,
+    GraphRecord, GreenRecord, Image, ImageHash, LibraryRecord, ModuleRecord, Owner, Recorded, StreamKey,
+    StreamRecord,
 };
 use crate::session::HalfWayRecord;
 use crate::shares::SharingState;
@@ -24,12 +25,14 @@ use thiserror::Error;
 use wire::{ContextId, KernelId, LibraryId, ModuleId};
 
 /// Version of the table's encoding. Since 7 there are blocks of managed regions, since 8 there is behind all else what is excluded, since 9 behind that what is half-way, since 10
-/// heaps of kernels are allocations; what earlier ones know is encoded the same.
-pub const VERSION: u32 = 10;
+/// heaps of kernels are allocations, since 11 there is behind that which graphs are launched in parts; what earlier ones know is encoded the same.
+pub const VERSION: u32 = 11;
 /// The first that tells what is excluded.
 const EXCLUDES: u32 = 8;
 /// The first that tells what is half-way.
 const HALF_WAY: u32 = 9;
+/// The first that tells which graphs are launched in parts.
+const DIVIDED: u32 = 11;
 /// The oldest that is read.
 const OLDEST: u32 = 6;
 /// The last bytes of every state.
@@ -93,6 +96,8 @@ pub struct SessionState {
     pub excluded: Vec<Range>,
     /// Marked kernels that are not done.
     pub half_way: Vec<HalfWayRecord>,
+    /// Graphs that are launched in parts.
+    pub divided: Vec<DividedRecord>,
 }
 
 /// A module, and what in it a restart must find and fill.
@@ -224,7 +229,7 @@ impl SessionState {
         let (blobs, table) = rest.split_at(start);
         let mut table = std::borrow::Cow::Borrowed(table);
         // Empty lists.
-        let missing = usize::from(found < EXCLUDES) + usize::from(found < HALF_WAY);
+        let missing = [EXCLUDES, HALF_WAY, DIVIDED].into_iter().filter(|first| found < *first).count();
         if missing > 0 {
             table.to_mut().extend(std::iter::repeat_n(0, missing));
         }
@@ -280,6 +285,7 @@ mod tests {
             output: (7, b"42\n".to_vec()),
             excluded: vec![Range { base: 512, bytes: 7 }],
             half_way: vec![],
+            divided: vec![],
         }
     }
 

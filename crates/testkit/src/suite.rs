@@ -85,7 +85,7 @@ impl Row {
         self.failures.is_empty() && self.passed.iter().flatten().all(|passed| *passed == self.rounds)
     }
 
-    /// How many rounds are over.
+    /// How many runs are known to have passed or failed.
     #[must_use]
     pub fn ended(&self) -> usize {
         self.failures.len() + self.passed.iter().flatten().map(|passed| *passed as usize).sum::<usize>()

@@ -228,7 +228,9 @@ fn dump_failure(job: &Supervisor, error: &host::DumpError) -> Failure {
     let kind = match error {
         host::DumpError::Unrestorable(_) => Kind::Refused,
         host::DumpError::Ended => Kind::Ended,
-        host::DumpError::UnderWay | host::DumpError::Unstoppable => Kind::NotIdle,
+        host::DumpError::UnderWay => Kind::NotIdle,
+        // That ends by itself.
+        host::DumpError::Unstoppable { .. } if !job.job.unstoppable().is_empty() => Kind::NotIdle,
         _ => Kind::Failed,
     };
     Failure::new(kind, Chain(error).to_string())

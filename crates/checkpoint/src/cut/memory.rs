@@ -9,12 +9,28 @@ const LITTLE: u64 = 48 << 20;
 /// What each takes beside that: what a server registers with the driver, and what CRIU has; bytes.
 const BESIDE: u64 = 16 << 20;
 
-/// What of a `limit` on all of them each takes, bytes; where there is none they take [`MEMORY`] or more. Of what is `left`, if that is known, they take no more
-/// than half, as long as that is enough: where memory runs out the kernel ends whoever has most of it, which is the program.
+/// What there is for them, and for the program, bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    /// Without anything being swapped out or slowed down.
+    available: u64,
+    /// Before the kernel kills somebody, if that is known.
+    before_kills: Option<u64>,
+}
+
+impl Left {
+    /// At this moment.
+    pub fn now() -> Self {
+        Self { available: host::memory::available(), before_kills: host::memory::before_kills() }
+    }
+}
+
+/// What of a `limit` on all of them each takes, bytes; where there is none they take [`MEMORY`] or more. They take no more than half of what is available, as
+/// long as that is enough, and nothing where the kernel would have to kill somebody: that would be whoever has most of it, the program.
 ///
 /// # Errors
 /// [`Kind::Usage`] where the limit is too low, [`Kind::Failed`] where too little is left.
-pub(crate) fn of_each(limit: Option<u64>, sessions: usize, left: Option<u64>) -> Result<u64, Failure> {
+pub(crate) fn of_each(limit: Option<u64>, sessions: usize, left: Left) -> Result<u64, Failure> {
     let writers = sessions as u64 + 1;
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let least = writers * WriteOptions::LEAST_MEMORY;
@@ -27,17 +43,17 @@ pub(crate) fn of_each(limit: Option<u64>, sessions: usize, left: Option<u64>) ->
         );
         return Err(Failure::new(Kind::Usage, message));
     }
-    let Some(left) = left else { return Ok(wanted / writers) };
-    let free = left.saturating_sub(writers * BESIDE);
-    if free < least {
+    let beside = writers * BESIDE;
+    if let Some(left) = left.before_kills.filter(|left| *left < least + beside) {
         let message = format!(
-            "{} MiB of memory are left on this machine, or by the limit of the job's control group, and to write what it has takes {} MiB \
-             at least; the job runs on. Raise the limit, or try again when there is more",
+            "{} MiB of memory are left on this machine, or by the limit of the supervisor's control group, and to write what the job has takes \
+             {} MiB at least; it runs on. Raise the limit, or try again when there is more",
             left >> 20,
-            mib(least + writers * BESIDE)
+            mib(least + beside)
         );
         return Err(Failure::new(Kind::Failed, message));
     }
+    let free = left.available.saturating_sub(beside);
     Ok(wanted.min((free / 2).max(least)) / writers)
 }
 
@@ -53,15 +69,20 @@ mod tests {
     use super::*;
 
     const LEAST: u64 = WriteOptions::LEAST_MEMORY;
+    const MUCH: Left = Left { available: 1 << 40, before_kills: None };
+
+    fn left(bytes: u64) -> Left {
+        Left { available: bytes, before_kills: Some(bytes) }
+    }
 
     #[test]
     fn it_is_divided_among_those_who_write() {
-        assert_eq!(of_each(Some(256 << 20), 1, None).unwrap(), 128 << 20);
-        assert_eq!(of_each(None, 1, Some(1 << 40)).unwrap(), MEMORY / 2);
-        assert_eq!(of_each(None, 1000, None).unwrap(), LITTLE, "that is no reason to fail");
-        assert_eq!(of_each(Some(3 * LEAST), 2, None).unwrap(), LEAST);
+        assert_eq!(of_each(Some(256 << 20), 1, MUCH).unwrap(), 128 << 20);
+        assert_eq!(of_each(None, 1, left(1 << 40)).unwrap(), MEMORY / 2);
+        assert_eq!(of_each(None, 1000, MUCH).unwrap(), LITTLE, "that is no reason to fail");
+        assert_eq!(of_each(Some(3 * LEAST), 2, MUCH).unwrap(), LEAST);
         for (limit, sessions) in [(40 << 20, 1), (3 * LEAST - 1, 2)] {
-            let failure = of_each(Some(limit), sessions, None).unwrap_err();
+            let failure = of_each(Some(limit), sessions, MUCH).unwrap_err();
             assert!(
                 failure.kind == Kind::Usage && failure.message.contains("--memory-limit is"),
                 "{failure}"
@@ -74,10 +95,12 @@ mod tests {
         for (limit, sessions) in [(None, 0), (None, 1), (Some(1 << 40), 1), (None, 200)] {
             let writers = sessions as u64 + 1;
             let enough = writers * (BESIDE + LEAST);
-            assert_eq!(of_each(limit, sessions, Some(enough)).unwrap(), LEAST);
-            let more = of_each(limit, sessions, Some(enough + writers * LEAST + 2 * writers)).unwrap();
+            assert_eq!(of_each(limit, sessions, left(enough)).unwrap(), LEAST);
+            let more = of_each(limit, sessions, left(enough + writers * LEAST + 2 * writers)).unwrap();
             assert_eq!(more, LEAST + 1, "half of what is left");
-            let failure = of_each(limit, sessions, Some(enough - 1)).unwrap_err();
+            let swapping = Left { available: 0, before_kills: Some(enough) };
+            assert_eq!(of_each(limit, sessions, swapping).unwrap(), LEAST);
+            let failure = of_each(limit, sessions, left(enough - 1)).unwrap_err();
             let is_named = failure.message.contains("MiB of memory are left");
             assert!(failure.kind == Kind::Failed && is_named, "{failure}");
         }

@@ -67,7 +67,7 @@ pub fn take(
         return Err(gate::refused(refusals));
     }
     let criu = criu()?;
-    let of_each = || memory::of_each(options.memory, job.sessions.all().len(), host::memory::before_kills());
+    let of_each = || memory::of_each(options.memory, job.sessions.all().len(), memory::Left::now());
     let memory = of_each()?;
     let access = job.access(options);
     let (store, draft, writer) =
@@ -99,8 +99,10 @@ pub fn take(
     loop {
         // From here on, a try is made whoever is still there.
         unwatched.still_wanted(events, "preparing")?;
-        if let Some(holder) = job.job.unstoppable() {
-            tries.again(Hindrance::Unstoppable(holder))?;
+        // Where a moment or a point is still to come it is looked then.
+        let is_due = moment.is_none() && point.is_none();
+        if let Some(unstoppable) = is_due.then(|| tries.unstoppable()).flatten() {
+            tries.again(unstoppable)?;
             continue;
         }
         // What was left before may be gone.
@@ -145,10 +147,10 @@ pub fn take(
         cut.step("closing the gate");
         let closed = Instant::now();
         let successions = job.sessions.broker().successions();
-        let unstoppable = if come { job.job.unstoppable() } else { None };
-        let hindrance = if let Some(holder) = unstoppable {
+        let unstoppable = if come { tries.unstoppable() } else { None };
+        let hindrance = if let Some(unstoppable) = unstoppable {
             gate::ungate(&mut servers, false);
-            Hindrance::Unstoppable(holder)
+            unstoppable
         } else if come {
             match gate::close(servers, options)? {
                 Err(Busy(holders)) => Hindrance::Held(holders),

@@ -14,7 +14,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const ASKING_PAUSE: Duration = Duration::from_millis(30);
 const ASKING_MOST: Duration = Duration::from_secs(10);
 
-/// How long a child of `vfork` may take before the process that waits for it counts as one that does not stop.
+/// How long a child of `vfork` may take before it is waited for while the job runs, how often it is looked whether it is there still, and for how long
+/// it is waited for before the process that does so counts as one that does not stop.
+const UNSTOPPABLE_LEAST: Duration = Duration::from_millis(100);
+const UNSTOPPABLE_LOOK: Duration = Duration::from_millis(5);
 const UNSTOPPABLE_MOST: Duration = Duration::from_secs(10);
 
 /// What kept a job from being idle.
@@ -26,8 +29,8 @@ pub enum Hindrance {
         /// Since when it might have been idle, had none asked; it might not yet, where a point of the program's is still to come.
         since: Option<Instant>,
     },
-    /// A process, as a phrase, which [cannot be stopped](host::Job::unstoppable). Nothing stands still while that is waited for.
-    Unstoppable(String),
+    /// A process which [cannot be stopped](host::Job::unstoppable). Nothing stands still while that is waited for.
+    Unstoppable(host::Unstoppable),
 }
 
 /// The attempts of one checkpoint or suspension.
@@ -47,6 +50,18 @@ impl<'a> Tries<'a> {
         Self { job, options, events, pause: BACK_OFF, retries: 0, unstoppable: None }
     }
 
+    /// What keeps the job from being stopped for longer than a moment, if something does.
+    #[must_use]
+    pub fn unstoppable(&self) -> Option<Hindrance> {
+        let (mut stuck, begun) = (self.job.job.unstoppable(), Instant::now());
+        while !stuck.is_empty() && begun.elapsed() < UNSTOPPABLE_LEAST {
+            std::thread::sleep(UNSTOPPABLE_LOOK);
+            let still = self.job.job.unstoppable();
+            stuck.retain(|thread| still.contains(thread));
+        }
+        stuck.pop().map(Hindrance::Unstoppable)
+    }
+
     /// How many have failed.
     #[must_use]
     pub fn retries(&self) -> u32 {
@@ -58,11 +73,14 @@ impl<'a> Tries<'a> {
     /// # Errors
     /// [`Kind::NotIdle`] when there have been enough of them, [`Kind::Ended`] when the job has ended.
     pub fn again(&mut self, hindrance: Hindrance) -> Result<(), Failure> {
-        self.unstoppable = match &hindrance {
-            Hindrance::Unstoppable(_) => self.unstoppable.or_else(|| Some(Instant::now())),
-            _ => None,
-        };
-        let is_news = self.unstoppable.is_some_and(|since| since.elapsed() < UNSTOPPABLE_MOST);
+        let since = self.unstoppable.take();
+        if let Hindrance::Unstoppable(holder) = &hindrance {
+            if since.is_none() {
+                let _ = self.events.send(Event::Step { step: format!("waiting for {}", holder.what) });
+            }
+            self.unstoppable = since.or_else(|| Some(Instant::now()));
+        }
+        let is_news = since.is_none_or(|since| since.elapsed() < UNSTOPPABLE_MOST);
         let holders = match hindrance {
             // It is answered in a moment, and no sign of a job that does not get idle; but one that asks all the time shall not hold this up for ever.
             // Until the point or the moment is there nothing counts: that wait ends by itself.
@@ -72,7 +90,8 @@ impl<'a> Tries<'a> {
             Hindrance::Asking { .. } => vec!["a process that asks for its GPU".to_owned()],
             Hindrance::Unstoppable(_) if is_news => return self.wait(ASKING_PAUSE),
             Hindrance::Unstoppable(holder) => {
-                let message = format!("the job cannot be stopped for {holder}, and runs on; try again later");
+                let message =
+                    format!("the job cannot be stopped for {}, and runs on; try again later", holder.what);
                 return Err(Failure::new(Kind::NotIdle, message));
             }
             Hindrance::Held(holders) => holders,

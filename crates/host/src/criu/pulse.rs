@@ -13,7 +13,7 @@ use crate::tasks::{self, OuterPid, Task};
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 /// How many times that it may use a processor and get no further.
 const BUSY: u32 = 10;
-/// How long it may wait for a process that keeps it waiting for ever, unless that is just being seen to.
+/// How long a process may be one that keeps it waiting: it may be about to collect its threads, or busy with others.
 const IN_VAIN: Duration = Duration::from_secs(1);
 
 /// What CRIU has done so far.
@@ -32,6 +32,8 @@ pub(super) enum Sign {
     AtWork,
     /// It has done nothing for a while: somebody may have stopped it.
     Idle,
+    /// It waits for a process of the job that [keeps it waiting](Pulse::keeps_waiting) for ever.
+    WaitsInVain,
     /// Nothing has come of it for so long that nothing will.
     Hung(Duration),
 }
@@ -70,6 +72,7 @@ impl Pulse {
     pub(super) fn beat(&mut self) {
         let now = Instant::now();
         (self.active, self.advanced, self.idle) = (now, now, None);
+        self.waits = self.waits.map(|_| now);
     }
 
     /// Looks at CRIU, and at the tasks that it works on where it has named their init.
@@ -83,8 +86,10 @@ impl Pulse {
         self.seen = Work { bytes: work.bytes.max(self.seen.bytes), ticks: work.ticks };
         let stuck = now - self.advanced;
         let is_over = |since: Option<Instant>, limit| since.is_some_and(|since| now - since >= limit);
-        if stuck >= silence * BUSY || is_over(self.idle, silence / 2) || is_over(self.waits, IN_VAIN) {
+        if stuck >= silence * BUSY || is_over(self.idle, silence / 2) {
             Sign::Hung(stuck)
+        } else if is_over(self.waits, IN_VAIN) {
+            Sign::WaitsInVain
         } else if now - self.active >= silence / 2 {
             self.idle.get_or_insert(now);
             Sign::Idle
@@ -262,7 +267,7 @@ mod tests {
         assert_eq!(pulse.look(None, SILENCE * 100), Sign::AtWork);
         std::thread::sleep(IN_VAIN);
         pulse.look_at(namespace);
-        assert!(matches!(pulse.look(None, SILENCE * 100), Sign::Hung(_)));
+        assert_eq!(pulse.look(None, SILENCE * 100), Sign::WaitsInVain);
         // Whoever collects the others is told of the first.
         for thread in task().threads.into_iter().filter(|thread| *thread != pid) {
             let mut status = 0;

@@ -164,8 +164,9 @@ pub(crate) enum Event {
 pub(crate) type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
 /// Has a CRIU that dumps get SIGALRM when the thread that starts it is gone, which ends the session before. That the socket is closed CRIU does not see while it
-/// waits for a task, and one that has died with us may never be told of (a leader whose threads are not collected). Its handler has it give up whatever it waits
-/// for, and undo what it has begun, for some seconds, and then ends it; before there is a handler, and anything to undo, it dies of the signal.
+/// waits for a task, and one that has died with us it may never be told of (a leader whose threads are not collected). Its handler has it give up what it waits
+/// for, and undo what it has begun, again and again for some seconds, and then ends it; before there is a handler, and anything to undo, it dies of the signal.
+/// (Where that comes in the moment in which CRIU sets its own alarm back it interrupts one wait only.)
 pub(crate) fn ended_with_us() -> BeforeExec {
     let us = std::process::id();
     Box::new(move || {
@@ -194,6 +195,8 @@ pub(crate) struct Session {
     dumped: Cell<Option<OuterPid>>,
     /// Whether it hung.
     killed: Cell<bool>,
+    /// When it was told to give up what it waits for.
+    alarmed: Cell<Option<Instant>>,
 }
 
 /// How often a CRIU that says nothing is looked at.
@@ -245,6 +248,7 @@ impl Session {
             holds: Cell::new(None),
             dumped: Cell::new(None),
             killed: Cell::new(false),
+            alarmed: Cell::new(None),
         })
     }
 
@@ -316,10 +320,18 @@ impl Session {
                     match sign {
                         Sign::AtWork => {}
                         Sign::Idle => self.signal(libc::SIGCONT),
+                        Sign::WaitsInVain => match self.alarmed.get() {
+                            None => self.alarm(),
+                            Some(since) if since.elapsed() < GRACE => {}
+                            Some(_) => {
+                                let why =
+                                    "it waited for a process of the job that had been killed, and was killed";
+                                return Err(self.hung(why.to_owned()));
+                            }
+                        },
                         Sign::Hung(since) => {
-                            self.give_up();
                             let why = format!("it got nowhere for {} s and was killed", since.as_secs());
-                            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                            return Err(self.hung(why));
                         }
                     }
                 }
@@ -332,6 +344,20 @@ impl Session {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// Interrupts what a CRIU that dumps waits for, as [`ended_with_us`] does: it undoes what it has begun, and says so.
+    fn alarm(&self) {
+        self.alarmed.set(Some(Instant::now()));
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            // SAFETY: a signal to a child that has not been waited for.
+            unsafe { libc::kill(pid, libc::SIGALRM) };
+        }
+    }
+
+    fn hung(&self, why: String) -> io::Error {
+        self.give_up();
+        io::Error::new(io::ErrorKind::TimedOut, why)
     }
 
     /// Kills a CRIU that hangs, having undone what its tasks would notice: they run on as soon as it is gone.

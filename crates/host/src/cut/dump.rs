@@ -77,9 +77,12 @@ pub enum DumpError {
     UnderWay,
     /// One of its threads did not stop. Another attempt may find that it does.
     #[error(
-        "one of its processes cannot be stopped: it waits for the end of a child that it has made with vfork, or for something in the kernel"
+        "one of its processes cannot be stopped: it waits for the end of a child that it has made with vfork, or for something in the kernel; try again later{log}"
     )]
-    Unstoppable,
+    Unstoppable {
+        /// The end of CRIU's log.
+        log: LogExcerpt,
+    },
     /// CRIU refused.
     #[error("{criu} cannot dump the job: {why}{log}")]
     Refused {
@@ -454,7 +457,7 @@ impl Job {
             return DumpError::UnderWay;
         }
         if log.mentions(UNSTOPPABLE) {
-            return DumpError::Unstoppable;
+            return DumpError::Unstoppable { log };
         }
         let why = match explain(&log) {
             Some(known) => known.to_owned(),

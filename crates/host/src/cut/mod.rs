@@ -17,6 +17,7 @@ pub(crate) use copies::Known as KnownCopies;
 pub use dump::{DumpError, DumpOptions, DumpReport, Frozen, MemoryWay, ReadyDump};
 pub use private::PrivateMemory;
 pub use record::{HostRecord, MountRecord, TaskRecord};
+pub use refusals::Unstoppable;
 pub use restore::{RestoreError, RestoreSpec, Restored, may_be_link};
 pub use room::CopyRoom;
 pub(crate) use setback::Setback;

@@ -7,6 +7,14 @@ use crate::job::Job;
 use crate::tasks::Task;
 use crate::unix_sockets;
 
+/// A thread of a job that cannot be stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unstoppable {
+    thread: i32,
+    /// Its process, and why, as a phrase.
+    pub what: String,
+}
+
 impl Job {
     /// What the job holds now that cannot be restored, a sentence each, as far as that can be seen without stopping it. It may come to
     /// hold something later, or hold what is seen only when it is dumped.
@@ -15,15 +23,22 @@ impl Job {
         traced(&self.tasks())
     }
 
-    /// A process that cannot be stopped, if there is one, since a thread of it waits for the end of a child that it has made with `vfork`: CRIU
-    /// has those stand still that it has stopped already while it waits for that.
+    /// Threads that cannot be stopped now, since they wait for the end of a child that they have made with `vfork`, or for it to begin another program; mostly that is
+    /// a moment. CRIU has those stand still that it has stopped already while it waits for that.
     #[must_use]
-    pub fn unstoppable(&self) -> Option<String> {
-        let waits = |task: &&Task| task.threads.iter().any(|thread| waits_for_vfork(task.outer.0, *thread));
-        let named = |task: &Task| {
-            format!("process {} of the job ({}), which waits for a child of vfork", task.inner, task.comm)
+    pub fn unstoppable(&self) -> Vec<Unstoppable> {
+        let named = |task: &Task, thread: i32| Unstoppable {
+            thread,
+            what: format!(
+                "process {} of the job ({}), which waits for a child of vfork",
+                task.inner, task.comm
+            ),
         };
-        self.tasks().iter().find(waits).map(named)
+        let of_task = |task: &Task| {
+            let waiting = task.threads.iter().filter(|thread| waits_for_vfork(task.outer.0, **thread));
+            waiting.map(|thread| named(task, *thread)).collect::<Vec<_>>()
+        };
+        self.tasks().iter().flat_map(of_task).collect()
     }
 
     /// What CRIU has found that cannot be restored.
@@ -63,18 +78,14 @@ fn traced(tasks: &[Task]) -> Vec<String> {
     traced.map(sentence).collect()
 }
 
-/// Whether a thread is in a call for a child, and does not run (`proc_pid_syscall(5)`): only of one of `vfork` the end is waited for.
+/// Whether a thread is in a call for a child, and in a state in which it cannot be stopped (`proc_pid_syscall(5)`): only of one of `vfork` the end is waited for so.
 fn waits_for_vfork(pid: i32, thread: i32) -> bool {
-    let call = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).unwrap_or_default();
-    let mut words = call.split_whitespace();
-    let flags = |text: &str| i64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0);
-    match words.next().and_then(|number| number.parse().ok()) {
-        Some(libc::SYS_vfork | libc::SYS_clone3) => true,
-        Some(libc::SYS_clone) => {
-            words.next().is_some_and(|first| flags(first) & i64::from(libc::CLONE_VFORK) != 0)
-        }
-        _ => false,
-    }
+    let read =
+        |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{thread}/{name}")).unwrap_or_default();
+    let call = read("syscall");
+    let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
+    let is_for_child = matches!(number, Some(libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3));
+    is_for_child && read("stat").rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D'))
 }
 
 fn tracer_of(pid: i32, thread: i32) -> Option<i32> {

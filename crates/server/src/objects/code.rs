@@ -4,13 +4,16 @@ use super::{Bound, CodeFacts, Context, Making, Placement, Placer, Rewritten};
 use crate::failure::{Failure, Result, truncate};
 use crate::lock;
 use crate::state::VariableState;
-use backend::{Backend, Compiled, Range, RawFunction, RawModule};
+use backend::{Backend, COOPERATIVE, Compiled, Range, RawFunction, RawModule};
+use cpt::Group;
 use cudarc::driver::sys::CUfunction_attribute as FunctionAttribute;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
-use wire::{ContextId, CuError, DETAIL_MAX, FunctionFacts, FunctionId, KernelId, LibraryId, ModuleId};
+use wire::{
+    ContextId, CuError, DETAIL_MAX, FunctionFacts, FunctionId, KernelId, LaunchValue, LibraryId, ModuleId,
+};
 
 /// BLAKE3 of an image: its name in a session's state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -366,6 +369,18 @@ pub(crate) struct Twin {
     pub raw: RawFunction,
     /// How.
     pub kernel: Arc<cpt::Kernel>,
+}
+
+impl Twin {
+    /// The attributes of its launches.
+    pub fn attributes(&self) -> &'static [(u32, LaunchValue)] {
+        if self.kernel.group == Group::Grid { &[COOPERATIVE] } else { &[] }
+    }
+
+    /// Whether it is launched in place of a kernel with such attributes.
+    pub fn stops_with(&self, attributes: &[(u32, LaunchValue)]) -> bool {
+        attributes == self.attributes()
+    }
 }
 
 /// A function of a module.

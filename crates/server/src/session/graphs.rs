@@ -5,11 +5,11 @@ use super::dispatch::Execute;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{
-    Array, Built, Event, EventRecord, Frame, GraphExec, GraphRecord, GraphState, Module, Recorded, Template,
-    Use, in_use, insert,
+    Array, Built, DividedRecord, Event, EventRecord, Frame, GraphExec, GraphRecord, GraphState, Module, Part,
+    Recorded, Template, Use, divide, in_use, insert,
 };
 use crate::{lock, read, write};
-use backend::{CopyBox, Fill, GraphConditional, GraphFunction, GraphKernel};
+use backend::{CopyBox, Fill, GraphConditional, GraphFunction, GraphKernel, RawGraph};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -138,11 +138,26 @@ impl Session {
         Ok((backend::GraphWork::Kernel(function.module.ctx.raw, work), Use::Function(function)))
     }
 
-    /// Makes the backend's graph of a plan.
+    /// Whether a node is a kernel that can stop half-way: a graph with such nodes is launched in parts. One with conditional nodes has a template, and is not.
+    fn can_stop(&self, frame: &Frame, work: &GraphWork) -> bool {
+        match work {
+            GraphWork::Kernel(kernel)
+                if self.has_marked() && frame.template.is_none() && kernel.ctx == frame.ctx.id() =>
+            {
+                let function = self.callee(kernel.ctx, kernel.callee);
+                function.is_ok_and(|function| {
+                    function.twin.as_ref().is_some_and(|twin| twin.stops_with(&kernel.attributes))
+                })
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes the backend's graph of a plan, or one of each part that `stops` leave of it.
     fn build(
         &self,
         frame: &Frame,
-        plan: &GraphPlan,
+        (plan, stops): (&GraphPlan, &BTreeSet<u32>),
         disabled: &BTreeSet<u32>,
         orphans: &Orphans,
     ) -> Result<Built> {
@@ -163,20 +178,61 @@ impl Session {
             nodes.push(backend::GraphNode { work, after: node.after.clone() });
             uses.push(used);
         }
-        let plan = backend::GraphPlan { nodes, template: template.as_ref().map(|template| template.raw) };
-        let raw = self.backend().graph_instantiate(ctx.raw, &plan, flags & FLAGS)?;
-        let built = Built::new(&self.placer.backend, ctx, raw, uses, hollow);
+        let template = template.as_ref().map(|template| template.raw);
+        let parts = match stops.is_empty() {
+            true => vec![(0..).zip(&nodes).map(|(number, _)| number).collect()],
+            false => divide(plan, stops),
+        };
+        let mut built = Built::new(&self.placer.backend, ctx, uses, hollow);
+        for numbers in parts {
+            if let [node] = numbers[..]
+                && stops.contains(&node)
+            {
+                built.parts.push(Part::Stops(node));
+                continue;
+            }
+            let plan = backend::GraphPlan { nodes: part_of(&nodes, &numbers), template };
+            let raw = self.backend().graph_instantiate(ctx.raw, &plan, flags & FLAGS)?;
+            built.parts.push(Part::Nodes(raw, numbers));
+        }
         for node in disabled.difference(&built.hollow) {
-            self.backend().graph_enable(ctx.raw, raw, *node as usize, false)?;
+            if let Some((raw, number)) = built.place(*node) {
+                self.backend().graph_enable(ctx.raw, raw, number, false)?;
+            }
         }
         Ok(built)
+    }
+
+    /// Gives nodes other work, which is of the same kind and as able to stop.
+    fn update(
+        &self,
+        frame: &Frame,
+        built: &mut Built,
+        changes: Vec<(u32, (backend::GraphWork, Use))>,
+    ) -> Result<()> {
+        let mut of_parts: BTreeMap<u64, Vec<(usize, backend::GraphWork)>> = BTreeMap::new();
+        let mut uses = Vec::with_capacity(changes.len());
+        for (node, (work, used)) in changes {
+            if let Some((raw, number)) = built.place(node) {
+                of_parts.entry(raw.0).or_default().push((number, work));
+            }
+            uses.push((node, used));
+        }
+        for (raw, works) in of_parts {
+            self.backend().graph_update(frame.ctx.raw, RawGraph(raw), &works)?;
+        }
+        for (node, used) in uses {
+            built.uses[node as usize] = used;
+        }
+        Ok(())
     }
 
     /// Makes the backend's graph anew. What is missing for it is told at the next launch.
     fn rebuild(&self, graph: &GraphExec, state: &mut GraphState) {
         // Of a template there is one at a time.
         state.unbuild();
-        state.built = self.build(&graph.frame, &state.plan, &state.disabled, &state.kept).ok();
+        state.built =
+            self.build(&graph.frame, (&state.plan, &state.stops), &state.disabled, &state.kept).ok();
         if state.built.is_some() {
             state.kept.clear();
         }
@@ -211,8 +267,8 @@ impl Session {
         });
     }
 
-    /// What it takes to make every graph again.
-    pub(crate) fn graph_records(&self) -> Vec<GraphRecord> {
+    /// What it takes to make every graph again, and to go on with those that are launched in parts.
+    pub(crate) fn graph_records(&self) -> (Vec<GraphRecord>, Vec<DividedRecord>) {
         let (graphs, events): (Vec<_>, BTreeSet<EventId>) = {
             let table = read(&self.table);
             (table.graphs.values().cloned().collect(), table.events.keys().copied().collect())
@@ -220,7 +276,7 @@ impl Session {
         let record = |graph: &Arc<GraphExec>| {
             graph.record(|event| events.contains(&event), |plan, disabled| self.has_memory_of(plan, disabled))
         };
-        graphs.iter().map(record).collect()
+        (graphs.iter().map(record).collect(), graphs.iter().filter_map(|graph| graph.divided()).collect())
     }
 
     /// Whether the memory is there that the nodes of a plan name which are not disabled.
@@ -245,7 +301,7 @@ impl Session {
     /// Makes the graph of a record again.
     pub(crate) fn restore_graph(
         &self,
-        record: &GraphRecord,
+        (record, divided): (&GraphRecord, Option<&DividedRecord>),
         template: Option<Arc<Template>>,
         orphans: &Orphans,
         purpose: Purpose,
@@ -253,9 +309,12 @@ impl Session {
         let frame = Frame { ctx: self.context(record.ctx)?, template, flags: record.flags };
         let mut from = Decoder::new(&record.plan);
         let plan = GraphPlan::decode(&mut from).map_err(|error| invalid(error.to_string()))?;
+        let stops = divided.map(|divided| divided.stops.clone()).unwrap_or_default();
         let built = match (record.whole, purpose) {
             (false, _) => None,
-            (true, Purpose::Launch) => Some(self.build(&frame, &plan, &record.disabled, orphans)?),
+            (true, Purpose::Launch) => {
+                Some(self.build(&frame, (&plan, &stops), &record.disabled, orphans)?)
+            }
             (true, Purpose::Rehearsal) => {
                 let mut plan = plan.clone();
                 let mut disabled = record.disabled.clone();
@@ -265,7 +324,7 @@ impl Session {
                         disabled.remove(&at);
                     }
                 }
-                Some(self.build(&frame, &plan, &disabled, orphans)?)
+                Some(self.build(&frame, (&plan, &stops), &disabled, orphans)?)
             }
         };
         let own = |event: &EventRecord| orphans.get(&event.id).map(|kept| (event.id, Arc::clone(kept)));
@@ -273,7 +332,13 @@ impl Session {
             Some(_) => Orphans::new(),
             None => record.orphans.iter().filter_map(own).collect(),
         };
-        let state = GraphState { plan, disabled: record.disabled.clone(), built, kept, last: None };
+        let given = divided.map_or(0, |divided| divided.given);
+        let state = GraphState {
+            disabled: record.disabled.clone(),
+            kept,
+            given,
+            ..GraphState::new(plan, built, stops)
+        };
         let graph = GraphExec { id: record.id, frame, state: Mutex::new(state) };
         insert(&mut write(&self.table).graphs, record.id, Arc::new(graph))
     }
@@ -302,9 +367,10 @@ impl Execute for wire::GraphInstantiate {
         if read(&session.table).graphs.contains_key(&self.exec) {
             return Err(in_use(self.exec));
         }
-        let disabled = BTreeSet::new();
-        let built = Some(session.build(&frame, &plan, &disabled, &Orphans::new())?);
-        let state = Mutex::new(GraphState { plan, disabled, built, kept: Orphans::new(), last: None });
+        let can_stop = |(_, node): &(u32, &wire::GraphNode)| session.can_stop(&frame, &node.work);
+        let stops = (0..).zip(&plan.nodes).filter(can_stop).map(|(number, _)| number).collect();
+        let built = session.build(&frame, (&plan, &stops), &BTreeSet::new(), &Orphans::new())?;
+        let state = Mutex::new(GraphState::new(plan, Some(built), stops));
         let graph = Arc::new(GraphExec { id: self.exec, frame, state });
         let mut table = write(&session.table);
         table.changes += 1;
@@ -327,35 +393,51 @@ impl Execute for wire::GraphUpdate {
                 return Err(CuError::GRAPH_EXEC_UPDATE_FAILURE.into());
             }
         }
-        // A node without what it names gets something that is there.
+        let mut stops = state.stops.clone();
+        for change in &changes {
+            match session.can_stop(&graph.frame, &change.work) {
+                true => stops.insert(change.node),
+                false => stops.remove(&change.node),
+            };
+        }
+        // A node without what it names gets something that is there; or other kernels can stop.
         let hollow = |built: &Built| changes.iter().any(|change| built.hollow.contains(&change.node));
-        let anew = state.built.as_ref().is_some_and(hollow);
-        if anew {
+        let anew = state.built.as_ref().is_some_and(|built| hollow(built) || stops != state.stops);
+        if let Some(built) = &mut state.built {
+            let mut resolved = Vec::with_capacity(changes.len());
             for change in &changes {
-                session.resolve(&change.work, &Orphans::new())?;
+                resolved.push((change.node, session.resolve(&change.work, &Orphans::new())?));
             }
-        } else if let Some(built) = &mut state.built {
-            let (mut works, mut uses) =
-                (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
-            for change in &changes {
-                let (work, used) = session.resolve(&change.work, &Orphans::new())?;
-                works.push((change.node as usize, work));
-                uses.push((change.node as usize, used));
+            let updated = if anew { Ok(()) } else { session.update(&graph.frame, built, resolved) };
+            if updated.is_err() && built.parts.len() > 1 {
+                // Other parts may have theirs.
+                state.unbuild();
             }
-            session.backend().graph_update(graph.frame.ctx.raw, built.raw, &works)?;
-            for (node, used) in uses {
-                built.uses[node] = used;
-            }
+            updated?;
         }
         for change in changes {
             state.plan.nodes[change.node as usize].work = change.work;
         }
+        state.stops = stops;
         if anew {
             session.rebuild(&graph, state);
         }
         write(&session.table).changes += 1;
         Ok(())
     }
+}
+
+/// The nodes of a part, as numbers in it; what waits for another part is launched behind that.
+fn part_of(nodes: &[backend::GraphNode], part: &[u32]) -> Vec<backend::GraphNode> {
+    let number = |node: u32| part.binary_search(&node).ok().and_then(|at| u32::try_from(at).ok());
+    let of_part = part.iter().filter_map(|node| nodes.get(*node as usize));
+    let inside = |edge: &wire::GraphEdge| Some(wire::GraphEdge { from: number(edge.from)?, ..*edge });
+    of_part
+        .map(|node| backend::GraphNode {
+            work: node.work.clone(),
+            after: node.after.iter().filter_map(inside).collect(),
+        })
+        .collect()
 }
 
 impl Execute for wire::GraphNodeEnable {
@@ -367,13 +449,9 @@ impl Execute for wire::GraphNodeEnable {
             _ => return Err(invalid(format!("node {} of {:?} cannot be disabled", self.node, self.exec))),
         }
         let hollow = state.built.as_ref().is_some_and(|built| built.hollow.contains(&self.node));
-        if let Some(built) = state.built.as_ref().filter(|_| !hollow) {
-            session.backend().graph_enable(
-                graph.frame.ctx.raw,
-                built.raw,
-                self.node as usize,
-                self.enabled,
-            )?;
+        let place = state.built.as_ref().filter(|_| !hollow).and_then(|built| built.place(self.node));
+        if let Some((raw, number)) = place {
+            session.backend().graph_enable(graph.frame.ctx.raw, raw, number, self.enabled)?;
         }
         match self.enabled {
             true => state.disabled.remove(&self.node),
@@ -389,8 +467,8 @@ impl Execute for wire::GraphNodeEnable {
 /// The backend's graph, built if what was missing is there again.
 fn ready<'a>(session: &Session, graph: &GraphExec, state: &'a mut GraphState) -> Result<&'a Built> {
     if state.built.is_none() {
-        let built = session.build(&graph.frame, &state.plan, &state.disabled, &state.kept)?;
-        state.built = Some(built);
+        let plan = (&state.plan, &state.stops);
+        state.built = Some(session.build(&graph.frame, plan, &state.disabled, &state.kept)?);
         state.kept.clear();
     }
     state.built.as_ref().ok_or_else(|| CuError::UNKNOWN.into())
@@ -403,7 +481,12 @@ impl Execute for wire::GraphUpload {
         let mut state = lock(&graph.state);
         let built = ready(session, &graph, &mut state)?;
         let _work = stream.begin_work()?;
-        Ok(session.backend().graph_upload(stream.ctx.raw, stream.arg(), built.raw)?)
+        for part in &built.parts {
+            if let Part::Nodes(raw, _) = part {
+                session.backend().graph_upload(stream.ctx.raw, stream.arg(), *raw)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -413,26 +496,33 @@ impl Execute for wire::GraphLaunch {
         let mut state = lock(&graph.state);
         let launched = launch(session, caller, &self, &graph, &mut state);
         if let Err(failure) = &launched {
+            let parts = state.built.as_ref().map_or(&[][..], |built| &built.parts);
+            let given = parts.iter().take(state.given as usize).flat_map(Part::nodes);
+            let given: BTreeSet<u32> = given.copied().collect();
             // The application counts on each of its functions once for every launch.
-            for node in &state.plan.nodes {
-                if let GraphWork::Host(id) = node.work {
+            for (number, node) in (0..).zip(&state.plan.nodes) {
+                if let GraphWork::Host(id) = node.work
+                    && !given.contains(&number)
+                {
                     session.callbacks.cancel(id, failure.code);
                 }
             }
+            state.given = 0;
         }
         launched
     }
 }
 
-/// All operations on words of memory that a plan has.
-fn operations(plan: &GraphPlan) -> Vec<MemoryOperation> {
-    let operations = |node: &wire::GraphNode| match &node.work {
-        GraphWork::Operations(node) => node.operations.clone(),
+/// All operations on words of memory that these nodes of a plan have.
+fn operations(plan: &GraphPlan, nodes: &[u32]) -> Vec<MemoryOperation> {
+    let operations = |node: &u32| match plan.nodes.get(*node as usize).map(|node| &node.work) {
+        Some(GraphWork::Operations(node)) => node.operations.clone(),
         _ => Vec::new(),
     };
-    plan.nodes.iter().flat_map(operations).collect()
+    nodes.iter().flat_map(operations).collect()
 }
 
+/// Gives a stream the next part of a launch; it is told to the caller whether that was the last one.
 fn launch(
     session: &Session,
     caller: &mut Caller,
@@ -441,15 +531,52 @@ fn launch(
     state: &mut GraphState,
 ) -> Result<()> {
     let stream = session.stream(caller, message.ctx, message.stream)?;
-    let operations = operations(&state.plan);
+    if stream.ctx.id() != graph.frame.ctx.id() && state.given == 0 && !state.stops.is_empty() {
+        // Only a graph can have kernels of another context than its stream.
+        state.stops.clear();
+        state.unbuild();
+    }
+    ready(session, graph, state)?;
+    let GraphState { plan, disabled, built: Some(built), given, last, .. } = state else {
+        return Err(CuError::UNKNOWN.into());
+    };
+    let part = built.parts.get(*given as usize);
+    let part = part.ok_or_else(|| invalid(format!("{:?} has no part {given}", message.exec)))?;
+    let operations = operations(plan, part.nodes());
     session.shadows.note_waits(&operations);
-    let built = ready(session, graph, state)?;
-    let _work = stream.begin_launch(message.exec.handle())?;
-    let launched = session.backend().graph_launch(stream.ctx.raw, stream.arg(), built.raw);
-    launched.map_err(|code| Failure::new(code, format!("launch of {:?}", message.exec)))?;
-    built.note_records();
+    match part {
+        Part::Nodes(raw, _) => {
+            let _work = stream.begin_launch(message.exec.handle())?;
+            let launched = session.backend().graph_launch(stream.ctx.raw, stream.arg(), *raw);
+            launched.map_err(|code| Failure::new(code, format!("launch of {:?}", message.exec)))?;
+        }
+        Part::Stops(node) if disabled.contains(node) => {}
+        Part::Stops(node) => match plan.nodes.get(*node as usize).map(|node| &node.work) {
+            Some(GraphWork::Kernel(kernel)) => {
+                let kernel = kernel.clone();
+                let launch = wire::Launch {
+                    ctx: kernel.ctx,
+                    stream: message.stream,
+                    callee: kernel.callee,
+                    grid: kernel.grid,
+                    block: kernel.block,
+                    shared: kernel.shared,
+                    attributes: kernel.attributes,
+                    params: kernel.params,
+                };
+                session.launch(caller, &stream, &launch)?;
+            }
+            _ => return Err(invalid(format!("node {node} of {:?} is no kernel", message.exec))),
+        },
+    }
+    built.note_records(part.nodes());
     stream.note_waits(&operations)?;
-    state.last = Some(Arc::downgrade(&stream));
+    *last = Some(Arc::downgrade(&stream));
+    *given += 1;
+    caller.is_in_part = (*given as usize) < built.parts.len();
+    if !caller.is_in_part {
+        *given = 0;
+    }
     Ok(())
 }
 

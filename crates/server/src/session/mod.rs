@@ -127,6 +127,8 @@ pub struct Caller {
     round_trip: u64,
     /// Whether the device tells of its end itself.
     fenced: bool,
+    /// Whether the graph's launch in hand has parts that its stream has not been given.
+    is_in_part: bool,
 }
 
 #[derive(Default)]
@@ -149,6 +151,7 @@ impl Caller {
             stops: false,
             round_trip: 0,
             fenced: false,
+            is_in_part: false,
         }
     }
 

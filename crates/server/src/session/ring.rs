@@ -149,6 +149,16 @@ struct Taken {
     dependencies: Vec<transport::Dependency>,
 }
 
+/// What has become of a message.
+enum Ran {
+    /// It is done, and out of the ring.
+    Whole,
+    /// It is in the ring still, and so in a cut: its rest comes behind what has been given to the device.
+    InPart(Taken),
+    /// The session ends.
+    Ended,
+}
+
 impl Session {
     /// Executes a ring's messages until its thread or the session ends.
     fn serve_ring(&self, index: RingIndex) -> Result<(), TransportError> {
@@ -181,7 +191,13 @@ impl Session {
                     burst.gather(first, &mut reader)?;
                     self.run_burst(&mut reader, &mut caller, &mut burst)?
                 }
-                taken => self.run_message(&mut reader, &mut caller, taken)?,
+                mut taken => loop {
+                    match self.run_message(&mut reader, &mut caller, taken)? {
+                        Ran::Whole => break true,
+                        Ran::InPart(rest) => taken = rest,
+                        Ran::Ended => break false,
+                    }
+                },
             };
             if !goes_on {
                 break;
@@ -194,24 +210,25 @@ impl Session {
         Ok(())
     }
 
-    /// Executes one message; false when the session ends first.
+    /// Executes one message, or the next part of it.
     fn run_message(
         &self,
         reader: &mut RingReader,
         caller: &mut Caller,
         taken: Taken,
-    ) -> Result<bool, TransportError> {
+    ) -> Result<Ran, TransportError> {
+        let is_rest = std::mem::take(&mut caller.is_in_part);
         let arrived = self.link.control().is_traced().then(trace_clock);
         let _claim = match &taken.request {
             Ok(request) => {
                 if !self.await_turn(request, caller.number(), &taken.dependencies)? {
-                    return Ok(false);
+                    return Ok(Ran::Ended);
                 }
                 let claim = self.await_half_way(request, caller);
                 if claim.is_none() || !self.await_room(request, caller) || !self.await_filled(request) {
-                    return Ok(false);
+                    return Ok(Ran::Ended);
                 }
-                if self.is_boundary_planned(caller, request) {
+                if !is_rest && self.is_boundary_planned(caller, request) {
                     self.wait_for_cut();
                 }
                 claim
@@ -220,7 +237,7 @@ impl Session {
         };
         let _pass = self.gate.enter(caller.ring, taken.opcode);
         if self.is_ending() {
-            return Ok(false);
+            return Ok(Ran::Ended);
         }
         let begun = arrived.map(|arrived| {
             let begun = trace_clock();
@@ -236,7 +253,14 @@ impl Session {
         (caller.round_trip, caller.fenced) = (reader.round_trip(), false);
         let name = taken.request.as_ref().map_or("an unknown message", Request::name);
         let answer = match taken.request {
-            Ok(request) => self.run_request(request, caller, taken.pipelined),
+            Ok(request) => {
+                let rest = matches!(request, Request::GraphLaunch(_)).then(|| request.clone());
+                let answer = self.run_request(request, caller, (taken.pipelined, is_rest));
+                if let Some(rest) = rest.filter(|_| caller.is_in_part) {
+                    return Ok(Ran::InPart(Taken { request: Ok(rest), ..taken }));
+                }
+                answer
+            }
             Err(error) => Answer::Failed(malformed(taken.opcode, error)),
         };
         (caller.recent.found, caller.launched) = (None, None);
@@ -245,7 +269,7 @@ impl Session {
             if failure.code == wire::CuError::UNKNOWN && self.shadows.is_orphaned() {
                 // The supervisor is gone, and the session's files with it. The program is about to be ended, and is not to see CUDA fail before.
                 self.await_end();
-                return Ok(false);
+                return Ok(Ran::Ended);
             }
             self.note_failure(failure, taken.opcode, taken.pipelined);
         }
@@ -259,7 +283,7 @@ impl Session {
             let output = if caller.fenced { wire::Output::default() } else { self.next_output() };
             reader.reply(&reply_bytes(output, answer))?;
         }
-        Ok(true)
+        Ok(Ran::Whole)
     }
 
     /// Waits until the session ends, for no longer than that may take.
@@ -271,12 +295,19 @@ impl Session {
     }
 
     /// Executes a message, with the application's managed memory in step before and after.
-    fn run_request(&self, request: Request, caller: &mut Caller, pipelined: bool) -> Answer {
+    fn run_request(
+        &self,
+        request: Request,
+        caller: &mut Caller,
+        (pipelined, is_rest): (bool, bool),
+    ) -> Answer {
         let reach = match self.shadows.reach(|| Reached::by(&request)) {
             Ok(reach) => reach,
             Err(failure) => return Answer::Failed(failure),
         };
-        self.record(&request);
+        if !is_rest {
+            self.record(&request);
+        }
         let answer = self.dispatch(request, caller);
         drop(reach);
         if pipelined {

@@ -4,11 +4,11 @@ use super::record::{HalfWayRecord, Launched};
 use crate::failure::{Failure, Result};
 use crate::lock;
 use crate::objects::{Function, Marker, Stream, Twin};
-use backend::{Backend, COOPERATIVE, Fill, Launch, Range};
+use backend::{Backend, Fill, Launch, Range};
 use cpt::{Group, context};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
-use wire::{CuError, LaunchValue};
+use wire::CuError;
 
 /// The most threads of a block, and bytes of shared memory, that any device has.
 const THREADS_MOST: u64 = 1024;
@@ -60,11 +60,6 @@ impl Size {
     pub(super) fn stopped(self, capacity: u32) -> Option<u64> {
         u64::from(capacity).checked_mul(self.frame)?.checked_add(self.slots())
     }
-}
-
-/// The attributes of a launch that can be stopped.
-pub(super) fn attributes(twin: &Twin) -> &'static [(u32, LaunchValue)] {
-    if twin.kernel.group == Group::Grid { &[COOPERATIVE] } else { &[] }
 }
 
 /// A launch of a marked kernel.
@@ -241,7 +236,7 @@ impl Flight {
             block,
             shared,
             stream: self.stream.arg(),
-            attributes: attributes(twin),
+            attributes: twin.attributes(),
             params: &params,
         };
         let launched = self.backend().launch(ctx.raw, &launch);

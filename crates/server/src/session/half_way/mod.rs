@@ -76,8 +76,7 @@ impl Session {
         function: &Arc<Function>,
         (callee, launch): (u64, &wire::Launch),
     ) -> Option<Arc<Flight>> {
-        let attributes = flight::attributes(function.twin.as_ref()?);
-        let twin = function.twin.as_ref().filter(|_| launch.attributes == attributes)?;
+        let twin = function.twin.as_ref().filter(|twin| twin.stops_with(&launch.attributes))?;
         let Bytes(params) = &launch.params;
         let launched = Launched {
             callee,
@@ -196,6 +195,11 @@ impl Session {
         lock(&self.half_way.board).flights.clone()
     }
 
+    /// Whether there is code with marked kernels.
+    pub(super) fn has_marked(&self) -> bool {
+        self.half_way.armed.load(Ordering::Acquire)
+    }
+
     /// Waits until no marked kernel is on its way that `request` has to come behind; outside of the gate, which closes meanwhile. From then on none gets before it, as long as the
     /// claim lives. None when the session ends first.
     pub(super) fn await_half_way(&self, request: &Request, caller: &Caller) -> Option<Claim<'_>> {
@@ -208,7 +212,7 @@ impl Session {
         ours: impl FnOnce() -> Footprint,
         caller: &Caller,
     ) -> Option<Claim<'_>> {
-        if !self.half_way.is_armed() {
+        if !self.has_marked() {
             return Some(Claim(None));
         }
         let ours = ours();
@@ -345,10 +349,6 @@ impl Session {
 }
 
 impl HalfWay {
-    fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Acquire)
-    }
-
     fn add(&self, board: &mut Board, flight: Arc<Flight>) {
         board.flights.push(flight);
         self.count.store(board.flights.len(), Ordering::Release);

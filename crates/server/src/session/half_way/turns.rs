@@ -63,7 +63,7 @@ fn device_of(stream: &Stream) -> u32 {
 impl Session {
     /// Whether there may be marked kernels.
     pub(in crate::session) fn may_take_turns(&self) -> bool {
-        self.half_way.is_armed()
+        self.has_marked()
     }
 
     /// Stops marked kernels whose turn is over, one of each device at a time, and launches those again that have stopped; while messages are taken.
