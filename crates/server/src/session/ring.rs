@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transport::{Next, RingIndex, RingReader, RingState, TraceKind, TransportError, trace_clock};
-use wire::Request;
+use wire::{GraphLaunch, Message, Request};
 
 /// How often a thread that waits looks around without being woken.
 const LOOK: Duration = Duration::from_millis(500);
@@ -154,7 +154,7 @@ enum Ran {
     /// It is done, and out of the ring.
     Whole,
     /// It is in the ring still, and so in a cut: its rest comes behind what has been given to the device.
-    InPart(Taken),
+    InPart(GraphLaunch),
     /// The session ends.
     Ended,
 }
@@ -194,7 +194,14 @@ impl Session {
                 mut taken => loop {
                     match self.run_message(&mut reader, &mut caller, taken)? {
                         Ran::Whole => break true,
-                        Ran::InPart(rest) => taken = rest,
+                        Ran::InPart(rest) => {
+                            taken = Taken {
+                                opcode: GraphLaunch::OPCODE,
+                                pipelined: true,
+                                dependencies: Vec::new(),
+                                request: Ok(Request::GraphLaunch(rest)),
+                            };
+                        }
                         Ran::Ended => break false,
                     }
                 },
@@ -254,10 +261,13 @@ impl Session {
         let name = taken.request.as_ref().map_or("an unknown message", Request::name);
         let answer = match taken.request {
             Ok(request) => {
-                let rest = matches!(request, Request::GraphLaunch(_)).then(|| request.clone());
+                let rest = match &request {
+                    Request::GraphLaunch(launch) => Some(launch.clone()),
+                    _ => None,
+                };
                 let answer = self.run_request(request, caller, (taken.pipelined, is_rest));
                 if let Some(rest) = rest.filter(|_| caller.is_in_part) {
-                    return Ok(Ran::InPart(Taken { request: Ok(rest), ..taken }));
+                    return Ok(Ran::InPart(rest));
                 }
                 answer
             }
