@@ -8,7 +8,7 @@ use cpt::Group::{self, Block, Grid, Thread, Warp};
 use testkit::manifest::{Guest, Manifest, Set};
 
 /// Each marked kernel by guest and name.
-const KERNELS: [(&str, &str, Group); 14] = [
+const KERNELS: [(&str, &str, Group); 15] = [
     ("marked_vectors", "add", Block),
     ("marked_stencil", "diffuse", Block),
     ("marked_reduction", "reduce_by_warps", Warp),
@@ -20,6 +20,7 @@ const KERNELS: [(&str, &str, Group); 14] = [
     ("marked_template", "evolveIm", Warp),
     ("marked_streams", "hash", Warp),
     ("marked_streams", "pass_on", Block),
+    ("marked_graph", "hash", Warp),
     ("marked_managed", "hash", Warp),
     ("marked_grid", "iterate", Grid),
     ("marked_list", "work_on_lists", Thread),

@@ -144,10 +144,10 @@ pub fn take(
             reached.get_or_insert_with(Instant::now);
         }
         let asking = Hindrance::Asking { since: reached };
+        let unstoppable = if come { tries.unstoppable() } else { None };
         cut.step("closing the gate");
         let closed = Instant::now();
         let successions = job.sessions.broker().successions();
-        let unstoppable = if come { tries.unstoppable() } else { None };
         let hindrance = if let Some(unstoppable) = unstoppable {
             gate::ungate(&mut servers, false);
             unstoppable
