@@ -38,7 +38,7 @@ fn a_checkpoint_stops_a_marked_kernel_and_a_restart_has_it_go_on() {
 #[test]
 fn a_launch_of_a_graph_stops_in_each_of_its_marked_kernels() {
     let stage = Stage::on(Device::Soft, "marked_graph").unwrap();
-    let args = ["2", "700000"];
+    let args = ["2", "400000"];
     let whole = stage.started("marked_graph", &args).unwrap().finish().unwrap().stdout;
     let mut job = stage.started("marked_graph", &args).unwrap();
     let mut printed = Vec::new();

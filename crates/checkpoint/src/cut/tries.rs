@@ -52,12 +52,15 @@ impl<'a> Tries<'a> {
 
     /// What keeps the job from being stopped for longer than a moment, if something does.
     #[must_use]
-    pub fn unstoppable(&self) -> Option<Hindrance> {
+    pub fn unstoppable(&mut self) -> Option<Hindrance> {
         let (mut stuck, begun) = (self.job.job.unstoppable(), Instant::now());
         while !stuck.is_empty() && begun.elapsed() < UNSTOPPABLE_LEAST {
             std::thread::sleep(UNSTOPPABLE_LOOK);
             let still = self.job.job.unstoppable();
             stuck.retain(|thread| still.contains(thread));
+        }
+        if stuck.is_empty() {
+            self.unstoppable = None;
         }
         stuck.pop().map(Hindrance::Unstoppable)
     }

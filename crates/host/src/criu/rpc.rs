@@ -318,7 +318,7 @@ impl Session {
                     let sign = pulse.look(self.init.get(), self.silence);
                     drop(pulse);
                     match sign {
-                        Sign::AtWork => {}
+                        Sign::AtWork => self.alarmed.set(None),
                         Sign::Idle => self.signal(libc::SIGCONT),
                         Sign::WaitsInVain => match self.alarmed.get() {
                             None => self.alarm(),

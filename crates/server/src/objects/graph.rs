@@ -1,6 +1,6 @@
 //! Executable graphs.
 
-use super::{Array, Context, Event, EventRecord, Function, Stream, Template};
+use super::{Array, Context, Event, EventRecord, Function, Marker, Stream, StreamKey, Template};
 use crate::lock;
 use backend::{Backend, RawGraph};
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,8 @@ pub struct GraphState {
     pub kept: BTreeMap<EventId, Arc<Event>>,
     /// The stream that it was last launched in.
     pub last: Option<Weak<Stream>>,
+    /// How far that was behind the last launch, where the backend does not put the next one behind it.
+    pub end: Option<(StreamKey, Marker)>,
     /// The nodes whose kernels can stop half-way: they are parts of their own.
     pub stops: BTreeSet<u32>,
     /// How many parts of the launch in hand have been given to the device.
@@ -82,7 +84,8 @@ impl GraphState {
     /// That of a plan which has just been built.
     #[must_use]
     pub fn new(plan: GraphPlan, built: Option<Built>, stops: BTreeSet<u32>) -> Self {
-        Self { plan, disabled: BTreeSet::new(), built, kept: BTreeMap::new(), last: None, stops, given: 0 }
+        let (disabled, kept) = (BTreeSet::new(), BTreeMap::new());
+        Self { plan, disabled, built, kept, last: None, end: None, stops, given: 0 }
     }
 
     /// Lets go of what the backend has, but not of the events, which the application may have destroyed.

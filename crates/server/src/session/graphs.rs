@@ -12,7 +12,7 @@ use crate::{lock, read, write};
 use backend::{CopyBox, Fill, GraphConditional, GraphFunction, GraphKernel, RawGraph};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use wire::{
     ContextId, CuError, Decoder, EventId, GRAPH_INLINE_MAX, GraphChange, GraphData, GraphExecId, GraphPlan,
     GraphWork, MemoryOperation, Wire,
@@ -138,18 +138,53 @@ impl Session {
         Ok((backend::GraphWork::Kernel(function.module.ctx.raw, work), Use::Function(function)))
     }
 
-    /// Whether a node is a kernel that can stop half-way: a graph with such nodes is launched in parts. One with conditional nodes has a template, and is not.
+    /// Whether a graph may be launched in parts. One with conditional nodes has a template, and is not; nor is one with operations on words of memory, since what
+    /// waits there may be waiting for another branch, or for what the same thread gives to a stream behind the launch.
+    fn may_divide(&self, frame: &Frame, plan: &GraphPlan) -> bool {
+        let operates = |node: &wire::GraphNode| matches!(node.work, GraphWork::Operations(_));
+        self.has_marked() && frame.template.is_none() && !plan.nodes.iter().any(operates)
+    }
+
+    /// Whether a node is a kernel that can stop half-way: a graph with such nodes is launched in parts, if it may be.
     fn can_stop(&self, frame: &Frame, work: &GraphWork) -> bool {
         match work {
-            GraphWork::Kernel(kernel)
-                if self.has_marked() && frame.template.is_none() && kernel.ctx == frame.ctx.id() =>
-            {
+            GraphWork::Kernel(kernel) if kernel.ctx == frame.ctx.id() => {
                 let function = self.callee(kernel.ctx, kernel.callee);
                 function.is_ok_and(|function| {
                     function.twin.as_ref().is_some_and(|twin| twin.stops_with(&kernel.attributes))
                 })
             }
             _ => false,
+        }
+    }
+
+    /// Whether a graph is launched in parts.
+    pub(super) fn is_divided(&self, exec: GraphExecId) -> bool {
+        self.graph(exec).is_ok_and(|graph| !lock(&graph.state).stops.is_empty())
+    }
+
+    /// Notes how far the stream is that a graph was last launched in: what is built anew would not be behind that in another one.
+    fn note_end(&self, state: &mut GraphState) {
+        if let Some(stream) = state.last.as_ref().and_then(Weak::upgrade)
+            && state.end.is_none()
+        {
+            state.end = self.mark(&stream).ok().flatten().map(|marker| (stream.record.key, marker));
+        }
+    }
+
+    /// Gives up a launch, or what is left of it: the application counts on each of its functions once for every launch.
+    pub(super) fn give_up_launch(&self, exec: GraphExecId, code: CuError) {
+        let Ok(graph) = self.graph(exec) else { return };
+        let mut state = lock(&graph.state);
+        let given = std::mem::take(&mut state.given) as usize;
+        let parts = divide(&state.plan, &state.stops);
+        let given: BTreeSet<u32> = parts.into_iter().take(given).flatten().collect();
+        for (number, node) in (0..).zip(&state.plan.nodes) {
+            if let GraphWork::Host(id) = node.work
+                && !given.contains(&number)
+            {
+                self.callbacks.cancel(id, code);
+            }
         }
     }
 
@@ -191,7 +226,11 @@ impl Session {
                 built.parts.push(Part::Stops(node));
                 continue;
             }
-            let plan = backend::GraphPlan { nodes: part_of(&nodes, &numbers), template };
+            let nodes = match stops.is_empty() {
+                true => std::mem::take(&mut nodes),
+                false => part_of(&nodes, &numbers),
+            };
+            let plan = backend::GraphPlan { nodes, template };
             let raw = self.backend().graph_instantiate(ctx.raw, &plan, flags & FLAGS)?;
             built.parts.push(Part::Nodes(raw, numbers));
         }
@@ -229,6 +268,7 @@ impl Session {
 
     /// Makes the backend's graph anew. What is missing for it is told at the next launch.
     fn rebuild(&self, graph: &GraphExec, state: &mut GraphState) {
+        self.note_end(state);
         // Of a template there is one at a time.
         state.unbuild();
         state.built =
@@ -367,7 +407,9 @@ impl Execute for wire::GraphInstantiate {
         if read(&session.table).graphs.contains_key(&self.exec) {
             return Err(in_use(self.exec));
         }
-        let can_stop = |(_, node): &(u32, &wire::GraphNode)| session.can_stop(&frame, &node.work);
+        let may_divide = session.may_divide(&frame, &plan);
+        let can_stop =
+            |(_, node): &(u32, &wire::GraphNode)| may_divide && session.can_stop(&frame, &node.work);
         let stops = (0..).zip(&plan.nodes).filter(can_stop).map(|(number, _)| number).collect();
         let built = session.build(&frame, (&plan, &stops), &BTreeSet::new(), &Orphans::new())?;
         let state = Mutex::new(GraphState::new(plan, Some(built), stops));
@@ -394,8 +436,9 @@ impl Execute for wire::GraphUpdate {
             }
         }
         let mut stops = state.stops.clone();
+        let may_divide = session.may_divide(&graph.frame, &state.plan);
         for change in &changes {
-            match session.can_stop(&graph.frame, &change.work) {
+            match may_divide && session.can_stop(&graph.frame, &change.work) {
                 true => stops.insert(change.node),
                 false => stops.remove(&change.node),
             };
@@ -494,22 +537,7 @@ impl Execute for wire::GraphLaunch {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let graph = session.graph(self.exec)?;
         let mut state = lock(&graph.state);
-        let launched = launch(session, caller, &self, &graph, &mut state);
-        if let Err(failure) = &launched {
-            let parts = state.built.as_ref().map_or(&[][..], |built| &built.parts);
-            let given = parts.iter().take(state.given as usize).flat_map(Part::nodes);
-            let given: BTreeSet<u32> = given.copied().collect();
-            // The application counts on each of its functions once for every launch.
-            for (number, node) in (0..).zip(&state.plan.nodes) {
-                if let GraphWork::Host(id) = node.work
-                    && !given.contains(&number)
-                {
-                    session.callbacks.cancel(id, failure.code);
-                }
-            }
-            state.given = 0;
-        }
-        launched
+        launch(session, caller, &self, &graph, &mut state)
     }
 }
 
@@ -534,10 +562,18 @@ fn launch(
     if stream.ctx.id() != graph.frame.ctx.id() && state.given == 0 && !state.stops.is_empty() {
         // Only a graph can have kernels of another context than its stream.
         state.stops.clear();
+        session.note_end(state);
         state.unbuild();
     }
     ready(session, graph, state)?;
-    let GraphState { plan, disabled, built: Some(built), given, last, .. } = state else {
+    if state.given == 0
+        && let Some((key, marker)) = state.end.take()
+        && key != stream.record.key
+    {
+        // Launches of a graph are behind one another, in whichever streams.
+        session.backend().stream_wait_event(stream.ctx.raw, stream.arg(), marker.event(), 0)?;
+    }
+    let GraphState { plan, disabled, built: Some(built), given, last, end, .. } = state else {
         return Err(CuError::UNKNOWN.into());
     };
     let part = built.parts.get(*given as usize);
@@ -564,7 +600,7 @@ fn launch(
                     attributes: kernel.attributes,
                     params: kernel.params,
                 };
-                session.launch(caller, &stream, &launch)?;
+                session.launch_node(caller, &stream, &launch)?;
             }
             _ => return Err(invalid(format!("node {node} of {:?} is no kernel", message.exec))),
         },
@@ -576,6 +612,9 @@ fn launch(
     caller.is_in_part = (*given as usize) < built.parts.len();
     if !caller.is_in_part {
         *given = 0;
+        if built.parts.len() > 1 {
+            *end = session.mark(&stream)?.map(|marker| (stream.record.key, marker));
+        }
     }
     Ok(())
 }

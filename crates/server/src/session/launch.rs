@@ -34,6 +34,15 @@ pub(super) fn check_attributes(attributes: &[(u32, wire::LaunchValue)]) -> Resul
     }
 }
 
+/// Who launches a kernel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// A message of its own.
+    Message,
+    /// A graph, of which the watch has heard.
+    Graph,
+}
+
 impl Session {
     /// Submits a launch to its stream.
     pub(super) fn launch(
@@ -42,6 +51,20 @@ impl Session {
         stream: &Arc<Stream>,
         launch: &wire::Launch,
     ) -> Result<()> {
+        self.submit(caller, stream, launch, Of::Message)
+    }
+
+    /// The same for a node of a graph.
+    pub(super) fn launch_node(
+        &self,
+        caller: &mut Caller,
+        stream: &Arc<Stream>,
+        launch: &wire::Launch,
+    ) -> Result<()> {
+        self.submit(caller, stream, launch, Of::Graph)
+    }
+
+    fn submit(&self, caller: &mut Caller, stream: &Arc<Stream>, launch: &wire::Launch, of: Of) -> Result<()> {
         let function = self.launched(caller, launch.ctx, launch.callee)?;
         check_attributes(&launch.attributes)?;
         if (launch.params.0.len() as u64) < function.params_bytes()? {
@@ -60,11 +83,13 @@ impl Session {
         let flight = self.stoppable((stream, caller.number()), &function, (handle, launch));
         let work = stream.begin_launch(handle);
         let _work = work.inspect_err(|_| flight.iter().for_each(|flight| self.forget(flight, false)))?;
-        if let Some(recorder) = self.watch.recorder() {
-            recorder.launch(&function, &launch.params.0);
-        }
-        if let Some(steering) = self.watch.steering() {
-            steering.pass(function.name_hash());
+        if of == Of::Message {
+            if let Some(recorder) = self.watch.recorder() {
+                recorder.launch(&function, &launch.params.0);
+            }
+            if let Some(steering) = self.watch.steering() {
+                steering.pass(function.name_hash());
+            }
         }
         if flight.is_some_and(|flight| self.take_off(&flight)) {
             return Ok(());

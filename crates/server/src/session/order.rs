@@ -214,7 +214,6 @@ impl Footprint {
             | Request::IpcGetMem(_)
             | Request::Exclude(_)
             | Request::GraphExecDestroy(_)
-            | Request::GraphRelease(_)
             | Request::GraphTemplateDestroy(_)
             | Request::ContextCreate(_)
             | Request::ContextGetLimit(_)

@@ -224,7 +224,7 @@ impl Session {
         caller: &mut Caller,
         taken: Taken,
     ) -> Result<Ran, TransportError> {
-        let is_rest = std::mem::take(&mut caller.is_in_part);
+        caller.is_in_part = false;
         let arrived = self.link.control().is_traced().then(trace_clock);
         let _claim = match &taken.request {
             Ok(request) => {
@@ -235,7 +235,7 @@ impl Session {
                 if claim.is_none() || !self.await_room(request, caller) || !self.await_filled(request) {
                     return Ok(Ran::Ended);
                 }
-                if !is_rest && self.is_boundary_planned(caller, request) {
+                if self.is_boundary_planned(caller, request) {
                     self.wait_for_cut();
                 }
                 claim
@@ -261,13 +261,15 @@ impl Session {
         let name = taken.request.as_ref().map_or("an unknown message", Request::name);
         let answer = match taken.request {
             Ok(request) => {
-                let rest = match &request {
+                let launch = match &request {
                     Request::GraphLaunch(launch) => Some(launch.clone()),
                     _ => None,
                 };
-                let answer = self.run_request(request, caller, (taken.pipelined, is_rest));
-                if let Some(rest) = rest.filter(|_| caller.is_in_part) {
-                    return Ok(Ran::InPart(rest));
+                let answer = self.run_request(request, caller, taken.pipelined);
+                match (launch, &answer) {
+                    (Some(launch), Answer::Failed(failure)) => self.give_up_launch(launch.exec, failure.code),
+                    (Some(rest), _) if caller.is_in_part => return Ok(Ran::InPart(rest)),
+                    _ => {}
                 }
                 answer
             }
@@ -305,19 +307,12 @@ impl Session {
     }
 
     /// Executes a message, with the application's managed memory in step before and after.
-    fn run_request(
-        &self,
-        request: Request,
-        caller: &mut Caller,
-        (pipelined, is_rest): (bool, bool),
-    ) -> Answer {
+    fn run_request(&self, request: Request, caller: &mut Caller, pipelined: bool) -> Answer {
         let reach = match self.shadows.reach(|| Reached::by(&request)) {
             Ok(reach) => reach,
             Err(failure) => return Answer::Failed(failure),
         };
-        if !is_rest {
-            self.record(&request);
-        }
+        self.record(&request);
         let answer = self.dispatch(request, caller);
         drop(reach);
         if pipelined {

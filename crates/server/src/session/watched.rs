@@ -85,8 +85,9 @@ impl Session {
 
     fn graph_nodes(&self, exec: wire::GraphExecId) -> Option<usize> {
         let graph = read(&self.table).graphs.get(&exec).cloned()?;
-        let nodes = lock(&graph.state).plan.nodes.len();
-        Some(nodes)
+        let state = lock(&graph.state);
+        // The rest of a launch is no other one.
+        (state.given == 0).then(|| state.plan.nodes.len())
     }
 
     /// A wait of the program's has ended.

@@ -203,7 +203,12 @@ impl Session {
     /// Waits until no marked kernel is on its way that `request` has to come behind; outside of the gate, which closes meanwhile. From then on none gets before it, as long as the
     /// claim lives. None when the session ends first.
     pub(super) fn await_half_way(&self, request: &Request, caller: &Caller) -> Option<Claim<'_>> {
-        self.await_half_way_in(|| Footprint::of_work(request, caller.number()), caller)
+        let ours = || match request {
+            // Its launches come behind one another, in whichever streams.
+            Request::GraphLaunch(launch) if self.is_divided(launch.exec) => Footprint::Session,
+            _ => Footprint::of_work(request, caller.number()),
+        };
+        self.await_half_way_in(ours, caller)
     }
 
     /// The same, for what touches this.
