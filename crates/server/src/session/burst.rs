@@ -1,6 +1,7 @@
 //! Launches that follow one another into a stream, executed together. The driver takes some 3 us for each, and leaves little of ours in the processor's caches: taking
 //! a message, looking things up and entering the gate costs several times as much between two launches as once for all of them.
 
+use super::launch::Of;
 use super::order::Footprint;
 use super::reached::Reached;
 use super::{Caller, Session};
@@ -88,7 +89,7 @@ impl Session {
         let _reach = self.shadows.reach(|| Reached::Anything)?;
         let stream = self.stream(caller, first.ctx, first.stream)?;
         while let Some(launch) = launches.front() {
-            self.launch(caller, &stream, launch)?;
+            self.launch(caller, &stream, launch, Of::Message)?;
             launches.pop_front();
             reader.advance();
             // Who waits for a cut does so before he goes through the gate.

@@ -2,6 +2,7 @@
 
 use super::conditions::check_conditions;
 use super::dispatch::Execute;
+use super::launch::Of;
 use super::{Caller, Session};
 use crate::failure::{Failure, Result};
 use crate::objects::{
@@ -541,13 +542,13 @@ impl Execute for wire::GraphLaunch {
     }
 }
 
-/// All operations on words of memory that these nodes of a plan have.
-fn operations(plan: &GraphPlan, nodes: &[u32]) -> Vec<MemoryOperation> {
-    let operations = |node: &u32| match plan.nodes.get(*node as usize).map(|node| &node.work) {
-        Some(GraphWork::Operations(node)) => node.operations.clone(),
+/// All operations on words of memory that a plan has; one with such has one part.
+fn operations(plan: &GraphPlan) -> Vec<MemoryOperation> {
+    let operations = |node: &wire::GraphNode| match &node.work {
+        GraphWork::Operations(node) => node.operations.clone(),
         _ => Vec::new(),
     };
-    nodes.iter().flat_map(operations).collect()
+    plan.nodes.iter().flat_map(operations).collect()
 }
 
 /// Gives a stream the next part of a launch; it is told to the caller whether that was the last one.
@@ -578,7 +579,7 @@ fn launch(
     };
     let part = built.parts.get(*given as usize);
     let part = part.ok_or_else(|| invalid(format!("{:?} has no part {given}", message.exec)))?;
-    let operations = operations(plan, part.nodes());
+    let operations = operations(plan);
     session.shadows.note_waits(&operations);
     match part {
         Part::Nodes(raw, _) => {
@@ -600,7 +601,7 @@ fn launch(
                     attributes: kernel.attributes,
                     params: kernel.params,
                 };
-                session.launch_node(caller, &stream, &launch)?;
+                session.launch(caller, &stream, &launch, Of::Graph)?;
             }
             _ => return Err(invalid(format!("node {node} of {:?} is no kernel", message.exec))),
         },

@@ -36,7 +36,7 @@ pub(super) fn check_attributes(attributes: &[(u32, wire::LaunchValue)]) -> Resul
 
 /// Who launches a kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+pub(super) enum Of {
     /// A message of its own.
     Message,
     /// A graph, of which the watch has heard.
@@ -50,21 +50,8 @@ impl Session {
         caller: &mut Caller,
         stream: &Arc<Stream>,
         launch: &wire::Launch,
+        of: Of,
     ) -> Result<()> {
-        self.submit(caller, stream, launch, Of::Message)
-    }
-
-    /// The same for a node of a graph.
-    pub(super) fn launch_node(
-        &self,
-        caller: &mut Caller,
-        stream: &Arc<Stream>,
-        launch: &wire::Launch,
-    ) -> Result<()> {
-        self.submit(caller, stream, launch, Of::Graph)
-    }
-
-    fn submit(&self, caller: &mut Caller, stream: &Arc<Stream>, launch: &wire::Launch, of: Of) -> Result<()> {
         let function = self.launched(caller, launch.ctx, launch.callee)?;
         check_attributes(&launch.attributes)?;
         if (launch.params.0.len() as u64) < function.params_bytes()? {
@@ -112,7 +99,7 @@ impl Session {
 impl Execute for wire::Launch {
     fn execute(self, session: &Session, caller: &mut Caller) -> Result<()> {
         let stream = session.stream(caller, self.ctx, self.stream)?;
-        session.launch(caller, &stream, &self)
+        session.launch(caller, &stream, &self, Of::Message)
     }
 }
 

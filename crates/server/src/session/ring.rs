@@ -86,7 +86,7 @@ impl Rings {
                 }
             }
             threads.retain(|thread| !thread.is_finished());
-            let taken = turns.as_ref().filter(|_| self.session.may_take_turns());
+            let taken = turns.as_ref().filter(|_| self.session.has_marked());
             seen = control.wait_doorbell(seen, taken.map_or(LOOK, |turns| turns.pause().min(LOOK)));
             if let Some(turns) = &mut turns
                 && let Some(_pass) = self.session.gate.enter_if_open(TIDYING)

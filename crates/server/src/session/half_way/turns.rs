@@ -61,11 +61,6 @@ fn device_of(stream: &Stream) -> u32 {
 }
 
 impl Session {
-    /// Whether there may be marked kernels.
-    pub(in crate::session) fn may_take_turns(&self) -> bool {
-        self.has_marked()
-    }
-
     /// Stops marked kernels whose turn is over, one of each device at a time, and launches those again that have stopped; while messages are taken.
     pub(in crate::session) fn take_turns(&self, turns: &mut Turns) {
         if !self.has_half_way() || self.is_filling() {
