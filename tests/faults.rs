@@ -415,6 +415,9 @@ fn few_descriptors(device: Device) -> anyhow::Result<()> {
     let finished = Job::start(few)?.finish()?;
     ensure!(finished.exit == Exit::Code(0), "{}: {}", finished.exit, finished.stderr);
     ensure!(finished.stdout == whole.stdout, "another output");
+    let told =
+        finished.stderr.contains("put into the host's memory") && finished.stderr.contains("ulimit -Hn");
+    ensure!(told, "nobody is told where the rest is, and why: {}", finished.stderr);
     Ok(())
 }
 

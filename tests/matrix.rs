@@ -37,7 +37,7 @@ fn trials() -> anyhow::Result<Vec<Trial>> {
     };
     let trial = |(number, guest): (usize, &Guest)| {
         let (mut suite, guest) = (suite.clone(), guest.clone());
-        suite.scenarios = Scenario::in_ci(number).to_vec();
+        suite.scenarios = Scenario::in_ci(number, guest.set).to_vec();
         Trial::test(guest.name.clone(), move || run(&suite, &guest))
     };
     Ok(manifest.set(Set::Matrix).chain(manifest.set(Set::Marked)).enumerate().map(trial).collect())

@@ -228,6 +228,36 @@ fn a_full_store() {
     run_on_after_failed_checkpoint(&stage, job);
 }
 
+/// An ext4 at `folder` that says it has room for what the file system in memory that it lies in cannot take: whoever writes hears nothing of that before he syncs.
+fn mount_full_disk(disk: &Path, folder: &Path) {
+    std::fs::File::create(disk).unwrap().set_len(64 << 20).unwrap();
+    std::fs::create_dir(folder).unwrap();
+    let made = Command::new("mkfs.ext4").arg("-q").arg(disk).status().unwrap();
+    let mounted = Command::new("mount").args(["-o", "loop"]).args([disk, folder]).status().unwrap();
+    assert!(made.success() && mounted.success());
+}
+
+#[test]
+fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
+    if !Path::new("/dev/loop-control").exists() {
+        eprintln!("there are no loop devices: nothing was checked");
+        return;
+    }
+    let stage = Stage::new("not-durable").unwrap();
+    let backing = stage.place().folder.join("backing");
+    let _backing = Mount::tmpfs(backing.clone(), "size=16m").unwrap();
+    let folder = backing.join("mounted");
+    mount_full_disk(&backing.join("disk"), &folder);
+    let log = folder.join("loss.log").display().to_string();
+    let guest = stage.guest("vector_loop").display().to_string();
+    let script = "exec 3>>\"$0\"; head -c 30000000 /dev/zero | tr '\\0' x >&3; exec \"$@\"";
+    let args = ["-c", script, &log, &guest, "400", "40"].map(str::to_owned);
+    let job = stage.place().run(Path::new("/bin/sh"), &args).unwrap();
+    let job = dormouse_tests::first_line(job).unwrap();
+    stage.refused_checkpoint(&[]).unwrap().expect(1, &["no image", &log, "cannot be made durable"]);
+    run_on_after_failed_checkpoint(&stage, job);
+}
+
 /// By how much the disk has more room each time, bytes.
 const STEP: u64 = 700 << 10;
 

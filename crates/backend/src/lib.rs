@@ -20,6 +20,7 @@ pub use attributes::*;
 pub use graph::*;
 pub use partition::*;
 pub use sharing::*;
+use std::time::Duration;
 pub use textures::*;
 pub use types::*;
 pub use visible::visible;
@@ -39,6 +40,10 @@ pub trait Backend:
     /// Whether kernels run on the processor's cores.
     fn runs_on_cores(&self) -> bool {
         false
+    }
+    /// How long a message to the device and its answer are on their way, where it is another machine's.
+    fn round_trip(&self) -> Duration {
+        Duration::ZERO
     }
     /// What this is, for people: `CUDA driver 580.159.04`, `software device`.
     fn describe(&self) -> String;

@@ -96,7 +96,7 @@ fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outc
     fs::create_dir(image.join("tmpfs"))?;
     let ready = job.ready_dump(&criu()?, &images, &DumpOptions::default(), host::MemoryWay::Written);
     std::thread::sleep(milliseconds("SUPERVISE_READY")?.unwrap_or_default());
-    let frozen = ready.dump()?;
+    let mut frozen = ready.dump()?;
     let moving: Vec<_> = job.tasks().into_iter().filter(|t| !t.is_stopped()).collect();
     if !moving.is_empty() {
         return Err(format!("not stopped: {moving:?}").into());
@@ -106,6 +106,7 @@ fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outc
     let delivered = frozen.record().delivered(1).unwrap_or(0);
     let warnings = frozen.warnings().join("; ");
     std::thread::sleep(milliseconds("SUPERVISE_CAPTURE")?.unwrap_or_default());
+    let on_disk = frozen.take_on_disk();
     let report = match how {
         "hold" => {
             writeln!(connection, "held")?;
@@ -116,6 +117,7 @@ fn dump(job: &Job, image: &Path, how: &str, mut connection: &UnixStream) -> Outc
         "stop" => frozen.kill()?.0,
         _ => frozen.resume()?.0,
     };
+    on_disk.sync()?;
     Ok(format!("ok {delivered} {} {} {warnings}", report.stopped.as_micros(), report.bytes))
 }
 

@@ -37,10 +37,12 @@
 //! # Checkpoint
 //! ```no_run
 //! # fn f(job: host::Job, criu: host::Criu, images: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
-//! let frozen = job.dump(&criu, images, &host::DumpOptions::default(), host::MemoryWay::Written)?; // every task is stopped, and cannot see it
+//! let mut frozen = job.dump(&criu, images, &host::DumpOptions::default(), host::MemoryWay::Written)?; // every task is stopped, and cannot see it
 //! let record: &host::HostRecord = frozen.record();          // to be stored, with every file of `images` and of the tmpfs
 //! // ... capture device memory and the tmpfs: nothing of the job runs here ...
+//! let on_disk = frozen.take_on_disk();
 //! let report = frozen.resume()?;                            // or kill(); dropping it resumes
+//! on_disk.sync()?;                                          // before the image exists: it relies on these files
 //! # Ok(()) }
 //! ```
 //!

@@ -8,19 +8,16 @@
 #[path = "../tests/suite/common.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod common;
-#[path = "../tests/suite/proxy.rs"]
-#[allow(dead_code, reason = "the tests use more of it")]
-mod proxy;
 
 use backend::Backend;
 use backend_soft::SoftBackend;
 use common::{Far, Program, connect, tcp};
-use proxy::{Network, between};
 use remote::{RemoteBackend, Wires};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
+use testkit::proxy::{Network, between};
 
 const BULK: usize = 256 << 20;
 /// Added round-trip times, µs.
@@ -97,7 +94,7 @@ impl Session {
     fn new(network: Option<Network>) -> Self {
         let (far, sockets) = tcp(&[]);
         let near = match network {
-            Some(network) => between(sockets, network).0,
+            Some(network) => between(sockets, network).unwrap().0,
             None => sockets,
         };
         Self { backend: connect(Wires::of_tcp(near).unwrap()), _far: far }
@@ -197,7 +194,7 @@ fn pair(network: Option<Network>) -> (TcpStream, TcpStream) {
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let other = listener.accept().unwrap().0;
     let one = match network {
-        Some(network) => between(vec![one], network).0.remove(0),
+        Some(network) => between(vec![one], network).unwrap().0.remove(0),
         None => one,
     };
     one.set_nodelay(true).unwrap();

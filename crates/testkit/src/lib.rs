@@ -12,6 +12,7 @@ pub mod manifest;
 pub mod network;
 pub mod outcome;
 pub mod place;
+pub mod proxy;
 pub mod rdmacm;
 pub mod reference;
 pub mod s3;

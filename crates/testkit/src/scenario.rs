@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::job::{Job, LIMIT};
 use crate::kit::Kit;
-use crate::manifest::Guest;
+use crate::manifest::{Guest, Set};
 use crate::outcome::{Outcome, fits};
 use crate::place::{After, Checkpoint, Device, Place, Report, Suspension};
 use crate::reference::{Reference, finish};
@@ -26,16 +26,28 @@ pub enum Scenario {
     Chain,
     /// Suspended and resumed, once or twice; or once, and then stopped by a checkpoint and restarted.
     Suspend,
+    /// Five checkpoints (fewer of a guest that is too short), of which each reads what has changed since the one before; behind the last everything is
+    /// killed and that image restarted.
+    Stops,
 }
+
+/// How many checkpoints [`Scenario::Stops`] has before its last one.
+const STOPS: usize = 4;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Checkpoint, Self::KillAndRestart, Self::Chain, Self::Suspend];
+    pub const ALL: [Self; 5] =
+        [Self::Checkpoint, Self::KillAndRestart, Self::Chain, Self::Suspend, Self::Stops];
 
     /// Those of them that CI has time for, of the guest with such a number: in a chain happens what a restart is, and in place every other guest goes on
-    /// behind a checkpoint, the others behind a suspension.
-    pub fn in_ci(number: usize) -> [Self; 2] {
-        [Self::Chain, if number.is_multiple_of(2) { Self::Checkpoint } else { Self::Suspend }]
+    /// behind a checkpoint, of marked ones behind several, the others behind a suspension.
+    pub fn in_ci(number: usize, set: Set) -> [Self; 2] {
+        let in_place = match (number % 2, set) {
+            (0, Set::Marked) => Self::Stops,
+            (0, _) => Self::Checkpoint,
+            _ => Self::Suspend,
+        };
+        [Self::Chain, in_place]
     }
 
     /// Its name, in tables and test names.
@@ -45,6 +57,7 @@ impl Scenario {
             Self::KillAndRestart => "restart",
             Self::Chain => "chain",
             Self::Suspend => "suspend",
+            Self::Stops => "stops",
         }
     }
 
@@ -52,7 +65,7 @@ impl Scenario {
     fn restarts(self) -> usize {
         match self {
             Self::Checkpoint | Self::Suspend => 0,
-            Self::KillAndRestart => 1,
+            Self::KillAndRestart | Self::Stops => 1,
             Self::Chain => 3,
         }
     }
@@ -105,8 +118,7 @@ impl Case<'_> {
                 folder: &folder,
             };
             std::fs::create_dir_all(place.cwd()).context("cannot make a working directory")?;
-            let hurry = 0.6f64.powi(attempt as i32);
-            let result = self.attempt(scenario, &place, &mut seed.clone(), hurry);
+            let result = self.attempt(scenario, &place, &mut seed.clone(), attempt);
             std::fs::remove_dir_all(&folder).context("cannot remove a round's folder")?;
             match result? {
                 Attempt::Done(reports) => return Ok(reports),
@@ -121,10 +133,11 @@ impl Case<'_> {
         scenario: Scenario,
         place: &Place<'_>,
         seed: &mut Seed,
-        hurry: f64,
+        number: u32,
     ) -> anyhow::Result<Attempt> {
         let program = self.kit.guest(self.guest.program());
         let mut job = place.run(&program, self.guest.args(self.device == Device::Gpu))?;
+        let hurry = 0.6f64.powi(number as i32);
         if scenario == Scenario::Suspend {
             return self.suspended(job, place, seed, hurry);
         }
@@ -137,13 +150,24 @@ impl Case<'_> {
             if !job.stdout.wait_for_line(LIMIT) {
                 return self.too_late(job, place);
             }
-            // A chain spreads its moments over the run.
-            std::thread::sleep(self.reference.window.mul_f64(seed.fraction() * hurry / cuts as f64));
+            // Several moments are spread over the run.
+            let before =
+                if scenario == Scenario::Stops { STOPS.saturating_sub(number as usize / 2) } else { 0 };
+            let part = self.reference.window.mul_f64(hurry / (cuts + before) as f64);
+            for _ in 0..before {
+                std::thread::sleep(part.mul_f64(seed.fraction()));
+                match self.checkpoint(place, After::LeaveRunning)? {
+                    Some(report) => reports.push(report),
+                    None => return self.too_late(job, place),
+                }
+            }
+            std::thread::sleep(part.mul_f64(seed.fraction()));
             let stop = scenario == Scenario::Chain && seed.coin();
             exact &= stop;
             let printed = job.stdout.so_far().len();
             // Where the guest is long enough for two.
-            let is_first = scenario != Scenario::Checkpoint && pieces.is_empty();
+            let is_first =
+                matches!(scenario, Scenario::KillAndRestart | Scenario::Chain) && pieces.is_empty();
             if is_first && hurry == 1.0 && seed.coin() {
                 match self.checkpoint(place, After::LeaveRunning)? {
                     Some(report) => reports.push(report),

@@ -99,6 +99,11 @@ impl Served {
         Ok(Self { front, dormouse, address, key, client })
     }
 
+    /// Has the client come by another way: through what listens at `address`.
+    pub fn is_behind(&mut self, address: String) {
+        self.address = address;
+    }
+
     /// Makes the server's key known to the client.
     ///
     /// # Errors

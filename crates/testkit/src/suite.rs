@@ -68,6 +68,8 @@ pub struct Row {
     pub passed: Vec<Option<u32>>,
     /// Rounds asked for, of each.
     pub rounds: u32,
+    /// Checkpoints in the rounds that passed.
+    pub checkpoints: usize,
     /// The median stall of its checkpoints, ms.
     pub stall_ms: Option<f64>,
     /// Of the stall, the host half, median, ms.
@@ -229,6 +231,7 @@ impl<'a> Trial<'a> {
             under_s: reference.map_or(0.0, |each| each.took.as_secs_f64()),
             passed: tally.passed.to_vec(),
             rounds: self.rounds,
+            checkpoints: tally.reports.len(),
             stall_ms: middle(|report| report.stall_ms),
             host_ms: middle(|report| report.host_ms),
             total_ms: middle(|report| report.total_ms),
@@ -298,7 +301,7 @@ impl fmt::Display for Table<'_> {
         for scenario in Scenario::ALL {
             write!(f, "{:>12}", scenario.name())?;
         }
-        writeln!(f, "{:>10}{:>10}{:>10}", "stall ms", "host ms", "total ms")?;
+        writeln!(f, "{:>10}{:>10}{:>10}{:>10}", "images", "stall ms", "host ms", "total ms")?;
         self.0.iter().try_for_each(|row| writeln!(f, "{row}"))
     }
 }
@@ -314,6 +317,7 @@ impl fmt::Display for Row {
             let passed = passed.map_or_else(|| "-".to_owned(), |passed| format!("{passed}/{}", self.rounds));
             write!(f, "{passed:>12}")?;
         }
+        write!(f, "{:>10}", self.checkpoints)?;
         for time in [self.stall_ms, self.host_ms, self.total_ms] {
             write!(f, "{:>10}", number(time, 0))?;
         }
@@ -338,6 +342,7 @@ mod tests {
             under_s: 1.5,
             passed: vec![None, Some(3), Some(3 - failures.len() as u32)],
             rounds: 3,
+            checkpoints: 9,
             stall_ms: Some(41.7),
             host_ms: None,
             total_ms: None,

@@ -3,6 +3,7 @@
 mod ahead;
 mod begin;
 mod capture;
+mod durable;
 pub(crate) mod gate;
 pub(crate) mod memory;
 mod progress;
@@ -16,6 +17,7 @@ pub(crate) use self::begin::Unwatched;
 use self::begin::begin;
 use self::capture::{Captured, capture};
 pub(crate) use self::capture::{Device, devices, write};
+use self::durable::Syncing;
 pub use self::gate::Servers;
 use self::gate::{Busy, Gated, Opened};
 use self::progress::telling;
@@ -48,6 +50,7 @@ use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 /// How often it is looked, while a point is waited for, whether somebody still wants the checkpoint.
 const LOOK: Duration = Duration::from_secs(1);
 const WAITING_FOR_POINT: &str = "waiting for a point that suits the program";
+const WAITING_FOR_FILES: &str = "waiting for the job's files to be on disk";
 
 /// Takes a checkpoint of the supervisor's job, at a moment if there is one, and publishes it. A job that is handed over stands still until it is known
 /// where it goes on.
@@ -312,6 +315,7 @@ impl<'a> Cut<'a> {
         let shared_time = shared_at.elapsed();
         let host = frozen.record().clone();
         let mut warnings = frozen.warnings().to_vec();
+        let on_disk = frozen.take_on_disk();
         let (mut rest, private) = if options.stop {
             let private = frozen.take_private();
             (Rest::Stopped(Box::new(frozen), gated, held), private)
@@ -325,6 +329,7 @@ impl<'a> Cut<'a> {
             trace.span("the job stands still", closed);
         }
 
+        let syncing = Syncing::begin(move || on_disk.sync())?;
         self.step("writing");
         let images = work.images();
         let image_entries = entries(&images)?;
@@ -384,6 +389,7 @@ impl<'a> Cut<'a> {
             warnings.extend(unrehearsed.clone());
             unrehearsed.is_none()
         };
+        syncing.finish(|| self.step(WAITING_FOR_FILES))?;
         self.step("publishing");
         let times = CutTimes {
             drain_wait: drain,

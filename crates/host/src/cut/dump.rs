@@ -19,7 +19,7 @@ use super::setback::Setback;
 use super::withheld::Ranges;
 use crate::criu::rpc::{self, Event, Session};
 use crate::criu::{Criu, LogExcerpt};
-use crate::files::{self, FileError, Limits};
+use crate::files::{self, Collected, FileError, Limits, OnDisk};
 use crate::init::dev;
 use crate::init::instructions::DEV;
 use crate::job::{Ending, Job};
@@ -183,6 +183,8 @@ pub struct Frozen<'a> {
     private: Option<PrivateMemory>,
     /// What makes copies of its processes when CRIU goes on, if something does.
     plugin: Option<Plugin>,
+    /// What the images do not hold of its files.
+    on_disk: OnDisk,
     warnings: Vec<String>,
     /// When CRIU had written everything, which is when the caller may begin.
     held_since: Instant,
@@ -398,6 +400,7 @@ impl Job {
             },
             private: None,
             plugin,
+            on_disk: OnDisk::default(),
             warnings: Vec::new(),
             held_since,
             recording: Duration::ZERO,
@@ -566,7 +569,8 @@ impl Frozen<'_> {
             all_closed: options.save_all_closed_limit,
         };
         let closed = self.job.written();
-        (self.record.written, self.warnings) = files::collect(&pids, closed, &given, images, limits)?;
+        let Collected { files, on_disk, warnings } = files::collect(&pids, closed, &given, images, limits)?;
+        (self.record.written, self.on_disk, self.warnings) = (files, on_disk, warnings);
         self.warnings.extend(self.record.files.iter().filter(|file| file.is_lost_input()).map(lost_input));
         self.record.needed = files::needed_by(&pids, &given, &self.record.written);
         self.record.connections = net::of(&pids);
@@ -593,6 +597,11 @@ impl Frozen<'_> {
     /// The job's private memory, as far as it has been copied and is not in the images, which are not complete without it.
     pub fn take_private(&mut self) -> Option<PrivateMemory> {
         self.private.take()
+    }
+
+    /// The job's files that the images rely on as they lie on disk. To be synced before the image exists, best while the job goes on.
+    pub fn take_on_disk(&mut self) -> OnDisk {
+        std::mem::take(&mut self.on_disk)
     }
 
     /// What a restart of this image will not bring back, for the user to read.

@@ -20,18 +20,18 @@ pub(crate) struct Written {
 }
 
 /// A file among all of the machine, while it exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct FileId {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct FileId {
     device: u64,
     inode: u64,
 }
 
 impl FileId {
-    fn of(meta: &fs::Metadata) -> Self {
+    pub(super) fn of(meta: &fs::Metadata) -> Self {
         Self { device: meta.dev(), inode: meta.ino() }
     }
 
-    fn is_at(self, path: &Path) -> bool {
+    pub(super) fn is_at(self, path: &Path) -> bool {
         fs::symlink_metadata(path).is_ok_and(|meta| Self::of(&meta) == self)
     }
 }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::known::Written;
 use super::maps;
+use super::on_disk::OnDisk;
 use crate::stdio::FileKey;
 use crate::tasks::OuterPid;
 use crate::tmpfs::JOB_DIR;
@@ -59,7 +60,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    fn new(path: &Path, what: impl Into<String>) -> Self {
+    pub(super) fn new(path: &Path, what: impl Into<String>) -> Self {
         Self { path: path.to_owned(), what: what.into() }
     }
 }
@@ -84,20 +85,20 @@ pub(crate) struct Limits {
 }
 
 /// Records the files that `tasks`, all stopped, have open for writing or have written before (`closed`), and saves into `folder`
-/// those that may be changed in place. What they were `given` is not theirs alone, and left as it is. Answers warnings too.
+/// those that may be changed in place. What they were `given` is not theirs alone, and left as it is.
 pub(crate) fn collect(
     tasks: &[OuterPid],
     closed: Written,
     given: &BTreeSet<FileKey>,
     folder: &Path,
     limits: Limits,
-) -> Result<(Vec<WrittenFile>, Vec<String>), FileError> {
+) -> Result<Collected, FileError> {
     let mut open: BTreeMap<PathBuf, Found> = BTreeMap::new();
     for task in tasks {
         find_open(*task, given, &mut open);
         find_mapped(*task, given, &mut open);
     }
-    let mut collection = Collection { folder, files: Vec::new(), warnings: Vec::new() };
+    let mut collection = Collection { folder, collected: Collected::default() };
     let files: Vec<PathBuf> = closed.files.into_iter().filter(|path| !open.contains_key(path)).collect();
     for (path, Found { through, appended }) in open {
         // What has no name out here (deleted, or on a mount of the job's own) is CRIU's to carry.
@@ -110,7 +111,7 @@ pub(crate) fn collect(
         } else if meta.len() <= limits.open {
             collection.save(&path, &through, meta.len())?
         } else {
-            collection.warnings.push(format!(
+            collection.collected.warnings.push(format!(
                 "{} ({} bytes) is open for writing and longer than the {} bytes that are saved: \
                  a restart will restore its length, but not what is changed in it after this checkpoint",
                 path.display(),
@@ -119,17 +120,27 @@ pub(crate) fn collect(
             ));
             Restoration::LengthOnly
         };
-        collection.add(path, &meta, true, restoration);
+        collection.add(path, &meta, Some(&through), restoration);
     }
     collection.add_closed(files, limits)?;
     collection.warn_of(&closed.nameless);
-    Ok((collection.files, collection.warnings))
+    Ok(collection.collected)
+}
+
+/// What was found of a job's files.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    /// For the record.
+    pub(crate) files: Vec<WrittenFile>,
+    /// Those of them that are not saved.
+    pub(crate) on_disk: OnDisk,
+    /// For the user.
+    pub(crate) warnings: Vec<String>,
 }
 
 struct Collection<'a> {
     folder: &'a Path,
-    files: Vec<WrittenFile>,
-    warnings: Vec<String>,
+    collected: Collected,
 }
 
 impl Collection<'_> {
@@ -148,10 +159,10 @@ impl Collection<'_> {
                 too_long += 1;
                 Restoration::LengthOnly
             };
-            self.add(path, &meta, false, restoration);
+            self.add(path, &meta, None, restoration);
         }
         if too_long > 0 {
-            self.warnings.push(format!(
+            self.collected.warnings.push(format!(
                 "{too_long} files that the job has written and closed are too long to be saved: \
                  a restart will restore their lengths, but not what is changed in them after this checkpoint"
             ));
@@ -161,7 +172,7 @@ impl Collection<'_> {
 
     fn warn_of(&mut self, nameless: &BTreeSet<PathBuf>) {
         if let Some(once) = nameless.first() {
-            self.warnings.push(format!(
+            self.collected.warnings.push(format!(
                 "{} files that the job has written have been renamed and are not found, one of them once {}: \
                  a restart will not bring back what is changed in them after this checkpoint",
                 nameless.len(),
@@ -171,20 +182,24 @@ impl Collection<'_> {
     }
 
     fn save(&self, path: &Path, through: &Path, length: u64) -> Result<Restoration, FileError> {
-        let name = format!("written-{}", self.files.len());
+        let name = format!("written-{}", self.collected.files.len());
         match save(through, &self.folder.join(&name), length) {
             Ok(()) => Ok(Restoration::Contents(name)),
             Err(e) => Err(FileError::new(path, format!("cannot be saved with the checkpoint: {e}"))),
         }
     }
 
-    fn add(&mut self, path: PathBuf, meta: &fs::Metadata, open: bool, restoration: Restoration) {
-        self.files.push(WrittenFile {
+    /// Adds a file; if it is open `through` leads to it.
+    fn add(&mut self, path: PathBuf, meta: &fs::Metadata, through: Option<&Path>, restoration: Restoration) {
+        if !matches!(restoration, Restoration::Contents(_)) {
+            self.collected.on_disk.add(&path, meta, through);
+        }
+        self.collected.files.push(WrittenFile {
             path,
             length: meta.len(),
             mode: meta.mode() & 0o7777,
             owner: (meta.uid(), meta.gid()),
-            open,
+            open: through.is_some(),
             restoration,
         });
     }

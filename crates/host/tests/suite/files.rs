@@ -4,9 +4,10 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::support::Bench;
+use crate::support::{Bench, Supervisor};
 
 /// Runs `script` (it says `cut` where it is dumped, and `done` after it has changed things), kills everything and restarts it.
 /// `check` looks at the files while the restarted job, which waits for nothing but its end, has not gone on.
@@ -79,4 +80,98 @@ fn a_job_starts_in_a_folder_whose_name_is_not_text() {
     command.current_dir(&folder);
     assert!(command.status().unwrap().success());
     assert_eq!(text(&folder.join("here")), "hello\n");
+}
+
+/// An ext4 on a disk of its own, which is a file: a copy of that is what a power failure leaves. Seen by this thread and what it starts.
+struct Disk {
+    /// A file system in memory, with all else in it.
+    backing: PathBuf,
+}
+
+fn done(program: &str, args: &[&dyn AsRef<OsStr>]) {
+    let output = Command::new(program).args(args.iter().map(|arg| arg.as_ref())).output().unwrap();
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl Disk {
+    /// One that has room for so many bytes, although it says more.
+    fn new(bench: &Bench, bytes: u64) -> Option<Self> {
+        if !Path::new("/dev/loop-control").exists() {
+            eprintln!("there are no loop devices: nothing was checked");
+            return None;
+        }
+        // SAFETY: only this thread's view of the file system changes, and no file is open by a path in it.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
+        done("mount", &[&"--make-rprivate", &"/"]);
+        let backing = bench.path("backing");
+        fs::create_dir(&backing).unwrap();
+        done("mount", &[&"-t", &"tmpfs", &"-o", &format!("size={bytes}"), &"none", &backing]);
+        let disk = Self { backing };
+        fs::File::create(disk.path("disk")).unwrap().set_len(64 << 20).unwrap();
+        done("mkfs.ext4", &[&"-q", &"-E", &"lazy_itable_init=1", &disk.path("disk")]);
+        disk.mount("disk", "mounted");
+        Some(disk)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.backing.join(name)
+    }
+
+    fn mount(&self, disk: &str, folder: &str) {
+        fs::create_dir(self.path(folder)).unwrap();
+        done("mount", &[&"-o", &"loop", &self.path(disk), &self.path(folder)]);
+    }
+
+    /// Mounts what a power failure at this moment would leave.
+    fn survived(&self) -> PathBuf {
+        done("cp", &[&"--sparse=always", &self.path("disk"), &self.path("copy")]);
+        self.mount("copy", "survived");
+        self.path("survived")
+    }
+
+    /// A job that has appended so many bytes to a file in a new folder, and waits.
+    fn appending(&self, bench: &Bench, bytes: u64) -> Supervisor {
+        let script = format!(
+            "mkdir -p runs/5; exec 3>>runs/5/loss.log; head -c {bytes} /dev/urandom >&3; echo cut; sleep 60"
+        );
+        let mut command = bench.command(&["sh", "-c", &script]);
+        command.current_dir(self.path("mounted"));
+        let mut job = Supervisor::start(command, bench.control());
+        job.wait_for(|line| line == "cut");
+        job
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // With all that is mounted in it.
+        done("umount", &[&"--lazy", &self.backing]);
+    }
+}
+
+#[test]
+fn what_was_appended_survives_a_power_failure() {
+    let bench = Bench::new();
+    let Some(disk) = Disk::new(&bench, 64 << 20) else { return };
+    let job = disk.appending(&bench, 300_000);
+    job.dump(&bench.image());
+    let [log, survived] = [disk.path("mounted"), disk.survived()].map(|root| root.join("runs/5/loss.log"));
+    assert!(fs::read(&survived).unwrap() == fs::read(log).unwrap());
+    assert_eq!(fs::metadata(survived).unwrap().len(), 300_000);
+    job.kill_everything();
+}
+
+#[test]
+fn a_file_that_cannot_be_made_durable_fails_the_dump() {
+    let bench = Bench::new();
+    let Some(disk) = Disk::new(&bench, 16 << 20) else { return };
+    let job = disk.appending(&bench, 30_000_000);
+    let reply = job.ask(&format!("dump {}", bench.image().display()));
+    assert!(
+        reply.contains("loss.log: the image needs what is in it, which cannot be made durable"),
+        "{reply}"
+    );
+    // The job runs on.
+    assert!(job.ask("tasks").contains("sh"));
+    job.kill_everything();
 }

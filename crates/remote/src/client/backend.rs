@@ -14,6 +14,7 @@ use backend::{
 };
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use wire::{Bytes, CuError, DeviceFacts, FunctionFacts};
 
 /// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`, `_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
@@ -85,6 +86,10 @@ impl Backend for RemoteBackend {
 
     fn runs_on_cores(&self) -> bool {
         self.link.hello.on_cores
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.round_trip
     }
 
     fn describe(&self) -> String {

@@ -169,9 +169,14 @@ pub(crate) struct Link {
     on_loss: Box<dyn Fn(&str) + Send + Sync>,
 }
 
+/// How often it is asked how far the other machine is.
+const QUESTIONS: usize = 3;
+
 /// A device on another machine.
 pub struct RemoteBackend {
     link: Arc<Link>,
+    /// Between the machines, as it was found at the beginning.
+    round_trip: Duration,
 }
 
 /// What a thread of a session does.
@@ -238,9 +243,24 @@ impl RemoteBackend {
         });
         *lock(&weak) = Arc::downgrade(&link);
         // Dropped when anything below fails: the threads that run already then end.
-        let backend = Self { link };
+        let mut backend = Self { link, round_trip: Duration::ZERO };
         backend.start(control_in, bulk_in, patience)?;
+        backend.round_trip = backend.measured();
         Ok(backend)
+    }
+
+    /// What the quickest of a few questions takes.
+    fn measured(&self) -> Duration {
+        if self.link.hello.devices.is_empty() {
+            return Duration::ZERO;
+        }
+        let asked = |()| {
+            let begun = Instant::now();
+            // Where the connection is lost it does not matter any more.
+            let _ = ::backend::Backend::can_access_peer(self, 0, 0);
+            begun.elapsed()
+        };
+        std::iter::repeat_n((), QUESTIONS).map(asked).min().unwrap_or_default()
     }
 
     fn start(

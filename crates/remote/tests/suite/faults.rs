@@ -1,13 +1,13 @@
 //! Connections that end at any moment.
 
 use super::common::{Far, Program, connect, tcp};
-use super::proxy::{Network, between};
 use backend::{Backend, Range, StreamArg};
 use libtest_mimic::{Failed, Trial};
 use remote::{Choice, RemoteBackend, Wires};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use testkit::proxy::{Network, between};
 use wire::CuError;
 
 pub fn trials() -> Vec<Trial> {
@@ -93,7 +93,7 @@ fn ended(far: &mut Far, within: Duration) -> bool {
 fn a_connection_is_cut_anywhere() -> Result<(), Failed> {
     let whole = {
         let (_far, sockets) = tcp(&[]);
-        let (near, traffic) = between(sockets, Network::default());
+        let (near, traffic) = between(sockets, Network::default())?;
         everything(&connect(Wires::of_tcp(near)?))?;
         traffic.bytes()
     };
@@ -101,7 +101,7 @@ fn a_connection_is_cut_anywhere() -> Result<(), Failed> {
     let points = (0..24).map(|at| 13 * at).chain((1..40).map(|at| 400 + whole * at / 41));
     for point in points {
         let (mut far, sockets) = tcp(&[]);
-        let (near, _) = between(sockets, Network { cut_after: point, ..Network::default() });
+        let (near, _) = between(sockets, Network { cut_after: point, ..Network::default() })?;
         let begun = Instant::now();
         if let Ok(backend) = RemoteBackend::connect(Wires::of_tcp(near)?, &Choice::default(), |_| {}) {
             let result = everything(&backend);

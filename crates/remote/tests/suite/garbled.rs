@@ -5,7 +5,6 @@
 //! goes on for so long.
 
 use super::common::tcp;
-use super::proxy::{Change, Network, Stream, between_changing};
 use backend::conformance::BEHAVIOURS;
 use libtest_mimic::{Failed, Trial};
 use remote::{Choice, RemoteBackend, Wires};
@@ -13,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
+use testkit::proxy::{Change, Network, Stream, between_changing};
 
 /// The seed of one session: what makes this binary such a process.
 pub const SEED: &str = "DORMOUSE_GARBLED";
@@ -74,7 +74,8 @@ pub fn session(seed: &str) -> ExitCode {
         let number = 2 * stream.connection as u64 + u64::from(stream.to_far);
         let garbled = garbled.contains(&number);
         garbled.then(|| garbles(stream, random.next(), Arc::clone(&log)))
-    });
+    })
+    .unwrap();
     let client = std::thread::spawn(move || {
         let wires = Wires::of_tcp(near).unwrap();
         if let Ok(backend) = RemoteBackend::connect(wires, &Choice::default(), |_| {}) {

@@ -10,7 +10,6 @@ mod conformance;
 mod faults;
 mod garbled;
 mod memory;
-mod proxy;
 mod slow;
 
 use std::process::ExitCode;

@@ -1,11 +1,11 @@
 //! A program on a slow network: it pays for what it waits for, and for nothing else.
 
 use super::common::{Program, connect, tcp};
-use super::proxy::{Network, between};
 use backend::{Backend, StreamArg};
 use libtest_mimic::{Failed, Trial};
 use remote::Wires;
 use std::time::{Duration, Instant};
+use testkit::proxy::{Network, between};
 
 const DELAY: Duration = Duration::from_millis(1);
 
@@ -16,7 +16,7 @@ pub fn trials() -> Vec<Trial> {
 fn launches_do_not_wait_for_the_network() -> Result<(), Failed> {
     const LAUNCHES: u32 = 100_000;
     let (_far, sockets) = tcp(&[]);
-    let (near, _) = between(sockets, Network { delay: DELAY, ..Network::default() });
+    let (near, _) = between(sockets, Network { delay: DELAY, ..Network::default() })?;
     let backend = connect(Wires::of_tcp(near)?);
     let program = Program::new(&backend)?;
     let begun = Instant::now();

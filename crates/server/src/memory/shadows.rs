@@ -132,7 +132,9 @@ impl Shadows {
     pub fn make(&self, record: ShadowRecord, stream: &Stream) -> Result<()> {
         let count = lock(&self.live).len();
         if count >= most_regions() {
-            let detail = format!("{count} regions with shadow pages are as many as there can be");
+            let detail = format!(
+                "{count} regions with shadow pages are as many as there can be: each is an open file (`ulimit -Hn`), and {REGIONS} are the most"
+            );
             return Err(Failure::new(CuError::OUT_OF_MEMORY, detail));
         }
         self.side.clear(stream, record.range)?;

@@ -168,7 +168,7 @@ impl Stream {
             idle_at: AtomicU64::new(0),
             passed: AtomicU64::new(u64::MAX),
             last_callee: AtomicU64::new(0),
-            pace: Mutex::default(),
+            pace: Mutex::new(Pace::new(backend.round_trip())),
             may_be_full: AtomicBool::new(false),
             waits: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -200,7 +200,12 @@ impl Stream {
             let now = Instant::now();
             pace.settle(1, Marker::is_complete, now);
             // In a failed context nothing is in the way any more.
-            pace.mark(self.ctx.mark(self.arg()).ok(), now);
+            let marker = self.ctx.mark(self.arg()).ok();
+            if pace.is_far() {
+                // So that the answer is on its way when somebody needs it.
+                let _ = marker.as_ref().map(Marker::is_complete);
+            }
+            pace.mark(marker, now);
         }
         self.may_be_full.store(pace.may_be_full(), Ordering::Relaxed);
         self.ctx.host_copy().hold_back(self)?;

@@ -135,21 +135,23 @@ impl Execute for wire::MemAlloc {
 
 impl Execute for wire::ManagedAlloc {
     fn execute(self, session: &Session, _: &mut Caller) -> Result<u64> {
-        let made = make_shadowed(self, session);
-        // Where it may be coherent that is tried next.
-        made.inspect_err(|failure| {
-            if session.shadows.are_all() {
-                session.tell_refusal(failure);
-            }
-        })
+        make_shadowed(self, session).inspect_err(|failure| session.tell_refusal(failure))
     }
 }
 
 impl Session {
-    /// Tells the user, once, why the program is told that memory is out.
+    /// Tells the user, once, why there is no more managed memory with shadow pages, and what becomes of what the program asks for.
     fn tell_refusal(&self, failure: &Failure) {
-        if failure.code == CuError::OUT_OF_MEMORY && !self.told_refusal.swap(true, Ordering::Relaxed) {
+        if failure.code != CuError::OUT_OF_MEMORY || self.told_refusal.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if self.shadows.are_all() {
             tracing::warn!("the program is told that memory is out: {failure}");
+        } else {
+            // The application tries that next.
+            tracing::warn!(
+                "managed memory is put into the host's memory, where kernels reach it over the bus: {failure}"
+            );
         }
     }
 }

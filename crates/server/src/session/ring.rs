@@ -313,6 +313,8 @@ impl Session {
             Err(failure) => return Answer::Failed(failure),
         };
         self.record(&request);
+        // Once it has left, it has left.
+        let leaves = matches!(request, Request::ManagedLeave(_));
         let answer = self.dispatch(request, caller);
         drop(reach);
         if pipelined {
@@ -326,7 +328,7 @@ impl Session {
             }
             Err(failure) => match answer {
                 // What it has made would be lost with its answer.
-                Answer::Done(body) if !body.is_empty() => {
+                Answer::Done(body) if !body.is_empty() || leaves => {
                     self.shadows.tell(&failure);
                     Answer::Done(body)
                 }

@@ -9,15 +9,16 @@ use std::sync::Arc;
 use wire::{ContextId, CuError};
 
 impl Session {
-    /// Lets go of destroyed streams whose work is complete.
+    /// Lets go of destroyed streams whose work is complete. Until that is seen they stay in the table, where whoever asks for all work that is under way
+    /// finds them.
     pub(crate) fn bury_streams(&self) {
-        let dying = std::mem::take(&mut write(&self.table).dying);
+        let dying = read(&self.table).dying.clone();
         // Polled, and ended, outside of the lock.
-        let (still, gone): (Vec<_>, Vec<_>) =
-            dying.into_iter().partition(|stream| !stream.poll().unwrap_or(true));
-        drop(gone);
-        if !still.is_empty() {
-            write(&self.table).dying.extend(still);
+        let idle: Vec<_> = dying.into_iter().filter(|stream| stream.poll().unwrap_or(true)).collect();
+        if !idle.is_empty() {
+            let is_idle = |stream: &mut Arc<Stream>| idle.iter().any(|each| Arc::ptr_eq(each, stream));
+            let gone: Vec<_> = write(&self.table).dying.extract_if(.., is_idle).collect();
+            drop(gone);
         }
     }
 

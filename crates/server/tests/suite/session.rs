@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{App, BASIC, CTX, HELLO, LONG, VARIABLES, wait_until};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use wire::*;
 
@@ -575,4 +576,55 @@ fn a_threads_own_stream_goes_with_it() {
     drop(short);
     wait_until(|| thread.get(memory, 1) == [0x0505_0505]);
     assert_eq!(thread.call(StreamQuery { ctx: CTX, stream: Stream::PerThread }), Ok(true));
+}
+
+/// Streams that have work are destroyed, and so are others all the time: who waits for all work meanwhile waits for theirs.
+#[test]
+fn work_of_a_destroyed_stream_is_never_overlooked() {
+    let (mut app, mut thread) = App::with_context();
+    let (ours, address) = app.pinned(&mut thread, PinnedId(9), 4096);
+    let module = app.load(&mut thread, 2, BASIC);
+    let wait_for = thread.function(module, 3, "wait_for");
+    let create = |stream| StreamCreate { ctx: CTX, stream, flags: 1, priority: 0 };
+    let [busy] = thread.streams([5]);
+    let [event] = thread.events([6]);
+    thread.launch(wait_for, Stream::Created(busy), 1, &[address, address + 4], &[]);
+    thread.send(EventRecord { ctx: CTX, stream: Stream::Created(busy), event, flags: 0 });
+    thread.send(StreamDestroy { stream: busy });
+    // To look at as many takes so long that others come in between.
+    for stream in (10..110).map(StreamId) {
+        thread.send(create(stream));
+        thread.send(StreamWaitEvent { ctx: CTX, stream: Stream::Created(stream), event, flags: 0 });
+        thread.send(StreamDestroy { stream });
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let mut other = app.thread();
+    let others = std::thread::spawn({
+        let over = Arc::clone(&over);
+        move || {
+            let numbers = (200..).take_while(|_| !over.load(Ordering::Acquire));
+            let made = numbers.map(|number| {
+                other.send(create(StreamId(number)));
+                other.send(StreamDestroy { stream: StreamId(number) });
+                other.call(EventQuery { event }).unwrap()
+            });
+            made.count()
+        }
+    });
+    let waiting: Vec<_> = (0..16)
+        .map(|number| {
+            let mut own = app.thread();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(5 * number));
+                own.call(ContextSynchronize { ctx: CTX })
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let early = waiting.iter().filter(|each| each.is_finished()).count();
+    over.store(true, Ordering::Release);
+    assert!(others.join().unwrap() > 0);
+    ours.word(0).store(1, Ordering::Release);
+    assert!(waiting.into_iter().all(|each| each.join().unwrap().is_ok()));
+    assert_eq!(early, 0, "so many did not wait");
 }

@@ -1,11 +1,11 @@
 //! A network between the two ends: it takes time, carries so much at a time, and breaks or garbles what it carries when it is told to.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::{Read, Result, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The most bytes that one stream has on their way in one direction: more than a second of 10 Gbit/s has in 20 ms.
@@ -55,45 +55,94 @@ impl Traffic {
 
     /// Ends all connections.
     pub fn cut(&self) {
-        for socket in &*self.sockets.lock().unwrap() {
+        for socket in &*lock(&self.sockets) {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For each direction, when the last byte has left: to the far end, from it.
+#[derive(Clone)]
+struct Wires([Arc<Mutex<Instant>>; 2]);
+
+impl Default for Wires {
+    fn default() -> Self {
+        Self([(); 2].map(|()| Arc::new(Mutex::new(Instant::now()))))
+    }
+}
+
+/// Puts a network before a server, for as long as this process lives; where it is entered.
+///
+/// # Errors
+/// As the system's.
+pub fn before(server: SocketAddr, network: Network) -> Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let at = listener.local_addr()?;
+    std::thread::spawn(move || {
+        let wires = Wires::default();
+        for near in listener.incoming() {
+            let carried = || {
+                let traffic = Arc::new(Traffic::default());
+                carry_both(near?, TcpStream::connect(server)?, network, &wires, [None, None], &traffic)
+            };
+            // Whoever comes while nobody is there is left.
+            let _ = carried();
+        }
+    });
+    Ok(at)
+}
+
 /// Puts a network before sockets that lead to the far end; gives the sockets of the near end.
-pub fn between(far: Vec<TcpStream>, network: Network) -> (Vec<TcpStream>, Arc<Traffic>) {
+///
+/// # Errors
+/// As the system's.
+pub fn between(far: Vec<TcpStream>, network: Network) -> Result<(Vec<TcpStream>, Arc<Traffic>)> {
     between_changing(far, network, |_| None)
 }
 
 /// The same, changing what streams carry.
+///
+/// # Errors
+/// As the system's.
 pub fn between_changing(
     far: Vec<TcpStream>,
     network: Network,
     mut change: impl FnMut(Stream) -> Option<Change>,
-) -> (Vec<TcpStream>, Arc<Traffic>) {
+) -> Result<(Vec<TcpStream>, Arc<Traffic>)> {
     let traffic = Arc::new(Traffic::default());
-    let wires = [(); 2].map(|()| Arc::new(Mutex::new(Instant::now())));
-    let near = far
-        .into_iter()
-        .enumerate()
-        .map(|(connection, far)| {
-            far.set_nodelay(true).unwrap();
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (inside, _) = listener.accept().unwrap();
-            inside.set_nodelay(true).unwrap();
-            let clone = |socket: &TcpStream| socket.try_clone().unwrap();
-            traffic.sockets.lock().unwrap().extend([clone(&far), clone(&inside)]);
-            for (to_far, from, to) in [(true, clone(&inside), clone(&far)), (false, far, inside)] {
-                let change = change(Stream { connection, to_far });
-                let wire = Arc::clone(&wires[usize::from(to_far)]);
-                carry(from, to, network, wire, change, Arc::clone(&traffic));
-            }
-            near
-        })
-        .collect();
-    (near, traffic)
+    let wires = Wires::default();
+    let near = far.into_iter().enumerate().map(|(connection, far)| {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let near = TcpStream::connect(listener.local_addr()?)?;
+        let (inside, _) = listener.accept()?;
+        let changes = [true, false].map(|to_far| change(Stream { connection, to_far }));
+        carry_both(inside, far, network, &wires, changes, &traffic)?;
+        Ok(near)
+    });
+    Ok((near.collect::<Result<_>>()?, traffic))
+}
+
+/// Carries what one connection says in both directions.
+fn carry_both(
+    near: TcpStream,
+    far: TcpStream,
+    network: Network,
+    wires: &Wires,
+    changes: [Option<Change>; 2],
+    traffic: &Arc<Traffic>,
+) -> Result<()> {
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    lock(&traffic.sockets).extend([far.try_clone()?, near.try_clone()?]);
+    let ends = [(near.try_clone()?, far.try_clone()?), (far, near)];
+    for (((from, to), wire), change) in ends.into_iter().zip(&wires.0).zip(changes) {
+        carry(from, to, network, Arc::clone(wire), change, Arc::clone(traffic));
+    }
+    Ok(())
 }
 
 /// Bytes on their way, each with the time at which they arrive.
@@ -128,9 +177,9 @@ fn carry(
             }
             let kept = change.as_mut().map_or_else(|| kept.to_vec(), |change| change(kept));
             let sent = network.rate.map_or_else(Instant::now, |rate| leaves(&wire, kept.len(), rate));
-            let mut queue = line.0.lock().unwrap();
+            let mut queue = lock(&line.0);
             while queue.bytes > ON_THE_WAY && !queue.over {
-                queue = line.1.wait(queue).unwrap();
+                queue = line.1.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             queue.bytes += kept.len();
             if !kept.is_empty() {
@@ -146,9 +195,9 @@ fn carry(
     std::thread::spawn(move || {
         sleeps_exactly();
         loop {
-            let mut queue = sending.0.lock().unwrap();
+            let mut queue = lock(&sending.0);
             while queue.chunks.is_empty() && !queue.over {
-                queue = sending.1.wait(queue).unwrap();
+                queue = sending.1.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             let Some((due, bytes)) = queue.chunks.pop_front() else { break };
             queue.bytes -= bytes.len();
@@ -159,7 +208,7 @@ fn carry(
                 break;
             }
         }
-        sending.0.lock().unwrap().over = true;
+        lock(&sending.0).over = true;
         sending.1.notify_all();
         traffic.cut();
     });
@@ -169,7 +218,7 @@ fn carry(
 fn leaves(wire: &Mutex<Instant>, bytes: usize, rate: NonZeroU64) -> Instant {
     let takes = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
     let (begin, end) = {
-        let mut free = wire.lock().unwrap();
+        let mut free = lock(wire);
         let begin = (*free).max(Instant::now());
         *free = begin + takes;
         (begin, *free)
@@ -180,5 +229,5 @@ fn leaves(wire: &Mutex<Instant>, bytes: usize, rate: NonZeroU64) -> Instant {
 
 /// The kernel may wake a thread 50 µs late otherwise.
 fn sleeps_exactly() {
-    rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).unwrap();
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
