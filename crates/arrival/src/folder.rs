@@ -73,6 +73,10 @@ impl Media for Folder {
         self.done(What::Rename { from: from.to_owned(), to: to.to_owned() })
     }
 
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        self.done(What::RenameNew { from: from.to_owned(), to: to.to_owned() })
+    }
+
     fn remove(&self, path: &str) -> io::Result<()> {
         self.done(What::Remove { path: path.to_owned() })
     }

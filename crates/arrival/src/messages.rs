@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
 /// What both sides begin with.
-pub(crate) const MAGIC: &[u8; 8] = b"DMmoves2";
+pub(crate) const MAGIC: &[u8; 8] = b"DMmoves3";
 /// The longest head: a folder of a hundred thousand names has room.
 const HEAD_MAX: usize = 16 << 20;
 /// The longest load.
@@ -57,6 +57,10 @@ pub(crate) enum What {
         folder: String,
     },
     Rename {
+        from: String,
+        to: String,
+    },
+    RenameNew {
         from: String,
         to: String,
     },

@@ -212,6 +212,7 @@ impl Desk<'_> {
             What::List { folder } => self.media.list(good_or_root(&folder)?).map(Told::Names),
             What::Lengths { folder } => self.media.lengths(good(&folder)?).map(Told::Lengths),
             What::Rename { from, to } => self.media.rename(good(&from)?, good(&to)?).map(done),
+            What::RenameNew { from, to } => self.media.rename_new(good(&from)?, good(&to)?).map(done),
             What::Remove { path } => self.media.remove(good(&path)?).map(done),
             What::CreateFolder { folder } => self.media.create_folder(good(&folder)?).map(done),
             What::RemoveFolder { folder } => self.media.remove_folder(good(&folder)?).map(done),

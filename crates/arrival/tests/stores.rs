@@ -72,6 +72,9 @@ fn what_fails_there_fails_here_as_it_would() {
     assert_eq!(kind(read.read_exact_at(&mut buffer, 0)), io::ErrorKind::UnexpectedEof);
     read.read_exact_at(&mut buffer[..7], 0).unwrap();
     assert_eq!(&buffer[..7], b"content");
+    media.create("other").unwrap();
+    assert_eq!(kind(media.rename_new("other", "file")), io::ErrorKind::AlreadyExists);
+    media.rename_new("other", "new").unwrap();
     let outside = media.open("../file").unwrap_err();
     assert!(outside.to_string().contains("no path"), "{outside}");
     // Held by whoever asked, until he lets go.
@@ -139,14 +142,14 @@ fn nonsense_ends_a_session() {
         let dir = Dir::new(folder.path());
         let served = std::thread::spawn(move || serve(Wires::of_unix(theirs).unwrap(), &dir, <[u8]>::to_vec));
         if stream > 0 {
-            ours[0].write_all(b"DMmoves2").unwrap();
+            ours[0].write_all(b"DMmoves3").unwrap();
         }
         ours[stream].write_all(bytes).unwrap();
         ours[stream].shutdown(Shutdown::Write).unwrap();
         drop(ours[0].read_to_end(&mut Vec::new()));
         served.join().unwrap()
     };
-    let whole = |bytes: &[u8]| serve_one(&[b"DMmoves2", bytes].concat(), 0);
+    let whole = |bytes: &[u8]| serve_one(&[b"DMmoves3", bytes].concat(), 0);
     assert!(serve_one(b"GET / HT", 0).is_err());
     assert_eq!(whole(&[0xff; 8]).unwrap_err().kind(), io::ErrorKind::InvalidData);
     assert!(whole(&[1, 0, 0, 0, 0, 0, 0, 0, 0xff]).is_err());

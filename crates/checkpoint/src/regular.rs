@@ -148,7 +148,7 @@ impl Supervisor {
         let Some(last) = keep_last else { return };
         for tries in 1.. {
             let pruned = open_store(&self.store).and_then(|store| {
-                store.prune_regular(&self.facts.job, last).map_err(crate::stores::removal_failure)
+                store.prune_regular(self.facts.lineage, last).map_err(crate::stores::removal_failure)
             });
             match pruned {
                 Ok(Pruned { removal: Removal { kept: Some(kept), .. }, .. }) => {

@@ -9,13 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::message::{Field, Writer};
 use crate::sealed::{self, Kind};
 use crate::{
-    ChunkId, DeviceOrdinal, Extent, FormatError, ImageId, Machine, Object, ObjectKind, RawPath, limits,
+    ChunkId, DeviceOrdinal, Extent, FormatError, ImageId, Lineage, Machine, Object, ObjectKind, RawPath,
+    limits,
 };
 
 /// The field of what was regular. Readers that do not know it may skip it.
 const REGULAR: u16 = 0x8000;
 /// The field of what was excluded; without it nothing was.
 const EXCLUDED: u16 = 0x8001;
+/// The field of the lineage.
+const LINEAGE: u16 = 0x8002;
 
 /// One image. Field by field as §6 of `docs/image-format.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +29,8 @@ pub struct Manifest {
     pub machine: Machine,
     /// The job's name.
     pub job: String,
+    /// Which job it is: what a restart goes on with, under whatever name. Unknown of images of older versions.
+    pub lineage: Option<Lineage>,
     /// When it was cut, in ns since 1970 UTC.
     pub created_ns: u64,
     /// The version of Dormouse that wrote it.
@@ -186,6 +191,7 @@ impl Manifest {
             id: ImageId([0; 16]),
             machine: Machine::HOST,
             job: job.to_owned(),
+            lineage: None,
             created_ns: 0,
             dormouse: env!("CARGO_PKG_VERSION").to_owned(),
             parent: None,
@@ -243,6 +249,7 @@ impl Manifest {
             machine: sealed.machine,
             id: ImageId(fields.need(1, "it has no image id")?.array()?),
             job: fields.need(2, "it has no job")?.text(limits::TEXT)?,
+            lineage: None,
             created_ns: fields.need(3, "it has no time")?.u64()?,
             dormouse: fields.need(4, "it has no dormouse version")?.text(limits::TEXT)?,
             parent: fields.maybe(5)?.map(|field| field.array().map(ImageId)).transpose()?,
@@ -264,6 +271,9 @@ impl Manifest {
         }
         if let Some(field) = fields.maybe(EXCLUDED)? {
             manifest.excluded = field.u64()?;
+        }
+        if let Some(field) = fields.maybe(LINEAGE)? {
+            manifest.lineage = Some(Lineage(field.array()?));
         }
         fields.end()?;
         let mut kinds = HashSet::with_capacity(manifest.objects.len());
@@ -295,6 +305,7 @@ impl Manifest {
         if self.excluded > 0 {
             out.u64(EXCLUDED, self.excluded);
         }
+        self.lineage.iter().for_each(|lineage| out.bytes(LINEAGE, &lineage.0));
     }
 }
 

@@ -326,6 +326,17 @@ impl ReadError {
     pub fn is_newer(&self) -> bool {
         matches!(self, Self::File { error, .. } if error.is_newer())
     }
+
+    /// Whether the file's bytes could not be had: of a file that ends too soon they could.
+    pub(crate) fn is_unread(&self) -> bool {
+        match self {
+            Self::Media(_) => true,
+            Self::File { error: FormatError::Read(error), .. } => {
+                !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Images that cannot be copied from one store to another.
@@ -375,6 +386,16 @@ pub enum FindError {
         reference: String,
         /// The image.
         damaged: Box<DamagedImage>,
+        /// The newest image of the same job that can be read.
+        older: Option<ImageId>,
+    },
+    /// The bytes of the image that is meant, or may be meant, cannot be had.
+    #[error("{}", unread_newest(reference, unread, *older))]
+    Unread {
+        /// What was asked for.
+        reference: String,
+        /// The image.
+        unread: Box<DamagedImage>,
         /// The newest image of the same job that can be read.
         older: Option<ImageId>,
     },
@@ -443,6 +464,18 @@ fn damaged_newest(reference: &str, damaged: &DamagedImage, older: Option<ImageId
         None => RESCUE.to_owned(),
     };
     format!("{what}: {}: {problem}; {rescue}", path.display())
+}
+
+fn unread_newest(reference: &str, unread: &DamagedImage, older: Option<ImageId>) -> String {
+    let DamagedImage { image, path, problem, .. } = unread;
+    let or_older = older
+        .map(|older| format!(", or take the newest that can be read by its id: {older}"))
+        .unwrap_or_default();
+    format!(
+        "image {image} may be the one that {reference:?} means, and its file {} cannot be read, though it may be whole: {problem}; see to its \
+         permissions, the disk or the network and try again{or_older}",
+        path.display()
+    )
 }
 
 fn join(ids: &[ImageId]) -> String {

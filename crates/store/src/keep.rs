@@ -2,7 +2,7 @@
 
 use crate::report::ImageSummary;
 use crate::{Listing, Removal, Store, WriteError};
-use image::ImageId;
+use image::{ImageId, Lineage};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -86,13 +86,15 @@ impl Store {
         Ok(Pruned { kept_images, removal })
     }
 
-    /// Removes of a job's images that nobody had asked for all but the newest, and then what no image needs. What somebody asked for stays, and is not counted.
+    /// Removes of a job's images that nobody had asked for all but the newest, and then what no image needs. What somebody asked for stays, and is not counted;
+    /// so does what another job of the same name has left, and what does not say whose it is.
     ///
     /// # Errors
     /// As [`Store::prune`]'s.
-    pub fn prune_regular(&self, job: &str, last: u32) -> Result<Pruned, WriteError> {
+    pub fn prune_regular(&self, job: Lineage, last: u32) -> Result<Pruned, WriteError> {
         let keep = Keep { last, ..Keep::default() };
-        let (kept_images, gone) = self.list()?.divide(&keep, |image| image.regular && image.job == job);
+        let (kept_images, gone) =
+            self.list()?.divide(&keep, |image| image.regular && image.lineage == Some(job));
         Ok(Pruned { kept_images, removal: self.remove(&gone)? })
     }
 }

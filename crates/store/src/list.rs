@@ -31,6 +31,9 @@ pub struct DamagedImage {
     pub created_ns: Option<u64>,
     /// Whether it is not damaged at all, but written by a newer program.
     pub newer: bool,
+    /// Whether its bytes could not be had, as for want of rights or of an answer: nobody knows whether it is damaged.
+    #[serde(skip)]
+    pub unread: bool,
     /// The manifest.
     pub path: PathBuf,
     /// What is wrong with it.
@@ -117,7 +120,8 @@ impl Store {
     fn damaged(&self, image: ImageId, error: &ReadError) -> DamagedImage {
         let (job, created_ns) = self.glimpse(image).map(|seen| (seen.job, seen.created_ns)).unzip();
         let path = self.media().full_path(&layout::image(image));
-        DamagedImage { image, job, created_ns, newer: error.is_newer(), path, problem: problem_of(error) }
+        let (newer, unread, problem) = (error.is_newer(), error.is_unread(), problem_of(error));
+        DamagedImage { image, job, created_ns, newer, unread, path, problem }
     }
 
     /// The image that `reference` means: the name of a job (its newest image, readable or not), `JOB@latest`, an image's id or at least
@@ -155,8 +159,13 @@ impl Store {
     fn newest(&self, job: &str, listing: &Listing) -> Result<Option<Found>, FindError> {
         let readable = listing.images.iter().rfind(|image| image.job == job);
         let since = readable.map(|image| image.created_ns);
-        let certain = |image: &&DamagedImage| image.job.as_deref() == Some(job) && image.created_ns >= since;
-        if let Some(damaged) = listing.damaged.iter().filter(certain).max_by_key(|image| image.created_ns) {
+        let stands_in_the_way = |image: &&DamagedImage| match &image.job {
+            Some(legible) => legible == job && image.created_ns >= since,
+            // Where reading failed, the next try may tell; what is illegible stays so.
+            None => image.unread && readable.is_some(),
+        };
+        let damaged = listing.damaged.iter().filter(stands_in_the_way);
+        if let Some(damaged) = damaged.max_by_key(|image| image.created_ns) {
             return Err(self.unusable(job, damaged.clone(), readable.map(|image| image.id)));
         }
         let unsure = listing.damaged.iter().filter(|image| image.job.is_none()).cloned();
@@ -165,9 +174,11 @@ impl Store {
 
     /// Why what `reference` means cannot be had. What a newer program wrote is not damaged.
     fn unusable(&self, reference: &str, damaged: DamagedImage, older: Option<ImageId>) -> FindError {
+        let reference = reference.to_owned();
         match self.manifest(&damaged.image) {
             Err(error) if error.is_newer() => FindError::Read(error),
-            _ => FindError::Damaged { reference: reference.to_owned(), damaged: Box::new(damaged), older },
+            _ if damaged.unread => FindError::Unread { reference, unread: Box::new(damaged), older },
+            _ => FindError::Damaged { reference, damaged: Box::new(damaged), older },
         }
     }
 

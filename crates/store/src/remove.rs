@@ -6,6 +6,7 @@ use std::io;
 use image::{ChunkId, ImageId, Index, PackId};
 use serde::Serialize;
 
+use crate::read::whole_pack;
 use crate::store::random_id;
 use crate::{FindError, ReadError, Store, WriteError, layout};
 
@@ -27,7 +28,7 @@ pub struct Removal {
 /// What no image needs.
 #[derive(Debug, Default)]
 struct Unused {
-    /// Indexes that name unused packs, and what is left of each.
+    /// Indexes that name unused packs, and what is left of each; and damaged ones, and what is to be in their place.
     indexes: Vec<Index>,
     packs: Vec<PackId>,
     bytes: u64,
@@ -52,19 +53,24 @@ impl Store {
         }
     }
 
-    /// Removes images, and then what no other needs: with none named, only that. While a draft lives or an image is open, nothing is freed,
-    /// since they may use what nobody else does; the next removal frees it.
+    /// Removes images, and then what no other needs: with none named, only that. Images that are not there have been removed by somebody else.
+    /// While a draft lives or an image is open, nothing is freed, since they may use what nobody else does; the next removal frees it.
     ///
     /// # Errors
-    /// [`WriteError::Read`] with [`ReadError::NoImage`] before anything is removed; else as the medium's. Whatever fails, and whenever, what is
-    /// listed is complete.
+    /// As the medium's. Whatever fails, and whenever, what is listed is complete.
     pub fn remove(&self, images: &[ImageId]) -> Result<Removal, WriteError> {
-        self.require(images)?;
-        for image in images {
-            let path = layout::image(*image);
-            self.on("remove", &path, |media| media.remove(&path))?;
+        let mut gone = Vec::new();
+        for image in self.only_there(images)? {
+            let path = layout::image(image);
+            match self.on("remove", &path, |media| media.remove(&path)) {
+                Err(error) if error.error.kind() == io::ErrorKind::NotFound => {}
+                removed => {
+                    removed?;
+                    gone.push(image);
+                }
+            }
         }
-        let removal = |freed, kept| Removal { images: images.to_vec(), freed, kept };
+        let removal = |freed, kept| Removal { images: gone, freed, kept };
         // Durable before any chunk goes, also what was removed before this and never synced.
         self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
         let Some(_alone) = self.on("lock", layout::CONFIG, |media| media.lock(layout::CONFIG, false))? else {
@@ -81,6 +87,8 @@ impl Store {
         }
         match self.unused(&[])? {
             Ok(unused) => {
+                // What somebody else has removed meanwhile must not come back either.
+                self.on("sync", layout::IMAGES, |media| media.sync_folder(layout::IMAGES))?;
                 self.free(&unused)?;
                 Ok(removal(unused.bytes, None))
             }
@@ -93,12 +101,12 @@ impl Store {
     /// # Errors
     /// As [`Store::remove`].
     pub fn would_remove(&self, images: &[ImageId]) -> Result<Removal, WriteError> {
-        self.require(images)?;
-        let (freed, kept) = match self.unused(images)? {
+        let images = self.only_there(images)?;
+        let (freed, kept) = match self.unused(&images)? {
             Ok(unused) => (unused.bytes, None),
             Err(kept) => (0, Some(kept)),
         };
-        Ok(Removal { images: images.to_vec(), freed, kept })
+        Ok(Removal { images, freed, kept })
     }
 
     fn image_ids(&self) -> Result<Vec<ImageId>, ReadError> {
@@ -106,12 +114,9 @@ impl Store {
         Ok(names.iter().filter_map(|name| layout::image_of(name)).collect())
     }
 
-    fn require(&self, images: &[ImageId]) -> Result<(), ReadError> {
-        let there = self.image_ids()?;
-        match images.iter().find(|image| !there.contains(image)) {
-            Some(image) => Err(ReadError::NoImage { image: *image, dir: self.dir() }),
-            None => Ok(()),
-        }
+    fn only_there(&self, images: &[ImageId]) -> Result<Vec<ImageId>, ReadError> {
+        let there: HashSet<ImageId> = self.image_ids()?.into_iter().collect();
+        Ok(images.iter().copied().filter(|image| there.contains(image)).collect())
     }
 
     /// What no image but these needs; why that cannot be told, where something cannot be read.
@@ -120,6 +125,8 @@ impl Store {
         for id in self.image_ids()?.into_iter().filter(|id| !without.contains(id)) {
             match self.manifest(&id) {
                 Ok(manifest) => used.extend(manifest.chunks().map(|(id, _)| id)),
+                // Removed since it was listed.
+                Err(ReadError::NoImage { .. }) => {}
                 Err(error) => {
                     return Ok(Err(format!(
                         "what image {id} needs cannot be told, so nothing else is freed: {error}, or remove it too"
@@ -127,33 +134,85 @@ impl Store {
                 }
             }
         }
-        let (mut unused, mut kept) = (Unused::default(), HashSet::new());
+        let (mut unused, mut lost) = (Unused::default(), Vec::new());
+        let (mut named, mut kept) = (HashSet::new(), HashSet::new());
         let names = self.on("list", layout::INDEX, |media| media.list(layout::INDEX))?;
         for image in names.iter().filter_map(|name| layout::index_of(name)) {
             let mut index = match self.read_file(&layout::index(image), |file| Index::read(file)) {
                 Ok(index) if index.image == image => index,
-                Ok(_) => {
-                    return Ok(Err(format!(
-                        "index {image} is not what its name says, so nothing else is freed"
-                    )));
+                Err(error) if error.is_newer() || error.is_unread() => {
+                    return Ok(Err(format!("{error}: nothing else is freed; {}", self.way_out())));
                 }
-                Err(error) => return Ok(Err(format!("{error}: nothing else is freed"))),
+                // Its packs say themselves what they hold.
+                Ok(_) | Err(_) => {
+                    lost.push(image);
+                    continue;
+                }
             };
             let before = index.packs.len();
+            named.extend(index.packs.iter().map(|pack| pack.id));
             index.packs.retain(|pack| pack.entries.iter().any(|entry| used.contains(&entry.id)));
             kept.extend(index.packs.iter().map(|pack| pack.id));
             if index.packs.len() < before {
                 unused.indexes.push(index);
             }
         }
-        // Packs that no index names are of a writer that was killed between two steps.
         let lengths = self.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
-        let packs = lengths.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, len)));
-        for (pack, len) in packs.filter(|(id, _)| !kept.contains(id)) {
+        let packs = || lengths.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, len)));
+        if !lost.is_empty() {
+            let unnamed = packs().map(|(id, _)| id).filter(|id| !named.contains(id));
+            match self.indexes_anew(&lost, unnamed, &used) {
+                Ok(indexes) => {
+                    kept.extend(indexes.iter().flat_map(|index| &index.packs).map(|pack| pack.id));
+                    unused.indexes.extend(indexes);
+                }
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        // Packs that no index names are of a writer that was killed between two steps.
+        for (pack, len) in packs().filter(|(id, _)| !kept.contains(id)) {
             unused.packs.push(pack);
             unused.bytes += len;
         }
         Ok(Ok(unused))
+    }
+
+    /// What is to be in the place of damaged indexes: the first names all packs that are `used` and that they may have named, as their trailers
+    /// have it, so that the others need not be. Why not, where a pack does not say what it holds.
+    fn indexes_anew(
+        &self,
+        lost: &[ImageId],
+        unnamed: impl Iterator<Item = PackId>,
+        used: &HashSet<ChunkId>,
+    ) -> Result<Vec<Index>, String> {
+        let mut packs = Vec::new();
+        for id in unnamed {
+            let path = layout::pack(id);
+            let (_, pack) =
+                whole_pack(self, &path, id).map_err(|problem| self.not_anew(lost, &path, &problem))?;
+            if pack.entries.iter().any(|entry| used.contains(&entry.id)) {
+                packs.push(pack);
+            }
+        }
+        Ok(lost.iter().map(|image| Index { image: *image, packs: std::mem::take(&mut packs) }).collect())
+    }
+
+    /// Why damaged indexes cannot be written anew.
+    fn not_anew(&self, lost: &[ImageId], pack: &str, problem: &str) -> String {
+        let shown = |path: &str| self.media().full_path(path).display().to_string();
+        let indexes: Vec<_> = lost.iter().map(|image| shown(&layout::index(*image))).collect();
+        format!(
+            "{} is damaged and cannot be written anew from the packs, since {} is damaged, too: {problem}; nothing else is freed; bring one of them back \
+             from a copy, or {}",
+            indexes.join(", "),
+            shown(pack),
+            self.way_out()
+        )
+    }
+
+    /// What helps where a store cannot be mended.
+    fn way_out(&self) -> String {
+        format!("`dormouse copy {} NEWSTORE` saves the images that can be read", self.dir().display())
     }
 
     /// Indexes first: what they name is there.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use image::{Command, Extent, FileAction, ImageId, Manifest, ObjectKind, StoredBytes};
+use image::{Command, Extent, FileAction, ImageId, Lineage, Manifest, ObjectKind, StoredBytes};
 use serde::Serialize;
 
 use crate::error::describe;
@@ -15,6 +15,9 @@ pub struct ImageSummary {
     pub id: ImageId,
     /// The job's name.
     pub job: String,
+    /// Which job it is, where the image says so.
+    #[serde(skip)]
+    pub lineage: Option<Lineage>,
     /// When it was cut: RFC 3339, UTC.
     pub created: String,
     /// The same in ns since 1970, for sorting.
@@ -174,6 +177,7 @@ impl ImageSummary {
         Self {
             id: manifest.id,
             job: manifest.job.clone(),
+            lineage: manifest.lineage,
             created: rfc3339(manifest.created_ns),
             created_ns: manifest.created_ns,
             dormouse: manifest.dormouse.clone(),

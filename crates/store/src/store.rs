@@ -1,7 +1,8 @@
 //! The store as a whole: opening, creating, and its small common operations.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -127,7 +128,7 @@ impl Store {
             Err(OpenError::NotAStore { .. }) => create(&*media, key, recipients)?,
             opened => return opened,
         };
-        // Another process may have created it at the same time: what is there now counts.
+        // Another process may have been faster: what is there now counts, and has a secret of its own.
         match (secret, key) {
             (Some(secret), Key::None) => Self::open_with(media, &Key::Secret(secret), recipients),
             _ => Self::open_with(media, key, recipients),
@@ -242,16 +243,22 @@ fn read_whole(file: &dyn MediaRead) -> Result<Cursor<'_>, FormatError> {
     Ok(Cursor::new(file, 0, file.len().map_err(FormatError::Read)?))
 }
 
-/// Creates `dir` and what is missing above it, and makes their names durable.
+/// Creates `dir`, which is its owner's alone, and what is missing above it, and makes their names durable.
 fn create_durably(dir: &Path) -> io::Result<()> {
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
     let missing: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
-    fs::create_dir_all(dir)?;
+    dir.parent().map_or(Ok(()), fs::create_dir_all)?;
+    match DirBuilder::new().mode(0o700).create(dir) {
+        // Somebody else was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+        made => made?,
+    }
     // Wherever each really lies, in a mount that is attached nowhere, too.
     missing.iter().try_for_each(|made| File::open(made.join(".."))?.sync_all())
 }
 
-/// Lays a store out, and says what it is encrypted with. May be called again after it failed or was cut off at any point.
+/// Lays a store out, and says what it is encrypted with, unless somebody else made it meanwhile. May be called again after it failed or was
+/// cut off at any point.
 fn create(media: &dyn Media, key: &Key, recipients: &[Recipient]) -> Result<Option<Secret>, OpenError> {
     let at = |operation, path: &str| {
         let path = media.full_path(path);
@@ -286,13 +293,18 @@ fn create(media: &dyn Media, key: &Key, recipients: &[Recipient]) -> Result<Opti
         file.sync().map_err(at("sync", &temporary))?;
         // The folders first: a config promises them.
         media.sync_folder("").map_err(at("sync", ""))?;
-        media.rename(&temporary, layout::CONFIG).map_err(at("name", layout::CONFIG))?;
-        media.sync_folder("").map_err(at("sync", ""))
+        // Never in the place of another's: with its secret all that he has written would go.
+        let is_ours = match media.rename_new(&temporary, layout::CONFIG) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            named => named.map(|()| true).map_err(at("name", layout::CONFIG))?,
+        };
+        // Who comes second counts on the name, too.
+        media.sync_folder("").map_err(at("sync", ""))?;
+        Ok::<_, MediaError>(is_ours)
     })();
-    if written.is_err() {
+    if !matches!(written, Ok(true)) {
         // Left behind it would do no harm.
         let _ = media.remove(&temporary);
     }
-    written?;
-    Ok(secret)
+    Ok(if written? { secret } else { None })
 }

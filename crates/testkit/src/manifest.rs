@@ -60,6 +60,9 @@ pub struct Guest {
     device_memory: Option<u32>,
     /// The same where the device is no GPU.
     soft_memory: Option<u32>,
+    /// Whether it shares what a device has with other processes, which another machine's device does not let it.
+    #[serde(default)]
+    pub shares: bool,
     /// Whether it takes all memory that a GPU has free: there nothing runs beside it.
     #[serde(default)]
     pub alone: bool,

@@ -534,6 +534,7 @@ fn is_last(options: &CheckpointOptions, hand_over: Option<&HandOver>) -> bool {
 /// What an image of this job says of itself, but for its host half.
 pub(crate) fn manifest(job: &Supervisor, device: &Device, cut: CutTimes, rehearsed: bool) -> Manifest {
     Manifest {
+        lineage: Some(job.facts.lineage),
         created_ns: facts::now_ns(),
         dormouse: env!("CARGO_PKG_VERSION").to_owned(),
         rehearsed,

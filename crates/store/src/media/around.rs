@@ -52,6 +52,14 @@ pub trait Around: Debug + Send + Sync + 'static {
         self.inner().rename(from, to)
     }
 
+    /// [`Media::rename_new`].
+    ///
+    /// # Errors
+    /// As there.
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner().rename_new(from, to)
+    }
+
     /// [`Media::remove`].
     ///
     /// # Errors
@@ -133,6 +141,10 @@ impl<T: Around> Media for T {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Around::rename(self, from, to)
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        Around::rename_new(self, from, to)
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {

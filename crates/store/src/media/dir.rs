@@ -1,28 +1,38 @@
 //! A folder of the local file system.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, FlockOperation, fadvise, flock};
+use rustix::fs::{Advice, CWD, FlockOperation, RenameFlags, fadvise, flock, renameat_with};
+use rustix::io::Errno;
 
 use super::direct::LongFile;
-use super::{Media, MediaFile, MediaLock, MediaRead};
+use super::{LOCK_WAIT, Media, MediaFile, MediaLock, MediaRead};
+use crate::layout;
+
+/// How often it is looked whether a lock is free.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A folder of the local file system. Descriptors are closed on exec, so a lock ends with the process that took it.
+///
+/// What is made in it is its owner's alone, but as far as the store's `config` is open to the group and others: who changes the modes
+/// of all that there is shares what comes, too.
 #[derive(Debug, Clone)]
 pub struct Dir {
     root: PathBuf,
     cached: bool,
+    wait: Duration,
 }
 
 impl Dir {
     /// The folder `root`; nothing is created.
     #[must_use]
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), cached: false }
+        Self { root: root.to_owned(), cached: false, wait: LOCK_WAIT }
     }
 
     /// The same; what is written to it is read soon, and goes through the page cache.
@@ -30,12 +40,36 @@ impl Dir {
     pub fn cached(self) -> Self {
         Self { cached: true, ..self }
     }
+
+    /// The same; a lock that somebody has alone is waited for so long.
+    #[must_use]
+    pub fn waiting(self, wait: Duration) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// Opens what is new to others as far as `config` is, whatever the umask says.
+    fn share_new(&self, new: &File) -> io::Result<()> {
+        let open_to = fs::metadata(self.full_path(layout::CONFIG)).map_or(0, |config| config.mode() & 0o066);
+        let found = new.metadata()?;
+        // Who may read a folder may look into it.
+        let may_enter = if found.is_dir() { (open_to & 0o044) >> 2 } else { 0 };
+        let mode = found.mode() & 0o7777;
+        let wanted = mode | open_to | may_enter;
+        if wanted != mode
+            && let Err(error) = new.set_permissions(Permissions::from_mode(wanted))
+        {
+            // As on a file system that has no modes.
+            tracing::debug!(%error, "the mode of what is new cannot be changed");
+        }
+        Ok(())
+    }
 }
 
 impl Media for Dir {
     fn create(&self, path: &str) -> io::Result<Box<dyn MediaFile>> {
         let path = self.full_path(path);
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        self.share_new(&file)?;
         Ok(Box::new(if self.cached { LongFile::cached(path, file) } else { LongFile::new(path, file) }))
     }
 
@@ -54,14 +88,29 @@ impl Media for Dir {
         fs::rename(self.full_path(from), self.full_path(to))
     }
 
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        let (from, to) = (self.full_path(from), self.full_path(to));
+        match renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
+            // File systems that do not know this, such as NFS, know links.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_new(&from, &to),
+            done => Ok(done?),
+        }
+    }
+
     fn remove(&self, path: &str) -> io::Result<()> {
         fs::remove_file(self.full_path(path))
     }
 
     fn create_folder(&self, folder: &str) -> io::Result<()> {
-        match fs::create_dir(self.full_path(folder)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            done => done,
+        let path = self.full_path(folder);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            done => done?,
+        }
+        match File::open(&path) {
+            // A cleaner was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            made => self.share_new(&made?),
         }
     }
 
@@ -75,10 +124,13 @@ impl Media for Dir {
 
     fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>> {
         let path = self.full_path(path);
-        let file = OpenOptions::new().write(true).create(create).truncate(false).open(&path)?;
+        let file = OpenOptions::new().write(true).create(create).truncate(false).mode(0o600).open(&path)?;
+        if create {
+            self.share_new(&file)?;
+        }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
         // Between open and lock a cleaner may have removed the file: then this is the lock of nothing.
@@ -88,9 +140,20 @@ impl Media for Dir {
     }
 
     fn share(&self, path: &str) -> io::Result<MediaLock> {
-        let file = File::open(self.full_path(path))?;
-        rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockShared))?;
-        Ok(Box::new(file))
+        let path = self.full_path(path);
+        let file = File::open(&path)?;
+        let begun = Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => return Ok(Box::new(file)),
+                Err(Errno::WOULDBLOCK) if begun.elapsed() >= self.wait => {
+                    return Err(being_removed(&path, self.wait));
+                }
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOOK.min(self.wait)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     fn side_by_side(&self) -> usize {
@@ -102,6 +165,23 @@ impl Media for Dir {
         // Joined with nothing it would get a slash at its end.
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }
     }
+}
+
+/// Gives a file a name that nothing has, and takes its old one.
+fn link_new(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)?;
+    fs::remove_file(from)
+}
+
+/// Who may have the lock, and how to go on.
+fn being_removed(path: &Path, waited: Duration) -> io::Error {
+    let what = format!(
+        "images are being removed by another process, which has held it for more than {} s: try again when that is done; it is a \
+         `dormouse rm` or `dormouse prune`, or a job with --keep-last, and `fuser {}` on its machine tells its number",
+        waited.as_secs(),
+        path.display()
+    );
+    io::Error::new(io::ErrorKind::WouldBlock, what)
 }
 
 impl MediaRead for File {
@@ -116,5 +196,37 @@ impl MediaRead for File {
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         FileExt::read_exact_at(self, buffer, offset)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_something_has_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = Dir::new(folder.path());
+        is_left_alone(&dir, |from, to| dir.rename_new(from, to));
+    }
+
+    #[test]
+    fn so_it_is_where_the_file_system_knows_links_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = Dir::new(folder.path());
+        is_left_alone(&dir, |from, to| link_new(&dir.full_path(from), &dir.full_path(to)));
+    }
+
+    fn is_left_alone(dir: &Dir, rename_new: impl Fn(&str, &str) -> io::Result<()>) {
+        for name in ["first", "second"] {
+            fs::write(dir.full_path(name), name).unwrap();
+        }
+        rename_new("first", "name").unwrap();
+        assert_eq!(rename_new("second", "name").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(dir.full_path("name")).unwrap(), "first");
+        let mut names = dir.list("").unwrap();
+        names.sort_unstable();
+        assert_eq!(names, ["name", "second"]);
     }
 }

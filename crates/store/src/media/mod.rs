@@ -11,11 +11,15 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use around::Around;
 pub use covered::Covered;
 pub use dir::Dir;
 pub use s3::{S3, S3Options};
+
+/// For how long a lock is waited for that somebody has alone.
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// A place for files. Paths are relative to the store, with `/` between parts.
 ///
@@ -58,6 +62,12 @@ pub trait Media: Debug + Send + Sync + 'static {
     /// As `rename(2)`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
+    /// Moves a short file, atomically, to a name that nothing has.
+    ///
+    /// # Errors
+    /// As `rename(2)`; [`io::ErrorKind::AlreadyExists`] where something has that name, and all stays as it is.
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()>;
+
     /// Removes a file.
     ///
     /// # Errors
@@ -88,10 +98,10 @@ pub trait Media: Debug + Send + Sync + 'static {
     /// As `open(2)` and `flock(2)`. [`io::ErrorKind::NotFound`] where it is not there and `create` is false.
     fn lock(&self, path: &str, create: bool) -> io::Result<Option<MediaLock>>;
 
-    /// Takes the file at `path` together with others who do, and waits while one has it exclusively.
+    /// Takes the file at `path` together with others who do, and waits a while for one that has it exclusively.
     ///
     /// # Errors
-    /// As `open(2)` and `flock(2)`.
+    /// As `open(2)` and `flock(2)`; [`io::ErrorKind::WouldBlock`], with what to do, where that one does not end.
     fn share(&self, path: &str) -> io::Result<MediaLock>;
 
     /// How many long files it takes best at a time from one writer.

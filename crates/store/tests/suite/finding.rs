@@ -2,9 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::sample::checkpoint;
+use crate::support::sim::Sim;
 use image::{ImageId, Manifest};
+use store::media::{Around, Media, MediaRead};
 use store::{FindError, Found, ReadError, Store};
 
 fn new_store() -> (tempfile::TempDir, Store) {
@@ -129,4 +134,99 @@ fn an_ambiguous_prefix_lists_what_it_could_mean() {
     let error = store.find(&image.to_string()[..10]).unwrap_err();
     assert!(matches!(&error, FindError::Ambiguous { candidates, .. } if candidates.len() == 2), "{error}");
     assert!(error.to_string().contains(&twin.to_string()), "{error}");
+}
+
+/// A medium that cannot read a file.
+#[derive(Debug)]
+struct Unreadable {
+    inner: Sim,
+    path: String,
+    way: Way,
+    opened: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    /// As for want of rights.
+    Open,
+    /// As with a bad sector.
+    Read,
+    /// Each second time it can.
+    Often,
+}
+
+#[derive(Debug)]
+struct BadSector(Box<dyn MediaRead>);
+
+impl Around for Unreadable {
+    fn inner(&self) -> &dyn Media {
+        &self.inner
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn MediaRead>> {
+        let file = self.inner.open(path)?;
+        if path != self.path {
+            return Ok(file);
+        }
+        match self.way {
+            Way::Open => Err(io::ErrorKind::PermissionDenied.into()),
+            Way::Read => Ok(Box::new(BadSector(file))),
+            Way::Often if self.opened.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
+                Err(io::ErrorKind::TimedOut.into())
+            }
+            Way::Often => Ok(file),
+        }
+    }
+}
+
+impl MediaRead for BadSector {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_exact_at(&self, _: &mut [u8], _: u64) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(5))
+    }
+}
+
+#[test]
+fn an_image_whose_bytes_cannot_be_had_is_not_passed_over() {
+    let sim = Sim::default();
+    let store = Store::open_or_create_media(Arc::new(sim.clone())).unwrap();
+    let [first, second] = [1, 2].map(|number| checkpoint(&store, "train", number).unwrap().id);
+    let other = checkpoint(&store, "other", 1).unwrap().id;
+    for (way, said) in
+        [(Way::Open, "permission denied"), (Way::Read, "os error 5"), (Way::Often, "timed out")]
+    {
+        let without = |image: ImageId| {
+            let path = format!("images/{image}.img");
+            Store::open_media(Arc::new(Unreadable {
+                inner: sim.clone(),
+                path,
+                way,
+                opened: AtomicUsize::new(0),
+            }))
+            .unwrap()
+        };
+        for reference in ["train", "train@latest"] {
+            let error = without(second).find(reference).unwrap_err();
+            let FindError::Unread { unread, older, .. } = &error else { panic!("{way:?}: {error}") };
+            assert_eq!((unread.image, *older), (second, Some(first)));
+            let text = error.to_string();
+            let file = format!("/sim/images/{second}.img");
+            for word in [file.as_str(), said, "try again", &format!("by its id: {first}")] {
+                assert!(text.contains(word), "{word}: {text}");
+            }
+        }
+        // It is listed as before, and ids are taken.
+        assert_eq!(without(second).list().unwrap().damaged[0].image, second);
+        assert_eq!(without(second).find(&first.to_string()).unwrap().id, first);
+        assert_eq!(without(second).find(&first.to_string()[..8]).unwrap().id, first);
+        let nobody = without(second).find("nobody").unwrap_err();
+        assert!(matches!(nobody, FindError::Unread { older: None, .. }), "{nobody}");
+        // Where its first fields can be read, they tell whom it concerns.
+        let legible = way == Way::Often;
+        assert_eq!(without(second).find("other").is_ok_and(|found| found.is(other)), legible, "{way:?}");
+        assert_eq!(without(first).find("train").is_ok_and(|found| found.is(second)), legible, "{way:?}");
+    }
 }

@@ -13,4 +13,5 @@ mod object_storage;
 mod pipeline;
 mod publishing;
 mod removing;
+mod sharing;
 mod support;

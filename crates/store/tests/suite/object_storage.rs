@@ -10,7 +10,7 @@ use crate::support::keys;
 use crate::support::sample::{
     assert_sample, checkpoint, manifest, noise, objects, options, write, write_objects,
 };
-use crate::{directory, finding, removing};
+use crate::{directory, finding, removing, sharing};
 use image::{Compress, ImageId, Manifest, ObjectKind, RawPath};
 use store::media::{Covered, Media, S3, S3Options};
 use store::{CopyOptions, OpenError, Secret, Store, WriteError, WriteOptions};
@@ -107,6 +107,23 @@ fn a_bucket_that_is_no_store_is_refused() {
     let unknown = S3::with_options(Server::BUCKET, "", &settings, hasty()).unwrap();
     let error = unknown.reach().unwrap_err().to_string();
     assert!(error.contains("no credentials") && error.contains("DORMOUSE_AWS_ACCESS_KEY_ID"), "{error}");
+}
+
+#[test]
+fn a_store_in_a_bucket_is_made_once() {
+    let server = Server::start().unwrap();
+    sharing::who_comes_second_takes_what_is_there(medium(&server, "a"), medium(&server, "a"));
+    // A lost answer is no other's store.
+    let lost = Arc::new(AtomicBool::new(false));
+    let once = lost.clone();
+    let proxy = Proxy::start(server.address(), move |request: &Request| {
+        let is_config = request.method == "PUT" && request.target.ends_with("/b/config");
+        if is_config && !once.swap(true, Ordering::SeqCst) { Trouble::LostAnswer } else { Trouble::None }
+    });
+    let medium = medium_at(&proxy.unwrap().env(), "b", hasty());
+    let many: Vec<_> = (0..15).map(|_| keys::recipient()).collect();
+    assert!(Store::open_or_create_with(medium, &store::Key::None, &many).unwrap().is_encrypted());
+    assert!(lost.load(Ordering::SeqCst));
 }
 
 /// What somebody who was killed had begun to upload, and nothing in the store tells of.

@@ -10,20 +10,20 @@ use crate::support::sample::{assert_sample, checkpoint, manifest, objects, optio
 use crate::support::sim::{Sim, Unsynced};
 use image::{Compress, ImageId};
 use store::media::Media;
-use store::{FindError, Keep, Pruned, ReadError, Removal, Store, WriteError, WriteOptions};
+use store::{FindError, Keep, Pruned, Removal, Store, WriteOptions};
 
 fn open(medium: &Sim) -> Store {
     Store::open_media(Arc::new(medium.clone())).unwrap()
 }
 
 /// A store with samples 0, 1 and 2, each chunk in a pack of its own.
-fn three() -> (Sim, Store, Vec<ImageId>) {
+pub fn three() -> (Sim, Store, Vec<ImageId>) {
     let medium = Sim::default();
     let (store, images) = three_on(Arc::new(medium.clone()));
     (medium, store, images)
 }
 
-fn three_on(medium: Arc<dyn Media>) -> (Store, Vec<ImageId>) {
+pub fn three_on(medium: Arc<dyn Media>) -> (Store, Vec<ImageId>) {
     let store = Store::open_or_create_media(medium).unwrap();
     let take = |number| {
         let draft = store.begin().unwrap();
@@ -119,10 +119,11 @@ fn an_image_is_named_by_its_id_alone() {
     for wrong in ["", "job", "job@latest", "zzzz"] {
         assert!(matches!(store.find_exactly(wrong), Err(FindError::NotFound { .. })), "{wrong}");
     }
-    // Nothing goes if one of them is not there.
-    let error = store.remove(&[images[0], ImageId([0; 16])]).unwrap_err();
-    assert!(matches!(error, WriteError::Read(ReadError::NoImage { .. })), "{error}");
-    assert_eq!(assert_sound(&store), [0, 1, 2].into());
+    // Of what is not there nothing is said to be gone.
+    let absent = ImageId([0; 16]);
+    assert_eq!(store.would_remove(&[images[0], absent]).unwrap().images, images[..1]);
+    assert_eq!(store.remove(&[images[0], absent]).unwrap().images, images[..1]);
+    assert_eq!(assert_sound(&store), [1, 2].into());
 }
 
 #[test]
@@ -163,10 +164,67 @@ fn nothing_is_freed_that_an_unreadable_image_may_need() {
     assert_eq!(pack_bytes(&medium), before);
     let removal = store.remove(&[store.find_exactly(&images[0].to_string()[..8]).unwrap()]).unwrap();
     assert!(removal.freed > 0 && removal.kept.is_none());
-    let index = medium.list("index").unwrap().into_iter().next().unwrap();
-    medium.tamper(&format!("index/{index}"), |bytes| bytes[100] ^= 1);
+}
+
+/// All packs of a store, and what is in them.
+fn packs(medium: &Sim) -> Vec<String> {
+    medium.list("packs").unwrap().into_iter().map(|name| format!("packs/{name}")).collect()
+}
+
+#[test]
+fn a_damaged_index_is_written_anew_from_the_packs() {
+    let (medium, _, images) = three();
+    let indexes: Vec<_> =
+        medium.list("index").unwrap().into_iter().map(|name| format!("index/{name}")).collect();
+    assert_eq!(indexes.len(), 3);
+    let flip: &dyn Fn(&mut Vec<u8>) = &|bytes| bytes[100] ^= 1;
+    // One under another's name is no better.
+    let other = medium.tamper(&indexes[0], |bytes| bytes.clone());
+    let swap: &dyn Fn(&mut Vec<u8>) = &|bytes| bytes.clone_from(&other);
+    for (damaged, change) in
+        [(&indexes[..1], flip), (&indexes[1..2], swap), (&indexes[..2], flip), (&indexes[..], flip)]
+    {
+        let medium = medium.copy();
+        damaged.iter().for_each(|index| medium.tamper(index, change));
+        // With that as it was all the time.
+        let medium = medium.copy();
+        let store = open(&medium);
+        let planned = store.would_remove(&images[2..]).unwrap();
+        let removal = store.remove(&images[2..]).unwrap();
+        assert!(removal.freed > 0 && removal.kept.is_none(), "{damaged:?}: {removal:?}");
+        assert_eq!(removal, planned);
+        let end = medium.operations();
+        assert_eq!(assert_sound(&store), [0, 1].into(), "{damaged:?}");
+        assert_tidy(&medium, &store);
+        // Cut off, it goes on the next time.
+        for cut in 0..=end {
+            for unsynced in [Unsynced::Lost, Unsynced::Kept, Unsynced::Mixed(cut as u64)] {
+                let after = medium.after_crash(cut, unsynced);
+                let store = open(&after);
+                store.remove(&[]).unwrap();
+                assert!(assert_sound(&store).is_superset(&[0, 1].into()), "cut {cut}, {unsynced:?}");
+                assert_tidy(&after, &store);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_index_that_cannot_be_written_anew_is_named_with_a_way_out() {
+    let (medium, store, images) = three();
+    let index = format!("index/{}", medium.list("index").unwrap()[0]);
+    medium.tamper(&index, |bytes| bytes[100] ^= 1);
+    // The last byte is of the end that every pack has.
+    for pack in packs(&medium) {
+        medium.tamper(&pack, |bytes| *bytes.last_mut().unwrap() ^= 1);
+    }
+    let before = pack_bytes(&medium);
     let removal = store.remove(&images[2..]).unwrap();
-    assert!(removal.freed == 0 && removal.kept.unwrap().contains(&index));
+    let kept = removal.kept.unwrap();
+    assert_eq!((removal.freed, pack_bytes(&medium)), (0, before));
+    for word in [&format!("/sim/{index} is damaged"), "/sim/packs/", "`dormouse copy /sim/ NEWSTORE`"] {
+        assert!(kept.contains(word), "{word}: {kept}");
+    }
 }
 
 #[test]
@@ -250,22 +308,23 @@ pub fn pruning_keeps_the_newest(medium: Arc<dyn Media>) {
     assert_tidy(&*medium, &store);
 }
 
-/// What somebody asked for is neither counted nor removed with what came about by itself.
+/// What somebody asked for is neither counted nor removed with what came about by itself; nor is what another job of the same name has left.
 #[test]
 fn regular_images_make_room_for_regular_ones_only() {
     let store = Store::open_or_create_media(Arc::new(Sim::default())).unwrap();
-    let take = |job: &str, number: u64, regular: bool| {
+    let take = |lineage: Option<u8>, regular: bool| {
         let draft = store.begin().unwrap();
-        let receipts = write(&draft, number).unwrap();
-        draft.publish(image::Manifest { regular, ..manifest(job, number) }, receipts).unwrap().id
+        let receipts = write(&draft, 1).unwrap();
+        let lineage = lineage.map(|number| image::Lineage([number; 16]));
+        draft.publish(image::Manifest { regular, lineage, ..manifest("job", 1) }, receipts).unwrap().id
     };
-    let [asked, old, other, new, last] =
-        [("job", false), ("job", true), ("other", true), ("job", true), ("job", false)]
-            .map(|(job, regular)| take(job, 1, regular));
-    let pruned = store.prune_regular("job", 1).unwrap();
+    let [older, asked, old, other, new, last] =
+        [(None, true), (Some(1), false), (Some(1), true), (Some(2), true), (Some(1), true), (Some(1), false)]
+            .map(|(lineage, regular)| take(lineage, regular));
+    let pruned = store.prune_regular(image::Lineage([1; 16]), 1).unwrap();
     assert_eq!((pruned.kept_images, pruned.removal.images), (vec![new], vec![old]));
     let mut left: Vec<_> = store.list().unwrap().images.iter().map(|image| image.id).collect();
-    let mut expected = [asked, other, new, last];
+    let mut expected = [older, asked, other, new, last];
     left.sort_unstable();
     expected.sort_unstable();
     assert_eq!(left, expected);

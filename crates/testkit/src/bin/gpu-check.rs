@@ -112,7 +112,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let mut guests = choose(&manifest, &arguments.guests)?;
     if arguments.remote {
         // Who serves bounds what sessions take.
-        guests.retain(|guest| guest.device_memory(device == Device::Gpu).is_none());
+        guests.retain(|guest| guest.device_memory(device == Device::Gpu).is_none() && !guest.shares);
     }
     if arguments.guests.is_empty() && !arguments.remote {
         other_checks(&kit, device, |check| locked(&so_far).checks.push(check))?;

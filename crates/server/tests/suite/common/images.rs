@@ -136,6 +136,7 @@ pub fn manifest(id: ImageId) -> Manifest {
     Manifest {
         id,
         machine: image::Machine::HOST,
+        lineage: None,
         job: "job".into(),
         created_ns: 1,
         dormouse: "0".into(),

@@ -181,7 +181,9 @@ impl Client {
             match self.wait(put)? {
                 Ok(_) => return Ok(true),
                 // If only the answer was lost, a second try finds what the first has written.
-                Err(Error::AlreadyExists { .. }) => return Ok(self.get_range(path, 0..MOST_ID)?.0 == bytes),
+                Err(Error::AlreadyExists { .. }) => {
+                    return Ok(self.get_range(path, 0..bytes.len() as u64 + 1)?.0 == bytes);
+                }
                 // The library does not know that it may try this again.
                 Err(_) if tries < TRIES => {}
                 Err(error) => return Err(self.way.failure(&error)),

@@ -25,7 +25,7 @@ use read::Object;
 use upload::Upload;
 use uploads::{Unfinished, Uploads};
 
-use super::{Cursor, Media, MediaFile, MediaLock, MediaRead};
+use super::{Cursor, LOCK_WAIT, Media, MediaFile, MediaLock, MediaRead};
 use crate::store::random_id;
 use crate::{MediaError, OpenError, layout};
 
@@ -66,7 +66,7 @@ impl Default for S3Options {
             beat: Duration::from_secs(20),
             valid: Duration::from_secs(120),
             expiry: Duration::from_secs(300),
-            wait: Duration::from_secs(60),
+            wait: LOCK_WAIT,
         }
     }
 }
@@ -214,6 +214,19 @@ impl Media for S3 {
         }
         if let Err(error) = self.client.remove(from) {
             tracing::debug!(%error, "what was published stays in the draft, too; the next draft removes it");
+        }
+        Ok(())
+    }
+
+    /// Written again: a copy on the server would go over whatever is there.
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        self.leases.check()?;
+        let (bytes, _) = self.client.get_range(from, 0..self.client.len(from)?)?;
+        if !self.client.put_new(to, bytes)? {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if let Err(error) = self.client.remove(from) {
+            tracing::debug!(%error, "what has its name stays under its first one, too");
         }
         Ok(())
     }

@@ -55,6 +55,11 @@ impl Around for Fault {
         self.inner.rename(from, to)
     }
 
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        self.plan.step()?;
+        self.inner.rename_new(from, to)
+    }
+
     fn remove(&self, path: &str) -> io::Result<()> {
         self.plan.step()?;
         self.inner.remove(path)

@@ -222,6 +222,16 @@ impl Media for Sim {
         state.set(from, None)
     }
 
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let file = state.file(from)?;
+        if state.names.contains_key(to) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        state.set(to, Some(Node::File(file)))?;
+        state.set(from, None)
+    }
+
     fn remove(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
         state.file(path)?;
