@@ -255,6 +255,8 @@ fn a_file_that_was_appended_to_and_cannot_be_made_durable() {
     let job = stage.place().run(Path::new("/bin/sh"), &args).unwrap();
     let job = dormouse_tests::first_line(job).unwrap();
     stage.refused_checkpoint(&[]).unwrap().expect(1, &["no image", &log, "cannot be made durable"]);
+    // Linux tells nobody again that it is lost.
+    stage.refused_checkpoint(&[]).unwrap().expect(1, &[&log, "an earlier checkpoint could not make durable"]);
     run_on_after_failed_checkpoint(&stage, job);
 }
 

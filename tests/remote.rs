@@ -10,7 +10,8 @@ use testkit::job::Job;
 use testkit::kit::Kit;
 use testkit::manifest::Guest;
 use testkit::outcome::Exit;
-use testkit::place::{After, Device};
+use testkit::place::{After, Device, Place};
+use testkit::proxy::{self, Network};
 use testkit::rdmacm;
 use testkit::served::Served;
 
@@ -63,6 +64,30 @@ fn programs_with_graphs_and_memory_of_the_host_do_too() {
         "device_printf",
         "managed_shadow",
     ]);
+}
+
+/// What a benchmark says behind a word.
+fn figure(said: &str, name: &str) -> f64 {
+    let line = said.lines().find(|line| line.split(' ').next() == Some(name)).unwrap();
+    line.split(' ').nth(2).unwrap().parse().unwrap()
+}
+
+#[test]
+fn launches_that_nobody_waits_for_do_not_wait_for_a_slow_network() {
+    let stage = Stage::new("slow-network").unwrap();
+    let mut served = stage.served(Device::Soft, "127.0.0.1").unwrap();
+    let network = Network { delay: Duration::from_millis(10), ..Network::default() };
+    let at = proxy::before(served.address.parse().unwrap(), network).unwrap();
+    served.is_behind(at.to_string());
+    served.is_trusted().unwrap();
+    let place = Place { served: Some(&served), ..stage.place() };
+    let (bench, args) = (Kit::locate().unwrap().bench("launches"), ["5000", "1"].map(str::to_owned));
+    let ended = place.run(&bench, &args).unwrap().finish().unwrap();
+    assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let round_trips = figure(&said, "launches") / (figure(&said, "question") / 1e6);
+    // One for seven launches would be 700.
+    assert!(round_trips < 100.0, "{said}");
 }
 
 #[test]

@@ -274,6 +274,7 @@ fn is_folder(dir: &OwnedFd, name: &std::ffi::OsStr) -> Result<bool, Errno> {
 #[must_use]
 pub fn write_failure(error: WriteError) -> Failure {
     let kind = match error {
+        // Also where others remove images from it for too long: busy would be the job, and another checkpoint of it all that is needed.
         WriteError::Full { .. } | WriteError::NotWritable { .. } | WriteError::Media(_) => Kind::Store,
         _ => Kind::Failed,
     };
@@ -297,6 +298,8 @@ pub fn read_kind(error: &ReadError) -> Kind {
         ReadError::Sink { .. } => Kind::Failed,
         // Nor did it come to be one.
         ReadError::NotCome { .. } => Kind::Failed,
+        // Others remove images: nothing is known of this one.
+        ReadError::Media(failed) if failed.error.kind() == io::ErrorKind::WouldBlock => Kind::Busy,
         _ => Kind::Damaged,
     }
 }
@@ -305,7 +308,12 @@ pub fn read_kind(error: &ReadError) -> Kind {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::copy_failure;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use store::media::{Dir, Media};
+    use store::{CopyOptions, Store};
 
     #[test]
     fn everything_but_sockets_in_order() {
@@ -406,5 +414,29 @@ mod tests {
         }
         let sunk = ReadError::Sink { object: "o".into(), offset: 0, error: full() };
         assert_eq!(read_failure(sunk).kind, Kind::Failed);
+    }
+
+    #[test]
+    fn a_store_that_others_have_is_not_a_damaged_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = Dir::new(folder.path()).waiting(Duration::ZERO);
+        let store = Store::open_or_create_media(Arc::new(dir.clone())).unwrap();
+        let image = image::ImageId([1; 16]);
+        let held = dir.lock("config", false).unwrap().unwrap();
+        for read in [store.open_image(&image), store.open_foreign_image(&image), store.open_arriving(&image)]
+        {
+            let failure = read_failure(read.unwrap_err());
+            assert_eq!(failure.kind, Kind::Busy);
+            assert!(failure.message.contains("try again"), "{failure}");
+        }
+        let other = tempfile::tempdir().unwrap();
+        let other = Store::open_or_create(other.path()).unwrap();
+        let copied = |from: &Store, to: &Store| from.copy_to(to, &[], &CopyOptions::default(), &mut |_| {});
+        assert_eq!(copy_failure(copied(&store, &other).unwrap_err()).kind, Kind::Busy);
+        // Who writes hears of the store, not of the job.
+        assert_eq!(copy_failure(copied(&other, &store).unwrap_err()).kind, Kind::Store);
+        assert_eq!(write_failure(store.begin().unwrap_err()).kind, Kind::Store);
+        drop(held);
+        assert_eq!(read_failure(store.open_image(&image).unwrap_err()).kind, Kind::NotFound);
     }
 }

@@ -10,6 +10,7 @@ use server::control::Course;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use store::report::ImageSummary;
 use store::{Pruned, Removal};
 
 /// When to take them, and which to keep.
@@ -148,7 +149,11 @@ impl Supervisor {
         let Some(last) = keep_last else { return };
         for tries in 1.. {
             let pruned = open_store(&self.store).and_then(|store| {
-                store.prune_regular(self.facts.lineage, last).map_err(crate::stores::removal_failure)
+                let ours = |image: &ImageSummary| {
+                    image.created_ns < self.facts.started_ns || self.has_published(image.id)
+                };
+                let pruned = store.prune_regular(self.facts.lineage, last, ours);
+                pruned.map_err(crate::stores::removal_failure)
             });
             match pruned {
                 Ok(Pruned { removal: Removal { kept: Some(kept), .. }, .. }) => {

@@ -71,7 +71,8 @@ impl Restart {
     /// Reads the image's manifest and record.
     ///
     /// # Errors
-    /// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when it is of another architecture or a newer Dormouse.
+    /// [`Kind::NotFound`], [`Kind::Damaged`], [`Kind::Mismatch`] when it is of another architecture or a newer Dormouse, [`Kind::Busy`] while others
+    /// remove images from the store.
     pub fn open(store: &Access, reference: &str) -> Result<Self, Failure> {
         let store = open_store(store)?;
         let id = crate::find_image(&store, reference)?;

@@ -20,6 +20,7 @@ use crate::way_back::{Newest, WayBack};
 use image::{Command, ImageId, Lineage, RawPath};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use server::memory::Managed;
+use std::collections::BTreeSet;
 use std::io::{self, BufReader};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -128,6 +129,8 @@ pub struct Supervisor {
     pub(crate) job: Arc<host::Job>,
     pub(crate) sessions: Arc<Sessions>,
     cutting: Mutex<()>,
+    /// The images that have come about, in whatever stores.
+    published: Mutex<BTreeSet<ImageId>>,
     /// By which a job that is suspended is resumed.
     pub(crate) wake: Mutex<Option<mpsc::Sender<Wake>>>,
     way_back: Arc<WayBack>,
@@ -219,6 +222,7 @@ impl Supervisor {
             job: Arc::new(job),
             sessions,
             cutting: Mutex::default(),
+            published: Mutex::default(),
             wake: Mutex::default(),
             way_back,
             store,
@@ -469,6 +473,11 @@ impl Supervisor {
         self.rehearsed.store(false, Ordering::Relaxed);
     }
 
+    /// Whether it is an image of this life of the job.
+    pub(crate) fn has_published(&self, image: ImageId) -> bool {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).contains(&image)
+    }
+
     /// The newest image of this job.
     pub(crate) fn newest_image(&self) -> Option<ImageId> {
         self.way_back.newest().map(|newest| newest.image)
@@ -510,6 +519,7 @@ impl Supervisor {
         let is_meant = || store.find(&self.facts.job).is_ok_and(|found| found.is(image));
         let reference = if !elsewhere && is_meant() { self.facts.job.clone() } else { image.short() };
         let told = (elsewhere || !self.store_is_default).then_some(at);
+        self.published.lock().unwrap_or_else(PoisonError::into_inner).insert(image);
         self.way_back.published(Newest { image, reference, store: told, keys: keys(store, access) });
     }
 }

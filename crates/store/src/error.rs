@@ -134,7 +134,7 @@ pub enum OpenError {
         problem: String,
     },
     /// The medium failed.
-    #[error(transparent)]
+    #[error("{}{}", .0, if .0.error.kind() == io::ErrorKind::PermissionDenied { NOT_YOURS } else { "" })]
     Media(#[from] MediaError),
 }
 
@@ -331,12 +331,15 @@ impl ReadError {
     pub(crate) fn is_unread(&self) -> bool {
         match self {
             Self::Media(_) => true,
-            Self::File { error: FormatError::Read(error), .. } => {
-                !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
-            }
+            Self::File { error: FormatError::Read(error), .. } => is_unread(error),
             _ => false,
         }
     }
+}
+
+/// Whether reading failed because bytes could not be had, and not because of what they are, or since there are too few.
+pub(crate) fn is_unread(error: &io::Error) -> bool {
+    !matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
 }
 
 /// Images that cannot be copied from one store to another.
@@ -443,6 +446,8 @@ pub(crate) const RESCUE: &str = "bring the file back from a copy, or use another
 /// What can be done about a store's own file: nothing in the store depends on what it says, unless that is the secret.
 const NEW_CONFIG: &str = "; bring it back from a copy, or, if the store is not encrypted, copy the file of a new store there: the images are not \
      concerned";
+/// What is behind a folder that is somebody else's.
+const NOT_YOURS: &str = ": a folder's store is its owner's alone until that one shares it, as with `chgrp -R GROUP STORE; chmod -R g+rwX STORE`";
 
 /// What to do about a file that is not usable, unless the error says so itself.
 fn what_to_do(error: &FormatError) -> String {

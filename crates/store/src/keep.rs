@@ -87,14 +87,20 @@ impl Store {
     }
 
     /// Removes of a job's images that nobody had asked for all but the newest, and then what no image needs. What somebody asked for stays, and is not counted;
-    /// so does what another job of the same name has left, and what does not say whose it is.
+    /// so does what another job of the same name has left, what does not say whose it is, and what is not `ours`: the job may have been restarted
+    /// elsewhere, too.
     ///
     /// # Errors
     /// As [`Store::prune`]'s.
-    pub fn prune_regular(&self, job: Lineage, last: u32) -> Result<Pruned, WriteError> {
+    pub fn prune_regular(
+        &self,
+        job: Lineage,
+        last: u32,
+        ours: impl Fn(&ImageSummary) -> bool,
+    ) -> Result<Pruned, WriteError> {
         let keep = Keep { last, ..Keep::default() };
-        let (kept_images, gone) =
-            self.list()?.divide(&keep, |image| image.regular && image.lineage == Some(job));
+        let is_meant = |image: &ImageSummary| image.regular && image.lineage == Some(job) && ours(image);
+        let (kept_images, gone) = self.list()?.divide(&keep, is_meant);
         Ok(Pruned { kept_images, removal: self.remove(&gone)? })
     }
 }

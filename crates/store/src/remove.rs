@@ -6,6 +6,7 @@ use std::io;
 use image::{ChunkId, ImageId, Index, PackId};
 use serde::Serialize;
 
+use crate::error::is_unread;
 use crate::read::whole_pack;
 use crate::store::random_id;
 use crate::{FindError, ReadError, Store, WriteError, layout};
@@ -160,8 +161,10 @@ impl Store {
         let lengths = self.on("list", layout::PACKS, |media| media.lengths(layout::PACKS))?;
         let packs = || lengths.iter().filter_map(|(name, len)| Some((layout::pack_of(name)?, len)));
         if !lost.is_empty() {
-            let unnamed = packs().map(|(id, _)| id).filter(|id| !named.contains(id));
-            match self.indexes_anew(&lost, unnamed, &used) {
+            // Of those that cannot be opened there is no length.
+            let names = self.on("list", layout::PACKS, |media| media.list(layout::PACKS))?;
+            let all = names.iter().filter_map(|name| layout::pack_of(name));
+            match self.indexes_anew(&lost, all.filter(|id| !named.contains(id)), &used) {
                 Ok(indexes) => {
                     kept.extend(indexes.iter().flat_map(|index| &index.packs).map(|pack| pack.id));
                     unused.indexes.extend(indexes);
@@ -189,7 +192,7 @@ impl Store {
         for id in unnamed {
             let path = layout::pack(id);
             let (_, pack) =
-                whole_pack(self, &path, id).map_err(|problem| self.not_anew(lost, &path, &problem))?;
+                whole_pack(self, &path, id).map_err(|error| self.not_anew(lost, &path, &error))?;
             if pack.entries.iter().any(|entry| used.contains(&entry.id)) {
                 packs.push(pack);
             }
@@ -198,12 +201,17 @@ impl Store {
     }
 
     /// Why damaged indexes cannot be written anew.
-    fn not_anew(&self, lost: &[ImageId], pack: &str, problem: &str) -> String {
+    fn not_anew(&self, lost: &[ImageId], pack: &str, error: &io::Error) -> String {
         let shown = |path: &str| self.media().full_path(path).display().to_string();
         let indexes: Vec<_> = lost.iter().map(|image| shown(&layout::index(*image))).collect();
+        // What cannot be had now may be whole.
+        let (what, rescue) = if is_unread(error) {
+            ("cannot be read", "see to its permissions, the disk or the network and try again")
+        } else {
+            ("is damaged, too", "bring one of them back from a copy")
+        };
         format!(
-            "{} is damaged and cannot be written anew from the packs, since {} is damaged, too: {problem}; nothing else is freed; bring one of them back \
-             from a copy, or {}",
+            "{} is damaged and cannot be written anew from the packs, since {} {what}: {error}; nothing else is freed; {rescue}, or {}",
             indexes.join(", "),
             shown(pack),
             self.way_out()

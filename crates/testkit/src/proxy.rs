@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// The most bytes that one stream has on their way in one direction: more than a second of 10 Gbit/s has in 20 ms.
 const ON_THE_WAY: usize = 32 << 20;
 
+/// What is streamed through a network to see what it carries.
+const STREAMED: usize = 64 << 20;
+
 /// What the network does.
 #[derive(Clone, Copy)]
 pub struct Network {
@@ -94,6 +97,51 @@ pub fn before(server: SocketAddr, network: Network) -> Result<SocketAddr> {
         }
     });
     Ok(at)
+}
+
+/// A byte there and back through a network, the median of what half a second holds, and what one stream through it carries, bytes a second.
+///
+/// # Errors
+/// As the system's.
+pub fn measured(network: Network) -> Result<(Duration, f64)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut near = TcpStream::connect(before(listener.local_addr()?, network)?)?;
+    let (mut far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    let echo = std::thread::spawn(move || -> Result<()> {
+        let mut byte = [0];
+        loop {
+            far.read_exact(&mut byte)?;
+            far.write_all(&byte)?;
+            if byte == [0] {
+                break;
+            }
+        }
+        let (mut left, mut into) = (STREAMED, vec![0; 512 << 10]);
+        while left > 0 {
+            left -= far.read(&mut into)?.max(1).min(left);
+        }
+        far.write_all(&[0])
+    });
+    let mut to_and_fro = |byte: u8| -> Result<Duration> {
+        let begun = Instant::now();
+        near.write_all(&[byte])?;
+        near.read_exact(&mut [0])?;
+        Ok(begun.elapsed())
+    };
+    let (begun, mut times) = (Instant::now(), Vec::new());
+    while begun.elapsed() < Duration::from_millis(500) {
+        times.push(to_and_fro(1)?);
+    }
+    to_and_fro(0)?;
+    times.sort_unstable();
+    let begun = Instant::now();
+    near.write_all(&vec![1; STREAMED])?;
+    near.read_exact(&mut [0])?;
+    let rate = STREAMED as f64 / begun.elapsed().as_secs_f64();
+    echo.join().map_err(|_| std::io::Error::other("the echo panicked"))??;
+    Ok((times[times.len() / 2], rate))
 }
 
 /// Puts a network before sockets that lead to the far end; gives the sockets of the near end.

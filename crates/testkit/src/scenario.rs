@@ -26,7 +26,7 @@ pub enum Scenario {
     Chain,
     /// Suspended and resumed, once or twice; or once, and then stopped by a checkpoint and restarted.
     Suspend,
-    /// Five checkpoints (fewer of a guest that is too short), of which each reads what has changed since the one before; behind the last everything is
+    /// Five checkpoints (fewer, but two, of a guest that is too short), of which each reads what has changed since the one before; behind the last everything is
     /// killed and that image restarted.
     Stops,
 }
@@ -151,8 +151,10 @@ impl Case<'_> {
                 return self.too_late(job, place);
             }
             // Several moments are spread over the run.
-            let before =
-                if scenario == Scenario::Stops { STOPS.saturating_sub(number as usize / 2) } else { 0 };
+            let before = match scenario {
+                Scenario::Stops => STOPS.saturating_sub(number as usize / 2).max(1),
+                _ => 0,
+            };
             let part = self.reference.window.mul_f64(hurry / (cuts + before) as f64);
             for _ in 0..before {
                 std::thread::sleep(part.mul_f64(seed.fraction()));

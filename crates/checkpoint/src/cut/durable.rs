@@ -2,7 +2,13 @@
 
 use crate::error::{Failure, no_thread};
 use std::io;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether they are there.
+const PAUSE: Duration = Duration::from_millis(3);
+/// How often, meanwhile, whether somebody still wants that.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A job's files on their way to disk. Dropped, they go on, and nobody hears of it.
 #[must_use = "an image must not be published before they are there"]
@@ -17,13 +23,25 @@ impl Syncing {
         Builder::new().name("files".to_owned()).spawn(sync).map(Self).map_err(|error| no_thread(&error))
     }
 
-    /// Waits for them, and says so if that takes any time.
+    /// Waits for them, and says so if that takes any time; until `still_wanted` fails, which is asked now and then: a server may never answer.
     ///
     /// # Errors
-    /// When not all are durable: the image must not be published.
-    pub fn finish(self, waiting: impl FnOnce()) -> Result<(), Failure> {
+    /// Those of `still_wanted`; when not all are durable. Either way the image must not be published.
+    pub fn finish(
+        self,
+        waiting: impl FnOnce(),
+        mut still_wanted: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         if !self.0.is_finished() {
             waiting();
+        }
+        let mut looked = Instant::now();
+        while !self.0.is_finished() {
+            if looked.elapsed() >= LOOK {
+                still_wanted()?;
+                looked = Instant::now();
+            }
+            sleep(PAUSE);
         }
         let synced = self.0.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
         synced.map_err(|error| Failure::of("there is no image", &error))
@@ -40,7 +58,7 @@ mod tests {
     #[test]
     fn files_that_do_not_become_durable_are_a_failure() {
         let failing = || Err(io::Error::other("file loss.log: No space left on device"));
-        let failure = Syncing::begin(failing).unwrap().finish(|| ()).unwrap_err();
+        let failure = Syncing::begin(failing).unwrap().finish(|| (), || Ok(())).unwrap_err();
         assert_eq!(failure.kind, Kind::Failed);
         assert_eq!(failure.message, "there is no image: file loss.log: No space left on device");
     }
@@ -54,7 +72,27 @@ mod tests {
             done.send(()).map_err(io::Error::other)
         };
         let syncing = Syncing::begin(sync).unwrap();
-        syncing.finish(|| go_on.send(()).unwrap()).unwrap();
+        syncing.finish(|| go_on.send(()).unwrap(), || Ok(())).unwrap();
         is_done.try_recv().unwrap();
+    }
+
+    #[test]
+    fn files_that_never_get_there_are_waited_for_as_long_as_somebody_wants_them() {
+        let (go_on, waits) = channel();
+        let (done, is_done) = channel();
+        let sync = move || {
+            waits.recv().map_err(io::Error::other)?;
+            done.send(()).map_err(io::Error::other)
+        };
+        let mut looks = 0;
+        let still_wanted = || {
+            looks += 1;
+            if looks < 2 { Ok(()) } else { Err(Failure::new(Kind::Ended, "the job ended")) }
+        };
+        let failure = Syncing::begin(sync).unwrap().finish(|| (), still_wanted).unwrap_err();
+        assert_eq!((failure.kind, looks), (Kind::Ended, 2));
+        // It goes on by itself.
+        go_on.send(()).unwrap();
+        is_done.recv().unwrap();
     }
 }

@@ -33,7 +33,7 @@ use crate::hand_over::HandOver;
 use crate::record::JobRecord;
 use crate::sessions::{Held, Session, SessionRecord, panicked};
 use crate::steer::{self, Moment};
-use crate::supervisor::{Supervisor, criu};
+use crate::supervisor::{Supervisor, criu, ended_before};
 use crate::work::WorkFolder;
 use image::{CutTimes, Manifest, ObjectKind};
 use server::control::{Ask, CopyBudget, DeviceSet, Reads, few};
@@ -50,6 +50,8 @@ use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 /// How often it is looked, while a point is waited for, whether somebody still wants the checkpoint.
 const LOOK: Duration = Duration::from_secs(1);
 const WAITING_FOR_POINT: &str = "waiting for a point that suits the program";
+/// How long the files of a job are waited for that has ended meanwhile: its image may be all that is left of it.
+const LEFT_BEHIND: Duration = Duration::from_secs(60);
 const WAITING_FOR_FILES: &str = "waiting for the job's files to be on disk";
 
 /// Takes a checkpoint of the supervisor's job, at a moment if there is one, and publishes it. A job that is handed over stands still until it is known
@@ -389,7 +391,17 @@ impl<'a> Cut<'a> {
             warnings.extend(unrehearsed.clone());
             unrehearsed.is_none()
         };
-        syncing.finish(|| self.step(WAITING_FOR_FILES))?;
+        let unwatched = Unwatched::checkpoint(options, self.hand_over);
+        let mut ended: Option<Instant> = None;
+        let still_wanted = || {
+            if job.ends_within(Duration::ZERO)
+                && ended.get_or_insert_with(Instant::now).elapsed() > LEFT_BEHIND
+            {
+                return Err(ended_before());
+            }
+            unwatched.still_wanted(self.events, WAITING_FOR_FILES)
+        };
+        syncing.finish(|| self.step(WAITING_FOR_FILES), still_wanted)?;
         self.step("publishing");
         let times = CutTimes {
             drain_wait: drain,

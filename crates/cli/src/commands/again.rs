@@ -1,8 +1,8 @@
 //! Continuing a job that has lost a GPU server (`--restart-on-failure`): this process becomes a `dormouse restart` of its newest image.
 
 use crate::flags::{Cli, OnFailure};
-use checkpoint::Newest;
 use checkpoint::supervisor::Ended;
+use checkpoint::{Failure, Kind, Newest};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, CommandFactory};
 use std::ffi::OsString;
@@ -54,6 +54,22 @@ pub fn restart(ended: &Ended, wanted: &OnFailure, from: Option<&str>) {
     eprintln!("dormouse: cannot continue: {error}");
 }
 
+/// Opens the image that such a restart continues. Nobody is there to try again, so that is done for as long as others have the store to themselves, which
+/// each try waits for by itself.
+pub fn open_when_free<T>(mut open: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    let mut told = false;
+    loop {
+        match open() {
+            Err(busy) if busy.kind == Kind::Busy => {
+                if !std::mem::replace(&mut told, true) {
+                    eprintln!("dormouse: the restart waits: {busy}");
+                }
+            }
+            opened => return opened,
+        }
+    }
+}
+
 /// The flags of this command that a restart takes, too, as they were given.
 fn common(given: &ArgMatches, restart: &Command, newest: &Newest) -> Vec<OsString> {
     let is_elsewhere = newest.store.is_some();
@@ -94,6 +110,19 @@ pub fn repeated(given: &ArgMatches, command: &Command, taken: impl Fn(&str) -> b
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_restart_waits_for_its_store_and_for_nothing_else() {
+        for (then, tries) in [(Ok(()), 3), (Err(Kind::Damaged), 3)] {
+            let mut left = tries;
+            let opened = open_when_free(|| {
+                left -= 1;
+                let kind = if left > 0 { Err(Kind::Busy) } else { then };
+                kind.map_err(|kind| Failure::new(kind, "images are being removed"))
+            });
+            assert_eq!((opened.map_err(|failure| failure.kind), left), (then, 0));
+        }
+    }
 
     #[test]
     fn a_restart_is_told_what_the_run_was() {

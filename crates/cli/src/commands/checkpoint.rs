@@ -52,7 +52,9 @@ pub fn run(flags: &Checkpoint) -> Result<Published, Failure> {
 fn tell_at_end(bar: &ProgressBar, job: &str, stop: bool) -> Result<(), Failure> {
     let then = match stop {
         true => "goes on, and ends the job when its image is safe",
-        false => "goes on if it has begun to stop the job, and is given up if not",
+        false => {
+            "goes on if it has begun to stop the job and the job's files get to disk, and is given up if not"
+        }
     };
     let told =
         format!("dormouse: the checkpoint of job {job} {then}; `dormouse ls` shows images that are safe");

@@ -9,6 +9,8 @@ use checkpoint::{Chain, Failure, Kind};
 use link::far_end::{FarEndError, FarEndOptions};
 use link::{Front, FrontOptions, Keys, Service};
 use serde::Serialize;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -55,7 +57,8 @@ fn place(flags: &Arrivals) -> Result<Place, Failure> {
         );
         return Err(Failure::new(Kind::Usage, message));
     };
-    let made = std::fs::create_dir_all(&folder);
+    // Images are memory of processes: nobody else's to read.
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
     made.map_err(|error| Failure::of(format_args!("cannot make {}", folder.display()), &error))?;
     let output = std::path::absolute(&flags.output).unwrap_or_else(|_| flags.output.clone());
     Ok(Place { store: Location::Folder(folder), keys: access.key.files().to_vec(), output })

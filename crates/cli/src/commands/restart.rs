@@ -88,7 +88,12 @@ fn start(flags: Restart, waiting: Option<Arc<Waiting>>) -> Result<(Ended, String
     let preparing = Preparing::begin(&signals).map_err(io)?;
     let stdio = host::Stdio::take().map_err(io)?;
     let store = store_access(&flags.store)?;
-    let restart = open(&store, &flags)?.lazily(flags.lazy);
+    let restart = if flags.on_failure.fruitless > 0 {
+        again::open_when_free(|| open(&store, &flags))?
+    } else {
+        open(&store, &flags)?
+    };
+    let restart = restart.lazily(flags.lazy);
     let restart = match waiting {
         Some(waiting) => restart.telling(waiting),
         None => restart,

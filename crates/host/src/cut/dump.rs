@@ -569,7 +569,9 @@ impl Frozen<'_> {
             all_closed: options.save_all_closed_limit,
         };
         let closed = self.job.written();
-        let Collected { files, on_disk, warnings } = files::collect(&pids, closed, &given, images, limits)?;
+        let doubtful = &self.job.doubtful;
+        let Collected { files, on_disk, warnings } =
+            files::collect(&pids, closed, &given, images, limits, doubtful)?;
         (self.record.written, self.on_disk, self.warnings) = (files, on_disk, warnings);
         self.warnings.extend(self.record.files.iter().filter(|file| file.is_lost_input()).map(lost_input));
         self.record.needed = files::needed_by(&pids, &given, &self.record.written);

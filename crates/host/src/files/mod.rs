@@ -14,6 +14,7 @@ pub(crate) use held::{carried_by, held_by};
 pub(crate) use known::Written;
 pub use needed::NeededFile;
 pub(crate) use needed::{lacking, needed_by};
+pub(crate) use on_disk::Doubtful;
 pub use on_disk::OnDisk;
 pub use programs::{Identity, ProgramFile};
 pub(crate) use programs::{changed, mapped_by};

@@ -7,6 +7,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use super::known::FileId;
 use super::written::FileError;
@@ -17,11 +19,61 @@ const THREADS: usize = 8;
 /// The most files that are held: descriptors are for other things, too.
 const HELD_MAX: usize = 256;
 
+/// What of a job could once not be made durable, files and folders. Linux tells of bytes that it could not write only once, and the next sync
+/// succeeds although they are nowhere. Nor are the contents saved instead: what is read then need not be what was written (ext4 drops pages
+/// for which it gets no room).
+#[derive(Debug, Default)]
+pub(crate) struct Doubtful(Mutex<BTreeSet<Birth>>);
+
+/// A file among all of the machine, ever: inodes' numbers are used again.
+type Birth = (FileId, Option<SystemTime>);
+
+fn birth(meta: &fs::Metadata) -> Birth {
+    (FileId::of(meta), meta.created().ok())
+}
+
+impl Doubtful {
+    /// Whether an image must not rely on what lies on disk of the file of this name.
+    pub(super) fn is_doubtful(&self, path: &Path, meta: &fs::Metadata) -> bool {
+        let all = self.all();
+        let is_in_doubt = |folder: &Path| fs::metadata(folder).is_ok_and(|meta| all.contains(&birth(&meta)));
+        !all.is_empty() && (all.contains(&birth(meta)) || path.ancestors().skip(1).any(is_in_doubt))
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeSet<Birth>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes it durable, if it is there and there is a disk behind it.
+    fn synced(
+        &self,
+        opened: io::Result<Option<File>>,
+        sync: impl FnOnce(&File) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(file) = opened? else { return Ok(()) };
+        let birth = birth(&file.metadata()?);
+        match sync(&file) {
+            // It has nothing to sync. `EROFS` is an error: ext4's, once its disk has failed.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+            Err(error) => {
+                self.all().insert(birth);
+                Err(error)
+            }
+            // Whoever has heard of what is lost may be a checkpoint that was given up, after this one's cut.
+            Ok(()) if self.all().contains(&birth) => {
+                Err(io::Error::other("another checkpoint could not make it durable"))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
 /// The files that an image relies on as they lie on disk.
 #[derive(Debug, Default)]
 #[must_use = "an image without the files that it relies on is none"]
 pub struct OnDisk {
     files: Vec<Relied>,
+    doubtful: Arc<Doubtful>,
     held: usize,
 }
 
@@ -34,13 +86,32 @@ struct Relied {
 }
 
 impl OnDisk {
+    /// None yet. What turns out to be `doubtful` is noted there.
+    pub(super) fn new(doubtful: &Arc<Doubtful>) -> Self {
+        Self { doubtful: Arc::clone(doubtful), ..Self::default() }
+    }
+
     /// Notes a file that has this name. Where it is open `through` leads to it.
-    pub(super) fn add(&mut self, path: &Path, meta: &fs::Metadata, through: Option<&Path>) {
+    ///
+    /// # Errors
+    /// When it is doubtful.
+    pub(super) fn add(
+        &mut self,
+        path: &Path,
+        meta: &fs::Metadata,
+        through: Option<&Path>,
+    ) -> Result<(), FileError> {
+        if self.doubtful.is_doubtful(path, meta) {
+            let what = "the image needs what is in it, which an earlier checkpoint could not make durable: \
+                        it may be lost, whatever can be read now; have the program write another file";
+            return Err(FileError::new(path, what));
+        }
         let through = through.filter(|_| self.held < HELD_MAX);
         // Where no descriptor is to be had it is found by its name.
         let place = through.and_then(|through| open(through, libc::O_PATH).ok());
         self.held += usize::from(place.is_some());
         self.files.push(Relied { path: path.to_owned(), id: FileId::of(meta), place });
+        Ok(())
     }
 
     /// Makes all that is in them, and their names, durable; what has been written since the cut, too. Takes as long as it takes: nothing bounds
@@ -63,7 +134,10 @@ impl OnDisk {
             THREADS,
             files.into_values(),
             || (),
-            |(), file| synced(file.open(), &sync_file).map_err(|error| not_durable(&file.path, &error)),
+            |(), file| {
+                let synced = self.doubtful.synced(file.open(), &sync_file);
+                synced.map_err(|error| not_durable(&file.path, &error))
+            },
         )?;
         let folders: BTreeSet<&Path> =
             self.files.iter().flat_map(|file| file.path.ancestors().skip(1)).collect();
@@ -72,7 +146,8 @@ impl OnDisk {
             folders,
             || (),
             |(), folder| {
-                synced(open_folder(folder), &sync_folder).map_err(|error| not_durable(folder, &error))
+                let synced = self.doubtful.synced(open_folder(folder), &sync_folder);
+                synced.map_err(|error| not_durable(folder, &error))
             },
         )
     }
@@ -113,14 +188,6 @@ fn unless_gone(opened: io::Result<File>) -> io::Result<Option<File>> {
     }
 }
 
-/// Makes it durable, if it is there and there is a disk behind it.
-fn synced(opened: io::Result<Option<File>>, sync: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-    match opened.and_then(|file| file.as_ref().map_or(Ok(()), sync)) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EROFS)) => Ok(()),
-        done => done,
-    }
-}
-
 fn not_durable(path: &Path, error: &io::Error) -> io::Error {
     let what = format!("the image needs what is in it, which cannot be made durable: {error}");
     io::Error::other(FileError::new(path, what))
@@ -129,7 +196,7 @@ fn not_durable(path: &Path, error: &io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::{Limits, Written, collect};
+    use super::super::{Collected, FileError, Limits, Restoration, Written, collect};
     use super::*;
     use crate::tasks::OuterPid;
     use std::io::Read;
@@ -152,7 +219,7 @@ mod tests {
     /// Relies on these, which are not held.
     fn relying_on(paths: &[&Path]) -> OnDisk {
         let mut on_disk = OnDisk::default();
-        paths.iter().for_each(|path| on_disk.add(path, &fs::metadata(path).unwrap(), None));
+        paths.iter().for_each(|path| on_disk.add(path, &fs::metadata(path).unwrap(), None).unwrap());
         on_disk
     }
 
@@ -173,7 +240,8 @@ mod tests {
         let images = tempfile::tempdir().unwrap();
         let limits = Limits { open: 5, closed: 5, all_closed: 5 };
         let tasks = [OuterPid(i32::try_from(child.id()).unwrap())];
-        let collected = collect(&tasks, written, &BTreeSet::new(), images.path(), limits).unwrap();
+        let given = BTreeSet::new();
+        let collected = collect(&tasks, written, &given, images.path(), limits, &Arc::default()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
 
@@ -207,15 +275,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         fs::write(&log, "x").unwrap();
-        let on_disk = relying_on(&[&log]);
         let failing = |code| move |_: &File| Err(io::Error::from_raw_os_error(code));
-        for code in [libc::EIO, libc::ENOSPC, libc::EDQUOT] {
+        // The last is ext4's, of a disk that has failed.
+        for code in [libc::EIO, libc::ENOSPC, libc::EDQUOT, libc::EROFS] {
+            let on_disk = relying_on(&[&log]);
             let why = io::Error::from_raw_os_error(code).to_string();
             for (name, error) in [
                 (&*log, on_disk.sync_by(failing(code), |_| Ok(()))),
                 (
                     folder.path(),
-                    on_disk.sync_by(
+                    relying_on(&[&log]).sync_by(
                         |_| Ok(()),
                         |file| match file.metadata()?.ino() {
                             ino if ino == fs::metadata(folder.path())?.ino() => failing(code)(file),
@@ -231,9 +300,50 @@ mod tests {
                 );
             }
         }
-        for code in [libc::EINVAL, libc::EROFS] {
-            on_disk.sync_by(failing(code), failing(code)).unwrap();
-        }
+        let on_disk = relying_on(&[&log]);
+        on_disk.sync_by(failing(libc::EINVAL), failing(libc::EINVAL)).unwrap();
         on_disk.sync().unwrap();
+    }
+
+    /// Of files that were written and closed, of which those of up to three bytes are saved.
+    fn collected(paths: &[&Path], images: &Path, doubtful: &Arc<Doubtful>) -> Result<Collected, FileError> {
+        let files = paths.iter().map(|path| path.to_path_buf()).collect();
+        let written = Written { files, ..Written::default() };
+        let limits = Limits { open: 5, closed: 3, all_closed: 3 };
+        collect(&[], written, &BTreeSet::new(), images, limits, doubtful)
+    }
+
+    #[test]
+    fn what_could_not_be_synced_is_relied_on_no_more() {
+        let [folder, images] = [(), ()].map(|()| tempfile::tempdir().unwrap());
+        let [long, short, other] = ["long", "short", "other"].map(|name| folder.path().join(name));
+        let collected = |paths: &[&Path], doubtful: &_| collected(paths, images.path(), doubtful);
+        for (path, text) in [(&long, "long"), (&short, "x"), (&other, "other")] {
+            fs::write(path, text).unwrap();
+        }
+        let doubtful = Arc::default();
+        let on_disk = collected(&[&long], &doubtful).unwrap().on_disk;
+        // A checkpoint that has had its cut before.
+        let late = collected(&[&long], &doubtful).unwrap().on_disk;
+        on_disk.sync_by(|_| Err(os_error(libc::EIO)), |_| Ok(())).unwrap_err();
+        for error in [
+            late.sync().unwrap_err().to_string(),
+            collected(&[&other, &long], &doubtful).unwrap_err().to_string(),
+        ] {
+            assert!(error.contains(&format!("file {}:", long.display())), "{error}");
+        }
+        // Others are, and one that has its name by now.
+        fs::remove_file(&long).unwrap();
+        fs::write(&long, "another").unwrap();
+        let on_disk = collected(&[&long, &other], &doubtful).unwrap().on_disk;
+        on_disk.sync_by(|_| Ok(()), |_| Err(os_error(libc::EIO))).unwrap_err();
+        // Of a folder's names all may be lost.
+        collected(&[&other], &doubtful).unwrap_err();
+        let files = collected(&[&short], &doubtful).unwrap().files;
+        assert!(matches!(files[0].restoration, Restoration::Contents(_)), "{files:?}");
+    }
+
+    fn os_error(code: i32) -> io::Error {
+        io::Error::from_raw_os_error(code)
     }
 }

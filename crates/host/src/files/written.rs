@@ -9,13 +9,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::known::Written;
 use super::maps;
-use super::on_disk::OnDisk;
+use super::on_disk::{Doubtful, OnDisk};
 use crate::stdio::FileKey;
 use crate::tasks::OuterPid;
 use crate::tmpfs::JOB_DIR;
@@ -85,20 +86,22 @@ pub(crate) struct Limits {
 }
 
 /// Records the files that `tasks`, all stopped, have open for writing or have written before (`closed`), and saves into `folder`
-/// those that may be changed in place. What they were `given` is not theirs alone, and left as it is.
+/// those that may be changed in place. What they were `given` is not theirs alone, and left as it is. Fails where the image would rely on what is `doubtful`.
 pub(crate) fn collect(
     tasks: &[OuterPid],
     closed: Written,
     given: &BTreeSet<FileKey>,
     folder: &Path,
     limits: Limits,
+    doubtful: &Arc<Doubtful>,
 ) -> Result<Collected, FileError> {
     let mut open: BTreeMap<PathBuf, Found> = BTreeMap::new();
     for task in tasks {
         find_open(*task, given, &mut open);
         find_mapped(*task, given, &mut open);
     }
-    let mut collection = Collection { folder, collected: Collected::default() };
+    let collected = Collected { on_disk: OnDisk::new(doubtful), ..Collected::default() };
+    let mut collection = Collection { folder, collected };
     let files: Vec<PathBuf> = closed.files.into_iter().filter(|path| !open.contains_key(path)).collect();
     for (path, Found { through, appended }) in open {
         // What has no name out here (deleted, or on a mount of the job's own) is CRIU's to carry.
@@ -120,7 +123,7 @@ pub(crate) fn collect(
             ));
             Restoration::LengthOnly
         };
-        collection.add(path, &meta, Some(&through), restoration);
+        collection.add(path, &meta, Some(&through), restoration)?;
     }
     collection.add_closed(files, limits)?;
     collection.warn_of(&closed.nameless);
@@ -159,7 +162,7 @@ impl Collection<'_> {
                 too_long += 1;
                 Restoration::LengthOnly
             };
-            self.add(path, &meta, None, restoration);
+            self.add(path, &meta, None, restoration)?;
         }
         if too_long > 0 {
             self.collected.warnings.push(format!(
@@ -190,9 +193,15 @@ impl Collection<'_> {
     }
 
     /// Adds a file; if it is open `through` leads to it.
-    fn add(&mut self, path: PathBuf, meta: &fs::Metadata, through: Option<&Path>, restoration: Restoration) {
+    fn add(
+        &mut self,
+        path: PathBuf,
+        meta: &fs::Metadata,
+        through: Option<&Path>,
+        restoration: Restoration,
+    ) -> Result<(), FileError> {
         if !matches!(restoration, Restoration::Contents(_)) {
-            self.collected.on_disk.add(&path, meta, through);
+            self.collected.on_disk.add(&path, meta, through)?;
         }
         self.collected.files.push(WrittenFile {
             path,
@@ -202,6 +211,7 @@ impl Collection<'_> {
             open: through.is_some(),
             restoration,
         });
+        Ok(())
     }
 }
 

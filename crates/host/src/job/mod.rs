@@ -23,7 +23,7 @@ pub use spawn::check_privilege;
 pub use spec::JobSpec;
 
 use crate::cut::{DumpOptions, KnownCopies, Setback};
-use crate::files::{self, Tracker, Written};
+use crate::files::{self, Doubtful, Tracker, Written};
 use crate::init::instructions::{STATUS, WINDOW};
 use crate::memory;
 use crate::mounts::Mount;
@@ -52,6 +52,8 @@ pub struct Job {
     base_mounts: OnceLock<Vec<Mount>>,
     /// None where the kernel does not let us watch.
     tracker: OnceLock<Tracker>,
+    /// What of its files no image may rely on any more.
+    pub(crate) doubtful: Arc<Doubtful>,
     ending: Mutex<Option<Ending>>,
     /// Output on its way belongs to an image: it goes nowhere else.
     discard_output: AtomicBool,
@@ -79,6 +81,7 @@ impl Job {
             border: Mutex::new(Some(border)),
             base_mounts: OnceLock::new(),
             tracker: OnceLock::new(),
+            doubtful: Arc::default(),
             ending: Mutex::new(None),
             discard_output: AtomicBool::new(false),
             cutting: Mutex::new(()),

@@ -171,7 +171,12 @@ fn a_file_that_cannot_be_made_durable_fails_the_dump() {
         reply.contains("loss.log: the image needs what is in it, which cannot be made durable"),
         "{reply}"
     );
-    // The job runs on.
+    // The job runs on, and Linux tells nobody again.
+    let reply = job.ask(&format!("dump {}", bench.image().display()));
+    assert!(
+        reply.contains("loss.log: the image needs what is in it, which an earlier checkpoint"),
+        "{reply}"
+    );
     assert!(job.ask("tasks").contains("sh"));
     job.kill_everything();
 }

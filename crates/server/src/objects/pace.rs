@@ -6,7 +6,7 @@
 //! each change is seen to work before the next.
 //!
 //! Where the device is another machine's, work is on its way for a round trip beside (`Backend::round_trip`), which counts for nothing, and as many
-//! pieces as that carries are on their way beside those that the window is for.
+//! pieces as that carries are on their way beside those that the window is for: of short ones, once it has been seen that they are.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,10 +19,12 @@ const WINDOW_MIN: u32 = 2;
 const WINDOW_MAX: u32 = 256;
 /// Before anything is known of the work.
 const WINDOW_START: u32 = 16;
-/// So often a program may submit that has nothing else to do.
+/// So often a program submits that has nothing else to do.
 const BETWEEN: Duration = Duration::from_micros(2);
-/// The same where nothing is known of its work.
-const BETWEEN_START: Duration = Duration::from_micros(10);
+/// The same where its last work was short, of which the next need not be like it.
+const BETWEEN_PAUSED: Duration = Duration::from_micros(10);
+/// The same where nothing is known of its work, or that it is long: a network's own delays must not look like that.
+const BETWEEN_UNKNOWN: Duration = Duration::from_micros(100);
 
 /// The pace of one stream; `M` marks a place in it.
 pub struct Pace<M> {
@@ -30,6 +32,8 @@ pub struct Pace<M> {
     window: u32,
     /// When that was last changed.
     changed: Option<Instant>,
+    /// How old what is not complete was when that last made the window smaller.
+    overdue: Option<Duration>,
     /// Markers not known to be complete: when each was recorded, and how many pieces of work lie between it and the one
     /// before.
     outstanding: VecDeque<(M, Instant, u32)>,
@@ -48,10 +52,6 @@ fn carried(time: Duration, between: Duration) -> u32 {
     (time.as_nanos() / between.as_nanos()).try_into().unwrap_or(u32::MAX / 2)
 }
 
-fn first_window(round_trip: Duration) -> u32 {
-    WINDOW_START + carried(round_trip, BETWEEN_START)
-}
-
 impl<M> Pace<M> {
     /// For a stream of a device that is as far away.
     pub fn new(round_trip: Duration) -> Self {
@@ -59,8 +59,9 @@ impl<M> Pace<M> {
         let round_trip = round_trip.min(Duration::from_millis(100));
         Self {
             round_trip,
-            window: first_window(round_trip),
+            window: WINDOW_START + carried(round_trip, BETWEEN_UNKNOWN),
             changed: None,
+            overdue: None,
             outstanding: VecDeque::new(),
             unmarked: 0,
             ahead: 0,
@@ -121,9 +122,12 @@ impl<M> Pace<M> {
                 true => self.watched || spent < self.round_trip + RUN_AHEAD / 2,
                 false => spent > self.round_trip + RUN_AHEAD,
             };
-            if known && self.changed.is_none_or(|changed| recorded > changed) {
+            // What was given before the last change says no more than that was said already, but for work that goes on and on.
+            let goes_on = !is_complete && self.overdue.is_some_and(|before| spent >= 2 * before);
+            if known && (goes_on || self.changed.is_none_or(|changed| recorded > changed)) {
                 self.adapt(spent);
                 self.changed = Some(now);
+                self.overdue = (!is_complete).then_some(spent);
             }
             if !is_complete {
                 return;
@@ -146,7 +150,8 @@ impl<M> Pace<M> {
         } else {
             self.window
         };
-        self.window = window.clamp(WINDOW_MIN, WINDOW_MAX + carried(self.round_trip, BETWEEN));
+        let least = WINDOW_MIN + carried(self.round_trip, BETWEEN_UNKNOWN);
+        self.window = window.clamp(least, WINDOW_MAX + carried(self.round_trip, BETWEEN));
     }
 
     /// Learns that the stream has done all it was given: what comes next need not be like it.
@@ -154,7 +159,10 @@ impl<M> Pace<M> {
         self.outstanding.clear();
         (self.unmarked, self.ahead) = (0, 0);
         (self.watched, self.stalled) = (false, false);
-        self.window = first_window(self.round_trip);
+        let unknown = WINDOW_START + carried(self.round_trip, BETWEEN_UNKNOWN);
+        let paused = WINDOW_START + carried(self.round_trip, BETWEEN_PAUSED);
+        self.window = self.window.clamp(unknown, paused);
+        self.overdue = None;
     }
 
     /// Lets work through until something is complete: the device may be waiting for what comes later.
@@ -239,14 +247,73 @@ mod tests {
         }
     }
 
+    /// How long the last of so many slow pieces of work of a device far away has to wait, at most, and at the end.
+    fn longest_behind(
+        pace: &mut Pace<Instant>,
+        clock: &mut Instant,
+        each: Duration,
+        works: u32,
+    ) -> (Duration, Duration) {
+        let half = pace.round_trip / 2;
+        let (mut now, mut free_at) = (*clock, *clock);
+        let (mut longest, mut last) = (Duration::ZERO, Duration::ZERO);
+        for _ in 0..works {
+            while pace.is_full(|end: &Instant| *end + half <= now, now) {
+                now += Duration::from_micros(100);
+            }
+            if pace.count() {
+                pace.settle(1, |end| *end + half <= now, now);
+                pace.mark(Some(free_at), now);
+            }
+            now += Duration::from_micros(2);
+            free_at = free_at.max(now + half) + each;
+            last = free_at - now;
+            longest = longest.max(last);
+        }
+        *clock = free_at + half;
+        (longest, last)
+    }
+
     #[test]
-    fn work_that_is_far_away_and_becomes_slow_is_noticed() {
-        let round_trip = Duration::from_millis(2);
-        let mut pace = Pace::new(round_trip);
+    fn slow_work_far_away_does_not_pile_up() {
+        for micros in [500, 2_000, 10_000] {
+            let (round_trip, each) = (Duration::from_micros(micros), Duration::from_millis(5));
+            let unknown = WINDOW_START + carried(round_trip, BETWEEN_UNKNOWN);
+            let (mut pace, mut clock) = (Pace::new(round_trip), Instant::now());
+            let (longest, last) = longest_behind(&mut pace, &mut clock, each, 4 * unknown);
+            assert!(longest <= each * (unknown + 2) + round_trip, "{micros} µs: {longest:?}");
+            assert!(
+                last <= each * (4 + carried(round_trip, BETWEEN_UNKNOWN)) + round_trip,
+                "{micros} µs: {last:?}"
+            );
+            // Nor behind a pause, whatever was before it.
+            longest_behind(&mut pace, &mut clock, Duration::from_micros(1), 100_000);
+            pace.idle();
+            let paused = WINDOW_START + carried(round_trip, BETWEEN_PAUSED);
+            let (longest, _) = longest_behind(&mut pace, &mut clock, each, 2 * paused);
+            assert!(longest <= each * (paused + 2) + round_trip, "{micros} µs: {longest:?}");
+            pace.idle();
+            assert_eq!(
+                pace.window, unknown,
+                "what is known to be slow is not given much behind the next pause"
+            );
+        }
+    }
+
+    #[test]
+    fn work_that_goes_on_makes_the_window_smaller_before_it_is_over() {
+        let (mut pace, now) = (Pace::new(Duration::ZERO), Instant::now());
         longest_stay_after(&mut pace, Duration::from_micros(1), 100_000);
-        let works = 4 * pace.window;
-        let (longest, _) = longest_stay_after(&mut pace, Duration::from_millis(5), works);
-        assert!(longest <= 3 * (RUN_AHEAD + round_trip), "{longest:?}");
+        let now = now + Duration::from_secs(10);
+        while !pace.may_be_full() {
+            if pace.count() {
+                pace.mark(Some(now + Duration::from_secs(60)), now);
+            }
+        }
+        for millis in 1..100 {
+            pace.is_full(|_| false, now + Duration::from_millis(millis));
+        }
+        assert!(pace.window < 16, "{}", pace.window);
     }
 
     #[test]

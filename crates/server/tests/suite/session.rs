@@ -597,6 +597,8 @@ fn work_of_a_destroyed_stream_is_never_overlooked() {
         thread.send(StreamWaitEvent { ctx: CTX, stream: Stream::Created(stream), event, flags: 0 });
         thread.send(StreamDestroy { stream });
     }
+    // It has begun.
+    assert_eq!(thread.call(EventQuery { event }), Ok(false));
     let over = Arc::new(AtomicBool::new(false));
     let mut other = app.thread();
     let others = std::thread::spawn({

@@ -92,7 +92,9 @@ impl Media for Dir {
         let (from, to) = (self.full_path(from), self.full_path(to));
         match renameat_with(CWD, &from, CWD, &to, RenameFlags::NOREPLACE) {
             // File systems that do not know this, such as NFS, know links.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => link_new(&from, &to),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                link_new(&from, &to, |from, to| fs::hard_link(from, to))
+            }
             done => Ok(done?),
         }
     }
@@ -168,9 +170,34 @@ impl Media for Dir {
 }
 
 /// Gives a file a name that nothing has, and takes its old one.
-fn link_new(from: &Path, to: &Path) -> io::Result<()> {
-    fs::hard_link(from, to)?;
-    fs::remove_file(from)
+fn link_new(from: &Path, to: &Path, link: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+    match link(from, to) {
+        // NFS asks again where an answer was lost, and hears of its own link.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_same(from, to) => {}
+        Err(error) if cannot_link(&error) => {
+            let what = format!(
+                "its file system can neither rename without replacing nor link ({error}), so no store can be made on it: one can be made on \
+                 another file system and copied there"
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        }
+        linked => linked?,
+    }
+    if let Err(error) = fs::remove_file(from) {
+        tracing::debug!(%error, "what has its name stays under its first one, too");
+    }
+    Ok(())
+}
+
+/// Whether two names are of one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let id = |path| fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
+    matches!((id(one), id(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Whether the file system, not the right to the folder, is what is missing: that would be `EACCES`.
+fn cannot_link(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS))
 }
 
 /// Who may have the lock, and how to go on.
@@ -215,7 +242,49 @@ mod tests {
     fn so_it_is_where_the_file_system_knows_links_only() {
         let folder = tempfile::tempdir().unwrap();
         let dir = Dir::new(folder.path());
-        is_left_alone(&dir, |from, to| link_new(&dir.full_path(from), &dir.full_path(to)));
+        is_left_alone(&dir, |from, to| {
+            link_new(&dir.full_path(from), &dir.full_path(to), |from, to| fs::hard_link(from, to))
+        });
+    }
+
+    #[test]
+    fn a_name_counts_where_the_old_one_cannot_be_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        fs::write(&from, "it").unwrap();
+        // Gone by then: removing fails.
+        link_new(&from, &to, |from, to| fs::rename(from, to)).unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), "it");
+    }
+
+    #[test]
+    fn ones_own_link_is_no_one_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        fs::write(&from, "it").unwrap();
+        let twice = |from: &Path, to: &Path| {
+            fs::hard_link(from, to).unwrap();
+            fs::hard_link(from, to)
+        };
+        link_new(&from, &to, twice).unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), "it");
+        assert!(!from.exists());
+    }
+
+    #[test]
+    fn a_file_system_without_links_is_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+        fs::write(&from, "it").unwrap();
+        for errno in [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS] {
+            let error = link_new(&from, &to, |_, _| Err(errno.into())).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            assert!(error.to_string().contains("neither rename without replacing nor link"), "{error}");
+        }
+        // The right to write there can be given.
+        let error = link_new(&from, &to, |_, _| Err(Errno::ACCESS.into())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(from.exists() && !to.exists());
     }
 
     fn is_left_alone(dir: &Dir, rename_new: impl Fn(&str, &str) -> io::Result<()>) {

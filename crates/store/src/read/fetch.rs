@@ -1,10 +1,11 @@
 //! Fetching chunks from packs.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use image::chunk::{Decoder, check_plain};
-use image::{ChunkId, Codec, Entry, PackId, PackIndex, pack};
+use image::{ChunkId, Codec, Entry, FormatError, PackId, PackIndex, pack};
 
 use super::arrival::Arrival;
 use crate::chunk_map::{ChunkMap, Place};
@@ -179,7 +180,8 @@ impl Fetcher {
         if let Some(file) = open.get(&id) {
             return Ok(file.clone());
         }
-        let file: Arc<dyn MediaRead> = Arc::from(open_pack(&self.store, &layout::pack(id), id)?);
+        let file = open_pack(&self.store, &layout::pack(id), id).map_err(|error| error.to_string())?;
+        let file: Arc<dyn MediaRead> = Arc::from(file);
         keep(&mut open, id, file.clone());
         Ok(file)
     }
@@ -193,32 +195,48 @@ fn keep(open: &mut Open, id: PackId, file: Arc<dyn MediaRead>) {
     open.insert(id, file);
 }
 
-/// A pack's file, whose header is that of the pack it should be.
-fn open_pack(store: &Store, path: &str, id: PackId) -> Result<Box<dyn MediaRead>, String> {
-    let file = store.media().open(path).map_err(|error| format!("it cannot be opened: {error}"))?;
+/// A pack's file, whose header is that of the pack it should be. The error's kind tells damage from bytes that cannot be had.
+fn open_pack(store: &Store, path: &str, id: PackId) -> io::Result<Box<dyn MediaRead>> {
+    let cannot = |what: &str, error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"));
+    let file = store.media().open(path).map_err(|error| cannot("it cannot be opened", error))?;
     let mut header = [0; pack::HEADER_LEN];
-    file.read_exact_at(&mut header, 0).map_err(|error| format!("its header cannot be read: {error}"))?;
-    let found = pack::parse_header(&header).map_err(|error| error.to_string())?;
-    if found == id { Ok(file) } else { Err(format!("it is not what its name says: it is pack {found}")) }
+    file.read_exact_at(&mut header, 0).map_err(|error| cannot("its header cannot be read", error))?;
+    let found = pack::parse_header(&header).map_err(of_format)?;
+    if found == id {
+        Ok(file)
+    } else {
+        Err(damaged(format!("it is not what its name says: it is pack {found}")))
+    }
 }
 
-/// A pack, wherever it lies, if it was written to its end; and what it says that it holds.
+fn damaged(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
+}
+
+fn of_format(error: FormatError) -> io::Error {
+    match &error {
+        FormatError::Read(read) => io::Error::new(read.kind(), error),
+        _ => damaged(error),
+    }
+}
+
+/// A pack, wherever it lies, if it was written to its end; and what it says that it holds. The error's kind is as of [`open_pack`].
 pub(crate) fn whole_pack(
     store: &Store,
     path: &str,
     id: PackId,
-) -> Result<(Box<dyn MediaRead>, PackIndex), String> {
+) -> io::Result<(Box<dyn MediaRead>, PackIndex)> {
     let file = open_pack(store, path, id)?;
-    let file_len = file.len().map_err(|error| error.to_string())?;
+    let file_len = file.len()?;
     let (end_at, mut end) = (file_len.saturating_sub(pack::END_LEN as u64), [0; pack::END_LEN]);
-    file.read_exact_at(&mut end, end_at).map_err(|error| error.to_string())?;
-    let trailer_at = pack::trailer_offset(&end, file_len).map_err(|error| error.to_string())?;
+    file.read_exact_at(&mut end, end_at)?;
+    let trailer_at = pack::trailer_offset(&end, file_len).map_err(of_format)?;
     let trailer = pack::parse_trailer(Cursor::new(&*file, trailer_at, end_at));
-    let (found, entries) = trailer.map_err(|error| error.to_string())?;
+    let (found, entries) = trailer.map_err(of_format)?;
     let index = PackIndex { id, file_len, entries };
     if found != id || index.trailer_at() != trailer_at {
-        return Err("its trailer is not that of what is before it".to_owned());
+        return Err(damaged("its trailer is not that of what is before it"));
     }
-    index.validate()?;
+    index.validate().map_err(damaged)?;
     Ok((file, index))
 }

@@ -1,6 +1,7 @@
 //! Which image a name means, and what is said when that is damaged.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::sync::Arc;
@@ -177,6 +178,15 @@ impl Around for Unreadable {
             Way::Often => Ok(file),
         }
     }
+
+    /// As a folder does.
+    fn lengths(&self, folder: &str) -> io::Result<HashMap<String, u64>> {
+        let mut lengths = self.inner.lengths(folder)?;
+        if self.way != Way::Read {
+            lengths.retain(|name, _| format!("{folder}/{name}") != self.path);
+        }
+        Ok(lengths)
+    }
 }
 
 impl MediaRead for BadSector {
@@ -186,6 +196,28 @@ impl MediaRead for BadSector {
 
     fn read_exact_at(&self, _: &mut [u8], _: u64) -> io::Result<()> {
         Err(io::Error::from_raw_os_error(5))
+    }
+}
+
+/// Nothing is known of a pack then: what the damaged index beside it needs may be there.
+#[test]
+fn a_pack_whose_bytes_cannot_be_had_is_not_called_damaged() {
+    let sim = Sim::default();
+    let store = Store::open_or_create_media(Arc::new(sim.clone())).unwrap();
+    checkpoint(&store, "train", 1).unwrap();
+    let [index, pack] = ["index", "packs"].map(|folder| format!("{folder}/{}", sim.list(folder).unwrap()[0]));
+    sim.tamper(&index, |bytes| bytes[100] ^= 1);
+    for (way, said) in
+        [(Way::Open, "permission denied"), (Way::Read, "os error 5"), (Way::Often, "timed out")]
+    {
+        let path = pack.clone();
+        let medium = Unreadable { inner: sim.clone(), path, way, opened: AtomicUsize::new(0) };
+        let store = Store::open_media(Arc::new(medium)).unwrap();
+        let kept = store.remove(&[]).unwrap().kept.unwrap();
+        for word in [&format!("/sim/{pack} cannot be read"), said, "see to its permissions", "NEWSTORE"] {
+            assert!(kept.contains(word), "{word}: {kept}");
+        }
+        assert!(!kept.contains("damaged, too") && !kept.contains("from a copy"), "{kept}");
     }
 }
 

@@ -318,13 +318,20 @@ fn regular_images_make_room_for_regular_ones_only() {
         let lineage = lineage.map(|number| image::Lineage([number; 16]));
         draft.publish(image::Manifest { regular, lineage, ..manifest("job", 1) }, receipts).unwrap().id
     };
-    let [older, asked, old, other, new, last] =
-        [(None, true), (Some(1), false), (Some(1), true), (Some(2), true), (Some(1), true), (Some(1), false)]
-            .map(|(lineage, regular)| take(lineage, regular));
-    let pruned = store.prune_regular(image::Lineage([1; 16]), 1).unwrap();
+    let [older, asked, elsewhere, old, other, new, last] = [
+        (None, true),
+        (Some(1), false),
+        (Some(1), true),
+        (Some(1), true),
+        (Some(2), true),
+        (Some(1), true),
+        (Some(1), false),
+    ]
+    .map(|(lineage, regular)| take(lineage, regular));
+    let pruned = store.prune_regular(image::Lineage([1; 16]), 1, |image| image.id != elsewhere).unwrap();
     assert_eq!((pruned.kept_images, pruned.removal.images), (vec![new], vec![old]));
     let mut left: Vec<_> = store.list().unwrap().images.iter().map(|image| image.id).collect();
-    let mut expected = [older, asked, other, new, last];
+    let mut expected = [older, asked, elsewhere, other, new, last];
     left.sort_unstable();
     expected.sort_unstable();
     assert_eq!(left, expected);

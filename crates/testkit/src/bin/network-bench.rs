@@ -35,7 +35,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "10,1")]
     rates: Vec<f64>,
     /// How often each line is measured: the medians are printed
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 3)]
     turns: usize,
 }
 
@@ -70,13 +70,15 @@ const ALL_LAUNCHES: usize = 1;
 /// One line of the table.
 struct Row {
     name: String,
+    /// What the network itself takes and carries: a byte there and back, one plain stream.
+    network: Option<(Duration, f64)>,
     figures: [f64; FIGURES.len()],
     /// The time of all launches, by that of the first line of the same bandwidth.
     undelayed: Option<f64>,
 }
 
 impl Row {
-    const HEAD: &str = "| device | a launch, for the caller, µs | all launches, s | × undelayed | a question, µs | launch + synchronise, µs | pageable memory to the device, GB/s | back |\n|---|---|---|---|---|---|---|---|";
+    const HEAD: &str = "| device | a byte there and back, µs | one stream, GB/s | a launch, for the caller, µs | all launches, s | × undelayed | a question, µs | launch + synchronise, µs | pageable memory to the device, GB/s | back |\n|---|---|---|---|---|---|---|---|---|---|";
 }
 
 impl fmt::Display for Row {
@@ -84,9 +86,13 @@ impl fmt::Display for Row {
         let [launch, launches, question, wait, to, back] = self.figures;
         let undelayed = self.undelayed.map_or_else(String::new, |ratio| format!("{ratio:.3}"));
         let name = &self.name;
+        let network = self.network.map_or_else(
+            || " | ".to_owned(),
+            |(byte, rate)| format!("{:.0} | {:.2}", byte.as_secs_f64() * 1e6, rate / 1e9),
+        );
         write!(
             f,
-            "| {name} | {launch:.2} | {launches:.3} | {undelayed} | {question:.1} | {wait:.1} | {to:.2} | {back:.2} |"
+            "| {name} | {network} | {launch:.2} | {launches:.3} | {undelayed} | {question:.1} | {wait:.1} | {to:.2} | {back:.2} |"
         )
     }
 }
@@ -102,10 +108,10 @@ impl Bench {
     fn run(&self) -> anyhow::Result<()> {
         println!("{}", Row::HEAD);
         if self.device == Device::Gpu {
-            self.row("native", &Way::Native, None)?;
+            self.row("native", &Way::Native, None, None)?;
         }
-        self.row("under Dormouse", &Way::Here, None)?;
-        self.row("over loopback, TLS", &Way::Far(self.served(None)?), None)?;
+        self.row("under Dormouse", &Way::Here, None, None)?;
+        self.row("over loopback, TLS", &Way::Far(self.served(None)?), None, None)?;
         for &rate in &self.arguments.rates {
             let mut undelayed = None;
             for &round_trip in &self.arguments.round_trips {
@@ -115,7 +121,8 @@ impl Bench {
                     ..Network::default()
                 };
                 let name = format!("{rate} Gbit/s, + {round_trip} ms");
-                let row = self.row(&name, &Way::Far(self.served(Some(network))?), undelayed)?;
+                let way = Way::Far(self.served(Some(network))?);
+                let row = self.row(&name, &way, Some(network), undelayed)?;
                 undelayed.get_or_insert(row);
             }
         }
@@ -134,7 +141,14 @@ impl Bench {
     }
 
     /// Measures and prints a line; the time of all launches.
-    fn row(&self, name: &str, way: &Way, undelayed: Option<f64>) -> anyhow::Result<f64> {
+    fn row(
+        &self,
+        name: &str,
+        way: &Way,
+        network: Option<Network>,
+        undelayed: Option<f64>,
+    ) -> anyhow::Result<f64> {
+        let network = network.map(proxy::measured).transpose().context("the network is not measured")?;
         let turns =
             (0..self.arguments.turns.max(1)).map(|_| self.turn(way)).collect::<Result<Vec<_>, _>>()?;
         let median = |figure: usize| {
@@ -144,7 +158,10 @@ impl Bench {
         };
         let figures: [f64; FIGURES.len()] = std::array::from_fn(median);
         let all = figures[ALL_LAUNCHES];
-        println!("{}", Row { name: name.to_owned(), figures, undelayed: undelayed.map(|it| all / it) });
+        println!(
+            "{}",
+            Row { name: name.to_owned(), network, figures, undelayed: undelayed.map(|it| all / it) }
+        );
         Ok(all)
     }
 
