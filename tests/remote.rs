@@ -6,6 +6,7 @@ use dormouse_tests::{Failure, Stage, first_line};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testkit::cost;
 use testkit::job::Job;
 use testkit::kit::Kit;
 use testkit::manifest::Guest;
@@ -66,12 +67,6 @@ fn programs_with_graphs_and_memory_of_the_host_do_too() {
     ]);
 }
 
-/// What a benchmark says behind a word.
-fn figure(said: &str, name: &str) -> f64 {
-    let line = said.lines().find(|line| line.split(' ').next() == Some(name)).unwrap();
-    line.split(' ').nth(2).unwrap().parse().unwrap()
-}
-
 #[test]
 fn launches_that_nobody_waits_for_do_not_wait_for_a_slow_network() {
     let stage = Stage::new("slow-network").unwrap();
@@ -85,7 +80,9 @@ fn launches_that_nobody_waits_for_do_not_wait_for_a_slow_network() {
     let ended = place.run(&bench, &args).unwrap().finish().unwrap();
     assert_eq!(ended.exit, Exit::Code(0), "{}", ended.stderr);
     let said = String::from_utf8_lossy(&ended.stdout);
-    let round_trips = figure(&said, "launches") / (figure(&said, "question") / 1e6);
+    let figures = cost::parse(&said, &bench).unwrap();
+    let [launches, question] = ["launches", "question"].map(|name| cost::named(&figures, name).unwrap());
+    let round_trips = launches / (question / 1e6);
     // One for seven launches would be 700.
     assert!(round_trips < 100.0, "{said}");
 }

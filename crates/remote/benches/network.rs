@@ -13,11 +13,9 @@ use backend::Backend;
 use backend_soft::SoftBackend;
 use common::{Far, Program, connect, tcp};
 use remote::{RemoteBackend, Wires};
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
-use testkit::proxy::{Network, between};
+use testkit::proxy::{self, Network, between};
 
 const BULK: usize = 256 << 20;
 /// Added round-trip times, µs.
@@ -74,11 +72,12 @@ fn row(name: &str, network: Option<Network>, undelayed: Option<&Session>, extent
         others.extend(beside.as_ref().map(|program| program.launches(extent.launches)));
         launches.push(program.launches(extent.launches));
     }
+    let (byte, stream) = proxy::measured(network).unwrap();
     let question = round_trip(|| assert!(session.backend.memory_info(program.ctx).is_ok()));
     println!(
         "| {name} | {:.0} | {:.2} | {:.0} | {}|",
-        micros(ping_pong(network)),
-        plain_stream(network),
+        micros(byte),
+        stream / 1e9,
         micros(question),
         program.cells(&launches, Some(&others))
     );
@@ -186,50 +185,4 @@ fn round_trip(mut round: impl FnMut()) -> Duration {
     let times: Vec<Duration> =
         std::iter::repeat(()).take_while(|()| begun.elapsed() < Duration::from_secs(1)).map(timed).collect();
     median(times.into_iter())
-}
-
-/// Two ends of one connection, with a network between.
-fn pair(network: Option<Network>) -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let other = listener.accept().unwrap().0;
-    let one = match network {
-        Some(network) => between(vec![one], network).unwrap().0.remove(0),
-        None => one,
-    };
-    one.set_nodelay(true).unwrap();
-    other.set_nodelay(true).unwrap();
-    (one, other)
-}
-
-fn ping_pong(network: Option<Network>) -> Duration {
-    let (mut one, mut other) = pair(network);
-    let echo = std::thread::spawn(move || {
-        let mut byte = [0];
-        while other.read_exact(&mut byte).is_ok() && other.write_all(&byte).is_ok() {}
-    });
-    let took = round_trip(|| {
-        let mut byte = [0];
-        one.write_all(&byte).unwrap();
-        one.read_exact(&mut byte).unwrap();
-    });
-    drop(one);
-    echo.join().unwrap();
-    took
-}
-
-fn plain_stream(network: Option<Network>) -> f64 {
-    let (mut one, mut other) = pair(network);
-    let bytes = vec![1u8; BULK];
-    let begun = Instant::now();
-    let sink = std::thread::spawn(move || {
-        let mut into = vec![0u8; 512 << 10];
-        let mut left = BULK;
-        while left > 0 {
-            left -= other.read(&mut into).unwrap();
-        }
-    });
-    one.write_all(&bytes).unwrap();
-    sink.join().unwrap();
-    BULK as f64 / begun.elapsed().as_secs_f64() / 1e9
 }

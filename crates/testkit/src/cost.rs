@@ -11,12 +11,24 @@ use crate::outcome::Exit;
 use crate::place::{Device, Place};
 use crate::suite::job_name;
 
-/// One figure, as `bench/calls` prints it.
+/// One figure, as `bench/calls` and others print it.
 #[derive(Debug, Clone, PartialEq)]
-struct Figure {
-    name: String,
-    unit: String,
-    median: f64,
+pub struct Figure {
+    /// What was measured.
+    pub name: String,
+    /// In what.
+    pub unit: String,
+    /// The median.
+    pub median: f64,
+}
+
+/// The median of a figure.
+///
+/// # Errors
+/// When it is not among them.
+pub fn named(figures: &[Figure], name: &str) -> anyhow::Result<f64> {
+    let found = figures.iter().find(|figure| figure.name == name);
+    Ok(found.with_context(|| format!("there is no {name} among what was measured"))?.median)
 }
 
 /// One figure of both runs.
@@ -60,7 +72,11 @@ pub fn measure(kit: &Kit) -> anyhow::Result<Vec<Cost>> {
     compare(&figures(true)?, &figures(false)?)
 }
 
-fn parse(text: &str, program: &Path) -> anyhow::Result<Vec<Figure>> {
+/// What a benchmark has printed: lines of a name, a unit and a median.
+///
+/// # Errors
+/// Names the line that is otherwise.
+pub fn parse(text: &str, program: &Path) -> anyhow::Result<Vec<Figure>> {
     let figure = |line: &str| -> Option<Figure> {
         let mut words = line.split_whitespace();
         let (name, unit) = (words.next()?.to_owned(), words.next()?.to_owned());

@@ -1,5 +1,6 @@
 //! What an image relies on outside the store becomes durable while the image is written.
 
+use super::LOOK;
 use crate::error::{Failure, no_thread};
 use std::io;
 use std::thread::{Builder, JoinHandle, sleep};
@@ -7,8 +8,6 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether they are there.
 const PAUSE: Duration = Duration::from_millis(3);
-/// How often, meanwhile, whether somebody still wants that.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// A job's files on their way to disk. Dropped, they go on, and nobody hears of it.
 #[must_use = "an image must not be published before they are there"]
@@ -53,7 +52,18 @@ impl Syncing {
 mod tests {
     use super::*;
     use crate::error::Kind;
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// A sync that waits until it is told to go on, and tells when it is over.
+    fn held() -> (Sender<()>, Receiver<()>, impl FnOnce() -> io::Result<()> + Send) {
+        let (go_on, waits) = channel();
+        let (done, is_done) = channel();
+        let sync = move || {
+            waits.recv().map_err(io::Error::other)?;
+            done.send(()).map_err(io::Error::other)
+        };
+        (go_on, is_done, sync)
+    }
 
     #[test]
     fn files_that_do_not_become_durable_are_a_failure() {
@@ -65,12 +75,7 @@ mod tests {
 
     #[test]
     fn files_that_take_longer_are_waited_for_and_nobody_waits_before() {
-        let (go_on, waits) = channel();
-        let (done, is_done) = channel();
-        let sync = move || {
-            waits.recv().map_err(io::Error::other)?;
-            done.send(()).map_err(io::Error::other)
-        };
+        let (go_on, is_done, sync) = held();
         let syncing = Syncing::begin(sync).unwrap();
         syncing.finish(|| go_on.send(()).unwrap(), || Ok(())).unwrap();
         is_done.try_recv().unwrap();
@@ -78,12 +83,7 @@ mod tests {
 
     #[test]
     fn files_that_never_get_there_are_waited_for_as_long_as_somebody_wants_them() {
-        let (go_on, waits) = channel();
-        let (done, is_done) = channel();
-        let sync = move || {
-            waits.recv().map_err(io::Error::other)?;
-            done.send(()).map_err(io::Error::other)
-        };
+        let (go_on, is_done, sync) = held();
         let mut looks = 0;
         let still_wanted = || {
             looks += 1;

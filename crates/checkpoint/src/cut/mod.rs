@@ -47,7 +47,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 use store::{Access, ChunkWriter, Draft, Store, WriteOptions};
 
-/// How often it is looked, while a point is waited for, whether somebody still wants the checkpoint.
+/// How often it is looked, while a point is waited for, or files, whether somebody still wants the checkpoint.
 const LOOK: Duration = Duration::from_secs(1);
 const WAITING_FOR_POINT: &str = "waiting for a point that suits the program";
 /// How long the files of a job are waited for that has ended meanwhile: its image may be all that is left of it.

@@ -218,25 +218,12 @@ mod tests {
         }
     }
 
-    /// What a million short kernels take, by what they would without a round trip. A marker is known to be complete when the far end's word of it
-    /// has come.
+    /// What a million short kernels take, by what they would without a round trip.
     fn slower_by(round_trip: Duration, each: Duration) -> f64 {
-        let (works, submit, half) = (1_000_000, Duration::from_nanos(500), round_trip / 2);
-        let mut pace = Pace::new(round_trip);
-        let start = Instant::now();
-        let (mut now, mut free_at) = (start, start);
-        for _ in 0..works {
-            while pace.is_full(|end: &Instant| *end + half <= now, now) {
-                now += Duration::from_micros(20);
-            }
-            if pace.count() {
-                pace.settle(1, |end| *end + half <= now, now);
-                pace.mark(Some(free_at), now);
-            }
-            now += submit;
-            free_at = free_at.max(now + half) + each;
-        }
-        (free_at - start).as_secs_f64() / (each * works).as_secs_f64()
+        let (works, start) = (1_000_000, Instant::now());
+        let mut clock = start;
+        longest_behind(&mut Pace::new(round_trip), &mut clock, each, works);
+        (clock - start).as_secs_f64() / (each * works).as_secs_f64()
     }
 
     #[test]
@@ -247,7 +234,8 @@ mod tests {
         }
     }
 
-    /// How long the last of so many slow pieces of work of a device far away has to wait, at most, and at the end.
+    /// How long the last of so many pieces of work of a device far away has to wait, at most, and at the end. A marker is known to be complete when the
+    /// far end's word of it has come.
     fn longest_behind(
         pace: &mut Pace<Instant>,
         clock: &mut Instant,
@@ -259,13 +247,13 @@ mod tests {
         let (mut longest, mut last) = (Duration::ZERO, Duration::ZERO);
         for _ in 0..works {
             while pace.is_full(|end: &Instant| *end + half <= now, now) {
-                now += Duration::from_micros(100);
+                now += Duration::from_micros(20);
             }
             if pace.count() {
                 pace.settle(1, |end| *end + half <= now, now);
                 pace.mark(Some(free_at), now);
             }
-            now += Duration::from_micros(2);
+            now += Duration::from_nanos(500);
             free_at = free_at.max(now + half) + each;
             last = free_at - now;
             longest = longest.max(last);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use tempfile::TempDir;
+use testkit::cost;
 use testkit::kit::Kit;
 use testkit::place::Device;
 use testkit::proxy::{self, Network};
@@ -148,7 +149,8 @@ impl Bench {
         network: Option<Network>,
         undelayed: Option<f64>,
     ) -> anyhow::Result<f64> {
-        let network = network.map(proxy::measured).transpose().context("the network is not measured")?;
+        let network =
+            network.map(|it| proxy::measured(Some(it))).transpose().context("the network is not measured")?;
         let turns =
             (0..self.arguments.turns.max(1)).map(|_| self.turn(way)).collect::<Result<Vec<_>, _>>()?;
         let median = |figure: usize| {
@@ -187,11 +189,10 @@ impl Bench {
             "the program failed: {said}{}",
             String::from_utf8_lossy(&output.stderr)
         );
+        let printed = cost::parse(&said, &program)?;
         let mut figures = [0.0; FIGURES.len()];
         for (figure, name) in figures.iter_mut().zip(FIGURES) {
-            let line = said.lines().find(|line| line.split(' ').next() == Some(name));
-            let value = line.and_then(|line| line.split(' ').nth(2)).and_then(|it| it.parse().ok());
-            *figure = value.with_context(|| format!("the program does not tell {name}: {said}"))?;
+            *figure = cost::named(&printed, name)?;
         }
         Ok(figures)
     }
