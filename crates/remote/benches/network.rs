@@ -1,5 +1,5 @@
 //! What it costs that the device is on another machine: calls, launches and copies through a network of ours that takes time and has
-//! a bandwidth, beside the same on the device itself. Prints the table of `docs/benchmarks.md`. Run with `cargo bench -p remote`;
+//! a bandwidth, beside the same on the device itself. Prints the table of `docs/benchmarks.md`. Run with `cargo bench -p remote --bench network`;
 //! `-- --quick` makes fewer launches.
 
 // A bench says what went wrong by panicking.
